@@ -179,6 +179,9 @@ def demo(
     observe: Annotated[
         bool, typer.Option("--observe", help="Carry out no action; show what the policy would do.")
     ] = False,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Draw the faults of an earlier tour again.")
+    ] = None,
     config: ConfigFile = None,
     directory: DataDir = None,
     as_json: Json = False,
@@ -186,7 +189,7 @@ def demo(
     """Take a guided tour: load the testbed's fabric with two jobs, break it five times, and heal it."""
     from fabrictime.commands import demo as tour
 
-    raise typer.Exit(tour.main(config, directory, observe=observe, as_json=as_json))
+    raise typer.Exit(tour.main(config, directory, observe=observe, as_json=as_json, seed=seed))
 
 
 @app.command()

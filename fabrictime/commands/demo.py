@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -21,12 +20,11 @@ from rich.text import Text
 from fabrictime.bench._fabric import CannotRun
 from fabrictime.commands.options import settings_of
 from fabrictime.demo import summary
-from fabrictime.demo.follower import Follower
-from fabrictime.demo.mode import tour_mode
-from fabrictime.demo.pipeline import Pipeline, open_pipeline
+from fabrictime.demo.pipeline import open_pipeline
+from fabrictime.demo.result import TourResult
+from fabrictime.demo.run import run_tour
 from fabrictime.demo.script import STEPS, Step
 from fabrictime.demo.story import Line
-from fabrictime.demo.tour import Tour
 from fabrictime.testbed.control import NoFabric
 from fabrictime.testbed.fabric import FabricError
 
@@ -61,13 +59,15 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED: Final = 130
 
 
-def main(config: Path | None, directory: Path | None, *, observe: bool, as_json: bool) -> int:
+def main(
+    config: Path | None, directory: Path | None, *, observe: bool, as_json: bool, seed: int | None = None
+) -> int:
     """Run the tour and return the exit code: 0; 1 if it could not run or a fault is not healed; 130."""
     screen = Screen(Console(stderr=as_json, highlight=False))
     settings = settings_of(config, directory)
     with _interrupts():
         try:
-            return _run(settings, screen, acting=not observe, as_json=as_json)
+            return _run(settings, screen, acting=not observe, as_json=as_json, seed=seed)
         except KeyboardInterrupt:
             screen.remark("Stopped. All faults are healed, and the former mode is restored.")
             return _INTERRUPTED
@@ -76,31 +76,18 @@ def main(config: Path | None, directory: Path | None, *, observe: bool, as_json:
             return 1
 
 
-def _run(settings: Any, screen: Screen, *, acting: bool, as_json: bool) -> int:
+def _run(settings: Any, screen: Screen, *, acting: bool, as_json: bool, seed: int | None) -> int:
     screen.remark(INTRO.format(done=ACTING if acting else OBSERVING))
     screen.remark(PRIVATE)
-    began_s = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        pipeline = stack.enter_context(open_pipeline(settings, screen.remark))
+    with open_pipeline(settings, screen.remark) as pipeline:
         screen.remark(f"Live page: {pipeline.web or 'none, [up] web is off'}", "bold")
-        tour = _begin(stack, pipeline, screen, acting=acting)
         with screen.waiting():
-            tour.run()
+            result = run_tour(pipeline, screen, seed=seed, acting=acting)
         _ignore_signals()
     if as_json:
-        took_s = time.monotonic() - began_s
-        print(summary.as_json(tour.outcomes, acting=acting, took_s=took_s, web=pipeline.web), flush=True)
-    screen.end(tour, acting=acting)
-    return 1 if summary.failures(tour.outcomes) else 0
-
-
-def _begin(stack: contextlib.ExitStack, pipeline: Pipeline, screen: Screen, *, acting: bool) -> Tour:
-    """Follow the log and set the mode. The fabric is checked before anything changes."""
-    follower = stack.enter_context(Follower(pipeline.cluster, pipeline.registry))
-    tour = Tour(pipeline, follower, screen, acting=acting)
-    mode = tour_mode(pipeline.cluster, pipeline.registry, acting=acting, now_ns=time.time_ns())
-    stack.enter_context(mode)
-    return tour
+        print(summary.as_json(result), flush=True)
+    screen.end(result)
+    return 1 if summary.failures(result.outcomes) else 0
 
 
 class Screen:
@@ -150,9 +137,9 @@ class Screen:
                 text.stylize(style, begin, begin + len(line.label))
             self._console.print(text, soft_wrap=True)
 
-    def end(self, tour: Tour, *, acting: bool) -> None:
+    def end(self, result: TourResult) -> None:
         """Print the summary."""
-        head, *rows = summary.rows(tour.outcomes, acting=acting)
+        head, *rows = summary.rows(result.outcomes, acting=result.acting)
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for title in head:
             table.add_column(title, no_wrap=True)
@@ -161,9 +148,12 @@ class Screen:
         self._console.print()
         Console(file=self._console.file, width=self._width, highlight=False).print(table)
         self._console.print()
-        for note in summary.notes(tour.outcomes, acting=acting):
+        for note in summary.notes(result.outcomes, acting=result.acting):
             self.remark(note)
-        for failure in summary.failures(tour.outcomes):
+        self.remark(
+            f"Right within 3 s: {result.right_in_time} of {len(result.outcomes)}. Seed {result.seed}."
+        )
+        for failure in summary.failures(result.outcomes):
             self.remark(failure, "bold red")
 
 

@@ -6,12 +6,12 @@ hosts report them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from fabrictime.demo.draw import Draw
 from schemas.ids import cable_id, end_parts, far_node, natural, near_node
 from schemas.records import Flow, LinkState
 
@@ -23,7 +23,7 @@ __all__ = [
     "Fault",
     "Step",
     "Transfer",
-    "busiest_link",
+    "crossed_links",
     "incast_hosts",
     "incast_spec",
     "job_spec",
@@ -60,11 +60,11 @@ class Step:
 
 
 STEPS: Final = (
-    Step(Fault.GREY, "a grey link loses a fifth of its packets", 7, 12),
+    Step(Fault.GREY, "a grey link loses some of its packets", 7, 12),
     Step(Fault.BLACKHOLE, "a link loses every packet, and looks healthy", 5, 8),
     Step(Fault.FLAPPING, "a link fails and recovers, again and again", 8, 20),
     Step(Fault.COLLISION, "two large transfers meet on one link", 8, 12),
-    Step(Fault.INCAST, "four hosts send to one at the same time", 10, 14),
+    Step(Fault.INCAST, "several hosts send to one at the same time", 10, 14),
 )
 
 JOBS: Final = ("job-a", "job-b")
@@ -76,13 +76,9 @@ _STEP_S: Final = 0.002
 _GAP_S: Final = 0.05
 _RATE_MAX_BPS: Final = 200_000_000
 """The tour fills links; two processors carry little more than one at this rate."""
-_TRANSFER_SHARE: Final = 0.7
-"""Rate of each of two transfers: either fits its link, both together exceed it by 40%."""
 _PORTS: Final = range(20_000, 20_256)
-_TRANSFER_PORT: Final = 44_000
-_SENDERS: Final = 4
+_TRANSFER_PORTS: Final = range(44_000, 44_200)
 _INCAST_CONNECTIONS: Final = 2
-_INCAST_BATCH_S: Final = 0.2
 _INCAST_GAP_S: Final = 0.05
 
 
@@ -160,32 +156,29 @@ def job_spec(fabric: Fabric, job: str, duration_s: float) -> dict[str, Any]:
     }
 
 
-def busiest_link(
+def crossed_links(
     fabric: Fabric,
     flows: Iterable[Flow],
     states: Mapping[str, LinkState],
     used: Collection[str],
     *,
     ascending: bool = False,
-) -> str | None:
-    """Return the directed link between switches that most flows of the jobs cross; None: no link fits.
+) -> list[str]:
+    """Return the directed links between switches that flows of the jobs cross with their data, in order.
 
-    A link fits if its cable is in none of `used` and healthy. `ascending`: only links from leaf to spine.
+    The cable of a link must be in none of `used` and healthy. `ascending`: only links from leaf to spine.
     """
-    counts: Counter[str] = Counter()
-    for flow in flows:
-        if flow["job"] in JOBS:
-            counts.update(set(flow["links"]))
+    crossed = {link for flow in flows if flow["job"] in JOBS for link in flow["links"]}
     leaves = set(fabric.hosts.values())
     fit = [
         link
         for link in fabric.links
-        if counts[link]
+        if link in crossed
         and cable_id(link) not in used
         and states.get(cable_id(link), LinkState.UP) == LinkState.UP
         and (near_node(link) in leaves or not ascending)
     ]
-    return min(fit, key=lambda link: (-counts[link], natural(link)), default=None)
+    return sorted(fit, key=natural)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +189,8 @@ class Transfer:
     destination: str
     sport: int
     dport: int
+    share: float
+    """Rate as a share of the link's rate."""
 
     def spec(self, fabric: Fabric, duration_s: float) -> dict[str, Any]:
         """Return the flow for the testbed."""
@@ -204,52 +199,51 @@ class Transfer:
             "destination": self.destination,
             "sport": self.sport,
             "dport": self.dport,
-            "rate_bps": round(fabric.rate_bps * _TRANSFER_SHARE),
+            "rate_bps": round(fabric.rate_bps * self.share),
             "duration_s": duration_s,
             "job": "transfer",
         }
 
 
-def meeting_transfers(fabric: Fabric, link: str, path_of: PathOf, number: int = 0) -> list[Transfer]:
-    """Return two transfers from hosts of a leaf that meet on its uplink `link`, and nowhere else if the
-    fabric allows. Raises FabricUnfit where no source port leads there."""
-    leaf = near_node(link)
-    sources = sorted((host for host, at in fabric.hosts.items() if at == leaf), key=natural)[:2]
+def meeting_transfers(fabric: Fabric, link: str, path_of: PathOf, draw: Draw) -> list[Transfer]:
+    """Draw two transfers from hosts of a leaf that meet on its uplink `link`, and nowhere else if the fabric
+    allows. Raises FabricUnfit where no source port leads there."""
+    leaf, hosts = near_node(link), draw.shuffled(sorted(fabric.hosts, key=natural))
+    sources = [host for host in hosts if fabric.hosts[host] == leaf][:2]
     first_at: dict[str, str] = {}
-    for host in sorted(fabric.hosts, key=natural):
+    for host in hosts:
         if fabric.hosts[host] != leaf:
             first_at.setdefault(fabric.hosts[host], host)
     others = list(first_at.values())
     destinations = [others[0], others[1 % len(others)]]
-    found = []
-    for place, (source, destination) in enumerate(zip(sources, destinations, strict=True)):
-        dport = _TRANSFER_PORT + 2 * number + place
-        ports = (port for port in _PORTS if link in path_of(source, destination, port, dport))
+    share, dports = draw.transfer_share(), draw.shuffled(_TRANSFER_PORTS)
+    transfers = []
+    for source, destination, dport in zip(sources, destinations, dports[:2], strict=True):
+        ports = (port for port in draw.shuffled(_PORTS) if link in path_of(source, destination, port, dport))
         sport = next(ports, None)
         if sport is None:
             raise FabricUnfit(f"{link}: none of {len(_PORTS)} source ports from {source} leads over it")
-        found.append(Transfer(source, destination, sport, dport))
-    return found
+        transfers.append(Transfer(source, destination, sport, dport, share))
+    return transfers
 
 
-def incast_hosts(fabric: Fabric) -> tuple[str, list[str]]:
-    """Return the receiver, a host of the first job, and senders from other leaves if there are enough."""
-    receiver = fabric.ranks(JOBS[0])[-1]
-    leaf = fabric.hosts[receiver]
-    others = sorted((host for host in fabric.hosts if host != receiver), key=natural)
-    far_first = sorted(others, key=lambda host: fabric.hosts[host] == leaf)
-    second_first = sorted(far_first, key=lambda host: host in fabric.ranks(JOBS[0]))
-    return receiver, second_first[:_SENDERS]
+def incast_hosts(fabric: Fabric, draw: Draw) -> tuple[str, list[str]]:
+    """Draw the receiver and the senders, from other leaves if there are enough."""
+    receiver, *others = draw.shuffled(sorted(fabric.hosts, key=natural))
+    far_first = sorted(others, key=lambda host: fabric.hosts[host] == fabric.hosts[receiver])
+    return receiver, far_first[: draw.senders()]
 
 
-def incast_spec(fabric: Fabric, receiver: str, senders: Sequence[str], duration_s: float) -> dict[str, Any]:
+def incast_spec(
+    fabric: Fabric, receiver: str, senders: Sequence[str], duration_s: float, batch_s: float
+) -> dict[str, Any]:
     """Return the incast for the testbed: batches that fill the receiver's link most of the time."""
     share = len(senders) * _INCAST_CONNECTIONS
     return {
         "kind": "incast",
         "hosts": [receiver, *senders],
         "connections": _INCAST_CONNECTIONS,
-        "size_bytes": round(fabric.rate_bps / 8 * _INCAST_BATCH_S / share),
+        "size_bytes": round(fabric.rate_bps / 8 * batch_s / share),
         "gap_s": _INCAST_GAP_S,
         "duration_s": duration_s,
         "slot_s": 0,

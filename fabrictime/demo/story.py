@@ -45,6 +45,8 @@ EXPECTED: Final = {
     Fault.INCAST: ContentionKind.INCAST,
 }
 """The verdict that names the fault."""
+IN_TIME_MS: Final = 3_000.0
+"""A fault is detected in time if the right verdict comes within this."""
 BAD: Final = (LinkState.DOWN, LinkState.GREY, LinkState.FLAPPING)
 LINK_REASONS: Final = (ReasonKind.DOWN, ReasonKind.GREY)
 QUEUE_REASONS: Final = (ReasonKind.COLLISION, ReasonKind.INCAST, ReasonKind.DELAY)
@@ -101,6 +103,8 @@ class Outcome:
     """The state of the link, or the cause of the queue, that the detection named."""
     named: str = "no"
     """yes; no; link only: the verdict is another one; 1 of N: the evidence does not separate N links."""
+    right_ms: float | None = None
+    """Time at which a verdict first named the link and the kind of the fault that was planted."""
     also_named: list[str] = field(default_factory=list)
     """Other links, NICs or hosts that were called unhealthy meanwhile."""
     drops: int = 0
@@ -124,6 +128,28 @@ class Outcome:
     lasted_s: float = 0.0
     healed: bool = False
     jobs: dict[str, Change] = field(default_factory=dict)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the verdict names what was planted, and no other link, NIC or host was called unhealthy."""
+        return self.named == "yes" and not self.also_named
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether the verdict is right and came in time. The first drop of a flapping link must."""
+        at_ms = self.right_ms if self.first_drop_ms is None else self.first_drop_ms
+        return self.is_right and at_ms is not None and at_ms <= IN_TIME_MS
+
+    @property
+    def detection_to_first_move_ms(self) -> float | None:
+        """Time from the detection to the first flow that was moved or paced; 0 if its host was faster.
+
+        A flapping link is left at its first drop.
+        """
+        detected_ms = self.detected_ms if self.first_drop_ms is None else self.first_drop_ms
+        if detected_ms is None or self.action_ms is None:
+            return None
+        return max(0.0, self.action_ms - detected_ms)
 
     @property
     def worst_job(self) -> str | None:
@@ -202,6 +228,7 @@ class Chapter:
         outcome.moved, outcome.paced = len(self._moved), len(self._paced)
         outcome.wanted, outcome.strays = len(self._wanted), len(self._strays)
         lines = [Line(None, job, _change_text(change)) for job, change in jobs.items()]
+        lines.append(Line(None, "right" if outcome.is_right else "not right", self._comparison_text()))
         if outcome.also_named:
             named = ", ".join(map(self._name, outcome.also_named))
             lines.append(Line(None, "also", f"called unhealthy meanwhile: {named}"))
@@ -222,7 +249,7 @@ class Chapter:
                 self.outcome.also_named.append(subject)
             return []
         self._aliases.update(names)
-        self._note_verdict(state, names)
+        self._note_verdict(state, names, at_ns)
         if self.step.fault is Fault.FLAPPING:
             return self._take_flap(record, at_ns)
         return self._detect(at_ns, self._health_text(record))
@@ -246,7 +273,7 @@ class Chapter:
         self._aliases.update(links)
         known = self.outcome.verdict
         if record["state"] != ContentionState.CLOSED or not known:
-            self._note_verdict(record["kind"], links)
+            self._note_verdict(record["kind"], links, at_ns)
         if self.is_detected:
             if known == ContentionKind.UNKNOWN and self.outcome.verdict != known:
                 return [self._line(at_ns, "cause", f"{CAUSES[record['kind']]}, by the flows' reports")]
@@ -264,7 +291,7 @@ class Chapter:
         self.outcome.alert = record["kind"]
         lines = []
         if record["kind"] == AlertKind.LINK_FLAPPING and self.step.fault is Fault.FLAPPING:
-            self._note_verdict(LinkState.FLAPPING, (record["subject"],))
+            self._note_verdict(LinkState.FLAPPING, (record["subject"],), at_ns)
             lines = self._detect(at_ns, f"{self._name(record['subject'])} is FLAPPING: down too often")
         if self.outcome.alert_ms is None:
             self.outcome.alert_ms = self._since_ms(at_ns)
@@ -276,7 +303,7 @@ class Chapter:
         self.outcome.detected_ms = self._since_ms(at_ns)
         return [self._line(at_ns, "detected", text)]
 
-    def _note_verdict(self, verdict: str, names: tuple[str, ...]) -> None:
+    def _note_verdict(self, verdict: str, names: tuple[str, ...], at_ns: int) -> None:
         """Keep the best verdict so far: the right one is not replaced."""
         outcome = self.outcome
         if outcome.named == "yes":
@@ -285,7 +312,7 @@ class Chapter:
         if verdict != EXPECTED[self.step.fault]:
             named = "link only" if target in names else "no"
         elif target == names[0] and len(names) == 1:
-            named = "yes"
+            named, outcome.right_ms = "yes", self._since_ms(at_ns)
         else:
             named = f"1 of {len(names)}" if target in names else "nearby"
         if outcome.verdict == EXPECTED[self.step.fault] and verdict != outcome.verdict:
@@ -341,7 +368,10 @@ class Chapter:
             return []
         if self.outcome.action_ms is None:
             self.outcome.action_ms = self._since_ms(at_ns)
-        return [self._line(at_ns, "action", self._first_action_text(record, repair=repair))]
+        text = self._first_action_text(record, repair=repair)
+        after_ms = self.outcome.detection_to_first_move_ms
+        after = "" if not after_ms else f", {ms_text(after_ms)} after the detection"
+        return [self._line(at_ns, "action", f"{text}{after}")]
 
     def _first_action_text(self, record: ActionReport, *, repair: bool) -> str:
         job = self._job_of(record["flow_id"])
@@ -374,6 +404,16 @@ class Chapter:
             done.append(f"{counted(len(self._wanted), 'flow')} would have been moved or slowed down")
         ended = "the link works again" if self.step.is_link else "the extra load is gone"
         return f"{ended}{more}; {', '.join(done) or 'no action was taken'}"
+
+    def _comparison_text(self) -> str:
+        """Return the verdict beside the fault that was planted."""
+        outcome = self.outcome
+        planted = f"planted: {EXPECTED[self.step.fault]} at {self.place.text}"
+        if outcome.right_ms is None:
+            return f"{planted}; the verdict was {outcome.verdict or 'none'} ({outcome.named})"
+        after_ms = outcome.detection_to_first_move_ms
+        acted = "no flow was moved or slowed down" if after_ms is None else f"acted {ms_text(after_ms)} later"
+        return f"{planted}; named after {ms_text(outcome.right_ms)}, {acted}"
 
     def _jobs_text(self, flows: Mapping[str, None]) -> str:
         counts = Counter(self._job_of(flow) or "other" for flow in flows)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from fabrictime.demo.iterations import Change
+from fabrictime.demo.result import TourResult
 from fabrictime.demo.story import Line, Outcome
 from fabrictime.state.units import ms_text
 
 __all__ = ["WIDTH", "as_json", "failures", "notes", "paragraph", "rows", "text_of"]
 
 WIDTH: Final = 80
-HEAD: Final = ("fault", "where", "detected", "right", "action", "iteration, ms")
+HEAD: Final = ("fault", "where", "detected", "acted", "right", "action", "iteration, ms")
 _INDENT: Final = 23
 
 
@@ -30,21 +30,26 @@ def _row(outcome: Outcome, *, acting: bool) -> tuple[str, ...]:
         outcome.fault,
         outcome.place,
         "missed" if outcome.detected_ms is None else ms_text(outcome.detected_ms),
-        outcome.named,
+        _acted(outcome),
+        "not only" if outcome.also_named and outcome.named == "yes" else outcome.named,
         _action(outcome, acting=acting),
         "" if job is None else _change(outcome.jobs[job]),
     )
 
 
+def _acted(outcome: Outcome) -> str:
+    after_ms = outcome.detection_to_first_move_ms
+    return "" if after_ms is None else f"+{after_ms / 1e3:.2f} s"
+
+
 def _action(outcome: Outcome, *, acting: bool) -> str:
     if not acting:
         return f"{outcome.wanted} wanted"
-    done = []
+    if outcome.moved and outcome.paced:
+        return f"{outcome.moved + outcome.paced} flows"
     if outcome.moved:
-        done.append(f"{outcome.moved} moved")
-    if outcome.paced:
-        done.append(f"{outcome.paced} paced")
-    return ", ".join(done) or "none"
+        return f"{outcome.moved} moved"
+    return f"{outcome.paced} paced" if outcome.paced else "none"
 
 
 def _change(change: Change) -> str:
@@ -56,8 +61,9 @@ def _change(change: Change) -> str:
 def notes(outcomes: Sequence[Outcome], *, acting: bool) -> list[str]:
     """Return the sentences below the table."""
     found = [
-        "detected: from the injection until the verdict is in the log. right: whether it names the "
-        "broken link and the kind of fault (link only: another kind; 1 of 2: one of two links). "
+        "detected: from the injection until the verdict is in the log. acted: from there until the first "
+        "flow moved or slowed down. right: whether the verdict names the planted link and fault (link only: "
+        "another fault; 1 of 2: one of two links; not only: other links as well). "
         "iteration: of the job that suffered more: median before, longest during the fault, median after."
     ]
     for outcome in outcomes:
@@ -82,28 +88,9 @@ def failures(outcomes: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def as_json(outcomes: Sequence[Outcome], *, acting: bool, took_s: float, web: str | None) -> str:
-    """Return the summary as one line of JSON."""
-    steps = [_rounded(asdict(outcome)) | {"worst_job": outcome.worst_job} for outcome in outcomes]
-    healed = all(outcome.healed for outcome in outcomes)
-    return json.dumps(
-        {
-            "mode": "ACT" if acting else "OBSERVE",
-            "took_s": round(took_s, 1),
-            "web": web,
-            "healed": healed,
-            "detected": sum(outcome.detected_ms is not None for outcome in outcomes),
-            "steps": steps,
-        },
-        allow_nan=False,
-    )
-
-
-def _rounded(value: Any) -> Any:
-    """Return plain values with floats to the hundredth: more digits are noise."""
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return round(value, 2) if isinstance(value, float) else value
+def as_json(result: TourResult) -> str:
+    """Return the result as one line of JSON."""
+    return json.dumps(result.as_dict(), allow_nan=False)
 
 
 def text_of(line: Line, width: int = WIDTH) -> list[str]:

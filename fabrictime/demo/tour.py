@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from fabrictime.bench._fabric import CannotRun
 from fabrictime.bench.control.live_fabric import FlowRun, JobRun, until
+from fabrictime.demo.draw import Draw
 from fabrictime.demo.follower import Follower
 from fabrictime.demo.iterations import BASE_S, SETTLE_S, change_of
 from fabrictime.demo.pipeline import Pipeline
@@ -21,7 +21,7 @@ from fabrictime.demo.script import (
     Fabric,
     Fault,
     Step,
-    busiest_link,
+    crossed_links,
     incast_hosts,
     incast_spec,
     job_spec,
@@ -49,9 +49,6 @@ RECOVER_S: Final = 12.0
 """Longest further wait until each job ends an iteration after the fault: TCP doubles its timeouts."""
 OVER_S: Final = 25.0
 """Longest wait until all links are healthy again."""
-GREY_PERCENT: Final = 20
-DROP_S: Final = 0.3
-"""Shortest drop of a flapping link."""
 DROP_MAX_S: Final = 2.0
 RETURN_MAX_S: Final = 3.0
 DROPS_MAX: Final = 14
@@ -76,19 +73,21 @@ class Narrator(Protocol):
 
 
 class Tour:
-    """One tour over a pipeline."""
+    """One tour over a pipeline. `draw` chooses places, sizes and moments; `steps` are the faults in order."""
 
     def __init__(
         self,
         pipeline: Pipeline,
         follower: Follower,
         narrator: Narrator,
+        draw: Draw,
         *,
         acting: bool,
+        steps: Sequence[Step] = STEPS,
     ) -> None:
         self.outcomes: list[Outcome] = []
         self._control, self._follower, self._acting = pipeline.control, follower, acting
-        self._narrator = narrator
+        self._narrator, self._draw, self._steps = narrator, draw, tuple(steps)
         shown = self._control.ask("show")
         if shown["faults"]:
             raise CannotRun(
@@ -108,8 +107,9 @@ class Tour:
             self._start_jobs(stack)
             self._narrator.phase("measuring the jobs before the first fault")
             self._pass_s(BASE_S + REPORT_S)
-            for number, step in enumerate(STEPS, 1):
+            for number, step in enumerate(self._steps, 1):
                 self._narrator.heading(number, step)
+                self._pass_s(self._draw.pause_s())
                 {
                     Fault.GREY: self._broken_link,
                     Fault.BLACKHOLE: self._broken_link,
@@ -191,7 +191,8 @@ class Tour:
         link = self._next_link()
         name = self._fabric.name(link)
         if step.fault is Fault.GREY:
-            fault, effect = f"grey {GREY_PERCENT}% {link}", f"loses {GREY_PERCENT}% of all packets, silently"
+            percent = self._draw.grey_percent()
+            fault, effect = f"grey {percent}% {link}", f"loses {percent}% of all packets, silently"
         else:
             fault, effect = f"blackhole {link}", "loses all packets, though its ports stay up"
         chapter = self._begin(step, Place(link, name, f"{name} {effect}; {self._crossed(link)}"))
@@ -215,7 +216,7 @@ class Tour:
             if not begin_ns:
                 begin_ns = event["start_begin_ns"]
                 self._print(chapter.inject(begin_ns))
-            self._pass_s(DROP_S)
+            self._pass_s(self._draw.drop_s())
             self._until(lambda: self._state(cable) == LinkState.DOWN or chapter.is_detected, DROP_MAX_S)
             healed_ns = self._clear(event["fault"])
             self._until(lambda: self._state(cable) in HEALTHY, RETURN_MAX_S)
@@ -226,8 +227,7 @@ class Tour:
     def _collision(self, step: Step) -> None:
         link = self._next_link(ascending=True)
         fabric, name = self._fabric, self._fabric.name(link)
-        offset = random.SystemRandom().randrange(100)
-        transfers = meeting_transfers(fabric, link, self._path_of, offset)
+        transfers = meeting_transfers(fabric, link, self._path_of, self._draw)
         rate = bps_text(transfers[0].spec(fabric, step.min_s)["rate_bps"])
         pairs = " and ".join(f"{each.source} > {each.destination}" for each in transfers)
         injected = (
@@ -249,7 +249,8 @@ class Tour:
 
     def _incast(self, step: Step) -> None:
         fabric = self._fabric
-        receiver, senders = incast_hosts(fabric)
+        receiver, senders = incast_hosts(fabric, self._draw)
+        batch_s = self._draw.incast_batch_s()
         link = fabric.last_links[receiver]
         injected = (
             f"{', '.join(senders)} send to {receiver} at the same time, again and again; its link carries "
@@ -257,7 +258,7 @@ class Tour:
         )
         chapter = self._begin(step, Place(link, fabric.name(link), injected))
         begin_ns = time.time_ns()
-        incast = JobRun(self._control, **incast_spec(fabric, receiver, senders, step.max_s))
+        incast = JobRun(self._control, **incast_spec(fabric, receiver, senders, step.max_s, batch_s))
         try:
             self._print(chapter.inject(begin_ns))
             self._watch(chapter, step)
@@ -269,16 +270,16 @@ class Tour:
     # ------------------------------------------------------------------------------------ parts of steps
 
     def _next_link(self, *, ascending: bool = False) -> str:
-        found = busiest_link(
+        links = crossed_links(
             self._fabric,
             self._follower.flows().values(),
             self._follower.states(),
             self._used,
             ascending=ascending,
         )
-        if found is None:
+        if not links:
             raise CannotRun("no healthy link between switches is left that a job crosses")
-        return found
+        return self._draw.one(links)
 
     def _crossed(self, link: str) -> str:
         flows = self._follower.flows()
@@ -336,7 +337,7 @@ class Tour:
 
         def open_outcomes() -> Iterator[Outcome]:
             queues, faults = self._follower.queues(), self._control.ask("show")["faults"]
-            for outcome, step in zip(self.outcomes, STEPS, strict=True):
+            for outcome, step in zip(self.outcomes, self._steps, strict=True):
                 if step.is_link:
                     healed = not faults and self._state(Place(outcome.link, "", "").cable) in (*HEALTHY, None)
                 else:

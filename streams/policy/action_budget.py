@@ -12,7 +12,11 @@ __all__ = ["NS_PER_MINUTE", "ActionBudget"]
 
 NS_PER_MINUTE: Final = 60 * NS_PER_S
 RESERVED_SHARE: Final = 0.5
-"""Share of the moves within a minute that only urgent moves may use, so that failover is never starved."""
+"""Share of the moves within a minute that only urgent moves may use, so that failover is never starved.
+
+The other moves may use the rest even if urgent moves used more than their share: a link that fails elsewhere
+does not keep a collision standing for a minute.
+"""
 
 
 class ActionBudget:
@@ -22,6 +26,8 @@ class ActionBudget:
         self._actions: dict[str, deque[int]] = {}
         self._moved: dict[str, int] = {}
         """Flow to the time of its last move, ns; oldest first."""
+        self._moved_calmly: dict[str, int] = {}
+        """The same of moves that were not urgent."""
         self._rated: dict[str, int] = {}
         """Flow to the time when a change of its rate last counted, ns; oldest first."""
 
@@ -30,16 +36,20 @@ class ActionBudget:
     ) -> str | None:
         """Return the limit that forbids another move of a flow now, or None.
 
-        `flows` is the number of flows in the shard. An `urgent` move may use the reserved share.
+        `flows` is the number of flows in the shard. An `urgent` move may use the reserved share. No more
+        flows than `limits.max_moves` move within a minute, urgently or not.
         """
         recent = self._recent(host, now_ns)
         if len(recent) >= limits.max_actions_per_s:
             return "ACTIONS_PER_S"
-        self._forget(now_ns)
+        for moved in (self._moved, self._moved_calmly):
+            _forget(moved, now_ns)
         if flow_id in self._moved:
             return None
-        max_moves = limits.max_moves(flows, 1.0 if urgent else 1 - RESERVED_SHARE)
-        return "MOVED_SHARE" if len(self._moved) >= max_moves else None
+        is_spent = len(self._moved) >= limits.max_moves(flows)
+        if not urgent:
+            is_spent |= len(self._moved_calmly) >= limits.max_moves(flows, 1 - RESERVED_SHARE)
+        return "MOVED_SHARE" if is_spent else None
 
     def check_rate(self, flow_id: str, host: str, limits: Limits, now_ns: int) -> str | None:
         """Return the limit that forbids another rate for a flow now, or None.
@@ -61,11 +71,12 @@ class ActionBudget:
         if self._rated[oldest] <= now_ns - NS_PER_MINUTE:
             del self._rated[oldest]
 
-    def count_move(self, flow_id: str, host: str, now_ns: int) -> None:
+    def count_move(self, flow_id: str, host: str, now_ns: int, *, urgent: bool) -> None:
         """Count a move of a flow."""
         self._recent(host, now_ns).append(now_ns)
-        self._moved.pop(flow_id, None)
-        self._moved[flow_id] = now_ns
+        for moved in (self._moved,) if urgent else (self._moved, self._moved_calmly):
+            moved.pop(flow_id, None)
+            moved[flow_id] = now_ns
 
     def _recent(self, host: str, now_ns: int) -> deque[int]:
         """Return the times of a host's actions within the last second."""
@@ -74,10 +85,11 @@ class ActionBudget:
             recent.popleft()
         return recent
 
-    def _forget(self, now_ns: int) -> None:
-        """Drop the moves that are older than a minute."""
-        while self._moved:
-            oldest = next(iter(self._moved))
-            if self._moved[oldest] > now_ns - NS_PER_MINUTE:
-                return
-            del self._moved[oldest]
+
+def _forget(moved: dict[str, int], now_ns: int) -> None:
+    """Drop the moves that are older than a minute."""
+    while moved:
+        oldest = next(iter(moved))
+        if moved[oldest] > now_ns - NS_PER_MINUTE:
+            return
+        del moved[oldest]

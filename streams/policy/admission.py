@@ -77,7 +77,7 @@ class Admission:
         """Decide a move, and treat the flow as if it were on the new path."""
         state, flow = self._state, proposal.flow
         limits, kind, reason = state.limits_of(flow.host), proposal.kind, proposal.reason
-        state.budget.count_move(flow.live.flow_id, flow.host, state.now_ns)
+        state.budget.count_move(flow.live.flow_id, flow.host, state.now_ns, urgent=proposal.urgent)
         expires_ns = state.now_ns + state.rules.expires_ns
         text = f"{flow.live.nic} to {flow.live.peer}: from path {flow.path} to {path}, {kind} {reason}"
         links_before = flow.links

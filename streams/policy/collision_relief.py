@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from schemas.reasons import Reason
@@ -9,7 +10,7 @@ from schemas.records import ContentionKind, ContentionWindow, FlowAction, Reason
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.demands import assume_full_demand
 from streams.policy.flow import Flow
-from streams.policy.loads import Links
+from streams.policy.loads import Links, Loads
 from streams.policy.path_health import Grade
 from streams.policy.rules import FULL_SHARE, RELIEF_SHARE, SAFE_SHARE
 from streams.policy.state import PolicyState
@@ -24,7 +25,7 @@ RECURRENCE_NS: Final = 5 * NS_PER_S
 
 
 class CollisionRelief:
-    """The objective that clears collisions inside the fabric. `UplinkPinning` handles alternating NICs."""
+    """The objective that clears collisions inside the fabric. `UplinkPinning` handles alternating flows."""
 
     def __init__(self) -> None:
         self._relieved_ns: dict[str, int] = {}
@@ -33,9 +34,15 @@ class CollisionRelief:
         """Link to the start and the last sight of its collision, ns."""
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Propose moves for the heaviest flows on each collision until the rest fits."""
+        """Propose moves for the heaviest flows on each collision until the rest fits.
+
+        Bursts of alternating flows rarely meet, and `UplinkPinning` keeps them apart. So they count with
+        their mean rate, unless the queue persists.
+        """
         windows = [window for window in state.open_windows() if window["kind"] == ContentionKind.COLLISION]
-        flows_on = _steady_flows(state) if windows else {}
+        if not windows:
+            return
+        flows_on, mean_loads = _steady_flows(state), _mean_loads(state)
         for window in windows:
             link = state.busiest((window["link"], *window["candidates"]))
             flows = flows_on.get(link, [])
@@ -43,8 +50,11 @@ class CollisionRelief:
             persists = state.now_ns - since_ns >= state.rules.settle_ns
             if persists and state.loads.share(link) <= FULL_SHARE:
                 assume_full_demand(state, flows)
-            max_share = FULL_SHARE if persists else SAFE_SHARE
-            yield from self._offload(state, link, flows, max_share, window["window_id"])
+                mean_loads = _mean_loads(state)
+            collision = _Collision(window["window_id"], link, flows, persists=persists)
+            yield from self._offload(state, mean_loads, collision)
+            if persists and mean_loads is not state.loads:
+                yield from self._offload(state, mean_loads, collision, with_bursts=True)
 
     def _since_ns(self, window: ContentionWindow, now_ns: int) -> int:
         """Return the time since which a link's queue persists or keeps returning."""
@@ -55,43 +65,78 @@ class CollisionRelief:
         return since_ns
 
     def _offload(
-        self, state: PolicyState, link: str, flows: list[Flow], max_share: float, window_id: str
+        self, state: PolicyState, mean_loads: Loads, collision: _Collision, *, with_bursts: bool = False
     ) -> Proposals:
-        """Propose to move the heaviest flows until at most `max_share` of the link's rate is left."""
+        """Propose to move the heaviest flows until the rest fits the link, `with_bursts` or with mean loads.
+
+        No lighter flow moves while the rate of a heavier new one is not known yet, unless the queue persists.
+        """
+        link, flows = collision.link, collision.flows
+        loads = state.loads if with_bursts else mean_loads
+        max_share = FULL_SHARE if collision.persists else SAFE_SHARE
         burst_of = {id(flow): state.loads.group_burst_bps((link,), flow.weight) for flow in flows}
         flows.sort(key=lambda flow: (-burst_of[id(flow)], -flow.bps, state.draw(flow.live.flow_id)))
         for flow in flows:
-            if state.loads.share(link) <= max_share:
+            if loads.share(link) <= max_share:
                 return
-            is_known = state.now_ns - flow.since_ns >= state.rules.settle_ns
-            if flow.move is not None or link not in flow.links or not is_known:
+            if flow.move is not None or link not in flow.links:
                 continue
-            path = _better_path(state, flow, link)
+            if state.now_ns - flow.since_ns < state.rules.new_flow_ns:
+                if collision.persists:
+                    continue
+                return
+            path, links_before = _better_path(state, loads, flow, link), flow.links
             blocked_by = "NO_BETTER_PATH" if path is None else None
             admitted = yield MoveProposal(
                 flow,
                 FlowAction.REROUTE,
                 path,
                 ReasonKind.COLLISION,
-                Reason.of_window(window_id),
+                Reason.of_window(collision.window_id),
                 steering=True,
                 blocked_by=blocked_by,
             )
             if admitted:
                 self._relieved_ns[link] = state.now_ns
+                if mean_loads is not state.loads:
+                    mean_loads.add(links_before, flow.weight, -1)
+                    mean_loads.add(flow.links, flow.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class _Collision:
+    """A link to relieve, with the flows that may leave it."""
+
+    window_id: str
+    link: str
+    flows: list[Flow]
+    persists: bool
+
+
+def _mean_loads(state: PolicyState) -> Loads:
+    """Return the loads in which alternating flows count with their mean rate, not with their bursts."""
+    if not state.alternating:
+        return state.loads
+    loads = Loads(state.rate_of)
+    for flow in state.flows.values():
+        weight = flow.weight
+        if flow.sender in state.alternating:
+            weight = weight._replace(burst_bps=weight.mean_bps)
+        loads.add(flow.links, weight)
+    return loads
 
 
 def _steady_flows(state: PolicyState) -> dict[str, list[Flow]]:
-    """Return link to the flows on it, without those of alternating NICs."""
+    """Return link to the flows on it, without those that alternate."""
     flows_on: dict[str, list[Flow]] = {}
     for flow in state.flows.values():
-        if flow.live.nic not in state.alternating:
+        if flow.sender not in state.alternating:
             for link in dict.fromkeys(flow.links):
                 flows_on.setdefault(link, []).append(flow)
     return flows_on
 
 
-def _better_path(state: PolicyState, flow: Flow, link: str) -> int | None:
+def _better_path(state: PolicyState, loads: Loads, flow: Flow, link: str) -> int | None:
     """Return the least loaded healthy path that avoids `link` and that the flow has not left recently.
 
     Return None if no path has capacity and none is clearly better than the current one.
@@ -104,22 +149,26 @@ def _better_path(state: PolicyState, flow: Flow, link: str) -> int | None:
     ranked = []
     for _, route, path in state.options.available(flow, lambda each: each.grade is Grade.HEALTHY):
         if link not in route.links and route.links not in left:
-            rank = _rank(state, flow, route.links)
+            rank = _rank(state, loads, flow, route.links)
             if rank is not None:
                 ranked.append((*rank, state.draw(flow.live.flow_id, path), path))
     return min(ranked)[-1] if ranked else None
 
 
-def _rank(state: PolicyState, flow: Flow, links: Links) -> tuple[bool, float, float] | None:
-    """Return the rank of a route, the lowest being the best, or None if the route is no better."""
-    loads = state.loads
+def _rank(state: PolicyState, loads: Loads, flow: Flow, links: Links) -> tuple[bool, float, float] | None:
+    """Return the rank of a route, the lowest being the best, or None if the route is no better.
+
+    `loads` decides whether the route is better; the loads with all bursts decide between routes that are.
+    """
     new = [each for each in links if each not in flow.links]
     old = [each for each in flow.links if each not in links]
     after, before = loads.max_share(new, flow.weight), loads.max_share(old)
-    overlap_after = loads.group_burst_bps(new, flow.weight, added=True)
-    overlap_before = loads.group_burst_bps(old, flow.weight)
+    overlap_after = state.loads.group_burst_bps(new, flow.weight, added=True)
+    overlap_before = state.loads.group_burst_bps(old, flow.weight)
     if overlap_after > overlap_before / SAME_BURST:
         return None
     fewer_overlap = overlap_after < SAME_BURST * overlap_before
     is_better = after < RELIEF_SHARE * before or (fewer_overlap and after <= before)
-    return (not fewer_overlap, after, overlap_after) if after <= FULL_SHARE or is_better else None
+    if after > FULL_SHARE and not is_better:
+        return None
+    return not fewer_overlap, state.loads.max_share(new, flow.weight), overlap_after

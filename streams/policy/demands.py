@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from streams.policy.flow import Flow
+from streams.policy.flow import Flow, Sender
 from streams.policy.loads import Weight
-from streams.policy.state import PolicyState
+from streams.policy.state import NicDemand, PolicyState
 
 __all__ = ["assume_full_demand", "estimate_demands"]
 
@@ -40,9 +40,11 @@ def estimate_demands(state: PolicyState) -> None:
         flow.bottlenecked = not limited_by_host and any(
             rate_bps >= EVEN_SHARE * highest_bps[link] > 0 for link in flow.queues
         )
-        fair_bps = _fair_bps(state, flow) if flow.bottlenecked else 0.0
-        flow.bps = flow.demand.bps(rate_bps, flow.bottlenecked, fair_bps)
         groups.setdefault(flow.group, []).append(flow)
+    _sum_nic_demands(state)
+    for flow in state.flows.values():
+        fair_bps = _fair_bps(state, flow) if flow.bottlenecked else 0.0
+        flow.bps = flow.demand.bps(flow.live.rate_bps, flow.bottlenecked, fair_bps)
     _find_alternating(state, groups)
     for group in groups.values():
         _set_weights(state, group)
@@ -66,54 +68,73 @@ def assume_full_demand(state: PolicyState, flows: Iterable[Flow]) -> None:
             state.loads.add(flow.links, flow.weight)
 
 
+def _sum_nic_demands(state: PolicyState) -> None:
+    """Count the flows at both ends, and add up the rates of those that no queue limits."""
+    state.nic_demands = {}
+    for flow in state.flows.values():
+        for end in (flow.live.nic, ">" + flow.live.peer):
+            demand = state.nic_demands.setdefault(end, NicDemand())
+            demand.flows += 1
+            demand.bottlenecked += flow.bottlenecked
+            demand.rest_bps += 0.0 if flow.bottlenecked else flow.live.rate_bps
+
+
 def _fair_bps(state: PolicyState, flow: Flow) -> float:
-    """Return the flow's rate if only the links of the two NICs were shared, each evenly."""
+    """Return the flow's rate if only the links of the two NICs were shared.
+
+    Bottlenecked flows share evenly what the others leave, and have an even share of the link at least
+    (max-min fairness, as above). Many idle connections thus do not hide a flow that wants the whole link.
+    """
     if not flow.links:
         return 0.0
-    sender_bps = state.rate_of(flow.links[0]) / state.flows_per_end[flow.live.nic]
-    receiver_bps = state.rate_of(flow.links[-1]) / state.flows_per_end[">" + flow.live.peer]
-    return min(sender_bps, receiver_bps)
+
+    def share_bps(link: str, end: str) -> float:
+        demand, line_bps = state.nic_demands[end], state.rate_of(link)
+        return max(line_bps / demand.flows, (line_bps - demand.rest_bps) / max(1, demand.bottlenecked))
+
+    sender_bps = share_bps(flow.links[0], flow.live.nic)
+    return min(sender_bps, share_bps(flow.links[-1], ">" + flow.live.peer))
 
 
 def _find_alternating(state: PolicyState, groups: Groups) -> None:
-    """Find the NICs that send to one peer after the other, and the links where they are slowed.
+    """Find the NICs whose job sends to one peer after the other, and the links where they are slowed.
 
     The speed of a group (one job to one peer) is the rate of all its flows over the longest busy share of
     one of them.
     """
-    speeds: dict[str, list[Speed]] = {}
+    speeds: dict[Sender, list[Speed]] = {}
     highest_of_job: dict[str, float] = {}
     for (nic, _, job), group in groups.items():
         busy = max(flow.demand.busy for flow in group)
         if job is not None and busy:
             speed_bps = sum(flow.demand.busy_bps for flow in group) / busy
-            speeds.setdefault(nic, []).append((speed_bps, group))
+            speeds.setdefault((nic, job), []).append((speed_bps, group))
             highest_of_job[job] = max(highest_of_job.get(job, 0.0), speed_bps)
     state.alternating, state.slowed = {}, set()
-    for nic, of_nic in speeds.items():
-        full_bps = _full_speed_bps(state, of_nic, highest_of_job)
+    for sender, of_sender in speeds.items():
+        full_bps = _full_speed_bps(state, of_sender, highest_of_job)
         if full_bps is not None:
-            state.alternating[nic] = full_bps
-            slowed = [group for speed_bps, group in of_nic if speed_bps < SLOWED_SHARE * full_bps]
+            state.alternating[sender] = full_bps
+            slowed = [group for speed_bps, group in of_sender if speed_bps < SLOWED_SHARE * full_bps]
             state.slowed.update(*map(_links_of_slowest, slowed))
 
 
 def _full_speed_bps(
-    state: PolicyState, of_nic: list[Speed], highest_of_job: Mapping[str, float]
+    state: PolicyState, of_sender: list[Speed], highest_of_job: Mapping[str, float]
 ) -> float | None:
-    """Return the full speed of a NIC, or None if it does not alternate between peers.
+    """Return the full speed of a NIC's job, or None if it does not alternate between peers.
 
     The full speed is the highest speed of any group of the job, or the line rate if there is a queue on the
-    path of the NIC's flows.
+    path of the flows.
     """
-    flows = [flow for _, group in of_nic for flow in group]
+    flows = [flow for _, group in of_sender for flow in group]
     line_bps = next((state.rate_of(flow.links[0]) for flow in flows if flow.links), 0)
-    total_bps = sum(speed_bps for speed_bps, _ in of_nic)
-    if len(of_nic) < 2 or total_bps < MIN_OVERSUBSCRIPTION * line_bps:
+    total_bps = sum(speed_bps for speed_bps, _ in of_sender)
+    if len(of_sender) < 2 or total_bps < MIN_OVERSUBSCRIPTION * line_bps:
         return None
     if any(flow.queues for flow in flows):
         return line_bps
-    return min(line_bps, max(highest_of_job[group[0].live.job or ""] for _, group in of_nic))
+    return min(line_bps, highest_of_job[flows[0].live.job or ""])
 
 
 def _links_of_slowest(group: list[Flow]) -> set[str]:
@@ -130,8 +151,8 @@ def _set_weights(state: PolicyState, group: list[Flow], *, assume_full_demand: b
     """
     first = group[0].live
     line_bps = state.rate_of(group[0].links[0]) if group[0].links else 0
-    alternating_bps = state.alternating.get(first.nic)
-    if alternating_bps is not None and first.job is not None:
+    alternating_bps = state.alternating.get(group[0].sender)
+    if alternating_bps is not None:
         bursts_bps = [alternating_bps / len(group)] * len(group)
     elif len(group) > 1 and line_bps:
         demands_bps = (max(flow.bps, flow.demand.peak_bps) for flow in group)

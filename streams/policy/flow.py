@@ -13,12 +13,14 @@ from streams.policy.loads import Demand, Links, Weight
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
 
-__all__ = ["NO_ROUTE", "Choices", "Ends", "Flow", "History", "Move", "RouteAlternatives"]
+__all__ = ["NO_ROUTE", "Choices", "Ends", "Flow", "History", "Move", "RouteAlternatives", "Sender"]
 
 Choices = tuple[tuple[FlowRoute, tuple[int, ...]], ...]
 """Distinct routes, each with the entropy values that select it."""
 Ends = tuple[str, str, int]
 """NIC, peer and the peer's port. No two sockets between the same ends may share a source port."""
+Sender = tuple[str, str | None]
+"""A NIC and a job: a collective's flows from one NIC alternate, those of other jobs beside it do not."""
 
 
 class Move(NamedTuple):
@@ -114,6 +116,11 @@ class Flow:
     def group(self) -> tuple[str, str, str | None]:
         """NIC, peer and job: flows that send at the same time."""
         return self.live.nic, self.live.peer, self.live.job
+
+    @property
+    def sender(self) -> Sender:
+        """NIC and job."""
+        return self.live.nic, self.live.job
 
     @property
     def exclusive(self) -> bool:

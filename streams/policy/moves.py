@@ -51,7 +51,8 @@ class MoveTracker:
             elif decision["action"] == FlowAction.RESTORE:
                 home = None
             self._history[flow_id] = History(home, subject, steered)
-            state.budget.count_move(flow_id, decision["host"], at_ns)
+            is_urgent = kind in (ReasonKind.DOWN, ReasonKind.GREY)
+            state.budget.count_move(flow_id, decision["host"], at_ns, urgent=is_urgent)
 
     def restore(self, flow: Flow) -> None:
         """Apply the earlier moves of a flow at its first report."""
@@ -125,7 +126,7 @@ class MoveTracker:
         if flow.home is None:
             flow.home, flow.home_subject = from_path, state.health_of(flow).reason.subject
         flow.home_from_ns = at_ns + rules.hold_down_ns
-        state.budget.count_move(flow.live.flow_id, flow.host, at_ns)
+        state.budget.count_move(flow.live.flow_id, flow.host, at_ns, urgent=True)
         until_ns = at_ns + rules.expires_ns + rules.confirm_ns
         flow.move = Move(to_path, frozenset({from_path, flow.live.path} - {to_path}), until_ns, -1)
         flow.path, flow.route = to_path, flow.routes.get(to_path, NO_ROUTE)

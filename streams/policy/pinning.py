@@ -50,7 +50,7 @@ class UplinkPinning:
         flows = [
             flow
             for flow in state.flows.values()
-            if flow.live.nic in state.alternating and len(flow.links) > 2 and flow.choices
+            if flow.sender in state.alternating and len(flow.links) > 2 and flow.choices
         ]
         is_due = state.now_ns >= self._assigned_ns + state.rules.fallbacks_ns
         if is_due or self._assigned_version != state.health.version:
@@ -129,7 +129,8 @@ class UplinkPinning:
         for flow in flows:
             nic = flow.live.nic
             if nic not in requests:
-                requests[nic], sizes[nic] = UplinkRequest(state.alternating[nic]), Counter()
+                requests[nic], sizes[nic] = UplinkRequest(0.0), Counter()
+            requests[nic].bps = max(requests[nic].bps, state.alternating[flow.sender])
             requests[nic].flows[flow.links[1]] += 1
             sizes[nic][flow.live.peer, flow.live.job] += 1
             for link, routes in self._choices_by_uplink(flow).items():
@@ -152,7 +153,7 @@ class UplinkPinning:
         planned: dict[str, dict[str, float]] = {}
         for flow in flows:
             nic, by_uplink = flow.live.nic, self._choices_by_uplink(flow)
-            spread, bps = self._spread.get(nic, ()), state.alternating[nic]
+            spread, bps = self._spread.get(nic, ()), state.alternating[flow.sender]
             if spread:
                 size = sizes[nic][flow.live.peer, flow.live.job]
                 bps *= math.ceil(size / len(spread)) / size

@@ -7,7 +7,6 @@ the actuators: policy decides the same in OBSERVE as in ACT.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -174,7 +173,6 @@ class Policy:
         for flow_id in [flow_id for flow_id in state.flows if flow_id not in reported_ids]:
             del state.flows[flow_id]
         queued = {link for window in state.open_windows() for link in (window["link"], *window["candidates"])}
-        state.flows_per_end = Counter(end for live in reported for end in (live.nic, ">" + live.peer))
         state.loads = Loads(state.rate_of)
         state.options.used_ports = set()
         for live in reported:

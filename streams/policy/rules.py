@@ -51,6 +51,9 @@ class Rules:
 
     A window that persists so long after flows left its link counts again. Alternating flows must overlap for
     so long before they are moved."""
+    new_flow_ns: int = 300 * NS_PER_MS
+    """Age from which a flow is steered, since its first report. Three reports then show its rate, and a
+    flow that ends sooner is not worth a move."""
     slow_ns: int = 200_000
     """Round trip above the flow's minimum that counts as delay on an untraced path."""
     slow_for_ns: int = 1 * NS_PER_S

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from schemas.limits import Limits
 from schemas.records import ActuatorConfig, ContentionKind, ContentionState, ContentionWindow
 from streams.policy.action_budget import ActionBudget
-from streams.policy.flow import Flow
+from streams.policy.flow import Flow, Sender
 from streams.policy.loads import Links, Loads
 from streams.policy.path_health import HEALTHY, Grade, Health, PathHealth
 from streams.policy.path_options import PathOptions
@@ -18,7 +18,7 @@ from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["PolicyState", "RouteSource"]
+__all__ = ["NicDemand", "PolicyState", "RouteSource"]
 
 FIRST_PORT: Final = 49_152
 LAST_PORT: Final = 65_535
@@ -34,6 +34,17 @@ class RouteSource(Protocol):
         The same object as before means that no route changed.
         """
         ...
+
+
+@dataclass(slots=True)
+class NicDemand:
+    """The flows that one NIC sends, or those that it receives."""
+
+    flows: int = 0
+    bottlenecked: int = 0
+    """Number of flows that would send more without a queue."""
+    rest_bps: float = 0.0
+    """Sum of the rates of the other flows."""
 
 
 class PolicyState:
@@ -59,11 +70,11 @@ class PolicyState:
         self.seq = 0
         """Sequence number of the next decision."""
         self.flows: dict[str, Flow] = {}
-        self.flows_per_end: Counter[str] = Counter()
-        """NIC to the number of flows that it sends; ">" and NIC to the number that it receives."""
+        self.nic_demands: dict[str, NicDemand] = {}
+        """NIC to the flows that it sends; ">" and NIC to those that it receives."""
         self.loads = Loads(rate_of)
-        self.alternating: dict[str, float] = {}
-        """NICs that send to one peer after the other, and the bit/s that each sends meanwhile."""
+        self.alternating: dict[Sender, float] = {}
+        """NICs whose job sends to one peer after the other, and the bit/s that each sends meanwhile."""
         self.slowed: set[str] = set()
         """Fabric links of those NICs' flows that other flows slow down."""
         self.limits_changed = False

@@ -114,7 +114,13 @@ _TABLE: Final = (
         "s without the cause until an alert is cleared; doubled with each flap of the hour, 600 at most",
     ),
     Threshold("alert_grey_critical_percent", 5, 0.01, 100, "percent of loss that makes an alert CRITICAL"),
-    Threshold("alert_contention_s", 5, 0, 3600, "s that a queue persists until an alert is raised"),
+    Threshold(
+        "alert_contention_s",
+        3,
+        0,
+        3600,
+        "s that a queue persists until an alert is raised: longer than policy needs to end it",
+    ),
     Threshold("alert_clocks_percent", 10, 0, 100, "percent of UNSYNCED clocks that raise an alert"),
     Threshold("alert_clocks_s", 10, 0, 3600, "s that so many clocks are UNSYNCED until an alert is raised"),
     Threshold(

@@ -51,7 +51,7 @@ def test_lines_are_plain_where_the_output_is_no_terminal() -> None:
     screen.heading(1, STEPS[0])
     screen.line(Line(1.5, "detected", "leaf1 <> spine1 is GREY " + "and more " * 10))
     lines = out.getvalue().splitlines()
-    assert lines[1] == "1 of 5: grey link. A grey link loses a fifth of its packets."
+    assert lines[1] == "1 of 5: grey link. A grey link loses some of its packets."
     assert lines[2].startswith("    +1.50 s  detected  leaf1 <> spine1 is GREY")
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in out.getvalue()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from fabrictime.demo.draw import Draw
 from fabrictime.demo.script import (
     JOBS,
     STEPS,
     Fabric,
     FabricUnfit,
     Fault,
-    busiest_link,
+    crossed_links,
     incast_hosts,
     incast_spec,
     job_spec,
@@ -71,24 +72,23 @@ def test_the_jobs_share_no_host_and_have_one_rank_on_each_leaf() -> None:
         JobSpec(**job_spec(FABRIC, job, 60)).check_values(4)
 
 
-def test_the_busiest_healthy_link_that_was_not_used_is_broken_next() -> None:
+def test_a_healthy_link_that_a_job_crosses_and_that_was_not_used_may_be_broken() -> None:
     flows = [flow("a", JOBS[0], UP), flow("b", JOBS[1], UP, OTHER), flow("c", JOBS[0], OTHER, DOWN, UP)]
-    assert busiest_link(FABRIC, flows, {}, ()) == UP
-    assert busiest_link(FABRIC, flows, {}, {cable_id(UP)}) == OTHER
-    assert busiest_link(FABRIC, flows, {cable_id(UP): LinkState.FLAPPING}, ()) == OTHER
-    assert busiest_link(FABRIC, [flow("d", JOBS[0], DOWN)], {}, (), ascending=True) is None
-    assert busiest_link(FABRIC, [flow("e", "else", UP)], {}, ()) is None, "only the jobs' flows count"
+    assert crossed_links(FABRIC, flows, {}, ()) == [UP, OTHER, DOWN]
+    assert crossed_links(FABRIC, flows, {}, {cable_id(UP)}) == [OTHER]
+    assert crossed_links(FABRIC, flows, {cable_id(UP): LinkState.FLAPPING}, ()) == [OTHER]
+    assert crossed_links(FABRIC, flows, {}, (), ascending=True) == [UP, OTHER]
+    assert crossed_links(FABRIC, [flow("e", "else", UP)], {}, ()) == [], "only the jobs' flows count"
 
 
-def test_transfers_meet_on_the_link_and_end_on_different_leaves() -> None:
-    paths = {21: UP, 22: OTHER}
-
+@pytest.mark.parametrize("seed", range(8))
+def test_transfers_meet_on_the_link_and_end_on_different_leaves(seed: int) -> None:
     def path_of(source: str, destination: str, sport: int, dport: int) -> list[str]:
-        return ["first", paths.get(sport - 20_000, OTHER)]
+        return ["first", UP if sport == 20_021 else OTHER]
 
-    one, two = meeting_transfers(FABRIC, UP, path_of)
-    assert (one.source, two.source) == ("h1", "h2")
-    assert FABRIC.hosts[one.destination] != FABRIC.hosts[two.destination]
+    one, two = meeting_transfers(FABRIC, UP, path_of, Draw(seed))
+    assert {one.source, two.source} == {"h1", "h2"}
+    assert len({"leaf1", FABRIC.hosts[one.destination], FABRIC.hosts[two.destination]}) == 3
     assert one.sport == two.sport == 20_021
     assert one.dport != two.dport
     rates = [each.spec(FABRIC, 8)["rate_bps"] for each in (one, two)]
@@ -98,11 +98,14 @@ def test_transfers_meet_on_the_link_and_end_on_different_leaves() -> None:
 
 def test_a_link_that_no_source_port_leads_to_is_no_place_for_a_collision() -> None:
     with pytest.raises(FabricUnfit, match="none of 256 source ports"):
-        meeting_transfers(FABRIC, UP, lambda *ends: [OTHER])
+        meeting_transfers(FABRIC, UP, lambda *ends: [OTHER], Draw(1))
 
 
-def test_the_incast_goes_to_a_rank_of_the_first_job_from_hosts_of_the_other() -> None:
-    receiver, senders = incast_hosts(FABRIC)
-    assert receiver == "h7"
-    assert senders == ["h2", "h4", "h6", "h8"]
-    JobSpec(**incast_spec(FABRIC, receiver, senders, 10)).check_values(5)
+@pytest.mark.parametrize("seed", range(8))
+def test_an_incast_comes_from_hosts_of_other_leaves(seed: int) -> None:
+    draw = Draw(seed)
+    receiver, senders = incast_hosts(FABRIC, draw)
+    assert len(set(senders)) in (3, 4)
+    assert FABRIC.hosts[receiver] not in {FABRIC.hosts[host] for host in senders}
+    spec = incast_spec(FABRIC, receiver, senders, 10, draw.incast_batch_s())
+    JobSpec(**spec).check_values(1 + len(senders))

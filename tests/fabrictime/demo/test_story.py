@@ -97,7 +97,7 @@ def test_a_grey_link_is_detected_named_raised_and_left_by_the_flows() -> None:
         (pytest.approx(1.8), "action"),
     ]
     assert lines[0].text == "the cable is GREY: loses 21% of its packets (18% to 24%)"
-    assert lines[2].text == "a flow of job-a is the first to take another path"
+    assert lines[2].text == "a flow of job-a is the first to take another path, 300 ms after the detection"
     (healed,) = chapter.heal(at(6))
     assert healed.text == "the link works again; 2 flows moved (job-a 1, job-b 1)"
     chapter.end({})
@@ -105,6 +105,8 @@ def test_a_grey_link_is_detected_named_raised_and_left_by_the_flows() -> None:
     assert (outcome.named, outcome.verdict, outcome.moved, outcome.repaired) == ("yes", "GREY", 2, 0)
     assert outcome.detected_ms == pytest.approx(1500)
     assert outcome.action_ms == pytest.approx(1800)
+    assert outcome.right_ms == pytest.approx(1500)
+    assert outcome.detection_to_first_move_ms == pytest.approx(300)
 
 
 def test_a_record_from_before_the_injection_is_no_detection() -> None:
@@ -145,8 +147,9 @@ def test_another_link_that_is_called_unhealthy_is_reported_once_unless_it_was_so
     story(chapter, health(0.1, "DOWN", subject=OTHER), health(9.0, "DOWN", subject=OTHER))
     story(chapter, health(0.2, "DOWN", subject="h9"), health(0.3, "UP", subject="h8"))
     assert chapter.outcome.also_named == [OTHER]
-    (line,) = chapter.end({})
+    compared, line = chapter.end({})
     assert line.text == f"called unhealthy meanwhile: {OTHER}"
+    assert compared.label == "not right"
 
 
 def test_a_local_repair_is_an_action_before_any_decision() -> None:
@@ -155,7 +158,7 @@ def test_a_local_repair_is_an_action_before_any_decision() -> None:
     assert "local repair" in line.text
     story(chapter, decision(0.2, 1, "h1/b/sock:1", "DOWN"), action(0.3, 1, "h1/b/sock:1"))
     story(chapter, action(0.4, 0, "h2/b/sock:3", "LOCAL_REPAIR", from_path=9))
-    (line,) = chapter.end({})
+    _, line = chapter.end({})
     assert line.text == "hosts moved 1 flow that did not cross this link"
     assert (chapter.outcome.moved, chapter.outcome.repaired) == (1, 1), "one flow, moved twice"
     assert chapter.outcome.strays == 1
@@ -255,7 +258,7 @@ def test_an_incast_is_answered_by_pacing() -> None:
         action(0.6, 2, "h1/b/sock:2", action="PACE", rate_bps=6_000_000),
         decision(0.6, 2, "h1/b/sock:2", "INCAST", "PACE"),
     )
-    assert lines[1].text == "the first sender is slowed down to 6.00 Mbit/s"
+    assert lines[1].text == "the first sender is slowed down to 6.00 Mbit/s, 200 ms after the detection"
     assert chapter.heal(at(9))[0].text == "the extra load is gone; 2 flows slowed down"
 
 
@@ -277,12 +280,35 @@ def test_the_end_has_a_line_for_each_job_and_the_job_that_suffered_more() -> Non
     chapter.heal(at(6))
     jobs = {"job-a": Change(12.0, 14.0, 250.0, 12.5), "job-b": Change(12.0, 12.0, 600.0, None)}
     lines = chapter.end(jobs)
-    assert [line.label for line in lines] == ["job-a", "job-b"]
+    assert [line.label for line in lines] == ["job-a", "job-b", "not right"]
     assert lines[0].text == (
         "iterations: 12.0 ms before; during the fault 14.0 ms in the median, 250 ms at worst; "
         "12.5 ms after it"
     )
     assert lines[1].text.endswith("; none after it")
     assert chapter.outcome.worst_job == "job-b"
-    (stalled,) = chapter.end({"job-a": Change(12.0, None, 9_000.0, None, unfinished=True)})
+    stalled, _ = chapter.end({"job-a": Change(12.0, None, 9_000.0, None, unfinished=True)})
     assert "more than 9.00 s at worst" in stalled.text
+
+
+def test_the_verdict_is_compared_with_the_planted_fault() -> None:
+    chapter = chapter_of(Fault.COLLISION)
+    story(chapter, window(0.3, "INCAST"), window(0.9, "COLLISION", "UPDATED"))
+    (compared,) = chapter.end({})
+    assert compared == Line(
+        None,
+        "right",
+        "planted: COLLISION at leaf1 > spine1; named after 900 ms, no flow was moved or slowed down",
+    )
+    assert (chapter.outcome.detected_ms, chapter.outcome.right_ms) == (pytest.approx(300), pytest.approx(900))
+    assert chapter.outcome.is_in_time
+    late = chapter_of(Fault.COLLISION)
+    story(late, window(0.3, "INCAST"), window(3.5, "COLLISION", "UPDATED"))
+    assert late.outcome.is_right
+    assert not late.outcome.is_in_time, "the right verdict came too late"
+
+
+def test_a_local_repair_before_the_detection_takes_no_time() -> None:
+    chapter = chapter_of(Fault.BLACKHOLE)
+    story(chapter, action(0.05, 0, "h1/b/sock:1", "LOCAL_REPAIR"), health(0.1, "DOWN"))
+    assert chapter.outcome.detection_to_first_move_ms == 0

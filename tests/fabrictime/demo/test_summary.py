@@ -6,6 +6,7 @@ import json
 
 from fabrictime.demo import summary
 from fabrictime.demo.iterations import Change
+from fabrictime.demo.result import TourResult
 from fabrictime.demo.script import Fault
 from fabrictime.demo.story import Line, Outcome
 
@@ -19,16 +20,18 @@ def outcome(fault: Fault = Fault.GREY, **fields: object) -> Outcome:
 
 def test_a_row_has_fault_place_latency_name_action_and_iterations_of_the_job_that_suffered_more() -> None:
     jobs = {"job-a": Change(12, 13, 300, 12.4), "job-b": Change(12, 12, 14, None)}
-    found = outcome(detected_ms=1430.0, named="yes", moved=3, paced=2, jobs=jobs)
+    found = outcome(detected_ms=1430.0, action_ms=1690.0, named="yes", moved=3, jobs=jobs)
     head, row = summary.rows([found], acting=True)
     assert head == summary.HEAD
-    assert row == ("grey link", "leaf1 > spine1", "1.43 s", "yes", "3 moved, 2 paced", "12 > 300 > 12")
+    assert row == ("grey link", "leaf1 > spine1", "1.43 s", "+0.26 s", "yes", "3 moved", "12 > 300 > 12")
+    assert summary.rows([outcome(moved=3, paced=2)], acting=True)[1][5] == "5 flows"
+    assert summary.rows([outcome(named="yes", also_named=["x"])], acting=True)[1][4] == "not only"
 
 
 def test_the_table_shows_that_a_thing_did_not_happen() -> None:
-    assert summary.rows([outcome()], acting=True)[1][2:] == ("missed", "no", "none", "")
-    assert summary.rows([outcome()], acting=False)[1][4] == "0 wanted"
-    assert summary.rows([outcome(wanted=4)], acting=False)[1][4] == "4 wanted"
+    assert summary.rows([outcome()], acting=True)[1][2:] == ("missed", "", "no", "none", "")
+    assert summary.rows([outcome()], acting=False)[1][5] == "0 wanted"
+    assert summary.rows([outcome(wanted=4)], acting=False)[1][5] == "4 wanted"
 
 
 def test_the_notes_explain_the_columns_and_the_drops_of_a_flapping_link() -> None:
@@ -49,12 +52,13 @@ def test_a_fault_that_is_not_over_is_a_failure() -> None:
 
 def test_the_json_has_every_outcome_and_the_verdict() -> None:
     jobs = {"job-a": Change(12.0, 13.0, 300.0, None)}
-    found = [outcome(detected_ms=1430.0, jobs=jobs), outcome(Fault.INCAST)]
-    read = json.loads(summary.as_json(found, acting=False, took_s=93.44, web=None))
+    found = (outcome(detected_ms=1430.0, jobs=jobs), outcome(Fault.INCAST))
+    read = json.loads(summary.as_json(TourResult(5, False, 93.44, None, found)))
     assert (read["mode"], read["took_s"], read["healed"], read["detected"]) == ("OBSERVE", 93.4, True, 1)
     assert read["steps"][0]["jobs"]["job-a"]["worst_ms"] == 300.0
     assert read["steps"][0]["worst_job"] == "job-a"
     assert read["steps"][1]["detected_ms"] is None
+    assert (read["seed"], read["right"], read["detection_to_first_move_s_p95"]) == (5, 0, None)
 
 
 def test_lines_wrap_beside_their_label_within_eighty_columns() -> None:

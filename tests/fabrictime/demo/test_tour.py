@@ -11,6 +11,7 @@ import pytest
 
 from fabrictime.bench._fabric import CannotRun
 from fabrictime.demo import tour as module
+from fabrictime.demo.draw import Draw
 from fabrictime.demo.pipeline import Pipeline
 from fabrictime.demo.script import STEPS, FabricUnfit, Fault, Step
 from fabrictime.demo.story import Event, Line
@@ -131,7 +132,8 @@ def make_tour(
                 link = LINKS[spec["sport"] % 4]
                 log.fill(link, "COLLISION")
             if spec["job"] == "incast":
-                log.fill("leaf4:swp1>h7:eth1", "INCAST")
+                host = spec["hosts"][0]
+                log.fill(next(link for link in shown()["links"] if f">{host}:" in link), "INCAST")
 
         def leave(self) -> None:
             pass
@@ -140,14 +142,15 @@ def make_tour(
 
     monkeypatch.setattr(module, "JobRun", FakeRun)
     monkeypatch.setattr(module, "FlowRun", FakeRun)
-    monkeypatch.setattr(module, "STEPS", tuple(replace(step, min_s=0.05, max_s=0.4) for step in STEPS))
+    monkeypatch.setattr(Draw, "pause_s", lambda draw: 0.01)
+    monkeypatch.setattr(Draw, "drop_s", lambda draw: 0.02)
+    steps = tuple(replace(step, min_s=0.05, max_s=0.4) for step in STEPS)
     for name in (
         "RECOVER_S",
         "BASE_S",
         "SETTLE_S",
         "REPORT_S",
         "SEEN_S",
-        "DROP_S",
         "DROP_MAX_S",
         "RETURN_MAX_S",
     ):
@@ -174,7 +177,7 @@ def make_tour(
     def made() -> tuple[Tour, list[str]]:
         printed: list[str] = []
         pipeline = Pipeline(control, KafkaSettings(), None, None)  # type: ignore[arg-type]
-        return Tour(pipeline, log, Printed(printed), acting=True), printed  # type: ignore[arg-type]
+        return Tour(pipeline, log, Printed(printed), Draw(7), acting=True, steps=steps), printed  # type: ignore[arg-type]
 
     return made
 
@@ -186,6 +189,7 @@ def test_every_fault_is_injected_detected_and_healed_in_order(
     tour.run()
     assert [line[2:] for line in printed if line.startswith("# ")] == [fault.value for fault in Fault]
     assert [outcome.named for outcome in tour.outcomes] == ["yes"] * 5
+    assert all(outcome.is_in_time for outcome in tour.outcomes)
     assert all(outcome.healed for outcome in tour.outcomes)
     assert control.active == {}
     assert len({outcome.link for outcome in tour.outcomes}) == 5, "each fault has a link of its own"
@@ -222,7 +226,7 @@ def test_a_link_that_stays_unhealthy_and_a_queue_that_stays_are_not_healed(
     make_tour: Callable[..., tuple[Tour, list[str]]], log: FakeLog
 ) -> None:
     log.stuck = True
-    log.open = {"leaf4:swp1>h7:eth1"}
+    log.open = {link for link in shown()["links"] if ">h" in link}
     tour, _ = make_tour()
     tour.run()
     healed = {outcome.fault: outcome.healed for outcome in tour.outcomes}

@@ -30,14 +30,13 @@ def add(
     queues: tuple[str, ...] = (),
     sender_limited: bool = False,
     busy_share: float | None = None,
+    job: str = "job",
 ) -> Flow:
     flow_id = f"h1/b/qp:a:{number}:1"
-    live = LiveFlow(flow_id, "h1/a", peer, "job", None, rate_bps, False, sender_limited, links, number, None)
+    live = LiveFlow(flow_id, "h1/a", peer, job, None, rate_bps, False, sender_limited, links, number, None)
     flow = Flow(live, route=FlowRoute(links), queues=queues)
     flow.demand.update(rate_bps, bool(queues), 0, busy_share=busy_share)
     state.flows[flow_id] = flow
-    state.flows_per_end["h1/a"] += 1
-    state.flows_per_end[">" + peer] += 1
     return flow
 
 
@@ -55,8 +54,25 @@ def test_flows_near_the_highest_rate_at_a_queue_are_bottlenecked_and_slow_ones_a
     fast, near, slow = (add(state, n, rate, queues=queue) for n, rate in enumerate((400.0, 200.0, 199.0)))
     estimate_demands(state)
     assert [flow.bottlenecked for flow in (fast, near, slow)] == [True, True, False]
-    assert near.bps == pytest.approx(RATE / 3), "an even share of the NIC, which sends three flows"
+    assert near.bps == pytest.approx((RATE - 199) / 2), "an even share of what the slow flow leaves"
     assert slow.bps == 199.0
+
+
+def test_idle_connections_do_not_hide_the_demand_of_a_flow_that_met_a_queue_from_its_first_report() -> None:
+    state = make_state()
+    flow = add(state, 1, 500.0, queues=TO_FIRST[1:2])
+    for number in range(2, 9):
+        add(state, number, 5.0, peer="h6/a", links=TO_SECOND)
+    estimate_demands(state)
+    assert flow.bps == pytest.approx(RATE - 7 * 5)
+
+
+def test_a_flow_has_no_less_than_an_even_share_of_its_nic() -> None:
+    state = make_state()
+    flow = add(state, 1, 100.0, queues=TO_FIRST[1:2])
+    add(state, 2, 800.0, peer="h6/a", links=TO_SECOND)
+    estimate_demands(state)
+    assert flow.bps == pytest.approx(RATE / 2), "the other flow would make room"
 
 
 def test_a_flow_that_its_host_limits_is_not_bottlenecked() -> None:
@@ -71,10 +87,20 @@ def test_a_nic_with_bursts_above_its_line_rate_alternates_between_peers() -> Non
     first = add(state, 1, 400.0, busy_share=0.45)
     second = add(state, 2, 400.0, peer="h6/a", links=TO_SECOND, busy_share=0.45)
     estimate_demands(state)
-    assert state.alternating == {"h1/a": pytest.approx(400.0 / 0.45)}
-    assert first.weight.burst_bps == second.weight.burst_bps == state.alternating["h1/a"]
+    assert state.alternating == {("h1/a", "job"): pytest.approx(400.0 / 0.45)}
+    assert first.weight.burst_bps == second.weight.burst_bps == state.alternating["h1/a", "job"]
     assert state.loads.share(TO_FIRST[0]) < 1, "bursts to two peers never coincide"
     assert not state.slowed
+
+
+def test_a_flow_of_another_job_beside_an_alternating_one_is_steady() -> None:
+    state = make_state()
+    add(state, 1, 40.0, busy_share=0.045)
+    add(state, 2, 40.0, peer="h6/a", links=TO_SECOND, busy_share=0.045)
+    transfer = add(state, 3, 500.0, busy_share=1.0, job="transfer")
+    estimate_demands(state)
+    assert list(state.alternating) == [("h1/a", "job")]
+    assert transfer.weight.burst_bps == 500.0
 
 
 def test_the_fabric_links_of_a_slower_peer_count_as_slowed() -> None:

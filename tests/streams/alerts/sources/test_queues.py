@@ -26,6 +26,14 @@ def test_a_queue_that_persists_is_one_alert_while_it_comes_and_goes() -> None:
     assert records[0]["raised_ns"] == T0 + 21 * S + SHIFT
 
 
+def test_a_queue_that_policy_ends_is_no_alert_and_one_that_persists_is_raised_after_three_seconds() -> None:
+    link = "leaf1:swp3>spine1:swp1"
+    script = Script().queue(link, "OPENED", 0).wait(2).queue(link, "UPDATED", 0).queue(link, "CLOSED", 0)
+    assert play(script.inputs) == []
+    script.wait(10).queue(link, "OPENED", 12).wait(3).queue(link, "UPDATED", 12)
+    assert lines(play(script.inputs, rest_s=1)) == [("CONTENTION", link, "RAISED")]
+
+
 def test_queues_behind_a_dead_link_belong_to_its_alert() -> None:
     link, elsewhere = "leaf1:swp3>spine1:swp1", "leaf4:swp3>spine1:swp4"
     script = Script().health(cable(1, 2), "DOWN").wait(2)

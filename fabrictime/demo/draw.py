@@ -1,0 +1,70 @@
+"""The drawn parts of a tour: where each fault is planted, how large it is, and when. Pure.
+
+A tour whose places never change shows only that these places work. The same seed draws the same faults on the
+same fabric with the same flows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+__all__ = ["Draw", "new_seed"]
+
+PAUSE_MAX_S: Final = 2.0
+"""Longest pause before a fault: longer than the interval of any report, so that no moment is preferred."""
+GREY_PERCENT: Final = (10, 35)
+DROP_S: Final = (0.3, 0.6)
+TRANSFER_SHARE: Final = (0.6, 0.9)
+"""Rate of each of two transfers: either fits its link, both together exceed it by a fifth at least."""
+SENDERS: Final = (3, 4)
+INCAST_BATCH_S: Final = (0.15, 0.3)
+MAX_SEED: Final = 2**31
+
+T = TypeVar("T")
+
+
+def new_seed() -> int:
+    """Return a seed that nobody can predict."""
+    return random.SystemRandom().randrange(MAX_SEED)
+
+
+class Draw:
+    """The draws of one tour, in the order of their calls."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._random = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
+
+    def pause_s(self) -> float:
+        """Draw the pause before a fault."""
+        return self._random.uniform(0.0, PAUSE_MAX_S)
+
+    def grey_percent(self) -> int:
+        """Draw the loss of a grey link, percent."""
+        return self._random.randint(*GREY_PERCENT)
+
+    def drop_s(self) -> float:
+        """Draw the length of a drop of a flapping link."""
+        return self._random.uniform(*DROP_S)
+
+    def transfer_share(self) -> float:
+        """Draw the rate of each of two transfers as a share of a link's rate."""
+        return self._random.uniform(*TRANSFER_SHARE)
+
+    def senders(self) -> int:
+        """Draw the number of senders of an incast."""
+        return self._random.randint(*SENDERS)
+
+    def incast_batch_s(self) -> float:
+        """Draw the time that a batch of an incast takes at the link's rate."""
+        return self._random.uniform(*INCAST_BATCH_S)
+
+    def one(self, items: Sequence[T]) -> T:
+        """Draw one item."""
+        return self._random.choice(items)
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        """Draw an order of the items."""
+        return self._random.sample(items, len(items))

@@ -1,0 +1,87 @@
+"""The result of a tour, for its table, for JSON and for benches. Pure.
+
+Each verdict was compared with the fault that the tour planted, never with other verdicts of the pipeline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fabrictime.demo.story import Outcome
+
+__all__ = ["TourResult", "move_p95_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class TourResult:
+    """One tour. `acting`: decisions were carried out."""
+
+    seed: int
+    """The same seed draws the same faults on the same fabric."""
+    acting: bool
+    took_s: float
+    web: str | None
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def right(self) -> int:
+        """Number of faults whose verdict is right."""
+        return sum(outcome.is_right for outcome in self.outcomes)
+
+    @property
+    def right_in_time(self) -> int:
+        """Number of faults whose verdict is right and came within three seconds."""
+        return sum(outcome.is_in_time for outcome in self.outcomes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as `fabrictime demo --json` prints them."""
+        p95_s = move_p95_s([self])
+        return {
+            "mode": "ACT" if self.acting else "OBSERVE",
+            "seed": self.seed,
+            "took_s": round(self.took_s, 1),
+            "web": self.web,
+            "healed": all(outcome.healed for outcome in self.outcomes),
+            "detected": sum(outcome.detected_ms is not None for outcome in self.outcomes),
+            "right": self.right,
+            "right_in_time": self.right_in_time,
+            "detection_to_first_move_s_p95": p95_s if math.isfinite(p95_s) else None,
+            "steps": [_step(outcome) for outcome in self.outcomes],
+        }
+
+
+def move_p95_s(results: Sequence[TourResult]) -> float:
+    """Return the 95th percentile, over the faults of several tours, of the time from detection to first move.
+
+    A detected fault without a move counts as infinite. The percentile is the smallest time that at least 95%
+    of the faults do not exceed; nan without a detected fault.
+    """
+    moves_ms = [
+        math.inf if outcome.detection_to_first_move_ms is None else outcome.detection_to_first_move_ms
+        for result in results
+        for outcome in result.outcomes
+        if outcome.detected_ms is not None
+    ]
+    if not moves_ms:
+        return math.nan
+    return sorted(moves_ms)[math.ceil(0.95 * len(moves_ms)) - 1] / 1e3
+
+
+def _step(outcome: Outcome) -> dict[str, Any]:
+    values = asdict(outcome) | {
+        "worst_job": outcome.worst_job,
+        "right": outcome.is_right,
+        "right_in_time": outcome.is_in_time,
+        "detection_to_first_move_ms": outcome.detection_to_first_move_ms,
+    }
+    return {name: _rounded(value) for name, value in values.items()}
+
+
+def _rounded(value: Any) -> Any:
+    """Return plain values with floats to the hundredth: more digits are noise."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return round(value, 2) if isinstance(value, float) else value
