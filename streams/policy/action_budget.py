@@ -72,9 +72,16 @@ class ActionBudget:
             del self._rated[oldest]
 
     def count_move(self, flow_id: str, host: str, now_ns: int, *, urgent: bool) -> None:
-        """Count a move of a flow."""
+        """Count a move of a flow.
+
+        A flow counts as what its first move within the minute was. So a flow that failover moved, and that
+        returns, takes nothing from the share of the other moves.
+        """
         self._recent(host, now_ns).append(now_ns)
-        for moved in (self._moved,) if urgent else (self._moved, self._moved_calmly):
+        for moved in (self._moved, self._moved_calmly):
+            _forget(moved, now_ns)
+        is_calm = flow_id in self._moved_calmly or (not urgent and flow_id not in self._moved)
+        for moved in (self._moved, self._moved_calmly) if is_calm else (self._moved,):
             moved.pop(flow_id, None)
             moved[flow_id] = now_ns
 

@@ -34,6 +34,8 @@ def test_failover_leaves_other_moves_their_half_within_the_share_of_all() -> Non
     budget = ActionBudget()
     for flow_id in ("a", "b", "c"):
         budget.count_move(flow_id, f"h{flow_id}", 0, urgent=True)
+    for flow_id in ("a", "b"):
+        budget.count_move(flow_id, f"h{flow_id}", 0, urgent=False)
     assert budget.check_move("d", "h5", LIMITS, FLOWS, 1, urgent=False) is None
     budget.count_move("d", "h5", 1, urgent=False)
     for urgent in (True, False):
