@@ -234,7 +234,7 @@ class SinkReceiver:
         """One past the newest received offset, by partition."""
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether less waits for the sink than one of its batches."""
         return self._waiting_bytes < self._sink.batch_bytes
 

@@ -140,6 +140,8 @@ class PartitionState(Generic[S]):
     """One past the last offset that was processed or skipped; None: the group has not committed yet."""
     state: S = field(init=False)
     """Set by the stage's `recover`."""
+    queued: int = 0
+    """Messages that were received and that the stage has not processed yet."""
     undone: dict[int, None] = field(default_factory=dict)
     """Offsets that were received and are not done, in order."""
     sent: list[asyncio.Future[Any]] = field(default_factory=list)
@@ -187,7 +189,7 @@ class Assignment(Ownership, Generic[S]):
 
     Iteration yields the partitions whose state is recovered. Delivery is at least once: the next owner reads
     each message that is not `done` again and skips those below the committed offset. It is a `Receiver` of
-    the app's consumer, which reads no more while `has_room` is false.
+    the app's consumer, which reads no more while `has_capacity` is false.
     """
 
     def __init__(
@@ -210,7 +212,7 @@ class Assignment(Ownership, Generic[S]):
         self._start, self._recover, self._process, self._on_revoke = start, recover, process, on_revoke
         self._batches: deque[tuple[PartitionState[S], Sequence[ConsumerRecord]]] = deque()
         self._arrived = asyncio.Event()
-        self._queued_messages = 0
+        self._queued = 0
         self._is_started = False
 
     def __iter__(self) -> Iterator[PartitionState[S]]:
@@ -237,16 +239,17 @@ class Assignment(Ownership, Generic[S]):
             self.context.task(self.stage, self._process_batches())
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether fewer messages wait than the stage may buffer."""
-        return self._queued_messages < self.context.settings.buffer_messages
+        return self._queued < self.context.settings.buffer_messages
 
     def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> None:
         """Queue messages of a partition; those of a partition that is not assigned are dropped."""
         partition = self._states.get(tp)
         if partition is not None:
             self._batches.append((partition, records))
-            self._queued_messages += len(records)
+            partition.queued += len(records)
+            self._queued += len(records)
             self._arrived.set()
 
     def commit_position(self, tp: TP) -> int | None:
@@ -304,6 +307,8 @@ class Assignment(Ownership, Generic[S]):
 
     def caught_up(self, partition: PartitionState[S]) -> bool:
         """Return whether the stage has processed all of a partition, as far as the consumer knows."""
+        if partition.queued:
+            return False
         highwater = self.context.highwater(partition.tp)
         if highwater is None:
             return False
@@ -321,7 +326,8 @@ class Assignment(Ownership, Generic[S]):
             while self._batches:
                 partition, records = self._batches.popleft()
                 await self._process_batch(partition, records)
-                self._queued_messages -= len(records)
+                partition.queued -= len(records)
+                self._queued -= len(records)
                 await asyncio.sleep(0)
             self._arrived.clear()
             await self._arrived.wait()

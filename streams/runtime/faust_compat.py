@@ -38,8 +38,8 @@ NO_READ_AHEAD_S: Final = 0.1
 messages."""
 FETCH_TIMEOUT_S: Final = 1.0
 """Longest wait for messages, s."""
-ROOM_CHECK_S: Final = 0.01
-"""s between two checks whether a receiver has room again; receivers without room are at work."""
+CAPACITY_CHECK_S: Final = 0.01
+"""s between two checks whether a receiver has capacity again; receivers without capacity are at work."""
 
 
 def tune_fetcher(app: Any, read_ahead_s: float, wait_ms: int, min_bytes: int = 1) -> None:
@@ -97,8 +97,8 @@ class Receiver(Protocol):
     """Takes the messages of one topic and states how far they are processed."""
 
     @property
-    def has_room(self) -> bool:
-        """Whether more messages may be delivered; without room, the topic is not read."""
+    def has_capacity(self) -> bool:
+        """Whether more messages may be delivered; without capacity, the topic is not read."""
 
     def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> None:
         """Take the next messages of a partition, in order."""
@@ -201,13 +201,15 @@ class _Consumer(driver.Consumer):
         thread._consumer.pause(*(TopicPartition(tp.topic, tp.partition) for tp in unread))
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Mapping[TP, Any]:
-        """Return the next messages of the partitions whose receivers have room."""
-        rooms = {
-            topic: receiver.has_room for topic, receiver in self._receivers.items() if receiver is not None
+        """Return the next messages of the partitions whose receivers have capacity."""
+        capacities = {
+            topic: receiver.has_capacity
+            for topic, receiver in self._receivers.items()
+            if receiver is not None
         }
-        readable = {tp for tp in active_partitions or () if rooms.get(tp.topic, False)}
-        if not all(rooms.values()):
-            timeout = ROOM_CHECK_S  # receivers without room have it soon again
+        readable = {tp for tp in active_partitions or () if capacities.get(tp.topic, False)}
+        if not all(capacities.values()):
+            timeout = CAPACITY_CHECK_S  # receivers without capacity have it soon again
         if not readable:
             await asyncio.sleep(timeout)
             return {}

@@ -466,7 +466,7 @@ async def test_an_unexpected_failure_loses_no_message(log, shared_server):
     assert log.acknowledged == [0, 1]
 
 
-async def test_the_position_to_commit_follows_what_is_stored(shared_server, client, log):
+async def test_the_position_to_commit_follows_the_stored_messages(shared_server, client, log):
     sink = log.sink(settings(shared_server, batch_messages=4))
     receiver = SinkReceiver(sink)
     tp = TP(DELAYS, 0)
@@ -489,7 +489,7 @@ async def test_the_position_to_commit_follows_what_is_stored(shared_server, clie
     assert receiver.commit_position(tp) == 6
     running.cancel()
     receive(*[6] * (sink.batch_bytes // len(log.values[6][1]) + 1))
-    assert not receiver.has_room, "waiting messages are limited"
+    assert not receiver.has_capacity, "waiting messages are limited"
     assert client.query("SELECT count() FROM fabrictime.delays FINAL").result_rows == [(6 * 6,)]
 
 

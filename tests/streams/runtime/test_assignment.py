@@ -107,7 +107,7 @@ async def give(assignment: Assignment[Any], *records: Record) -> None:
     """Deliver messages one by one, and wait until the stage has processed them."""
     for record in records:
         assignment.receive(record.tp, [record])
-    await until(lambda: not assignment._queued_messages)
+    await until(lambda: not assignment._queued)
 
 
 async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
@@ -194,10 +194,10 @@ async def test_messages_wait_for_recovery_and_continue_at_the_committed_offset(
     given = asyncio.ensure_future(stage.give(*map(Record, (5, 6, 7, 8))))
     await settle()
     assert (stage.taken, stage.partitions.positions, list(stage.partitions)) == ([], {}, [])
-    assert not stage.partitions.has_room, "what waits is limited"
+    assert not stage.partitions.has_capacity, "what waits is limited"
     stage.go_on.set()
     await given
-    assert stage.partitions.has_room
+    assert stage.partitions.has_capacity
     assert stage.taken == [7, 8]
     assert stage.partitions.positions == {TP0: 9}
     assert [partition.state for partition in stage.partitions] == [[7, 8]]
@@ -385,6 +385,20 @@ async def test_caught_up_compares_with_the_known_end_offset(context: FakeContext
     context.ends[TP0] = 2
     assert not stage.partitions.caught_up(partition)
     await stage.give(Record(1))
+    assert stage.partitions.caught_up(partition)
+
+
+async def test_a_partition_with_queued_messages_has_not_caught_up(
+    context: FakeContext, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client library has handed over all messages, and the group has never committed."""
+    await stage.recover(TP0)
+    (partition,) = stage.partitions
+    context.ends[TP0] = 3
+    monkeypatch.setattr(context, "position", lambda tp: 3)
+    stage.partitions.receive(TP0, [Record(offset) for offset in range(3)])
+    assert not stage.partitions.caught_up(partition)
+    await stage.give()
     assert stage.partitions.caught_up(partition)
 
 

@@ -1,4 +1,4 @@
-"""The consumer delivers whole batches to receivers with room, and commits their positions."""
+"""The consumer delivers whole batches to receivers with capacity, and commits their positions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ UNREAD = TP("unread", 0)
 
 
 class Receiver:
-    """Takes messages while it has room; its position is set by the test."""
+    """Takes messages while it has capacity; its position is set by the test."""
 
     def __init__(self) -> None:
-        self.has_room = True
+        self.has_capacity = True
         self.batches: list[tuple[TP, list[int]]] = []
         self.positions: dict[TP, int] = {}
 
@@ -97,7 +97,9 @@ async def test_a_partition_is_delivered_as_one_batch_without_messages_read_befor
     assert other.batches == [(OTHER, [8])]
 
 
-async def test_what_a_rebalance_overtakes_is_not_delivered(consumer: Consumer, receiver: Receiver) -> None:
+async def test_messages_that_a_rebalance_overtakes_are_not_delivered(
+    consumer: Consumer, receiver: Receiver
+) -> None:
     def rebalance() -> None:
         consumer.app.consumer_generation_id += 1
 
@@ -113,7 +115,7 @@ async def test_what_a_rebalance_overtakes_is_not_delivered(consumer: Consumer, r
     assert (receiver.batches, consumer.seeks) == ([], 1), "it is fetched again from the committed offset"
 
 
-async def test_topics_without_room_are_not_read(
+async def test_topics_without_capacity_are_not_read(
     consumer: Consumer, receiver: Receiver, other: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[set[TP], float]] = []
@@ -125,11 +127,11 @@ async def test_topics_without_room_are_not_read(
     monkeypatch.setattr(driver.Consumer, "_getmany", getmany)
     active = {TP0, TP1, OTHER, UNREAD}
     await consumer._getmany(active, 1.0)
-    receiver.has_room = False
+    receiver.has_capacity = False
     await consumer._getmany(active, 1.0)
-    other.has_room = False
+    other.has_capacity = False
     assert await consumer._getmany(active, 1.0) == {}
-    assert calls == [({TP0, TP1, OTHER}, 1.0), ({OTHER}, faust_compat.ROOM_CHECK_S)]
+    assert calls == [({TP0, TP1, OTHER}, 1.0), ({OTHER}, faust_compat.CAPACITY_CHECK_S)]
 
 
 def test_the_positions_of_the_receivers_are_committed(consumer: Consumer, receiver: Receiver) -> None:
