@@ -87,7 +87,7 @@ def backlog_cost(scene: Scene) -> Figure:
     both = sorted(set(costs[0]) & set(costs[1]))[20:]
     ratios = [costs[1][block] / costs[0][block] for block in both]
     usual_ms = 1e3 * float(np.median([costs[0][block] for block in both]))
-    return Figure(float(np.median(ratios)), note=f"{len(both)} blocks of 20 ms, {usual_ms:.1f} ms each")
+    return Figure(float(np.median(ratios)), note=f"{len(both)} blocks of 10 ms, {usual_ms:.1f} ms each")
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
