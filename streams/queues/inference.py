@@ -1,6 +1,6 @@
 """Infers queues and utilisation of a shard's links from its sources' `PathQueueing`.
 
-Each block of some 20 ms gives the links with queues, and each second all links that probes cross, as
+Each block of some 10 ms gives the links with queues, and each second all links that probes cross, as
 `LinkQueues`. native/core/queues.c has the method for depths, `utilisation.py` that for utilisation.
 """
 
@@ -31,10 +31,10 @@ from streams.runtime.units import NS_PER_S
 
 __all__ = ["ShardQueues", "fold_of", "knots_of"]
 
-BLOCK_NS: Final = 20_000_000
+BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
-"""Length of a block: sources publish every 25 to 50 ms, and much of the work is per block. Its minimum in
-slots, because later probes also show a block's last slots."""
+"""Length of a block; its length with many links, because much of the work is per block; its minimum in slots,
+because later probes also show a block's last slots."""
 GRACE_NS: Final = 150_000_000
 """ns behind the others after which a source is not awaited."""
 GONE_NS: Final = 2 * NS_PER_S
@@ -194,7 +194,8 @@ class ShardQueues:
     def _block_ns(self, fold: int) -> int:
         """Return the length of a block with combined slots: a whole number of those without."""
         slot = self._slot_ns * SUB_SLOTS
-        slots = max(BLOCK_SLOTS, BLOCK_NS // slot)
+        length_ns = BLOCK_NS if len(self._routes.names) <= MANY_LINKS else LONG_BLOCK_NS
+        slots = max(BLOCK_SLOTS, length_ns // slot)
         blocks = -(-BLOCK_SLOTS * fold // slots)
         while blocks * slots % fold:
             blocks += 1

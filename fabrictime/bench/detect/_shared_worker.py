@@ -22,6 +22,7 @@ from schemas.records import LinkQueues
 from schemas.topics import PATH_QUEUEING, QUEUES
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing
 from streams.queues.inference import ShardQueues
+from streams.queues.slot_fold import SKIP_LATE_NS
 from streams.queues.stage import SKIP_BEHIND_NS
 from streams.runtime.columnar import decode_columnar, encode_columnar
 from streams.runtime.tables import Member
@@ -114,6 +115,7 @@ class Worker:
     def _solve(self) -> Iterator[tuple[int, LinkQueues]]:
         began_ns, began_s = self.now_ns, self.work.spent_s
         with self._timed():
+            self._queues.skip_late(SKIP_LATE_NS)
             made = self._queues.solve(began_ns)
             for record in made:
                 codec.encode(QUEUES.type, record)

@@ -209,7 +209,7 @@ def test_slots_follow_the_rate_of_the_links():
 
 def test_a_backlog_makes_slots_longer_and_loses_none(simulated, monkeypatch):
     run, _ = simulated
-    waits_ns = iter([0] * 5 + [200_000_000] + [0] * 1_000)
+    waits_ns = iter([0] * 12 + [200_000_000] + [0] * 1_000)
     solve = ShardQueues.solve
 
     def kept_up(shard, solved_ns):
@@ -268,11 +268,26 @@ def test_the_newest_of_late_blocks_comes_first() -> None:
     queues._next_block = NOW_NS
     assert queues.ready()
     block_ns = queues._solved_in_ns
-    assert queues.skip_late(0) == block_ns, "50 ms are complete: two blocks"
+    assert queues.skip_late(0) == 4 * block_ns, "50 ms are complete: five blocks"
     take(queues, 20)
     assert queues.skip_late(10**9 + 10**6) == 0, "not late enough"
     skipped_ns = queues.skip_late(10**8)
-    assert skipped_ns == queues.skipped_ns - block_ns > 9 * 10**8
+    assert skipped_ns == queues.skipped_ns - 4 * block_ns > 9 * 10**8
     assert queues.next_block_ns + block_ns == NOW_NS + 50_000_000 * 20
     assert queues.ready()
     assert queues.skip_late(10**8) == 0
+
+
+def test_blocks_are_longer_with_many_links_and_none_is_solved_twice() -> None:
+    queues = ShardQueues("fabric", lambda link: 10**10)
+    queues._slot_ns, queues._next_block = 250_000, 101
+    queues._solved_in_ns = before_ns = queues._block_ns(1)
+    for number in range(1001):
+        queues._routes.link_number(f"a:{number}>b:{number}")
+    queues._set_block_ns()
+    after_ns = queues._solved_in_ns
+    assert after_ns > 2 * before_ns
+    assert 101 * before_ns <= queues._next_block * after_ns < 101 * before_ns + after_ns
+    before = queues._next_block
+    queues._set_block_ns()
+    assert queues._next_block == before
