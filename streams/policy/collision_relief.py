@@ -76,11 +76,9 @@ class CollisionRelief:
         max_share = FULL_SHARE if collision.persists else SAFE_SHARE
         burst_of = {id(flow): state.loads.group_burst_bps((link,), flow.weight) for flow in flows}
         flows.sort(key=lambda flow: (-burst_of[id(flow)], -flow.bps, state.draw(flow.live.flow_id)))
-        for flow in flows:
+        for flow in [flow for flow in flows if flow.move is None and link in flow.links]:
             if loads.share(link) <= max_share:
                 return
-            if flow.move is not None or link not in flow.links:
-                continue
             if state.now_ns - flow.since_ns < state.rules.new_flow_ns:
                 if collision.persists:
                     continue

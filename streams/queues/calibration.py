@@ -204,10 +204,8 @@ class Calibration:
     ) -> None:
         if not len(route):
             return
-        learn_kept_back(
-            self._hop, slot, route, count, usual, near, queue_ns, mean_ns,
-            self._n, self._y, self._x, self._xy, self._xx,
-        )  # fmt: skip
+        sums = self._n, self._y, self._x, self._xy, self._xx
+        learn_kept_back(self._hop, slot, route, count, usual, near, queue_ns, mean_ns, *sums)
         depth_ns, depth_mean_ns = self._expected(queue_ns)
         above = sum_routes(self._hop, route, np.zeros_like(slot), far[None, :-1])
         error = usual + above - sum_routes(self._hop, route, slot, depth_ns)

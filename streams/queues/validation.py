@@ -66,11 +66,19 @@ def _check_values(record: PathQueueing, rows: int, cells: int) -> None:
     )
     if total != cells:
         raise _bad("cells", f"{total} together", cells)
+    nics = len(record["nics"])
     for name, largest in (("nic", nic), ("peer", peer)):
-        if rows and largest >= len(record["nics"]):
-            raise _bad(name, largest, f"below {len(record['nics'])}")
-    if not (low >= 1 and high <= 3):
+        if rows and largest >= nics:
+            raise _bad(name, largest, f"below {nics}")
+    if low < 1 or high > 3:
         raise _bad("direction", f"{low} to {high}", "1 to 3")
+    _check_cells(record, count, slot, at_ns, mean_ns, marks_fit)
+
+
+def _check_cells(
+    record: PathQueueing, count: int, slot: int, at_ns: int, mean_ns: float, marks_fit: bool
+) -> None:
+    """Check the least count and the largest slot, time and delay of the cells."""
     if count < 1:
         raise _bad("count", count, "at least 1")
     if not marks_fit:

@@ -63,28 +63,27 @@ def _columns_of(name: str) -> _Columns:
     maximum = [
         field.get("max", _MAX_INT if of == "int" else None) for field, of in zip(columns, items, strict=True)
     ]
-    limits = np.array(
-        [
-            (-np.inf if low is None else low, np.inf if high is None else high)
-            for low, high in zip(minimum, maximum, strict=True)
-        ],
-        np.float64,
-    )
-    whole = [
-        (_MIN_LONG if low is None else low, -_MIN_LONG - 1 if high is None else high)
-        if of in ("int", "long")
-        else (0, 0)
-        for low, high, of in zip(minimum, maximum, items, strict=True)
-    ]
     return _Columns(
         fields[begin - 1]["name"],
         tuple(field["name"] for field in columns),
         "".join(_KINDS[of] for of in items),
         tuple(minimum),
         tuple(maximum),
-        np.array(whole, np.int64),
-        limits,
+        *_limits(items, minimum, maximum),
     )
+
+
+def _limits(
+    items: list[str], minimum: list[float | None], maximum: list[float | None]
+) -> tuple[Int64s, Float64s]:
+    """Return the limits of columns of these types as whole numbers and as real ones."""
+    limits = np.array([minimum, maximum], np.float64).T  # None becomes NaN
+    limits = np.where(np.isnan(limits), (-np.inf, np.inf), limits)
+    whole = np.zeros((len(items), 2), np.int64)
+    for row, (of, low, high) in enumerate(zip(items, minimum, maximum, strict=True)):
+        if of in ("int", "long"):
+            whole[row] = (_MIN_LONG if low is None else low, -_MIN_LONG - 1 if high is None else high)
+    return whole, limits
 
 
 def as_column(values: NDArray[Any]) -> list[Any]:

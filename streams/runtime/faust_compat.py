@@ -177,17 +177,17 @@ class _Consumer(driver.Consumer):
     async def _drain_messages(self, fetcher: Any) -> None:
         """Deliver messages until the consumer or its fetcher stops.
 
-        Faust resumes the flow after each rebalance, once it has set all positions to the committed offsets.
+        A rebalance stops the flow. It resumes once Faust has set all positions to the committed offsets, so
+        messages that come in an active flow belong to the present generation.
         """
         try:
             while not (self._stopped.is_set() or fetcher._stopped.is_set()):
-                generation_id = self.app.consumer_generation_id
                 records, active = await self._wait_next_records(FETCH_TIMEOUT_S)
-                if not self.flow_active:
-                    await self._seek_back()
-                elif generation_id == self.app.consumer_generation_id:
+                if self.flow_active:
                     for tp, batch in (records or {}).items():
                         self._deliver(tp, batch, active)
+                else:
+                    await self._seek_back()
                 await asyncio.sleep(0)  # a batch that is there already does not suspend
         except self.consumer_stopped_errors:
             if not self.transport.app.should_stop:
