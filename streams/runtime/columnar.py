@@ -78,7 +78,7 @@ def _limits(
 ) -> tuple[Int64s, Float64s]:
     """Return the limits of columns of these types as whole numbers and as real ones."""
     limits = np.array([minimum, maximum], np.float64).T  # None becomes NaN
-    limits = np.where(np.isnan(limits), (-np.inf, np.inf), limits)
+    limits = np.ascontiguousarray(np.where(np.isnan(limits), (-np.inf, np.inf), limits))
     whole = np.zeros((len(items), 2), np.int64)
     for row, (of, low, high) in enumerate(zip(items, minimum, maximum, strict=True)):
         if of in ("int", "long"):
