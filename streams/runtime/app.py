@@ -8,6 +8,7 @@ ClickHouse delays no other stage.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import logging
 import os
@@ -225,6 +226,7 @@ def main(settings: StreamSettings) -> int:
                 signals.on_partitions_assigned.connect(_ready_at_once)
         if not apps:
             raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
+        gc.freeze()  # modules and schemas live as long as the process: collections need not visit them
         _run(apps, loop)
         code = 70 if any(service.context.failed is not None for service in services) else 0
         _end_soon(code)
