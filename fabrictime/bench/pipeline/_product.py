@@ -133,12 +133,12 @@ def threads_cpu_s(pid: int) -> dict[int, float]:
 
 
 @contextlib.contextmanager
-def running_product(progress: Progress, fleet: str | None) -> Iterator[Product]:
-    """Run `up` with its default settings on a fleet, the default one for None. Raises CannotRun."""
+def running_product(progress: Progress, fleet: str | None, settings: str = "") -> Iterator[Product]:
+    """Run `up` on a fleet, the default one for None, with the default settings and these. Raises CannotRun."""
     progress("up: starting")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
         config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
-        config.write_text(SETTINGS, encoding="utf-8")
+        config.write_text(SETTINGS + settings, encoding="utf-8")
         options = ["--for", LIMIT, "--config", str(config)]
         options += [] if fleet is None else ["--fleet", fleet]
         with running_up(options, data, output) as bootstrap:

@@ -27,6 +27,7 @@ RESOLUTION: Final = 16
 LENGTHS: Final = Lengths(warm_s=15.0, calm_s=15.0, profile_s=0.0)
 QUICK_RESOLUTION: Final = 64
 MAX_AGE_S: Final = 1.0
+SLOTS: Final = "[streams]\nqueue_slot_us = 1000\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def search(attempt: Callable[[int], Trial], resolution: int) -> list[Trial]:
 
 
 def _try(nics: int, progress: Progress, *, quick: bool) -> Trial:
-    with running_product(progress, f"sim:{nics}") as product:
+    with running_product(progress, f"sim:{nics}", SLOTS) as product:
         observed = observe(product, Lengths.of(quick=True) if quick else LENGTHS, progress)
     reason = _reason(observed)
     text = f"{nics}: {reason or 'carried'}"
