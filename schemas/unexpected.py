@@ -30,7 +30,8 @@ def refusal(error: Exception) -> BadRecord:
     """Return a `BadRecord` with the reason of `error`; for an unexpected one its class and place."""
     if isinstance(error, BadRecord):
         return error
-    if isinstance(reason := getattr(error, "reason", None), str):  # BadBatch of the native decoder
+    reason = getattr(error, "reason", None)  # BadBatch of the native decoder; UnicodeError has another one
+    if isinstance(reason, str) and not isinstance(error, UnicodeError):
         return BadRecord(reason, str(error))
     frames = traceback.extract_tb(error.__traceback__)
     place = "unknown place"

@@ -9,6 +9,7 @@ from native.core import BadBatch, NameCache, ProbeBatches, decode_probe_batches
 from schemas import codec
 from schemas.formats import format_of
 from schemas.topics import PROBES
+from schemas.unexpected import DATA_ERRORS, refusal
 
 __all__ = ["ProbeMessage", "Rejected", "StoredMessage", "decode_messages"]
 
@@ -61,8 +62,8 @@ def decode_messages(
         if value is not None and not value.startswith(header):
             try:
                 value, start = _in_our_schema(value, registry)
-            except codec.BadRecord as error:
-                rejected.append((number, error))
+            except DATA_ERRORS as error:
+                rejected.append((number, refusal(error)))
                 value = None
         values.append(value)
         starts.append(start)

@@ -6,6 +6,7 @@ Readers skip a record that begins before the offsets that they have.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,11 +19,14 @@ from native.core.queueing import SlotReducer
 from schemas.log_time import STEP_NS
 from schemas.records import PathQueueing
 from schemas.topics import MAX_ELEMENTS
+from schemas.unexpected import DATA_ERRORS, refusal
 from streams.delays.messages import ProbeMessage, StoredMessage
 from streams.runtime.columnar import as_column
 from streams.runtime.tables import Member
 
 __all__ = ["SUB_SLOTS", "SourceQueueing", "slot_ns_of"]
+
+log = logging.getLogger(__name__)
 
 SUB_SLOTS: Final = 4
 """Slots of `PathQueueing` per slot of `LinkQueues`: queues change within a slot."""
@@ -96,27 +100,34 @@ class SourceQueueing:
         self._reducer.slot_ns = slot_ns
 
     def recover(self, records: Iterable[PathQueueing]) -> None:
-        """Learn the floors of the previous owner from its newest records."""
+        """Learn the floors of the previous owner from its newest records; leave out those that do not fit."""
         for record in records:
-            if record["source"] == self.source:
-                nics = record["nics"]
-                dscps = record["dscp"] if len(record["dscp"]) else [0] * len(record["nic"])
-                for nic, peer, path, direction, floor_ns, noise_ns, cells, dscp in zip(
-                    record["nic"],
-                    record["peer"],
-                    record["path"],
-                    record["direction"],
-                    record["floor_ns"],
-                    record["noise_ns"],
-                    record["cells"],
-                    dscps,
-                    strict=True,
-                ):
-                    if cells:
-                        self._reducer.set_noise(nics[nic], nics[peer], noise_ns)
-                        self._reducer.set_floor(
-                            nics[nic], nics[peer], path, direction, floor_ns, record["start_ns"], dscp
-                        )
+            if record["source"] != self.source:
+                continue
+            try:
+                self._recover(record)
+            except DATA_ERRORS as error:
+                log.warning("%s: floors of a record are left out: %s", self.source, refusal(error))
+
+    def _recover(self, record: PathQueueing) -> None:
+        nics = record["nics"]
+        dscps = record["dscp"] if len(record["dscp"]) else [0] * len(record["nic"])
+        for nic, peer, path, direction, floor_ns, noise_ns, cells, dscp in zip(
+            record["nic"],
+            record["peer"],
+            record["path"],
+            record["direction"],
+            record["floor_ns"],
+            record["noise_ns"],
+            record["cells"],
+            dscps,
+            strict=True,
+        ):
+            if cells:
+                self._reducer.set_noise(nics[nic], nics[peer], noise_ns)
+                self._reducer.set_floor(
+                    nics[nic], nics[peer], path, direction, floor_ns, record["start_ns"], dscp
+                )
 
     def learn(self, fits: Mapping[str, PairFits]) -> None:
         """Learn the timestamp noise of each pair from a window's fits (prober to fits)."""

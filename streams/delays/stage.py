@@ -199,11 +199,7 @@ class DelayStage(PartitionStage[_Source]):
             if partition.revoking:
                 return
             self.partitions.begin(part[-1])
-            try:
-                closed = await self._add(partition.state, part)
-            except DATA_ERRORS:
-                self.partitions.done(partition, [message.offset for message in part])
-                raise
+            closed = await self._add(partition.state, part)
             if closed:
                 self._enqueue(partition, closed)
                 await self._capacity.wait()
@@ -218,8 +214,15 @@ class DelayStage(PartitionStage[_Source]):
         batches, rejected = decode_messages(messages, self.context.registry)
         for number, error in rejected:
             await self.partitions.reject(messages[number], error, "map")
-        closed = state.source.add_messages(messages, batches)
-        state.queueing.add_messages(messages, batches, self.context.clocks.models())
+        try:
+            closed = state.source.add_messages(messages, batches)
+        except DATA_ERRORS as error:  # not foreseen by any check: which of them caused it is not known
+            for message in messages:
+                await self.partitions.reject(message, error, self.name)
+            self.partitions.done(messages[0].partition, [message.offset for message in messages])
+            return []
+        with self.context.survive(self.name, PATH_QUEUEING, state.source.name):
+            state.queueing.add_messages(messages, batches, self.context.clocks.models())
         if state.queueing.waiting:
             self._batch_arrived.set()
         return closed
@@ -250,18 +253,16 @@ class DelayStage(PartitionStage[_Source]):
         Slots follow the inventory and the topology file, which may be filled after the start.
         """
         slot_ns = self.slot_ns()
+        sent: list[Awaitable[Any]] = []
         for partition in self.partitions:
             if partition.revoking or not partition.state.queueing.waiting:
                 continue
             partition.state.queueing.set_slot_ns(slot_ns)
-            records = partition.state.queueing.take(_Members(self.context.inventory))
-            encoded = [
-                (r["shard"], encode_columnar(PATH_QUEUEING.type, r, self.context.registry)) for r in records
-            ]
-            sent = [
-                await self.partitions.send(partition, PATH_QUEUEING, shard, value) for shard, value in encoded
-            ]
-            await asyncio.gather(*sent)
+            with self.context.survive(self.name, PATH_QUEUEING, partition.state.source.name):
+                for record in partition.state.queueing.take(_Members(self.context.inventory)):
+                    value = encode_columnar(PATH_QUEUEING.type, record, self.context.registry)
+                    sent.append(await self.partitions.send(partition, PATH_QUEUEING, record["shard"], value))
+        await asyncio.gather(*sent)
 
     def _enqueue(self, partition: _Partition, closed: list[ClosedWindow]) -> None:
         if partition.revoking:
@@ -288,32 +289,32 @@ class DelayStage(PartitionStage[_Source]):
         while self._jobs:
             jobs, self._jobs = self._jobs, []
             async with self.partitions.lock:
-                try:
-                    await self._publish(jobs)
-                except DATA_ERRORS:
-                    for job in jobs:
-                        self._acknowledge(job)
-                    raise
+                await self._publish(jobs)
 
     async def _publish(self, jobs: list[_Job]) -> None:
         """Publish the fits of all closed windows first, because the solver waits for them; then the
         delays."""
-        loop = asyncio.get_running_loop()
+        for publish in (self._publish_fits, self._publish_delays):
+            for job in jobs:
+                with self.context.survive(self.name, PROBES, job.window.source):
+                    await publish(job)
         for job in jobs:
-            members = {nic: self.context.inventory.member(nic) for nic in job.window.nics}
-            for key, value in await loop.run_in_executor(
-                self._pool, self._encode_fits, job, members, self.context.inventory.shards()
-            ):
-                job.sent.append(await self.partitions.send(job.partition, CLOCK_FITS, key, value))
-            if job.fitted is not None:
-                job.partition.state.queueing.learn(job.fitted.fits)
-                job.fitted = None
-        for job in jobs:
-            await self._publish_delays(job)
-        for job in jobs:
-            await asyncio.gather(*job.sent)
+            with self.context.survive(self.name, PROBES, job.window.source):
+                await asyncio.gather(*job.sent)
             await self.partitions.flush(job.partition)
             self._acknowledge(job)
+
+    async def _publish_fits(self, job: _Job) -> None:
+        inventory = self.context.inventory
+        members = {nic: inventory.member(nic) for nic in job.window.nics}
+        encoded = await asyncio.get_running_loop().run_in_executor(
+            self._pool, self._encode_fits, job, members, inventory.shards()
+        )
+        for key, value in encoded:
+            job.sent.append(await self.partitions.send(job.partition, CLOCK_FITS, key, value))
+        if job.fitted is not None:
+            job.partition.state.queueing.learn(job.fitted.fits)
+            job.fitted = None
 
     def _acknowledge(self, job: _Job) -> None:
         if job.partition.revoking:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -238,13 +238,20 @@ class SinkReceiver:
         """Whether less waits for the sink than one of its batches."""
         return self._waiting_bytes < self._sink.batch_bytes
 
-    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> None:
+    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> bool:
         """Queue messages of a partition."""
         self._unstored.setdefault(tp, set()).update(record.offset for record in records)
         self._next[tp] = records[-1].offset + 1
         self._waiting.extend(records)
         self._waiting_bytes += sum(map(_size_bytes, records))
         self._arrived.set()
+        return True
+
+    def forget(self, tps: Iterable[TP]) -> None:
+        """Forget the positions of revoked partitions: their next owner commits others."""
+        for tp in tps:
+            self._unstored.pop(tp, None)
+            self._next.pop(tp, None)
 
     def commit_position(self, tp: TP) -> int | None:
         """Return the first offset that is not stored; None: nothing was received."""
@@ -268,8 +275,10 @@ class SinkReceiver:
                 await timer
 
     def _taken(self, record: ConsumerRecord) -> Taken:
+        unstored = self._unstored.get(TP(record.topic, record.partition), set())
+
         async def done() -> None:
-            self._unstored[TP(record.topic, record.partition)].discard(record.offset)
+            unstored.discard(record.offset)
 
         place = batch.Place(record.partition, record.offset, (record.timestamp or 0) * NS_PER_MS)
         return Taken(place, record.key or b"", record.value, done)
@@ -292,9 +301,17 @@ def register(
     status = StoreStatus(settings.url, SystemdNotifier().notify)
     setup = TableSetup(settings)
     sinks: dict[str, TopicSink] = {}
+    receivers: list[SinkReceiver] = []
+
+    async def revoked(_: Any, tps: set[TP], *__: Any, **___: Any) -> None:
+        for receiver in receivers:
+            receiver.forget(tps)
+
+    app.on_partitions_revoked.connect(revoked, weak=False)
     for topic in rows.TOPICS:
         sink = TopicSink(topic.name, settings, Writer(settings, setup), reject, registry, status)
         receiver = SinkReceiver(sink)
+        receivers.append(receiver)
         sinks[topic.name] = sink
         read_batches(app, topic.name, receiver)
         app.task(receiver.run)

@@ -18,6 +18,7 @@ from typing import Final
 from schemas import codec
 from schemas.records import PathQueueing
 from schemas.topics import PATH_QUEUEING, QUEUES
+from schemas.unexpected import DATA_ERRORS
 from streams.queues.inference import ShardQueues
 from streams.queues.slot_fold import SKIP_LATE_NS
 from streams.queues.validation import validate_queueing
@@ -41,6 +42,8 @@ up."""
 WARN_S: Final = 10.0
 RETAIN_NS: Final = 1_000 * NS_PER_MS
 """ns after which the blocks of a message are published or dropped."""
+MAX_SOLVE_NS: Final = 50 * NS_PER_MS
+"""ns of solving after which messages are taken."""
 FLOWS_S: Final = 0.5
 """s between two updates of the flow rates."""
 
@@ -192,16 +195,26 @@ class QueuesStage(ShardStage[_Shard]):
         log.warning("%s", text or f"queues of {name}: slots have their usual length again")
 
     async def _solve(self, partition: _Partition, queues: ShardQueues) -> None:
-        def solve() -> list[tuple[str, bytes]]:
-            began_ns = time.monotonic_ns()
-            made = [
-                (record["shard"], codec.encode(QUEUES.type, record, self.context.registry))
-                for record in queues.solve(time.time_ns())
-            ]
-            queues.keep_up(time.monotonic_ns() - began_ns, self._waited_ns)
-            return made
+        """Solve the blocks that are ready in one change of thread, and publish them together."""
+
+        def solve() -> tuple[list[tuple[str, bytes]], Exception | None]:
+            began_ns = block_ns = time.monotonic_ns()
+            encoded: list[tuple[str, bytes]] = []
+            while queues.ready() and block_ns - began_ns < MAX_SOLVE_NS:
+                try:
+                    encoded += [
+                        (record["shard"], codec.encode(QUEUES.type, record, self.context.registry))
+                        for record in queues.solve(time.time_ns())
+                    ]
+                except DATA_ERRORS as error:
+                    return encoded, error
+                start_ns, block_ns = block_ns, time.monotonic_ns()
+                queues.keep_up(block_ns - start_ns, self._waited_ns)
+            return encoded, None
 
         async with self._solving:
-            encoded = await asyncio.get_running_loop().run_in_executor(self._pool, solve)
+            encoded, error = await asyncio.get_running_loop().run_in_executor(self._pool, solve)
         sent = [await self.partitions.send(partition, QUEUES, key, value) for key, value in encoded]
         await asyncio.gather(*sent)
+        if error is not None:
+            raise error

@@ -243,14 +243,16 @@ class Assignment(Ownership, Generic[S]):
         """Whether fewer messages wait than the stage may buffer."""
         return self._queued < self.context.settings.buffer_messages
 
-    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> None:
-        """Queue messages of a partition; those of a partition that is not assigned are dropped."""
+    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> bool:
+        """Queue messages of a partition; return whether it is assigned."""
         partition = self._states.get(tp)
-        if partition is not None:
-            self._batches.append((partition, records))
-            partition.queued += len(records)
-            self._queued += len(records)
-            self._arrived.set()
+        if partition is None:
+            return False
+        self._batches.append((partition, records))
+        partition.queued += len(records)
+        self._queued += len(records)
+        self._arrived.set()
+        return True
 
     def commit_position(self, tp: TP) -> int | None:
         """Return the offset from which a new owner must read the partition; None: no commit."""

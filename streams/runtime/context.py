@@ -23,7 +23,7 @@ from schemas.kafka import BEGINNING, Start, back, tail
 from schemas.kafka.reader import Message
 from schemas.log_time import append_ns_of
 from schemas.records import LinkEvent
-from schemas.topics import R, Topic
+from schemas.topics import MAX_MESSAGE_BYTES, R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
 from schemas.unexpected import DATA_ERRORS
 from streams.delays.windows import LogClock
@@ -183,7 +183,12 @@ class WorkerContext:
         return await self.send_bytes(topic.name, key, codec.encode(topic.type, record, self.registry))
 
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
-        """Pass an encoded record, or a tombstone (None), to the producer."""
+        """Pass an encoded record, or a tombstone (None), to the producer.
+
+        Raises ValueError for a record that is too large for the log.
+        """
+        if value is not None and len(value) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"{topic}: {len(value)} bytes, expected at most {MAX_MESSAGE_BYTES}")
         future = await self.app.producer.send(topic, key.encode(), value, None, None, None)
         return self._acknowledged(future)
 

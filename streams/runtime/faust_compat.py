@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 import faust
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import ConsumerStoppedError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
@@ -100,8 +100,8 @@ class Receiver(Protocol):
     def has_capacity(self) -> bool:
         """Whether more messages may be delivered; without capacity, the topic is not read."""
 
-    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> None:
-        """Take the next messages of a partition, in order."""
+    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> bool:
+        """Take the next messages of a partition, in order; False if they must be fetched again."""
 
     def commit_position(self, tp: TP) -> int | None:
         """Return the offset from which a new owner must read the partition; None: no commit."""
@@ -177,19 +177,20 @@ class _Consumer(driver.Consumer):
     async def _drain_messages(self, fetcher: Any) -> None:
         """Deliver messages until the consumer or its fetcher stops.
 
-        A rebalance stops the flow. It resumes once Faust has set all positions to the committed offsets, so
-        messages that come in an active flow belong to the present generation.
+        A rebalance stops the flow. Messages that nobody takes then are fetched again: Faust seeks to the
+        committed offsets, but leaves the position of a partition without one.
         """
         try:
             while not (self._stopped.is_set() or fetcher._stopped.is_set()):
                 records, active = await self._wait_next_records(FETCH_TIMEOUT_S)
-                if self.flow_active:
-                    for tp, batch in (records or {}).items():
-                        self._deliver(tp, batch, active)
-                else:
-                    await self._seek_back()
+                for tp, batch in (records or {}).items():
+                    if (
+                        not (self.flow_active and self._deliver(tp, batch, active))
+                        and tp in self.assignment()
+                    ):
+                        self._thread.seek(tp, batch[0].offset)
                 await asyncio.sleep(0)  # a batch that is there already does not suspend
-        except self.consumer_stopped_errors:
+        except (ConsumerStoppedError, asyncio.CancelledError):
             if not self.transport.app.should_stop:
                 raise
 
@@ -216,23 +217,19 @@ class _Consumer(driver.Consumer):
         records: Mapping[TP, Any] = await super()._getmany(readable, timeout)
         return records
 
-    def _deliver(self, tp: TP, batch: Sequence[ConsumerRecord], active: set[TP] | None) -> None:
+    def _deliver(self, tp: TP, batch: Sequence[ConsumerRecord], active: set[TP] | None) -> bool:
+        """Pass on the messages that were not read before; return whether somebody takes them."""
         receiver = self._receivers[tp.topic]
         if receiver is None or (active is not None and tp not in active):
-            return
+            return False
         read_offset = self._read_offset[tp]
         if read_offset is not None and batch[0].offset < read_offset:
             batch = [record for record in batch if record.offset >= read_offset]
         if batch:
-            receiver.receive(tp, batch)
+            if not receiver.receive(tp, batch):
+                return False
             self._read_offset[tp] = batch[-1].offset
-
-    async def _seek_back(self) -> None:
-        """Return to the committed offsets: a rebalance began while messages were fetched."""
-        try:
-            await self.perform_seek()
-        except KafkaError as error:  # the rebalance seeks once more
-            self.log.warning("no seek during a rebalance: %r", error)
+        return True
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
         """Yield the partitions that may have a new position to commit."""
