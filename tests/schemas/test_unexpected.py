@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from schemas.checks import BadRecord
 from schemas.unexpected import DATA_ERRORS, refusal
 
@@ -19,6 +21,12 @@ def test_class_and_place_are_stated():
 def test_a_refusal_keeps_its_reason():
     bad = BadRecord("WRONG_KEY", "key x, expected y")
     assert refusal(bad) is bad
+
+
+def test_a_text_that_is_no_utf_8_has_a_reason_that_rejects_know():
+    with pytest.raises(UnicodeDecodeError) as raised:
+        b"\xff".decode()
+    assert refusal(raised.value).reason == "OTHER"
 
 
 def test_errors_of_the_log_are_no_data_errors():

@@ -179,6 +179,18 @@ def test_a_new_owner_recovers_the_floors():
     assert cells[1][0][2] == pytest.approx(70_000, abs=200)
 
 
+def test_a_record_with_columns_that_do_not_fit_costs_its_floors_only(caplog):
+    before, after = (SourceQueueing("fabric.probes/0", SLOT_NS) for _ in range(2))
+    before.add(batch([0], [PATH_NS]), EPOCH_NS, 0, LINES)
+    (record,) = before.take(MEMBERS)
+    hostile = [{**record, "peer": record["peer"][:0]}, {**record, "nic": [len(record["nics"])]}]
+    after.recover([*hostile, record])
+    assert caplog.text.count("floors of a record are left out") == 2
+    after.add(batch([50_000_000], [PATH_NS + 70_000]), EPOCH_NS, 1, LINES)
+    _, cells = published(after)
+    assert cells[1][0][2] == pytest.approx(70_000, abs=200)
+
+
 @pytest.mark.parametrize(
     ("rate_bps", "slot_ns"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Awaitable
@@ -170,6 +171,34 @@ async def test_a_window_that_closes_after_a_revocation_uses_no_capacity(context:
     await asyncio.wait_for(closing, 1)
     assert stage._jobs == []
     assert set(context.topics()) == {REJECTS.name}
+
+
+async def test_a_window_that_cannot_be_published_costs_no_other(
+    context: StageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages are done as well: the next owner would fail the same way."""
+    stage = map.DelayStage(context)
+    stage.partitions.assign([TP(PROBES.name, 0)])
+    await stage.partitions.ready()
+    (partition,) = stage.partitions
+    published = []
+
+    async def publish(job: Any) -> None:
+        if job.window.source == "bad":
+            raise ValueError("bad")
+        published.append(job.window.source)
+
+    monkeypatch.setattr(context, "survive", lambda *_: contextlib.suppress(ValueError))
+    monkeypatch.setattr(stage, "_publish_fits", publish)
+    monkeypatch.setattr(stage, "_publish_delays", publish)
+    partition.undone, partition.next_offset = dict.fromkeys(range(3)), 3
+    windows = [SimpleNamespace(source=name, offsets=[n]) for n, name in enumerate(("good", "bad", "better"))]
+    stage._waiting_samples = 30
+    stage._jobs = [map._Job(partition, window, 0, 10) for window in windows]
+    stage._job_queued.set()
+    await until(lambda: partition.commit_position == 3)
+    assert published == ["good", "better"] * 2
+    assert stage._waiting_samples == 0
 
 
 class Shard:
