@@ -1,13 +1,12 @@
 """Pace and time of simulated fleets, by the announcements of their NICs.
 
 A machine that is too small simulates a fleet slowly: its hosts' clocks, and so fabric time, fall behind log
-time. Readers that compare both use `SimulatedTime`. A shard counts as simulated only if none of its NICs is
-real, so no reader is misled about real NICs.
+time. Readers that compare both use `SimulatedTime`. A shard, and the whole fleet, counts as simulated only if
+none of its NICs is real, so no reader is misled about real NICs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +22,9 @@ NICS_SHARE: Final = 0.9
 """Share of the NICs that the present pace would carry, to advise a fleet that has headroom."""
 NICS_STEP: Final = 8
 """Advised sizes are multiples of this: hosts have eight NICs."""
+MAX_LAG_NS: Final = 7 * 86_400_000_000_000
+"""Fabric time may be this much behind log time: a fleet at half pace for two weeks. An announcement with a
+larger lag, such as one without its time, does not show fabric time."""
 
 
 @dataclass(slots=True)
@@ -30,9 +32,14 @@ class _Shard:
     simulated: set[str] = field(default_factory=set)
     real: set[str] = field(default_factory=set)
     announced_ns: int = 0
-    """Fabric time of the newest announcement."""
+    """Fabric time of the newest announcement by a simulated NIC."""
     append_ns: int = 0
     pace: float = 1.0
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether all NICs are simulated."""
+        return bool(self.simulated) and not self.real
 
 
 class SimulatedTime:
@@ -45,7 +52,7 @@ class SimulatedTime:
     def take(self, nic: str, record: Nic | None, append_ns: int) -> None:
         """Take a NIC's announcement, appended to the log at `append_ns`; None: it was removed.
 
-        A NIC without a probe port has stopped, and counts no longer.
+        A NIC without a probe port has stopped, and counts no longer. Announcements come in the log's order.
         """
         shard = self._shards.get(self._shard_of.pop(nic, ""))
         if shard is not None:
@@ -57,58 +64,67 @@ class SimulatedTime:
         self._shard_of[nic] = record["shard"]
         pace = record["simulation_pace"]
         (shard.real if pace is None else shard.simulated).add(nic)
-        if pace is not None and record["announced_ns"] >= shard.announced_ns:
+        if pace is not None:
             shard.announced_ns, shard.append_ns, shard.pace = record["announced_ns"], append_ns, pace
 
     def pace(self, shard: str) -> float | None:
         """Return simulated seconds per second; None unless all NICs of the shard are simulated."""
-        found = self._shards.get(shard)
-        return None if found is None or found.real or not found.simulated else found.pace
+        nics = self._shards.get(shard)
+        return nics.pace if nics is not None and nics.is_simulated else None
 
-    def is_simulated(self, shard: str) -> bool:
-        """Return whether all NICs of the shard are simulated."""
-        return self.pace(shard) is not None
-
-    def is_slow(self, shard: str) -> bool:
-        """Return whether the shard is simulated slower than real time."""
-        pace = self.pace(shard)
-        return pace is not None and pace < FULL_PACE
+    @property
+    def is_simulated(self) -> bool:
+        """Whether NICs are announced and none of them is real, in any shard."""
+        return self._slowest() is not None
 
     def nics(self, shard: str) -> int:
         """Return the number of the shard's simulated NICs."""
         found = self._shards.get(shard)
         return 0 if found is None else len(found.simulated)
 
-    def paces(self) -> Mapping[str, float]:
-        """Return the pace of each simulated shard."""
-        return {shard: pace for shard in sorted(self._shards) if (pace := self.pace(shard)) is not None}
+    def _slowest(self) -> str | None:
+        """Return the slowest shard; None if any NIC is real, or none is announced."""
+        if any(shard.real for shard in self._shards.values()):
+            return None
+        simulated = [name for name, shard in self._shards.items() if shard.is_simulated]
+        return min(simulated, key=lambda name: (self._shards[name].pace, name), default=None)
 
     @property
     def text(self) -> str:
-        """The pace of the slowest shard for people; empty without a simulated shard."""
-        pace = min(self.paces().values(), default=None)
-        return "" if pace is None else pace_text(pace)
+        """The pace of the slowest shard for people; empty unless all NICs are simulated."""
+        shard = self._slowest()
+        return "" if shard is None else pace_text(self._shards[shard].pace)
 
     @property
     def slow_text(self) -> str:
-        """The pace of the slowest shard with advice, if that is slow; else empty."""
-        shard = min(self.paces(), key=self.paces().__getitem__, default="")
-        return slow_text(self.paces()[shard], self.nics(shard)) if self.is_slow(shard) else ""
+        """The pace of the slowest shard with advice, if that is slow; empty unless all NICs are simulated."""
+        shard = self._slowest()
+        if shard is None or self._shards[shard].pace >= FULL_PACE:
+            return ""
+        return slow_text(self._shards[shard].pace, self.nics(shard))
 
     def lag_ns(self, log_ns: int) -> int:
-        """Return by how much fabric time is behind log time at `log_ns`; 0 without a simulated shard.
+        """Return by how much fabric time is behind log time at `log_ns`; 0 unless all NICs are simulated.
 
-        With several simulated shards, that of the slowest.
+        With several shards, that of the slowest.
         """
-        slowest = min(self.paces().items(), key=lambda item: item[1], default=None)
+        slowest = self._slowest()
         if slowest is None:
             return 0
-        shard = self._shards[slowest[0]]
-        return max(0, shard.append_ns - shard.announced_ns + self.lost_ns(log_ns - shard.append_ns))
+        shard = self._shards[slowest]
+        announced_lag_ns = shard.append_ns - shard.announced_ns
+        if abs(announced_lag_ns) > MAX_LAG_NS:
+            return 0
+        lag_ns = announced_lag_ns + self.lost_ns(slowest, log_ns - shard.append_ns)
+        return min(max(0, lag_ns), MAX_LAG_NS)
 
-    def lost_ns(self, elapsed_ns: int) -> int:
-        """Return by how much fabric time falls behind in `elapsed_ns` of log time, at the present pace."""
-        return round((1 - min(self.paces().values(), default=1.0)) * max(0, elapsed_ns))
+    def lost_ns(self, shard: str, elapsed_ns: int) -> int:
+        """Return by how much a shard's time falls behind in `elapsed_ns` of log time, at the present pace.
+
+        0 unless all NICs of the shard are simulated.
+        """
+        pace = self.pace(shard)
+        return 0 if pace is None else round((1 - pace) * max(0, elapsed_ns))
 
     def stretched_ns(self, shard: str, time_ns: int) -> int:
         """Return the log time in which `time_ns` of a shard's time pass."""

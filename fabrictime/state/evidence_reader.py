@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,14 +13,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from fabrictime.state.evidence import CHECKING, FRESH_S, EvidenceAges, Source, Verdict
+from fabrictime.state.simulated_time_reader import SimulatedTimeReader
 from schemas import codec
 from schemas.kafka.offset_reader import OffsetReader
 from schemas.kafka.reader import LogUnavailable, Place
 from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import is_log_time_wrong
-from schemas.messages import decode_message
-from schemas.simulation_pace import SimulatedTime
-from schemas.topics import CLOCK_OFFSETS, INVENTORY, LINKS
+from schemas.topics import CLOCK_OFFSETS, LINKS
 
 __all__ = ["EvidenceReader", "EvidenceSettings", "EvidenceWatch", "fresh_s_of"]
 
@@ -53,14 +51,17 @@ class EvidenceReader:
     def __init__(self, settings: EvidenceSettings) -> None:
         """Create the client without connecting."""
         self.ages = EvidenceAges(settings.fresh_s)
+        self._kafka = settings.kafka
         self._registry = settings.kafka.registry()
-        self._reader = OffsetReader(settings.kafka, (LINKS, CLOCK_OFFSETS, INVENTORY), settings.links_group)
+        self._reader = OffsetReader(settings.kafka, (LINKS, CLOCK_OFFSETS), settings.links_group)
         self._clocks_end: dict[Place, int] = {}
-        self._inventory_end: dict[Place, int] = {}
+        self._fleet: SimulatedTimeReader | None = None
+        """Follows the inventory while log time looks wrong."""
 
     def close(self) -> None:
         """Leave the log."""
         self._reader.close()
+        self._close_fleet()
 
     def read(self) -> None:
         """Take one reading. A log that does not answer is part of the verdict."""
@@ -81,7 +82,6 @@ class EvidenceReader:
         now_s = time.monotonic()
         links = {place: end for place, end in ends.items() if place[0] == LINKS.name}
         clocks = {place: end for place, end in ends.items() if place[0] == CLOCK_OFFSETS.name}
-        self._inventory_end = {place: end for place, end in ends.items() if place[0] == INVENTORY.name}
         unread = {place: at for place, end in links.items() if (at := committed.get(place, 0)) < end}
         is_first = self.ages.take(Source.PROBES, sum(links.values()), now_s)
         self.ages.take(Source.CLOCKS, sum(clocks.values()), now_s)
@@ -113,7 +113,7 @@ class EvidenceReader:
 
     def _take_log_time(self, messages: Mapping[Any, Any]) -> None:
         """Take the difference between log time and the hosts' clocks from the newest clock records."""
-        newest: tuple[int, int, str] | None = None
+        newest: tuple[int, int] | None = None
         for message in messages.values():
             try:
                 head = codec.decode_head(
@@ -121,25 +121,26 @@ class EvidenceReader:
                 )
             except codec.BadRecord:
                 continue
-            found = (head["window"], head["log_offset_ns"], head["shard"])
+            found = (head["window"], head["log_offset_ns"])
             newest = found if newest is None else max(newest, found)
         if newest is not None:
             ahead_s = -newest[1] / 1e9
-            is_simulated = is_log_time_wrong(ahead_s) and self._is_simulated(newest[2])
-            self.ages.log_ahead_s = 0.0 if is_simulated else ahead_s
+            if not is_log_time_wrong(ahead_s):
+                self._close_fleet()
+            elif self._is_simulated():
+                ahead_s = 0.0
+            self.ages.log_ahead_s = ahead_s
 
-    def _is_simulated(self, shard: str) -> bool:
-        """Return whether a shard's hosts are simulated: these have no clocks that show log time wrong.
+    def _is_simulated(self) -> bool:
+        """Return whether all hosts are simulated: these have no clocks that show log time wrong."""
+        if self._fleet is None:
+            self._fleet = SimulatedTimeReader(self._kafka, self._registry)
+        return self._fleet.read().is_simulated
 
-        The last announcement of each partition tells.
-        """
-        simulated = SimulatedTime()
-        for message in self._reader.messages_at(_last(self._inventory_end)).values():
-            with contextlib.suppress(codec.BadRecord):
-                key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
-                record = None if value is None else decode_message(INVENTORY, key, value, self._registry)
-                simulated.take(key, record, message.timestamp()[1] * 1_000_000)
-        return simulated.is_simulated(shard)
+    def _close_fleet(self) -> None:
+        if self._fleet is not None:
+            self._fleet.close()
+            self._fleet = None
 
 
 def _last(ends: Mapping[Place, int]) -> dict[Place, int]:

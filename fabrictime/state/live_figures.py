@@ -24,9 +24,9 @@ from schemas.validation import is_window_consistent
 
 RECENT_S: Final = 5.0
 DELAYS_SHARE: Final = 0.2
+"""Share of one processor for path delays. If that is too little, some NICs are left out each second."""
 FETCH_WAIT_MS: Final = 250
 FETCH_BYTES: Final = 1 << 20
-"""Share of one processor for path delays. If that is too little, some NICs are left out each second."""
 _BURST_S: Final = 0.5
 _REMEMBERED: Final = 100_000
 _RECORD_NS: Final = 1_000_000_000
@@ -101,6 +101,11 @@ class View:
                 self._add_offsets(record, append_ns)
             elif topic == DELAYS.name:
                 self._add_delays(record)
+
+    def remove_nic(self, nic: str) -> None:
+        """Take the tombstone of a NIC, which is simulated no longer."""
+        with self.lock:
+            self.simulated.take(nic, None, 0)
 
     def _first(self, *identity: Any) -> bool:
         if identity in self._seen:
@@ -217,8 +222,6 @@ class Watcher:
                     self._ending.wait(0.2)
             while not self._ending.is_set():
                 for message in reader.poll(0.1, 200):
-                    if message.value is None:
-                        continue
                     if message.topic != DELAYS.name:
                         self._take(message)
                     elif share.open(time.monotonic()):
@@ -226,8 +229,12 @@ class Watcher:
                         share.spent(time.monotonic())
 
     def _take(self, message: Message) -> None:
+        if message.value is None:
+            if message.topic == INVENTORY.name:
+                self.view.remove_nic(message.key)
+            return
         try:
-            record = decode_message(TOPICS[message.topic], message.key, message.value or b"", self._registry)
+            record = decode_message(TOPICS[message.topic], message.key, message.value, self._registry)
         except codec.BadRecord:
             with self.view.lock:
                 self.view.unreadable += 1

@@ -141,7 +141,7 @@ def _better_path(state: PolicyState, loads: Loads, flow: Flow, link: str) -> int
 
     Flows of one group send together. None moves to a path where more of them overlap than on the path left.
     A path where fewer overlap is better at the same load. Each such move lowers the sum of squares of the
-    overlaps, so these moves end as well.
+    overlaps, so these moves end.
     """
     left = {links for _, links in flow.steered}
     ranked = []

@@ -44,7 +44,7 @@ from streams.runtime.flow_routes import FlowRoute, FlowRouteTable
 from streams.runtime.flow_table import STALE_NS, FlowTable, LiveFlow, LiveFlows
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable, link_rate_bps
-from streams.runtime.tables import GlobalTable, Inventory
+from streams.runtime.tables import MAX_UNSOLVED_NS, GlobalTable, Inventory
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "CycleOutput", "PolicyInputs", "read_from"]
@@ -105,6 +105,8 @@ class _Shard:
     """True if the last cycle was an urgent one, which ran failover alone."""
     number: int = 0
     """Number of the next cycle."""
+    now_ns: int = 0
+    """Time of the last cycle."""
     published_ns: int = 0
     positions: list[int] = field(default_factory=list)
     """Positions as of the last noted cycle."""
@@ -112,6 +114,16 @@ class _Shard:
     suppressed_ns: int = 0
     """Time when these were last published."""
     cycles: list[PolicyCycle] = field(default_factory=list)
+
+    def pass_to(self, now_ns: int) -> int:
+        """Return the time of the next cycle: `now_ns`, or that of the last cycle if time would step back.
+
+        A new pace steps back by less than `MAX_UNSOLVED_NS`. A larger step corrects fabric time, and is
+        followed: otherwise time would stand for as long.
+        """
+        if not self.now_ns - MAX_UNSOLVED_NS <= now_ns < self.now_ns:
+            self.now_ns = now_ns
+        return self.now_ns
 
 
 class PolicyInputs:
@@ -293,9 +305,11 @@ class PolicyInputs:
     def run_cycle(self, name: str, now_ns: int, flows_ns: int) -> CycleOutput:
         """Run a cycle of one shard at `now_ns`, fabric time, with flow reports up to `flows_ns`, append time.
 
-        After a change of link health the cycle runs failover alone, and the next one is a full cycle.
+        The shard's time does not step back by a little. After a change of link health the cycle runs failover
+        alone, and the next one is a full cycle.
         """
         shard = self.shards[name]
+        now_ns = shard.pass_to(now_ns)
         policy = shard.policy
         shard.was_urgent = policy.needs_urgent_cycle and not shard.was_urgent and policy.counts()[0] > 0
         suppressed: list[SuppressedAction] | None = None

@@ -21,8 +21,11 @@ FULL_SHARE: Final = 1.001
 SAFE_SHARE: Final = 1.1
 """First target when flows leave a link: demands are estimates. `FULL_SHARE` follows if the queue persists."""
 RELIEF_SHARE: Final = 0.8
-"""If no path has capacity, a move is allowed to one loaded below this share of the path left. Each such move
-lowers the highest load that it touches, so moves end."""
+"""If no path has capacity, a move is allowed to one loaded below this share of the path left.
+
+Relief counts mean rates, then bursts, so a move by one may undo a move by the other. Moves are bounded all
+the same: for ten minutes a flow does not return to links that it left, and its pause doubles with each move.
+"""
 WINDOW_STALE_NS: Final = 5 * NS_PER_S
 """A contention window without an update for this long no longer counts; open ones are updated each second."""
 

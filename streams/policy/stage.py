@@ -107,10 +107,10 @@ class PolicyStage:
             monotonic_ns = time.monotonic_ns()
             log_ns = self.context.log_clock.now_ns(monotonic_ns)
             now_ns = fabric_time.now_ns(log_ns, self.context.clocks.log_offset_ns, monotonic_ns)
-            now_ns -= self.context.clocks.lost_ns(log_ns)
             for name in sorted(inputs.shards):
                 with self.context.survive("policy", POLICY_CYCLES, name):
-                    await self._publish(inputs.run_cycle(name, now_ns, log_ns))
+                    shard_ns = now_ns - self.context.clocks.lost_ns(name, log_ns)
+                    await self._publish(inputs.run_cycle(name, shard_ns, log_ns))
             for message, error in inputs.refused:
                 await (
                     await send_reject(

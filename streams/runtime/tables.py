@@ -261,14 +261,15 @@ class ClockTable:
                     model, clock["state"], record["window"], end_log_ns, record["shard"]
                 )
 
-    def lost_ns(self, log_ns: int) -> int:
-        """Return by how much the time of simulated hosts fell behind the log's clock since the newest window.
+    def lost_ns(self, shard: str, log_ns: int) -> int:
+        """Return by how much a simulated shard's time fell behind the log's clock since the newest window.
 
         `log_offset_ns` is that of the window, so fabric time now is earlier by this.
         """
         if self._solved_log_ns is None:
             return 0
-        return self._inventory.simulated.lost_ns(min(log_ns - self._solved_log_ns, MAX_UNSOLVED_NS))
+        elapsed_ns = min(log_ns - self._solved_log_ns, MAX_UNSOLVED_NS)
+        return self._inventory.simulated.lost_ns(shard, elapsed_ns)
 
     def newest(self, shard: str) -> list[ClockOffsets]:
         """Return all parts of the shard's newest complete window; empty if there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.simulation_pace import SimulatedTime, advice, slow_text
+from schemas.simulation_pace import MAX_LAG_NS, SimulatedTime, advice, slow_text
 from tests.records import make
 
 S = 1_000_000_000
@@ -24,18 +24,38 @@ def fleet(*paces: float | None, shard: str = "sim", announced_s: int = 100, lag_
 def test_the_newest_announcement_gives_the_pace() -> None:
     assert fleet(1.0, 0.6).pace("sim") == 0.6
     assert fleet(0.6, 1.0).pace("sim") == 1.0
-    assert fleet(0.6).is_slow("sim")
-    assert not fleet(0.96).is_slow("sim")
 
 
 def test_one_real_nic_makes_the_shard_real() -> None:
     time = fleet(0.6, None)
     assert time.pace("sim") is None
-    assert not time.is_slow("sim")
-    assert (time.lag_ns(1000 * S), time.lost_ns(S), time.text, time.slow_text) == (0, 0, "", "")
+    assert (time.lag_ns(1000 * S), time.lost_ns("sim", S), time.text, time.slow_text) == (0, 0, "", "")
     time.take("h1/eth1", None, 102 * S)
     assert time.pace("sim") == 0.6
     assert fleet(0.6).pace("fabric") is None
+
+
+def test_a_standing_simulation_beside_real_nics_changes_nothing() -> None:
+    time = fleet(None)
+    time.take("x/eth1", make("Nic", nic="x/eth1", shard="other", probe_port=4791, simulation_pace=0.0), 0)
+    assert (time.lost_ns("sim", S), time.lost_ns("other", S), time.lost_ns("unknown", S)) == (0, S, 0)
+    assert not time.is_simulated
+    assert (time.lag_ns(1000 * S), time.text, time.slow_text) == (0, "", "")
+    time.take("h0/eth1", None, 0)
+    assert time.is_simulated
+    assert time.slow_text
+
+
+@pytest.mark.parametrize("announced_ns", [0, 2**62])
+def test_an_announcement_with_an_impossible_time_shows_no_lag(announced_ns: int) -> None:
+    time, now_ns = SimulatedTime(), 1_800_000_000 * S
+    fields = {"nic": "h0/eth1", "shard": "sim", "probe_port": 4791}
+    wrong = make("Nic", **fields, announced_ns=announced_ns, simulation_pace=0.0)
+    time.take("h0/eth1", wrong, now_ns)
+    assert (time.lag_ns(now_ns), time.pace("sim")) == (0, 0.0)
+    time.take("h0/eth1", make("Nic", **fields, announced_ns=now_ns - 3 * S, simulation_pace=0.5), now_ns)
+    assert (time.lag_ns(now_ns), time.pace("sim")) == (3 * S, 0.5), "the next one counts"
+    assert time.lag_ns(2 * now_ns) == MAX_LAG_NS
 
 
 def test_a_nic_that_stopped_counts_no_longer() -> None:
@@ -48,7 +68,7 @@ def test_simulated_time_falls_behind_by_its_pace() -> None:
     time = fleet(0.75, lag_s=3)
     assert time.lag_ns(103 * S) == 3 * S
     assert time.lag_ns(107 * S) == 4 * S
-    assert time.lost_ns(4 * S) == S
+    assert time.lost_ns("sim", 4 * S) == S
     assert fleet(1.0).lag_ns(900 * S) == 0
     assert time.stretched_ns("sim", 3 * S) == 4 * S
     assert time.stretched_ns("fabric", 3 * S) == 3 * S

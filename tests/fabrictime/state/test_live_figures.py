@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fabrictime.state.live_figures import Share, View
-from schemas.topics import CLOCK_OFFSETS
+from schemas.topics import CLOCK_OFFSETS, INVENTORY
 from tests.fabrictime.evidence import clock_offsets
+from tests.records import make
 
 S = 1_000_000_000
 
@@ -55,3 +56,12 @@ def test_windows_of_a_backlog_are_shown_as_late_as_they_are():
     for window, late_s in ((1000, 700), (1001, 699), (1002, 0.2)):
         view.add(CLOCK_OFFSETS.name, clock_offsets(window), (window + 1) * S + round(late_s * S))
         assert view.late_ms == pytest.approx(1000 * late_s)
+
+
+def test_a_nic_with_a_tombstone_is_simulated_no_longer():
+    view = View()
+    nic = make("Nic", nic="h1/eth1", shard="sim", probe_port=4791, simulation_pace=0.5)
+    view.add(INVENTORY.name, nic, 0)
+    assert view.simulated.text
+    view.remove_nic("h1/eth1")
+    assert view.simulated.text == ""

@@ -128,3 +128,17 @@ def test_flows_of_a_slow_simulation_stay_until_its_own_time_is_over(pace: float 
     assert policy.counts() == (1, 1)
     log.run_cycles(inputs, 2)
     assert policy.counts() == (0, 0)
+
+
+def test_the_time_of_a_shard_does_not_step_back_with_its_pace() -> None:
+    log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
+    log.open(0, 1, 6000)
+    log.report()
+    log.offer_to(inputs)
+    inputs.take()
+    cycle_times_ns = []
+    for now_s in (10, -20, 11, -20):
+        records = inputs.run_cycle("s0", T + now_s * S, T).cycle_records
+        cycle_times_ns += [row["now_ns"] for record in records for row in record["cycles"]]
+    cycle_times_ns += [row["now_ns"] for row in inputs.shards["s0"].cycles]
+    assert [(now_ns - T) // S for now_ns in cycle_times_ns] == [10, 10, 11, -20], "31 s are a correction"

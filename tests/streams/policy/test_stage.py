@@ -16,7 +16,19 @@ from typer.testing import CliRunner
 from fabrictime.bench._pipeline import Service, embedded_log
 from fabrictime.commands.cli import app
 from schemas import codec
-from schemas.topics import ACTIONS, DECISIONS, FALLBACKS, FLOW_ROUTES, POLICY_CYCLES, REJECTS, Topic
+from schemas.topics import (
+    ACTIONS,
+    CLOCK_OFFSETS,
+    DECISIONS,
+    FALLBACKS,
+    FLOW_ROUTES,
+    INVENTORY,
+    POLICY_CYCLES,
+    REJECTS,
+    Topic,
+)
+from tests.fabrictime.evidence import clock_offsets
+from tests.records import make
 from tests.streams.policy import log_fabric as world
 from tests.streams.test_pipeline import Log
 
@@ -86,6 +98,13 @@ class Fabric(world.Log):
                 self.report()
             self.producer.poll(0.02)
 
+    def add_standing_simulation(self) -> None:
+        """Announce a simulated NIC of another shard whose time stands since a clock window 20 s ago."""
+        other = make("Nic", nic="x/eth1", shard="x", probe_port=4791, simulation_pace=0.0)
+        self.put(INVENTORY, other["nic"], other)
+        window = clock_offsets(time.time_ns() // 1_000_000_000 - 20)
+        self.put(CLOCK_OFFSETS, f"{window['shard']}/0", window)
+
     def published_cycles(self) -> list[dict[str, Any]]:
         return [record for _, record in self.log.read(POLICY_CYCLES.name)]
 
@@ -99,7 +118,8 @@ def bootstrap(tmp_path: Path) -> Iterator[str]:
 def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    fabric = Fabric(bootstrap)
+    began_ns, fabric = time.time_ns(), Fabric(bootstrap)
+    fabric.add_standing_simulation()
     for source in range(world.HOSTS):
         fabric.open(source, (source + 1) % world.HOSTS, 6000 + source)
     first = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
@@ -110,6 +130,7 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
         fabric.health(DEAD, "DOWN")
         fabric.until(lambda: len(fabric.decided()) >= len(hit))
         assert {decision["flow_id"] for decision in fabric.decided()} == hit
+        assert all(decision["at_ns"] > began_ns for decision in fabric.decided())
         assert not fabric.over(DEAD)
         fabric.until(lambda: fabric.published_cycles()[-1]["at_ns"] > fabric.now_ns)
         first.process.send_signal(signal.SIGKILL)

@@ -171,11 +171,12 @@ def test_simulated_time_since_the_newest_window_is_known() -> None:
     view = Inventory("fabric")
     clocks = ClockTable(view, 60)
     view.take(b"h1/e0", nic("h1/e0", "h1/ptp0", probe_port=9319, simulation_pace=0.75))
-    assert clocks.lost_ns(7 * S) == 0, "no window yet"
+    view.take(b"x/e0", nic("x/e0", "x/ptp0", "other", probe_port=9319, simulation_pace=0.0))
+    assert clocks.lost_ns("fabric", 7 * S) == 0, "no window yet"
     clocks.take(b"fabric/0", offsets(4, {"h1/ptp0": (0.0, "SYNCED")}))
-    assert clocks.lost_ns(7 * S) == S // 2, "two seconds after the window's end"
-    assert clocks.lost_ns(7000 * S) == 30 * S // 4
+    assert clocks.lost_ns("fabric", 7 * S) == S // 2, "two seconds after the window's end"
+    assert clocks.lost_ns("fabric", 7000 * S) == 30 * S // 4
     view.take(b"h1/e0", nic("h1/e0", "h1/ptp0", probe_port=9319))
-    assert clocks.lost_ns(7 * S) == 0
+    assert (clocks.lost_ns("fabric", 7 * S), clocks.lost_ns("other", 7 * S)) == (0, 2 * S), "each by its pace"
     view.take(b"h1/e0", None)
     assert view.simulated.pace("fabric") is None

@@ -1,0 +1,51 @@
+"""Reads the simulated time of a log's fleet from the whole inventory: one real NIC makes the fleet real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from schemas import codec
+from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.settings import KafkaSettings
+from schemas.simulation_pace import SimulatedTime
+from schemas.topics import INVENTORY
+
+__all__ = ["SimulatedTimeReader"]
+
+FETCH_WAIT_MS: Final = 200
+"""Longest wait for the end of the inventory, and for later announcements."""
+
+
+class SimulatedTimeReader:
+    """Follows the inventory. Invalid announcements are left out: the workers reject them.
+
+    Only the newest message of a NIC is decoded, as the topic is compacted: a day of announcements is long.
+    """
+
+    def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
+        """Connect. Raises LogUnavailable."""
+        self._registry = registry
+        self._simulated = SimulatedTime()
+        self._newest: dict[str, Message] = {}
+        """NIC to its newest message, not decoded yet, in the log's order."""
+        self._reader = TopicReader.open(cluster, {INVENTORY: BEGINNING}, fetch_wait_ms=FETCH_WAIT_MS)
+
+    def close(self) -> None:
+        """Leave the log."""
+        self._reader.close()
+
+    def read(self) -> SimulatedTime:
+        """Return simulated time by all announcements up to now. Raises LogUnavailable."""
+        for message in self._messages():
+            self._newest.pop(message.key, None)
+            self._newest[message.key] = message
+        for message, nic in self._reader.decoded(self._newest.values(), self._registry):
+            self._simulated.take(message.key, nic, message.append_ns)
+        self._newest.clear()
+        return self._simulated
+
+    def _messages(self) -> Iterator[Message]:
+        yield from self._reader.read_to_end()
+        while messages := self._reader.poll(0.0):
+            yield from messages
