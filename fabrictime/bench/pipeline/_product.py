@@ -134,7 +134,7 @@ def threads_cpu_s(pid: int) -> dict[int, float]:
 
 @contextlib.contextmanager
 def running_product(progress: Progress, fleet: str | None, settings: str = "") -> Iterator[Product]:
-    """Run `up` on a fleet, the default one for None, with the default settings and these. Raises CannotRun."""
+    """Run `up` on a fleet (None: the default one), with the defaults and `settings`. Raises CannotRun."""
     progress("up: starting")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
         config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
