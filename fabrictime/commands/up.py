@@ -33,6 +33,7 @@ from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step
 from fabrictime.testbed.scheduling_priority import keep_priority, raise_session
 
 if TYPE_CHECKING:
+    from fabrictime.commands.run_console import RunConsole
     from fabrictime.state.evidence_reader import EvidenceWatch
     from fabrictime.state.live_figures import View
     from fabrictime.state.scorecard import Reading
@@ -393,18 +394,18 @@ class _Seen(NamedTuple):
 
 
 async def _run(run: Run) -> int:
-    from rich.console import Console
+    from fabrictime.commands.run_console import RunConsole
 
-    console = Console(stderr=run.as_json)
+    stop = asyncio.Event()
+    console = RunConsole(stop, sys.stderr if run.as_json else sys.stdout)
     supervisor = Supervisor(run.directory / "run", partial(_announce, console))
     supervisor.add(*children(run))
-    stop = asyncio.Event()
     _on_signals(stop, supervisor)
     began_s = time.monotonic()
     watcher: Watcher | None = None
     try:
         if not await _started(supervisor, stop):
-            return 0 if run.for_s is None else 130
+            return _stopped_code(run, console)
         faults = supervisor.faults
         left = f"all ready but {', '.join(faults)}" if faults else "all ready"
         console.print(f"{left} after {time.monotonic() - began_s:.1f} s", highlight=False)
@@ -515,10 +516,10 @@ def _state(run: Run, rows: list[dict[str, Any]], missing: Sequence[str]) -> dict
     }
 
 
-async def _finish(run: Run, console: Any, seen: _Seen, stop: asyncio.Event) -> int:
+async def _finish(run: Run, console: RunConsole, seen: _Seen, stop: asyncio.Event) -> int:
     """Judge a run that had an end; a run that was stopped by hand has none."""
     if run.for_s is None or stop.is_set():
-        return 0 if run.for_s is None else 130
+        return _stopped_code(run, console)
     from fabrictime.state.scorecard import PARTS, dumped, lines
 
     grace_s = time.monotonic() + GRACE_S
@@ -536,6 +537,13 @@ async def _finish(run: Run, console: Any, seen: _Seen, stop: asyncio.Event) -> i
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         console.print("passed" if card["passed"] else "FAILED", style="green" if card["passed"] else "red")
     return 0 if card["passed"] else 1
+
+
+def _stopped_code(run: Run, console: RunConsole) -> int:
+    """Return the exit code of a run that ended early: 1 where nobody reads its output any more."""
+    if console.is_closed:
+        return 1
+    return 0 if run.for_s is None else 130
 
 
 async def _evaluated(run: Run, seen: _Seen) -> dict[str, Any]:

@@ -357,16 +357,12 @@ class Supervisor:
         process = node.process = self._popen(node, child, node.socket)
         pidfd = os.pidfd_open(process.pid)
         node.exited = loop.create_future()
-        loop.add_reader(pidfd, _resolve, node.exited)
+        loop.add_reader(pidfd, _ended, loop, pidfd, node.exited)
         self._set(node, State.STARTING, f"pid {process.pid}")
         try:
             await self._until_exit(node, child)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # processes that it started end with it
-            return process.wait()
+            return _reap(process)
         finally:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
             if process.returncode is not None:
                 node.process = None
 
@@ -440,8 +436,11 @@ class Supervisor:
         if node.task is not None:
             if node.process is None:
                 node.task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError, SystemExit):  # an event handler ends the program
                 await node.task
+        if node.process is not None:  # its task was cancelled before it ended
+            _reap(node.process)
+            node.process = None
         self._set(node, State.STOPPED)
 
     def _signal(self, node: _Node, number: signal.Signals) -> None:
@@ -464,9 +463,18 @@ def python_child(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", module, *arguments)
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def _ended(loop: asyncio.AbstractEventLoop, pidfd: int, exited: asyncio.Future[None]) -> None:
+    loop.remove_reader(pidfd)
+    os.close(pidfd)
+    if not exited.done():
+        exited.set_result(None)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit code of a child that has ended; the processes that it started end with it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
 
 
 def _exit_text(code: int) -> str:

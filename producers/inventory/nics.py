@@ -169,7 +169,6 @@ class LookupReader:
     ) -> None:
         """`from_end`: topics that are read from their end on. `wants_key` selects messages of a topic by key
         before decoding. `keys`: the keys, and so the partitions, of a topic that is not read in full."""
-        is_all_from_end = len(from_end) == len(handlers)
         self._reader = TopicReader(
             cluster,
             {topic: END if topic in from_end else BEGINNING for topic in handlers},
@@ -177,7 +176,7 @@ class LookupReader:
             fetch_wait_ms=1000,
             options={
                 **service_options(cluster),
-                "auto.offset.reset": "latest" if is_all_from_end else "earliest",
+                "auto.offset.reset": "error",  # the reader begins again at each topic's own start
             },
         )
         self._wants_key: dict[str, Callable[[str], bool]] = {

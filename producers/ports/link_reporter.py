@@ -60,7 +60,8 @@ class LinkReporter:
             settings.evidence_ms / 1e3, settings.evidence_calm_ms / 1e3, time.monotonic()
         )
         self._urgent = False
-        self._has_port_news = True
+        self._is_port_quiet = False
+        """The `wait` just before saw nothing at the port."""
         self._counters = _CounterThread(nic, settings.counters_s)
         try:
             self._device = PortWatch(nic.device, nic.netns)
@@ -90,9 +91,9 @@ class LinkReporter:
         left_s = min(until, self._pacer.due(self._urgent)) - now
         # urgent evidence that is not due must not end the wait repeatedly
         ready = self._polls[self._urgent].poll(max(0, math.ceil(left_s * 1e3)))
-        for fd, _ in ready:
-            self._urgent = self._urgent or fd == self._engine.evidence_fd
-            self._has_port_news = self._has_port_news or fd == self._device.fileno()
+        fds = {fd for fd, _ in ready}
+        self._urgent = self._urgent or self._engine.evidence_fd in fds
+        self._is_port_quiet = self._device.fileno() not in fds
 
     def publish(self, last: bool = False) -> None:
         """Publish the events that are due; with `last` all of them."""
@@ -117,11 +118,10 @@ class LinkReporter:
                 self._put(record)
 
     def _read_port(self) -> list[PortChange]:
-        """Return the changes at the port if its socket was readable, or at the start."""
-        if not self._has_port_news:
-            return []
-        self._has_port_news = False
-        return self._device.read()
+        """Return the changes at the port. A busy host may never wait, so only a `wait` just before spares
+        the read."""
+        is_quiet, self._is_port_quiet = self._is_port_quiet, False
+        return [] if is_quiet else self._device.read()
 
     def _publish_probes(self, now: float) -> None:
         """Publish the evidence of the probes since the last time."""

@@ -364,6 +364,15 @@ class TopicReader:
         cause, self._cause = self._cause, None
         return LogUnavailable(f"log {self._cluster.bootstrap}: {cause or error.args[0].str() + advice}")
 
+    def _begin_again(self, topic: str, partition: int) -> None:
+        """Read a partition that lost its next offset from the end if its topic starts there, else in full."""
+        from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+
+        offset = OFFSET_END if self.starts[TOPICS[topic]] == END else OFFSET_BEGINNING
+        lost = [TopicPartition(topic, partition, offset)]
+        self._consumer.incremental_unassign(lost)  # librdkafka has stopped it, so no seek is possible
+        self._consumer.incremental_assign(lost)
+
     def _message(self, message: Any) -> Message | None:
         from confluent_kafka import KafkaError
 
@@ -371,6 +380,8 @@ class TopicReader:
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
                 self.behind.discard((message.topic(), message.partition()))
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                self._begin_again(message.topic(), message.partition())
             elif error.fatal() or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise LogUnavailable(f"log {self._cluster.bootstrap}: {error.str()}")
             return None

@@ -284,6 +284,47 @@ def test_the_hosts_own_port_going_down_is_detected_at_once_and_counts_no_losses(
     assert [seen.carrier for seen in up] == [True]
 
 
+def carriers(events: list[Any]) -> list[bool]:
+    return [event["carrier"] for event in events if event["carrier"] is not None]
+
+
+def test_carrier_is_reported_by_an_agent_that_never_has_time_to_wait(inside, probers):
+    def body():
+        import os
+
+        from producers.ports.link_reporter import LinkReporter
+        from producers.settings import NicSettings, ProbeSettings
+
+        with Testbed(SMALL) as testbed:
+            nic = testbed.fabric.nics()[0]
+            fleet = probers(testbed.fabric, {})
+            settings = NicSettings(host=nic.host, device=nic.device, address=nic.address, netns=nic.netns)
+            events: list[Any] = []
+            wake_fd = os.eventfd(0)
+            reporter = LinkReporter(
+                fleet.engines[nic.nic], ProbeSettings(key_file="unused"), settings, events.append, wake_fd
+            )
+            try:
+                reporter.publish()
+                testbed.faults.add(f"down {nic.nic}")
+                reporter.publish()
+                unwaited = carriers(events)
+                testbed.faults.clear()
+                end = time.monotonic() + WAIT_S
+                while carriers(events) == unwaited and time.monotonic() < end:
+                    reporter.wait(end)
+                    reporter.publish()
+                return unwaited, carriers(events)
+            finally:
+                reporter.close()
+                fleet.close()
+                os.close(wake_fd)
+
+    unwaited, waited = inside(body)
+    assert unwaited == [True, False]
+    assert waited == [True, False, True]
+
+
 def test_hogs_beside_the_agents_make_trouble_and_no_dead_paths_without_it(inside, probers):
     def body():
         import os

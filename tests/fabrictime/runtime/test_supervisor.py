@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from fabrictime.runtime.ready import NotifySocket
-from fabrictime.runtime.supervisor import ChildFailed, ProcessorWait, State, Step
+from fabrictime.runtime.supervisor import ChildFailed, ProcessorWait, State, Step, Supervisor
+from tests.fabrictime.children import program
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -263,6 +264,29 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path):
         child = psutil.Process(int(supervisor.stdout.readline()))
         supervisor.kill()
     child.wait(timeout=5)
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.READY])
+def test_event_handler_that_ends_the_program_leaves_no_child(tmp_path, state):
+    pids = []
+
+    def leave(event):
+        if event.state is state:
+            raise SystemExit(1)
+
+    async def main():
+        supervisor = Supervisor(tmp_path, leave)
+        supervisor.add(program("log", "notify('READY=1'); signal.pause()"))
+        try:
+            await supervisor.start()
+            await asyncio.Event().wait()
+        finally:
+            pids.append(row(supervisor, "log")["pid"])
+            await asyncio.wait_for(supervisor.stop(), 10)
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+    assert not psutil.pid_exists(pids[0])
 
 
 async def test_only_the_child_itself_is_heard():

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
-from producers.inventory.nics import PeerTable, addresses_of, nic_record
+from producers.inventory.nics import LookupReader, PeerTable, addresses_of, nic_record
 from producers.settings import ClockSettings, NicSettings
 from schemas import codec
+from schemas.kafka.publisher import PARTITIONER
+from schemas.kafka.settings import KafkaSettings
+from schemas.topics import FLOWS, INVENTORY
 
 
 def announced(name: str, **change: Any) -> dict[str, Any]:
@@ -123,3 +130,68 @@ def test_peers_are_asked_by_an_address_of_our_own_family() -> None:
 def test_link_local_peers_are_those_of_link_local_nics() -> None:
     records = [announced("h1/e", addresses=["fd00::1", "fe80::7"]), announced("h2/e", addresses=["fd00::2"])]
     assert addresses_of(records, "fe80::9") == {"h1/e": ("fe80::7", 9319)}
+
+
+class LookedUp:
+    """The messages that a reader of two topics passed on, and a producer of them."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.announced_ns: list[int] = []
+        self.reports: list[int] = []
+        self.producer = Producer({"bootstrap.servers": bootstrap, "partitioner": PARTITIONER})
+        self.reader = LookupReader(
+            KafkaSettings(bootstrap=bootstrap),
+            {
+                INVENTORY: lambda key, record, append_ms: self.announced_ns.append(record["announced_ns"]),
+                FLOWS: lambda key, record, append_ms: self.reports.append(record["report"]),
+            },
+            None,
+            from_end=(FLOWS,),
+            keys={FLOWS: ("h1",)},
+        )
+
+    def announce(self, announced_ns: int) -> None:
+        value = codec.encode(INVENTORY.type, announced("h1/eth0", announced_ns=announced_ns))
+        self.producer.produce(INVENTORY.name, value, "h1/eth0")
+        assert self.producer.flush(20) == 0
+
+    def report(self, number: int) -> None:
+        record = {"host": "h1", "boot": "b", "report": number, "shard": "fabric", "system_ns": 1}
+        value = codec.encode(FLOWS.type, record | {"whole": True, "flows": []})
+        self.producer.produce(FLOWS.name, value, "h1")
+        assert self.producer.flush(20) == 0
+
+    def poll_until(self, received: Callable[[], bool]) -> None:
+        end = time.monotonic() + 30
+        while not received():
+            assert time.monotonic() < end
+            self.reader.poll()
+            time.sleep(0.01)
+
+    def report_until_received(self, number: int) -> None:
+        """Report flows, numbered from `number`, until one such report was received."""
+        first, end = number, time.monotonic() + 30
+        while not self.reports or self.reports[-1] < first:
+            assert time.monotonic() < end
+            self.report(number)
+            number += 1
+            self.reader.poll()
+            time.sleep(0.01)
+
+
+def test_a_log_that_lost_its_messages_is_read_again_from_each_topics_own_start(log: Any) -> None:
+    looked_up = LookedUp(log.bootstrap)
+    for number in range(20):
+        looked_up.announce(1)
+        looked_up.report(number)
+    looked_up.poll_until(lambda: looked_up.announced_ns == 20 * [1])
+    looked_up.report_until_received(100)
+    log.down()
+    shutil.rmtree(log.directory)
+    log.up()
+    looked_up.announce(2)
+    looked_up.report(50)
+    looked_up.poll_until(lambda: looked_up.announced_ns == [*20 * [1], 2])
+    looked_up.report_until_received(200)
+    assert min(looked_up.reports) >= 100, "flows are read from the end of their topic only"
+    looked_up.reader.close()

@@ -1,0 +1,29 @@
+"""The console of a run with services, which a closed pipe must stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TextIO
+
+from rich.console import Console
+
+__all__ = ["RunConsole"]
+
+
+class RunConsole(Console):
+    """Prints to a stream; requests a stop once nobody reads it any more."""
+
+    def __init__(self, stop: asyncio.Event, file: TextIO) -> None:
+        super().__init__(file=file)
+        self._stop = stop
+        self.is_closed = False
+        """Nobody reads the output any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Request the stop and drop further output, instead of ending the program from any callback."""
+        self.quiet = self.is_closed = True
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, self.file.fileno())  # what is buffered is written at the exit
+        os.close(devnull)
+        self._stop.set()
