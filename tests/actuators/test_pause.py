@@ -53,7 +53,8 @@ def fleet(tmp_path, start_act, log):
     """A simulated fleet with its flow endpoint, its actuator, and a function that runs it until a
     condition holds.
     """
-    run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), topics=())
+    settings = SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0)
+    run = Simulation(settings, start_ns=time.time_ns(), topics=())
     hosts = run.fleet.node_ids[: run.fleet.shape.hosts]
     log.put(CONFIG.name, "*", config(allowed_actions=list(live_config.ACTIONS)))
     act = start_act(*hosts)

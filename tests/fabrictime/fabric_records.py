@@ -75,6 +75,7 @@ class FabricRecords:
             "rail": None,
             "addresses": ["10.0.0.1"],
             "probe_port": 9319,
+            "simulation_pace": None,
             "clock": f"{host}/system",
             "stamp": "KERNEL",
             "speed_bps": 10**9,

@@ -259,6 +259,7 @@ def _records(end_s):
         "since_ns": 1,
         "announced_ns": 1,
         "capabilities": [],
+        "simulation_pace": None,
         "path_ports": [],
         "first_hop": None,
         "slot_ns": 0,

@@ -300,6 +300,7 @@ class Writer:
                     "since_ns": at_ns,
                     "announced_ns": at_ns,
                     "capabilities": [],
+                    "simulation_pace": None,
                     "gone": 0,
                     "recorded_ns": at_ns,
                     **fields,

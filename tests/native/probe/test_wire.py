@@ -196,8 +196,8 @@ def test_one_packet_collects_from_a_peer_for_all_paths_in_each_period(make_nic: 
     periods = (time.monotonic() - begin_s) / 0.05
     counters = nic.engine.counters()
     assert counters["no_t3"] == 0
-    # a collect holds 32 replies, and as many come in 80 ms
-    assert counters["collects_sent"] <= periods + 2
+    # One collect a period, and one more for each 32 replies that a stall of the test lets pile up.
+    assert counters["collects_sent"] <= periods + nic.samples() / 32 + 2
 
 
 @pytest.mark.parametrize(

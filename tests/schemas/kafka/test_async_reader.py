@@ -15,7 +15,7 @@ def test_async_reader(filled):
     log, later_ns = filled
 
     async def read_async(start, only=None):
-        async with AsyncTopicReader(log, fetch_wait_ms=50) as reader:
+        async with AsyncTopicReader(log) as reader:
             await reader.assign({LINK_HEALTH: start}, only)
             found = []
             while not await reader.caught_up():
