@@ -14,11 +14,12 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["SKIP_LATE_NS", "Fold", "next_fold"]
 
-COARSER_BEHIND_NS: Final = ((240 * NS_PER_MS, 8), (180 * NS_PER_MS, 4), (120 * NS_PER_MS, 2))
-"""Backlog from which on so many slots are combined, at least. Later blocks would be skipped."""
+COARSER_BEHIND_NS: Final = ((280 * NS_PER_MS, 8), (240 * NS_PER_MS, 4), (200 * NS_PER_MS, 2))
+"""Backlog from which on so many slots are combined, at least: a pause of the worker is shorter, and later
+blocks would be skipped."""
 SKIP_LATE_NS: Final = 300 * NS_PER_MS
 """Age of a complete block from which on it is skipped: the newest slots come first."""
-CALM_BEHIND_NS: Final = 100 * NS_PER_MS
+CALM_BEHIND_NS: Final = 120 * NS_PER_MS
 """Backlog below which a block counts as in time: records of a source arrive every 50 ms."""
 FINER_BUSY: Final = 0.4
 """Share of time spent on blocks below which slots of half the length fit: they cost less than twice as much.

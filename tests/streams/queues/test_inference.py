@@ -209,7 +209,7 @@ def test_slots_follow_the_rate_of_the_links():
 
 def test_a_backlog_makes_slots_longer_and_loses_none(simulated, monkeypatch):
     run, _ = simulated
-    waits_ns = iter([0] * 12 + [200_000_000] + [0] * 1_000)
+    waits_ns = iter([0] * 12 + [260_000_000] + [0] * 1_000)
     solve = ShardQueues.solve
 
     def kept_up(shard, solved_ns):

@@ -35,7 +35,7 @@ def run(capacity: float, seconds: float, cost: dict[int, float], fold: Fold | No
 
 
 @pytest.mark.parametrize(
-    ("backlog_ms", "slots"), [(0, 1), (120, 1), (121, 2), (180, 2), (181, 4), (240, 4), (241, 8), (1e5, 8)]
+    ("backlog_ms", "slots"), [(0, 1), (200, 1), (201, 2), (240, 2), (241, 4), (280, 4), (281, 8), (1e5, 8)]
 )
 def test_a_backlog_makes_slots_longer_at_once(backlog_ms: float, slots: int) -> None:
     assert settle(Fold(), 1, backlog_ms, 1.5).slots == slots
@@ -43,20 +43,20 @@ def test_a_backlog_makes_slots_longer_at_once(backlog_ms: float, slots: int) -> 
 
 def test_a_smaller_backlog_does_not_make_them_shorter_at_once() -> None:
     coarse = settle(Fold(), 1, 900, 1.5)
-    assert settle(coarse, 1_000, 110, 0.1).slots == 8
+    assert settle(coarse, 1_000, 150, 0.1).slots == 8
     assert settle(coarse, 400, 0, 0.1).slots == 8
 
 
 def test_slots_are_short_again_once_they_fit() -> None:
     calm = FIRST_CALM_NS // BLOCK + 1
-    coarse = settle(Fold(), 1, 200, 1.5)
+    coarse = settle(Fold(), 1, 260, 1.5)
     assert settle(coarse, 100 * calm, 0, 0.6).slots == 4, "half the slots would cost up to twice as much"
     assert settle(coarse, calm + 200, 0, 0.3).slots == 2
     assert settle(coarse, 3 * calm, 0, 0.05).slots == 1
 
 
 def test_an_attempt_that_fails_waits_longer_each_time() -> None:
-    fold, end_ns, waits = settle(Fold(), 1, 150, 1.5), BLOCK, []
+    fold, end_ns, waits = settle(Fold(), 1, 220, 1.5), BLOCK, []
     for _ in range(8):
         began_ns = end_ns
         while fold.slots == 2:
@@ -64,7 +64,7 @@ def test_an_attempt_that_fails_waits_longer_each_time() -> None:
             fold = next_fold(fold, end_ns, BLOCK, 0, round(0.3 * BLOCK))
         waits.append(end_ns - began_ns)
         end_ns += BLOCK
-        fold = next_fold(fold, end_ns, BLOCK, 150 * MS, 2 * BLOCK)
+        fold = next_fold(fold, end_ns, BLOCK, 220 * MS, 2 * BLOCK)
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(MAX_CALM_NS, rel=0.01)
     proven = settle(Fold(2, 0.3, 0, 0, MAX_CALM_NS), 2_100, 0, 0.5)
