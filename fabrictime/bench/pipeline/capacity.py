@@ -21,10 +21,11 @@ from schemas.topics import QUEUES
 __all__ = ["KEY", "measure", "search"]
 
 KEY: Final = "nics_per_worker_core"
-FIRST, MAX_NICS = 32, 1024
+FIRST, MAX_NICS = 64, 1024
 RESOLUTION: Final = 16
 """NICs between the largest fleet that is carried and the smallest that is not."""
-LENGTHS: Final = Lengths(warm_s=15.0, calm_s=15.0, profile_s=0.0)
+LENGTHS: Final = Lengths(warm_s=30.0, calm_s=15.0, profile_s=0.0)
+"""A worker that starts behind combines slots, and needs up to 20 s of calm to end that."""
 QUICK_RESOLUTION: Final = 64
 MAX_AGE_S: Final = 1.0
 SLOTS: Final = "[streams]\nqueue_slot_us = 1000\n"
@@ -41,7 +42,7 @@ class Trial:
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure for about eight minutes, or four with `quick`; each fleet takes a minute."""
-    trials = search(lambda nics: _try(nics, progress, quick=quick), QUICK_RESOLUTION if quick else RESOLUTION)
+    trials = search(lambda nics: _try(nics, progress), QUICK_RESOLUTION if quick else RESOLUTION)
     note = "; ".join(trial.text for trial in trials)
     carried = [trial.nics for trial in trials if trial.carried]
     return {KEY: Figure(float(max(carried)), "NICs", note) if carried else Missing(note)}
@@ -61,9 +62,9 @@ def search(attempt: Callable[[int], Trial], resolution: int) -> list[Trial]:
     return trials
 
 
-def _try(nics: int, progress: Progress, *, quick: bool) -> Trial:
+def _try(nics: int, progress: Progress) -> Trial:
     with running_product(progress, f"sim:{nics}", SLOTS) as product:
-        observed = observe(product, Lengths.of(quick=True) if quick else LENGTHS, progress)
+        observed = observe(product, LENGTHS, progress)
     reason = _reason(observed)
     text = f"{nics}: {reason or 'carried'}"
     progress(text)
