@@ -15,15 +15,14 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 __all__ = ["SKIP_LATE_NS", "Fold", "next_fold"]
 
 COARSER_BEHIND_NS: Final = ((280 * NS_PER_MS, 8), (240 * NS_PER_MS, 4), (200 * NS_PER_MS, 2))
-"""Backlog from which on so many slots are combined, at least: a pause of the worker is shorter, and later
-blocks would be skipped."""
+"""Backlog from which on a busy worker combines so many slots, at least. Later blocks would be skipped."""
 SKIP_LATE_NS: Final = 300 * NS_PER_MS
 """Age of a complete block from which on it is skipped: the newest slots come first."""
 CALM_BEHIND_NS: Final = 120 * NS_PER_MS
 """Backlog below which a block counts as in time: records of a source arrive every 50 ms."""
 FINER_BUSY: Final = 0.4
 """Share of time spent on blocks below which slots of half the length fit: they cost less than twice as much.
-"""
+Below it, a backlog comes from a pause of the worker, and longer slots would not help."""
 FIRST_CALM_NS: Final = 5 * NS_PER_S
 MAX_CALM_NS: Final = 160 * NS_PER_S
 """Time without delay before the first attempt with shorter slots, and the longest after failed attempts."""
@@ -55,9 +54,9 @@ def next_fold(fold: Fold, end_ns: int, block_ns: int, backlog_ns: int, spent_ns:
     """
     gain = min(1.0, block_ns / BUSY_NS)
     busy = fold.busy + gain * (spent_ns / block_ns - fold.busy)
-    wanted = next((slots for behind_ns, slots in COARSER_BEHIND_NS if backlog_ns > behind_ns), 1)
-    if wanted > fold.slots:
-        return _coarser(fold, wanted, end_ns, busy)
+    slots = next((slots for behind_ns, slots in COARSER_BEHIND_NS if backlog_ns > behind_ns), 1)
+    if slots > fold.slots and busy >= FINER_BUSY:
+        return _coarser(fold, slots, end_ns, busy)
     if backlog_ns > CALM_BEHIND_NS:
         return replace(fold, busy=busy, calm_since_ns=None)
     since_ns = end_ns if fold.calm_since_ns is None else min(fold.calm_since_ns, end_ns)

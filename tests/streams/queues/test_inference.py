@@ -214,7 +214,7 @@ def test_a_backlog_makes_slots_longer_and_loses_none(simulated, monkeypatch):
 
     def kept_up(shard, solved_ns):
         made = solve(shard, solved_ns)
-        shard.keep_up(0, next(waits_ns))
+        shard.keep_up(2 * shard._solved_in_ns, next(waits_ns))
         return made
 
     monkeypatch.setattr(ShardQueues, "solve", kept_up)

@@ -10,6 +10,7 @@ from streams.queues.slot_fold import FIRST_CALM_NS, MAX_CALM_NS, SKIP_LATE_NS, F
 
 MS = 1_000_000
 BLOCK = 10 * MS
+OVERLOADED = Fold(busy=1.5)
 
 
 def settle(fold: Fold, blocks: int, backlog_ms: float, share: float, at: int = 0) -> Fold:
@@ -38,33 +39,39 @@ def run(capacity: float, seconds: float, cost: dict[int, float], fold: Fold | No
     ("backlog_ms", "slots"), [(0, 1), (200, 1), (201, 2), (240, 2), (241, 4), (280, 4), (281, 8), (1e5, 8)]
 )
 def test_a_backlog_makes_slots_longer_at_once(backlog_ms: float, slots: int) -> None:
-    assert settle(Fold(), 1, backlog_ms, 1.5).slots == slots
+    assert settle(OVERLOADED, 1, backlog_ms, 1.5).slots == slots
+
+
+def test_a_pause_of_the_worker_makes_no_slots_longer() -> None:
+    """Blocks cost little: the backlog is worked off, or skipped, at once."""
+    assert settle(Fold(), 20, 1_000, 0.3).slots == 1
 
 
 def test_a_smaller_backlog_does_not_make_them_shorter_at_once() -> None:
-    coarse = settle(Fold(), 1, 900, 1.5)
+    coarse = settle(OVERLOADED, 1, 900, 1.5)
     assert settle(coarse, 1_000, 150, 0.1).slots == 8
     assert settle(coarse, 400, 0, 0.1).slots == 8
 
 
 def test_slots_are_short_again_once_they_fit() -> None:
     calm = FIRST_CALM_NS // BLOCK + 1
-    coarse = settle(Fold(), 1, 260, 1.5)
+    coarse = settle(OVERLOADED, 1, 260, 1.5)
     assert settle(coarse, 100 * calm, 0, 0.6).slots == 4, "half the slots would cost up to twice as much"
     assert settle(coarse, calm + 200, 0, 0.3).slots == 2
     assert settle(coarse, 3 * calm, 0, 0.05).slots == 1
 
 
 def test_an_attempt_that_fails_waits_longer_each_time() -> None:
-    fold, end_ns, waits = settle(Fold(), 1, 220, 1.5), BLOCK, []
+    fold, end_ns, waits = settle(OVERLOADED, 1, 220, 1.5), BLOCK, []
     for _ in range(8):
         began_ns = end_ns
         while fold.slots == 2:
             end_ns += BLOCK
             fold = next_fold(fold, end_ns, BLOCK, 0, round(0.3 * BLOCK))
         waits.append(end_ns - began_ns)
-        end_ns += BLOCK
-        fold = next_fold(fold, end_ns, BLOCK, 220 * MS, 2 * BLOCK)
+        while fold.slots == 1:
+            end_ns += BLOCK
+            fold = next_fold(fold, end_ns, BLOCK, 220 * MS, 2 * BLOCK)
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(MAX_CALM_NS, rel=0.01)
     proven = settle(Fold(2, 0.3, 0, 0, MAX_CALM_NS), 2_100, 0, 0.5)
@@ -83,5 +90,5 @@ def test_it_keeps_up_above_capacity_and_returns_when_load_allows() -> None:
 
 
 def test_time_that_steps_back_changes_nothing_for_ever() -> None:
-    fold = settle(Fold(), 1, 150, 1.0, at=10**18)
+    fold = settle(OVERLOADED, 1, 150, 1.0, at=10**18)
     assert settle(fold, FIRST_CALM_NS // BLOCK + 200, 0, 0.1).slots == 1
