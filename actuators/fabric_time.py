@@ -82,7 +82,7 @@ class SimulatedHostTime:
         return time.time_ns() if self._now_ns is None else self._now_ns
 
     def take(self, now_ns: int) -> None:
-        """Take the time of the simulation. A restarted simulation may begin anew at any time."""
+        """Take the time of the simulation. A restarted simulation may start at any time."""
         self._now_ns = now_ns
 
 
