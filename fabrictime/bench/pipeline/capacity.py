@@ -21,7 +21,7 @@ from schemas.topics import QUEUES
 __all__ = ["KEY", "measure", "search"]
 
 KEY: Final = "nics_per_worker_core"
-FIRST, MAX_NICS = 64, 1024
+FIRST, MAX_NICS = 32, 1024
 RESOLUTION: Final = 16
 """NICs between the largest fleet that is carried and the smallest that is not."""
 LENGTHS: Final = Lengths(warm_s=30.0, calm_s=15.0, profile_s=0.0)
