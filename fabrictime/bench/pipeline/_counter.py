@@ -35,6 +35,8 @@ class _Counter(PartitionStage[None]):
     def __init__(self, context: Any) -> None:
         super().__init__(context)
         self._counted = 0
+        self._first: dict[str, float] = {}
+        """The report before the first message."""
 
     async def recover(self, partitions: list[PartitionState[None]]) -> None:
         """Note the processor time before the first message; nothing is to be recovered."""
@@ -59,8 +61,9 @@ class _Counter(PartitionStage[None]):
 
     def _report(self) -> None:
         progress = {"messages": self._counted, "cpu_s": time.process_time(), "at_s": time.monotonic()}
+        self._first = self._first or progress
         fresh = self.file.with_suffix(".new")
-        fresh.write_text(json.dumps(progress), encoding="utf-8")
+        fresh.write_text(json.dumps([self._first, progress]), encoding="utf-8")
         fresh.replace(self.file)
 
 

@@ -101,8 +101,7 @@ def _counted(
         if worker.process.poll() is not None:
             raise RuntimeError(f"the worker ended: {worker.tail()}")
         if file.exists():
-            last = json.loads(file.read_text(encoding="utf-8"))
-            first = first or last
+            first, last = json.loads(file.read_text(encoding="utf-8"))
         time.sleep(0.02)
     empty = {"messages": 0, "cpu_s": 0.0, "at_s": 0.0}
     return first or empty, last or empty
