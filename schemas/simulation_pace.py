@@ -79,8 +79,8 @@ class SimulatedTime:
 
     def nics(self, shard: str) -> int:
         """Return the number of the shard's simulated NICs."""
-        found = self._shards.get(shard)
-        return 0 if found is None else len(found.simulated)
+        nics = self._shards.get(shard)
+        return 0 if nics is None else len(nics.simulated)
 
     def _slowest(self) -> str | None:
         """Return the slowest shard; None if any NIC is real, or none is announced."""

@@ -421,8 +421,8 @@ def bench(
             stop(f"bench compare: {error}", 1)
         raise typer.Exit(code)
     _check_parts(name or "", parts or [], [*names(), "all"])
-    chosen = names() if name == "all" else [str(name)]
-    raise typer.Exit(_show.run(chosen, as_json=as_json, quick=quick, parts=tuple(parts or ())))
+    benches = names() if name == "all" else [str(name)]
+    raise typer.Exit(_show.run(benches, as_json=as_json, quick=quick, parts=tuple(parts or ())))
 
 
 def _check_parts(name: str, parts: list[str], benches: list[str]) -> None:

@@ -12,18 +12,18 @@ __all__ = ["RunConsole"]
 
 
 class RunConsole(Console):
-    """Prints to a stream; requests a stop once nobody reads it any more."""
+    """Prints to a stream, and requests a stop once the stream's reader is gone."""
 
     def __init__(self, stop: asyncio.Event, file: TextIO) -> None:
         super().__init__(file=file)
         self._stop = stop
         self.is_closed = False
-        """Nobody reads the output any more."""
+        """Whether the reader of the output is gone."""
 
     def on_broken_pipe(self) -> None:
         """Request the stop and drop further output, instead of ending the program from any callback."""
         self.quiet = self.is_closed = True
         devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, self.file.fileno())  # what is buffered is written at the exit
+        os.dup2(devnull, self.file.fileno())  # Python writes its buffer at the exit
         os.close(devnull)
         self._stop.set()

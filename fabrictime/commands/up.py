@@ -540,7 +540,7 @@ async def _finish(run: Run, console: RunConsole, seen: _Seen, stop: asyncio.Even
 
 
 def _stopped_code(run: Run, console: RunConsole) -> int:
-    """Return the exit code of a run that ended early: 1 where nobody reads its output any more."""
+    """Return the exit code of a run that ended early: 1 if the reader of its output is gone."""
     if console.is_closed:
         return 1
     return 0 if run.for_s is None else 130

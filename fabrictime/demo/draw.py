@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def new_seed() -> int:
-    """Return a seed that nobody can predict."""
+    """Return an unpredictable seed."""
     return random.SystemRandom().randrange(MAX_SEED)
 
 

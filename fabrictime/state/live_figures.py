@@ -212,7 +212,7 @@ class Watcher:
             **dict.fromkeys((CLOCK_FITS, CLOCK_OFFSETS, DELAYS), END),
         }
         share = Share(DELAYS_SHARE)
-        # Nobody reads figures faster than this; the log answers then with all that has come.
+        # People read figures no faster than this; one answer of the log then holds all new messages.
         options = {"fetch.min.bytes": FETCH_BYTES}
         with TopicReader(self._cluster, starts, fetch_wait_ms=FETCH_WAIT_MS, options=options) as reader:
             while not self._ending.is_set() and not reader.assigned:

@@ -315,7 +315,7 @@ class _PaceReporter:
         self._status_s = self._warn_s = 0.0
 
     def report(self, now_s: float) -> None:
-        """Report what is due."""
+        """Send the reports that are due."""
         if now_s < self._status_s:
             return
         self._status_s = now_s + _STATUS_S

@@ -116,7 +116,7 @@ class Simulation:
         self._batches, self._events = [0] * n, [0] * n
         self.ticks = 0
         self.pace = 1.0
-        """Simulated seconds per second, which announcements carry; whoever runs the ticks sets it."""
+        """Simulated seconds per second, which announcements carry; the service sets it."""
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._queued = 0
         self._now_out: list[SimMessage] = []

@@ -177,7 +177,7 @@ class _Consumer(driver.Consumer):
     async def _drain_messages(self, fetcher: Any) -> None:
         """Deliver messages until the consumer or its fetcher stops.
 
-        A rebalance stops the flow. Messages that nobody takes then are fetched again: Faust seeks to the
+        A rebalance stops the flow. Messages without a receiver are fetched again then: Faust seeks to the
         committed offsets, but leaves the position of a partition without one.
         """
         try:
@@ -195,7 +195,7 @@ class _Consumer(driver.Consumer):
                 raise
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Begin a generation; partitions that nobody reads are not fetched."""
+        """Begin a generation; partitions without a receiver are not fetched."""
         await super().on_partitions_assigned(assigned, generation_id)
         unread = [tp for tp in assigned if self._receivers.get(tp.topic) is None]
         thread: Any = self._thread

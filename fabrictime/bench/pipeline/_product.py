@@ -147,7 +147,7 @@ def running_product(progress: Progress, fleet: str | None, settings: str = "") -
 
 def _service_of(process: psutil.Process, services: Mapping[int, str]) -> str:
     """Return the service of a process; of a helper process, that of the process that started it."""
-    for each in (process, *process.parents()):
-        if each.pid in services:
-            return services[each.pid]
+    for ancestor in (process, *process.parents()):
+        if ancestor.pid in services:
+            return services[ancestor.pid]
     return "up"
