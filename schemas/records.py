@@ -107,6 +107,9 @@ __all__ = [
     "Severity",
     "SourceRange",
     "Stamp",
+    "StepChoice",
+    "StepChoiceKind",
+    "Steps",
     "SuppressedAction",
     "SuspectPair",
     "TenantSlice",
@@ -2532,3 +2535,75 @@ class Reject(TypedDict):
     """bytes of the message's value."""
     head: bytes
     """Value of the message, at most the first 1,024 bytes."""
+
+
+class StepChoiceKind(StrEnum):
+    """OFFSET: fabric time minus log time from this step on; CORRECTION: log time minus append time of an
+    input from this step on; SKIPPED: messages of an input that the operator did not take; LEVEL: adaptation
+    of the operator after this step; TOPOLOGY: the topology file changed."""
+
+    OFFSET = "OFFSET"
+    CORRECTION = "CORRECTION"
+    SKIPPED = "SKIPPED"
+    LEVEL = "LEVEL"
+    TOPOLOGY = "TOPOLOGY"
+
+
+class StepChoice(TypedDict):
+    """A decision of the runner that changes the output."""
+
+    step: int
+    """Number of the step within the epoch."""
+    kind: StepChoiceKind
+    """Kind of the decision."""
+    input_number: int
+    """Number of the input; -1: none."""
+    value: int
+    """ns of OFFSET and CORRECTION, offsets of SKIPPED up to the input's position, else 0."""
+    text: str
+    """Level of LEVEL, digest of TOPOLOGY, else empty."""
+
+
+class Steps(TypedDict):
+    """The advances of a stage's operator for one partition of its owner topic, from which the log reproduces
+    the same output. Identity: stage, partition, epoch, first_step."""
+
+    stage: str
+    """Name of the stage."""
+    partition: int
+    """Partition of the stage's owner topic."""
+    epoch: int
+    """Ms since the Unix epoch, log append time at which the partition was assigned to this owner."""
+    first_step: int
+    """Number of the first step here, from 0 within an epoch."""
+    begin_us: int
+    """Us since the Unix epoch, log time to which the first element of `elapsed_us` adds."""
+    inputs: list[str]
+    """Topic/partition of inputs and tables that no earlier record of the epoch names; they are numbered in
+    the order of the records."""
+    starts: list[int]
+    """Offset of each of `inputs` at the begin of the epoch, exclusive."""
+    restored: list[str]
+    """Topic/partition of the published records that the owner continued from; only in the first record of an
+    epoch."""
+    restored_ends: list[int]
+    """Offset of each of `restored` up to which it was read, exclusive."""
+    committed: int
+    """First offset that the owner read from its partition; -1: none was committed before; only in the first
+    record of an epoch."""
+    settings_digest: str
+    """Digest of the worker's settings; only in the first record of an epoch."""
+    topology_digest: str
+    """Digest of the topology file; only in the first record of an epoch."""
+    build: str
+    """Version and digest of the code; only in the first record of an epoch."""
+    elapsed_us: list[int]
+    """Log time of each step, us: the difference to the step before."""
+    moved: list[int]
+    """Inputs of each step whose position changed since the step before."""
+    input_numbers: list[int]
+    """Number of each changed input, step by step."""
+    messages: list[int]
+    """Offsets by which each of these moved."""
+    choices: list[StepChoice]
+    """Decisions of the runner, in the order of the steps."""

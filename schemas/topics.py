@@ -348,6 +348,16 @@ TRUTH: Final = Topic(
     writers=("sim",),
     readers=("bench",),
 )
+STEPS: Final = Topic(
+    "fabric.steps",
+    "stage/partition",
+    records.Steps,
+    "what each operator took before each advance, from which a replay gives the same output",
+    Partitions.DATA,
+    DAY_MS,
+    writers=("map", "solve"),
+    readers=("solve",),
+)
 REJECTS: Final = Topic(
     "fabric.rejects",
     "topic",
@@ -388,6 +398,7 @@ TOPICS: Final[dict[str, Topic]] = {
         AUDIT_RUNS,
         AUDIT,
         TRUTH,
+        STEPS,
         REJECTS,
     )
 }

@@ -1,21 +1,19 @@
-"""The clock stage: solves the clocks of each shard, one writer per shard.
+"""The clock stage: solves the clocks of each shard from `ClockFits`, one writer per shard.
 
-Reads `fabric.clock.fits` and publishes the `ClockOffsets` of each window in order; then the window's fits are
-acknowledged. A new owner continues from the last published `ClockOffsets`, the fits just before them and the
-unacknowledged fits.
+A new owner continues from the last published `ClockOffsets`, the fits just before them and the fits of the
+windows that were not solved.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from schemas import codec
+from schemas.kafka.message import Message
+from schemas.kafka.start import tail
 from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
@@ -24,19 +22,14 @@ from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
 from streams.clock.window_barrier import CompleteWindow, WindowBarrier
-from streams.links.probe_schedule_stage import SchedulePublisher
-from streams.runtime.assignment import KeyedState, Message, PartitionState
-from streams.runtime.context import WorkerContext
-from streams.runtime.global_tables import partition_count, read_tail
-from streams.runtime.shard_stage import ShardStage
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Restore, Stage, Work, records_of
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["ClockStage"]
+__all__ = ["ClockOperator", "ClockStage"]
 
 log = logging.getLogger(__name__)
 
-CHECK_S: Final = 0.05
-"""s between two checks for windows whose grace period has ended."""
 TAIL_RECORDS: Final = 200
 """Newest `ClockOffsets` of each partition from which a new owner recovers its shards."""
 TAIL_WINDOWS: Final = 8
@@ -49,125 +42,149 @@ class _Shard:
     barrier: WindowBarrier
 
 
-_Partition = PartitionState[KeyedState[_Shard]]
+class ClockOperator(Operator):
+    """The clocks of one partition's shards."""
 
+    def __init__(self, owner: Owner) -> None:
+        super().__init__()
+        self._registry, self._settings = owner.registry, owner.settings.solve
+        self._window_ns = owner.settings.window_ms * NS_PER_MS
+        self._sources = [f"{PROBES.name}/{number}" for number in range(owner.partition_count)]
+        self._past: list[ClockOffsets] = []
+        self._past_fits: list[ClockFits] = []
+        self._shards: dict[str, _Shard] = {}
 
-class ClockStage(ShardStage[_Shard]):
-    """The clocks of one worker's shards."""
+    @property
+    def shards(self) -> list[str]:
+        """The shards whose fits this operator has taken."""
+        return list(self._shards)
 
-    name = "solve"
-    topic = CLOCK_FITS
-
-    def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context)
-        self.window_ns = context.settings.window_ms * NS_PER_MS
-        self._schedules = SchedulePublisher(context, lambda: [name for _, name, _ in self.shards()])
-        self._arrived = asyncio.Event()
-        self._pool = ThreadPoolExecutor(1, "solve")
-
-    def start(self) -> None:
-        """Solve windows as soon as they are complete, and publish probe schedules."""
-        self.every(CHECK_S, self._solve_all, wake=self._arrived)
-        self._schedules.start()
-
-    async def recover_shards(self) -> Callable[[_Partition, str], _Shard]:
-        """Read the newest offsets and fits; return a function that creates a shard's state from them."""
-        cluster, registry = self.context.settings.kafka, self.context.registry
-        past = await read_tail(
-            cluster,
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        """Keep the newest offsets and fits, from which each shard continues at its first message."""
+        self._past = records_of(
+            past,
             CLOCK_OFFSETS,
-            TAIL_RECORDS,
-            registry,
-            lambda record, append_ns: validate_offsets(record, append_ns, self.window_ns)[0],
+            self._registry,
+            lambda record, append_ns: validate_offsets(record, append_ns, self._window_ns)[0],
         )
-        count = await partition_count(cluster, PROBES.name)
-        sources = [f"{PROBES.name}/{number}" for number in range(count)]
-        past_fits = await read_tail(
-            cluster,
+        self._past_fits = records_of(
+            past,
             CLOCK_FITS,
-            TAIL_WINDOWS * count,
-            registry,
-            lambda record, append_ns: validate_fits(record, append_ns, self.window_ns)[0],
+            self._registry,
+            lambda record, append_ns: validate_fits(record, append_ns, self._window_ns)[0],
         )
 
-        def create(partition: _Partition, name: str) -> _Shard:
-            settings = self.context.settings.solve
-            clocks = ShardClocks(name, SolveParameters(**settings.model_dump(exclude={"grace_ms"})))
-            clocks.recover(past)
-            self._learn_floors(clocks, past_fits)
+    def _shard(self, name: str, tables: FabricTables) -> _Shard:
+        shard = self._shards.get(name)
+        if shard is None:
+            parameters = SolveParameters(**self._settings.model_dump(exclude={"grace_ms"}))
+            clocks = ShardClocks(name, parameters)
+            clocks.recover(self._past)
+            _learn_floors(clocks, self._past_fits, self._window_ns, tables)
             read = {
-                each["source"]: each["first_offset"]
-                for record in past
+                source["source"]: source["first_offset"]
+                for record in self._past
                 if record["shard"] == name and record["window"] == clocks.last_window
-                for each in record["source_ranges"]
+                for source in record["source_ranges"]
             }
-            grace_ns = settings.grace_ms * NS_PER_MS
-            return _Shard(clocks, WindowBarrier(sources, grace_ns, clocks.last_window, read))
+            grace_ns = self._settings.grace_ms * NS_PER_MS
+            barrier = WindowBarrier(self._sources, grace_ns, clocks.last_window, read)
+            shard = self._shards[name] = _Shard(clocks, barrier)
+        return shard
 
-        return create
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Add the fits of messages to the barriers of their shards."""
+        for message in messages:
+            try:
+                self._take(message, tables)
+            except DATA_ERRORS as error:
+                self.rejected.append((message, error))
 
-    def _learn_floors(self, clocks: ShardClocks, past_fits: Iterable[ClockFits]) -> None:
-        """Replay the fits of the windows before the last solved one."""
-        windows: dict[int, list[ClockFits]] = {}
-        for fits in past_fits:
-            if fits["shard"] == clocks.shard and fits["window"] <= clocks.last_window:
-                windows.setdefault(fits["window"], []).append(fits)
-        clock_of = self.context.inventory.clock_of()
-        for window in sorted(windows)[-TAIL_WINDOWS:]:
-            clocks.learn_floors(window, self.window_ns, windows[window], clock_of)
-
-    async def process(self, message: Message[KeyedState[_Shard]]) -> None:
-        """Add a message's fits to the barrier of its shard."""
-        fits = await self.partitions.read(message, self._decode)
-        if fits is None:
+    def _take(self, message: Message, tables: FabricTables) -> None:
+        if message.value is None:
             return
-        shard = message.partition.state[fits["shard"]]
-        if shard.barrier.add(fits, message.offset, time.monotonic_ns(), message.offset):
-            self._arrived.set()
-        else:
-            log.info("solve: %s of window %d arrived after its solve", fits["source"], fits["window"])
-            self.partitions.done(message.partition, [message.offset])
-
-    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> ClockFits:
-        decoded = decode_message(CLOCK_FITS, message.key, value, self.context.registry)
-        fits, left_out = validate_fits(decoded, message.append_ns, self.window_ns)
+        decoded = decode_message(CLOCK_FITS, message.key_bytes, message.value, self._registry)
+        fits, left_out = validate_fits(decoded, message.append_ns, self._window_ns)
+        source, window = fits["source"], fits["window"]
         if left_out:
-            source, window = fits["source"], fits["window"]
-            log.warning("solve: %s of window %d: ignored %d implausible elements", source, window, left_out)
-        return fits
+            log.warning("clock: %s of window %d: ignored %d implausible elements", source, window, left_out)
+        shard = self._shard(fits["shard"], tables)
+        if not shard.barrier.add(fits, message.offset, message.log_ns, message.offset):
+            log.info("clock: %s of window %d arrived after its solve", source, window)
 
-    async def _solve_all(self) -> None:
-        async with self.partitions.lock:
-            for partition, _, shard in self.shards():
-                for window in shard.barrier.ready(time.monotonic_ns()):
-                    if partition.revoking:
-                        break
-                    with self.context.survive(self.name, CLOCK_OFFSETS, shard.clocks.shard):
-                        await self._solve(partition, shard, window)
+    def due_ns(self) -> int:
+        """Return when the next window is complete, or its grace period is over."""
+        due_ns = (shard.barrier.due_ns() for shard in self._shards.values())
+        return min((at_ns for at_ns in due_ns if at_ns is not None), default=NEVER_NS)
 
-    async def _solve(self, partition: _Partition, shard: _Shard, window: CompleteWindow) -> None:
-        if window.missing:
-            log.info("solve: window %d without %s", window.window, ", ".join(window.missing))
-        clock_of = self.context.inventory.clock_of()
-        errors_ns = self.context.inventory.stamp_errors_ns()
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
+        """Solve the windows that are complete."""
+        solves: list[Callable[[], list[ClockOffsets]]] = []
+        for shard in self._shards.values():
+            for window in shard.barrier.ready(moment.log_ns):
+                if window.missing:
+                    log.info("clock: window %d without %s", window.window, ", ".join(window.missing))
+                solves.append(partial(self._solve, shard.clocks, window, moment, *_clocks_of(tables)))
+        if not solves:
+            return ()
+        return lambda: [
+            Output(CLOCK_OFFSETS, f"{record['shard']}/{record['part']}", record)
+            for solve in solves
+            for record in solve()
+        ]
 
-        def solve() -> list[tuple[str, bytes]]:
-            records = shard.clocks.solve(
-                window.window, self.window_ns, window.fits, clock_of, stamp_error_ns=errors_ns
-            )
-            solved_ns = time.time_ns()
-            return [
-                (f"{r['shard']}/{r['part']}", self._encode({**r, "solved_ns": solved_ns})) for r in records
-            ]
-
+    def _solve(
+        self,
+        clocks: ShardClocks,
+        window: CompleteWindow,
+        moment: Moment,
+        clock_of: dict[str, str],
+        errors_ns: dict[str, int],
+    ) -> list[ClockOffsets]:
         try:
-            encoded = await asyncio.get_running_loop().run_in_executor(self._pool, solve)
-        except DATA_ERRORS:
-            self.partitions.done(partition, window.tokens)
-            raise
-        sent = [await self.partitions.send(partition, CLOCK_OFFSETS, key, value) for key, value in encoded]
-        await asyncio.gather(*sent)
-        self.partitions.done(partition, window.tokens)
+            return clocks.solve(
+                window.window, self._window_ns, window.fits, clock_of, moment.log_ns, errors_ns
+            )
+        except DATA_ERRORS as error:
+            self.failed.append((clocks.shard, error))
+            return []
 
-    def _encode(self, offsets: ClockOffsets) -> bytes:
-        return codec.encode(CLOCK_OFFSETS.record, offsets, self.context.registry)
+    def needed_from(self) -> int:
+        """Return the first fits of the windows that are not solved."""
+        tokens = (shard.barrier.first_token() for shard in self._shards.values())
+        return min((token for token in tokens if token is not None), default=NEVER_NS)
+
+
+def _clocks_of(tables: FabricTables) -> tuple[dict[str, str], dict[str, int]]:
+    return tables.inventory.clock_of(), tables.inventory.stamp_errors_ns()
+
+
+def _learn_floors(
+    clocks: ShardClocks, past_fits: Iterable[ClockFits], window_ns: int, tables: FabricTables
+) -> None:
+    """Replay the fits of the windows before the last solved one."""
+    windows: dict[int, list[ClockFits]] = {}
+    for fits in past_fits:
+        if fits["shard"] == clocks.shard and fits["window"] <= clocks.last_window:
+            windows.setdefault(fits["window"], []).append(fits)
+    clock_of = tables.inventory.clock_of()
+    for window in sorted(windows)[-TAIL_WINDOWS:]:
+        clocks.learn_floors(window, window_ns, windows[window], clock_of)
+
+
+class ClockStage(Stage):
+    """The clocks, one writer per shard."""
+
+    name = "clock"
+    owner = CLOCK_FITS
+    inputs = (Input(CLOCK_FITS),)
+    outputs = (CLOCK_OFFSETS,)
+
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        """Return the newest offsets, and the fits before them."""
+        fits = TAIL_WINDOWS * partition_count
+        return Restore(CLOCK_OFFSETS, tail(TAIL_RECORDS)), Restore(CLOCK_FITS, tail(fits))
+
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> ClockOperator:
+        """Return the operator of a partition."""
+        return ClockOperator(owner)

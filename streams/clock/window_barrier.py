@@ -125,6 +125,18 @@ class WindowBarrier:
             done.append(CompleteWindow(window, [fits for _, fits in parts], tokens, sorted(missing)))
         return done
 
+    def due_ns(self) -> int | None:
+        """Return the time at which `ready` next returns a window; None while no window waits."""
+        if not self._waiting:
+            return None
+        window = min(self._waiting)
+        waiting = self._waiting[window]
+        return waiting.first_seen_ns + (self.grace_ns if self._missing(window, waiting) else 0)
+
+    def first_token(self) -> Any:
+        """Return the least token of the windows that wait; None without any."""
+        return min((min(waiting.tokens) for waiting in self._waiting.values()), default=None)
+
     def _missing(self, window: int, waiting: _Waiting) -> set[str]:
         recent = {
             source for source, latest in self._latest.items() if latest >= window - REDUCED_KEPT_WINDOWS

@@ -1,39 +1,33 @@
-"""Contention stage: publishes `ContentionWindow` records for the shards of one worker.
-
-The stage reads `fabric.queues`, with flows, routes and inventory as global tables. It has one writer per
-shard. A message is acknowledged once its records are acknowledged and a new owner would not need the message.
-"""
+"""Contention stage: `ContentionWindow` records from the queues, flows, routes and inventory of each shard."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemas import codec
+from schemas.kafka.message import Message
+from schemas.kafka.start import tail
 from schemas.messages import decode_message
-from schemas.records import LinkQueues
+from schemas.records import ContentionWindow
 from schemas.topics import CONTENTION, QUEUES
+from schemas.unexpected import DATA_ERRORS
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.contention.validation import validate_queues
-from streams.runtime.assignment import KeyedState, Message, PartitionState
-from streams.runtime.context import WorkerContext
+from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.flow_table import LiveFlows
-from streams.runtime.global_tables import read_tail
-from streams.runtime.shard_stage import ShardStage
-from streams.runtime.units import NS_PER_MS
+from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Restore, Stage, records_of
+from streams.runtime.pipeline_constants import FLOW_LAG_NS
+from streams.runtime.units import NS_PER_S
 
-__all__ = ["ContentionStage"]
+__all__ = ["ContentionOperator", "ContentionStage"]
 
-FLOW_LAG_NS: Final = 50 * NS_PER_MS
-"""Flows are used as of this long before a message of queues: all reports up to then have been read."""
 TAIL_RECORDS: Final = 4000
 """Newest records of each partition in which a new owner searches for its shards' open windows."""
-MAX_RETAIN_S: Final = 10.0
-"""A message is acknowledged after this time in any case: its shard sends no more."""
+MAX_RETAIN_NS: Final = 10 * NS_PER_S
+"""Time after which a new owner needs a message no more in any case: its shard sends no more."""
 
 
 @dataclass(slots=True)
@@ -42,73 +36,114 @@ class _Shard:
     flows: LiveFlows
 
 
-_Partition = PartitionState[KeyedState[_Shard]]
+@dataclass(slots=True)
+class _Taken:
+    """A message that a new owner may need."""
+
+    offset: int
+    log_ns: int
+    end_ns: int
+    shard: _Shard
 
 
-class ContentionStage(ShardStage[_Shard]):
-    """Contention of one worker's shards."""
+class ContentionOperator(Operator):
+    """Contention of one partition's shards."""
 
-    name = "contention"
-    topic = QUEUES
-
-    def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context)
+    def __init__(self, owner: Owner) -> None:
+        super().__init__()
+        self._registry = owner.registry
+        self._shards: dict[str, _Shard] = {}
+        self._past: list[ContentionWindow] = []
+        self._retained: deque[_Taken] = deque()
+        self._newest_ns = 0
+        self._outputs: list[Output] = []
         self._hosts: tuple[int, dict[str, int]] = (-1, {})
 
-    async def recover_shards(self) -> Callable[[_Partition, str], _Shard]:
-        """Read the newest windows; return a function that creates a shard's state from them."""
-        past = await read_tail(self.context.settings.kafka, CONTENTION, TAIL_RECORDS, self.context.registry)
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        """Continue from the newest windows."""
+        self._past = records_of(past, CONTENTION, self._registry)
 
-        def create(partition: _Partition, name: str) -> _Shard:
-            flows = self.context.flows.of(name)
-            members = self.context.inventory.members
-            detector = ContentionDetector(
-                name, flows, members.__contains__, lambda: self._hosts_of(name), self.context.link_rate_bps
-            )
-            detector.recover(past)
-            return _Shard(detector, flows)
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Evaluate messages of queues."""
+        for message in messages:
+            self._newest_ns = max(self._newest_ns, message.log_ns)
+            try:
+                self._take(message, tables)
+            except DATA_ERRORS as error:
+                self.rejected.append((message, error))
 
-        return create
-
-    def drop(self, state: _Shard) -> None:
-        """Stop to update the shard's flows."""
-        self.context.flows.forget(state.flows)
-
-    async def process(self, message: Message[KeyedState[_Shard]]) -> None:
-        """Evaluate one message of queues."""
-        queues = await self.partitions.read(message, self._decode)
-        if queues is None:
+    def _take(self, message: Message, tables: FabricTables) -> None:
+        if message.value is None:
             return
-        async with self.partitions.lock:
-            if not message.partition.revoking:
-                await self._evaluate(message, queues)
+        record = decode_message(QUEUES, message.key_bytes, message.value, self._registry)
+        queues = validate_queues(record, message.append_ns + tables.clocks.log_offset_ns)
+        shard = self._shard(queues["shard"], tables)
+        shard.flows.advance(message.append_ns - FLOW_LAG_NS)
+        rules = ContentionRules.of(tables.config.thresholds())
+        self._outputs += [
+            Output(CONTENTION, window["link"], window) for window in shard.detector.ingest(queues, rules)
+        ]
+        end_ns = queues["window_start_ns"] + queues["slot_ns"] * queues["slots"]
+        self._retained.append(_Taken(message.offset, message.log_ns, end_ns, shard))
 
-    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> LinkQueues:
-        queues = decode_message(QUEUES, message.key, value, self.context.registry)
-        return validate_queues(queues, message.append_ns + self.context.clocks.log_offset_ns)
+    def _shard(self, name: str, tables: FabricTables) -> _Shard:
+        shard = self._shards.get(name)
+        if shard is None:
+            flows, members = tables.flows.of(name), tables.inventory.members
+            detector = ContentionDetector(
+                name, flows, members.__contains__, lambda: self._hosts_of(name, tables), tables.link_rate_bps
+            )
+            detector.recover(self._past)
+            shard = self._shards[name] = _Shard(detector, flows)
+        return shard
 
-    def _hosts_of(self, shard: str) -> int:
+    def _hosts_of(self, shard: str, tables: FabricTables) -> int:
         """Return the number of a shard's hosts in the inventory."""
-        inventory = self.context.inventory
+        inventory = tables.inventory
         if self._hosts[0] != inventory.version:
             hosts: dict[str, set[str]] = {}
             for member in inventory.members.values():
                 hosts.setdefault(member.shard, set()).add(member.host)
-            self._hosts = (inventory.version, {name: len(each) for name, each in hosts.items()})
+            self._hosts = (inventory.version, {name: len(names) for name, names in hosts.items()})
         return self._hosts[1].get(shard, 0)
 
-    async def _evaluate(self, message: Message[KeyedState[_Shard]], queues: LinkQueues) -> None:
-        partition, shard = message.partition, message.partition.state[queues["shard"]]
-        shard.flows.advance(message.append_ns - FLOW_LAG_NS)
-        rules = ContentionRules.of(self.context.config.thresholds())
-        sent = []
-        for record in shard.detector.ingest(queues, rules):
-            value = codec.encode(CONTENTION.type, record, self.context.registry)
-            sent.append(await self.partitions.send(partition, CONTENTION, record["link"], value))
-        await asyncio.gather(*sent)
-        end_ns = queues["window_start_ns"] + queues["slot_ns"] * queues["slots"]
-        expires_s = time.monotonic() + MAX_RETAIN_S
-        self.retain(
-            message,
-            until=lambda: end_ns <= shard.detector.needed_from_ns or time.monotonic() > expires_s,
-        )
+    def due_ns(self) -> int:
+        """Return the time of the next advance: messages are evaluated as they are taken."""
+        return 0 if self._outputs else NEVER_NS
+
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
+        """Return the windows that the messages taken have opened, updated or closed."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def needed_from(self) -> int:
+        """Return the first message that shows the state of an open window."""
+        while self._retained and self._is_over(self._retained[0]):
+            self._retained.popleft()
+        return self._retained[0].offset if self._retained else NEVER_NS
+
+    def _is_over(self, message: _Taken) -> bool:
+        expired = self._newest_ns - message.log_ns > MAX_RETAIN_NS
+        return expired or message.end_ns <= message.shard.detector.needed_from_ns
+
+    def close(self, tables: FabricTables) -> None:
+        """Stop to update the shards' flows."""
+        for shard in self._shards.values():
+            tables.flows.forget(shard.flows)
+
+
+class ContentionStage(Stage):
+    """Contention, one writer per shard."""
+
+    name = "contention"
+    owner = QUEUES
+    inputs = (Input(QUEUES),)
+    outputs = (CONTENTION,)
+
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        """Return the newest windows."""
+        return (Restore(CONTENTION, tail(TAIL_RECORDS)),)
+
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> ContentionOperator:
+        """Return the operator of a partition."""
+        return ContentionOperator(owner)

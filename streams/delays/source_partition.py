@@ -56,6 +56,16 @@ class Source:
         self._filling = ClosedWindow(name, Cut(-1))
         self.open_samples = 0
 
+    @property
+    def open_window(self) -> int | None:
+        """Number of the open window; None before the first."""
+        return self._cutter.open_window
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """First offset of the open window; None while it is empty."""
+        return self._filling.offsets[0] if self._filling.offsets else None
+
     def add_messages(self, messages: Sequence[ProbeMessage], batches: ProbeBatches) -> list[ClosedWindow]:
         """Add the next messages, in order of their offsets; return the windows that they close.
 

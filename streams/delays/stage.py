@@ -1,86 +1,48 @@
 """The delay stage: fits probe samples and reduces them to path delays, by source partition.
 
-Reads `fabric.probes`. For each source partition and window it publishes `ClockFits`, then `PathDelays` for
-each NIC; once the log has acknowledged them, the window's messages are acknowledged. A rebalance drops
-unpublished windows: the next owner reads their messages again and cuts windows by the published offset
-ranges.
+For each partition of `fabric.probes` and window it publishes `ClockFits`, then `PathDelays` for each NIC, and
+path queueing many times a second. A new owner reads the messages of unpublished windows again and cuts
+windows by the published offset ranges.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Final
-
-from faust.types import TP
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from schemas import codec
+from schemas.kafka.message import Message
+from schemas.kafka.start import tail
 from schemas.records import ClockFits
 from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
 from schemas.unexpected import DATA_ERRORS
 from streams.delays.counters import JumpLimit, NicState
 from streams.delays.messages import decode_messages
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.delays.records import Fitted, clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
-from streams.delays.windows import LogClock, Range
-from streams.runtime.assignment import Message, PartitionState
+from streams.delays.windows import Range
 from streams.runtime.columnar import encode_columnar
-from streams.runtime.context import WorkerContext
-from streams.runtime.global_tables import read_tail
-from streams.runtime.shard_stage import PartitionStage
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Restore, Stage, Work, records_of
+from streams.runtime.pipeline_constants import QUEUEING_EVERY_NS, SUB_SLOTS, slot_ns_of
 from streams.runtime.tables import Inventory, Member
 from streams.runtime.units import NS_PER_MS
-from streams.settings import StreamSettings
 
-__all__ = ["DelayStage", "recovered"]
+__all__ = ["DelayOperator", "DelayStage", "continued_from"]
 
 log = logging.getLogger(__name__)
 
-CHECK_S: Final = 0.02
-"""s between two checks for silent partitions."""
-QUIET_NS: Final = 1_000 * NS_PER_MS
-"""ns without a message after which windows close by the worker's estimate of the log's clock."""
-QUEUEING_S: Final = 0.03
-"""s between two `PathQueueing` records."""
+CHECK_NS: Final = 20 * NS_PER_MS
+"""ns between two checks whether the partition is silent."""
 TAIL_QUEUEING: Final = 40
 """Newest `PathQueueing` of each partition from which a new owner learns delay floors."""
 TAIL_WINDOWS: Final = 16
 """Published windows of each source that a new owner reads: commits are about two windows behind."""
 MIN_TAIL_PARTITIONS: Final = 8
-PART_BYTES: Final = 128 * 1024
-"""Bytes of messages after which other stages run: some milliseconds of work."""
-
-
-@dataclass(slots=True)
-class _Source:
-    """The state of a source partition."""
-
-    source: Source
-    queueing: SourceQueueing
-    received_ns: int
-    """Monotonic time of the last message, or of the recovery."""
-    log_clock: LogClock
-    """The clock of the partition's leader."""
-
-
-_Partition = PartitionState[_Source]
-
-
-@dataclass(slots=True)
-class _Job:
-    """A closed window to publish."""
-
-    partition: _Partition
-    window: ClosedWindow
-    lag_messages: int
-    samples: int
-    fitted: Fitted | None = None
-    sent: list[Awaitable[Any]] = field(default_factory=list)
 
 
 class _Members(dict[str, Member]):
@@ -98,12 +60,15 @@ class _Members(dict[str, Member]):
         return True
 
 
-def source_name(tp: TP) -> str:
-    """Return the name of a source partition, as in `ClockFits.source`."""
-    return f"{tp.topic}/{tp.partition}"
+@dataclass(slots=True)
+class _Window:
+    """A closed window whose records are not published yet."""
+
+    closed: ClosedWindow
+    fitted: bool = False
 
 
-def recovered(
+def continued_from(
     records: Iterable[ClockFits], source: str, position: int | None
 ) -> tuple[list[Range], dict[str, NicState]]:
     """Return the past from which a new owner of `source` continues, given its fits in the log's order.
@@ -126,232 +91,175 @@ def recovered(
     return list(ranges), {nic: state for nic, (_, state) in states.items()}
 
 
-def _parts_of(messages: Sequence[Message[_Source]], size_bytes: int) -> Iterator[Sequence[Message[_Source]]]:
-    """Yield the messages in parts of about so many bytes."""
-    begin = filled = 0
-    for end, message in enumerate(messages, 1):
-        filled += len(message.value or b"")
-        if filled >= size_bytes or end == len(messages):
-            yield messages[begin:end]
-            begin, filled = end, 0
+class DelayOperator(Operator):
+    """One source partition."""
 
+    def __init__(self, owner: Owner, partition: int, tables: FabricTables) -> None:
+        super().__init__()
+        settings = owner.settings
+        self._settings, self._registry = settings, owner.registry
+        self._committed = owner.committed.get(partition)
+        self._window_ns = settings.window_ms * NS_PER_MS
+        self._silence_ns = settings.silence_ms * NS_PER_MS
+        self._limit = JumpLimit(settings.clock_jump_us * 1000, settings.clock_jump_ppm)
+        self._name = f"{PROBES.name}/{partition}"
+        self._source = Source(self._name, self._window_ns, self._silence_ns)
+        self._queueing = SourceQueueing(self._name, self._slot_ns(tables))
+        self._windows: deque[_Window] = deque()
+        self._newest_ns = 0
+        """Append time of the newest message."""
+        self._checked_ns = 0
+        """Log time of the last check for silence."""
+        self._queueing_ns: int | None = None
+        """Log time at which path queueing is due; None: nothing waits."""
 
-class DelayStage(PartitionStage[_Source]):
-    """The source partitions of one worker."""
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        """Recover the source from published fits, and delay floors from published queueing."""
+        records = records_of(past, CLOCK_FITS, self._registry)
+        ranges, states = continued_from(records, self._name, self._committed)
+        self._source = Source(self._name, self._window_ns, self._silence_ns, ranges, states)
+        self._queueing.recover(records_of(past, PATH_QUEUEING, self._registry))
 
-    name = "map"
-    topic = PROBES
-
-    def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context)
-        self.settings: StreamSettings = context.settings
-        self.window_ns = self.settings.window_ms * NS_PER_MS
-        self.silence_ns = self.settings.silence_ms * NS_PER_MS
-        self.limit = JumpLimit(self.settings.clock_jump_us * 1000, self.settings.clock_jump_ppm)
-        self._jobs: list[_Job] = []
-        self._job_queued = asyncio.Event()
-        self._batch_arrived = asyncio.Event()
-        self._capacity = asyncio.Event()
-        """Set while fewer than `max_waiting_samples` samples wait to be published."""
-        self._capacity.set()
-        self._waiting_samples = 0
-        self._pool = ThreadPoolExecutor(1, "map")
-
-    def start(self) -> None:
-        """Close the windows of silent partitions, publish closed windows, and publish path queueing."""
-        self.every(CHECK_S, self._close_silent)
-        self.every(None, self._publish_queued, wake=self._job_queued, name="publisher")
-        queueing = self._publish_queueing
-        self.every(None, queueing, wake=self._batch_arrived, settle_s=QUEUEING_S, name="queueing")
-
-    def on_revoke(self, partitions: list[_Partition]) -> None:
-        """Drop the windows that are not being published."""
-        self._jobs.clear()
-        self._waiting_samples = 0
-        self._capacity.set()
-
-    async def recover(self, partitions: list[_Partition]) -> None:
-        """Recover sources from published fits, and delay floors from published queueing."""
-        cluster, registry = self.context.settings.kafka, self.context.registry
-        shards = max(1, len(self.context.inventory.shards()))
-        tail = TAIL_WINDOWS * max(MIN_TAIL_PARTITIONS, len(partitions)) * shards
-        records = await read_tail(cluster, CLOCK_FITS, tail, registry)
-        floors = await read_tail(cluster, PATH_QUEUEING, TAIL_QUEUEING, registry)
-        slot_ns = self.slot_ns()
-        for partition in partitions:
-            name = source_name(partition.tp)
-            queueing = SourceQueueing(name, slot_ns)
-            queueing.recover(floors)
-            ranges, states = recovered(records, name, partition.next_offset)
-            source = Source(name, self.window_ns, self.silence_ns, ranges, states)
-            now_ns = time.monotonic_ns()
-            log_clock = LogClock(self.context.log_clock.now_ns(now_ns), now_ns)
-            partition.state = _Source(source, queueing, now_ns - QUIET_NS, log_clock)
-
-    async def process(self, message: Message[_Source]) -> None:
-        """Process one message, see `process_batch`."""
-        await self.process_batch([message])
-
-    async def process_batch(self, messages: Sequence[Message[_Source]]) -> None:
-        """Add probe batches of one partition to its source; wait while too many samples are unpublished."""
-        for part in _parts_of(messages, PART_BYTES):
-            partition = part[-1].partition
-            if partition.revoking:
-                return
-            self.partitions.begin(part[-1])
-            closed = await self._add(partition.state, part)
-            if closed:
-                self._enqueue(partition, closed)
-                await self._capacity.wait()
-            if part[-1] is not messages[-1]:
-                await asyncio.sleep(0)
-
-    async def _add(self, state: _Source, messages: Sequence[Message[_Source]]) -> list[ClosedWindow]:
-        """Add messages to the open window and to path queueing; return the windows that they close."""
-        state.received_ns = time.monotonic_ns()
-        self.context.log_clock.observe(messages[-1].append_ns, state.received_ns)
-        state.log_clock.observe(messages[-1].append_ns, state.received_ns)
-        batches, rejected = decode_messages(messages, self.context.registry)
-        for number, error in rejected:
-            await self.partitions.reject(messages[number], error, "map")
-        try:
-            closed = state.source.add_messages(messages, batches)
-        except DATA_ERRORS as error:  # not foreseen by any check: which of them caused it is not known
-            for message in messages:
-                await self.partitions.reject(message, error, self.name)
-            self.partitions.done(messages[0].partition, [message.offset for message in messages])
-            return []
-        with self.context.survive(self.name, PATH_QUEUEING, state.source.name):
-            state.queueing.add_messages(messages, batches, self.context.clocks.models())
-        if state.queueing.waiting:
-            self._batch_arrived.set()
-        return closed
-
-    async def _close_silent(self) -> None:
-        now_ns = time.monotonic_ns()
-        for partition in self.partitions:
-            silent_ns = now_ns - partition.state.received_ns
-            if silent_ns < self.silence_ns:
-                continue
-            caught_up = self.partitions.caught_up(partition)
-            # Leaders may have different clocks; the last message of a quiet partition may be before a step.
-            clock = partition.state.log_clock if silent_ns < QUIET_NS else self.context.log_clock
-            log_now_ns = clock.now_ns(now_ns)
-            closed = partition.state.source.tick(log_now_ns, silent_ns, caught_up)
-            if closed:
-                self._enqueue(partition, closed)
-
-    def slot_ns(self) -> int:
+    def _slot_ns(self, tables: FabricTables) -> int:
         """Return the slot length of `PathQueueing`: from the settings, else from the fastest rate."""
-        if self.settings.queue_slot_us is not None:
-            return self.settings.queue_slot_us * 1000 // SUB_SLOTS
-        return slot_ns_of(self.context.fastest_bps()) // SUB_SLOTS
+        slot_us = self._settings.queue_slot_us
+        return (slot_ns_of(tables.fastest_bps()) if slot_us is None else slot_us * 1000) // SUB_SLOTS
 
-    async def _publish_queueing(self) -> None:
-        """Publish the newest path queueing; no message is acknowledged by it.
-
-        Slots follow the inventory and the topology file, which may be filled after the start.
-        """
-        slot_ns = self.slot_ns()
-        sent: list[Awaitable[Any]] = []
-        for partition in self.partitions:
-            if partition.revoking or not partition.state.queueing.waiting:
-                continue
-            partition.state.queueing.set_slot_ns(slot_ns)
-            with self.context.survive(self.name, PATH_QUEUEING, partition.state.source.name):
-                for record in partition.state.queueing.take(_Members(self.context.inventory)):
-                    value = encode_columnar(PATH_QUEUEING.type, record, self.context.registry)
-                    sent.append(await self.partitions.send(partition, PATH_QUEUEING, record["shard"], value))
-        await asyncio.gather(*sent)
-
-    def _enqueue(self, partition: _Partition, closed: list[ClosedWindow]) -> None:
-        if partition.revoking:
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Add messages to the open window and to path queueing."""
+        self._newest_ns = messages[-1].append_ns
+        batches, rejected = decode_messages(messages, self._registry)
+        self.rejected += [(messages[number], error) for number, error in rejected]
+        try:
+            self._close(self._source.add_messages(messages, batches))
+        except DATA_ERRORS as error:  # not foreseen by any check: which of them caused it is not known
+            self.rejected += [(message, error) for message in messages]
             return
-        lag = self._lag_messages(partition)
+        try:
+            self._queueing.add_messages(messages, batches, tables.clocks.models())
+        except DATA_ERRORS as error:
+            self.failed.append((self._name, error))
+        if self._queueing.waiting and self._queueing_ns is None:
+            self._queueing_ns = self._newest_ns + QUEUEING_EVERY_NS
+
+    def _close(self, closed: Iterable[ClosedWindow]) -> None:
         for window in closed:
-            job = _Job(partition, window, lag, window.samples)
-            self._jobs.append(job)
-            self._waiting_samples += job.samples
+            self._windows.append(_Window(window))
             if window.duplicates:
-                log.info("map: %s: %d duplicate batches", window.source, window.duplicates)
-        if self._waiting_samples > self.settings.max_waiting_samples:
-            self._capacity.clear()
-        self._job_queued.set()
+                log.info("delays: %s: %d duplicate batches", window.source, window.duplicates)
 
-    def _lag_messages(self, partition: _Partition) -> int:
-        """Return the number of unread messages of a partition; -1: unknown."""
-        highwater = self.context.highwater(partition.tp)
-        if highwater is None or partition.next_offset is None:
-            return -1
-        return max(0, highwater - partition.next_offset)
+    def due_ns(self) -> int:
+        """Return when a window is published, path queueing is due, or silence may close a window."""
+        if self._windows:
+            return 0
+        window, silent_ns = self._source.open_window, self._checked_ns + CHECK_NS
+        if window is not None:
+            silent_ns = max(silent_ns, (window + 1) * self._window_ns + self._silence_ns)
+        return silent_ns if self._queueing_ns is None else min(silent_ns, self._queueing_ns)
 
-    async def _publish_queued(self) -> None:
-        while self._jobs:
-            jobs, self._jobs = self._jobs, []
-            async with self.partitions.lock:
-                await self._publish(jobs)
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
+        """Publish path queueing that is due; else the fits of closed windows, and then their delays.
 
-    async def _publish(self, jobs: list[_Job]) -> None:
-        """Publish the fits of all closed windows first, because the solver waits for them; then the
-        delays."""
-        for publish in (self._publish_fits, self._publish_delays):
-            for job in jobs:
-                with self.context.survive(self.name, PROBES, job.window.source):
-                    await publish(job)
-        for job in jobs:
-            with self.context.survive(self.name, PROBES, job.window.source):
-                await asyncio.gather(*job.sent)
-            await self.partitions.flush(job.partition)
-            self._acknowledge(job)
+        The solver waits for fits, so those of all partitions come before any delays.
+        """
+        if self._queueing_ns is not None and moment.log_ns >= self._queueing_ns:
+            self._queueing_ns = None
+            return self._path_queueing(tables)
+        quiet_ns = moment.log_ns - self._newest_ns
+        if not self._windows and quiet_ns >= self._silence_ns:
+            self._checked_ns = moment.log_ns
+            self._close(self._source.tick(moment.log_ns, quiet_ns, True))
+        unfitted = [window for window in self._windows if not window.fitted]
+        if unfitted:
+            return self._fits(unfitted, tables)
+        return self._delays(self._windows.popleft().closed, tables) if self._windows else ()
 
-    async def _publish_fits(self, job: _Job) -> None:
-        inventory = self.context.inventory
-        members = {nic: inventory.member(nic) for nic in job.window.nics}
-        encoded = await asyncio.get_running_loop().run_in_executor(
-            self._pool, self._encode_fits, job, members, inventory.shards()
-        )
-        for key, value in encoded:
-            job.sent.append(await self.partitions.send(job.partition, CLOCK_FITS, key, value))
-        if job.fitted is not None:
-            job.partition.state.queueing.learn(job.fitted.fits)
-            job.fitted = None
+    def _path_queueing(self, tables: FabricTables) -> list[Output]:
+        self._queueing.set_slot_ns(self._slot_ns(tables))
+        return [
+            Output(
+                PATH_QUEUEING,
+                record["shard"],
+                body=encode_columnar(PATH_QUEUEING.type, record, self._registry),
+            )
+            for record in self._queueing.take(_Members(tables.inventory))
+        ]
 
-    def _acknowledge(self, job: _Job) -> None:
-        if job.partition.revoking:
-            return
-        self.partitions.done(job.partition, job.window.offsets)
-        self._waiting_samples -= job.samples
-        if self._waiting_samples <= self.settings.max_waiting_samples:
-            self._capacity.set()
+    def _fits(self, windows: Sequence[_Window], tables: FabricTables) -> Work:
+        inventory = tables.inventory
+        members = {nic: inventory.member(nic) for window in windows for nic in window.closed.nics}
+        shards, unread = inventory.shards(), self.unread
 
-    def _encode_fits(
-        self, job: _Job, members: dict[str, Member], shards: list[str]
-    ) -> list[tuple[str, bytes]]:
-        fitted = fit_window(job.window)
-        job.fitted = fitted
-        records = clock_fits(fitted, members, shards, self.window_ns, self.limit, job.lag_messages)
-        return [(r["shard"], codec.encode(CLOCK_FITS.type, r, self.context.registry)) for r in records]
+        def fit() -> list[Output]:
+            outputs: list[Output] = []
+            for window in windows:
+                window.fitted = True
+                try:
+                    fitted = fit_window(window.closed)
+                    outputs += self._outputs(fitted, members, shards, unread)
+                    self._queueing.learn(fitted.fits)
+                except DATA_ERRORS as error:
+                    self.failed.append((self._name, error))
+            return outputs
 
-    async def _publish_delays(self, job: _Job) -> None:
-        clocks, window = self.context.clocks, job.window
-        models = clocks.models()
-        end_ns = (window.cut.window + 1) * self.window_ns
-        work = [
-            (nic.samples, self.context.inventory.member(name), clocks.state_of(name, end_ns))
+        return fit
+
+    def _outputs(
+        self, fitted: Fitted, members: dict[str, Member], shards: list[str], unread: int
+    ) -> list[Output]:
+        records = clock_fits(fitted, members, shards, self._window_ns, self._limit, unread)
+        return [Output(CLOCK_FITS, record["shard"], record) for record in records]
+
+    def _delays(self, window: ClosedWindow, tables: FabricTables) -> Work:
+        clocks, number = tables.clocks, window.cut.window
+        models, log_offset_ns = clocks.models(), clocks.log_offset_ns
+        end_ns = (number + 1) * self._window_ns
+        nics = [
+            (nic.samples, tables.inventory.member(name), clocks.state_of(name, end_ns))
             for name, nic in sorted(window.nics.items())
         ]
-        head = codec.header(DELAYS.record, self.context.registry)
-        log_offset_ns = clocks.log_offset_ns
+        head = codec.header(DELAYS.record, self._registry)
 
-        def encode() -> list[tuple[str, bytes]]:
-            return [
-                (member.nic, head + body)
-                for samples, member, state in work
-                for body in path_delays(
-                    samples, member, window.cut.window, self.window_ns, models, state, log_offset_ns
-                )
-            ]
+        def reduce() -> list[Output]:
+            try:
+                return [
+                    Output(DELAYS, member.nic, body=head + body)
+                    for samples, member, state in nics
+                    for body in path_delays(
+                        samples, member, number, self._window_ns, models, state, log_offset_ns
+                    )
+                ]
+            except DATA_ERRORS as error:
+                self.failed.append((self._name, error))
+                return []
 
-        for key, value in await asyncio.get_running_loop().run_in_executor(self._pool, encode):
-            job.sent.append(await self.partitions.send(job.partition, DELAYS, key, value))
-        window.nics.clear()
+        return reduce
+
+    def needed_from(self) -> int:
+        """Return the first message of the windows that are not published."""
+        for window in self._windows:
+            if window.closed.offsets:
+                return window.closed.offsets[0]
+        first_offset = self._source.first_open_offset
+        return NEVER_NS if first_offset is None else first_offset
+
+
+class DelayStage(Stage):
+    """Clock fits, path delays and path queueing of each source partition."""
+
+    name = "delays"
+    owner = PROBES
+    inputs = (Input(PROBES),)
+    outputs = (CLOCK_FITS, DELAYS, PATH_QUEUEING)
+    uses_append_time = True
+    reject_reader = "map"
+
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        """Return the newest fits of all sources and the newest path queueing."""
+        shards = max(1, len(tables.inventory.shards()))
+        fits = TAIL_WINDOWS * max(MIN_TAIL_PARTITIONS, partition_count) * shards
+        return Restore(CLOCK_FITS, tail(fits)), Restore(PATH_QUEUEING, tail(TAIL_QUEUEING))
+
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> DelayOperator:
+        """Return the operator of a partition."""
+        return DelayOperator(owner, partition, tables)

@@ -1,176 +1,150 @@
-"""The link health stage: one writer per shard.
+"""The link health stage: `LinkHealth` at once from the evidence of probers, one writer per shard.
 
-Reads `fabric.links`, with routes from a global table, and publishes `LinkHealth` on `fabric.link-health` at
-once. Evidence is acknowledged some seconds after its records. A new owner continues from the last record of
-each subject and reads that much evidence again; evidence that a record covers is not counted twice.
+A new owner continues from the last record of each subject and takes the evidence of some seconds again.
+Evidence that a record covers is not counted twice.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
-from schemas import codec
-from schemas.messages import decode_message
+from schemas.kafka.message import Message
+from schemas.kafka.start import BEGINNING
+from schemas.records import LinkHealth
 from schemas.topics import LINK_HEALTH, LINKS
 from schemas.unexpected import DATA_ERRORS
-from streams.delays.windows import LogClock
 from streams.links.health import ShardHealth
 from streams.links.subjects import Change
 from streams.links.validation import validate_link_event
-from streams.runtime.assignment import KeyedState, Message, PartitionState
-from streams.runtime.context import WorkerContext
-from streams.runtime.global_tables import read_last
-from streams.runtime.shard_stage import ShardStage
-from streams.runtime.steady_time import SteadyTime
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Restore, Stage, records_of
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["LinksStage"]
+__all__ = ["LinksOperator", "LinksStage"]
 
-log = logging.getLogger(__name__)
-
-SETTLE_S: Final = 0.005
-"""s between evidence and the next evaluation, so that evidence in quick succession is evaluated together."""
-MIN_SETTLE_S: Final = 0.001
-IDLE_S: Final = 0.1
+SETTLE_NS: Final = 1 * NS_PER_MS
+"""ns between evidence and the next evaluation, so that evidence in quick succession is evaluated together."""
 RETAIN_NS: Final = 4_000 * NS_PER_MS
-"""ns of evidence that a new owner reads again: about as long as a silent NIC is waited for."""
-
-_Partition = PartitionState[KeyedState[ShardHealth]]
+"""ns of evidence that a new owner takes again: about as long as a silent NIC is waited for."""
 
 
-class LinksStage(ShardStage[ShardHealth]):
-    """Link health of one worker's shards."""
+class LinksOperator(Operator):
+    """Link health of one partition's shards."""
 
-    name = "links"
-    topic = LINKS
+    def __init__(self, owner: Owner, partition: int) -> None:
+        super().__init__()
+        self._registry = owner.registry
+        self._place_name = f"{LINKS.name}/{partition}"
+        self._past: list[LinkHealth] = []
+        self._shards: dict[str, ShardHealth] = {}
+        self._newest_ns = self._now_ns = 0
+        """Log time of the newest evidence, and of the last advance."""
+        self._settled_ns = 0
+        """Log time from which on the newest evidence is evaluated."""
+        self._retained: deque[tuple[int, int]] = deque()
+        """(log time, offset) of the evidence that a new owner needs."""
+        self._outputs: list[Output] = []
 
-    def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context)
-        self._ingested = asyncio.Event()
-        self._newest_ns: dict[_Partition, int] = {}
-        """Newest steady time of each partition."""
-        self._steady: dict[_Partition, SteadyTime] = {}
-        self._log_clock: LogClock | None = None
-        """The clock of steady time."""
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        """Keep the last record of each subject, from which each shard continues at its first evidence."""
+        self._past = records_of(past, LINK_HEALTH, self._registry)
 
-    def start(self) -> None:
-        """Evaluate shards when they are due."""
-        self.every(
-            self._until_due_s,
-            self._evaluate_due,
-            wake=self._ingested,
-            settle_s=lambda: min(SETTLE_S, max(MIN_SETTLE_S, self._until_due_s())),
-        )
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Ingest evidence."""
+        for message in messages:
+            if self._settled_ns <= self._now_ns:
+                self._settled_ns = message.log_ns + SETTLE_NS
+            self._newest_ns = max(self._newest_ns, message.log_ns)
+            self._retained.append((message.log_ns, message.offset))
+            try:
+                self._take(message, tables)
+            except DATA_ERRORS as error:
+                self.rejected.append((message, error))
 
-    async def recover_shards(self) -> Callable[[_Partition, str], ShardHealth]:
-        """Read the last record of each subject; return a function that creates a shard's state from them."""
-        last = await read_last(self.context.settings.kafka, LINK_HEALTH, self.context.registry)
-        past = [record for record, _ in last.values()]
+    def _take(self, message: Message, tables: FabricTables) -> None:
+        if message.value is None:
+            return
+        event = validate_link_event(message.decoded(LINKS, self._registry))
+        health = self._shard(event["shard"], message, tables)
+        self._update(health, tables)
+        self._add(health.ingest(event, message.log_ns, tables.routes, message.offset))
 
-        def create(partition: _Partition, name: str) -> ShardHealth:
-            members = self.context.inventory.members
+    def _shard(self, name: str, message: Message, tables: FabricTables) -> ShardHealth:
+        health = self._shards.get(name)
+        if health is None:
+            members = tables.inventory.members
             health = ShardHealth(
                 name,
-                self.context.config.thresholds(),
-                f"{partition.tp.topic}/{partition.tp.partition}",
+                tables.config.thresholds(),
+                self._place_name,
                 lambda nic: not members or nic in members,
             )
-            health.log_offset_ns = self.context.clocks.log_offset_ns
-            end = self.context.highwater(partition.tp)
+            health.log_offset_ns = tables.clocks.log_offset_ns
+            end = None if self.unread < 0 else message.offset + 1 + self.unread
             # An offset beyond the end belongs to a log that has been replaced.
             health.recover(
                 record
                 if end is None or record["evidence_offset"] < end
                 else {**record, "evidence_offset": -1}
-                for record in past
+                for record in self._past
             )
-            return health
+            self._shards[name] = health
+        return health
 
-        return create
-
-    def on_revoke(self, partitions: list[_Partition]) -> None:
-        """Release the state of revoked partitions."""
-        super().on_revoke(partitions)
-        self._newest_ns.clear()
-        self._steady.clear()
-        self._log_clock = None
-
-    async def process(self, message: Message[KeyedState[ShardHealth]]) -> None:
-        """Ingest evidence and publish the changes of health."""
-        partition = message.partition
-        received_ns = time.monotonic_ns()
-        self.context.log_clock.observe(message.append_ns, received_ns)
-        newest_ns = self._steady.setdefault(partition, SteadyTime()).of(message.append_ns, received_ns)
-        if self._log_clock is None:
-            self._log_clock = LogClock(newest_ns, received_ns)
-        self._log_clock.observe(newest_ns, received_ns)
-        self._newest_ns[partition] = newest_ns
-        async with self.partitions.lock:
-            if partition.revoking:
-                return
-            await self._ingest(message, newest_ns)
-            # another message may have arrived meanwhile
-            newest_ns = self._newest_ns.get(partition, newest_ns)
-            self.retain(message, until=lambda: newest_ns < self._log_ns() - RETAIN_NS)
-
-    async def _ingest(self, message: Message[KeyedState[ShardHealth]], steady_ns: int) -> None:
-        if message.value is None:
-            return
-        try:
-            event = decode_message(LINKS, message.key, message.value, self.context.registry)
-            validate_link_event(event)
-        except DATA_ERRORS as error:
-            await self.partitions.reject(message, error)
-            return
-        self.context.evidence_tap(message.partition.tp.partition, message.offset, message.append_ns, event)
-        health = message.partition.state[event["shard"]]
-        self._update(message.partition, health)
-        changes = health.ingest(event, steady_ns, self.context.routes, message.offset)
-        await self._publish(message.partition, changes)
-        self._ingested.set()
-
-    def _update(self, partition: _Partition, health: ShardHealth) -> None:
+    def _update(self, health: ShardHealth, tables: FabricTables) -> None:
         """Pass the current thresholds and clock models to a shard."""
-        clocks = self.context.clocks
-        health.thresholds, health.topology = self.context.config.thresholds(), self.context.topology
-        steady = self._steady.setdefault(partition, SteadyTime())
-        offset_ns = steady.offset_ns(clocks.log_offset_ns, time.monotonic_ns())
-        health.log_offset_ns = health.evidence.log_offset_ns = offset_ns
-        health.evidence.clock_models = clocks.models()
+        health.thresholds, health.topology = tables.config.thresholds(), tables.topology
+        health.log_offset_ns = health.evidence.log_offset_ns = self.moment.offset_ns
+        health.evidence.clock_models = tables.clocks.models()
 
-    async def _publish(self, partition: _Partition, changes: list[Change]) -> None:
+    def _add(self, changes: Sequence[Change]) -> None:
         for subject, record in changes:
-            newest_ns = self._newest_ns.get(partition, 0)
-            if record is not None and record["seq"] and record["evaluated_ns"] >= newest_ns:
-                log.info("links: %s", record["text"])
-            value = None
-            if record is not None:
-                value = codec.encode(LINK_HEALTH.record, record, self.context.registry)
-            await self.partitions.publish(partition, LINK_HEALTH, subject, value)
+            is_new = record is not None and record["seq"] and record["evaluated_ns"] >= self._newest_ns
+            text = record["text"] if record is not None and is_new else ""
+            self._outputs.append(Output(LINK_HEALTH, subject, record, text=text))
 
-    async def _evaluate_due(self) -> None:
-        now_ns = self._log_ns()
-        for partition in self.partitions:
-            due = [health for health in partition.state.values() if health.due_ns <= now_ns]
-            if not due or not self.partitions.caught_up(partition):
-                continue
-            async with self.partitions.lock:
-                for health in due:
-                    if partition.revoking:
-                        break
-                    with self.context.survive(self.name, LINK_HEALTH, health.shard):
-                        self._update(partition, health)
-                        await self._publish(partition, health.evaluate(now_ns))
+    def due_ns(self) -> int:
+        """Return when a shard is evaluated."""
+        if not self._shards:
+            return NEVER_NS
+        due_ns = min(health.due_ns for health in self._shards.values())
+        return max(due_ns, self._settled_ns)
 
-    def _log_ns(self) -> int:
-        clock = self.context.log_clock if self._log_clock is None else self._log_clock
-        return clock.now_ns(time.monotonic_ns())
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
+        """Evaluate the shards that are due, and return the changes of health."""
+        self._now_ns = max(self._now_ns, moment.log_ns)
+        if moment.log_ns >= self._settled_ns:
+            for name, health in self._shards.items():
+                if health.due_ns <= moment.log_ns:
+                    try:
+                        self._update(health, tables)
+                        self._add(health.evaluate(moment.log_ns))
+                    except DATA_ERRORS as error:
+                        self.failed.append((name, error))
+        outputs, self._outputs = self._outputs, []
+        return outputs
 
-    def _until_due_s(self) -> float:
-        """Return s until a shard is due, at most `IDLE_S`."""
-        due_ns = [health.due_ns for _, _, health in self.shards()]
-        return min(IDLE_S, max(0.0, (min(due_ns) - self._log_ns()) / 1e9)) if due_ns else IDLE_S
+    def needed_from(self) -> int:
+        """Return the oldest evidence that a new owner needs."""
+        while self._retained and self._retained[0][0] < self._now_ns - RETAIN_NS:
+            self._retained.popleft()
+        return self._retained[0][1] if self._retained else NEVER_NS
+
+
+class LinksStage(Stage):
+    """Link health, one writer per shard."""
+
+    name = "links"
+    owner = LINKS
+    inputs = (Input(LINKS),)
+    outputs = (LINK_HEALTH,)
+
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        """Return the last record of each subject."""
+        return (Restore(LINK_HEALTH, BEGINNING, last_per_key=True),)
+
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> LinksOperator:
+        """Return the operator of a partition."""
+        return LinksOperator(owner, partition)

@@ -147,6 +147,16 @@ class ShardQueues:
         return self._slot_ns * self.fold
 
     @property
+    def next_fold(self) -> int:
+        """Slots that the next blocks combine into one."""
+        return self._pace.slots
+
+    @next_fold.setter
+    def next_fold(self, slots: int) -> None:
+        if slots != self._pace.slots:
+            self._pace = Fold(slots)
+
+    @property
     def unknown_paths(self) -> int:
         """Paths without a known route; their rows are skipped."""
         return self._routes.unknown_paths

@@ -1,220 +1,204 @@
-"""The queue inference stage: one writer per shard.
+"""The queue inference stage: `LinkQueues` many times a second from path queueing, routes and flow rates.
 
-Reads `fabric.path-queueing` with routes and flow rates from the global tables, and publishes `LinkQueues`
-many times a second. A message is acknowledged after its blocks are published. A new owner starts with new
-messages.
+It has one writer per shard. A new owner starts with new messages. When the machine is too slow, slots become
+longer, and old blocks and messages are skipped: old queues are useless.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from schemas import codec
-from schemas.records import PathQueueing
+from schemas.kafka.message import Message
+from schemas.records import LinkQueues
 from schemas.topics import PATH_QUEUEING, QUEUES
+from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS
 from streams.queues.inference import ShardQueues
 from streams.queues.slot_fold import SKIP_LATE_NS
 from streams.queues.validation import validate_queueing
-from streams.runtime.assignment import KeyedState, Message, PartitionState
 from streams.runtime.columnar import decode_columnar
-from streams.runtime.context import WorkerContext
+from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.flow_table import LiveFlows
-from streams.runtime.shard_stage import ShardStage
+from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Stage, Work
+from streams.runtime.pipeline_constants import FLOWS_EVERY_NS
+from streams.runtime.route_table import link_rate_bps
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["QueuesStage", "fold_text", "waited_ns"]
+__all__ = ["QueuesOperator", "QueuesStage", "slots_text"]
 
 log = logging.getLogger(__name__)
 
-SETTLE_S: Final = 0.005
-"""s that a block waits for the messages of other sources, which arrive together."""
-IDLE_S: Final = 1.0
+SETTLE_NS: Final = 5 * NS_PER_MS
+"""ns that a block waits for the messages of other sources, which arrive together."""
 SKIP_BEHIND_NS: Final = 500 * NS_PER_MS
-"""ns behind the log at which messages are skipped: old queues are useless, and a slow worker must catch
-up."""
-WARN_S: Final = 10.0
+"""ns behind the log at which messages are skipped, so that a slow worker catches up."""
 RETAIN_NS: Final = 1_000 * NS_PER_MS
 """ns after which the blocks of a message are published or dropped."""
-MAX_SOLVE_NS: Final = 50 * NS_PER_MS
-"""ns of solving after which messages are taken."""
-FLOWS_S: Final = 0.5
-"""s between two updates of the flow rates."""
+MAX_BLOCKS: Final = 8
+"""Blocks of one advance, before further messages are taken."""
 
 
 @dataclass(slots=True)
 class _Shard:
     queues: ShardQueues
     flows: LiveFlows
-    flows_at_s: float = 0.0
-    fold: int = 1
-    """Slots combined into one, as reported last."""
+    rates_ns: int = 0
+    """Log time at which the flow rates were set last."""
 
 
-_Partition = PartitionState[KeyedState[_Shard]]
-
-
-def waited_ns(age_ns: int, offset: int, highwater: int | None) -> int:
-    """Return how long a message has waited, and others wait behind it; 0 if it is the partition's newest.
-
-    A leader whose clock is behind is not late. `highwater` is the offset after the partition's last message;
-    None if it is unknown.
-    """
-    is_newest = highwater is not None and offset >= highwater - 1
-    return 0 if is_newest else max(0, age_ns)
-
-
-def fold_text(shard: str, slot_ns: int, fold: int) -> str:
+def slots_text(shard: str, slot_ns: int, slots: int) -> str:
     """Return how much longer than usual a shard's slots are; empty if they are not."""
-    if fold == 1:
+    if slots == 1:
         return ""
-    usual_us, now_us = slot_ns / 1e3, slot_ns * fold / 1e3
+    usual_us, now_us = slot_ns / 1e3, slot_ns * slots / 1e3
     return f"queues of {shard}: slots of {now_us:g} us instead of {usual_us:g} us, inference is too slow"
 
 
-class QueuesStage(ShardStage[_Shard]):
-    """The queues of one worker's shards."""
+class QueuesOperator(Operator):
+    """The queues of one partition's shards."""
 
-    name = "queues"
-    topic = PATH_QUEUEING
+    adapts = True
 
-    def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context)
-        self._arrived = asyncio.Event()
-        self._solving = asyncio.Lock()
-        """Taken to change a shard, but not to send its blocks: messages need not wait for those."""
-        self._pool = ThreadPoolExecutor(1, "queues")
-        self._solved_ns: dict[_Partition, int] = {}
-        """Partition to the start of its last completed solve."""
-        self._waited_ns = 0
-        """How long the last message waited in the log."""
-        self.skipped = 0
-        """Messages that arrived too late."""
-        self._warned_s = -WARN_S
+    def __init__(self, owner: Owner) -> None:
+        super().__init__()
+        self._registry = owner.registry
+        self._shards: dict[str, _Shard] = {}
+        self._retained: deque[tuple[int, int]] = deque()
+        """(log time, offset) of the messages whose blocks may not be published."""
+        self._newest_ns = 0
+        self._ready_ns: int | None = None
+        """Log time of the message that completed a block; None: no block is complete."""
+        self._topology, self._speeds_bps = Topology(), dict[str, int]()
+        self._blocks: dict[str, int] = {}
+        """Shard to the blocks of the last advance."""
 
-    def start(self) -> None:
-        """Solve soon after messages arrive."""
-        self.every(IDLE_S, self._solve_all, wake=self._arrived, settle_s=SETTLE_S)
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Add path queueing to its shards."""
+        for message in messages:
+            self._newest_ns = max(self._newest_ns, message.log_ns)
+            self._retained.append((message.log_ns, message.offset))
+            try:
+                self._take(message, tables)
+            except DATA_ERRORS as error:
+                self.rejected.append((message, error))
+        self._note_ready()
 
-    async def recover_shards(self) -> Callable[[_Partition, str], _Shard]:
-        """Return a function that creates a shard's state; nothing is read from the log."""
+    def _note_ready(self) -> None:
+        if not any(shard.queues.ready() for shard in self._shards.values()):
+            self._ready_ns = None
+        elif self._ready_ns is None:
+            self._ready_ns = self._newest_ns
 
-        def create(partition: _Partition, name: str) -> _Shard:
-            return _Shard(ShardQueues(name, self.context.link_rate_bps), self.context.flows.of(name))
-
-        return create
-
-    def drop(self, state: _Shard) -> None:
-        """Stop to update the shard's flows."""
-        self.context.flows.forget(state.flows)
-        self.context.note(f"queues of {state.queues.shard}", "")
-
-    def on_revoke(self, partitions: list[_Partition]) -> None:
-        """Release the state of revoked partitions."""
-        super().on_revoke(partitions)
-        self._solved_ns.clear()
-
-    async def process(self, message: Message[KeyedState[_Shard]]) -> None:
-        """Add a message's path queueing to its shard."""
-        partition, received_ns = message.partition, time.monotonic_ns()
-        highwater = self.context.highwater(message.partition.tp)
-        age_ns = self.context.log_clock.now_ns(received_ns) - message.append_ns
-        self._waited_ns = waited_ns(age_ns, message.offset, highwater)
-        if self._waited_ns > SKIP_BEHIND_NS:
-            self._skip()
-            self.partitions.done(partition, [message.offset])
+    def _take(self, message: Message, tables: FabricTables) -> None:
+        if message.value is None:
             return
-        record = await self.partitions.read(message, self._decode)
-        if record is None:
-            return
-        async with self._solving:
-            if partition.revoking:
-                return
-            shard = partition.state[record["shard"]]
-            shard.queues.take(record, self.context.routes)
-            self.retain(message, until=lambda: self._is_solved(partition, received_ns))
-            self._arrived.set()
-            self._update_flow_rates(shard, message.append_ns)
-
-    def _is_solved(self, partition: _Partition, received_ns: int) -> bool:
-        return received_ns < self._solved_ns.get(partition, 0) - RETAIN_NS
-
-    def _update_flow_rates(self, shard: _Shard, append_ns: int) -> None:
-        now_s = time.monotonic()
-        if now_s - shard.flows_at_s >= FLOWS_S:
-            shard.flows_at_s = now_s
-            shard.flows.advance(append_ns)
+        decoded = decode_columnar(message.value, PATH_QUEUEING.type, self._registry)
+        record = validate_queueing(decoded, message.append_ns + tables.clocks.log_offset_ns)
+        shard = self._shard(record["shard"], tables)
+        shard.queues.take(record, tables.routes)
+        if not 0 <= message.log_ns - shard.rates_ns < FLOWS_EVERY_NS:
+            shard.rates_ns = message.log_ns
+            shard.flows.advance(message.append_ns)
             shard.queues.set_flow_rates(shard.flows.rates_bps())
 
-    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> PathQueueing:
-        record = decode_columnar(value, PATH_QUEUEING.type, self.context.registry)
-        return validate_queueing(record, message.append_ns + self.context.clocks.log_offset_ns)
+    def _shard(self, name: str, tables: FabricTables) -> _Shard:
+        shard = self._shards.get(name)
+        if shard is None:
+            queues = ShardQueues(name, self._rate_bps)
+            shard = self._shards[name] = _Shard(queues, tables.flows.of(name))
+        return shard
 
-    def _skip(self) -> None:
-        self.skipped += 1
-        self._warn("queues: behind the log, %d messages skipped so far", self.skipped)
+    def due_ns(self) -> int:
+        """Return when the blocks that are complete are solved."""
+        return NEVER_NS if self._ready_ns is None else self._ready_ns + SETTLE_NS
 
-    def _warn(self, text: str, *values: object) -> None:
-        """Log a warning, at most one each `WARN_S`."""
-        now_s = time.monotonic()
-        if now_s - self._warned_s > WARN_S:
-            self._warned_s = now_s
-            log.warning(text, *values)
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
+        """Solve the blocks that are complete."""
+        if moment.log_ns < self.due_ns():
+            return ()
+        self._topology, self._speeds_bps = tables.topology, dict(tables.inventory.speeds_bps)
+        return partial(self._solve_all, moment.log_ns)
 
-    async def _solve_all(self) -> None:
-        for partition in self.partitions:
-            start_ns = time.monotonic_ns()
-            async with self.partitions.lock:
-                for name, shard in list(partition.state.items()):
-                    while shard.queues.ready() and not partition.revoking:
-                        self._skip_late(name, shard.queues)
-                        with self.context.survive(self.name, QUEUES, name):
-                            await self._solve(partition, shard.queues)
-                            self._report_fold(name, shard)
-            self._solved_ns[partition] = start_ns
+    def _rate_bps(self, link: str) -> int:
+        return link_rate_bps(link, self._topology, self._speeds_bps)
 
-    def _skip_late(self, name: str, queues: ShardQueues) -> None:
-        """Leave out the blocks that are too old."""
+    def _solve_all(self, log_ns: int) -> list[Output]:
+        outputs = [
+            Output(QUEUES, record["shard"], record)
+            for shard in self._shards.values()
+            for record in self._solve(shard.queues, log_ns)
+        ]
+        self._ready_ns = None
+        self._note_ready()
+        return outputs
+
+    def _solve(self, queues: ShardQueues, log_ns: int) -> list[LinkQueues]:
+        """Solve the next blocks; the blocks that are too old are left out."""
+        records: list[LinkQueues] = []
         if queues.skip_late(SKIP_LATE_NS):
-            self._warn("queues of %s: too slow, %.1f s skipped so far", name, queues.skipped_ns / NS_PER_S)
+            skipped_s = queues.skipped_ns / NS_PER_S
+            log.warning("queues of %s: too slow, %.1f s skipped so far", queues.shard, skipped_s)
+        self._blocks[queues.shard] = 0
+        while queues.ready() and self._blocks[queues.shard] < MAX_BLOCKS:
+            self._blocks[queues.shard] += 1
+            try:
+                records += queues.solve(log_ns)
+            except DATA_ERRORS as error:
+                self.failed.append((queues.shard, error))
+        return records
 
-    def _report_fold(self, name: str, shard: _Shard) -> None:
-        """Report a change of the length of slots to the log and the service manager."""
-        queues = shard.queues
-        if queues.fold == shard.fold:
-            return
-        shard.fold = queues.fold
-        text = fold_text(name, queues.usual_slot_ns, queues.fold)
-        self.context.note(f"queues of {name}", text)
-        log.warning("%s", text or f"queues of {name}: slots have their usual length again")
+    def needed_from(self) -> int:
+        """Return the oldest message whose blocks may not be published."""
+        while self._retained and self._retained[0][0] < self._newest_ns - RETAIN_NS:
+            self._retained.popleft()
+        return self._retained[0][1] if self._retained else NEVER_NS
 
-    async def _solve(self, partition: _Partition, queues: ShardQueues) -> None:
-        """Solve the blocks that are ready in one change of thread, and publish them together."""
+    def keep_up(self, spent_ns: int, waited_ns: int) -> None:
+        """Choose the length of the next slots."""
+        blocks = sum(self._blocks.values())
+        for name, count in self._blocks.items():
+            for _ in range(count):
+                self._shards[name].queues.keep_up(spent_ns // blocks, waited_ns)
+        self._blocks.clear()
 
-        def solve() -> tuple[list[tuple[str, bytes]], Exception | None]:
-            began_ns = block_ns = time.monotonic_ns()
-            encoded: list[tuple[str, bytes]] = []
-            while queues.ready() and block_ns - began_ns < MAX_SOLVE_NS:
-                try:
-                    encoded += [
-                        (record["shard"], codec.encode(QUEUES.type, record, self.context.registry))
-                        for record in queues.solve(time.time_ns())
-                    ]
-                except DATA_ERRORS as error:
-                    return encoded, error
-                start_ns, block_ns = block_ns, time.monotonic_ns()
-                queues.keep_up(block_ns - start_ns, self._waited_ns)
-            return encoded, None
+    def level(self) -> str:
+        """Return how many slots each shard combines into one, where it is not one."""
+        slots = ((name, shard.queues.next_fold) for name, shard in sorted(self._shards.items()))
+        return " ".join(f"{name}={fold}" for name, fold in slots if fold != 1)
 
-        async with self._solving:
-            encoded, error = await asyncio.get_running_loop().run_in_executor(self._pool, solve)
-        sent = [await self.partitions.send(partition, QUEUES, key, value) for key, value in encoded]
-        await asyncio.gather(*sent)
-        if error is not None:
-            raise error
+    def set_level(self, level: str) -> None:
+        """Combine as many slots as the run that is replayed."""
+        folds = dict(pair.rsplit("=", 1) for pair in level.split())
+        for name, shard in self._shards.items():
+            shard.queues.next_fold = int(folds.get(name, 1))
+
+    def status(self) -> str:
+        """Return how much longer than usual slots are."""
+        texts = (
+            slots_text(name, shard.queues.usual_slot_ns, shard.queues.fold)
+            for name, shard in sorted(self._shards.items())
+        )
+        return "; ".join(text for text in texts if text)
+
+    def close(self, tables: FabricTables) -> None:
+        """Stop to update the shards' flows."""
+        for shard in self._shards.values():
+            tables.flows.forget(shard.flows)
+
+
+class QueuesStage(Stage):
+    """Queue inference, one writer per shard."""
+
+    name = "queues"
+    owner = PATH_QUEUEING
+    inputs = (Input(PATH_QUEUEING, skip_after_ns=SKIP_BEHIND_NS),)
+    outputs = (QUEUES,)
+
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> QueuesOperator:
+        """Return the operator of a partition."""
+        return QueuesOperator(owner)

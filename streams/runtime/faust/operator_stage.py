@@ -1,0 +1,508 @@
+"""Runs the operators of one as-read stage on the partitions that Faust's group assigns to this worker.
+
+Whole batches of a partition go to its operator, one advance after another. The position that the operator
+needs is committed once the outputs before it are acknowledged. Each advance is a step of `fabric.steps`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiokafka import ConsumerRecord
+from faust.types import TP
+
+from schemas.checks import BadRecord
+from schemas.kafka.async_reader import partition_count
+from schemas.kafka.message import Message
+from schemas.log_time import append_ns_of
+from schemas.records import StepChoiceKind
+from schemas.topics import STEPS
+from schemas.unexpected import DATA_ERRORS
+from streams.runtime.assignment import Generation, Ownership
+from streams.runtime.context import WorkerContext
+from streams.runtime.digests import build_digest, settings_digest
+from streams.runtime.faust.restore import read_past
+from streams.runtime.faust_compat import read_batches
+from streams.runtime.log_time import LogClock, SteadyTime
+from streams.runtime.operator import NEVER_NS, Moment, Operator, Output, Owner, Stage
+from streams.runtime.rejects import RejectedMessage, send_reject
+from streams.runtime.steps import Epoch, StepLog, key_of
+from streams.runtime.units import NS_PER_MS, NS_PER_S
+
+__all__ = ["OperatorStage", "waited_ns"]
+
+log = logging.getLogger(__name__)
+
+IDLE_S: Final = 0.1
+"""Longest wait of a stage, s."""
+MIN_WAIT_S: Final = 0.001
+MAX_MESSAGES: Final = 256
+MAX_BYTES: Final = 128 * 1024
+"""Limits of one advance: some milliseconds of work, so that other stages run."""
+STEPS_S: Final = 0.5
+"""s between two records of steps."""
+RELEASE_S: Final = 0.25
+"""s between two checks of acknowledgements; commits are a second apart."""
+MAX_PENDING: Final = 1_000
+"""Unacknowledged outputs of a partition at which it waits for the log."""
+QUIET_NS: Final = NS_PER_S
+"""ns without a message after which the worker's estimate of the log's clock counts: the partition's last
+message may be before a step."""
+WARN_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Outputs of an advance, and the position that may be committed once they are acknowledged."""
+
+    needed_from: int
+    futures: list[asyncio.Future[Any]]
+
+
+@dataclass(slots=True, eq=False)
+class _Partition:
+    """One partition during one generation."""
+
+    tp: TP
+    operator: Operator
+    steps: StepLog
+    clock: LogClock
+    """The clock of the partition's leader."""
+    steady: SteadyTime = field(default_factory=SteadyTime)
+    queue: deque[Message] = field(default_factory=deque)
+    next_offset: int | None = None
+    """One past the last message that the operator took; None: the group has not committed yet."""
+    received_ns: int = 0
+    """Monotonic time of the newest message."""
+    newest_ns: int = 0
+    """Log time of the newest message that was taken."""
+    commit: int | None = None
+    sent: deque[_Sent] = field(default_factory=deque)
+    tables_version: int = -1
+    offset_ns: int = 0
+    correction_ns: int = 0
+    level: str = ""
+    topology: Any = None
+
+
+def waited_ns(age_ns: int, offset: int, highwater: int | None) -> int:
+    """Return how long a message has waited, and others wait behind it; 0 if it is the partition's newest.
+
+    A leader whose clock is behind is not late. `highwater` is the offset after the partition's last message;
+    None if it is unknown.
+    """
+    is_newest = highwater is not None and offset >= highwater - 1
+    return 0 if is_newest else max(0, age_ns)
+
+
+class OperatorStage(Ownership):
+    """The operators of one stage. A `Receiver` of the app's consumer."""
+
+    def __init__(self, context: WorkerContext, stage: Stage) -> None:
+        super().__init__(context, stage.name, stage.owner, self._serve)
+        self.definition = stage
+        self.taps: list[Any] = []
+        """Functions that receive each message that an operator has taken."""
+        self.skipped = 0
+        """Messages that arrived too late."""
+        self._partitions: dict[TP, _Partition] = {}
+        self._early: dict[TP, list[ConsumerRecord]] = {}
+        """Messages that came before their partition's operator was restored."""
+        self._queued = 0
+        self._arrived = asyncio.Event()
+        self._pool = ThreadPoolExecutor(1, stage.name)
+        self._clock: LogClock | None = None
+        self._waited_ns = 0
+        self._warned_s = -WARN_S
+
+    # ------------------------------------------------------------------------------------------ receiver
+
+    @property
+    def has_capacity(self) -> bool:
+        """Whether fewer messages wait than the stage may buffer."""
+        return self._queued < self.context.settings.buffer_messages
+
+    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> bool:
+        """Queue messages of a partition; return whether it is assigned."""
+        if tp not in self.generation.tps or self.generation.revoking:
+            return False
+        partition = self._partitions.get(tp)
+        if partition is None:
+            self._early.setdefault(tp, []).extend(records)
+        else:
+            self._queue(partition, records)
+        self._queued += len(records)
+        self._arrived.set()
+        return True
+
+    def commit_position(self, tp: TP) -> int | None:
+        """Return the offset from which a new owner must read the partition; None: no commit."""
+        partition = self._partitions.get(tp)
+        return None if partition is None or self.generation.revoking else partition.commit
+
+    def register(self) -> None:
+        """Make the app deliver the partitions' messages to this stage."""
+        read_batches(self.context.app, self.topic.name, self)
+
+    @property
+    def positions(self) -> dict[TP, int]:
+        """Partition to one past its last taken offset, for partitions that have one."""
+        return {
+            tp: each.next_offset for tp, each in self._partitions.items() if each.next_offset is not None
+        }
+
+    def assign(self, partitions: Iterable[TP]) -> None:
+        """Start a generation with exactly these partitions."""
+        super().assign(partitions)
+        self._drop()
+
+    def _drop(self) -> None:
+        for partition in self._partitions.values():
+            partition.operator.close(self.context.tables)
+        self._partitions, self._early, self._queued = {}, {}, 0
+
+    def _queue(self, partition: _Partition, records: Iterable[ConsumerRecord]) -> None:
+        """Queue the messages that no earlier owner has finished, with their log time."""
+        monotonic_ns = time.monotonic_ns()
+        for record in records:
+            if partition.next_offset is not None and record.offset < partition.next_offset:
+                self._queued -= 1
+                continue
+            message = self._message(record)
+            if message is None:
+                self._queued -= 1
+                continue
+            self._observe(partition, message, monotonic_ns)
+            partition.queue.append(message)
+            partition.received_ns = monotonic_ns
+
+    def _message(self, record: ConsumerRecord) -> Message | None:
+        try:
+            append_ns = append_ns_of(record.topic, record.timestamp_type, record.timestamp)
+        except ValueError as error:
+            refused = Message(0, record.topic, record.partition, record.offset, _text(record.key), record.value)
+            self._reject(refused, BadRecord("OUT_OF_RANGE", str(error)))
+            return None
+        return Message(
+            append_ns,
+            record.topic,
+            record.partition,
+            record.offset,
+            _text(record.key),
+            record.value,
+            record.key,
+        )
+
+    def _observe(self, partition: _Partition, message: Message, monotonic_ns: int) -> None:
+        self.context.log_clock.observe(message.append_ns, monotonic_ns)
+        partition.clock.observe(message.append_ns, monotonic_ns)
+        if self.definition.uses_append_time:
+            return
+        message.log_ns = partition.steady.of(message.append_ns, monotonic_ns)
+        if self._clock is None:
+            self._clock = LogClock(message.log_ns, monotonic_ns)
+        self._clock.observe(message.log_ns, monotonic_ns)
+
+    # ------------------------------------------------------------------------------------------ generation
+
+    async def _serve(self, generation: Generation) -> None:
+        """Restore the operators of a generation, then advance them until it ends."""
+        await self._restore(generation)
+        generation.recovered.set()
+        numbers = ", ".join(str(tp.partition) for tp in generation.tps)
+        log.info("%s: restored partitions %s", self.stage, numbers)
+        released_s = published_s = time.monotonic()
+        while True:
+            await self._wait()
+            for partition in list(self._partitions.values()):
+                if self._is_due(partition) and not generation.revoking:
+                    await self._advance(partition)
+            now_s = time.monotonic()
+            if now_s - released_s >= RELEASE_S:
+                released_s = now_s
+                self._release()
+            if now_s - published_s >= STEPS_S:
+                published_s = now_s
+                await self._publish_steps()
+
+    async def _restore(self, generation: Generation) -> None:
+        context, stage = self.context, self.definition
+        committed = {tp: await context.committed(tp) for tp in generation.tps}
+        count = await partition_count(context.settings.kafka, stage.owner.name)
+        past, ends = await read_past(context.settings.kafka, stage.restores(context.tables, count))
+        now_ns = time.monotonic_ns()
+        self._clock = None
+        began_ms = context.log_clock.now_ns(now_ns) // NS_PER_MS
+        owner = Owner(
+            began_ms,
+            frozenset(tp.partition for tp in generation.tps),
+            count,
+            context.settings,
+            context.registry,
+            {tp.partition: offset for tp, offset in committed.items() if offset is not None},
+        )
+        partitions = {}
+        for tp in generation.tps:
+            operator = stage.make(owner, tp.partition, context.tables)
+            operator.restore(past, context.tables)
+            epoch = Epoch(
+                stage.name,
+                tp.partition,
+                began_ms,
+                committed[tp],
+                ends,
+                settings_digest(context.settings),
+                context.topology_digest,
+                build_digest(),
+            )
+            clock = LogClock(context.log_clock.now_ns(now_ns), now_ns)
+            partition = _Partition(tp, operator, StepLog(epoch), clock, next_offset=committed[tp])
+            partition.received_ns = now_ns - QUIET_NS
+            partition.commit = committed[tp]
+            partition.topology = context.topology
+            partition.steps.start(context.tables.positions.items())
+            partition.tables_version = context.tables.version
+            partitions[tp] = partition
+        self._partitions = partitions
+        for tp, records in self._early.items():
+            self._queue(partitions[tp], records)
+        self._early = {}
+        self._arrived.set()
+
+    async def _wait(self) -> None:
+        """Wait for messages, or until an operator is due."""
+        self._arrived.clear()
+        if any(self._is_due(partition) for partition in self._partitions.values()):
+            await asyncio.sleep(0)
+            return
+        now_ns = time.monotonic_ns()
+        due_s = IDLE_S
+        for partition in self._partitions.values():
+            due_ns = partition.operator.due_ns()
+            if due_ns < NEVER_NS and self._is_caught_up(partition):
+                due_s = min(due_s, (due_ns - self._log_ns(partition, now_ns)) / NS_PER_S)
+        try:
+            async with asyncio.timeout(max(MIN_WAIT_S, due_s)):
+                await self._arrived.wait()
+        except TimeoutError:
+            pass
+
+    def _log_ns(self, partition: _Partition, monotonic_ns: int) -> int:
+        """Return log time now."""
+        if not self.definition.uses_append_time:
+            clock = self.context.log_clock if self._clock is None else self._clock
+        else:
+            is_quiet = monotonic_ns - partition.received_ns >= QUIET_NS
+            clock = self.context.log_clock if is_quiet else partition.clock
+        return clock.now_ns(monotonic_ns)
+
+    def _is_caught_up(self, partition: _Partition) -> bool:
+        """Return whether the operator has taken all of its partition, as far as the consumer knows."""
+        if partition.queue:
+            return False
+        highwater = self.context.highwater(partition.tp)
+        if highwater is None:
+            return False
+        if partition.next_offset is not None:
+            return partition.next_offset >= highwater
+        return highwater == 0 or self.context.position(partition.tp) == highwater
+
+    def _is_due(self, partition: _Partition) -> bool:
+        if partition.queue:
+            return True
+        due_ns = partition.operator.due_ns()
+        if due_ns > self._log_ns(partition, time.monotonic_ns()):
+            return False
+        return due_ns == 0 or self._is_caught_up(partition)
+
+    # ------------------------------------------------------------------------------------------ advance
+
+    async def _advance(self, partition: _Partition) -> None:
+        """Take what has come, advance the operator, and publish its outputs."""
+        if sum(len(sent.futures) for sent in partition.sent) > MAX_PENDING:
+            await asyncio.wait([future for sent in partition.sent for future in sent.futures])
+            self._release()
+        monotonic_ns = time.monotonic_ns()
+        messages = list(self._next_messages(partition, monotonic_ns))
+        moment = self._note_step(partition, monotonic_ns)
+        operator, tables = partition.operator, self.context.tables
+        operator.moment, operator.unread = moment, self._unread(partition)
+        began_ns = time.monotonic_ns()
+        outputs: Sequence[Output] = ()
+        with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
+            if messages:
+                operator.take(messages, tables)
+                for tap in self.taps:
+                    tap(messages)
+            result = operator.advance(moment, tables)
+            if callable(result):
+                work = result
+                outputs = await asyncio.get_running_loop().run_in_executor(
+                    self._pool, lambda: self._encoded(work())
+                )
+            else:
+                outputs = self._encoded(result)
+        if outputs and operator.adapts:
+            operator.keep_up(time.monotonic_ns() - began_ns, self._waited_ns)
+        futures = await asyncio.shield(asyncio.ensure_future(self._publish(partition, outputs)))
+        partition.sent.append(_Sent(operator.needed_from(), futures))
+        await asyncio.sleep(0)
+
+    def _unread(self, partition: _Partition) -> int:
+        highwater = self.context.highwater(partition.tp)
+        if highwater is None or partition.next_offset is None:
+            return -1
+        return max(0, highwater - partition.next_offset)
+
+    def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
+        """Take messages from the queue, without those that are too old while newer ones wait."""
+        limit_ns, size_bytes, first_skipped = self.definition.inputs[0].skip_after_ns, 0, None
+        highwater = self.context.highwater(partition.tp) if limit_ns < NEVER_NS else None
+        for _ in range(min(len(partition.queue), MAX_MESSAGES)):
+            message = partition.queue.popleft()
+            self._queued -= 1
+            partition.next_offset = message.offset + 1
+            partition.newest_ns = message.log_ns
+            if limit_ns < NEVER_NS:
+                age_ns = self.context.log_clock.now_ns(monotonic_ns) - message.append_ns
+                self._waited_ns = waited_ns(age_ns, message.offset, highwater)
+                if self._waited_ns > limit_ns:
+                    self.skipped += 1
+                    first_skipped = message.offset if first_skipped is None else first_skipped
+                    partition.steps.choose(
+                        StepChoiceKind.SKIPPED, (message.topic, message.partition), message.offset
+                    )
+                    continue
+            yield message
+            size_bytes += len(message.value or b"")
+            if size_bytes >= MAX_BYTES:
+                break
+        if first_skipped is not None:
+            self._warn("%s: behind the log, %d messages skipped so far", self.stage, self.skipped)
+
+    def _warn(self, text: str, *values: object) -> None:
+        """Log a warning, at most one each `WARN_S`."""
+        now_s = time.monotonic()
+        if now_s - self._warned_s > WARN_S:
+            self._warned_s = now_s
+            log.warning(text, *values)
+
+    def _note_step(self, partition: _Partition, monotonic_ns: int) -> Moment:
+        """Note an advance with all that its output depends on; return its moment."""
+        place, tables, steps = (partition.tp.topic, partition.tp.partition), self.context.tables, partition.steps
+        log_ns = partition.newest_ns
+        if self._is_caught_up(partition):
+            log_ns = max(log_ns, self._log_ns(partition, monotonic_ns))
+        offset_ns = tables.clocks.log_offset_ns
+        if not self.definition.uses_append_time:
+            offset_ns = partition.steady.offset_ns(offset_ns, monotonic_ns)
+        if offset_ns != tables.clocks.log_offset_ns or partition.offset_ns:
+            if offset_ns != partition.offset_ns:
+                partition.offset_ns = offset_ns
+                steps.choose(StepChoiceKind.OFFSET, value=offset_ns)
+        if partition.steady.correction_ns != partition.correction_ns:
+            partition.correction_ns = partition.steady.correction_ns
+            steps.choose(StepChoiceKind.CORRECTION, place, partition.correction_ns)
+        if partition.operator.level() != partition.level:
+            partition.level = partition.operator.level()
+            steps.choose(StepChoiceKind.LEVEL, text=partition.level)
+        if self.context.topology is not partition.topology:
+            partition.topology = self.context.topology
+            steps.choose(StepChoiceKind.TOPOLOGY, text=self.context.topology_digest)
+        positions: list[tuple[tuple[str, int], int]] = []
+        if partition.next_offset is not None:
+            positions.append((place, partition.next_offset))
+        if tables.version != partition.tables_version:
+            partition.tables_version = tables.version
+            positions += tables.positions.items()
+        return Moment(steps.note(log_ns, positions), offset_ns)
+
+    def _encoded(self, outputs: Sequence[Output]) -> Sequence[Output]:
+        for output in outputs:
+            output.value(self.context.registry)
+        return outputs
+
+    async def _publish(
+        self, partition: _Partition, outputs: Iterable[Output]
+    ) -> list[asyncio.Future[Any]]:
+        """Send outputs and rejects; return the acknowledgements. Nothing is sent after a revocation."""
+        futures: list[asyncio.Future[Any]] = []
+        async with self.lock:
+            if self.generation.revoked or self._partitions.get(partition.tp) is not partition:
+                return futures
+            for output in outputs:
+                if output.text:
+                    log.info("%s: %s", self.stage, output.text)
+                futures.append(await self._send(output.topic.name, output.key, output.value()))
+            operator = partition.operator
+            for message, error in operator.rejected:
+                futures.append(self._reject(message, error))
+            for key, error in operator.failed:
+                failed = RejectedMessage.of_evaluation(self.topic.name, key)
+                futures.append(asyncio.ensure_future(_reject(self.context, failed, None, self.stage, error)))
+            operator.rejected.clear()
+            operator.failed.clear()
+        return futures
+
+    async def _send(self, topic: str, key: str, value: bytes | None) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(await self.context.send_bytes(topic, key, value))
+
+    def _reject(self, message: Message, error: Exception) -> asyncio.Future[Any]:
+        rejected = RejectedMessage.of(message, message.key_bytes)
+        reader = self.definition.reject_reader
+        return asyncio.ensure_future(_reject(self.context, rejected, message.value, reader, error))
+
+    def _release(self) -> None:
+        """Make the positions of acknowledged advances ready for the commit. Raises the error of a send."""
+        for partition in self._partitions.values():
+            while partition.sent and all(future.done() for future in partition.sent[0].futures):
+                sent = partition.sent.popleft()
+                for future in sent.futures:
+                    future.result()
+                position = min(sent.needed_from, NEVER_NS)
+                if partition.next_offset is not None:
+                    partition.commit = min(position, partition.next_offset)
+
+    async def _publish_steps(self) -> None:
+        async with self.lock:
+            if self.generation.revoked:
+                return
+            for partition in self._partitions.values():
+                record = partition.steps.record()
+                if record is not None:
+                    key = key_of(self.stage, partition.tp.partition)
+                    self.context.task("steps", _acknowledged(await self.context.send(STEPS, key, record)))
+
+    async def _flush_all(self) -> None:
+        """Publish the last steps, and wait until the log has acknowledged all outputs."""
+        for partition in self._partitions.values():
+            record = partition.steps.record()
+            if record is not None:
+                key = key_of(self.stage, partition.tp.partition)
+                partition.sent.append(
+                    _Sent(0, [asyncio.ensure_future(await self.context.send(STEPS, key, record))])
+                )
+        futures = [f for each in self._partitions.values() for sent in each.sent for f in sent.futures]
+        if futures:
+            await asyncio.wait(futures)
+
+
+async def _reject(
+    context: WorkerContext, rejected: RejectedMessage, value: bytes | None, reader: str, error: Exception
+) -> None:
+    await (await send_reject(context, rejected, value, reader, error))
+
+
+async def _acknowledged(sent: Awaitable[Any]) -> None:
+    await sent
+
+
+def _text(key: bytes | None) -> str:
+    return (key or b"").decode("utf-8", "replace")

@@ -1,0 +1,254 @@
+"""The interface of stages and operators: all that a runner needs to run the pipeline's logic.
+
+A stage is a declaration, an operator its state for the partitions that one owner has. Neither knows Kafka,
+asyncio, a clock, a file or a thread. Three runners run them: the worker (`streams/runtime/faust/`), the
+`LogRunner` over a recorded log, and the `SimRunner` over a simulated fleet.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Final, NamedTuple
+
+from schemas import codec
+from schemas.kafka import partition_of
+from schemas.kafka.message import Message
+from schemas.kafka.start import Start
+from schemas.topics import R, Topic
+from schemas.unexpected import DATA_ERRORS, refusal
+from streams.runtime.fabric_tables import FabricTables
+from streams.settings import StreamSettings
+
+__all__ = [
+    "NEVER_NS",
+    "Input",
+    "Moment",
+    "Operator",
+    "Order",
+    "Output",
+    "Owner",
+    "Past",
+    "Restore",
+    "Stage",
+    "Work",
+    "newest_per_key",
+    "records_of",
+]
+
+log = logging.getLogger(__name__)
+
+NEVER_NS: Final = 2**62
+"""A time that no log reaches."""
+
+
+class Order(Enum):
+    """When a stage's inputs are taken."""
+
+    TIMED = "timed"
+    """Once the log's clock has passed them by some time, by (log time, topic, partition, offset)."""
+    AS_READ = "as read"
+    """At once; the messages between two advances by (input as declared, partition, offset)."""
+
+
+class Moment(NamedTuple):
+    """A moment of the log."""
+
+    log_ns: int
+    """Log time: append time without the steps of the log's clock."""
+    offset_ns: int
+    """Fabric time minus log time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The partitions of a stage's owner topic that belong to one worker, from assignment to revocation."""
+
+    epoch: int
+    """Log time at the begin, ms; every later owner has a greater one."""
+    partitions: frozenset[int]
+    partition_count: int
+    """Number of partitions of the owner topic."""
+    settings: StreamSettings
+    registry: codec.Registry | None = None
+    committed: Mapping[int, int] = field(default_factory=dict)
+    """Partition to the first offset that this owner reads; no entry: nothing was committed before."""
+
+    def owns(self, key: str) -> bool:
+        """Return whether a key's messages come to this owner."""
+        return partition_of(key, self.partition_count) in self.partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A topic whose messages the operators take."""
+
+    topic: Topic
+    start: Callable[[int, FabricTables], Start] | None = None
+    """Where a new owner starts, given log time; None: at the position that the last owner committed."""
+    skip_after_ns: int = NEVER_NS
+    """Age above which messages are skipped while newer ones wait: old evidence is useless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Published records from which a new owner continues."""
+
+    topic: Topic
+    start: Start
+    last_per_key: bool = False
+    """Only the newest message of each key."""
+
+
+Past = Mapping[str, Sequence[Message]]
+"""Topic to the messages of a `Restore`, by partition and offset."""
+
+
+@dataclass(slots=True)
+class Output:
+    """A message to publish; without a record and a body it is a tombstone."""
+
+    topic: Topic
+    key: str
+    record: Any = None
+    """A record of the topic's type."""
+    body: bytes | None = None
+    """The encoded record, if the operator has encoded it."""
+    text: str = ""
+    """A line for the service's log."""
+
+    def value(self, registry: codec.Registry | None = None) -> bytes | None:
+        """Return the value on the wire; it is encoded once."""
+        if self.body is None and self.record is not None:
+            self.body = codec.encode(self.topic.type, self.record, registry)
+        return self.body
+
+
+Work = Callable[[], Sequence[Output]]
+"""The slow part of an advance. It reads no table, so that a runner may call it in a thread."""
+
+
+class Operator(ABC):
+    """The state of one stage for one partition of its owner topic, or for all partitions of an owner."""
+
+    adapts: ClassVar[bool] = False
+    """Whether `keep_up` changes anything."""
+
+    def __init__(self) -> None:
+        self.rejected: list[tuple[Message, Exception]] = []
+        """Messages that could not be used; the runner publishes and clears them."""
+        self.failed: list[tuple[str, Exception]] = []
+        """Keys whose evaluation failed, with the error; the runner publishes and clears them."""
+        self.moment = Moment(0, 0)
+        """The moment of the advance that follows; set by the runner before `take`."""
+        self.unread = -1
+        """Messages of the partition that the worker has not read; -1: unknown. Set by the runner."""
+
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        """Continue from the records that earlier owners published."""
+
+    @abstractmethod
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Take the next messages of the inputs. Messages of a partition come in order."""
+
+    @abstractmethod
+    def due_ns(self) -> int:
+        """Return the log time at which `advance` next has something to do; 0: at once."""
+
+    @abstractmethod
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
+        """Let time pass to a moment; return the outputs, or the work that makes them.
+
+        `moment` passes the newest message only where the runner has read to the end of the inputs. Between
+        the return of work and its end, the runner calls no other method.
+        """
+
+    def needed_from(self) -> int:
+        """Return the first offset of the owner's partition that a new owner must take again.
+
+        The runner commits it once the outputs of all advances before this call are acknowledged.
+        """
+        return NEVER_NS
+
+    def status(self) -> str:
+        """Return a line for the worker's status; empty if all is well."""
+        return ""
+
+    def close(self, tables: FabricTables) -> None:
+        """Release views of tables: the operator's partition was revoked."""
+
+    def keep_up(self, spent_ns: int, waited_ns: int) -> None:
+        """Adapt to the machine after work that took `spent_ns`, when messages wait for `waited_ns`."""
+
+    def level(self) -> str:
+        """Return what `keep_up` decided; a replay passes it to `set_level`."""
+        return ""
+
+    def set_level(self, level: str) -> None:
+        """Set what `keep_up` decided in the run that is replayed."""
+
+
+class Stage(ABC):
+    """One stage: its inputs and outputs, and how its operators are made."""
+
+    name: ClassVar[str]
+    owner: ClassVar[Topic]
+    """The owner of a partition of this topic owns the stage's keys of that partition."""
+    inputs: ClassVar[tuple[Input, ...]]
+    outputs: ClassVar[tuple[Topic, ...]]
+    order: ClassVar[Order] = Order.AS_READ
+    per_partition: ClassVar[bool] = True
+    """Whether each partition has an operator; otherwise one operator serves all partitions of an owner."""
+    uses_append_time: ClassVar[bool] = False
+    """Whether log time steps with the log's clock, because windows are cut by append time."""
+    reject_reader: ClassVar[str] = "solve"
+    """`Reject.reader` of the messages that operators reject."""
+
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        """Return the published records from which a new owner continues.
+
+        `partition_count`: number of partitions of the owner topic.
+        """
+        return ()
+
+    @abstractmethod
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> Operator:
+        """Return the operator of a partition; -1: of all partitions of the owner."""
+
+
+def records_of(
+    past: Past,
+    topic: Topic[R],
+    registry: codec.Registry | None = None,
+    check: Callable[[R, int], R] | None = None,
+) -> list[R]:
+    """Return the records of a restored topic; those that cannot be used are left out.
+
+    `check`: plausibility of a record and its append time. Raises BadRecord.
+    """
+    records: list[R] = []
+    rejected = 0
+    for message in past.get(topic.name, ()):
+        if message.value is None:
+            continue
+        try:
+            record = message.decoded(topic, registry)
+            records.append(record if check is None else check(record, message.append_ns))
+        except DATA_ERRORS as error:
+            last, rejected = refusal(error), rejected + 1
+    if rejected:
+        log.warning("%s: ignored %d bad records, the last: %s", topic.name, rejected, last)
+    return records
+
+
+def newest_per_key(messages: Iterable[Message]) -> list[Message]:
+    """Return the newest message of each key that is no tombstone, in the order given."""
+    newest: dict[bytes | None, Message] = {}
+    for message in messages:
+        newest.pop(message.key_bytes, None)
+        if message.value is not None:
+            newest[message.key_bytes] = message
+    return list(newest.values())

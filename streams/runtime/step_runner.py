@@ -1,0 +1,183 @@
+"""Runs an as-read operator again by its recorded steps.
+
+The steps say how far each input and table had been read at each advance, so the same messages are taken
+before the same advances, and the same build gives the same output. This module does no I/O.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from schemas import codec
+from schemas.kafka.message import Message, Place
+from schemas.records import StepChoiceKind, Steps
+from schemas.topology import Topology
+from schemas.unexpected import DATA_ERRORS
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import Moment, Operator, Output, Owner, Restore, Stage, newest_per_key
+from streams.runtime.steps import Epoch, Step, StepReader, epoch_of
+from streams.settings import StreamSettings
+from streams.runtime.units import NS_PER_MS, NS_PER_S
+
+__all__ = ["ReplayedOutput", "StepRunner"]
+
+
+@dataclass(slots=True)
+class ReplayedOutput:
+    """An output of a replay, and the log time of its advance."""
+
+    log_ns: int
+    output: Output
+
+
+class StepRunner:
+    """One operator in one epoch. `records`: the epoch's steps, from the first one on."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        records: Iterable[Steps],
+        settings: StreamSettings,
+        partition_count: int,
+        topology: Topology | None = None,
+        registry: codec.Registry | None = None,
+    ) -> None:
+        self._stage, self._settings, self._registry = stage, settings, registry
+        self._partition_count = partition_count
+        self._reader = StepReader()
+        ordered = sorted(records, key=lambda record: record["first_step"])
+        self.epoch: Epoch = epoch_of(ordered[0])
+        self._steps: deque[Step] = deque(step for record in ordered for step in self._reader.read(record))
+        self.tables = FabricTables(
+            settings.default_shard,
+            topology,
+            registry,
+            holdover_s=settings.solve.holdover_s,
+            window_ns=settings.window_ms * NS_PER_MS,
+        )
+        self._owner_place = (stage.owner.name, self.epoch.partition)
+        self._restores = stage.restores(self.tables, partition_count)
+        self._waiting: dict[Place, deque[Message]] = {}
+        self._past: dict[str, list[Message]] = {restore.topic.name: [] for restore in self._restores}
+        self._read: dict[Place, int] = {}
+        """Place to one past the last offset that was offered."""
+        self._operator: Operator | None = None
+        self._offset_ns: int | None = None
+        self._correction_ns = self._newest_ns = 0
+
+    @property
+    def table_topics(self) -> set[str]:
+        """Topics that fill the tables."""
+        return {table.topic for table in self.tables.tables}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps were taken."""
+        return not self._steps
+
+    def offer(self, message: Message) -> None:
+        """Add a message of an input, a table or a restored topic; offsets of a partition ascend."""
+        place = message.place
+        self._read[place] = max(self._read.get(place, 0), message.offset + 1)
+        if message.topic in self._past and message.offset < self.epoch.restored.get(place, 0):
+            self._past[message.topic].append(message)
+        if place == self._owner_place:
+            if message.offset >= (self.epoch.committed or 0):
+                self._waiting.setdefault(place, deque()).append(message)
+        elif message.topic in self.table_topics:
+            self._waiting.setdefault(place, deque()).append(message)
+
+    def run(self, *, is_complete: bool = False) -> Iterator[ReplayedOutput]:
+        """Take the steps whose messages were offered, or all steps if the log holds no more messages."""
+        if self._operator is None:
+            starts = self._reader.starts | self.epoch.restored
+            if not is_complete and not self._reached(starts.items()):
+                return
+            self._operator = self._restored()
+        while self._steps and (is_complete or self._reached(self._steps[0].moved)):
+            yield from self._take(self._operator, self._steps.popleft())
+
+    def _reached(self, positions: Iterable[tuple[Place, int]]) -> bool:
+        return all(self._read.get(place, 0) >= position for place, position in positions)
+
+    def _restored(self) -> Operator:
+        """Return the operator at the begin of the epoch."""
+        epoch = self.epoch
+        for place, position in self._reader.starts.items():
+            if place != self._owner_place:
+                self._fill_tables(place, position)
+        committed = {} if epoch.committed is None else {epoch.partition: epoch.committed}
+        owner = Owner(
+            epoch.epoch,
+            frozenset([epoch.partition]),
+            self._partition_count,
+            self._settings,
+            self._registry,
+            committed,
+        )
+        operator = self._stage.make(owner, epoch.partition, self.tables)
+        past = {restore.topic.name: self._past_of(restore) for restore in self._restores}
+        operator.restore(past, self.tables)
+        self._past.clear()
+        return operator
+
+    def _past_of(self, restore: Restore) -> list[Message]:
+        """Return the messages that the epoch's owner restored."""
+        messages = sorted(self._past[restore.topic.name], key=lambda each: (each.partition, each.offset))
+        if restore.last_per_key:
+            return newest_per_key(messages)
+        count = restore.start.tail_messages
+        if count is None:
+            return messages
+        ends: Mapping[Place, int] = self.epoch.restored
+        return [message for message in messages if message.offset >= ends[message.place] - count]
+
+    def _set_log_ns(self, message: Message) -> None:
+        if not self._stage.uses_append_time:
+            self._newest_ns = max(self._newest_ns, message.append_ns + self._correction_ns)
+            message.log_ns = self._newest_ns
+
+    def _fill_tables(self, place: Place, position: int) -> None:
+        waiting = self._waiting.get(place, deque())
+        while waiting and waiting[0].offset < position:
+            self.tables.take(waiting.popleft())
+
+    def _take(self, operator: Operator, step: Step) -> Iterator[ReplayedOutput]:
+        skipped: set[int] = set()
+        for choice in step.choices:
+            match choice["kind"]:
+                case StepChoiceKind.OFFSET:
+                    self._offset_ns = choice["value"]
+                case StepChoiceKind.CORRECTION:
+                    self._correction_ns = choice["value"]
+                case StepChoiceKind.SKIPPED:
+                    skipped.add(choice["value"])
+                case StepChoiceKind.LEVEL:
+                    operator.set_level(choice["text"])
+                    operator.due_ns()
+        messages: list[Message] = []
+        for place, position in step.moved:
+            if place != self._owner_place:
+                self._fill_tables(place, position)
+                continue
+            waiting = self._waiting.get(place, deque())
+            while waiting and waiting[0].offset < position:
+                message = waiting.popleft()
+                if message.offset not in skipped:
+                    self._set_log_ns(message)
+                    messages.append(message)
+        offset_ns = self.tables.clocks.log_offset_ns if self._offset_ns is None else self._offset_ns
+        operator.moment = moment = Moment(step.log_ns, offset_ns)
+        outputs: Sequence[Output] = ()
+        with contextlib.suppress(*DATA_ERRORS):  # the worker published a reject
+            if messages:
+                operator.take(messages, self.tables)
+            result = operator.advance(moment, self.tables)
+            outputs = result() if callable(result) else result
+        for output in outputs:
+            yield ReplayedOutput(step.log_ns, output)
+        operator.rejected.clear()
+        operator.failed.clear()

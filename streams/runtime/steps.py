@@ -1,0 +1,223 @@
+"""The steps of as-read operators: what each took before each advance, as records of `fabric.steps`.
+
+The log does not tell in which order a worker read its topics. So each advance is a step: its log time, and
+how far each input and table had been read. A replay that takes the same steps gives the same output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemas.kafka.message import Place
+from schemas.records import StepChoice, StepChoiceKind, Steps
+from streams.runtime.units import NS_PER_US
+
+__all__ = ["Epoch", "MissingSteps", "Step", "StepLog", "key_of", "steps_of"]
+
+MAX_STEPS: Final = 1024
+"""Steps of one record."""
+NO_OFFSET: Final = -1
+
+
+class MissingSteps(ValueError):
+    """Steps of an epoch are not in the log, so that later ones cannot be replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """The begin of an operator: all that its first output depends on."""
+
+    stage: str
+    partition: int
+    epoch: int
+    """Log time at the begin, ms."""
+    committed: int | None
+    """First offset that the owner read; None: nothing was committed before."""
+    restored: Mapping[Place, int] = field(default_factory=dict)
+    """Published records from which the owner continued: end offset of each partition."""
+    settings_digest: str = ""
+    topology_digest: str = ""
+    build: str = ""
+
+
+@dataclass(slots=True)
+class Step:
+    """One advance."""
+
+    number: int
+    log_ns: int
+    moved: list[tuple[Place, int]]
+    """Inputs and tables that were read further, each with its new position."""
+    choices: list[StepChoice]
+
+
+def key_of(stage: str, partition: int) -> str:
+    """Return the key of an operator's steps."""
+    return f"{stage}/{partition}"
+
+
+class StepLog:
+    """Collects the steps of one operator until they are published."""
+
+    def __init__(self, epoch: Epoch) -> None:
+        self._epoch = epoch
+        self._numbers: dict[Place, int] = {}
+        self._positions: list[int] = []
+        self._new_inputs: list[Place] = []
+        self._starts: list[int] = []
+        self._begin_us = self._last_us = epoch.epoch * 1000
+        self._count = self._first = 0
+        self._elapsed_us: list[int] = []
+        self._moved: list[int] = []
+        self._input_numbers: list[int] = []
+        self._messages: list[int] = []
+        self._choices: list[StepChoice] = []
+
+    def start(self, positions: Iterable[tuple[Place, int]]) -> None:
+        """Note the positions of inputs and tables before the first step."""
+        for place, position in positions:
+            self._number_of(place, position)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the steps should be published now."""
+        return len(self._elapsed_us) >= MAX_STEPS
+
+    def note(self, log_ns: int, positions: Iterable[tuple[Place, int]]) -> int:
+        """Note a step with the present positions; return its log time as a replay will know it."""
+        at_us = log_ns // NS_PER_US
+        self._elapsed_us.append(at_us - self._last_us)
+        self._last_us = at_us
+        moved = 0
+        for place, position in positions:
+            number = self._number_of(place, 0)
+            if position != self._positions[number]:
+                self._input_numbers.append(number)
+                self._messages.append(position - self._positions[number])
+                self._positions[number] = position
+                moved += 1
+        self._moved.append(moved)
+        self._count += 1
+        return at_us * NS_PER_US
+
+    def choose(self, kind: StepChoiceKind, place: Place | None = None, value: int = 0, text: str = "") -> None:
+        """Note a decision of the runner with the step that is noted next."""
+        number = NO_OFFSET if place is None else self._number_of(place, 0)
+        self._choices.append(
+            {"step": self._count, "kind": kind, "input_number": number, "value": value, "text": text}
+        )
+
+    def record(self) -> Steps | None:
+        """Return the steps since the last record; None without any."""
+        if not self._elapsed_us:
+            return None
+        epoch, is_first = self._epoch, self._first == 0
+        record: Steps = {
+            "stage": epoch.stage,
+            "partition": epoch.partition,
+            "epoch": epoch.epoch,
+            "first_step": self._first,
+            "begin_us": self._begin_us,
+            "inputs": [f"{topic}/{number}" for topic, number in self._new_inputs],
+            "starts": self._starts,
+            "restored": [f"{topic}/{number}" for topic, number in epoch.restored] if is_first else [],
+            "restored_ends": list(epoch.restored.values()) if is_first else [],
+            "committed": NO_OFFSET if epoch.committed is None or not is_first else epoch.committed,
+            "settings_digest": epoch.settings_digest if is_first else "",
+            "topology_digest": epoch.topology_digest if is_first else "",
+            "build": epoch.build if is_first else "",
+            "elapsed_us": self._elapsed_us,
+            "moved": self._moved,
+            "input_numbers": self._input_numbers,
+            "messages": self._messages,
+            "choices": self._choices,
+        }
+        self._new_inputs, self._starts = [], []
+        self._elapsed_us, self._moved, self._input_numbers, self._messages = [], [], [], []
+        self._choices = []
+        self._begin_us, self._first = self._last_us, self._count
+        return record
+
+    def _number_of(self, place: Place, start: int) -> int:
+        number = self._numbers.get(place)
+        if number is None:
+            number = self._numbers[place] = len(self._positions)
+            self._positions.append(start)
+            self._new_inputs.append(place)
+            self._starts.append(start)
+        return number
+
+
+def epoch_of(record: Steps) -> Epoch:
+    """Return the begin of an operator, given its first record."""
+    ends = zip(map(_place_of, record["restored"]), record["restored_ends"], strict=True)
+    return Epoch(
+        record["stage"],
+        record["partition"],
+        record["epoch"],
+        None if record["committed"] == NO_OFFSET else record["committed"],
+        dict(ends),
+        record["settings_digest"],
+        record["topology_digest"],
+        record["build"],
+    )
+
+
+class StepReader:
+    """Turns the records of one operator and epoch, in order, into its steps."""
+
+    def __init__(self) -> None:
+        self.starts: dict[Place, int] = {}
+        """Positions of the inputs at the begin of the epoch."""
+        self._places: list[Place] = []
+        self._positions: list[int] = []
+        self._count = 0
+
+    def read(self, record: Steps) -> Iterator[Step]:
+        """Yield the steps of the next record. Raises MissingSteps if it is not the next."""
+        if record["first_step"] < self._count:
+            return  # published twice
+        if record["first_step"] > self._count:
+            raise MissingSteps(
+                f"{record['stage']}/{record['partition']}, epoch {record['epoch']}: steps {self._count} to "
+                f"{record['first_step'] - 1} are not in the log"
+            )
+        for place, start in zip(map(_place_of, record["inputs"]), record["starts"], strict=True):
+            self.starts[place] = start
+            self._places.append(place)
+            self._positions.append(start)
+        choices = list(record["choices"])
+        at_us, index = record["begin_us"], 0
+        for elapsed_us, moved in zip(record["elapsed_us"], record["moved"], strict=True):
+            at_us += elapsed_us
+            step = Step(self._count, at_us * NS_PER_US, [], [])
+            for number, messages in zip(
+                record["input_numbers"][index : index + moved],
+                record["messages"][index : index + moved],
+                strict=True,
+            ):
+                self._positions[number] += messages
+                step.moved.append((self._places[number], self._positions[number]))
+            while choices and choices[0]["step"] <= step.number:
+                step.choices.append(choices.pop(0))
+            index += moved
+            self._count += 1
+            yield step
+
+    def place_of(self, choice: StepChoice) -> Place | None:
+        """Return the input that a decision is about."""
+        return None if choice["input_number"] < 0 else self._places[choice["input_number"]]
+
+
+def steps_of(records: Sequence[Steps]) -> Iterator[Step]:
+    """Yield the steps of one operator and epoch. Raises MissingSteps."""
+    reader = StepReader()
+    for record in sorted(records, key=lambda record: record["first_step"]):
+        yield from reader.read(record)
+
+
+def _place_of(name: str) -> Place:
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)
