@@ -23,7 +23,19 @@ from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
 from streams.clock.window_barrier import CompleteWindow, WindowBarrier
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Restore, Stage, Work, records_of
+from streams.runtime.operator import (
+    NEVER_NS,
+    Input,
+    Moment,
+    Operator,
+    Output,
+    Owner,
+    Past,
+    Restore,
+    Stage,
+    Work,
+    records_of,
+)
 from streams.runtime.units import NS_PER_MS
 
 __all__ = ["ClockOperator", "ClockStage"]

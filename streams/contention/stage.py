@@ -18,7 +18,18 @@ from streams.contention.rules import ContentionRules
 from streams.contention.validation import validate_queues
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.flow_table import LiveFlows
-from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Restore, Stage, records_of
+from streams.runtime.operator import (
+    NEVER_NS,
+    Input,
+    Moment,
+    Operator,
+    Output,
+    Owner,
+    Past,
+    Restore,
+    Stage,
+    records_of,
+)
 from streams.runtime.pipeline_constants import FLOW_LAG_NS
 from streams.runtime.units import NS_PER_S
 

@@ -27,7 +27,19 @@ from streams.delays.source_partition import ClosedWindow, Source
 from streams.delays.windows import Range
 from streams.runtime.columnar import encode_columnar
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Restore, Stage, Work, records_of
+from streams.runtime.operator import (
+    NEVER_NS,
+    Input,
+    Moment,
+    Operator,
+    Output,
+    Owner,
+    Past,
+    Restore,
+    Stage,
+    Work,
+    records_of,
+)
 from streams.runtime.pipeline_constants import QUEUEING_EVERY_NS, SUB_SLOTS, slot_ns_of
 from streams.runtime.tables import Inventory, Member
 from streams.runtime.units import NS_PER_MS

@@ -19,7 +19,18 @@ from streams.links.health import ShardHealth
 from streams.links.subjects import Change
 from streams.links.validation import validate_link_event
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Restore, Stage, records_of
+from streams.runtime.operator import (
+    NEVER_NS,
+    Input,
+    Moment,
+    Operator,
+    Output,
+    Owner,
+    Past,
+    Restore,
+    Stage,
+    records_of,
+)
 from streams.runtime.units import NS_PER_MS
 
 __all__ = ["LinksOperator", "LinksStage"]

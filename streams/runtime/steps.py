@@ -102,7 +102,9 @@ class StepLog:
         self._count += 1
         return at_us * NS_PER_US
 
-    def choose(self, kind: StepChoiceKind, place: Place | None = None, value: int = 0, text: str = "") -> None:
+    def choose(
+        self, kind: StepChoiceKind, place: Place | None = None, value: int = 0, text: str = ""
+    ) -> None:
         """Note a decision of the runner with the step that is noted next."""
         number = NO_OFFSET if place is None else self._number_of(place, 0)
         self._choices.append(

@@ -24,7 +24,6 @@ from schemas.kafka.message import Message
 from schemas.log_time import append_ns_of
 from schemas.records import StepChoiceKind
 from schemas.topics import STEPS
-from schemas.unexpected import DATA_ERRORS
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.digests import build_digest, settings_digest
@@ -32,7 +31,7 @@ from streams.runtime.faust.restore import read_past
 from streams.runtime.faust_compat import read_batches
 from streams.runtime.log_time import LogClock, SteadyTime
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Output, Owner, Stage
-from streams.runtime.rejects import RejectedMessage, send_reject
+from streams.runtime.rejects import failed_evaluation, send_reject
 from streams.runtime.steps import Epoch, StepLog, key_of
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
@@ -154,9 +153,7 @@ class OperatorStage(Ownership):
     @property
     def positions(self) -> dict[TP, int]:
         """Partition to one past its last taken offset, for partitions that have one."""
-        return {
-            tp: each.next_offset for tp, each in self._partitions.items() if each.next_offset is not None
-        }
+        return {tp: each.next_offset for tp, each in self._partitions.items() if each.next_offset is not None}
 
     def assign(self, partitions: Iterable[TP]) -> None:
         """Start a generation with exactly these partitions."""
@@ -187,18 +184,10 @@ class OperatorStage(Ownership):
         try:
             append_ns = append_ns_of(record.topic, record.timestamp_type, record.timestamp)
         except ValueError as error:
-            refused = Message(0, record.topic, record.partition, record.offset, _text(record.key), record.value)
-            self._reject(refused, BadRecord("OUT_OF_RANGE", str(error)))
+            refused = Message(0, record.topic, record.partition, record.offset, record.key, record.value)
+            self._reject(refused, "solve", BadRecord("OUT_OF_RANGE", str(error)))
             return None
-        return Message(
-            append_ns,
-            record.topic,
-            record.partition,
-            record.offset,
-            _text(record.key),
-            record.value,
-            record.key,
-        )
+        return Message(append_ns, record.topic, record.partition, record.offset, record.key, record.value)
 
     def _observe(self, partition: _Partition, message: Message, monotonic_ns: int) -> None:
         self.context.log_clock.observe(message.append_ns, monotonic_ns)
@@ -396,7 +385,11 @@ class OperatorStage(Ownership):
 
     def _note_step(self, partition: _Partition, monotonic_ns: int) -> Moment:
         """Note an advance with all that its output depends on; return its moment."""
-        place, tables, steps = (partition.tp.topic, partition.tp.partition), self.context.tables, partition.steps
+        place, tables, steps = (
+            (partition.tp.topic, partition.tp.partition),
+            self.context.tables,
+            partition.steps,
+        )
         log_ns = partition.newest_ns
         if self._is_caught_up(partition):
             log_ns = max(log_ns, self._log_ns(partition, monotonic_ns))
@@ -429,9 +422,7 @@ class OperatorStage(Ownership):
             output.value(self.context.registry)
         return outputs
 
-    async def _publish(
-        self, partition: _Partition, outputs: Iterable[Output]
-    ) -> list[asyncio.Future[Any]]:
+    async def _publish(self, partition: _Partition, outputs: Iterable[Output]) -> list[asyncio.Future[Any]]:
         """Send outputs and rejects; return the acknowledgements. Nothing is sent after a revocation."""
         futures: list[asyncio.Future[Any]] = []
         async with self.lock:
@@ -442,11 +433,11 @@ class OperatorStage(Ownership):
                     log.info("%s: %s", self.stage, output.text)
                 futures.append(await self._send(output.topic.name, output.key, output.value()))
             operator = partition.operator
-            for message, error in operator.rejected:
-                futures.append(self._reject(message, error))
+            reader = self.definition.reject_reader
+            futures += [self._reject(message, reader, error) for message, error in operator.rejected]
             for key, error in operator.failed:
-                failed = RejectedMessage.of_evaluation(self.topic.name, key)
-                futures.append(asyncio.ensure_future(_reject(self.context, failed, None, self.stage, error)))
+                failed = failed_evaluation(self.topic.name, key)
+                futures.append(self._reject(failed, self.stage, error))
             operator.rejected.clear()
             operator.failed.clear()
         return futures
@@ -454,10 +445,8 @@ class OperatorStage(Ownership):
     async def _send(self, topic: str, key: str, value: bytes | None) -> asyncio.Future[Any]:
         return asyncio.ensure_future(await self.context.send_bytes(topic, key, value))
 
-    def _reject(self, message: Message, error: Exception) -> asyncio.Future[Any]:
-        rejected = RejectedMessage.of(message, message.key_bytes)
-        reader = self.definition.reject_reader
-        return asyncio.ensure_future(_reject(self.context, rejected, message.value, reader, error))
+    def _reject(self, message: Message, reader: str, error: Exception) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(_rejected(self.context, message, reader, error))
 
     def _release(self) -> None:
         """Make the positions of acknowledged advances ready for the commit. Raises the error of a send."""
@@ -494,15 +483,9 @@ class OperatorStage(Ownership):
             await asyncio.wait(futures)
 
 
-async def _reject(
-    context: WorkerContext, rejected: RejectedMessage, value: bytes | None, reader: str, error: Exception
-) -> None:
-    await (await send_reject(context, rejected, value, reader, error))
+async def _rejected(context: WorkerContext, message: Message, reader: str, error: Exception) -> None:
+    await (await send_reject(context, message, reader, error))
 
 
 async def _acknowledged(sent: Awaitable[Any]) -> None:
     await sent
-
-
-def _text(key: bytes | None) -> str:
-    return (key or b"").decode("utf-8", "replace")

@@ -15,9 +15,7 @@ __all__ = ["read_past"]
 POLL_S: Final = 0.25
 
 
-async def read_past(
-    cluster: KafkaSettings, restores: Iterable[Restore]
-) -> tuple[Past, dict[Place, int]]:
+async def read_past(cluster: KafkaSettings, restores: Iterable[Restore]) -> tuple[Past, dict[Place, int]]:
     """Return the messages of some restores, and the end offsets up to which they were read."""
     past: dict[str, list[Message]] = {}
     ends: dict[Place, int] = {}
