@@ -131,7 +131,7 @@ Work = Callable[[], Sequence[Output]]
 """The slow part of an advance. It reads no table, so that a runner may call it in a thread."""
 
 
-class Operator(ABC):
+class Operator:
     """The state of one stage for one partition of its owner topic, or for all partitions of an owner."""
 
     adapts: ClassVar[bool] = False
@@ -150,21 +150,21 @@ class Operator(ABC):
     def restore(self, past: Past, tables: FabricTables) -> None:
         """Continue from the records that earlier owners published."""
 
-    @abstractmethod
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Take the next messages of the inputs. Messages of a partition come in order."""
+        raise NotImplementedError
 
-    @abstractmethod
     def due_ns(self) -> int:
         """Return the log time at which `advance` next has something to do; 0: at once."""
+        raise NotImplementedError
 
-    @abstractmethod
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
         """Let time pass to a moment; return the outputs, or the work that makes them.
 
         `moment` passes the newest message only where the runner has read to the end of the inputs. Between
         the return of work and its end, the runner calls no other method.
         """
+        raise NotImplementedError
 
     def needed_from(self) -> int:
         """Return the first offset of the owner's partition that a new owner must take again.

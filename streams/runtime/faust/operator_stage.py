@@ -396,10 +396,10 @@ class OperatorStage(Ownership):
         offset_ns = tables.clocks.log_offset_ns
         if not self.definition.uses_append_time:
             offset_ns = partition.steady.offset_ns(offset_ns, monotonic_ns)
-        if offset_ns != tables.clocks.log_offset_ns or partition.offset_ns:
-            if offset_ns != partition.offset_ns:
-                partition.offset_ns = offset_ns
-                steps.choose(StepChoiceKind.OFFSET, value=offset_ns)
+        has_own_offset = offset_ns != tables.clocks.log_offset_ns or partition.offset_ns
+        if has_own_offset and offset_ns != partition.offset_ns:
+            partition.offset_ns = offset_ns
+            steps.choose(StepChoiceKind.OFFSET, value=offset_ns)
         if partition.steady.correction_ns != partition.correction_ns:
             partition.correction_ns = partition.steady.correction_ns
             steps.choose(StepChoiceKind.CORRECTION, place, partition.correction_ns)
