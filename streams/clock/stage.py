@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
-from schemas.messages import decode_message
+from schemas.kafka.message import Message
 from schemas.records import ClockFits, ClockOffsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
 from schemas.unexpected import DATA_ERRORS
@@ -25,7 +25,7 @@ from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
 from streams.clock.window_barrier import CompleteWindow, WindowBarrier
 from streams.links.probe_schedule_stage import SchedulePublisher
-from streams.runtime.assignment import KeyedState, Message, PartitionState
+from streams.runtime.assignment import KeyedState, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_tail
 from streams.runtime.shard_stage import ShardStage
@@ -116,20 +116,20 @@ class ClockStage(ShardStage[_Shard]):
         for window in sorted(windows)[-TAIL_WINDOWS:]:
             clocks.learn_floors(window, self.window_ns, windows[window], clock_of)
 
-    async def process(self, message: Message[KeyedState[_Shard]]) -> None:
+    async def process(self, partition: _Partition, message: Message) -> None:
         """Add a message's fits to the barrier of its shard."""
-        fits = await self.partitions.read(message, self._decode)
+        fits = await self.partitions.read(partition, message, self._decode)
         if fits is None:
             return
-        shard = message.partition.state[fits["shard"]]
+        shard = partition.state[fits["shard"]]
         if shard.barrier.add(fits, message.offset, time.monotonic_ns(), message.offset):
             self._arrived.set()
         else:
             log.info("solve: %s of window %d arrived after its solve", fits["source"], fits["window"])
-            self.partitions.done(message.partition, [message.offset])
+            self.partitions.done(partition, [message.offset])
 
-    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> ClockFits:
-        decoded = decode_message(CLOCK_FITS, message.key, value, self.context.registry)
+    def _decode(self, message: Message, value: bytes) -> ClockFits:
+        decoded = message.decoded(CLOCK_FITS, self.context.registry)
         fits, left_out = validate_fits(decoded, message.append_ns, self.window_ns)
         if left_out:
             source, window = fits["source"], fits["window"]

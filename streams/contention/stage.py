@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
-from schemas.messages import decode_message
+from schemas.kafka.message import Message
 from schemas.records import LinkQueues
 from schemas.topics import CONTENTION, QUEUES
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.contention.validation import validate_queues
-from streams.runtime.assignment import KeyedState, Message, PartitionState
+from streams.runtime.assignment import KeyedState, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.flow_table import LiveFlows
 from streams.runtime.global_tables import read_tail
@@ -74,17 +74,17 @@ class ContentionStage(ShardStage[_Shard]):
         """Stop to update the shard's flows."""
         self.context.flows.forget(state.flows)
 
-    async def process(self, message: Message[KeyedState[_Shard]]) -> None:
+    async def process(self, partition: _Partition, message: Message) -> None:
         """Evaluate one message of queues."""
-        queues = await self.partitions.read(message, self._decode)
+        queues = await self.partitions.read(partition, message, self._decode)
         if queues is None:
             return
         async with self.partitions.lock:
-            if not message.partition.revoking:
-                await self._evaluate(message, queues)
+            if not partition.revoking:
+                await self._evaluate(partition, message, queues)
 
-    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> LinkQueues:
-        queues = decode_message(QUEUES, message.key, value, self.context.registry)
+    def _decode(self, message: Message, value: bytes) -> LinkQueues:
+        queues = message.decoded(QUEUES, self.context.registry)
         return validate_queues(queues, message.append_ns + self.context.clocks.log_offset_ns)
 
     def _hosts_of(self, shard: str) -> int:
@@ -97,8 +97,8 @@ class ContentionStage(ShardStage[_Shard]):
             self._hosts = (inventory.version, {name: len(each) for name, each in hosts.items()})
         return self._hosts[1].get(shard, 0)
 
-    async def _evaluate(self, message: Message[KeyedState[_Shard]], queues: LinkQueues) -> None:
-        partition, shard = message.partition, message.partition.state[queues["shard"]]
+    async def _evaluate(self, partition: _Partition, message: Message, queues: LinkQueues) -> None:
+        shard = partition.state[queues["shard"]]
         shard.flows.advance(message.append_ns - FLOW_LAG_NS)
         rules = ContentionRules.of(self.context.config.thresholds())
         sent = []
@@ -109,6 +109,7 @@ class ContentionStage(ShardStage[_Shard]):
         end_ns = queues["window_start_ns"] + queues["slot_ns"] * queues["slots"]
         expires_s = time.monotonic() + MAX_RETAIN_S
         self.retain(
+            partition,
             message,
             until=lambda: end_ns <= shard.detector.needed_from_ns or time.monotonic() > expires_s,
         )

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from native.core import NicWindow, ProbeBatches
+from schemas.kafka.message import Message
 from streams.delays.counters import NicCounters, NicState
-from streams.delays.messages import ProbeMessage
 from streams.delays.windows import Cut, Range, WindowCutter
 
 __all__ = ["ClosedWindow", "NicSamples", "Source"]
@@ -56,7 +56,7 @@ class Source:
         self._filling = ClosedWindow(name, Cut(-1))
         self.open_samples = 0
 
-    def add_messages(self, messages: Sequence[ProbeMessage], batches: ProbeBatches) -> list[ClosedWindow]:
+    def add_messages(self, messages: Sequence[Message], batches: ProbeBatches) -> list[ClosedWindow]:
         """Add the next messages, in order of their offsets; return the windows that they close.
 
         `batches` has the batch of each message. A refused batch counts as rejected. A tombstone belongs to
@@ -81,7 +81,7 @@ class Source:
         """Return the windows that close because the source is silent, see `WindowCutter.tick`."""
         return self._close(self._cutter.tick(log_now_ns, quiet_ns, caught_up))
 
-    def _fill(self, messages: Sequence[ProbeMessage], batches: ProbeBatches, begin: int, end: int) -> None:
+    def _fill(self, messages: Sequence[Message], batches: ProbeBatches, begin: int, end: int) -> None:
         """Add messages [begin, end) to the open window."""
         window = self._filling
         for number in range(begin, end):

@@ -19,6 +19,7 @@ from typing import Any, Final
 from faust.types import TP
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.records import ClockFits
 from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
 from schemas.unexpected import DATA_ERRORS
@@ -28,7 +29,7 @@ from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.delays.records import Fitted, clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.delays.windows import LogClock, Range
-from streams.runtime.assignment import Message, PartitionState
+from streams.runtime.assignment import PartitionState
 from streams.runtime.columnar import encode_columnar
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_tail
@@ -126,7 +127,7 @@ def recovered(
     return list(ranges), {nic: state for nic, (_, state) in states.items()}
 
 
-def _parts_of(messages: Sequence[Message[_Source]], size_bytes: int) -> Iterator[Sequence[Message[_Source]]]:
+def _parts_of(messages: Sequence[Message], size_bytes: int) -> Iterator[Sequence[Message]]:
     """Yield the messages in parts of about so many bytes."""
     begin = filled = 0
     for end, message in enumerate(messages, 1):
@@ -188,38 +189,38 @@ class DelayStage(PartitionStage[_Source]):
             log_clock = LogClock(self.context.log_clock.now_ns(now_ns), now_ns)
             partition.state = _Source(source, queueing, now_ns - QUIET_NS, log_clock)
 
-    async def process(self, message: Message[_Source]) -> None:
+    async def process(self, partition: _Partition, message: Message) -> None:
         """Process one message, see `process_batch`."""
-        await self.process_batch([message])
+        await self.process_batch(partition, [message])
 
-    async def process_batch(self, messages: Sequence[Message[_Source]]) -> None:
+    async def process_batch(self, partition: _Partition, messages: Sequence[Message]) -> None:
         """Add probe batches of one partition to its source; wait while too many samples are unpublished."""
         for part in _parts_of(messages, PART_BYTES):
-            partition = part[-1].partition
             if partition.revoking:
                 return
-            self.partitions.begin(part[-1])
-            closed = await self._add(partition.state, part)
+            self.partitions.begin(partition, part[-1])
+            closed = await self._add(partition, part)
             if closed:
                 self._enqueue(partition, closed)
                 await self._capacity.wait()
             if part[-1] is not messages[-1]:
                 await asyncio.sleep(0)
 
-    async def _add(self, state: _Source, messages: Sequence[Message[_Source]]) -> list[ClosedWindow]:
+    async def _add(self, partition: _Partition, messages: Sequence[Message]) -> list[ClosedWindow]:
         """Add messages to the open window and to path queueing; return the windows that they close."""
+        state = partition.state
         state.received_ns = time.monotonic_ns()
         self.context.log_clock.observe(messages[-1].append_ns, state.received_ns)
         state.log_clock.observe(messages[-1].append_ns, state.received_ns)
         batches, rejected = decode_messages(messages, self.context.registry)
         for number, error in rejected:
-            await self.partitions.reject(messages[number], error, "map")
+            await self.partitions.reject(partition, messages[number], error, "map")
         try:
             closed = state.source.add_messages(messages, batches)
         except DATA_ERRORS as error:  # not foreseen by any check: which of them caused it is not known
             for message in messages:
-                await self.partitions.reject(message, error, self.name)
-            self.partitions.done(messages[0].partition, [message.offset for message in messages])
+                await self.partitions.reject(partition, message, error, self.name)
+            self.partitions.done(partition, [message.offset for message in messages])
             return []
         with self.context.survive(self.name, PATH_QUEUEING, state.source.name):
             state.queueing.add_messages(messages, batches, self.context.clocks.models())

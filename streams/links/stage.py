@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Final
 
 from schemas import codec
-from schemas.messages import decode_message
+from schemas.kafka.message import Message
 from schemas.topics import LINK_HEALTH, LINKS
 from schemas.unexpected import DATA_ERRORS
 from streams.delays.windows import LogClock
 from streams.links.health import ShardHealth
 from streams.links.subjects import Change
 from streams.links.validation import validate_link_event
-from streams.runtime.assignment import KeyedState, Message, PartitionState
+from streams.runtime.assignment import KeyedState, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_last
 from streams.runtime.shard_stage import ShardStage
@@ -99,9 +99,8 @@ class LinksStage(ShardStage[ShardHealth]):
         self._steady.clear()
         self._log_clock = None
 
-    async def process(self, message: Message[KeyedState[ShardHealth]]) -> None:
+    async def process(self, partition: _Partition, message: Message) -> None:
         """Ingest evidence and publish the changes of health."""
-        partition = message.partition
         received_ns = time.monotonic_ns()
         self.context.log_clock.observe(message.append_ns, received_ns)
         newest_ns = self._steady.setdefault(partition, SteadyTime()).of(message.append_ns, received_ns)
@@ -112,25 +111,24 @@ class LinksStage(ShardStage[ShardHealth]):
         async with self.partitions.lock:
             if partition.revoking:
                 return
-            await self._ingest(message, newest_ns)
+            await self._ingest(partition, message, newest_ns)
             # another message may have arrived meanwhile
             newest_ns = self._newest_ns.get(partition, newest_ns)
-            self.retain(message, until=lambda: newest_ns < self._log_ns() - RETAIN_NS)
+            self.retain(partition, message, until=lambda: newest_ns < self._log_ns() - RETAIN_NS)
 
-    async def _ingest(self, message: Message[KeyedState[ShardHealth]], steady_ns: int) -> None:
+    async def _ingest(self, partition: _Partition, message: Message, steady_ns: int) -> None:
         if message.value is None:
             return
         try:
-            event = decode_message(LINKS, message.key, message.value, self.context.registry)
-            validate_link_event(event)
+            event = message.decoded(LINKS, self.context.registry, validate_link_event)
         except DATA_ERRORS as error:
-            await self.partitions.reject(message, error)
+            await self.partitions.reject(partition, message, error)
             return
-        self.context.evidence_tap(message.partition.tp.partition, message.offset, message.append_ns, event)
-        health = message.partition.state[event["shard"]]
-        self._update(message.partition, health)
+        self.context.evidence_tap(message)
+        health = partition.state[event["shard"]]
+        self._update(partition, health)
         changes = health.ingest(event, steady_ns, self.context.routes, message.offset)
-        await self._publish(message.partition, changes)
+        await self._publish(partition, changes)
         self._ingested.set()
 
     def _update(self, partition: _Partition, health: ShardHealth) -> None:

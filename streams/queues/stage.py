@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.records import PathQueueing
 from schemas.topics import PATH_QUEUEING, QUEUES
 from schemas.unexpected import DATA_ERRORS
 from streams.queues.inference import ShardQueues
 from streams.queues.slot_fold import SKIP_LATE_NS
 from streams.queues.validation import validate_queueing
-from streams.runtime.assignment import KeyedState, Message, PartitionState
+from streams.runtime.assignment import KeyedState, PartitionState
 from streams.runtime.columnar import decode_columnar
 from streams.runtime.context import WorkerContext
 from streams.runtime.flow_table import LiveFlows
@@ -120,17 +121,17 @@ class QueuesStage(ShardStage[_Shard]):
         super().on_revoke(partitions)
         self._solved_ns.clear()
 
-    async def process(self, message: Message[KeyedState[_Shard]]) -> None:
+    async def process(self, partition: _Partition, message: Message) -> None:
         """Add a message's path queueing to its shard."""
-        partition, received_ns = message.partition, time.monotonic_ns()
-        highwater = self.context.highwater(message.partition.tp)
+        received_ns = time.monotonic_ns()
+        highwater = self.context.highwater(partition.tp)
         age_ns = self.context.log_clock.now_ns(received_ns) - message.append_ns
         self._waited_ns = waited_ns(age_ns, message.offset, highwater)
         if self._waited_ns > SKIP_BEHIND_NS:
             self._skip()
             self.partitions.done(partition, [message.offset])
             return
-        record = await self.partitions.read(message, self._decode)
+        record = await self.partitions.read(partition, message, self._decode)
         if record is None:
             return
         async with self._solving:
@@ -138,7 +139,7 @@ class QueuesStage(ShardStage[_Shard]):
                 return
             shard = partition.state[record["shard"]]
             shard.queues.take(record, self.context.routes)
-            self.retain(message, until=lambda: self._is_solved(partition, received_ns))
+            self.retain(partition, message, until=lambda: self._is_solved(partition, received_ns))
             self._arrived.set()
             self._update_flow_rates(shard, message.append_ns)
 
@@ -152,7 +153,7 @@ class QueuesStage(ShardStage[_Shard]):
             shard.flows.advance(append_ns)
             shard.queues.set_flow_rates(shard.flows.rates_bps())
 
-    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> PathQueueing:
+    def _decode(self, message: Message, value: bytes) -> PathQueueing:
         record = decode_columnar(value, PATH_QUEUEING.type, self.context.registry)
         return validate_queueing(record, message.append_ns + self.context.clocks.log_offset_ns)
 
