@@ -15,8 +15,9 @@ from typing import Final
 from confluent_kafka import KafkaException, Producer
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.kafka.publisher import publisher_options
-from schemas.kafka.reader import BEGINNING, LogUnavailable, Message, TopicReader, tail
+from schemas.kafka.reader import BEGINNING, LogUnavailable, TopicReader, tail
 from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.messages import decode_message
 from schemas.records import ClockOffsets, Nic, Reject, RejectReason

@@ -22,13 +22,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from actuators.clock_consumer import reject_record
 from schemas import codec
+from schemas.kafka.message import Message, Place
 from schemas.kafka.publisher import publisher_options
 from schemas.kafka.reader import (
     BEGINNING,
     END,
     LogUnavailable,
-    Message,
-    Place,
     Start,
     TopicMissing,
     TopicReader,
@@ -39,7 +38,7 @@ from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.records import ActionReport, ActuatorState
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, R, Topic
 
-__all__ = ["CommandIO", "LogMessage", "Offsets"]
+__all__ = ["CommandIO", "CommandItem", "Offsets"]
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class LogMessage:
+class CommandItem:
     """An item for the acting thread.
 
     `kind` is a message's topic in short, `ready` once the whole config is read, or `published` for a report
@@ -98,16 +97,14 @@ class LogMessage:
     """
 
     kind: str
-    key: bytes | None = None
-    value: bytes | None = None
-    message: Any = None
-    """A `Message` of the log; None for `ready` and `published`."""
+    message: Message | None = None
+    """None for `ready` and `published`."""
     record: ActionReport | None = None
 
     @property
-    def append_ms(self) -> int:
-        """LogAppendTime of the message in ms since the Unix epoch; 0 or less if unknown."""
-        return 0 if self.message is None else self.message.append_ns // 1_000_000
+    def size_bytes(self) -> int:
+        """Bytes of the message's value."""
+        return 0 if self.message is None else len(self.message.value or b"")
 
 
 class CommandIO:
@@ -147,8 +144,8 @@ class CommandIO:
                 "queue.buffering.max.messages": 2 * _MAX_UNSENT,
             }
         )
-        self.queued: deque[LogMessage] = deque()
-        self.urgent: deque[LogMessage] = deque()
+        self.queued: deque[CommandItem] = deque()
+        self.urgent: deque[CommandItem] = deque()
         """Config and `ready`; taken before `queued`."""
         self._given_bytes = self._taken_bytes = 0
         self._paused: list[Place] = []
@@ -169,12 +166,12 @@ class CommandIO:
         """Start the thread."""
         self._thread.start()
 
-    def next(self) -> LogMessage | None:
+    def next(self) -> CommandItem | None:
         """Return the next item of `queued`; None if it is empty."""
         if not self.queued:
             return None
         queued = self.queued.popleft()
-        self._taken_bytes += len(queued.value or b"")
+        self._taken_bytes += queued.size_bytes
         return queued
 
     def report(self, record: ActionReport, done: Callable[[], None]) -> None:
@@ -186,7 +183,7 @@ class CommandIO:
                 self.dropped += 1
                 self._warn(f"{ACTIONS.name}: report of {record['decision_id']} not taken: {error}")
             else:
-                self._give(LogMessage("published", record=record))
+                self._give(CommandItem("published", record=record))
             done()
 
         if self._waiting >= _MAX_UNSENT:
@@ -237,11 +234,11 @@ class CommandIO:
             if delivered is not None:
                 delivered(KafkaError(KafkaError._QUEUE_FULL), None)
 
-    def _give(self, queued: LogMessage) -> None:
+    def _give(self, queued: CommandItem) -> None:
         if queued.kind in ("config", "ready"):
             self.urgent.append(queued)
         else:
-            self._given_bytes += len(queued.value or b"")
+            self._given_bytes += queued.size_bytes
             self.queued.append(queued)
         os.eventfd_write(self.wake_fd, 1)
 
@@ -260,7 +257,7 @@ class CommandIO:
                     self._take(message)
                 if not self._config_read and not any(name == CONFIG.name for name, _ in self._reader.behind):
                     self._config_read = True
-                    self._give(LogMessage("ready"))
+                    self._give(CommandItem("ready"))
                 now_s = time.monotonic()
                 if now_s - commit_s >= _COMMIT_S:
                     commit_s = now_s
@@ -309,7 +306,7 @@ class CommandIO:
                 self.reject(message, codec.BadRecord("TOO_LARGE", text))
                 self.done(message)
                 return
-        self._give(LogMessage(kind[message.topic], message.key_bytes, message.value, message))
+        self._give(CommandItem(kind[message.topic], message))
 
     def _commit(self, final: bool = False) -> None:
         with self._lock:

@@ -26,7 +26,7 @@ from typing import Any, Final
 from sdnotify import SystemdNotifier
 
 from actuators.applier import Applier, read_decision
-from actuators.command_io import CommandIO, LogMessage
+from actuators.command_io import CommandIO, CommandItem
 from actuators.effectors.endpoints import FlowEndpoints
 from actuators.effectors.kernel_pacing import KernelPacing
 from actuators.fabric_time import FabricTime, SimulatedHostTime
@@ -37,8 +37,8 @@ from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
 from schemas.ids import host_of
 from schemas.ipc import leave, receive_at, received
+from schemas.kafka.message import Message
 from schemas.limits import EVERYONE
-from schemas.messages import decode_message
 from schemas.records import ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
 from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
 from schemas.unexpected import DATA_ERRORS, refusal
@@ -274,29 +274,29 @@ class FlowActuator:
             for wanted in repair.due(dead, paths, fences, now_ns):
                 applier.repair(*wanted, len(flows))
 
-    def _take_fallbacks(self, incoming: LogMessage) -> None:
-        host = (incoming.key or b"").decode("utf-8", "replace")
+    def _take_fallbacks(self, message: Message) -> None:
+        host = message.key
         if host not in self._repairs:
             return
         try:
             record = None
-            if incoming.value is not None:
-                record = decode_message(FALLBACKS, host, incoming.value, self._registry)
-                check_epoch(record, incoming.append_ms)
+            if message.value is not None:
+                record = message.decoded(FALLBACKS, self._registry)
+                check_epoch(record, message.append_ns // 1_000_000)
         except DATA_ERRORS as error:
-            self.command_io.reject(incoming.message, refusal(error))
+            self.command_io.reject(message, refusal(error))
             return
         if record is not None:
             self.appliers[host].see_epoch(record["shard"], record["epoch"])
         self._repairs[host].take_fallbacks(record)
 
-    def _take_flows(self, incoming: LogMessage) -> None:
+    def _take_flows(self, message: Message) -> None:
         """Take a host's flow report: the kernel may pace these flows."""
-        kernel = self._kernels.get((incoming.key or b"").decode("utf-8", "replace"))
-        if kernel is None or incoming.value is None:
+        kernel = self._kernels.get(message.key)
+        if kernel is None or message.value is None:
             return
         try:
-            record = codec.decode(incoming.value, FLOWS.type, self._registry)
+            record = codec.decode(message.value, FLOWS.type, self._registry)
         except codec.BadRecord:  # the reader that keeps flows rejects it
             return
         for key in kernel.take_flows(record):
@@ -314,32 +314,32 @@ class FlowActuator:
                 return
             self._take(incoming)
 
-    def _take(self, incoming: LogMessage) -> None:
-        if incoming.kind == "published" and incoming.record is not None:
+    def _take(self, incoming: CommandItem) -> None:
+        if incoming.record is not None:
             self.appliers[incoming.record["host"]].published(incoming.record)
-        elif incoming.kind == "config":
-            self._take_config(incoming)
-        elif incoming.kind == "flows":
-            self._take_flows(incoming)
-        elif incoming.kind == "fallbacks":
-            self._take_fallbacks(incoming)
-        elif incoming.kind == "ready":
+        elif incoming.message is None:
             self.ready = True
             self._set_config()
-        elif incoming.kind == "decision":
-            self._take_decision(incoming)
+        elif incoming.kind == "config":
+            self._take_config(incoming.message)
+        elif incoming.kind == "flows":
+            self._take_flows(incoming.message)
+        elif incoming.kind == "fallbacks":
+            self._take_fallbacks(incoming.message)
+        else:
+            self._take_decision(incoming.message)
 
-    def _take_config(self, incoming: LogMessage) -> None:
-        key = (incoming.key or b"").decode("utf-8", "replace")
+    def _take_config(self, message: Message) -> None:
+        key = message.key
         if key != EVERYONE and key not in self.appliers:
             return
         try:
-            if incoming.value is None:
+            if message.value is None:
                 self._records.pop(key, None)
             else:
-                self._records[key] = decode_message(CONFIG, key, incoming.value, self._registry)
+                self._records[key] = message.decoded(CONFIG, self._registry)
         except DATA_ERRORS as error:
-            self.command_io.reject(incoming.message, refusal(error))
+            self.command_io.reject(message, refusal(error))
             return
         if self.ready:
             self._set_config()
@@ -349,16 +349,16 @@ class FlowActuator:
             applier.take_config(self._records)
         self.announce_state(soon=True)
 
-    def _take_decision(self, incoming: LogMessage) -> None:
-        done = partial(self.command_io.done, incoming.message)
-        if incoming.value is None or (incoming.key or b"").decode("utf-8", "replace") not in self.appliers:
+    def _take_decision(self, message: Message) -> None:
+        done = partial(self.command_io.done, message)
+        if message.value is None or message.key not in self.appliers:
             done()
             return
         try:
-            decision = read_decision(incoming.key, incoming.value, self._registry)
-            check_epoch(decision, incoming.append_ms)
+            decision = read_decision(message.key_bytes, message.value, self._registry)
+            check_epoch(decision, message.append_ns // 1_000_000)
         except codec.BadRecord as bad:
-            self.command_io.reject(incoming.message, bad)
+            self.command_io.reject(message, bad)
             done()
             return
         self.appliers[decision["host"]].take(decision, done)

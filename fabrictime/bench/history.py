@@ -270,8 +270,9 @@ def _insert(server: Server, quick: bool) -> dict[str, Value]:
 
 def _sink_rows_per_second() -> float:
     """How fast one sink turns messages into columns: 40 rows a message, 9 buckets a direction."""
+    from schemas.kafka.message import Message
     from schemas.topics import DELAYS
-    from streams.history.rows import Message, rows_of
+    from streams.history.rows import rows_of
 
     now_ns = time.time_ns()
     path = {
@@ -311,7 +312,10 @@ def _sink_rows_per_second() -> float:
     best = 0.0
     for _ in range(4):
         begun = time.perf_counter()
-        decoded = [Message(codec.decode(message, "PathDelays"), "", now_ns) for message in messages]
+        decoded = [
+            Message(now_ns, DELAYS.name, 0, 0, "", None, codec.decode(message, "PathDelays"))
+            for message in messages
+        ]
         made = rows_of(DELAYS.name, decoded)[tables.DELAYS]
         best = max(best, made.num_rows / (time.perf_counter() - begun))
     return best

@@ -23,7 +23,8 @@ from fabrictime.bench import Figure, Missing, Target, Value
 from fabrictime.bench._fleet import SyntheticFleet
 from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, Message, TopicReader, tail
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, TopicReader, tail
 from schemas.topics import CLOCK_OFFSETS, DELAYS, PROBES, Topic
 
 NAME: Final = "stream"

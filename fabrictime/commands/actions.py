@@ -20,9 +20,9 @@ from fabrictime.state.action_state import ActionState, SuppressedAction
 from fabrictime.state.fabric_now import fabric_now_ns
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, Message, Start, TopicReader, back
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
-from schemas.messages import decode_message
 from schemas.records import ActionReport, Decision
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS, Topic
 
@@ -60,7 +60,7 @@ class Acts:
         record = None
         if taken.value is not None:
             try:
-                record = decode_message(TOPICS[taken.topic], taken.key, taken.value, self._registry)
+                record = taken.decoded(TOPICS[taken.topic], self._registry)
             except codec.BadRecord:
                 self.unreadable += 1
                 return None

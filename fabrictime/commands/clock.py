@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from fabrictime.commands.clock_table import SUSPECTS_SHOWN, Wanted, as_json, draw, plain
 from fabrictime.state.clocks import Fleet, Picture
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, Message, TopicReader, back, tail
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, TopicReader, back, tail
 from schemas.kafka.settings import KafkaSettings
-from schemas.messages import decode_message
 from schemas.records import ClockOffsets
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 
@@ -112,7 +112,7 @@ class Reader:
         if message.value is None:
             return None
         try:
-            return decode_message(CLOCK_OFFSETS, message.key, message.value, self._registry)
+            return message.decoded(CLOCK_OFFSETS, self._registry)
         except codec.BadRecord:
             self.fleet.unreadable += 1
             return None
@@ -123,7 +123,7 @@ class Reader:
             self.fleet.add_nic(message.key, None, 0)
             return
         try:
-            record = decode_message(INVENTORY, message.key, message.value, self._registry)
+            record = message.decoded(INVENTORY, self._registry)
         except codec.BadRecord:
             self.fleet.unreadable += 1
             return

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from fabrictime.state.job_story import HEAD, Run, ordered, telling, whole
 from schemas import codec
-from schemas.kafka.reader import Message, Start, TopicMissing, TopicReader, back, tail
+from schemas.kafka.message import Message
+from schemas.kafka.reader import Start, TopicMissing, TopicReader, back, tail
 from schemas.kafka.settings import KafkaSettings
 from schemas.messages import check_key
 from schemas.topics import DIAGNOSES

@@ -21,9 +21,9 @@ from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch
 from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.ids import natural
-from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.kafka.settings import KafkaSettings
-from schemas.messages import decode_message
 from schemas.records import AlertState, LinkHealth, LinkState, Severity
 from schemas.topics import ALERTS, LINK_HEALTH, R, Topic
 
@@ -212,7 +212,7 @@ class Reader(Generic[R]):
         record = None
         if message.value is not None:
             try:
-                record = decode_message(self.board.kind.topic, message.key, message.value, self._registry)
+                record = message.decoded(self.board.kind.topic, self._registry)
             except codec.BadRecord:
                 self.board.unreadable += 1
                 return None

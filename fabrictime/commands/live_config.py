@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from fabrictime.runtime.user import user_name
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.kafka.publisher import Publisher, PublishFailed
-from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.limits import MAX_VERSION, Limits
-from schemas.messages import decode_message
 from schemas.records import ActMode, ActuatorConfig, FlowAction, LatencyRule, TenantSlice
 from schemas.topics import CONFIG
 from streams.runtime.live_config import EVERYONE
@@ -415,7 +415,7 @@ class LiveRecords:
             self.records.pop(message.key, None)
             return
         try:
-            self.records[message.key] = decode_message(CONFIG, message.key, message.value, self._registry)
+            self.records[message.key] = message.decoded(CONFIG, self._registry)
         except codec.BadRecord:  # an unreadable record counts as missing
             return
 

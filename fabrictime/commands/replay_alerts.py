@@ -18,13 +18,13 @@ from typing import Any, Final, TypeVar
 from fabrictime.commands.links import KINDS
 from fabrictime.state.units import seconds_text
 from schemas import codec
-from schemas.kafka.reader import SILENT_S, LogUnavailable, Place, TopicReader, since
+from schemas.kafka.message import Message, Place
+from schemas.kafka.reader import SILENT_S, LogUnavailable, TopicReader, since
 from schemas.kafka.settings import KafkaSettings
-from schemas.messages import decode_message
 from schemas.records import Alert
 from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, LINK_HEALTH, LINKS, TOPICS, Topic
 from schemas.topology import Topology
-from streams.alerts.ordered_inputs import AlertInputs, Message, read_from
+from streams.alerts.ordered_inputs import AlertInputs, read_from
 from streams.runtime.live_config import LiveConfig
 
 __all__ = [
@@ -176,9 +176,7 @@ class LogReader:
                     reader.pause([message.place])
                     continue
                 read[message.place] = max(read[message.place], message.append_ns)
-                found.append(
-                    Message(message.append_ns, *message.place, message.offset, message.key, message.value)
-                )
+                found.append(message)
             for place in read.keys() - reader.behind:
                 del read[place]
                 received_s = time.monotonic()
@@ -208,7 +206,7 @@ def read_all(
             for message in messages:
                 if message.value is not None:
                     with contextlib.suppress(codec.BadRecord):
-                        yield message, decode_message(topic, message.key, message.value, registry)
+                        yield message, message.decoded(topic, registry)
     finally:
         log.close()
 

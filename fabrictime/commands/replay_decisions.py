@@ -17,11 +17,11 @@ from typing import Any, Final
 from fabrictime.commands.replay_alerts import LogReader, Span, read_all
 from fabrictime.state.units import seconds_text
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import Decision, PolicyCycles
 from schemas.topics import DECISIONS, POLICY_CYCLES
 from schemas.topology import Topology
-from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import DECISION_LOOKBACK_NS, read_from
 from streams.policy.replay import earlier_decisions, replay_cycles
 

@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, NotRequired, TypedDict
 
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, END, Message, TopicReader
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, END, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import TOPICS
 

@@ -14,9 +14,9 @@ from fabrictime.commands.topology_table import draw, json_of
 from fabrictime.state.clocks import ANNOUNCED_S
 from fabrictime.state.traced_fabric import Picture, file_of, picture_of
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.kafka.settings import KafkaSettings
-from schemas.messages import decode_message
 from schemas.records import Nic
 from schemas.topics import INVENTORY, PATHS
 from schemas.topology import Topology, TopologyError, TopologySource
@@ -64,7 +64,7 @@ class Reader:
             elif message.value is None:
                 self._nics.pop(message.key, None)
             else:
-                record = decode_message(INVENTORY, message.key, message.value, self._registry)
+                record = message.decoded(INVENTORY, self._registry)
                 self._nics[record["nic"]] = (record, message.append_ns // 1_000_000)
         except codec.BadRecord:
             self.unreadable += 1

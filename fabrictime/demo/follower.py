@@ -15,7 +15,8 @@ from typing import Final, Self
 from fabrictime.demo.story import Event
 from fabrictime.state.flow_cache import FlowCache, ReportedFlow
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, Start, TopicReader, back
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import ContentionState, LinkHealth, LinkState
 from schemas.topics import (

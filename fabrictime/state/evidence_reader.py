@@ -15,8 +15,9 @@ from typing import Any, Final, Self
 from fabrictime.state.evidence import CHECKING, FRESH_S, EvidenceAges, Source, Verdict
 from fabrictime.state.simulated_time_reader import SimulatedTimeReader
 from schemas import codec
+from schemas.kafka.message import Place
 from schemas.kafka.offset_reader import OffsetReader
-from schemas.kafka.reader import LogUnavailable, Place
+from schemas.kafka.reader import LogUnavailable
 from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import is_log_time_wrong
 from schemas.topics import CLOCK_OFFSETS, LINKS

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, Start, TopicReader
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Start, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import WindowOrder
-from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets, PathDelays
 from schemas.simulation_pace import SimulatedTime
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS, Topic
@@ -234,7 +234,7 @@ class Watcher:
                 self.view.remove_nic(message.key)
             return
         try:
-            record = decode_message(TOPICS[message.topic], message.key, message.value, self._registry)
+            record = message.decoded(TOPICS[message.topic], self._registry)
         except codec.BadRecord:
             with self.view.lock:
                 self.view.unreadable += 1

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.simulation_pace import SimulatedTime
 from schemas.topics import INVENTORY

@@ -15,7 +15,8 @@ from typing import Any, Final
 from fabrictime.state.fabric_state import FabricState, Part
 from fabrictime.state.job_state import HEAD_END
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, LogUnavailable, Message, TopicReader, back
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, LogUnavailable, TopicReader, back
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.messages import check_key, decode_message
 from schemas.topics import (

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 from producers.settings import NicSettings
 from schemas import codec
 from schemas.ids import clock_id, nic_id
-from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, TopicMissing, TopicReader
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, END, LogUnavailable, TopicMissing, TopicReader
 from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.records import Nic, Stamp
 from schemas.topics import Topic

@@ -10,7 +10,8 @@ from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from schemas.kafka.reader import Message, Place, warn_once
+from schemas.kafka.message import Message, Place
+from schemas.kafka.reader import warn_once
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.kafka.start import Start
 from schemas.log_time import append_ns_of
@@ -136,12 +137,4 @@ def _message(message: Any) -> Message | None:
     except ValueError as unusable:
         warn_once(str(unusable))
         return None
-    return Message(
-        message.topic,
-        message.partition,
-        message.offset,
-        (message.key or b"").decode("utf-8", "replace"),
-        message.value,
-        append_ns,
-        message.key,
-    )
+    return Message(append_ns, message.topic, message.partition, message.offset, message.key, message.value)

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from schemas.kafka.reader import LogUnavailable, Place, TopicMissing
+from schemas.kafka.message import Place
+from schemas.kafka.reader import LogUnavailable, TopicMissing
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import Topic
 

@@ -6,14 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from schemas import codec
+from schemas.kafka.message import Message, Place
 from schemas.kafka.partitioning import partition_of
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.kafka.start import BEGINNING, END, Start, back, committed, since, tail
 from schemas.log_time import CONFLUENT_BASE, append_ns_of
-from schemas.messages import decode_message
 from schemas.topics import TOPICS, Topic
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ __all__ = [
     "BEGINNING",
     "END",
     "LogUnavailable",
-    "Message",
     "Start",
     "TopicMissing",
     "TopicReader",
@@ -41,8 +40,6 @@ END_TIMESTAMP: Final = -1
 FETCH_ERROR_BACKOFF_MS: Final = 50
 RECONNECT_BACKOFF_MAX_MS: Final = 500
 
-Place = tuple[str, int]
-"""Topic and partition."""
 _log = logging.getLogger(__name__)
 _warned: set[str] = set()
 
@@ -54,7 +51,7 @@ def warn_once(line: str) -> None:
         _log.error("%s; such messages are skipped", line)
 
 
-RejectHandler = Callable[["Message", codec.BadRecord], None]
+RejectHandler = Callable[[Message, codec.BadRecord], None]
 """Receives a message that cannot be decoded, and why."""
 
 
@@ -64,26 +61,6 @@ class LogUnavailable(ValueError):
 
 class TopicMissing(LogUnavailable):
     """A topic does not exist."""
-
-
-class Message(NamedTuple):
-    """One message of the log."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: str
-    value: bytes | None
-    """None: a tombstone, which removes the key."""
-    append_ns: int
-    """ns since the Unix epoch, log append time."""
-    key_bytes: bytes | None
-    """The key as it was sent; `key` replaces bytes that are not UTF-8 and is empty for None."""
-
-    @property
-    def place(self) -> Place:
-        """Topic and partition."""
-        return self.topic, self.partition
 
 
 class TopicReader:
@@ -265,7 +242,7 @@ class TopicReader:
                 yield message, None
                 continue
             try:
-                record = decode_message(TOPICS[message.topic], message.key_bytes, message.value, registry)
+                record = message.decoded(TOPICS[message.topic], registry)
             except codec.BadRecord as error:
                 if on_reject is not None:
                     on_reject(message, error)
@@ -391,19 +368,9 @@ class TopicReader:
         except ValueError as unusable:
             warn_once(str(unusable))
             return None
-        key_bytes = message.key()
-        key = (key_bytes or b"").decode("utf-8", "replace")
-        if self._key is not None and key != self._key:
-            return None
-        return Message(
-            message.topic(),
-            message.partition(),
-            message.offset(),
-            key,
-            message.value(),
-            append_ns,
-            key_bytes,
-        )
+        place = message.topic(), message.partition()
+        found = Message(append_ns, *place, message.offset(), message.key(), message.value())
+        return None if self._key is not None and found.key != self._key else found
 
 
 def _partitions(places: Iterable[Place]) -> list[TopicPartition]:

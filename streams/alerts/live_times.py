@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemas.kafka.reader import Place
+from schemas.kafka.message import Place
 from streams.runtime.steady_time import SteadyTime
 
 __all__ = ["LiveTimes"]

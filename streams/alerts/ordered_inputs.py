@@ -1,7 +1,7 @@
 """Inputs of alerts in one order, the order of the log, and the alerts that follow from them.
 
 `AlertInputs` takes messages of the topics of `MAIN`, and `PathDelays`, from any partitions in any order. A
-message waits until the log's clock has passed it. Then messages are processed by (append time, topic,
+message waits until the log's clock has passed it. Then messages are processed by (log time, topic,
 partition, offset). So a live worker, a restarted one and a replay raise the same alerts. Thresholds, latency
 rules, inventory and routes are messages too; only the topology file is not in the log.
 
@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 
 from schemas import codec
-from schemas.messages import check_key, decode_message
-from schemas.records import Alert, AlertKind, AlertState, ClockOffsets, LinkEvent, LinkHealth
+from schemas.kafka.message import Message
+from schemas.messages import check_key
+from schemas.records import Alert, AlertKind, AlertState, ClockOffsets, LinkEvent
 from schemas.topics import (
     CLOCK_OFFSETS,
     CONFIG,
@@ -47,7 +47,7 @@ from streams.runtime.tables import Inventory
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["MAIN", "AlertInputs", "Message", "read_from"]
+__all__ = ["MAIN", "AlertInputs", "read_from"]
 
 WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, PATHS)
 """Topics that are read from their beginning."""
@@ -78,27 +78,6 @@ def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dic
     found = {topic.name: now_ns - round(seconds * NS_PER_S) for topic, seconds in back_s.items()}
     found |= dict.fromkeys((LINK_HEALTH.name, CONTENTION.name), now_ns - LOOKBACK_NS)
     return found | dict.fromkeys((topic.name for topic in WHOLE), 0)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Message:
-    """One message. Messages sort in the order in which they are processed."""
-
-    append_ns: int
-    topic: str
-    partition: int
-    offset: int
-    key: str = field(compare=False)
-    value: bytes | None = field(compare=False)
-    record: LinkHealth | LinkEvent | None = field(default=None, compare=False)
-    """The decoded and validated value, if that has been done."""
-    log_append_ns: int | None = field(default=None, compare=False)
-    """Append time as the log stamped it, where `append_ns` is steady time (live_times.py)."""
-
-    @property
-    def stamped_ns(self) -> int:
-        """Append time as the log stamped it."""
-        return self.append_ns if self.log_append_ns is None else self.log_append_ns
 
 
 class AlertInputs:
@@ -197,10 +176,10 @@ class AlertInputs:
     def evaluate(self, to_ns: int) -> Published:
         """Process the messages up to `to_ns`, and all that became due; return the alerts to publish."""
         out: Published = []
-        while self._main and self._main[0].append_ns <= to_ns:
+        while self._main and self._main[0].log_ns <= to_ns:
             message = heapq.heappop(self._main)
             self._last = message if self._last is None else max(message, self._last)
-            self._evaluate_wiring(message.append_ns - 1, out)
+            self._evaluate_wiring(message.log_ns - 1, out)
             try:
                 self._processors[message.topic](message, out)
             except DATA_ERRORS as error:
@@ -217,10 +196,10 @@ class AlertInputs:
     def evaluate_delays(self, to_ns: int) -> Published:
         """Evaluate the latency rules by the delays up to `to_ns`; return the alerts to publish."""
         out: Published = []
-        while self._delays and self._delays[0].append_ns <= to_ns:
+        while self._delays and self._delays[0].log_ns <= to_ns:
             message = heapq.heappop(self._delays)
             self.taken += message.topic == DELAYS.name
-            if message.append_ns >= self._delays_from_ns:
+            if message.log_ns >= self._delays_from_ns:
                 self._start_rules(out)
             try:
                 self._process_delays(message, out)
@@ -232,12 +211,12 @@ class AlertInputs:
 
     def _process_delays(self, message: Message, out: Published) -> None:
         if message.topic == CONFIG.name:
-            self._rules_changed_ns = max(self._rules_changed_ns, message.append_ns)
+            self._rules_changed_ns = max(self._rules_changed_ns, message.log_ns)
             if self._update(self._latency_config, message) and self._rules_in_force:
                 self._set_rules(out)
         elif message.topic == INVENTORY.name:
             self._update(self._members, message)
-        elif message.append_ns >= self._rules_changed_ns and message.value is not None:
+        elif message.log_ns >= self._rules_changed_ns and message.value is not None:
             if not self.wants_delays(message.key):
                 return
             record = self._decoded(message, DELAYS)
@@ -274,15 +253,15 @@ class AlertInputs:
     def _process_config(self, message: Message, out: Published) -> None:
         self._update(self.config, message)
         for shard in self.shards.values():
-            out += shard.evaluate(message.append_ns - 1)
+            out += shard.evaluate(message.log_ns - 1)
             shard.thresholds = self.config.thresholds()
 
     def _process_nic(self, message: Message, out: Published) -> None:
         record = self._decoded(message, INVENTORY)
         if record is not None or message.value is None:
             self._update(self.inventory, message)
-            self.wiring.ingest_nic(message.key, record, message.append_ns)
-            self._process_pace(None if record is None else record["shard"], message.append_ns, out)
+            self.wiring.ingest_nic(message.key, record, message.log_ns)
+            self._process_pace(None if record is None else record["shard"], message.log_ns, out)
 
     def _process_pace(self, name: str | None, append_ns: int, out: Published) -> None:
         """Pass on the pace of a shard whose NIC was announced; None: of all shards, as a NIC was removed."""
@@ -296,23 +275,23 @@ class AlertInputs:
     def _process_paths(self, message: Message, out: Published) -> None:
         record = self._decoded(message, PATHS)
         if record is not None or message.value is None:
-            self.wiring.ingest_paths(message.key, record, message.append_ns)
+            self.wiring.ingest_paths(message.key, record, message.log_ns)
 
     def _process_health(self, message: Message, out: Published) -> None:
         record = self._decoded(message, LINK_HEALTH)
         if record is not None:
             shard = self._shard(record["shard"])
             if shard is not None:
-                out += shard.ingest_health(message.key, record, message.append_ns)
+                out += shard.ingest_health(message.key, record, message.log_ns)
         elif message.value is None:
             for name in sorted(self.shards):
-                out += self.shards[name].ingest_health(message.key, None, message.append_ns)
+                out += self.shards[name].ingest_health(message.key, None, message.log_ns)
 
     def _process_contention(self, message: Message, out: Published) -> None:
         record = self._decoded(message, CONTENTION)
         shard = None if record is None else self._shard(record["shard"])
         if record is not None and shard is not None:
-            out += shard.ingest_contention(record, message.append_ns)
+            out += shard.ingest_contention(record, message.log_ns)
 
     def _process_diagnosis(self, message: Message, out: Published) -> None:
         if message.value is None:
@@ -325,18 +304,18 @@ class AlertInputs:
             return
         shard = self._shard(head["shard"])
         if shard is not None:
-            out += shard.ingest_diagnosis(head, message.append_ns)
+            out += shard.ingest_diagnosis(head, message.log_ns)
 
     def _process_clocks(self, message: Message, out: Published) -> None:
         def validate(record: ClockOffsets) -> ClockOffsets:
-            return validate_offsets(record, message.stamped_ns, self._window_ns)[0]
+            return validate_offsets(record, message.append_ns, self._window_ns)[0]
 
         record = self._decoded(message, CLOCK_OFFSETS, validate)
         shard = None if record is None else self._shard(record["shard"])
         if record is not None and shard is not None:
-            out += shard.evaluate(message.append_ns - 1)
+            out += shard.evaluate(message.log_ns - 1)
             shard.log_offset_ns = self._log_offset_ns = self.offset_of(record["log_offset_ns"])
-            out += shard.ingest_clocks(record, message.append_ns)
+            out += shard.ingest_clocks(record, message.log_ns)
 
     def _process_event(self, message: Message, out: Published) -> None:
         def validate(event: LinkEvent) -> LinkEvent:
@@ -347,7 +326,7 @@ class AlertInputs:
         event = self._decoded(message, LINKS, validate)
         shard = None if event is None else self._shard(event["shard"])
         if event is not None and shard is not None:
-            out += shard.ingest_event(event, message.append_ns)
+            out += shard.ingest_event(event, message.log_ns)
 
     def _shard(self, name: str) -> ShardAlerts | None:
         """Return a shard's alerts; None if another worker owns the shard."""
@@ -369,7 +348,7 @@ class AlertInputs:
     def _update(self, table: LiveConfig | Inventory, message: Message) -> bool:
         """Apply a message to a table; return whether it was valid."""
         try:
-            table.take(message.key.encode(), message.value, self._registry, message.append_ns)
+            table.take(message.key.encode(), message.value, self._registry, message.log_ns)
         except codec.BadRecord:
             return False
         return True
@@ -378,13 +357,10 @@ class AlertInputs:
         self, message: Message, topic: Topic[R], validate: Callable[[R], R] | None = None
     ) -> R | None:
         """Return a message's validated record; None if there is none."""
-        if message.record is not None:
-            return cast("R", message.record)
-        if message.value is None:
+        if message.record is None and message.value is None:
             return None
         try:
-            record = decode_message(topic, message.key, message.value, self._registry)
-            return record if validate is None else validate(record)
+            return message.decoded(topic, self._registry, validate)
         except codec.BadRecord as error:
             if message.topic not in REJECTED_ELSEWHERE:
                 self.invalid.append((message, error))

@@ -11,25 +11,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from schemas import codec
 from schemas.kafka.async_reader import AsyncTopicReader
-from schemas.kafka.reader import Message as TopicMessage
-from schemas.kafka.reader import Place
+from schemas.kafka.message import Message, Place
 from schemas.kafka.start import since
-from schemas.records import Alert, LinkEvent
+from schemas.records import Alert
 from schemas.topics import ALERTS, DELAYS, LINK_HEALTH, LINKS
 from streams.alerts.book import Published
 from streams.alerts.live_times import LiveTimes
-from streams.alerts.ordered_inputs import MAIN, AlertInputs, Message, read_from
+from streams.alerts.ordered_inputs import MAIN, AlertInputs, read_from
 from streams.alerts.rules import INPUT_DELAY_NS
 from streams.delays.latency_slo import groups_of
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_last
-from streams.runtime.rejects import RejectedMessage, send_reject
+from streams.runtime.rejects import failed_evaluation, send_reject
 from streams.runtime.units import NS_PER_MS
 
 __all__ = ["AlertsStage"]
@@ -42,15 +40,6 @@ DELAYS_PER_POLL: Final = 100
 """Records of delays between two polls of the other inputs."""
 
 
-class _Evidence(NamedTuple):
-    """A `LinkEvent` that the links stage has decoded."""
-
-    partition: int
-    offset: int
-    append_ns: int
-    event: LinkEvent
-
-
 class AlertsStage:
     """The alerts of one worker's shards."""
 
@@ -60,7 +49,7 @@ class AlertsStage:
         self._partition_count = 0
         self._inputs: AlertInputs | None = None
         """Set once evidence from the links stage can be added."""
-        self._early_evidence: list[_Evidence] = []
+        self._early_evidence: list[Message] = []
         """Evidence that came before that."""
         self._tap_from: dict[int, int] = {}
         """Partition of `fabric.links` to the offset from which the links stage provides its events."""
@@ -152,24 +141,21 @@ class AlertsStage:
         self._tap_from, early = tap_from, self._early_evidence
         self._inputs, self._early_evidence = inputs, []
         for each in early:
-            self._add_evidence(*each)
+            self._add_evidence(each)
 
-    def _add_evidence(self, partition: int, offset: int, append_ns: int, event: LinkEvent) -> None:
-        """Take an event that the links stage has decoded."""
+    def _add_evidence(self, message: Message) -> None:
+        """Take a `LinkEvent` that the links stage has decoded."""
         if self._inputs is None:
-            self._early_evidence.append(_Evidence(partition, offset, append_ns, event))
-        elif offset >= self._tap_from.get(partition, offset):
-            key = event["shard"]
-            message = Message(append_ns, LINKS.name, partition, offset, key, None, event)
-            self._inputs.add(self._at_steady_time(message))
+            self._early_evidence.append(message)
+        elif message.offset >= self._tap_from.get(message.partition, message.offset):
+            self._add_live(self._inputs, message)
 
-    def _at_steady_time(self, message: Message) -> Message:
-        """Return a live message at its steady time."""
-        if self._times is None:
-            return message
-        place, monotonic_ns = (message.topic, message.partition), time.monotonic_ns()
-        steady_ns = self._times.of(place, message.append_ns, self._steady_now_ns(), monotonic_ns)
-        return replace(message, append_ns=steady_ns, log_append_ns=message.append_ns)
+    def _add_live(self, inputs: AlertInputs, message: Message) -> None:
+        """Add a message, at its steady time once recovery has ended."""
+        if self._times is not None:
+            now_ns, monotonic_ns = self._steady_now_ns(), time.monotonic_ns()
+            message.log_ns = self._times.of(message.place, message.append_ns, now_ns, monotonic_ns)
+        inputs.add(message)
 
     # --------------------------------------------------------------------------------------- reading
 
@@ -179,13 +165,13 @@ class AlertsStage:
         """Add new messages; return the append time up to which each of their partitions has been read."""
         read_ns: dict[Place, int] = {}
         for message in await reader.poll(wait_ms / 1e3):
-            read_ns[message.topic, message.partition] = message.append_ns
+            read_ns[message.place] = message.append_ns
             is_tapped = message.topic == LINKS.name and message.offset >= self._tap_from.get(
                 message.partition, message.offset + 1
             )
             if not is_tapped:
                 self.context.log_clock.observe(message.append_ns, time.monotonic_ns())
-                inputs.add(self._at_steady_time(_as_input(message)))
+                self._add_live(inputs, message)
         return read_ns
 
     async def _read_delays(self, inputs: AlertInputs) -> bool:
@@ -200,10 +186,9 @@ class AlertsStage:
         found = await self._delays.poll(0.0, DELAYS_PER_POLL)
         for message in found:
             if self._is_wanted(inputs, message.key):
-                steady_ns = (
-                    message.append_ns if self._times is None else self._times.shifted_ns(message.append_ns)
-                )
-                inputs.add(replace(_as_input(message), append_ns=steady_ns))
+                if self._times is not None:
+                    message.log_ns = self._times.shifted_ns(message.append_ns)
+                inputs.add(message)
         self._delays_caught_up = await self._delays.caught_up()
         return len(found) >= DELAYS_PER_POLL
 
@@ -243,12 +228,10 @@ class AlertsStage:
         if self._delays_caught_up:
             await self._publish(inputs.evaluate_delays(to_ns))
         for message, error in inputs.invalid:
-            rejected = RejectedMessage.of(message)
-            await (await send_reject(self.context, rejected, message.value, "solve", error))
+            await (await send_reject(self.context, message, "solve", error))
         inputs.invalid.clear()
         for shard, failure in inputs.failed:
-            failed = RejectedMessage.of_evaluation(ALERTS.name, shard)
-            await (await send_reject(self.context, failed, None, "alerts", failure))
+            await (await send_reject(self.context, failed_evaluation(ALERTS.name, shard), "alerts", failure))
         inputs.failed.clear()
         if inputs.late > self._late_logged:
             log.warning(
@@ -273,9 +256,3 @@ class AlertsStage:
 
     def _log_now_ns(self) -> int:
         return self.context.log_clock.now_ns(time.monotonic_ns())
-
-
-def _as_input(message: TopicMessage) -> Message:
-    return Message(
-        message.append_ns, message.topic, message.partition, message.offset, message.key, message.value
-    )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from native.core import BadBatch, NameCache, ProbeBatches, decode_probe_batches
 from schemas import codec
 from schemas.formats import format_of
+from schemas.kafka.message import Message
 from schemas.topics import PROBES
 from schemas.unexpected import DATA_ERRORS, refusal
 
-__all__ = ["ProbeMessage", "Rejected", "StoredMessage", "decode_messages"]
+__all__ = ["Rejected", "decode_messages"]
 
 _NAMES: Final = NameCache(format_of("nic").first_wrong, format_of("nic").expected)
 
@@ -19,37 +20,8 @@ Rejected = tuple[int, BadBatch | codec.BadRecord]
 """The number of an invalid message, and the reason."""
 
 
-class ProbeMessage(Protocol):
-    """A message of `fabric.probes` as the log stores it; without a value it is a tombstone."""
-
-    @property
-    def append_ns(self) -> int:
-        """Its append time."""
-
-    @property
-    def offset(self) -> int:
-        """Its offset in the partition."""
-
-    @property
-    def key(self) -> bytes | None:
-        """The NIC."""
-
-    @property
-    def value(self) -> bytes | None:
-        """A `ProbeBatch` on the wire."""
-
-
-class StoredMessage(NamedTuple):
-    """A `ProbeMessage` without a runtime."""
-
-    append_ns: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-
-
 def decode_messages(
-    messages: Sequence[ProbeMessage], registry: codec.Registry | None = None
+    messages: Sequence[Message], registry: codec.Registry | None = None
 ) -> tuple[ProbeBatches, list[Rejected]]:
     """Return the batches of some messages, by number, and the invalid messages."""
     header = codec.header(PROBES.record, registry)
@@ -67,7 +39,7 @@ def decode_messages(
                 value = None
         values.append(value)
         starts.append(start)
-    batches = decode_probe_batches(values, starts, [message.key for message in messages], _NAMES)
+    batches = decode_probe_batches(values, starts, [message.key_bytes for message in messages], _NAMES)
     return batches, sorted([*rejected, *batches.errors], key=lambda invalid: invalid[0])
 
 

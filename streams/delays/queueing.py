@@ -16,11 +16,11 @@ import numpy as np
 from native.core import ClockLine, PairFits, ProbeBatches, ProbeColumns, batches_of
 from native.core.columns import QueueingColumns
 from native.core.queueing import SlotReducer
+from schemas.kafka.message import Message
 from schemas.log_time import STEP_NS
 from schemas.records import PathQueueing
-from schemas.topics import MAX_ELEMENTS
+from schemas.topics import MAX_ELEMENTS, PROBES
 from schemas.unexpected import DATA_ERRORS, refusal
-from streams.delays.messages import ProbeMessage, StoredMessage
 from streams.runtime.columnar import as_column
 from streams.runtime.tables import Member
 
@@ -137,10 +137,11 @@ class SourceQueueing:
 
     def add(self, batch: ProbeColumns, append_ns: int, offset: int, models: Mapping[str, ClockLine]) -> None:
         """Add one batch with its append time."""
-        self.add_messages([StoredMessage(append_ns, offset, None, b"")], batches_of([batch]), models)
+        message = Message(append_ns, PROBES.name, 0, offset, None, b"")
+        self.add_messages([message], batches_of([batch]), models)
 
     def add_messages(
-        self, messages: Sequence[ProbeMessage], batches: ProbeBatches, models: Mapping[str, ClockLine]
+        self, messages: Sequence[Message], batches: ProbeBatches, models: Mapping[str, ClockLine]
     ) -> None:
         """Add the next messages, in order of their offsets, with the batch of each; skip refused ones."""
         plausible = [
@@ -151,7 +152,7 @@ class SourceQueueing:
         self._reducer.add(batches, plausible, models)
 
     def _observe(
-        self, message: ProbeMessage, batches: ProbeBatches, number: int, models: Mapping[str, ClockLine]
+        self, message: Message, batches: ProbeBatches, number: int, models: Mapping[str, ClockLine]
     ) -> bool:
         """Follow the prober's flushes; return whether its samples can be used."""
         head = batches.head(number)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from native.core import NicWindow, ProbeBatches
+from schemas.kafka.message import Message
 from streams.delays.counters import NicCounters, NicState
-from streams.delays.messages import ProbeMessage
 from streams.delays.windows import Cut, Range, WindowCutter
 
 __all__ = ["ClosedWindow", "NicSamples", "Source"]
@@ -66,7 +66,7 @@ class Source:
         """First offset of the open window; None while it is empty."""
         return self._filling.offsets[0] if self._filling.offsets else None
 
-    def add_messages(self, messages: Sequence[ProbeMessage], batches: ProbeBatches) -> list[ClosedWindow]:
+    def add_messages(self, messages: Sequence[Message], batches: ProbeBatches) -> list[ClosedWindow]:
         """Add the next messages, in order of their offsets; return the windows that they close.
 
         `batches` has the batch of each message. A refused batch counts as rejected. A tombstone belongs to
@@ -91,7 +91,7 @@ class Source:
         """Return the windows that close because the source is silent, see `WindowCutter.tick`."""
         return self._close(self._cutter.tick(log_now_ns, quiet_ns, caught_up))
 
-    def _fill(self, messages: Sequence[ProbeMessage], batches: ProbeBatches, begin: int, end: int) -> None:
+    def _fill(self, messages: Sequence[Message], batches: ProbeBatches, begin: int, end: int) -> None:
         """Add messages [begin, end) to the open window."""
         window = self._filling
         for number in range(begin, end):

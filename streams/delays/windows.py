@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from schemas.kafka.message import Message
 from schemas.log_time import STEP_NS, step_windows
-from streams.delays.messages import ProbeMessage
 
 __all__ = ["Cut", "LogClock", "Placement", "Range", "WindowCutter"]
 
@@ -140,7 +140,7 @@ class WindowCutter:
         """The window that the next new message would enter; None before the first."""
         return None if self._open is None else self._open.window
 
-    def place_within(self, messages: Sequence[ProbeMessage], begin: int) -> int:
+    def place_within(self, messages: Sequence[Message], begin: int) -> int:
         """Place the messages from number `begin` on that enter the open window and close none.
 
         Return the number of the first other message, for `place`.

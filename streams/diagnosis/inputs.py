@@ -1,7 +1,7 @@
 """Inputs of diagnosis in one order, the order of the log, and the diagnoses that follow from them.
 
 `DiagnosisInputs` takes messages of any partitions in any order. A message waits until the log's clock has
-passed it. Then messages are processed by (append time, topic, partition, offset), and every job is evaluated
+passed it. Then messages are processed by (log time, topic, partition, offset), and every job is evaluated
 at each full second of log time. So a live worker, a restarted one and a replay publish the same diagnoses.
 This module does no I/O.
 """
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from schemas import codec
 from schemas.ids import host_of
-from schemas.messages import decode_message
+from schemas.kafka.message import Message
 from schemas.records import CollectiveBatch, Diagnosis, Verdict
 from schemas.topics import (
     ACTIONS,
@@ -35,7 +35,6 @@ from schemas.topics import (
     Topic,
 )
 from schemas.unexpected import DATA_ERRORS, refusal
-from streams.alerts.ordered_inputs import Message
 from streams.diagnosis.diagnose import evaluate
 from streams.diagnosis.job_view import JobView, LastVerdict
 from streams.diagnosis.network_view import NetworkView
@@ -44,7 +43,7 @@ from streams.diagnosis.table_routes import TableRoutes
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["NETWORK", "TAKEOVER_NS", "DiagnosisInputs", "Message", "encoded", "read_from"]
+__all__ = ["NETWORK", "TAKEOVER_NS", "DiagnosisInputs", "encoded", "read_from"]
 
 TICK_NS: Final = NS_PER_S
 """Log time between two evaluations of a job."""
@@ -181,7 +180,7 @@ class DiagnosisInputs:
         to publish."""
         out: list[Diagnosis] = []
         while True:
-            next_ns = self._heap[0].append_ns if self._heap else to_ns + 1
+            next_ns = self._heap[0].log_ns if self._heap else to_ns + 1
             due_ns = self._tick_ns + TICK_NS if self._jobs else to_ns + 1
             if due_ns <= min(next_ns, to_ns):
                 self._tick_ns = due_ns
@@ -209,13 +208,13 @@ class DiagnosisInputs:
         if job is None and len(self._jobs) >= MAX_JOBS:
             self.dropped += 1
             return
-        record: CollectiveBatch = decode_message(COLLECTIVES, message.key, message.value, self._registry)
+        record = message.decoded(COLLECTIVES, self._registry)
         if job is None:
             if not self._jobs:  # the first second after this record, not one after the last job's end
-                self._tick_ns = message.append_ns // TICK_NS * TICK_NS
-            job = self._jobs[message.key] = _Job(self._new_view(message.key), message.append_ns)
-        job.view.take(record, message.append_ns)
-        job.taken_ns = message.append_ns
+                self._tick_ns = message.log_ns // TICK_NS * TICK_NS
+            job = self._jobs[message.key] = _Job(self._new_view(message.key), message.log_ns)
+        job.view.take(record, message.log_ns)
+        job.taken_ns = message.log_ns
         if record["host"] not in job.hosts or any(_nics_of(record) - job.nics):
             job.hosts |= {record["host"]}
             job.nics |= _nics_of(record)
@@ -240,31 +239,31 @@ class DiagnosisInputs:
 
     def _process_clocks(self, message: Message) -> None:
         if message.value is not None:
-            record = decode_message(CLOCK_OFFSETS, message.key, message.value, self._registry)
+            record = message.decoded(CLOCK_OFFSETS, self._registry)
             self._log_offset_ns = self.offset_of(record["log_offset_ns"])
             self._network.take_clocks(record)
 
     def _process_delays(self, message: Message) -> None:
         if message.value is not None and message.key in self._nics:
-            self._network.take_delays(decode_message(DELAYS, message.key, message.value, self._registry))
+            self._network.take_delays(message.decoded(DELAYS, self._registry))
 
     def _process_flows(self, message: Message) -> None:
         if message.value is not None and message.key in self._hosts:
-            self._network.take_flows(decode_message(FLOWS, message.key, message.value, self._registry))
+            self._network.take_flows(message.decoded(FLOWS, self._registry))
 
     def _process_audit(self, message: Message) -> None:
         if message.value is None:
             return
         head = codec.decode_head(message.value, AUDIT.record, "host", self._registry)
         if head["host"] in self._hosts:
-            self._network.take_audit(decode_message(AUDIT, message.key, message.value, self._registry))
+            self._network.take_audit(message.decoded(AUDIT, self._registry))
 
     def _process_network(self, message: Message) -> None:
         if message.value is None:
             return
         for topic, take in _TAKERS.items():
             if topic.name == message.topic:
-                take(self._network, decode_message(topic, message.key, message.value, self._registry))
+                take(self._network, message.decoded(topic, self._registry))
 
     # ------------------------------------------------------------------------------------------ evaluation
 

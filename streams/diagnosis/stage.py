@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
 from typing import Any, Final
 
 from schemas.kafka.async_reader import AsyncTopicReader
-from schemas.kafka.reader import Message as TopicMessage
+from schemas.kafka.message import Message
 from schemas.kafka.start import since
 from schemas.records import Diagnosis
 from schemas.topics import COLLECTIVES, DIAGNOSES, MAX_MESSAGE_BYTES, PATHS, QUEUES, Topic
@@ -27,14 +26,13 @@ from streams.diagnosis.inputs import (
     TAKEOVER_NS,
     TICK_NS,
     DiagnosisInputs,
-    Message,
     encoded,
     read_from,
 )
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_tail
-from streams.runtime.rejects import RejectedMessage, send_reject
+from streams.runtime.rejects import failed_evaluation, send_reject
 
 __all__ = ["DiagnosisStage"]
 
@@ -86,7 +84,7 @@ class DiagnosisStage:
                 await reader.assign({COLLECTIVES: since(starts_ns[COLLECTIVES.name])}, {COLLECTIVES: numbers})
                 while not await reader.caught_up():
                     for message in await reader.poll(POLL_S, MAX_POLL_MESSAGES):
-                        inputs.add(_as_input(message))
+                        inputs.add(message)
                 inputs.offset_of = lambda offset_ns: times.offset_ns(offset_ns, time.monotonic_ns())
                 generation.recovered.set()
                 while True:
@@ -101,13 +99,14 @@ class DiagnosisStage:
 
     # ------------------------------------------------------------------------------------------ reading
 
-    def _add(self, inputs: DiagnosisInputs, times: LiveTimes, messages: list[TopicMessage]) -> None:
+    def _add(self, inputs: DiagnosisInputs, times: LiveTimes, messages: list[Message]) -> None:
         """Add live messages at their steady times."""
         for message in messages:
             monotonic_ns = time.monotonic_ns()
             self.context.log_clock.observe(message.append_ns, monotonic_ns)
-            steady_ns = times.of(message.place, message.append_ns, self._steady_now_ns(times), monotonic_ns)
-            inputs.add(replace(_as_input(message), append_ns=steady_ns, log_append_ns=message.append_ns))
+            now_ns = self._steady_now_ns(times)
+            message.log_ns = times.of(message.place, message.append_ns, now_ns, monotonic_ns)
+            inputs.add(message)
 
     async def _read(self, inputs: DiagnosisInputs, times: LiveTimes, reader: AsyncTopicReader) -> None:
         """Read what has come, and wait a moment for records of jobs."""
@@ -150,7 +149,7 @@ class DiagnosisStage:
         await reader.assign({topic: since(starts_ns[topic.name]) for topic in LIVE_TOPICS})
         while not await reader.caught_up():
             for message in await reader.poll(POLL_S, MAX_POLL_MESSAGES):
-                inputs.add(_as_input(message))
+                inputs.add(message)
         return reader
 
     async def _stop_network(self) -> None:
@@ -168,12 +167,11 @@ class DiagnosisStage:
             await self._publish(inputs.evaluate(self._evaluated_ns))
             await asyncio.sleep(0)
         for message, error in inputs.invalid:
-            rejected = RejectedMessage.of(message)
-            await (await send_reject(self.context, rejected, message.value, "solve", error))
+            await (await send_reject(self.context, message, "solve", error))
         inputs.invalid.clear()
         for job, failure in inputs.failed:
-            failed = RejectedMessage.of_evaluation(COLLECTIVES.name, job)
-            await (await send_reject(self.context, failed, None, "diagnosis", failure))
+            failed = failed_evaluation(COLLECTIVES.name, job)
+            await (await send_reject(self.context, failed, "diagnosis", failure))
         inputs.failed.clear()
 
     async def _publish(self, records: list[Diagnosis]) -> None:
@@ -190,9 +188,3 @@ class DiagnosisStage:
 
     def _log_now_ns(self) -> int:
         return self.context.log_clock.now_ns(time.monotonic_ns())
-
-
-def _as_input(message: TopicMessage) -> Message:
-    return Message(
-        message.append_ns, message.topic, message.partition, message.offset, message.key, message.value
-    )

@@ -8,21 +8,15 @@ its rows.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
+
+from schemas.kafka.message import Message
 
 TOKEN_BYTES: Final = 12
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A message's position in the log, and its append time (ns since the Unix epoch)."""
-
-    partition: int
-    offset: int
-    append_ns: int
 
 
 @dataclass(slots=True)
@@ -71,13 +65,13 @@ class Batch(Generic[Item]):
         self.since_s = now_s
 
 
-def token(topic: str, places: list[Place]) -> str:
-    """Return the deduplication token of the messages at `places`: topic, partitions and offsets.
+def token(topic: str, messages: Sequence[Message]) -> str:
+    """Return the deduplication token of some messages: topic, partitions and offsets.
 
     It includes the first message's append time, so that a recreated log does not repeat old tokens.
     """
     digest = hashlib.sha256()
-    for place in sorted(places, key=lambda place: (place.partition, place.offset)):
-        digest.update(f"{place.partition}:{place.offset}@{place.append_ns};".encode())
-    partitions = sorted({place.partition for place in places})
-    return f"{topic}/{','.join(map(str, partitions))}/{len(places)}/{digest.hexdigest()[: 2 * TOKEN_BYTES]}"
+    for message in sorted(messages, key=lambda message: (message.partition, message.offset)):
+        digest.update(f"{message.partition}:{message.offset}@{message.append_ns};".encode())
+    partitions = ",".join(map(str, sorted({message.partition for message in messages})))
+    return f"{topic}/{partitions}/{len(messages)}/{digest.hexdigest()[: 2 * TOKEN_BYTES]}"

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic
+from typing import Any, Final
 
 import pyarrow as pa
 
 from schemas import tables, topics
 from schemas.codec import BadRecord, raw_schema
+from schemas.kafka.message import Message
 from schemas.records import (
-    ActionReport,
     Alert,
     AuditResult,
     ClockFits,
@@ -27,15 +26,12 @@ from schemas.records import (
     Decision,
     Diagnosis,
     FlowReports,
-    LinkHealth,
     LinkQueues,
     Nic,
     PathDelays,
     PathMaps,
-    Reject,
     Stamp,
 )
-from schemas.topics import R
 from streams.history.columns import arrow_schema
 from streams.history.nic_profiles import nic_profiles
 
@@ -46,17 +42,10 @@ LATEST_NS: Final = 7_258_118_400_000_000_000
 Columns = dict[str, list[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Message(Generic[R]):
-    """A decoded message; `record` is None for a tombstone, whose key then identifies it."""
-
-    record: R | None
-    key: str
-    append_ns: int
-
-
-def rows_of(topic: str, messages: Sequence[Message[Any]]) -> dict[str, pa.Table]:
+def rows_of(topic: str, messages: Sequence[Message]) -> dict[str, pa.Table]:
     """Return the rows of `messages` by table; tables without rows are left out.
+
+    Their records are decoded; a message without one is a tombstone, whose key identifies it.
 
     Raises KeyError for a topic that history does not store, BadRecord for values that no column can store.
     """
@@ -98,10 +87,10 @@ _IDENTITY: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def _newest(topic: str, messages: Sequence[Message[Any]]) -> Iterable[Message[Any]]:
+def _newest(topic: str, messages: Sequence[Message]) -> Iterable[Message]:
     """Return the last message of each identity, in the order of the log."""
     fields = _IDENTITY[topic]
-    latest: dict[Any, Message[Any]] = {}
+    latest: dict[Any, Message] = {}
     for message in messages:
         record = message.record
         identity = (message.key,) if record is None else tuple(record[field] for field in fields)
@@ -143,8 +132,8 @@ _PAIR_FIELDS: Final = tuple(
 _SUSPECT_FIELDS: Final = _elements("ClockOffsets", "suspects")
 
 
-def _delays(message: Message[PathDelays], out: dict[str, Columns]) -> None:
-    record = message.record
+def _delays(message: Message, out: dict[str, Columns]) -> None:
+    record: PathDelays | None = message.record
     if record is None or not record["paths"]:
         return
     paths = record["paths"]
@@ -169,8 +158,8 @@ def _delays(message: Message[PathDelays], out: dict[str, Columns]) -> None:
     _take(columns, paths, _PATH_FIELDS)
 
 
-def _clocks(message: Message[ClockOffsets], out: dict[str, Columns]) -> None:
-    record = message.record
+def _clocks(message: Message, out: dict[str, Columns]) -> None:
+    record: ClockOffsets | None = message.record
     if record is None:
         return
     common = {
@@ -212,8 +201,8 @@ _FITS_FIELDS: Final = (
 )
 
 
-def _fits(message: Message[ClockFits], out: dict[str, Columns]) -> None:
-    record = message.record
+def _fits(message: Message, out: dict[str, Columns]) -> None:
+    record: ClockFits | None = message.record
     if record is None:
         return
     window = _window(record)
@@ -282,8 +271,8 @@ _NIC_NOTHING: Final[Nic] = {
 }
 
 
-def _nics(message: Message[Nic], out: dict[str, Columns]) -> None:
-    record = message.record
+def _nics(message: Message, out: dict[str, Columns]) -> None:
+    record: Nic | None = message.record
     known = record or _NIC_NOTHING
     _take(
         out[tables.NICS],
@@ -300,7 +289,7 @@ def _nics(message: Message[Nic], out: dict[str, Columns]) -> None:
     )
 
 
-def _rejects(message: Message[Reject], out: dict[str, Columns]) -> None:
+def _rejects(message: Message, out: dict[str, Columns]) -> None:
     if message.record is not None:
         _take(
             out[tables.REJECTS],
@@ -315,13 +304,13 @@ def _within(name: str, ns: int) -> int:
     return ns
 
 
-def _one(table: str, message: Message[Any], out: dict[str, Columns], **more: Any) -> None:
+def _one(table: str, message: Message, out: dict[str, Columns], **more: Any) -> None:
     """Return one row of a record with array fields; `more`: the columns that the record lacks."""
     row = {**(message.record or {}), "recorded_ns": message.append_ns, **more}
     _take(out[table], [row], tables.TABLES[table].column_names)
 
 
-def _health(message: Message[LinkHealth], out: dict[str, Columns]) -> None:
+def _health(message: Message, out: dict[str, Columns]) -> None:
     if message.record is not None:
         since = _within("since_ns", message.record["since_ns"])
         classes = message.record["classes"]
@@ -343,8 +332,8 @@ _QUEUE_FIELDS: Final = tuple(
 )
 
 
-def _queues(message: Message[LinkQueues], out: dict[str, Columns]) -> None:
-    record = message.record
+def _queues(message: Message, out: dict[str, Columns]) -> None:
+    record: LinkQueues | None = message.record
     if record is None or not record["links"] or record["slots"] > 1:
         return  # blocks of short slots are stored only in the log: each second is also published whole
     links = record["links"]
@@ -366,8 +355,8 @@ def _queues(message: Message[LinkQueues], out: dict[str, Columns]) -> None:
     _take(columns, [{**each, "from_flows": int(each["from_flows"])} for each in links], _QUEUE_FIELDS)
 
 
-def _contention(message: Message[ContentionWindow], out: dict[str, Columns]) -> None:
-    record = message.record
+def _contention(message: Message, out: dict[str, Columns]) -> None:
+    record: ContentionWindow | None = message.record
     if record is None:
         return
     flows = record["flows"]
@@ -385,8 +374,8 @@ def _contention(message: Message[ContentionWindow], out: dict[str, Columns]) -> 
     )
 
 
-def _alerts(message: Message[Alert], out: dict[str, Columns]) -> None:
-    record = message.record
+def _alerts(message: Message, out: dict[str, Columns]) -> None:
+    record: Alert | None = message.record
     if record is not None:
         _one(
             tables.ALERTS,
@@ -403,8 +392,8 @@ def _alerts(message: Message[Alert], out: dict[str, Columns]) -> None:
 _FLOW_FIELDS: Final = _elements("FlowReports", "flows")
 
 
-def _flows(message: Message[FlowReports], out: dict[str, Columns]) -> None:
-    record = message.record
+def _flows(message: Message, out: dict[str, Columns]) -> None:
+    record: FlowReports | None = message.record
     if record is None or not record["flows"]:
         return
     flows = record["flows"]
@@ -428,8 +417,8 @@ def _flows(message: Message[FlowReports], out: dict[str, Columns]) -> None:
 _PATH_MAP_FIELDS: Final = _elements("PathMaps", "paths")
 
 
-def _paths(message: Message[PathMaps], out: dict[str, Columns]) -> None:
-    record = message.record
+def _paths(message: Message, out: dict[str, Columns]) -> None:
+    record: PathMaps | None = message.record
     if record is None or not record["paths"]:
         return
     paths = record["paths"]
@@ -449,8 +438,8 @@ def _paths(message: Message[PathMaps], out: dict[str, Columns]) -> None:
     _take(columns, [{**path, "complete": int(path["complete"])} for path in paths], _PATH_MAP_FIELDS)
 
 
-def _decisions(message: Message[Decision], out: dict[str, Columns]) -> None:
-    record = message.record
+def _decisions(message: Message, out: dict[str, Columns]) -> None:
+    record: Decision | None = message.record
     if record is not None:
         reason = record["reason"]
         _one(
@@ -465,13 +454,13 @@ def _decisions(message: Message[Decision], out: dict[str, Columns]) -> None:
         )
 
 
-def _actions(message: Message[ActionReport], out: dict[str, Columns]) -> None:
+def _actions(message: Message, out: dict[str, Columns]) -> None:
     if message.record is not None:
         _one(tables.ACTIONS, message, out, done=_within("at_ns", message.record["at_ns"]))
 
 
-def _audit(message: Message[AuditResult], out: dict[str, Columns]) -> None:
-    record = message.record
+def _audit(message: Message, out: dict[str, Columns]) -> None:
+    record: AuditResult | None = message.record
     if record is not None:
         findings, facts = record["findings"], record["facts"]
         _one(
@@ -495,8 +484,8 @@ MAX_JOB_FLOWS: Final = 256
 """Flows of a job and interval that history stores: the heaviest and slowest."""
 
 
-def _diagnoses(message: Message[Diagnosis], out: dict[str, Columns]) -> None:
-    record = message.record
+def _diagnoses(message: Message, out: dict[str, Columns]) -> None:
+    record: Diagnosis | None = message.record
     if record is None:
         return
     began_ns = _within("begin_ns", record["begin_ns"])
@@ -540,8 +529,8 @@ _SUMMARY_FIELDS: Final = tuple(
 )
 
 
-def _collectives(message: Message[CollectiveBatch], out: dict[str, Columns]) -> None:
-    record = message.record
+def _collectives(message: Message, out: dict[str, Columns]) -> None:
+    record: CollectiveBatch | None = message.record
     if record is None:
         return  # single operations are stored only in the log, for a day
     summaries, communicators = record["summaries"], record["communicators"]
@@ -563,7 +552,7 @@ def _collectives(message: Message[CollectiveBatch], out: dict[str, Columns]) -> 
     _take(columns, summaries, _SUMMARY_FIELDS)
 
 
-_MAKERS: Final[dict[str, Callable[[Message[Any], dict[str, Columns]], None]]] = {
+_MAKERS: Final[dict[str, Callable[[Message, dict[str, Columns]], None]]] = {
     topics.DELAYS.name: _delays,
     topics.CLOCK_OFFSETS.name: _clocks,
     topics.CLOCK_FITS.name: _fits,

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from aiokafka import ConsumerRecord
@@ -21,7 +21,7 @@ from faust.types import TP
 from sdnotify import SystemdNotifier
 
 from schemas import codec, topics
-from schemas.messages import decode_message
+from schemas.kafka.message import Message
 from schemas.records import Reject, RejectReason
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.history import batch, rows
@@ -37,16 +37,8 @@ RECORD_BYTES: Final = 200
 """Bytes of memory of a waiting message beside its value."""
 
 OnReject = Callable[[Reject], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A message that waits for its insert, and the note that it is stored."""
-
-    place: batch.Place
-    key: bytes
-    value: bytes | None
-    done: Callable[[], Awaitable[None]]
+Done = Callable[[], None]
+"""Notes that a message is stored."""
 
 
 class TopicSink:
@@ -69,7 +61,7 @@ class TopicSink:
         self._reject = reject
         self._registry = registry
         policy = batch.Policy(settings.batch_bytes, settings.batch_messages, settings.batch_ms / 1000)
-        self._batch: batch.Batch[Taken] = batch.Batch(policy)
+        self._batch: batch.Batch[tuple[Message, Done]] = batch.Batch(policy)
         self._order = asyncio.Lock()
         self._wake = asyncio.Event()
         self.inserted_rows = 0
@@ -80,10 +72,10 @@ class TopicSink:
         """Bytes at which a batch is full."""
         return self._settings.batch_bytes
 
-    async def take(self, message: Taken) -> None:
-        """Add one message; return late while ClickHouse is down."""
+    async def take(self, message: Message, done: Done) -> None:
+        """Add one message; return late while ClickHouse is down. `done` is called once it is stored."""
         async with self._order:
-            self._batch.add(message, len(message.value or b""), time.monotonic())
+            self._batch.add((message, done), len(message.value or b""), time.monotonic())
             self._wake.set()
             if self._batch.full():
                 await self._flush()
@@ -107,67 +99,57 @@ class TopicSink:
             await self._flush()
 
     async def _flush(self) -> None:
-        taken = self._batch.take()
-        if taken:
+        waiting = self._batch.take()
+        if waiting:
             try:
-                await self._store(taken)
+                await self._store([message for message, _ in waiting])
             except BaseException:
-                self._batch.put_back(taken, time.monotonic())
+                self._batch.put_back(waiting, time.monotonic())
                 raise
-            for message in taken:
-                await message.done()
+            for _, done in waiting:
+                done()
 
-    async def _store(self, taken: Sequence[Taken]) -> None:
-        """Insert the rows of `taken`, in halves if one record is unfit. Returns when all rows are stored."""
+    async def _store(self, messages: Sequence[Message]) -> None:
+        """Insert the messages' rows, in halves if one record is unfit. Returns when all rows are stored."""
         try:
-            blocks, bad = await asyncio.to_thread(self._blocks_of, taken)
+            blocks, bad = await asyncio.to_thread(self._blocks_of, messages)
         except DATA_ERRORS as error:
             refused = refusal(error)
-            await self._halve(taken, refused.reason, str(refused))
+            await self._halve(messages, refused.reason, str(refused))
             return
-        name = batch.token(self._topic, [message.place for message in taken])
+        name = batch.token(self._topic, messages)
         for table, block in blocks.items():
             try:
                 await self._insert(table, block, name)
             except Refused as error:
-                await self._halve(taken, "OTHER", str(error))
+                await self._halve(messages, "OTHER", str(error))
                 return
         for message, why in bad:
             await self._refuse(message, why.reason, str(why))
 
-    async def _halve(self, taken: Sequence[Taken], reason: str, detail: str) -> None:
-        if len(taken) == 1:
-            await self._refuse(taken[0], reason, detail)
+    async def _halve(self, messages: Sequence[Message], reason: str, detail: str) -> None:
+        if len(messages) == 1:
+            await self._refuse(messages[0], reason, detail)
             return
-        middle = len(taken) // 2
-        await self._store(taken[:middle])
-        await self._store(taken[middle:])
+        middle = len(messages) // 2
+        await self._store(messages[:middle])
+        await self._store(messages[middle:])
 
     def _blocks_of(
-        self, taken: Sequence[Taken]
-    ) -> tuple[dict[str, Any], list[tuple[Taken, codec.BadRecord]]]:
+        self, messages: Sequence[Message]
+    ) -> tuple[dict[str, Any], list[tuple[Message, codec.BadRecord]]]:
         """Return the rows to insert by table, and the messages that cannot be decoded."""
-        decoded, bad = self._decode(taken)
-        return rows.rows_of(self._topic, decoded), bad
-
-    def _decode(
-        self, taken: Sequence[Taken]
-    ) -> tuple[list[rows.Message[Any]], list[tuple[Taken, codec.BadRecord]]]:
-        decoded: list[rows.Message[Any]] = []
-        bad: list[tuple[Taken, codec.BadRecord]] = []
-        for message in taken:
-            key = message.key.decode("utf-8", "replace")
+        decoded: list[Message] = []
+        bad: list[tuple[Message, codec.BadRecord]] = []
+        for message in messages:
             try:
-                record = None
                 if message.value is not None:
-                    record = decode_message(
-                        topics.TOPICS[self._topic], message.key, message.value, self._registry
-                    )
+                    message.decoded(topics.TOPICS[self._topic], self._registry)
             except DATA_ERRORS as error:
                 bad.append((message, refusal(error)))
             else:
-                decoded.append(rows.Message(record, key, message.place.append_ns))
-        return decoded, bad
+                decoded.append(message)
+        return rows.rows_of(self._topic, decoded), bad
 
     async def _insert(self, table: str, block: Any, name: str) -> None:
         """Insert one block, with retries until ClickHouse answers. Raises Refused."""
@@ -186,35 +168,29 @@ class TopicSink:
                 self._status.stored(self._topic, block.num_rows)
                 return
 
-    async def _refuse(self, message: Taken, reason: str, detail: str) -> None:
+    async def _refuse(self, message: Message, reason: str, detail: str) -> None:
         value = message.value or b""
         record: Reject = {
             "topic": self._topic,
-            "partition": message.place.partition,
-            "offset": message.place.offset,
-            "append_ns": message.place.append_ns,
+            "partition": message.partition,
+            "offset": message.offset,
+            "append_ns": message.append_ns,
             "reader": READER,
             "reason": RejectReason(reason),
             "detail": detail[:500],
-            "key": message.key[:256],
+            "key": (message.key_bytes or b"")[:256],
             "size_bytes": len(value),
             "head": value[:1024],
         }
-        LOG.warning(
-            "%s/%d offset %d refused: %s %s",
-            self._topic,
-            message.place.partition,
-            message.place.offset,
-            reason,
-            detail,
-        )
+        place = self._topic, message.partition, message.offset
+        LOG.warning("%s/%d offset %d refused: %s %s", *place, reason, detail)
         if self._topic != topics.REJECTS.name:
             await self._reject(record)
             return
         # A bad Reject is stored as a row at once: if published, it would return to this sink for ever.
-        made = rows.rows_of(self._topic, [rows.Message(record, "", message.place.append_ns)])
-        for table, block in made.items():
-            await self._insert(table, block, batch.token(f"{self._topic}/unreadable", [message.place]))
+        about = Message(message.append_ns, *place, "", None, record)
+        for table, block in rows.rows_of(self._topic, [about]).items():
+            await self._insert(table, block, batch.token(f"{self._topic}/unreadable", [about]))
 
 
 class SinkReceiver:
@@ -265,7 +241,9 @@ class SinkReceiver:
                 while self._waiting:
                     if timer.done():
                         timer.result()
-                    await self._sink.take(self._taken(self._waiting[0]))
+                    record = self._waiting[0]
+                    unstored = self._unstored.get(TP(record.topic, record.partition), set())
+                    await self._sink.take(_message(record), partial(unstored.discard, record.offset))
                     self._waiting_bytes -= _size_bytes(self._waiting.popleft())
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -274,14 +252,10 @@ class SinkReceiver:
             with contextlib.suppress(asyncio.CancelledError):
                 await timer
 
-    def _taken(self, record: ConsumerRecord) -> Taken:
-        unstored = self._unstored.get(TP(record.topic, record.partition), set())
 
-        async def done() -> None:
-            unstored.discard(record.offset)
-
-        place = batch.Place(record.partition, record.offset, (record.timestamp or 0) * NS_PER_MS)
-        return Taken(place, record.key or b"", record.value, done)
+def _message(record: ConsumerRecord) -> Message:
+    append_ns = (record.timestamp or 0) * NS_PER_MS
+    return Message(append_ns, record.topic, record.partition, record.offset, record.key, record.value)
 
 
 def _size_bytes(record: ConsumerRecord) -> int:

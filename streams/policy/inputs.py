@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from schemas import codec
-from schemas.messages import decode_message
+from schemas.kafka.message import Message
 from schemas.records import (
     ActuatorConfig,
     ContentionWindow,
@@ -36,7 +36,6 @@ from schemas.topics import (
 )
 from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS, refusal
-from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
 from streams.policy.policy import Policy
 from streams.policy.rules import Rules
@@ -202,7 +201,7 @@ class PolicyInputs:
         self.has_news = self.has_urgent = False
         waiting.sort(key=lambda message: (ORDER[message.topic], message.partition, message.offset))
         for message in waiting:
-            self._positions[message.topic, message.partition] = message.offset + 1
+            self._positions[message.place] = message.offset + 1
             try:
                 self._take(message)
             except codec.BadRecord as error:
@@ -263,7 +262,7 @@ class PolicyInputs:
     def _decoded(self, message: Message, topic: Topic[R]) -> R | None:
         if message.value is None:
             return None
-        return decode_message(topic, message.key, message.value, self._registry)
+        return message.decoded(topic, self._registry)
 
     def _config_records(self) -> dict[str, ActuatorConfig]:
         return self._config.all()

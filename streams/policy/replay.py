@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.records import Decision, PolicyCycle, PolicyCycles
 from schemas.topology import Topology
-from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import DECISION_LOOKBACK_NS, PolicyInputs, TopicPartition
 from streams.policy.rules import Rules
 from streams.runtime.units import NS_PER_MS
@@ -92,8 +92,8 @@ def _by_partition(
     """Return the messages of each partition, the highest offset first."""
     waiting: dict[TopicPartition, list[Message]] = {partition: [] for partition in partitions}
     for message in messages:
-        if (message.topic, message.partition) in waiting:
-            waiting[message.topic, message.partition].append(message)
+        if message.place in waiting:
+            waiting[message.place].append(message)
     for of_partition in waiting.values():
         of_partition.sort(key=lambda message: -message.offset)
     return waiting

@@ -18,14 +18,13 @@ from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.records import Decision
 from schemas.topics import DECISIONS, POLICY_CYCLES
 from schemas.validation import EPOCH_AHEAD_MS
-from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import Outgoing
 from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, CycleOutput, PolicyInputs, read_from
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.faust_compat import read_batches, set_read_ahead
 from streams.runtime.global_tables import read_tail
-from streams.runtime.rejects import RejectedMessage, send_reject
+from streams.runtime.rejects import send_reject
 from streams.runtime.steady_time import SteadyFabricTime
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
@@ -112,27 +111,14 @@ class PolicyStage:
                     shard_ns = now_ns - self.context.clocks.lost_ns(name, log_ns)
                     await self._publish(inputs.run_cycle(name, shard_ns, log_ns))
             for message, error in inputs.refused:
-                await (
-                    await send_reject(
-                        self.context, RejectedMessage.of(message), message.value, "solve", error
-                    )
-                )
+                await (await send_reject(self.context, message, "solve", error))
             inputs.refused.clear()
 
     async def _read(self, inputs: PolicyInputs, reader: AsyncTopicReader, wait_s: float) -> None:
         """Read the messages that arrive within `wait_s`."""
         for message in await reader.poll(wait_s):
             self.context.log_clock.observe(message.append_ns, time.monotonic_ns())
-            inputs.offer(
-                Message(
-                    message.append_ns,
-                    message.topic,
-                    message.partition,
-                    message.offset,
-                    message.key,
-                    message.value,
-                )
-            )
+            inputs.offer(message)
 
     async def _publish(self, output: CycleOutput) -> None:
         """Publish the decisions first, then the rest, and wait for acknowledgements."""

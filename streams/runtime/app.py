@@ -26,7 +26,7 @@ from faust.types.auth import CredentialsT
 from sdnotify import SystemdNotifier
 
 from schemas import codec
-from schemas.kafka.reader import Message
+from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import MAX_MESSAGE_BYTES
 from streams.alerts.stage import AlertsStage
@@ -40,7 +40,7 @@ from streams.queues.stage import QueuesStage
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
-from streams.runtime.rejects import RejectedMessage, send_reject
+from streams.runtime.rejects import send_reject
 from streams.runtime.watchdog import watch
 from streams.settings import Stage, StreamSettings
 
@@ -193,8 +193,7 @@ class _Service:
 
     def _reject_soon(self, message: Message, error: Exception) -> None:
         async def send() -> None:
-            rejected = RejectedMessage.of(message, message.key_bytes)
-            await (await send_reject(self.context, rejected, message.value, "lookup", error))
+            await (await send_reject(self.context, message, "lookup", error))
 
         self.context.task("reject", send())
 

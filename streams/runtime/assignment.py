@@ -19,14 +19,15 @@ from faust.types import TP
 
 from schemas.checks import BadRecord
 from schemas.kafka import partition_of
+from schemas.kafka.message import Message
 from schemas.log_time import append_ns_of
 from schemas.topics import Topic
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.context import WorkerContext
 from streams.runtime.faust_compat import read_batches
-from streams.runtime.rejects import RejectedMessage, send_reject
+from streams.runtime.rejects import send_reject
 
-__all__ = ["Assignment", "Generation", "KeyedState", "Message", "Ownership", "PartitionState"]
+__all__ = ["Assignment", "Generation", "KeyedState", "Ownership", "PartitionState"]
 
 log = logging.getLogger(__name__)
 
@@ -161,17 +162,6 @@ class PartitionState(Generic[S]):
         return next(iter(self.undone), self.next_offset)
 
 
-@dataclass(slots=True)
-class Message(Generic[S]):
-    """A message to process."""
-
-    partition: PartitionState[S]
-    offset: int
-    append_ns: int
-    key: bytes | None
-    value: bytes | None
-
-
 class KeyedState(dict[str, S]):
     """State by key, made by `make` at the first access."""
 
@@ -200,7 +190,7 @@ class Assignment(Ownership, Generic[S]):
         *,
         start: Callable[[], None],
         recover: Callable[[list[PartitionState[S]]], Awaitable[None]],
-        process: Callable[[Sequence[Message[S]]], Awaitable[None]],
+        process: Callable[[PartitionState[S], Sequence[Message]], Awaitable[None]],
         on_revoke: Callable[[list[PartitionState[S]]], None] = lambda partitions: None,
     ) -> None:
         """`start` starts the stage's timers. `recover` sets the state of partitions, given their
@@ -281,19 +271,21 @@ class Assignment(Ownership, Generic[S]):
         """Send a record; `flush` and a revocation wait for its acknowledgement."""
         partition.sent.append(asyncio.ensure_future(await self.send(partition, topic, key, value)))
 
-    async def reject(self, message: Message[S], error: Exception, reader: str = "solve") -> None:
+    async def reject(
+        self, partition: PartitionState[S], message: Message, error: Exception, reader: str = "solve"
+    ) -> None:
         """Publish the `Reject` of a message that could not be used; see `send_reject` for `error`."""
-        tp = message.partition.tp
-        rejected = RejectedMessage(tp.topic, tp.partition, message.offset, message.append_ns, message.key)
-        sent = await send_reject(self.context, rejected, message.value, reader, error)
-        message.partition.sent.append(asyncio.ensure_future(sent))
+        sent = await send_reject(self.context, message, reader, error)
+        partition.sent.append(asyncio.ensure_future(sent))
 
     async def flush(self, partition: PartitionState[S]) -> None:
         """Wait until the log has acknowledged all records published so far."""
         await asyncio.gather(*partition.sent)
         partition.sent = [sent for sent in partition.sent if not sent.done()]
 
-    async def read(self, message: Message[S], decode: Callable[[Message[S], bytes], R]) -> R | None:
+    async def read(
+        self, partition: PartitionState[S], message: Message, decode: Callable[[Message, bytes], R]
+    ) -> R | None:
         """Return the decoded value; None for a tombstone or if `decode` refuses it.
 
         In both cases the message is done; a bad one after its reject is acknowledged.
@@ -302,9 +294,9 @@ class Assignment(Ownership, Generic[S]):
             try:
                 return decode(message, message.value)
             except DATA_ERRORS as error:
-                await self._reject_for_good(message, error, "solve")
+                await self._reject_for_good(partition, message, error, "solve")
                 return None
-        self.done(message.partition, [message.offset])
+        self.done(partition, [message.offset])
         return None
 
     def caught_up(self, partition: PartitionState[S]) -> bool:
@@ -318,9 +310,9 @@ class Assignment(Ownership, Generic[S]):
             return partition.next_offset >= highwater
         return highwater == 0 or self.context.position(partition.tp) == highwater
 
-    def begin(self, message: Message[S]) -> None:
+    def begin(self, partition: PartitionState[S], message: Message) -> None:
         """Note that the partition is processed up to this message, before the stage changes its state."""
-        message.partition.next_offset = message.offset + 1
+        partition.next_offset = message.offset + 1
 
     async def _process_batches(self) -> None:
         """Process queued messages, partition by partition."""
@@ -343,17 +335,17 @@ class Assignment(Ownership, Generic[S]):
         messages = await self._messages(partition, records)
         while messages and not partition.revoking:
             try:
-                await self._process(messages)
+                await self._process(partition, messages)
                 return
             except DATA_ERRORS as error:
                 position = partition.next_offset
                 failed = next((i for i, m in enumerate(messages) if m.offset + 1 == position), 0)
-                await self._reject_for_good(messages[failed], error, self.stage)
+                await self._reject_for_good(partition, messages[failed], error, self.stage)
                 messages = messages[failed + 1 :]
 
     async def _messages(
         self, partition: PartitionState[S], records: Sequence[ConsumerRecord]
-    ) -> list[Message[S]]:
+    ) -> list[Message]:
         """Return the messages to process, which are undone from now on."""
         position = partition.next_offset
         if partition.revoking:
@@ -362,24 +354,28 @@ class Assignment(Ownership, Generic[S]):
         for record in records:
             if position is not None and record.offset < position:
                 continue
-            message = Message(partition, record.offset, 0, record.key, record.value)
             partition.undone[record.offset] = None
+            place = record.topic, record.partition
             try:
-                message.append_ns = append_ns_of(record.topic, record.timestamp_type, record.timestamp)
+                append_ns = append_ns_of(record.topic, record.timestamp_type, record.timestamp)
             except ValueError as error:
-                await self._reject_for_good(message, BadRecord("OUT_OF_RANGE", str(error)), "solve")
+                bad = Message(0, *place, record.offset, record.key, record.value)
+                refused = BadRecord("OUT_OF_RANGE", str(error))
+                await self._reject_for_good(partition, bad, refused, "solve")
             else:
-                messages.append(message)
+                messages.append(Message(append_ns, *place, record.offset, record.key, record.value))
         if messages or position is None:
             return messages
         partition.next_offset = max(position, records[-1].offset + 1)
         return messages
 
-    async def _reject_for_good(self, message: Message[S], error: Exception, reader: str) -> None:
+    async def _reject_for_good(
+        self, partition: PartitionState[S], message: Message, error: Exception, reader: str
+    ) -> None:
         """Reject a message; it is done once the log has its reject."""
-        await self.reject(message, error, reader)
-        await self.flush(message.partition)
-        self.done(message.partition, [message.offset])
+        await self.reject(partition, message, error, reader)
+        await self.flush(partition)
+        self.done(partition, [message.offset])
 
     async def _recovered(self, generation: Generation) -> None:
         """Recover the partitions; read the committed offsets first, so that the recovered past covers

@@ -20,9 +20,8 @@ from faust.types import TP
 
 from schemas import codec
 from schemas.kafka import BEGINNING, Start, back, tail
-from schemas.kafka.reader import Message
+from schemas.kafka.message import Message
 from schemas.log_time import append_ns_of
-from schemas.records import LinkEvent
 from schemas.topics import MAX_MESSAGE_BYTES, R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
 from schemas.unexpected import DATA_ERRORS
@@ -31,7 +30,7 @@ from streams.runtime import faust_compat
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
 from streams.runtime.live_config import LiveConfig
-from streams.runtime.rejects import RejectBudget, RejectedMessage, send_reject
+from streams.runtime.rejects import RejectBudget, failed_evaluation, send_reject
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import ClockTable, GlobalTable, Inventory
 from streams.runtime.units import NS_PER_MS
@@ -49,8 +48,8 @@ FLOWS_TAIL_S: Final = 30.0
 """s of flow reports that are read at the start: longer than a dead worker's partitions are without an
 owner."""
 
-EvidenceTap = Callable[[int, int, int, LinkEvent], None]
-"""Receives link evidence from the links stage: partition, offset, append time, `LinkEvent`."""
+EvidenceTap = Callable[[Message], None]
+"""Receives link evidence from the links stage, decoded."""
 
 
 class WorkerContext:
@@ -80,7 +79,7 @@ class WorkerContext:
         """Publishes the reject of a global table's message."""
         self.note: Callable[[str, str], None] = lambda subject, text: None
         """Shows a line about a subject in the worker's status; an empty line removes it."""
-        self.evidence_tap: EvidenceTap = lambda *evidence: None
+        self.evidence_tap: EvidenceTap = lambda message: None
         self._topology = TopologySource(settings.topology_file)
         tables: list[tuple[GlobalTable, Start]] = [
             (self.inventory, BEGINNING),
@@ -163,10 +162,10 @@ class WorkerContext:
             yield
         except DATA_ERRORS as error:
             self.failed_evaluations += 1
-            self.task("reject", self._reject(RejectedMessage.of_evaluation(topic.name, key), stage, error))
+            self.task("reject", self._reject(failed_evaluation(topic.name, key), stage, error))
 
-    async def _reject(self, failed: RejectedMessage, stage: str, error: Exception) -> None:
-        await (await send_reject(self, failed, None, stage, error))
+    async def _reject(self, failed: Message, stage: str, error: Exception) -> None:
+        await (await send_reject(self, failed, stage, error))
 
     def abort(self, reason: str, error: BaseException | None = None) -> None:
         """Stop this worker with an error; its successor reads all unacknowledged messages again."""

@@ -15,7 +15,7 @@ from schemas import codec
 from schemas.kafka import BEGINNING, Start, back
 from schemas.kafka import tail as newest
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
-from schemas.kafka.reader import Message
+from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
 from schemas.messages import decode_message
 from schemas.topics import TOPICS, R, Topic
@@ -105,7 +105,7 @@ async def read_tail(
         if message.value is None:
             continue
         try:
-            record = decode_message(topic, message.key, message.value, registry)
+            record = message.decoded(topic, registry)
             records.append(record if check is None else check(record, message.append_ns))
         except DATA_ERRORS as error:
             last, rejected = refusal(error), rejected + 1

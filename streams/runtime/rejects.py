@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from schemas.kafka.message import Message
 from schemas.records import Reject, RejectReason
 from schemas.topics import REJECTS
 from schemas.unexpected import refusal
@@ -19,7 +19,7 @@ __all__ = [
     "KEY_BYTES",
     "VALUE_BYTES",
     "RejectBudget",
-    "RejectedMessage",
+    "failed_evaluation",
     "reject_record",
     "send_reject",
 ]
@@ -33,65 +33,23 @@ REJECTS_PER_S: Final = 20.0
 BURST: Final = 1_000
 
 
-class _Input(Protocol):
-    """A message of `schemas.kafka.reader` or of ordered inputs."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def append_ns(self) -> int: ...
-    @property
-    def key(self) -> str: ...
+def failed_evaluation(topic: str, key: str) -> Message:
+    """Return a message to reject for an evaluation that failed by its state, not by one message."""
+    return Message(0, topic, -1, -1, key, None)
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedMessage:
-    """The identity of a message that could not be used."""
-
-    topic: str
-    partition: int
-    offset: int
-    append_ns: int
-    key: bytes | None
-
-    @classmethod
-    def of(cls, message: _Input, key: bytes | None = None) -> RejectedMessage:
-        """Return the identity of a reader's message. `key`: the key's bytes, if they may not be UTF-8."""
-        key = message.key.encode() if key is None else key
-        return cls(message.topic, message.partition, message.offset, message.append_ns, key)
-
-    @classmethod
-    def of_evaluation(cls, topic: str, key: str) -> RejectedMessage:
-        """Return an identity for an evaluation that failed by its state, not by one message."""
-        return cls(topic, -1, -1, 0, key.encode())
-
-
-def reject_record(
-    topic: str,
-    partition: int,
-    offset: int,
-    append_ns: int,
-    key: bytes | None,
-    value: bytes | None,
-    reader: str,
-    reason: RejectReason,
-    detail: str,
-) -> Reject:
+def reject_record(message: Message, reader: str, reason: RejectReason, detail: str) -> Reject:
     """Return the `Reject` of one message."""
-    value = value or b""
+    value = message.value or b""
     return {
-        "topic": topic,
-        "partition": partition,
-        "offset": offset,
-        "append_ns": append_ns,
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "append_ns": message.append_ns or time.time_ns(),
         "reader": reader,
         "reason": reason,
         "detail": _one_line(detail)[:DETAIL_CHARACTERS],
-        "key": (key or b"")[:KEY_BYTES],
+        "key": (message.key_bytes or b"")[:KEY_BYTES],
         "size_bytes": len(value),
         "head": value[:VALUE_BYTES],
     }
@@ -117,7 +75,7 @@ class RejectBudget:
 
 
 async def send_reject(
-    context: WorkerContext, message: RejectedMessage, value: bytes | None, reader: str, error: Exception
+    context: WorkerContext, message: Message, reader: str, error: Exception
 ) -> Awaitable[Any]:
     """Send the `Reject` of a message; await the result for the acknowledgement.
 
@@ -130,18 +88,8 @@ async def send_reject(
     refused = refusal(error)
     topic, partition, offset = message.topic, message.partition, message.offset
     log.warning("%s rejected %s/%d offset %d: %s", reader, topic, partition, offset, refused)
-    record = reject_record(
-        topic,
-        partition,
-        offset,
-        message.append_ns or time.time_ns(),
-        message.key,
-        value,
-        reader,
-        RejectReason(refused.reason),
-        str(refused),
-    )
-    return await context.send(REJECTS, message.topic, record)
+    record = reject_record(message, reader, RejectReason(refused.reason), str(refused))
+    return await context.send(REJECTS, topic, record)
 
 
 def _one_line(text: str) -> str:

@@ -2,7 +2,7 @@
 
 A subclass names its stage and topic and implements `recover`, `process` and, where needed, `start` and
 `drop`. The base class owns the partitions, runs the timers, and decides when a message is acknowledged: at
-once by `done`, or after processing by `retain(message, until)`, once its condition holds.
+once by `done`, or after processing by `retain(partition, message, until)`, once its condition holds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar, Final, Generic, TypeVar
 
+from schemas.kafka.message import Message
 from schemas.topics import Topic
-from streams.runtime.assignment import Assignment, KeyedState, Message, PartitionState
+from streams.runtime.assignment import Assignment, KeyedState, PartitionState
 from streams.runtime.context import WorkerContext
 
 __all__ = ["PartitionStage", "ShardStage"]
@@ -57,17 +58,17 @@ class PartitionStage(ABC, Generic[P]):
         """Set the state of newly assigned partitions from the log."""
 
     @abstractmethod
-    async def process(self, message: Message[P]) -> None:
+    async def process(self, partition: PartitionState[P], message: Message) -> None:
         """Process one message, then call `retain` or `partitions.done` for it."""
 
-    async def process_batch(self, messages: Sequence[Message[P]]) -> None:
+    async def process_batch(self, partition: PartitionState[P], messages: Sequence[Message]) -> None:
         """Process messages of one partition, in order; a stage may override it to process them together."""
         resumed_s = time.monotonic()
         for message in messages:
-            if message.partition.revoking:
+            if partition.revoking:
                 return
-            self.partitions.begin(message)
-            await self.process(message)
+            self.partitions.begin(partition, message)
+            await self.process(partition, message)
             if time.monotonic() - resumed_s > MAX_RUN_S:
                 await asyncio.sleep(0)
                 resumed_s = time.monotonic()
@@ -101,14 +102,14 @@ class PartitionStage(ABC, Generic[P]):
 
         return survive
 
-    def retain(self, message: Message[P], until: Callable[[], bool]) -> None:
+    def retain(self, partition: PartitionState[P], message: Message, until: Callable[[], bool]) -> None:
         """Acknowledge a processed message once `until` returns True and all published records are
         acknowledged.
 
         A new owner reads retained messages again. Conditions are checked in offset order, and a condition
         that holds must keep holding.
         """
-        message.partition.retained.append((message.offset, until))
+        partition.retained.append((message.offset, until))
 
     async def _release(self) -> None:
         for partition in self.partitions:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from schemas.kafka.message import Message
 from tests.golden import goldens, names, stages
 from tests.golden.goldens import FOLDER, Record, Row
 
@@ -172,7 +173,7 @@ class Labels:
 # ------------------------------------------------------------------------------------ inputs
 
 
-def rows_of(case: str, stage: str) -> list[stages.In]:
+def rows_of(case: str, stage: str) -> list[Message]:
     """Return the recorded messages that a stage reads, in log order, with today's names.
 
     Messages of one millisecond get a nanosecond each, in an order that no rename changes, since some stages
@@ -194,7 +195,7 @@ def rows_of(case: str, stage: str) -> list[stages.In]:
     for _, row, of_topic in found:
         last_ns = row.append_ns if work.times_are_exact else max(row.append_ns, last_ns + 1)
         record = None if row.record is None else of_topic.split(of_topic.now(row.record))
-        rows.append(stages.In(last_ns, of_topic.topic, row.partition, row.offset, row.key, record))
+        rows.append(stages.message_of(last_ns, of_topic.topic, row.partition, row.offset, row.key, record))
     return rows
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.topics import (
     ACTIONS,
     ALERTS,
@@ -34,7 +35,7 @@ from schemas.topics import (
     TOPICS,
 )
 from schemas.topology import Topology, load_topology
-from streams.alerts.ordered_inputs import AlertInputs, Message
+from streams.alerts.ordered_inputs import AlertInputs
 from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
 from streams.clock.window_barrier import CompleteWindow, WindowBarrier
@@ -42,7 +43,7 @@ from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.contention.validation import validate_queues
 from streams.delays.counters import JumpLimit
-from streams.delays.messages import StoredMessage, decode_messages
+from streams.delays.messages import decode_messages
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
@@ -74,31 +75,17 @@ Record = dict[str, Any]
 Output = tuple[str, str, Record | None]
 
 
-class In(NamedTuple):
-    """One message as a stage receives it."""
-
-    append_ns: int
-    topic: str
-    partition: int
-    offset: int
-    key: str
-    record: Record | None
-
-    @property
-    def value(self) -> bytes | None:
-        """The message's value on the wire."""
-        if self.record is None:
-            return None
-        if self.topic == PATH_QUEUEING.name:
-            return encode_columnar(
-                PATH_QUEUEING.type, {"dscp": [], "ce": [], **self.record}
-            )  # recorded before classes
-        return codec.encode(TOPICS[self.topic].record, self.record)
-
-    @property
-    def message(self) -> Message:
-        """The message as the ordered inputs of alerts and policy hold it."""
-        return Message(self.append_ns, self.topic, self.partition, self.offset, self.key, self.value)
+def message_of(
+    append_ns: int, topic: str, partition: int, offset: int, key: str, record: Record | None
+) -> Message:
+    """Return a recorded message as a stage receives it."""
+    value = None
+    if record is not None and topic == PATH_QUEUEING.name:
+        # recorded before classes
+        value = encode_columnar(PATH_QUEUEING.type, {"dscp": [], "ce": [], **record})
+    elif record is not None:
+        value = codec.encode(TOPICS[topic].record, record)
+    return Message(append_ns, topic, partition, offset, key, value)
 
 
 class Tables:
@@ -119,7 +106,7 @@ class Tables:
             FLOWS.name: self.flows,
         }
 
-    def take(self, row: In) -> None:
+    def take(self, row: Message) -> None:
         """Take a message where a table holds its topic; pass over one that the codec refuses."""
         if row.topic in self._of:
             with contextlib.suppress(codec.BadRecord):
@@ -153,7 +140,7 @@ class Stage:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
 
-    def take(self, row: In) -> Iterator[Output]:
+    def take(self, row: Message) -> Iterator[Output]:
         """Take the next message of the log; yield what follows from it."""
         raise NotImplementedError
 
@@ -185,7 +172,7 @@ class MapStage(Stage):
         self._parts: dict[int, tuple[Source, SourceQueueing]] = {}
         self._taken_ns = self._newest_ns = 0
 
-    def take(self, row: In) -> Iterator[Output]:
+    def take(self, row: Message) -> Iterator[Output]:
         """Take a batch of probes."""
         if row.topic != PROBES.name:
             return
@@ -197,10 +184,9 @@ class MapStage(Stage):
                 SourceQueueing(name, slot_ns),
             )
         source, queueing = self._parts[row.partition]
-        messages = [StoredMessage(row.append_ns, row.offset, row.key.encode(), row.value)]
-        batches, _ = decode_messages(messages)
-        closed = source.add_messages(messages, batches)
-        queueing.add_messages(messages, batches, self.tables.clocks.models())
+        batches, _ = decode_messages([row])
+        closed = source.add_messages([row], batches)
+        queueing.add_messages([row], batches, self.tables.clocks.models())
         yield from self._publish(queueing, closed)
         self._newest_ns = max(self._newest_ns, row.append_ns)
         if self._newest_ns - self._taken_ns >= QUEUEING_EVERY_NS:
@@ -254,7 +240,7 @@ class ClocksStage(Stage):
         self._sources = set(sources)
         self._shards: dict[str, tuple[ShardClocks, WindowBarrier]] = {}
 
-    def take(self, row: In) -> Iterator[Output]:
+    def take(self, row: Message) -> Iterator[Output]:
         """Take the fits of one source and window."""
         if row.topic != CLOCK_FITS.name or row.value is None:
             return
@@ -297,7 +283,7 @@ class HealthStage(Stage):
         super().__init__(tables)
         self._shards: dict[tuple[int, str], ShardHealth] = {}
 
-    def take(self, row: In) -> Iterator[Output]:
+    def take(self, row: Message) -> Iterator[Output]:
         """Take evidence, and let time pass up to the message."""
         if row.topic == LINKS.name and row.value is not None:
             event = validate_link_event(codec.decode(row.value, LINKS.record))
@@ -336,7 +322,7 @@ class QueuesStage(Stage):
         self._shards: dict[str, tuple[ShardQueues, LiveFlows]] = {}
         self._flows_ns: dict[str, int] = {}
 
-    def take(self, row: In) -> Iterator[Output]:
+    def take(self, row: Message) -> Iterator[Output]:
         """Take the queueing of one source's paths."""
         if row.topic != PATH_QUEUEING.name or row.value is None:
             return
@@ -365,7 +351,7 @@ class ContentionStage(Stage):
         super().__init__(tables)
         self._shards: dict[str, tuple[ContentionDetector, LiveFlows]] = {}
 
-    def take(self, row: In) -> Iterator[Output]:
+    def take(self, row: Message) -> Iterator[Output]:
         """Take a window of queues."""
         if row.topic != QUEUES.name or row.value is None:
             return
@@ -407,9 +393,9 @@ class AlertsStage(Stage):
         )
         self._at_ns = self._newest_ns = 0
 
-    def take(self, row: In) -> Iterator[Output]:
+    def take(self, row: Message) -> Iterator[Output]:
         """Take a message, and evaluate what lies `STEP_NS` and more before it."""
-        self._inputs.add(row.message)
+        self._inputs.add(row)
         self._newest_ns = row.append_ns
         if not self._at_ns:
             self._at_ns = row.append_ns - STEP_NS
@@ -449,10 +435,10 @@ class PolicyStage(Stage):
         self._cycles: dict[tuple[str, int], list[Record]] = {}
         self._messages: list[Message] = []
 
-    def take(self, row: In) -> Iterator[Output]:
+    def take(self, row: Message) -> Iterator[Output]:
         """Keep a message until the log ends."""
         if row.topic != POLICY_CYCLES.name:
-            self._messages.append(row.message)
+            self._messages.append(row)
         elif row.value is not None:
             record = codec.decode(row.value, POLICY_CYCLES.record)
             self._cycles.setdefault((record["shard"], record["epoch"]), []).append(record)
@@ -478,11 +464,12 @@ STAGES: dict[str, type[Stage]] = {
 }
 
 
-def run(stage: str, rows: Sequence[In], topology: Topology) -> Iterator[Output]:
+def run(stage: str, rows: Sequence[Message], topology: Topology) -> Iterator[Output]:
     """Yield what a stage makes of the rows of its inputs."""
     tables = Tables(DEFAULT_SHARD, topology)
     if stage == "clocks":
-        found = {row.record["source"] for row in rows if row.topic == CLOCK_FITS.name and row.record}
+        fits = [row.value for row in rows if row.topic == CLOCK_FITS.name and row.value is not None]
+        found = {codec.decode(value, CLOCK_FITS.record)["source"] for value in fits}
         work: Stage = ClocksStage(tables, found)
     else:
         work = STAGES[stage](tables)
@@ -492,4 +479,4 @@ def run(stage: str, rows: Sequence[In], topology: Topology) -> Iterator[Output]:
     yield from work.end()
 
 
-__all__ = ["STAGES", "In", "Output", "Stage", "Tables", "run", "topology_of"]
+__all__ = ["STAGES", "Output", "Stage", "Tables", "message_of", "run", "topology_of"]

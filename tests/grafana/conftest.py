@@ -8,8 +8,9 @@ import pytest
 
 from fabrictime.bench.history import running_server
 from schemas import codec, tables, topics
+from schemas.kafka.message import Message
 from streams.history.clickhouse import Writer
-from streams.history.rows import Message, rows_of
+from streams.history.rows import rows_of
 from streams.history.settings import HistorySinkSettings
 from tests.fabrictime.job_records import INTERVAL_NS, JobRecords
 
@@ -94,6 +95,10 @@ def filled_history():
 
 def _records(end_s):
     made = {topic.name: [] for topic in topics.TOPICS.values() if "sink" in topic.readers}
+
+    def put(topic, append_ns, key, record):
+        made[topic.name].append(Message(append_ns, topic.name, 0, 0, key, None, record))
+
     for window in range(end_s - WINDOWS, end_s):
         start_ns = window * 10**9
         common = {
@@ -133,7 +138,7 @@ def _records(end_s):
                 for path in range(2)
             ]
             record = {**common, "nic": nic, "state": "SYNCED", "paths": paths}
-            made[topics.DELAYS.name].append(Message(record, nic, published_ns))
+            put(topics.DELAYS, published_ns, nic, record)
         stepped = window % 20 == 5
         clocks = [
             {
@@ -176,7 +181,7 @@ def _records(end_s):
             "reference": "ensemble",
             "suspects": suspects,
         }
-        made[topics.CLOCK_OFFSETS.name].append(Message(offsets, "s0/0", published_ns))
+        put(topics.CLOCK_OFFSETS, published_ns, "s0/0", offsets)
         nics = [
             {
                 "nic": nic,
@@ -228,7 +233,7 @@ def _records(end_s):
                 if peer != nic
             ],
         }
-        made[topics.CLOCK_FITS.name].append(Message(fits, "s0", published_ns))
+        put(topics.CLOCK_FITS, published_ns, "s0", fits)
     reject = {
         "topic": "fabric.probes",
         "partition": 0,
@@ -241,7 +246,7 @@ def _records(end_s):
         "size_bytes": 1,
         "head": b"h",
     }
-    made[topics.REJECTS.name].append(Message(reject, "fabric.probes", end_s * 10**9))
+    put(topics.REJECTS, end_s * 10**9, "fabric.probes", reject)
     nic = {
         "nic": NICS[0],
         "host": "h0",
@@ -269,11 +274,9 @@ def _records(end_s):
         "networks": [],
         "egress": None,
     }
-    made[topics.INVENTORY.name].append(Message(nic, NICS[0], end_s * 10**9))
+    put(topics.INVENTORY, end_s * 10**9, NICS[0], nic)
     for topic, record, at_ns in _fabric(end_s):
-        made[topic.name].append(
-            Message(codec.decode(codec.encode(topic.record, record), topic.record), "k", at_ns)
-        )
+        put(topic, at_ns, "k", codec.decode(codec.encode(topic.record, record), topic.record))
     written = {table for topic, messages in made.items() if messages for table in rows_of(topic, messages)}
     assert written >= set(tables.TABLES) - {tables.DELAYS_1S}, "a table without a row proves nothing"
     return made

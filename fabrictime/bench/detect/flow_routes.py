@@ -21,7 +21,8 @@ from fabrictime.bench import Figure, Missing, Progress, Target, Value
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.ipc import connect
-from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.message import Message
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.topics import FLOW_ROUTES, FLOWS, Topic
 from streams.runtime.flow_routes import FlowRouteTable
 

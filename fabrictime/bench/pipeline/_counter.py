@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from schemas.kafka.message import Message
 from schemas.topics import PROBES
 from streams.runtime import app
-from streams.runtime.assignment import Message, PartitionState
+from streams.runtime.assignment import PartitionState
 from streams.runtime.shard_stage import PartitionStage
 from streams.settings import StreamSettings
 
@@ -44,18 +45,18 @@ class _Counter(PartitionStage[None]):
         for partition in partitions:
             partition.state = None
 
-    async def process(self, message: Message[None]) -> None:
+    async def process(self, partition: PartitionState[None], message: Message) -> None:
         """Count a message; for runtimes that deliver them one by one."""
-        self._count([message])
+        self._count(partition, [message])
 
-    async def process_batch(self, messages: Sequence[Message[None]]) -> None:
+    async def process_batch(self, partition: PartitionState[None], messages: Sequence[Message]) -> None:
         """Count messages of one partition."""
-        self.partitions.begin(messages[-1])
-        self._count(messages)
+        self.partitions.begin(partition, messages[-1])
+        self._count(partition, messages)
 
-    def _count(self, messages: Sequence[Message[None]]) -> None:
+    def _count(self, partition: PartitionState[None], messages: Sequence[Message]) -> None:
         before, self._counted = self._counted, self._counted + len(messages)
-        self.partitions.done(messages[0].partition, [message.offset for message in messages])
+        self.partitions.done(partition, [message.offset for message in messages])
         if before // COUNT_EVERY != self._counted // COUNT_EVERY:
             self._report()
 

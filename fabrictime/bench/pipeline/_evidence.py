@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas import codec
-from schemas.kafka.reader import Message, TopicReader, since
+from schemas.kafka.message import Message
+from schemas.kafka.reader import TopicReader, since
 from schemas.topics import (
     CLOCK_OFFSETS,
     CONTENTION,

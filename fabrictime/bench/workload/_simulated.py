@@ -11,6 +11,7 @@ from producers.sim.messages import SimMessage
 from producers.sim.simulation import TICK_NS, Simulation
 from schemas import codec
 from schemas.ids import host_of
+from schemas.kafka.message import Message
 from schemas.records import (
     ClockSync,
     CollectiveBatch,
@@ -38,7 +39,7 @@ from schemas.topics import (
 from streams.alerts.rules import INPUT_DELAY_NS
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
-from streams.delays.messages import StoredMessage, decode_messages
+from streams.delays.messages import decode_messages
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.delays.records import fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
@@ -180,7 +181,7 @@ class Pipeline:
                 self.network.take_health(record)
 
     def _take_probes(self, out: SimMessage) -> None:
-        messages = [StoredMessage(out.at_ns, self._offset, out.key.encode(), out.value())]
+        messages = [Message(out.at_ns, PROBES.name, 0, self._offset, out.key, out.value())]
         batches, _ = decode_messages(messages)
         self._queueing.add_messages(messages, batches, self._lines)
         for window in self._source.add_messages(messages, batches):

@@ -11,14 +11,14 @@ from fabrictime.bench import stream
 from fabrictime.bench._fleet import SyntheticFleet
 from fabrictime.bench.stream import Load
 from schemas import codec
-from schemas.kafka.reader import Message
+from schemas.kafka.message import Message
 from schemas.topics import CLOCK_OFFSETS, DELAYS
 from tests.records import make
 
 
 def message(topic: Any, kind: str, at_ms: int, **fields: Any) -> Message:
     value = codec.encode(kind, make(kind, **fields))
-    return Message(topic.name, 0, 0, "", value, at_ms * 1_000_000, b"")
+    return Message(at_ms * 1_000_000, topic.name, 0, 0, "", value)
 
 
 def test_a_window_has_every_nics_batches_with_the_loads_samples() -> None:

@@ -13,7 +13,8 @@ from fabrictime.bench.control.live_fabric import until
 from fabrictime.demo import follower as module
 from fabrictime.demo.follower import Follower
 from schemas import codec
-from schemas.kafka.reader import LogUnavailable, Message, TopicReader
+from schemas.kafka.message import Message
+from schemas.kafka.reader import LogUnavailable, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.messages import key_of
 from schemas.topics import CONTENTION, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, QUEUES, TOPICS, Topic
@@ -30,7 +31,7 @@ class FakeReader:
     def put(self, topic: Topic, record: Any, at_ns: int = 1) -> None:
         key = key_of(topic, record)
         value = codec.encode(topic.type, record)
-        self.messages.put(Message(topic.name, 0, 0, key, value, at_ns, key.encode()))
+        self.messages.put(Message(at_ns, topic.name, 0, 0, key, value))
 
     def poll(self, wait_s: float) -> list[Message]:
         try:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from schemas import codec, topics
+from schemas.kafka.message import Message
 from schemas.retiming import retimed_sql
 from streams.history.clickhouse import Writer
-from streams.history.rows import Message, rows_of
+from streams.history.rows import rows_of
 from streams.history.settings import HistorySinkSettings
 
 S = 1_000_000_000
@@ -95,7 +96,7 @@ def timed(shared_server):
             "clocks": [clock(name, window, rng) for name in ("even/system", "odd/system")],
         }
         wire = codec.decode(codec.encode("ClockOffsets", record), "ClockOffsets")
-        messages.append(Message(wire, "s0/0", start_ns + WINDOW_NS))
+        messages.append(Message(start_ns + WINDOW_NS, topics.CLOCK_OFFSETS.name, 0, 0, "s0/0", None, wire))
     for table, block in rows_of(topics.CLOCK_OFFSETS.name, messages).items():
         writer.insert(table, block, "truth")
         writer.insert(table, block, "truth again, as after a crash")

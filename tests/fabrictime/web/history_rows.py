@@ -10,8 +10,9 @@ from typing import Any
 
 from fabrictime.web.history_client import ClickHouse
 from schemas import table_statements, tables
+from schemas.kafka.message import Message
 from schemas.records import AuditResult
-from streams.history.rows import Message, rows_of
+from streams.history.rows import rows_of
 
 SECOND_NS = 1_000_000_000
 
@@ -54,7 +55,7 @@ class Writer:
 
     def records(self, topic: str, messages: Sequence[Any]) -> None:
         """Records of a topic (any key and append time), as the sink stores them."""
-        made = [Message(record, "", 1 + k) for k, record in enumerate(messages)]
+        made = [Message(1 + k, topic, 0, k, "", None, record) for k, record in enumerate(messages)]
         for table, rows in rows_of(topic, made).items():
             self.insert(table, json.loads(json.dumps(rows.to_pylist(), default=_stored)))
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.topics import CLOCK_OFFSETS, LINK_HEALTH, LINKS
 from streams.alerts.live_times import LiveTimes
-from streams.alerts.ordered_inputs import AlertInputs, Message
+from streams.alerts.ordered_inputs import AlertInputs
 from streams.alerts.rules import INPUT_DELAY_NS
 from streams.delays.windows import LogClock
 from tests.records import make
@@ -44,9 +45,7 @@ class Live:
         steady_ns = self.times.of((topic.name, partition), append_ns, now_ns, self.now_ns)
         self._seq += 1
         value = None if record is None else codec.encode(topic.record, record)
-        self.inputs.add(
-            Message(steady_ns, topic.name, partition, self._seq, key, value, None, log_append_ns=append_ns)
-        )
+        self.inputs.add(Message(append_ns, topic.name, partition, self._seq, key, value, log_ns=steady_ns))
 
     def health(self, state: str) -> None:
         at_ns = START + self.now_ns

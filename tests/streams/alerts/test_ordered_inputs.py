@@ -17,6 +17,7 @@ from producers.sim.shape import Shape
 from producers.sim.simulation import EPOCH_NS, Simulation
 from producers.sim.topology import Fleet
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.topics import (
     ALERTS,
     CLOCK_OFFSETS,
@@ -29,7 +30,7 @@ from schemas.topics import (
     PATHS,
     Topic,
 )
-from streams.alerts.ordered_inputs import AlertInputs, Message, read_from
+from streams.alerts.ordered_inputs import AlertInputs, read_from
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.links.health import ShardHealth

@@ -9,11 +9,12 @@ import pytest
 
 from native.core import ProbeColumns, batches_of
 from schemas import codec
+from schemas.kafka.message import Message
+from schemas.topics import PROBES
 from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks
 from streams.clock.validation import validate_fits
 from streams.delays.counters import JumpLimit
-from streams.delays.messages import StoredMessage
 from streams.delays.records import clock_fits, fit_window
 from streams.delays.source_partition import Source
 from streams.runtime.tables import Member
@@ -206,7 +207,9 @@ def test_the_extreme_decoded_readings_can_be_solved(
         batch = batch_of(number, at_ns)
         for name, value in changed.items() if number % 7 == 6 else ():
             setattr(batch, name, value)
-        for window in source.add_messages([StoredMessage(at_ns, number, None, b"-")], batches_of([batch])):
+        for window in source.add_messages(
+            [Message(at_ns, PROBES.name, 0, number, None, b"-")], batches_of([batch])
+        ):
             for record in clock_fits(fit_window(window), MEMBERS, ["s"], WINDOW_NS, LIMIT):
                 read = codec.decode(codec.encode("ClockFits", record), "ClockFits")
                 entering = [validate_fits(read, at_ns, WINDOW_NS)[0]]

@@ -7,7 +7,9 @@ import numpy as np
 
 from native.core import ProbeColumns, encode_probe_batch
 from schemas import codec
-from streams.delays.messages import StoredMessage, decode_messages
+from schemas.kafka.message import Message
+from schemas.topics import PROBES
+from streams.delays.messages import decode_messages
 
 NIC = "h1/eth0"
 
@@ -21,8 +23,8 @@ def body(nic: str = NIC, peer: str = "h2/eth0") -> bytes:
     )
 
 
-def stored(value: bytes | None, key: bytes | None = NIC.encode(), offset: int = 0) -> StoredMessage:
-    return StoredMessage(1, offset, key, value)
+def stored(value: bytes | None, key: bytes | None = NIC.encode(), offset: int = 0) -> Message:
+    return Message(1, PROBES.name, 0, offset, key, value)
 
 
 def test_invalid_messages_are_rejected_one_by_one_with_their_reasons() -> None:

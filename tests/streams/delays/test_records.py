@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from fabrictime.bench._fleet import SyntheticFleet
 from native.core import ClockLine, ProbeColumns, batches_of
 from schemas import codec
+from schemas.kafka.message import Message
+from schemas.topics import PROBES
 from streams.delays.counters import JumpLimit
-from streams.delays.messages import StoredMessage
 from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.delays.stage import recovered
@@ -41,7 +42,7 @@ def messages(fleet: SyntheticFleet, windows: int = 3, each_ms: int = 100) -> lis
 
 
 def read(source: Source, log: list[tuple[int, ProbeColumns]], begin: int = 0) -> list[ClosedWindow]:
-    stored = [StoredMessage(log[i][0], i, None, bytes(1000)) for i in range(begin, len(log))]
+    stored = [Message(log[i][0], PROBES.name, 0, i, None, bytes(1000)) for i in range(begin, len(log))]
     return source.add_messages(stored, batches_of([batch for _, batch in log[begin:]]))
 
 
@@ -70,7 +71,10 @@ def test_fits_round_trip_and_count_every_sample() -> None:
 
 def test_a_rejected_message_is_counted_and_keeps_its_offset() -> None:
     source = Source("fabric.probes/0", WINDOW, SILENCE)
-    rejected = [StoredMessage(BASE, 0, None, bytes(7)), StoredMessage(BASE + WINDOW, 1, None, bytes(7))]
+    rejected = [
+        Message(BASE, PROBES.name, 0, 0, None, bytes(7)),
+        Message(BASE + WINDOW, PROBES.name, 0, 1, None, bytes(7)),
+    ]
     (window,) = source.add_messages(rejected, batches_of([None, None]))
     (record,) = records_of([window])
     assert (record["rejected"], record["messages"], record["bytes"]) == (1, 1, 7)
@@ -150,7 +154,7 @@ def test_a_new_owner_publishes_identical_records(late: list[int], commit: int) -
     for offset, (append_ns, batch) in enumerate(log):
         if offset in delayed:
             windows += first.tick(append_ns + 400 * MS, 400 * MS, caught_up=True)
-        stored = StoredMessage(append_ns, offset, None, bytes(1000))
+        stored = Message(append_ns, PROBES.name, 0, offset, None, bytes(1000))
         windows += first.add_messages([stored], batches_of([batch]))
     windows += first.tick(BASE + 5 * WINDOW, WINDOW, caught_up=True)
     published = records_of(windows)

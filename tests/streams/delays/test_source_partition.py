@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from native.core import ProbeColumns, batches_of
-from streams.delays.messages import StoredMessage
+from schemas.kafka.message import Message
+from schemas.topics import PROBES
 from streams.delays.source_partition import ClosedWindow, Source
 
 S = 1_000_000_000
@@ -45,7 +46,7 @@ def add(
     source: Source, append_ns: int, offset: int, content: ProbeColumns | None, size: int = 100
 ) -> list[ClosedWindow]:
     """Add one message; without content it was rejected."""
-    stored = StoredMessage(append_ns, offset, None, bytes(size))
+    stored = Message(append_ns, PROBES.name, 0, offset, None, bytes(size))
     return source.add_messages([stored], batches_of([content]))
 
 
@@ -64,7 +65,7 @@ def test_a_later_message_closes_a_window_with_all_that_it_contains() -> None:
 def test_a_rejected_message_and_a_tombstone_belong_to_the_offset_range() -> None:
     source = make_source()
     add(source, 10 * S, 5, None)
-    source.add_messages([StoredMessage(10 * S, 6, None, None)], batches_of([None]))
+    source.add_messages([Message(10 * S, PROBES.name, 0, 6, None, None)], batches_of([None]))
     [window] = add(source, 11 * S, 7, batch(0))
     assert (window.rejected, window.samples, window.bytes) == (1, 0, 100)
     assert (window.offsets, window.cut.next_offset) == ([5, 6], 7)
@@ -90,7 +91,14 @@ def test_messages_together_give_the_windows_of_messages_one_by_one(
     """Also late messages, steps of log time back, gaps, tombstones and rejected messages."""
     moments_ms = sorted(moments_ms) if are_sorted else moments_ms
     stored = [
-        StoredMessage(10 * S + at_ms * 1_000_000, 7 + n, None, None if at_ms % 7 == 0 else bytes(at_ms % 50))
+        Message(
+            10 * S + at_ms * 1_000_000,
+            PROBES.name,
+            0,
+            7 + n,
+            None,
+            None if at_ms % 7 == 0 else bytes(at_ms % 50),
+        )
         for n, at_ms in enumerate(moments_ms)
     ]
     contents = [None if at_ms % 5 == 0 or at_ms % 7 == 0 else batch(n) for n, at_ms in enumerate(moments_ms)]

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.records import CollectiveBatch
 from schemas.topics import COLLECTIVES
-from streams.alerts.ordered_inputs import Message
 from tests.records import make, make_part
 
 S = 1_000_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import codec
+from schemas.kafka import message as message_module
+from schemas.kafka.message import Message
 from schemas.records import Diagnosis
 from schemas.topics import COLLECTIVES, DELAYS, FLOWS, LINK_HEALTH
 from streams.diagnosis import inputs as module
-from streams.diagnosis.inputs import MAX_JOBS, DiagnosisInputs, Message, encoded, read_from
+from streams.diagnosis.inputs import MAX_JOBS, DiagnosisInputs, encoded, read_from
 from tests.records import make, make_part
 from tests.streams.diagnosis.job_batches import MS, S, batch, messages, run_of
 
@@ -113,11 +114,16 @@ def test_a_later_owner_knows_the_good_time_from_the_last_record():
 
 def test_records_that_no_reader_can_use_cost_themselves_only():
     good = messages(run_of("A", 6, T))
-    bad = replace(good[3], offset=1000, value=b"nonsense")
-    foreign = replace(good[3], offset=1001, key="B")
-    gone = replace(good[3], offset=1002, value=None)
+
+    def changed(offset: int, key: str, value: bytes | None, topic: str = COLLECTIVES.name) -> Message:
+        return Message(good[3].append_ns, topic, good[3].partition, offset, key, value)
+
+    bad = changed(1000, good[3].key, b"nonsense")
+    foreign = changed(1001, "B", good[3].value)
+    gone = changed(1002, good[3].key, None)
+    elsewhere = changed(1000, good[3].key, b"nonsense", LINK_HEALTH.name)
     inputs = DiagnosisInputs(0)
-    for message in (*good, bad, foreign, gone, replace(bad, topic=LINK_HEALTH.name)):
+    for message in (*good, bad, foreign, gone, elsewhere):
         inputs.add(message)
     assert inputs.evaluate(T + 10 * S)[-1]["job"] == "A"
     assert {error.reason for _, error in inputs.invalid} <= {"UNKNOWN_SCHEMA", "MALFORMED", "WRONG_KEY"}
@@ -153,13 +159,13 @@ def test_a_flood_of_jobs_is_bounded():
 
 def test_only_delays_and_flows_of_the_jobs_are_decoded(monkeypatch):
     decoded: list[str] = []
-    real = module.decode_message
+    real = message_module.decode_message
 
     def decode(topic: Any, key: Any, value: bytes, registry: Any = None) -> Any:
-        decoded.append(f"{topic.name} {key}")
+        decoded.append(f"{topic.name} {key.decode()}")
         return real(topic, key, value, registry)
 
-    monkeypatch.setattr(module, "decode_message", decode)
+    monkeypatch.setattr(message_module, "decode_message", decode)
     inputs = DiagnosisInputs(0)
     (first, *_) = messages(run_of("A", 2, T))
     inputs.add(first)

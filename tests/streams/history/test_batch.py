@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from streams.history.batch import Batch, Place, Policy, token
+from schemas.kafka.message import Message
+from streams.history.batch import Batch, Policy, token
 
 POLICY = Policy(batch_bytes=100, batch_messages=3, batch_s=2.0)
+
+
+def message(partition: int, offset: int, append_ns: int) -> Message:
+    return Message(append_ns, "t", partition, offset, "", None)
 
 
 def test_a_batch_waits_for_its_age_unless_it_is_full() -> None:
@@ -38,13 +43,13 @@ def test_messages_that_could_not_be_sent_stay_first() -> None:
 
 
 def test_a_token_depends_on_the_set_of_messages_and_not_on_their_order() -> None:
-    places = [Place(0, 5, 100), Place(1, 5, 101), Place(0, 6, 102)]
-    assert token("t", places) == token("t", places[::-1])
-    assert token("t", places).startswith("t/0,1/3/")
+    messages = [message(0, 5, 100), message(1, 5, 101), message(0, 6, 102)]
+    assert token("t", messages) == token("t", messages[::-1])
+    assert token("t", messages).startswith("t/0,1/3/")
     others = [
-        token("u", places),
-        token("t", places[:2]),
-        token("t", [Place(0, 5, 99), *places[1:]]),
-        token("t", [Place(0, 4, 100), *places[1:]]),
+        token("u", messages),
+        token("t", messages[:2]),
+        token("t", [message(0, 5, 99), *messages[1:]]),
+        token("t", [message(0, 4, 100), *messages[1:]]),
     ]
-    assert len({token("t", places), *others}) == 5
+    assert len({token("t", messages), *others}) == 5

@@ -6,6 +6,7 @@ import pytest
 
 from schemas import codec, tables, topics
 from schemas.codec import BadRecord
+from schemas.kafka.message import Message
 from streams.history import rows
 from streams.history.clickhouse import Writer
 from streams.history.settings import HistorySinkSettings
@@ -291,6 +292,10 @@ def collectives(batch=0, **fields):
     )  # fmt: skip
 
 
+def message_of(topic, record, append_ns=T):
+    return Message(append_ns, topic, 0, 0, "k", None, record)
+
+
 @pytest.fixture
 def insert(shared_server, client):
     """Inserts records of a topic as the sink does, one batch per call; the first at T."""
@@ -305,7 +310,9 @@ def insert(shared_server, client):
         count += 1
         # through the codec, so that defaults are filled in
         messages = [
-            rows.Message(codec.decode(codec.encode(topic.record, each), topic.record), "k", T + count * S)
+            message_of(
+                topic.name, codec.decode(codec.encode(topic.record, each), topic.record), T + count * S
+            )
             for each in records
         ]
         for table, block in rows.rows_of(topic.name, messages).items():
@@ -450,7 +457,7 @@ def test_a_changed_path_keeps_both_routes_and_the_newest_has_the_latest_trace(in
 )
 def test_a_record_that_no_row_can_store_is_refused_with_its_reason(topic, record, reason):
     with pytest.raises(BadRecord, match=reason):
-        rows.rows_of(topic.name, [rows.Message(record, "k", T)])
+        rows.rows_of(topic.name, [message_of(topic.name, record)])
 
 
 def test_empty_records_and_tombstones_make_no_row():
@@ -467,7 +474,7 @@ def test_empty_records_and_tombstones_make_no_row():
         (topics.COLLECTIVES, None),
         (topics.COLLECTIVES, collectives(summaries=[])),
     ):
-        assert rows.rows_of(topic.name, [rows.Message(record, "k", T)]) == {}
+        assert rows.rows_of(topic.name, [message_of(topic.name, record)]) == {}
 
 
 def test_an_audits_result_is_a_row_and_a_repeated_one_overwrites_it(insert, client):

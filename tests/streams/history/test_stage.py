@@ -4,19 +4,21 @@ import asyncio
 import contextlib
 import random
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from faust.types import TP
 
 from schemas import codec, tables, topics
+from schemas.kafka.message import Message
 from schemas.messages import key_of
 from schemas.topics import TOPICS
-from streams.history import batch, rows
+from streams.history import rows
 from streams.history import stage as sink_module
 from streams.history.clickhouse import Refused, Unavailable, Writer
 from streams.history.settings import HistorySinkSettings
-from streams.history.stage import SinkReceiver, Taken, TopicSink
+from streams.history.stage import SinkReceiver, TopicSink
 
 DELAYS = topics.DELAYS.name
 APPEND_NS = 1_800_000_000_000_000_000
@@ -46,12 +48,10 @@ class Log:
         self.values.append((key, value))
 
     def message(self, offset):
-        async def done():
-            self.acknowledged.append(offset)
-
+        """Return a message and its acknowledgement."""
         key, value = self.values[offset]
-        place = batch.Place(self.partition, offset, APPEND_NS + offset * 1_000_000)
-        return Taken(place, key, value, done)
+        message = Message(APPEND_NS + offset * 1_000_000, self.topic, self.partition, offset, key, value)
+        return message, partial(self.acknowledged.append, offset)
 
     async def reject(self, record):
         self.rejected.append(record)
@@ -94,7 +94,7 @@ RIGHT = (ROWS, 10 * ROWS, ROWS, 2 * ROWS, 10 * ROWS, 10 * ROWS)
 async def test_every_record_is_stored_in_base_and_rollup_and_then_acknowledged(shared_server, client, log):
     sink = log.sink(settings(shared_server))
     for offset in range(40):
-        await sink.take(log.message(offset))
+        await sink.take(*log.message(offset))
     assert log.acknowledged == []
     await sink.flush()
     assert sorted(log.acknowledged) == list(range(40))
@@ -113,7 +113,7 @@ async def test_a_replay_that_is_cut_anywhere_gives_the_same_sums(shared_server, 
     for start in (0, *sorted(rng.sample(range(40), 3))):
         sink = log.sink(config)
         for offset in range(start, 40):
-            await sink.take(log.message(offset))
+            await sink.take(*log.message(offset))
             if rng.random() < 0.3:
                 await sink.flush()
         await sink.flush()
@@ -137,10 +137,10 @@ async def test_a_window_that_was_computed_again_replaces_the_first(shared_server
         client.command("TRUNCATE TABLE fabrictime.delays")
         client.command("TRUNCATE TABLE fabrictime.delays_1s")
         sink = log.sink(settings(shared_server))
-        await sink.take(log.message(0))
+        await sink.take(*log.message(0))
         if not together:
             await sink.flush()
-        await sink.take(log.message(1))
+        await sink.take(*log.message(1))
         await sink.flush()
         base, rollup = sums(client)
         assert base == rollup == (2, 17, 2, 4, 17, 20)
@@ -167,7 +167,7 @@ async def test_a_kill_between_insert_and_acknowledgement_repairs_itself(own_serv
 
 async def _deliver(sink, log, start):
     for offset in range(start, 40):
-        await sink.take(log.message(offset))
+        await sink.take(*log.message(offset))
         await asyncio.sleep(0)
     await sink.flush()
 
@@ -201,9 +201,9 @@ async def test_while_clickhouse_is_down_nothing_is_read_and_later_nothing_is_mis
 async def test_a_small_batch_is_sent_in_time(shared_server, client, log):
     sink = log.sink(settings(shared_server, batch_ms=20))
     timer = asyncio.create_task(sink.flush_when_due())
-    await sink.take(log.message(0))
+    await sink.take(*log.message(0))
     await _until(lambda: log.acknowledged == [0])
-    await sink.take(log.message(1))
+    await sink.take(*log.message(1))
     await _until(lambda: log.acknowledged == [0, 1])
     timer.cancel()
 
@@ -226,7 +226,7 @@ async def test_a_message_that_cannot_be_stored_is_rejected_and_the_others_are_st
         log.append(value)
     sink = log.sink(settings(shared_server))
     for offset in range(len(log.values)):
-        await sink.take(log.message(offset))
+        await sink.take(*log.message(offset))
     await sink.flush()
     reasons = [record["reason"] for record in sorted(log.rejected, key=lambda record: record["offset"])]
     assert reasons == [*bad, "MALFORMED", "OUT_OF_RANGE"]
@@ -240,7 +240,7 @@ async def test_a_bad_reject_is_stored_and_not_published_again(shared_server, cli
     log = Log(topics.REJECTS.name)
     log.append(b"junk")
     sink = log.sink(settings(shared_server))
-    await sink.take(log.message(0))
+    await sink.take(*log.message(0))
     await sink.flush()
     assert log.rejected == []
     assert log.acknowledged == [0]
@@ -371,7 +371,7 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
         log = Log(topic.name)
         log.append(codec.encode(name, record), key)
         sink = log.sink(settings(shared_server))
-        await sink.take(log.message(0))
+        await sink.take(*log.message(0))
         await sink.flush()
         assert log.acknowledged == [0]
     one = lambda sql: client.query(sql).result_rows[0]  # noqa: E731
@@ -420,7 +420,7 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
     log.append(None, b"a/eth0")
     log.append(None, b"a/eth0")
     sink = log.sink(settings(shared_server))
-    await sink.take(log.message(1))
+    await sink.take(*log.message(1))
     await sink.flush()
     assert client.query("SELECT count() FROM fabrictime.nics FINAL").result_rows == [(0,)]
 
@@ -436,7 +436,7 @@ async def test_a_refused_block_is_halved_until_the_bad_record_is_found(log, shar
 
     sink = log.sink(settings(shared_server), Picky())
     for offset in range(8):
-        await sink.take(log.message(offset))
+        await sink.take(*log.message(offset))
     await sink.flush()
     assert [record["offset"] for record in log.rejected] == [3]
     assert sorted(log.acknowledged) == list(range(8))
@@ -457,11 +457,11 @@ async def test_an_unexpected_failure_loses_no_message(log, shared_server):
     tokens = []
     writer = Broken()
     sink = log.sink(settings(shared_server), writer)
-    await sink.take(log.message(0))
+    await sink.take(*log.message(0))
     with pytest.raises(ZeroDivisionError):
         await sink.flush()
     writer.broken = False
-    await sink.take(log.message(1))
+    await sink.take(*log.message(1))
     await sink.flush()
     assert log.acknowledged == [0, 1]
 
@@ -516,6 +516,6 @@ async def test_a_peer_in_two_parts_is_counted_once(shared_server, client, path_d
     for _ in range(2):
         sink = log.sink(settings(shared_server))
         for offset in range(2):
-            await sink.take(log.message(offset))
+            await sink.take(*log.message(offset))
             await sink.flush()
     assert sums(client) == ((6, 60, 6, 12, 60, 60), (6, 60, 6, 12, 60, 60))

@@ -11,9 +11,10 @@ from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from producers.trace.route_names import name_path
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.topics import ALERTS, INVENTORY, PATHS
 from schemas.topology import Topology, TopologyFile, split_end
-from streams.alerts.ordered_inputs import AlertInputs, Message
+from streams.alerts.ordered_inputs import AlertInputs
 from streams.links.wiring import Wiring
 from streams.runtime.route_table import pair_key
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.topics import (
     ACTIONS,
     CONFIG,
@@ -16,7 +17,6 @@ from schemas.topics import (
     LINK_HEALTH,
     Topic,
 )
-from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import PolicyInputs, read_from
 from streams.policy.replay import earlier_decisions, replay_cycles
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from schemas.kafka.message import Message
 from schemas.topics import (
     ACTIONS,
     CONFIG,
@@ -11,7 +12,6 @@ from schemas.topics import (
     FLOW_ROUTES,
     INVENTORY,
 )
-from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import PolicyInputs, read_from
 from streams.policy.replay import earlier_decisions
 from tests.records import make

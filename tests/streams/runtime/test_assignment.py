@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.topics import LINKS, REJECTS, R, Topic
 from streams.runtime import assignment as module
-from streams.runtime.assignment import Assignment, Generation, KeyedState, Message, Ownership, PartitionState
+from streams.runtime.assignment import Assignment, Generation, KeyedState, Ownership, PartitionState
 from streams.runtime.rejects import RejectBudget
 from streams.settings import StreamSettings
 
@@ -152,12 +153,12 @@ class Stage:
         for partition in taken:
             partition.state = []
 
-    async def _process(self, messages: Sequence[Message[list[int]]]) -> None:
+    async def _process(self, partition: PartitionState[list[int]], messages: Sequence[Message]) -> None:
         for message in messages:
-            self.partitions.begin(message)
+            self.partitions.begin(partition, message)
             if message.value in ERRORS:
                 raise ERRORS[message.value]
-            message.partition.state.append(message.offset)
+            partition.state.append(message.offset)
             self.taken.append(message.offset)
 
     async def give(self, *records: Record) -> None:
@@ -347,16 +348,16 @@ async def test_a_bad_message_is_done_once_its_reject_is_acknowledged(
     await stage.recover(TP0)
     texts = []
 
-    def decode(message: Message[list[int]], value: bytes) -> str:
+    def decode(message: Message, value: bytes) -> str:
         if value == b"bad":
             raise codec.BadRecord("MALFORMED", "no")
         return value.decode()
 
-    async def process(messages: Sequence[Message[list[int]]]) -> None:
+    async def process(partition: PartitionState[list[int]], messages: Sequence[Message]) -> None:
         for message in messages:
-            stage.partitions.begin(message)
+            stage.partitions.begin(partition, message)
             assert message.append_ns == 1_700_000_000_500_000_000
-            texts.append(await stage.partitions.read(message, decode))
+            texts.append(await stage.partitions.read(partition, message, decode))
 
     stage.partitions._process = process
     context.log_takes.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.records import Reject
 from schemas.topics import REJECTS, Topic
 from streams.runtime.rejects import (
@@ -12,7 +13,6 @@ from streams.runtime.rejects import (
     KEY_BYTES,
     VALUE_BYTES,
     RejectBudget,
-    RejectedMessage,
     reject_record,
     send_reject,
 )
@@ -30,12 +30,15 @@ class Context:
         self.sent.append((topic.name, key, record))
 
 
-class Input:
-    topic, partition, offset, append_ns, key = "fabric.links", 2, 77, 1_700_000_000_123_000_000, "s1"
+APPEND_NS = 1_700_000_000_123_000_000
+
+
+def message(key: str | bytes | None = "s1", value: bytes | None = b"xyz") -> Message:
+    return Message(APPEND_NS, "fabric.links", 2, 77, key, value)
 
 
 def test_long_keys_values_and_details_are_cut_and_the_size_is_kept() -> None:
-    record = reject_record("t", 0, 1, 2, b"k" * 999, b"v" * 5000, "links", "OUT_OF_RANGE", "d" * 999)
+    record = reject_record(message(b"k" * 999, b"v" * 5000), "links", "OUT_OF_RANGE", "d" * 999)
     assert len(record["key"]) == KEY_BYTES
     assert len(record["head"]) == VALUE_BYTES
     assert record["size_bytes"] == 5000
@@ -43,28 +46,27 @@ def test_long_keys_values_and_details_are_cut_and_the_size_is_kept() -> None:
 
 
 def test_a_tombstone_has_an_empty_head() -> None:
-    record = reject_record("t", 0, 1, 2, None, None, "links", "OTHER", "")
+    record = reject_record(message(None, None), "links", "OTHER", "")
     assert (record["key"], record["head"], record["size_bytes"]) == (b"", b"", 0)
 
 
 def test_a_reject_is_sent_under_the_topic_of_its_message_and_counted() -> None:
     context = Context()
     error = codec.BadRecord("OUT_OF_RANGE", "epoch 5")
-    asyncio.run(send_reject(context, RejectedMessage.of(Input()), b"xyz", "policy", error))  # type: ignore[arg-type]
+    asyncio.run(send_reject(context, message(), "policy", error))  # type: ignore[arg-type]
     [(topic, key, record)] = context.sent
     assert (topic, key) == (REJECTS.name, "fabric.links")
     assert context.rejected == 1
-    assert record["append_ns"] == Input.append_ns, "whole milliseconds survive"
+    assert record["append_ns"] == APPEND_NS, "whole milliseconds survive"
     assert (record["partition"], record["offset"], record["key"]) == (2, 77, b"s1")
     assert (record["reason"], record["reader"]) == ("OUT_OF_RANGE", "policy")
 
 
 def test_a_key_that_is_no_text_keeps_its_bytes() -> None:
     context = Context()
-    message = RejectedMessage.of(Input(), key=b"\xff")
-    asyncio.run(send_reject(context, message, b"", "policy", ValueError("bad")))  # type: ignore[arg-type]
+    asyncio.run(send_reject(context, message(b"\xff"), "policy", ValueError("bad")))  # type: ignore[arg-type]
     record = context.sent[0][2]
-    assert record["append_ns"] == Input.append_ns
+    assert record["append_ns"] == APPEND_NS
     assert (record["reason"], record["key"]) == ("OTHER", b"\xff")
 
 
@@ -80,7 +82,7 @@ def test_an_unexpected_error_is_published_with_its_class_and_place() -> None:
     try:
         {}["nic"]
     except KeyError as error:
-        asyncio.run(send_reject(context, RejectedMessage.of(Input()), b"x", "links", error))
+        asyncio.run(send_reject(context, message(), "links", error))
     ((_, _, record),) = context.sent
     assert record["reason"] == "OTHER"
     assert record["detail"].startswith("KeyError at tests/streams/runtime/test_rejects.py:")

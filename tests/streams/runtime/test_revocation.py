@@ -45,7 +45,7 @@ class StageContext(FakeContext):
         self.flows = SimpleNamespace(forget=lambda flows: None)
         self.now_ns = START_NS
         self.log_clock = SimpleNamespace(observe=lambda *_: None, now_ns=lambda _: self.now_ns)
-        self.evidence_tap = lambda *evidence: None
+        self.evidence_tap = lambda message: None
         self.space = asyncio.Event()
         self.space.set()
 

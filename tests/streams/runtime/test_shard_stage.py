@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from faust.types import TP
 
+from schemas.kafka.message import Message
 from schemas.topics import LINKS
 from streams.runtime import shard_stage as module
-from streams.runtime.assignment import KeyedState, Message, PartitionState
+from streams.runtime.assignment import KeyedState, PartitionState
 from streams.runtime.shard_stage import ShardStage
 from tests.streams.runtime.test_assignment import FakeContext, Record, give, position, until
 
@@ -35,9 +36,9 @@ class Stage(ShardStage[list[int]]):
     def drop(self, state: list[int]) -> None:
         self.dropped.append(state)
 
-    async def process(self, message: Message[KeyedState[list[int]]]) -> None:
-        message.partition.state[(message.key or b"").decode()].append(message.offset)
-        self.retain(message, until=lambda: message.offset in self.released)
+    async def process(self, partition: Partition, message: Message) -> None:
+        partition.state[message.key].append(message.offset)
+        self.retain(partition, message, until=lambda: message.offset in self.released)
 
     async def give(self, offset: int, shard: str) -> None:
         await give(self.partitions, Record(offset, key=shard.encode()))

@@ -10,9 +10,10 @@ import pytest
 
 from fabrictime.bench._fleet import SyntheticFleet
 from native.core import batches_of
+from schemas.kafka.message import Message
+from schemas.topics import PROBES
 from streams.clock.solver import SYNCED, UNSYNCED, ShardClocks
 from streams.delays.counters import JumpLimit
-from streams.delays.messages import StoredMessage
 from streams.delays.records import clock_fits, fit_window
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.runtime.tables import Member
@@ -36,7 +37,7 @@ def run(
         for name in fleet.members:
             batch = fleet.columns(name, start, start + 100 * MS, 10)
             if (flush, name) not in skip:
-                message = StoredMessage(start + 102 * MS, offset, None, bytes(100))
+                message = Message(start + 102 * MS, PROBES.name, 0, offset, None, bytes(100))
                 closed += source.add_messages([message], batches_of([batch]))
                 offset += 1
     fits = []

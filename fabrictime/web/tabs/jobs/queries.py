@@ -19,7 +19,8 @@ from fabrictime.web.history_client import History, HistoryDown
 from fabrictime.web.tabs.jobs import past
 from schemas import codec
 from schemas.ids import host_of
-from schemas.kafka.reader import LogUnavailable, Message, TopicMissing, TopicReader, since
+from schemas.kafka.message import Message
+from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader, since
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import CollectiveBatch, Diagnosis, JobFlow
 from schemas.topics import COLLECTIVES, DIAGNOSES

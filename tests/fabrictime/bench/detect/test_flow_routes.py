@@ -6,7 +6,7 @@ import pytest
 
 from fabrictime.bench.detect.flow_routes import _Follower
 from schemas import codec
-from schemas.kafka.reader import Message
+from schemas.kafka.message import Message
 from schemas.topics import FLOW_ROUTES, FLOWS
 from streams.runtime.flow_routes import FlowRouteTable
 from tests.records import make, make_part
@@ -24,7 +24,7 @@ def follower() -> _Follower:
 
 def message(topic: str, key: str, kind: str, at_ns: int, **fields: object) -> Message:
     value = codec.encode(kind, make(kind, **fields))
-    return Message(topic, 0, 0, key, value, at_ns, key.encode())
+    return Message(at_ns, topic, 0, 0, key, value)
 
 
 def flows(at_ns: int, *links: list[str]) -> Message:

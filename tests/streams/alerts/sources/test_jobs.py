@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.records import Diagnosis
 from schemas.topics import DIAGNOSES
-from streams.alerts.ordered_inputs import AlertInputs, Message
+from streams.alerts.ordered_inputs import AlertInputs
 from streams.alerts.shard_alerts import ShardAlerts
 from streams.alerts.sources.jobs import kind_of
 from tests.records import make

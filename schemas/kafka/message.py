@@ -1,0 +1,86 @@
+"""One message of the log, as all readers pass it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from schemas import codec
+from schemas.messages import decode_message
+from schemas.topics import R, Topic
+
+__all__ = ["Message", "Place"]
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(slots=True, eq=False, init=False)
+class Message:
+    """One message of the log. Messages sort by (log time, topic, partition, offset)."""
+
+    append_ns: int
+    """Append time as the log stamped it, ns since the Unix epoch."""
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    """Bytes that are not UTF-8 are replaced; empty for a message without a key."""
+    value: bytes | None
+    """None: a tombstone, which removes the key."""
+    key_bytes: bytes | None
+    """The key as it was sent."""
+    log_ns: int
+    """Append time without the steps of the log's clock; `append_ns` where the log is read again."""
+    record: Any
+    """The decoded and validated value, set by the first reader that needs it."""
+
+    def __init__(
+        self,
+        append_ns: int,
+        topic: str,
+        partition: int,
+        offset: int,
+        key: str | bytes | None,
+        value: bytes | None,
+        record: Any = None,
+        *,
+        log_ns: int | None = None,
+    ) -> None:
+        """`key`: as it was sent, or as text. `log_ns`: by default the append time."""
+        self.append_ns, self.topic, self.partition, self.offset = append_ns, topic, partition, offset
+        if isinstance(key, str):
+            self.key, self.key_bytes = key, key.encode()
+        else:
+            self.key, self.key_bytes = "" if key is None else key.decode("utf-8", "replace"), key
+        self.value, self.record = value, record
+        self.log_ns = append_ns if log_ns is None else log_ns
+
+    @property
+    def place(self) -> Place:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+    def __lt__(self, other: Message) -> bool:
+        return (self.log_ns, self.topic, self.partition, self.offset) < (
+            other.log_ns,
+            other.topic,
+            other.partition,
+            other.offset,
+        )
+
+    def decoded(
+        self,
+        topic: Topic[R],
+        registry: codec.Registry | None = None,
+        validate: Callable[[R], R] | None = None,
+    ) -> R:
+        """Return the record of a message that is no tombstone. The first call decodes and validates it.
+
+        Raises BadRecord.
+        """
+        if self.record is None:
+            record = decode_message(topic, self.key_bytes, self.value or b"", registry)
+            self.record = record if validate is None else validate(record)
+        return cast("R", self.record)
