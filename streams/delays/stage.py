@@ -120,6 +120,7 @@ class DelayOperator(Operator):
         self._windows: deque[_Window] = deque()
         self._newest_ns = 0
         """Append time of the newest message."""
+        self._next_offset: int | None = self._committed
         self._checked_ns = 0
         """Log time of the last check for silence."""
         self._queueing_ns: int | None = None
@@ -139,7 +140,7 @@ class DelayOperator(Operator):
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Add messages to the open window and to path queueing."""
-        self._newest_ns = messages[-1].append_ns
+        self._newest_ns, self._next_offset = messages[-1].append_ns, messages[-1].offset + 1
         batches, rejected = decode_messages(messages, self._registry)
         self.rejected += [(messages[number], error) for number, error in rejected]
         try:
@@ -200,7 +201,7 @@ class DelayOperator(Operator):
     def _fits(self, windows: Sequence[_Window], tables: FabricTables) -> Work:
         inventory = tables.inventory
         members = {nic: inventory.member(nic) for window in windows for nic in window.closed.nics}
-        shards, unread = inventory.shards(), self.unread
+        shards, unread = inventory.shards(), self._unread()
 
         def fit() -> list[Output]:
             outputs: list[Output] = []
@@ -215,6 +216,12 @@ class DelayOperator(Operator):
             return outputs
 
         return fit
+
+    def _unread(self) -> int:
+        """Return the number of messages that wait in the log; -1: unknown."""
+        if self.end_offset is None or self._next_offset is None:
+            return -1
+        return max(0, self.end_offset - self._next_offset)
 
     def _outputs(
         self, fitted: Fitted, members: dict[str, Member], shards: list[str], unread: int

@@ -77,12 +77,12 @@ class LinksOperator(Operator):
     def _take(self, message: Message, tables: FabricTables) -> None:
         if message.value is None:
             return
-        event = validate_link_event(message.decoded(LINKS, self._registry))
-        health = self._shard(event["shard"], message, tables)
+        event = message.decoded(LINKS, self._registry, validate_link_event)
+        health = self._shard(event["shard"], tables)
         self._update(health, tables)
         self._add(health.ingest(event, message.log_ns, tables.routes, message.offset))
 
-    def _shard(self, name: str, message: Message, tables: FabricTables) -> ShardHealth:
+    def _shard(self, name: str, tables: FabricTables) -> ShardHealth:
         health = self._shards.get(name)
         if health is None:
             members = tables.inventory.members
@@ -93,7 +93,7 @@ class LinksOperator(Operator):
                 lambda nic: not members or nic in members,
             )
             health.log_offset_ns = tables.clocks.log_offset_ns
-            end = None if self.unread < 0 else message.offset + 1 + self.unread
+            end = self.end_offset
             # An offset beyond the end belongs to a log that has been replaced.
             health.recover(
                 record

@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -30,25 +30,29 @@ from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import MAX_MESSAGE_BYTES
 from streams.alerts.stage import AlertsStage
-from streams.clock.stage import ClockStage
+from streams.clock.stage import ClockOperator, ClockStage
 from streams.contention.stage import ContentionStage
 from streams.delays.stage import DelayStage
 from streams.diagnosis.stage import DiagnosisStage
+from streams.links.probe_schedule_stage import SchedulePublisher
 from streams.links.stage import LinksStage
 from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
+from streams.runtime.faust.operator_stage import OperatorStage
 from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
+from streams.runtime.operator import Operator, Stage
 from streams.runtime.rejects import send_reject
 from streams.runtime.watchdog import watch
-from streams.settings import Stage, StreamSettings
+from streams.settings import Stage as StageName
+from streams.settings import StreamSettings
 
 __all__ = ["build_app", "main"]
 
 log = logging.getLogger(__name__)
 
-STAGES: Final[tuple[tuple[Stage, Callable[[WorkerContext], Staged]], ...]] = (
+STAGES: Final[tuple[tuple[StageName, type[Stage] | Callable[[WorkerContext], Staged]], ...]] = (
     ("map", DelayStage),
     ("solve", ClockStage),
     ("links", LinksStage),
@@ -59,13 +63,13 @@ STAGES: Final[tuple[tuple[Stage, Callable[[WorkerContext], Staged]], ...]] = (
     ("policy", PolicyStage),
 )
 """The stages by their name in the settings."""
-APP_STAGES: Final[tuple[tuple[str, set[Stage]], ...]] = (
+APP_STAGES: Final[tuple[tuple[str, set[StageName]], ...]] = (
     ("", {"map", "solve"}),
     ("-links", {"links"}),
     ("-policy", {"policy"}),
 )
 """Stages that share an app, and the suffix of its consumer group."""
-FAST_STAGES: Final[set[Stage]] = {"links", "policy"}
+FAST_STAGES: Final[set[StageName]] = {"links", "policy"}
 """Stages that react within milliseconds: their fetches return at the first message."""
 REPEAT_S: Final = 10.0
 """s between two prints of the same log line of a client library."""
@@ -144,7 +148,7 @@ class _Service:
         self,
         settings: StreamSettings,
         group: str,
-        stages: set[Stage],
+        stages: set[StageName],
         registry: codec.Registry | None,
         datadir: Path,
         ready: Callable[[int], None],
@@ -156,7 +160,8 @@ class _Service:
         self.context = WorkerContext(self.app, settings, registry, flows="solve" in stages)
         self.context.reject = self._reject_soon
         self.context.note = note
-        self.owned = [made(self.context).partitions for stage, made in STAGES if stage in stages]
+        self._schedules: SchedulePublisher | None = None
+        self.owned = [self._stage(stage) for name, stage in STAGES if name in stages]
         for owned in self.owned:
             owned.register()
         self._read_ahead_s = NO_READ_AHEAD_S if "links" in stages else READ_AHEAD_S
@@ -168,6 +173,16 @@ class _Service:
         signals.on_partitions_revoked.connect(self._revoked)
         signals.on_before_shutdown.connect(self._stopping)
 
+    def _stage(self, stage: type[Stage] | Callable[[WorkerContext], Staged]) -> Ownership:
+        if not isinstance(stage, type) or not issubclass(stage, Stage):
+            return stage(self.context).partitions
+        owned = OperatorStage(self.context, stage())
+        if stage is LinksStage:
+            owned.tap = lambda message: self.context.evidence_tap(message)
+        if stage is ClockStage:
+            self._schedules = SchedulePublisher(self.context, lambda: _shards_of(owned.operators))
+        return owned
+
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
         tune_fetcher(app, self._read_ahead_s, *self._fetch)
         for owned in self.owned:
@@ -176,6 +191,8 @@ class _Service:
         if not self._watching:
             self._watching = True
             self.context.task("watchdog", watch(self.context, self.owned))
+            if self._schedules is not None:
+                self._schedules.start()
 
     async def _revoked(self, app: Any, *_: Any, **__: Any) -> None:
         await asyncio.gather(*(owned.revoke() for owned in self.owned))
@@ -196,6 +213,11 @@ class _Service:
             await (await send_reject(self.context, message, "lookup", error))
 
         self.context.task("reject", send())
+
+
+def _shards_of(operators: Iterable[Operator]) -> list[str]:
+    """Return the shards whose clocks the operators solve."""
+    return [shard for each in operators if isinstance(each, ClockOperator) for shard in each.shards]
 
 
 def main(settings: StreamSettings) -> int:

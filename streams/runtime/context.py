@@ -22,17 +22,15 @@ from schemas import codec
 from schemas.kafka import BEGINNING, Start, back, tail
 from schemas.kafka.message import Message
 from schemas.log_time import append_ns_of
-from schemas.topics import MAX_MESSAGE_BYTES, R, Topic
+from schemas.topics import CLOCK_OFFSETS, CONFIG, FLOWS, INVENTORY, MAX_MESSAGE_BYTES, PATHS, R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
 from schemas.unexpected import DATA_ERRORS
 from streams.delays.windows import LogClock
 from streams.runtime import faust_compat
-from streams.runtime.flow_table import FlowTable
+from streams.runtime.digests import topology_digest
+from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
-from streams.runtime.live_config import LiveConfig
 from streams.runtime.rejects import RejectBudget, failed_evaluation, send_reject
-from streams.runtime.route_table import RouteTable, link_rate_bps
-from streams.runtime.tables import ClockTable, GlobalTable, Inventory
 from streams.runtime.units import NS_PER_MS
 from streams.settings import StreamSettings
 
@@ -62,12 +60,14 @@ class WorkerContext:
         self.app = app
         self.settings = settings
         self.registry = registry
-        self.inventory = Inventory(settings.default_shard)
-        window_ns = settings.window_ms * NS_PER_MS
-        self.clocks = ClockTable(self.inventory, settings.solve.holdover_s, window_ns)
-        self.routes = RouteTable()
-        self.config = LiveConfig()
-        self.flows = FlowTable(self.routes, self.inventory.members.__contains__)
+        self.tables = FabricTables(
+            settings.default_shard,
+            registry=registry,
+            holdover_s=settings.solve.holdover_s,
+            window_ns=settings.window_ms * NS_PER_MS,
+        )
+        self.inventory, self.clocks = self.tables.inventory, self.tables.clocks
+        self.routes, self.config = self.tables.routes, self.tables.config
         self.log_clock = LogClock(time.time_ns(), time.monotonic_ns())
         self.failed: str | None = None
         """The reason of the abort."""
@@ -81,16 +81,17 @@ class WorkerContext:
         """Shows a line about a subject in the worker's status; an empty line removes it."""
         self.evidence_tap: EvidenceTap = lambda message: None
         self._topology = TopologySource(settings.topology_file)
-        tables: list[tuple[GlobalTable, Start]] = [
-            (self.inventory, BEGINNING),
-            (self.clocks, tail(CLOCK_TAIL)),
-            (self.routes, BEGINNING),
-            (self.config, BEGINNING),
-        ]
+        self._set_topology()
+        starts: dict[Topic, Start] = {
+            INVENTORY: BEGINNING,
+            CLOCK_OFFSETS: tail(CLOCK_TAIL),
+            PATHS: BEGINNING,
+            CONFIG: BEGINNING,
+        }
         if flows:
-            tables.append((self.flows, back(FLOWS_TAIL_S)))
+            starts[FLOWS] = back(FLOWS_TAIL_S)
         self._tables = GlobalTableReader(
-            tables, settings.kafka, lambda message, error: self.reject(message, error), registry
+            self.tables, starts, settings.kafka, lambda message, error: self.reject(message, error)
         )
         self._tables_started = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,20 +102,16 @@ class WorkerContext:
         """The current content of the topology file; empty without one."""
         return self._topology.topology
 
-    def link_rate_bps(self, link: str) -> int:
-        """Return bit/s of a directed link; 0 if neither the topology file nor a NIC gives it."""
-        return link_rate_bps(link, self.topology, self.inventory.speeds_bps)
-
-    def fastest_bps(self) -> int:
-        """Return the rate of the topology file's fastest link, else of the fastest NIC; 0: unknown."""
-        rates = [self.topology.rate_bps(link) for link in self.topology.links()]
-        return max(rates, default=0) or max(self.inventory.speeds_bps.values(), default=0)
+    def _set_topology(self) -> None:
+        self.tables.topology = self._topology.topology
+        self.topology_digest = topology_digest(self._topology.topology)
 
     async def _follow_topology(self) -> None:
         while True:
             await asyncio.sleep(TOPOLOGY_CHECK_S)
             try:
                 if self._topology.refresh():
+                    self._set_topology()
                     log.info("topology file reloaded")
             except TopologyError as error:
                 log.error("%s; the previous topology stays in use", error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 from schemas import codec
@@ -18,9 +18,9 @@ from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
 from schemas.messages import decode_message
-from schemas.topics import TOPICS, R, Topic
+from schemas.topics import R, Topic
 from schemas.unexpected import DATA_ERRORS, refusal
-from streams.runtime.tables import GlobalTable
+from streams.runtime.fabric_tables import FabricTables
 
 __all__ = ["CLOCK_TAIL", "GlobalTableReader", "partition_count", "read_last", "read_tail"]
 
@@ -41,18 +41,16 @@ class GlobalTableReader:
 
     def __init__(
         self,
-        tables: Sequence[tuple[GlobalTable, Start]],
+        tables: FabricTables,
+        starts: Mapping[Topic, Start],
         cluster: KafkaSettings,
         on_rejected: OnRejected,
-        registry: codec.Registry | None = None,
     ) -> None:
-        """`tables`: each with the place in its topic from which it is filled."""
+        """`starts`: topics of the tables, each with the place from which it is read."""
         self.caught_up = asyncio.Event()
-        self._tables = {table.topic: table for table, _ in tables}
-        self._starts = {TOPICS[table.topic]: start for table, start in tables}
+        self._tables, self._starts = tables, starts
         self._cluster = cluster
         self._on_rejected = on_rejected
-        self._registry = registry
 
     async def run(self) -> None:
         """Fill the tables; returns only by cancellation."""
@@ -62,14 +60,9 @@ class GlobalTableReader:
                 if not self.caught_up.is_set() and await reader.caught_up():
                     self.caught_up.set()
                 for message in await reader.poll(POLL_S, MAX_POLL_MESSAGES):
-                    self._apply(message)
-
-    def _apply(self, message: Message) -> None:
-        table = self._tables[message.topic]
-        try:
-            table.take(message.key_bytes, message.value, self._registry, message.append_ns)
-        except DATA_ERRORS as error:
-            self._on_rejected(message, refusal(error))
+                    error = self._tables.take(message)
+                    if error is not None:
+                        self._on_rejected(message, error)
 
 
 async def _read_to_end(cluster: KafkaSettings, topic: Topic, start: Start) -> AsyncIterator[Message]:

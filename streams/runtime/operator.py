@@ -144,8 +144,8 @@ class Operator:
         """Keys whose evaluation failed, with the error; the runner publishes and clears them."""
         self.moment = Moment(0, 0)
         """The moment of the advance that follows; set by the runner before `take`."""
-        self.unread = -1
-        """Messages of the partition that the worker has not read; -1: unknown. Set by the runner."""
+        self.end_offset: int | None = None
+        """End of the owner's partition as far as the worker knows; set by the runner, None in a replay."""
 
     def restore(self, past: Past, tables: FabricTables) -> None:
         """Continue from the records that earlier owners published."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -107,8 +107,8 @@ class OperatorStage(Ownership):
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage.name, stage.owner, self._serve)
         self.definition = stage
-        self.taps: list[Any] = []
-        """Functions that receive each message that an operator has taken."""
+        self.tap: Callable[[Message], None] = lambda message: None
+        """Receives each message that an operator has decoded."""
         self.skipped = 0
         """Messages that arrived too late."""
         self._partitions: dict[TP, _Partition] = {}
@@ -149,6 +149,11 @@ class OperatorStage(Ownership):
     def register(self) -> None:
         """Make the app deliver the partitions' messages to this stage."""
         read_batches(self.context.app, self.topic.name, self)
+
+    @property
+    def operators(self) -> list[Operator]:
+        """The operators of the assigned partitions."""
+        return [partition.operator for partition in self._partitions.values()]
 
     @property
     def positions(self) -> dict[TP, int]:
@@ -322,14 +327,15 @@ class OperatorStage(Ownership):
         messages = list(self._next_messages(partition, monotonic_ns))
         moment = self._note_step(partition, monotonic_ns)
         operator, tables = partition.operator, self.context.tables
-        operator.moment, operator.unread = moment, self._unread(partition)
+        operator.moment, operator.end_offset = moment, self.context.highwater(partition.tp)
         began_ns = time.monotonic_ns()
         outputs: Sequence[Output] = ()
         with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
             if messages:
                 operator.take(messages, tables)
-                for tap in self.taps:
-                    tap(messages)
+                for message in messages:
+                    if message.record is not None:
+                        self.tap(message)
             result = operator.advance(moment, tables)
             if callable(result):
                 work = result
@@ -343,12 +349,6 @@ class OperatorStage(Ownership):
         futures = await asyncio.shield(asyncio.ensure_future(self._publish(partition, outputs)))
         partition.sent.append(_Sent(operator.needed_from(), futures))
         await asyncio.sleep(0)
-
-    def _unread(self, partition: _Partition) -> int:
-        highwater = self.context.highwater(partition.tp)
-        if highwater is None or partition.next_offset is None:
-            return -1
-        return max(0, highwater - partition.next_offset)
 
     def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
         """Take messages from the queue, without those that are too old while newer ones wait."""

@@ -1,0 +1,2 @@
+from streams.delays.windows import LogClock
+from streams.runtime.steady_time import SteadyTime
