@@ -28,11 +28,12 @@ from streams.delays.messages import decode_messages
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.delays.records import Fitted, clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
-from streams.delays.windows import LogClock, Range
+from streams.delays.windows import Range
 from streams.runtime.assignment import PartitionState
 from streams.runtime.columnar import encode_columnar
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_tail
+from streams.runtime.log_time import LogClock
 from streams.runtime.shard_stage import PartitionStage
 from streams.runtime.tables import Inventory, Member
 from streams.runtime.units import NS_PER_MS

@@ -17,15 +17,14 @@ from schemas import codec
 from schemas.kafka.message import Message
 from schemas.topics import LINK_HEALTH, LINKS
 from schemas.unexpected import DATA_ERRORS
-from streams.delays.windows import LogClock
 from streams.links.health import ShardHealth
 from streams.links.subjects import Change
 from streams.links.validation import validate_link_event
 from streams.runtime.assignment import KeyedState, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_last
+from streams.runtime.log_time import LogClock, SteadyTime
 from streams.runtime.shard_stage import ShardStage
-from streams.runtime.steady_time import SteadyTime
 from streams.runtime.units import NS_PER_MS
 
 __all__ = ["LinksStage"]

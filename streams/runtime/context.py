@@ -25,11 +25,11 @@ from schemas.log_time import append_ns_of
 from schemas.topics import MAX_MESSAGE_BYTES, R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
 from schemas.unexpected import DATA_ERRORS
-from streams.delays.windows import LogClock
 from streams.runtime import faust_compat
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
 from streams.runtime.live_config import LiveConfig
+from streams.runtime.log_time import LogClock
 from streams.runtime.rejects import RejectBudget, failed_evaluation, send_reject
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import ClockTable, GlobalTable, Inventory
