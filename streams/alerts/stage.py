@@ -20,13 +20,13 @@ from schemas.kafka.start import since
 from schemas.records import Alert
 from schemas.topics import ALERTS, DELAYS, LINK_HEALTH, LINKS
 from streams.alerts.book import Published
-from streams.alerts.live_times import LiveTimes
 from streams.alerts.ordered_inputs import MAIN, AlertInputs, read_from
 from streams.alerts.rules import INPUT_DELAY_NS
 from streams.delays.latency_slo import groups_of
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_last
+from streams.runtime.log_time import LogTime
 from streams.runtime.rejects import failed_evaluation, send_reject
 from streams.runtime.units import NS_PER_MS
 
@@ -58,7 +58,7 @@ class AlertsStage:
         self._delays_from_ns = 0
         """Append time from which the first reader of delays starts."""
         self._late_logged = 0
-        self._times: LiveTimes | None = None
+        self._times: LogTime | None = None
         """Set at the end of recovery."""
         context.evidence_tap = self._add_evidence
 
@@ -121,7 +121,7 @@ class AlertsStage:
         """Evaluate the past, then report that this worker has recovered."""
         now_ns = self._log_now_ns()
         await self._publish(inputs.evaluate(now_ns - INPUT_DELAY_NS))
-        times = self._times = LiveTimes(now_ns, time.monotonic_ns())
+        times = self._times = LogTime(now_ns, time.monotonic_ns())
         inputs.offset_of = lambda offset_ns: times.offset_ns(offset_ns, time.monotonic_ns())
         self._inputs = inputs
         generation.recovered.set()

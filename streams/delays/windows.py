@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from schemas.kafka.message import Message
 from schemas.log_time import STEP_NS, step_windows
 
-__all__ = ["Cut", "LogClock", "Placement", "Range", "WindowCutter"]
+__all__ = ["Cut", "Placement", "Range", "WindowCutter"]
 
 NONE = -1
 MAX_EMPTY_RUN = 5
@@ -54,59 +54,6 @@ class Placement:
     late: bool
     before: list[Cut] = field(default_factory=list)
     after: list[Cut] = field(default_factory=list)
-
-
-class LogClock:
-    """An estimate of the log's clock from append times: never ahead, behind by the smallest delay of the last
-    minute.
-
-    An append time plus the time since its observation can only be behind the log's clock, so the greatest is
-    the best estimate. Observations are dropped after one to two spans. If all observations of a second are
-    more than a second behind, the log's clock stepped back, and the estimate follows at once.
-    """
-
-    SPAN_NS = 30_000_000_000
-    FOLLOW_NS = 1_000_000_000
-    """Time for which all observations must be behind."""
-
-    def __init__(self, start_ns: int, monotonic_ns: int) -> None:
-        self._ahead = [start_ns - monotonic_ns, None]
-        self._turned_ns = monotonic_ns
-        self._seen = False
-        self._behind_since_ns: int | None = None
-        """Monotonic time of the first of the latest observations that were all far behind."""
-        self._behind = 0
-        """The best of those."""
-        self.observed_ns = monotonic_ns
-        """Monotonic time of the last observation, or of the start."""
-
-    def observe(self, append_ns: int, monotonic_ns: int) -> None:
-        """Add an append time that was observed at `monotonic_ns`."""
-        ahead = append_ns - monotonic_ns
-        self.observed_ns = monotonic_ns
-        if not self._seen:
-            self._ahead, self._turned_ns, self._seen = [ahead, None], monotonic_ns, True
-            return
-        if self._stepped_back(ahead, monotonic_ns):
-            self._ahead, self._turned_ns, self._behind_since_ns = [self._behind, None], monotonic_ns, None
-        elif monotonic_ns - self._turned_ns > self.SPAN_NS:
-            self._ahead, self._turned_ns = [ahead, self._ahead[0]], monotonic_ns
-        elif self._ahead[0] is None or ahead > self._ahead[0]:
-            self._ahead[0] = ahead
-
-    def _stepped_back(self, ahead: int, monotonic_ns: int) -> bool:
-        """Return whether all observations of the last `FOLLOW_NS` are far behind the estimate."""
-        if ahead >= max(known for known in self._ahead if known is not None) - STEP_NS:
-            self._behind_since_ns = None
-            return False
-        if self._behind_since_ns is None:
-            self._behind_since_ns, self._behind = monotonic_ns, ahead
-        self._behind = max(self._behind, ahead)
-        return monotonic_ns - self._behind_since_ns >= self.FOLLOW_NS
-
-    def now_ns(self, monotonic_ns: int) -> int:
-        """Return the log's clock at `monotonic_ns`: ns since the Unix epoch."""
-        return monotonic_ns + max(ahead for ahead in self._ahead if ahead is not None)
 
 
 class WindowCutter:

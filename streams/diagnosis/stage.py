@@ -19,7 +19,6 @@ from schemas.kafka.message import Message
 from schemas.kafka.start import since
 from schemas.records import Diagnosis
 from schemas.topics import COLLECTIVES, DIAGNOSES, MAX_MESSAGE_BYTES, PATHS, QUEUES, Topic
-from streams.alerts.live_times import LiveTimes
 from streams.alerts.rules import INPUT_DELAY_NS
 from streams.diagnosis.inputs import (
     NETWORK,
@@ -32,6 +31,7 @@ from streams.diagnosis.inputs import (
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_tail
+from streams.runtime.log_time import LogTime
 from streams.runtime.rejects import failed_evaluation, send_reject
 
 __all__ = ["DiagnosisStage"]
@@ -66,7 +66,7 @@ class DiagnosisStage:
     async def _run(self, generation: Generation) -> None:
         """Read the jobs of a generation's partitions, and diagnose them."""
         now_ns = self._log_now_ns()
-        times = LiveTimes(now_ns, time.monotonic_ns())
+        times = LogTime(now_ns, time.monotonic_ns())
         inputs = DiagnosisInputs(
             now_ns - TAKEOVER_NS,
             registry=self.context.registry,
@@ -99,7 +99,7 @@ class DiagnosisStage:
 
     # ------------------------------------------------------------------------------------------ reading
 
-    def _add(self, inputs: DiagnosisInputs, times: LiveTimes, messages: list[Message]) -> None:
+    def _add(self, inputs: DiagnosisInputs, times: LogTime, messages: list[Message]) -> None:
         """Add live messages at their steady times."""
         for message in messages:
             monotonic_ns = time.monotonic_ns()
@@ -108,7 +108,7 @@ class DiagnosisStage:
             message.log_ns = times.of(message.place, message.append_ns, now_ns, monotonic_ns)
             inputs.add(message)
 
-    async def _read(self, inputs: DiagnosisInputs, times: LiveTimes, reader: AsyncTopicReader) -> None:
+    async def _read(self, inputs: DiagnosisInputs, times: LogTime, reader: AsyncTopicReader) -> None:
         """Read what has come, and wait a moment for records of jobs."""
         wait_s = IDLE_POLL_S
         if self._network is not None:
@@ -116,9 +116,7 @@ class DiagnosisStage:
             wait_s = POLL_S
         self._add(inputs, times, await reader.poll(wait_s, MAX_POLL_MESSAGES))
 
-    async def _read_to_ends(
-        self, inputs: DiagnosisInputs, times: LiveTimes, reader: AsyncTopicReader
-    ) -> None:
+    async def _read_to_ends(self, inputs: DiagnosisInputs, times: LogTime, reader: AsyncTopicReader) -> None:
         """Read all that is in the log now: a slow reader must not evaluate what it has not read."""
         if not inputs.needs_network:
             return
@@ -183,7 +181,7 @@ class DiagnosisStage:
             sent.append(await self.context.send_bytes(DIAGNOSES.name, record["job"], value))
         await asyncio.gather(*sent)
 
-    def _steady_now_ns(self, times: LiveTimes) -> int:
+    def _steady_now_ns(self, times: LogTime) -> int:
         return times.now_ns(self._log_now_ns(), time.monotonic_ns())
 
     def _log_now_ns(self) -> int:

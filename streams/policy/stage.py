@@ -24,8 +24,8 @@ from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.faust_compat import read_batches, set_read_ahead
 from streams.runtime.global_tables import read_tail
+from streams.runtime.log_time import LogTime
 from streams.runtime.rejects import send_reject
-from streams.runtime.steady_time import SteadyFabricTime
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["PolicyStage"]
@@ -95,7 +95,8 @@ class PolicyStage:
 
     async def _run_cycles(self, inputs: PolicyInputs, reader: AsyncTopicReader) -> None:
         """Run a cycle of each shard whenever one is due."""
-        last_s, fabric_time = 0.0, SteadyFabricTime()
+        last_s, began_ns = 0.0, time.monotonic_ns()
+        log_time = LogTime(self.context.log_clock.now_ns(began_ns), began_ns)
         while True:
             await self._read(inputs, reader, _until_due_s(inputs, last_s))
             if _until_due_s(inputs, last_s) > 0:
@@ -105,7 +106,7 @@ class PolicyStage:
             inputs.topology = self.context.topology
             monotonic_ns = time.monotonic_ns()
             log_ns = self.context.log_clock.now_ns(monotonic_ns)
-            now_ns = fabric_time.now_ns(log_ns, self.context.clocks.log_offset_ns, monotonic_ns)
+            now_ns = log_time.fabric_ns(log_ns, self.context.clocks.log_offset_ns, monotonic_ns)
             for name in sorted(inputs.shards):
                 with self.context.survive("policy", POLICY_CYCLES, name):
                     shard_ns = now_ns - self.context.clocks.lost_ns(name, log_ns)

@@ -25,11 +25,11 @@ from schemas.log_time import append_ns_of
 from schemas.topics import CLOCK_OFFSETS, CONFIG, FLOWS, INVENTORY, MAX_MESSAGE_BYTES, PATHS, R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
 from schemas.unexpected import DATA_ERRORS
-from streams.delays.windows import LogClock
 from streams.runtime import faust_compat
 from streams.runtime.digests import topology_digest
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
+from streams.runtime.log_time import LogClock
 from streams.runtime.rejects import RejectBudget, failed_evaluation, send_reject
 from streams.runtime.units import NS_PER_MS
 from streams.settings import StreamSettings

@@ -1,2 +1,155 @@
-from streams.delays.windows import LogClock
-from streams.runtime.steady_time import SteadyTime
+"""Log time: the clock of the log as a reader estimates it, and append time without its steps.
+
+`LogClock` estimates the log's clock between messages. `SteadyTime` continues at the reader's own pace where
+the append time of a partition jumps. So a wrong clock of the log neither looks like a silence of all agents,
+nor stops evaluation after its return. `LogTime` does so for the log's clock and all partitions of a reader:
+what waits by the log's clock then waits for no clock to catch up. A worker that reads the past, and a replay,
+use append times as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schemas.kafka.message import Place
+from schemas.log_time import STEP_NS
+
+__all__ = ["LogClock", "LogTime", "SteadyTime"]
+
+JUMP_NS: Final = 10_000_000_000
+"""Jump ahead that cannot be a silence of the partition; a shorter one may be, if the reader catches up."""
+HOLD_NS: Final = 10_000_000_000
+"""Time after a step in which an offset of fabric time that does not fit is one of the time before it."""
+MAX_APART_NS: Final = 10_000_000_000
+"""Largest difference of a partition's first message from the log's clock that is no step: the partition may
+be read late."""
+
+
+class LogClock:
+    """An estimate of the log's clock from append times: never ahead, behind by the smallest delay of the last
+    minute.
+
+    An append time plus the time since its observation can only be behind the log's clock, so the greatest is
+    the best estimate. Observations are dropped after one to two spans. If all observations of a second are
+    more than a second behind, the log's clock stepped back, and the estimate follows at once.
+    """
+
+    SPAN_NS = 30_000_000_000
+    FOLLOW_NS = 1_000_000_000
+    """Time for which all observations must be behind."""
+
+    def __init__(self, start_ns: int, monotonic_ns: int) -> None:
+        self._ahead = [start_ns - monotonic_ns, None]
+        self._turned_ns = monotonic_ns
+        self._seen = False
+        self._behind_since_ns: int | None = None
+        """Monotonic time of the first of the latest observations that were all far behind."""
+        self._behind = 0
+        """The best of those."""
+        self.observed_ns = monotonic_ns
+        """Monotonic time of the last observation, or of the start."""
+
+    def observe(self, append_ns: int, monotonic_ns: int) -> None:
+        """Add an append time that was observed at `monotonic_ns`."""
+        ahead = append_ns - monotonic_ns
+        self.observed_ns = monotonic_ns
+        if not self._seen:
+            self._ahead, self._turned_ns, self._seen = [ahead, None], monotonic_ns, True
+            return
+        if self._stepped_back(ahead, monotonic_ns):
+            self._ahead, self._turned_ns, self._behind_since_ns = [self._behind, None], monotonic_ns, None
+        elif monotonic_ns - self._turned_ns > self.SPAN_NS:
+            self._ahead, self._turned_ns = [ahead, self._ahead[0]], monotonic_ns
+        elif self._ahead[0] is None or ahead > self._ahead[0]:
+            self._ahead[0] = ahead
+
+    def _stepped_back(self, ahead: int, monotonic_ns: int) -> bool:
+        """Return whether all observations of the last `FOLLOW_NS` are far behind the estimate."""
+        if ahead >= max(known for known in self._ahead if known is not None) - STEP_NS:
+            self._behind_since_ns = None
+            return False
+        if self._behind_since_ns is None:
+            self._behind_since_ns, self._behind = monotonic_ns, ahead
+        self._behind = max(self._behind, ahead)
+        return monotonic_ns - self._behind_since_ns >= self.FOLLOW_NS
+
+    def now_ns(self, monotonic_ns: int) -> int:
+        """Return the log's clock at `monotonic_ns`: ns since the Unix epoch."""
+        return monotonic_ns + max(ahead for ahead in self._ahead if ahead is not None)
+
+
+class SteadyTime:
+    """Steady time of one partition: append time plus a correction, which is 0 until append time steps."""
+
+    def __init__(self) -> None:
+        self.correction_ns = 0
+        self._append_ns: int | None = None
+        self._monotonic_ns = self._steady_ns = 0
+        self._offset_ns: int | None = None
+        self._stepped_ns: int | None = None
+        """Monotonic time of the last step."""
+
+    def of(self, append_ns: int, monotonic_ns: int) -> int:
+        """Return the steady time of the partition's next message, received at `monotonic_ns`."""
+        if self._append_ns is not None:
+            moved_ns, elapsed_ns = append_ns - self._append_ns, monotonic_ns - self._monotonic_ns
+            if moved_ns < -STEP_NS or moved_ns > elapsed_ns + JUMP_NS:
+                self._stepped_ns = monotonic_ns
+                self.correction_ns = self._steady_ns + elapsed_ns - append_ns
+                if abs(self.correction_ns) < STEP_NS:
+                    self.correction_ns = 0
+        self._append_ns, self._monotonic_ns = append_ns, monotonic_ns
+        self._steady_ns = max(self._steady_ns, append_ns + self.correction_ns)
+        return self._steady_ns
+
+    def offset_ns(self, log_offset_ns: int, monotonic_ns: int) -> int:
+        """Return fabric time minus steady time, given fabric time minus append time.
+
+        That follows a step of append time some seconds later.
+        """
+        offset_ns = log_offset_ns - self.correction_ns
+        stepped = self._stepped_ns is not None and monotonic_ns - self._stepped_ns < HOLD_NS
+        if self._offset_ns is None or not stepped or abs(offset_ns - self._offset_ns) < STEP_NS:
+            self._offset_ns = offset_ns
+        return self._offset_ns
+
+
+class LogTime:
+    """The steady times of the log's clock and of partitions, from the end of a reader's recovery on.
+
+    Pure: callers pass log time and monotonic time.
+    """
+
+    def __init__(self, log_ns: int, monotonic_ns: int) -> None:
+        self._clock = SteadyTime()
+        self._clock.of(log_ns, monotonic_ns)
+        self._places: dict[Place, SteadyTime] = {}
+
+    def now_ns(self, log_ns: int, monotonic_ns: int) -> int:
+        """Return the steady time of the log's clock, which is at `log_ns`."""
+        return self._clock.of(log_ns, monotonic_ns)
+
+    def of(self, place: Place, append_ns: int, now_ns: int, monotonic_ns: int) -> int:
+        """Return the steady time of a partition's next message. `now_ns`: the clock's steady time."""
+        steady = self._places.get(place)
+        if steady is None:
+            steady = self._places[place] = SteadyTime()
+            if abs(append_ns - now_ns) > MAX_APART_NS:
+                steady.of(now_ns, monotonic_ns)
+        return min(steady.of(append_ns, monotonic_ns), now_ns)  # no message waits for the clock
+
+    def shifted_ns(self, append_ns: int) -> int:
+        """Return the steady time of a message that may be much older than the clock."""
+        return append_ns + self._clock.correction_ns
+
+    def offset_ns(self, log_offset_ns: int, monotonic_ns: int) -> int:
+        """Return fabric time minus steady time, given fabric time minus append time."""
+        return self._clock.offset_ns(log_offset_ns, monotonic_ns)
+
+    def fabric_ns(self, log_ns: int, log_offset_ns: int, monotonic_ns: int) -> int:
+        """Return fabric time when the log's clock is at `log_ns`.
+
+        `log_offset_ns`: fabric time minus append time, as last published. Append time steps at once, and this
+        offset follows some seconds later; fabric time goes on in between.
+        """
+        return self.now_ns(log_ns, monotonic_ns) + self.offset_ns(log_offset_ns, monotonic_ns)

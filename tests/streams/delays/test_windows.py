@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streams.delays.windows import Cut, LogClock, Range, WindowCutter
+from streams.delays.windows import Cut, Range, WindowCutter
 
 MS = 1_000_000
 WINDOW = 1000 * MS
@@ -163,34 +163,6 @@ def test_windows_tile_the_offsets_whichever_of_them_were_lost(
     ]
     assert sum(each.messages for each in full) == len(sent)
     assert len({each.window for each in full}) == len(full)
-
-
-def test_the_log_clock_is_the_greatest_append_time_plus_elapsed_time() -> None:
-    clock = LogClock(1_000, 0)
-    assert clock.now_ns(50) == 1_050
-    clock.observe(5_000, 100)
-    clock.observe(5_010, 200)  # arrived 90 ns later than the best: no information
-    assert clock.now_ns(300) == 5_200
-
-
-@pytest.mark.parametrize("jump_s", [-30, 120, 300, 8 * 3600])
-def test_the_log_clock_follows_a_jump_and_the_return_within_a_second(jump_s: int) -> None:
-    clock, start = LogClock(0, 0), 10**15
-    for step in range(400):
-        now_ns = step * 100 * MS
-        wrong_ns = jump_s * WINDOW if 100 <= step < 200 else 0
-        clock.observe(start + now_ns + wrong_ns, now_ns)
-        if step not in range(100, 111) and step not in range(200, 211):
-            assert clock.now_ns(now_ns) == start + now_ns + wrong_ns
-
-
-def test_a_delay_of_messages_does_not_set_the_log_clock_back() -> None:
-    clock = LogClock(0, 0)
-    for step in range(20):
-        clock.observe(step * 100 * MS, step * 100 * MS)
-    for late in range(20):  # read within 0.5 s, after a stall of 2 s
-        clock.observe((20 + late) * 100 * MS, 4000 * MS + late * 25 * MS)
-        assert clock.now_ns(4000 * MS + late * 25 * MS) == 4000 * MS + late * 25 * MS
 
 
 @pytest.mark.parametrize("jump", [30, 120, 300, 8 * 3600])

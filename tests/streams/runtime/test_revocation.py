@@ -268,7 +268,8 @@ async def test_a_message_received_during_a_solve_is_acknowledged_after_the_next(
     partition.next_offset = 4
     received_ns = time.monotonic_ns()
     stage.retain(
-        SimpleNamespace(partition=partition, offset=3),
+        partition,
+        SimpleNamespace(offset=3),
         lambda: stage._is_solved(partition, received_ns),
     )
     shard.go_on.set()

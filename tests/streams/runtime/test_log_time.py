@@ -1,10 +1,10 @@
-"""Log append time without its steps."""
+"""Log time: the estimate of the log's clock, and append time without its steps."""
 
 import pytest
 
-from streams.delays.windows import LogClock
-from streams.runtime.steady_time import SteadyFabricTime, SteadyTime
+from streams.runtime.log_time import LogClock, LogTime, SteadyTime
 
+MS = 1_000_000
 S = 1_000_000_000
 START = 1_700_000_000 * S
 
@@ -53,14 +53,42 @@ def test_the_offset_of_fabric_time_ignores_windows_of_the_time_before_a_step():
 
 @pytest.mark.parametrize("jump_s", [120, 8 * 3600, -30])
 def test_fabric_time_is_right_through_a_jump_and_the_return_though_its_offset_follows_later(jump_s):
-    clock, fabric = LogClock(START, 0), SteadyFabricTime()
+    clock, fabric = LogClock(START, 0), LogTime(START, 0)
     errors_s = []
     for step in range(900):
         now_ns = step * S // 10
         wrong_s = jump_s if 20 * S <= now_ns < 50 * S else 0
         offset_s = -jump_s if 23 * S <= now_ns < 53 * S else 0
         clock.observe(START + now_ns + wrong_s * S, now_ns)
-        found_ns = fabric.now_ns(clock.now_ns(now_ns), offset_s * S, now_ns)
+        found_ns = fabric.fabric_ns(clock.now_ns(now_ns), offset_s * S, now_ns)
         errors_s.append((found_ns - START - now_ns) / S)
     assert max(errors_s) < 0.01
     assert min(errors_s) > -0.01
+
+
+def test_the_log_clock_is_the_greatest_append_time_plus_elapsed_time() -> None:
+    clock = LogClock(1_000, 0)
+    assert clock.now_ns(50) == 1_050
+    clock.observe(5_000, 100)
+    clock.observe(5_010, 200)  # arrived 90 ns later than the best: no information
+    assert clock.now_ns(300) == 5_200
+
+
+@pytest.mark.parametrize("jump_s", [-30, 120, 300, 8 * 3600])
+def test_the_log_clock_follows_a_jump_and_the_return_within_a_second(jump_s: int) -> None:
+    clock, start = LogClock(0, 0), 10**15
+    for step in range(400):
+        now_ns = step * 100 * MS
+        wrong_ns = jump_s * S if 100 <= step < 200 else 0
+        clock.observe(start + now_ns + wrong_ns, now_ns)
+        if step not in range(100, 111) and step not in range(200, 211):
+            assert clock.now_ns(now_ns) == start + now_ns + wrong_ns
+
+
+def test_a_delay_of_messages_does_not_set_the_log_clock_back() -> None:
+    clock = LogClock(0, 0)
+    for step in range(20):
+        clock.observe(step * 100 * MS, step * 100 * MS)
+    for late in range(20):  # read within 0.5 s, after a stall of 2 s
+        clock.observe((20 + late) * 100 * MS, 4000 * MS + late * 25 * MS)
+        assert clock.now_ns(4000 * MS + late * 25 * MS) == 4000 * MS + late * 25 * MS

@@ -10,10 +10,9 @@ import pytest
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.topics import CLOCK_OFFSETS, LINK_HEALTH, LINKS
-from streams.alerts.live_times import LiveTimes
 from streams.alerts.ordered_inputs import AlertInputs
 from streams.alerts.rules import INPUT_DELAY_NS
-from streams.delays.windows import LogClock
+from streams.runtime.log_time import LogClock, LogTime
 from tests.records import make
 from tests.streams.alerts.script import cable
 
@@ -32,7 +31,7 @@ class Live:
         self.now_ns = 0
         self.error_s = error_s
         self.clock = LogClock(START, 0)
-        self.times = LiveTimes(START, 0)
+        self.times = LogTime(START, 0)
         self.inputs = AlertInputs()
         self.inputs.offset_of = lambda offset_ns: self.times.offset_ns(offset_ns, self.now_ns)
         self.records: list[tuple[float, Any]] = []
@@ -131,7 +130,7 @@ def test_a_leader_with_a_clock_far_ahead_delays_no_alert() -> None:
 
 
 def test_messages_that_are_read_late_keep_their_append_times() -> None:
-    times = LiveTimes(START, 0)
+    times = LogTime(START, 0)
     assert times.of(("t", 0), START - 8 * S, START, MS) == START - 8 * S
     assert times.of(("t", 0), START - 5 * S, START, 2 * MS) == START - 5 * S
     assert times.shifted_ns(START - 3600 * S) == START - 3600 * S
