@@ -153,7 +153,7 @@ class DelayOperator(Operator):
         except DATA_ERRORS as error:
             self.failed.append((self._name, error))
         if self._queueing.waiting and self._queueing_ns is None:
-            self._queueing_ns = self._newest_ns + QUEUEING_EVERY_NS
+            self._queueing_ns = messages[0].append_ns + QUEUEING_EVERY_NS
 
     def _close(self, closed: Iterable[ClosedWindow]) -> None:
         for window in closed:

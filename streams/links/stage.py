@@ -53,7 +53,7 @@ class LinksOperator(Operator):
         self._newest_ns = self._now_ns = 0
         """Log time of the newest evidence, and of the last advance."""
         self._settled_ns = 0
-        """Log time from which on the newest evidence is evaluated."""
+        """Log time from which on new evidence is evaluated; 0: there is none."""
         self._retained: deque[tuple[int, int]] = deque()
         """(log time, offset) of the evidence that a new owner needs."""
         self._outputs: list[Output] = []
@@ -65,8 +65,7 @@ class LinksOperator(Operator):
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Ingest evidence."""
         for message in messages:
-            if self._settled_ns <= self._now_ns:
-                self._settled_ns = message.log_ns + SETTLE_NS
+            self._settled_ns = self._settled_ns or message.log_ns + SETTLE_NS
             self._newest_ns = max(self._newest_ns, message.log_ns)
             self._retained.append((message.log_ns, message.offset))
             try:
@@ -126,7 +125,8 @@ class LinksOperator(Operator):
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
         """Evaluate the shards that are due, and return the changes of health."""
         self._now_ns = max(self._now_ns, moment.log_ns)
-        if moment.log_ns >= self._settled_ns:
+        if moment.log_ns >= self.due_ns():
+            self._settled_ns = 0
             for name, health in self._shards.items():
                 if health.due_ns <= moment.log_ns:
                     try:

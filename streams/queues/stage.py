@@ -86,7 +86,7 @@ class QueuesOperator(Operator):
                 self._take(message, tables)
             except DATA_ERRORS as error:
                 self.rejected.append((message, error))
-        self._note_ready()
+            self._note_ready()
 
     def _note_ready(self) -> None:
         if not any(shard.queues.ready() for shard in self._shards.values()):

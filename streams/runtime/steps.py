@@ -61,8 +61,10 @@ def key_of(stage: str, partition: int) -> str:
 class StepLog:
     """Collects the steps of one operator until they are published."""
 
-    def __init__(self, epoch: Epoch) -> None:
-        self._epoch = epoch
+    def __init__(self, epoch: Epoch, owner: Place) -> None:
+        """`owner`: the partition that the operator owns."""
+        self._epoch, self._owner = epoch, owner
+        self._is_idle = False
         self._numbers: dict[Place, int] = {}
         self._positions: list[int] = []
         self._new_inputs: list[Place] = []
@@ -88,19 +90,44 @@ class StepLog:
     def note(self, log_ns: int, positions: Iterable[tuple[Place, int]]) -> int:
         """Note a step with the present positions; return its log time as a replay will know it."""
         at_us = log_ns // NS_PER_US
-        self._elapsed_us.append(at_us - self._last_us)
-        self._last_us = at_us
-        moved = 0
+        moves: list[tuple[int, int]] = []
         for place, position in positions:
             number = self._number_of(place, 0)
             if position != self._positions[number]:
-                self._input_numbers.append(number)
-                self._messages.append(position - self._positions[number])
+                moves.append((number, position - self._positions[number]))
                 self._positions[number] = position
-                moved += 1
-        self._moved.append(moved)
-        self._count += 1
+        if self._is_idle and self._moves_owner_alone(moves):
+            self._extend(at_us, moves)
+        else:
+            self._elapsed_us.append(at_us - self._last_us)
+            self._moved.append(len(moves))
+            self._input_numbers += [number for number, _ in moves]
+            self._messages += [messages for _, messages in moves]
+            self._count += 1
+        self._last_us, self._is_idle = at_us, False
         return at_us * NS_PER_US
+
+    def note_idle(self) -> None:
+        """Note that the last advance had nothing to do: its messages may be taken with those of the next."""
+        has_choices = bool(self._choices) and self._choices[-1]["step"] == self._count - 1
+        owner = self._numbers.get(self._owner)
+        moved = self._moved[-1] if self._moved else 0
+        self._is_idle = not has_choices and moved <= 1 and (not moved or self._input_numbers[-1] == owner)
+
+    def _moves_owner_alone(self, moves: Sequence[tuple[int, int]]) -> bool:
+        has_choices = bool(self._choices) and self._choices[-1]["step"] == self._count
+        return not has_choices and all(number == self._numbers.get(self._owner) for number, _ in moves)
+
+    def _extend(self, at_us: int, moves: Sequence[tuple[int, int]]) -> None:
+        """Make the last step, which had nothing to do, this one."""
+        self._elapsed_us[-1] += at_us - self._last_us
+        for number, messages in moves:
+            if self._moved[-1]:
+                self._messages[-1] += messages
+            else:
+                self._moved[-1] = 1
+                self._input_numbers.append(number)
+                self._messages.append(messages)
 
     def choose(
         self, kind: StepChoiceKind, place: Place | None = None, value: int = 0, text: str = ""
@@ -138,7 +165,7 @@ class StepLog:
         }
         self._new_inputs, self._starts = [], []
         self._elapsed_us, self._moved, self._input_numbers, self._messages = [], [], [], []
-        self._choices = []
+        self._choices, self._is_idle = [], False
         self._begin_us, self._first = self._last_us, self._count
         return record
 

@@ -257,7 +257,9 @@ class OperatorStage(Ownership):
                 build_digest(),
             )
             clock = LogClock(context.log_clock.now_ns(now_ns), now_ns)
-            partition = _Partition(tp, operator, StepLog(epoch), clock, next_offset=committed[tp])
+            partition = _Partition(
+                tp, operator, StepLog(epoch, (tp.topic, tp.partition)), clock, next_offset=committed[tp]
+            )
             partition.received_ns = now_ns - QUIET_NS
             partition.commit = committed[tp]
             partition.topology = context.topology
@@ -330,12 +332,14 @@ class OperatorStage(Ownership):
         operator.moment, operator.end_offset = moment, self.context.highwater(partition.tp)
         began_ns = time.monotonic_ns()
         outputs: Sequence[Output] = ()
+        is_due = True
         with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
             if messages:
                 operator.take(messages, tables)
                 for message in messages:
                     if message.record is not None:
                         self.tap(message)
+            is_due = operator.due_ns() <= moment.log_ns
             result = operator.advance(moment, tables)
             if callable(result):
                 work = result
@@ -344,10 +348,14 @@ class OperatorStage(Ownership):
                 )
             else:
                 outputs = self._encoded(result)
+        if not is_due and not outputs:
+            partition.steps.note_idle()
         if outputs and operator.adapts:
             operator.keep_up(time.monotonic_ns() - began_ns, self._waited_ns)
         futures = await asyncio.shield(asyncio.ensure_future(self._publish(partition, outputs)))
-        partition.sent.append(_Sent(operator.needed_from(), futures))
+        needed_from = operator.needed_from()
+        if partition.next_offset is not None:
+            partition.sent.append(_Sent(min(needed_from, partition.next_offset), futures))
         await asyncio.sleep(0)
 
     def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
@@ -455,9 +463,7 @@ class OperatorStage(Ownership):
                 sent = partition.sent.popleft()
                 for future in sent.futures:
                     future.result()
-                position = min(sent.needed_from, NEVER_NS)
-                if partition.next_offset is not None:
-                    partition.commit = min(position, partition.next_offset)
+                partition.commit = sent.needed_from
 
     async def _publish_steps(self) -> None:
         async with self.lock:
