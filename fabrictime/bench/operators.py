@@ -24,11 +24,12 @@ from schemas.kafka import partition_of
 from schemas.records import ClockSync
 from schemas.topics import CLOCK_FITS, PATH_QUEUEING, PROBES
 from streams.delays.counters import JumpLimit
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import Source
 from streams.delays.stage import QUEUEING_S
 from streams.runtime.columnar import encode_columnar
+from streams.runtime.pipeline_constants import SUB_SLOTS, slot_ns_of
 from streams.runtime.tables import Member
 
 NAME: Final = "operators"

@@ -24,7 +24,6 @@ from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
 from streams.clock.window_barrier import CompleteWindow, WindowBarrier
-from streams.links.probe_schedule_stage import SchedulePublisher
 from streams.runtime.assignment import KeyedState, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_tail
@@ -61,14 +60,12 @@ class ClockStage(ShardStage[_Shard]):
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self.window_ns = context.settings.window_ms * NS_PER_MS
-        self._schedules = SchedulePublisher(context, lambda: [name for _, name, _ in self.shards()])
         self._arrived = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, "solve")
 
     def start(self) -> None:
-        """Solve windows as soon as they are complete, and publish probe schedules."""
+        """Solve windows as soon as they are complete."""
         self.every(CHECK_S, self._solve_all, wake=self._arrived)
-        self._schedules.start()
 
     async def recover_shards(self) -> Callable[[_Partition, str], _Shard]:
         """Read the newest offsets and fits; return a function that creates a shard's state from them."""

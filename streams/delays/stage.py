@@ -25,7 +25,7 @@ from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
 from schemas.unexpected import DATA_ERRORS
 from streams.delays.counters import JumpLimit, NicState
 from streams.delays.messages import decode_messages
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.delays.records import Fitted, clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.delays.windows import Range
@@ -34,10 +34,11 @@ from streams.runtime.columnar import encode_columnar
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_tail
 from streams.runtime.log_time import LogClock
+from streams.runtime.pipeline_constants import SUB_SLOTS, slot_ns_of
+from streams.runtime.settings import StreamSettings
 from streams.runtime.shard_stage import PartitionStage
 from streams.runtime.tables import Inventory, Member
 from streams.runtime.units import NS_PER_MS
-from streams.settings import StreamSettings
 
 __all__ = ["DelayStage", "recovered"]
 

@@ -17,9 +17,9 @@ from schemas import codec
 from schemas.kafka.message import Message
 from schemas.topics import LINK_HEALTH, LINKS
 from schemas.unexpected import DATA_ERRORS
+from schemas.validation import validate_link_event
 from streams.links.health import ShardHealth
 from streams.links.subjects import Change
-from streams.links.validation import validate_link_event
 from streams.runtime.assignment import KeyedState, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_last

@@ -32,9 +32,9 @@ from streams.runtime.live_config import LiveConfig
 from streams.runtime.log_time import LogClock
 from streams.runtime.rejects import RejectBudget, failed_evaluation, send_reject
 from streams.runtime.route_table import RouteTable, link_rate_bps
+from streams.runtime.settings import StreamSettings
 from streams.runtime.tables import ClockTable, GlobalTable, Inventory
 from streams.runtime.units import NS_PER_MS
-from streams.settings import StreamSettings
 
 __all__ = ["EvidenceTap", "WorkerContext"]
 

@@ -35,6 +35,7 @@ from schemas.topics import (
     TOPICS,
 )
 from schemas.topology import Topology, load_topology
+from schemas.validation import validate_link_event
 from streams.alerts.ordered_inputs import AlertInputs
 from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
@@ -44,17 +45,17 @@ from streams.contention.rules import ContentionRules
 from streams.contention.validation import validate_queues
 from streams.delays.counters import JumpLimit
 from streams.delays.messages import decode_messages
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.links.health import ShardHealth
-from streams.links.validation import validate_link_event
 from streams.policy.replay import replay_cycles
 from streams.queues.inference import ShardQueues
 from streams.queues.validation import validate_queueing
 from streams.runtime.columnar import decode_columnar, encode_columnar
 from streams.runtime.flow_table import FlowTable, LiveFlows
 from streams.runtime.live_config import LiveConfig
+from streams.runtime.pipeline_constants import SUB_SLOTS, slot_ns_of
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import ClockTable, Inventory, Member
 

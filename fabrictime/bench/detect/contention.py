@@ -31,10 +31,11 @@ from schemas.records import ContentionState, ContentionWindow, FabricTruth, True
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.links.probe_schedule import plan_shard, records_of
 from streams.queues.inference import ShardQueues
 from streams.runtime.flow_table import FlowTable
+from streams.runtime.pipeline_constants import SUB_SLOTS, slot_ns_of
 from streams.runtime.route_table import RouteTable
 from streams.runtime.tables import Member
 
@@ -62,7 +63,7 @@ WARM_UP_S: Final = 1.0
 MAP_NS: Final = 10 * MS
 """Between two `PathQueueing` of a source, as in streams/delays/stage.py."""
 GATHER_NS: Final = 10 * MS
-"""Additional wait of a worker's fetch, at each of the hops, as in streams/runtime/app.py."""
+"""Additional wait of a worker's fetch, at each of the hops, as in streams/app.py."""
 FLOW_LAG_NS: Final = 50 * MS
 """As in streams/contention/stage.py."""
 HOPS: Final = 3

@@ -36,11 +36,10 @@ from schemas.topics import (
     PROBES,
     Topic,
 )
-from streams.alerts.rules import INPUT_DELAY_NS
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.delays.messages import decode_messages
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.delays.records import fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.diagnosis.diagnose import evaluate
@@ -50,6 +49,7 @@ from streams.links.health import ShardHealth
 from streams.links.probe_schedule import plan_shard, records_of
 from streams.queues.inference import ShardQueues
 from streams.runtime.flow_table import FlowTable
+from streams.runtime.pipeline_constants import INPUT_DELAY_NS, SUB_SLOTS, slot_ns_of
 from streams.runtime.route_table import RouteTable
 from streams.runtime.tables import Member
 

@@ -34,6 +34,7 @@ from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
 from streams.delays.stage import DelayStage
 from streams.diagnosis.stage import DiagnosisStage
+from streams.links.probe_schedule_stage import ScheduleStage
 from streams.links.stage import LinksStage
 from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
@@ -41,8 +42,8 @@ from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
 from streams.runtime.rejects import send_reject
+from streams.runtime.settings import Stage, StreamSettings
 from streams.runtime.watchdog import watch
-from streams.settings import Stage, StreamSettings
 
 __all__ = ["build_app", "main"]
 
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 STAGES: Final[tuple[tuple[Stage, Callable[[WorkerContext], Staged]], ...]] = (
     ("map", DelayStage),
     ("solve", ClockStage),
+    ("solve", ScheduleStage),
     ("links", LinksStage),
     ("links", AlertsStage),
     ("solve", ContentionStage),

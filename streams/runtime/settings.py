@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.kafka.settings import KafkaSettings
-from streams.history.settings import HistorySinkSettings
+from streams.runtime.history_settings import HistorySinkSettings
 
 __all__ = ["SolveSettings", "Stage", "StreamSettings"]
 
