@@ -23,13 +23,11 @@ from streams.runtime.assignment import KeyedState, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.flow_table import LiveFlows
 from streams.runtime.global_tables import read_tail
+from streams.runtime.pipeline_constants import FLOW_LAG_NS
 from streams.runtime.shard_stage import ShardStage
-from streams.runtime.units import NS_PER_MS
 
 __all__ = ["ContentionStage"]
 
-FLOW_LAG_NS: Final = 50 * NS_PER_MS
-"""Flows are used as of this long before a message of queues: all reports up to then have been read."""
 TAIL_RECORDS: Final = 4000
 """Newest records of each partition in which a new owner searches for its shards' open windows."""
 MAX_RETAIN_S: Final = 10.0

@@ -34,11 +34,11 @@ from streams.runtime.columnar import encode_columnar
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_tail
 from streams.runtime.log_time import LogClock
-from streams.runtime.pipeline_constants import SUB_SLOTS, slot_ns_of
+from streams.runtime.pipeline_constants import QUEUEING_NS, SUB_SLOTS, slot_ns_of
 from streams.runtime.settings import StreamSettings
 from streams.runtime.shard_stage import PartitionStage
 from streams.runtime.tables import Inventory, Member
-from streams.runtime.units import NS_PER_MS
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["DelayStage", "recovered"]
 
@@ -48,8 +48,6 @@ CHECK_S: Final = 0.02
 """s between two checks for silent partitions."""
 QUIET_NS: Final = 1_000 * NS_PER_MS
 """ns without a message after which windows close by the worker's estimate of the log's clock."""
-QUEUEING_S: Final = 0.03
-"""s between two `PathQueueing` records."""
 TAIL_QUEUEING: Final = 40
 """Newest `PathQueueing` of each partition from which a new owner learns delay floors."""
 TAIL_WINDOWS: Final = 16
@@ -165,7 +163,7 @@ class DelayStage(PartitionStage[_Source]):
         self.every(CHECK_S, self._close_silent)
         self.every(None, self._publish_queued, wake=self._job_queued, name="publisher")
         queueing = self._publish_queueing
-        self.every(None, queueing, wake=self._batch_arrived, settle_s=QUEUEING_S, name="queueing")
+        self.every(None, queueing, wake=self._batch_arrived, settle_s=QUEUEING_NS / NS_PER_S, name="queueing")
 
     def on_revoke(self, partitions: list[_Partition]) -> None:
         """Drop the windows that are not being published."""

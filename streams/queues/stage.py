@@ -27,6 +27,7 @@ from streams.runtime.assignment import KeyedState, PartitionState
 from streams.runtime.columnar import decode_columnar
 from streams.runtime.context import WorkerContext
 from streams.runtime.flow_table import LiveFlows
+from streams.runtime.pipeline_constants import FLOWS_NS
 from streams.runtime.shard_stage import ShardStage
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
@@ -45,15 +46,13 @@ RETAIN_NS: Final = 1_000 * NS_PER_MS
 """ns after which the blocks of a message are published or dropped."""
 MAX_SOLVE_NS: Final = 50 * NS_PER_MS
 """ns of solving after which messages are taken."""
-FLOWS_S: Final = 0.5
-"""s between two updates of the flow rates."""
 
 
 @dataclass(slots=True)
 class _Shard:
     queues: ShardQueues
     flows: LiveFlows
-    flows_at_s: float = 0.0
+    flows_at_ns: int = 0
     fold: int = 1
     """Slots combined into one, as reported last."""
 
@@ -147,9 +146,9 @@ class QueuesStage(ShardStage[_Shard]):
         return received_ns < self._solved_ns.get(partition, 0) - RETAIN_NS
 
     def _update_flow_rates(self, shard: _Shard, append_ns: int) -> None:
-        now_s = time.monotonic()
-        if now_s - shard.flows_at_s >= FLOWS_S:
-            shard.flows_at_s = now_s
+        now_ns = time.monotonic_ns()
+        if now_ns - shard.flows_at_ns >= FLOWS_NS:
+            shard.flows_at_ns = now_ns
             shard.flows.advance(append_ns)
             shard.queues.set_flow_rates(shard.flows.rates_bps())
 
