@@ -35,6 +35,7 @@ from schemas.topics import (
     TOPICS,
 )
 from schemas.topology import Topology, load_topology
+from schemas.validation import validate_link_event
 from streams.alerts.ordered_inputs import AlertInputs
 from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
@@ -44,29 +45,32 @@ from streams.contention.rules import ContentionRules
 from streams.contention.validation import validate_queues
 from streams.delays.counters import JumpLimit
 from streams.delays.messages import decode_messages
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.links.health import ShardHealth
-from streams.links.validation import validate_link_event
 from streams.policy.replay import replay_cycles
 from streams.queues.inference import ShardQueues
 from streams.queues.validation import validate_queueing
 from streams.runtime.columnar import decode_columnar, encode_columnar
 from streams.runtime.flow_table import FlowTable, LiveFlows
 from streams.runtime.live_config import LiveConfig
+from streams.runtime.pipeline_constants import (
+    FLOW_LAG_NS,
+    FLOWS_NS,
+    GRACE_NS,
+    HOLDOVER_S,
+    SILENCE_NS,
+    SUB_SLOTS,
+    WINDOW_NS,
+    slot_ns_of,
+)
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import ClockTable, Inventory, Member
 
 MS = 1_000_000
-S = 1_000_000_000
-WINDOW_NS = S
-SILENCE_NS = 150 * MS
-GRACE_NS = 1_500 * MS
-HOLDOVER_S = 60.0
-FLOWS_EVERY_NS = 500 * MS
-FLOW_LAG_NS = 50 * MS
 QUEUEING_EVERY_NS = 100 * MS
+"""Fewer records than `QUEUEING_NS` would make keep the recordings small."""
 STEP_NS = 100 * MS
 NEVER_NS = 2**62
 DEFAULT_SHARD = "fabric"
@@ -333,7 +337,7 @@ class QueuesStage(Stage):
             self._shards[shard] = (ShardQueues(shard, self.tables.rate_bps), self.tables.flows.of(shard))
         queues, flows = self._shards[shard]
         queues.take(record, self.tables.routes)
-        if row.append_ns - self._flows_ns.get(shard, 0) >= FLOWS_EVERY_NS:
+        if row.append_ns - self._flows_ns.get(shard, 0) >= FLOWS_NS:
             self._flows_ns[shard] = row.append_ns
             flows.advance(row.append_ns)
             queues.set_flow_rates(flows.rates_bps())
