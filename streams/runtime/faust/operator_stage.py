@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -61,7 +61,7 @@ WARN_S: Final = 10.0
 class _Sent:
     """Outputs of an advance, and the position that may be committed once they are acknowledged."""
 
-    needed_from: int
+    position: int | None
     futures: list[asyncio.Future[Any]]
 
 
@@ -120,6 +120,7 @@ class OperatorStage(Ownership):
         self._clock: LogClock | None = None
         self._waited_ns = 0
         self._warned_s = -WARN_S
+        self._released_s = self._published_s = 0.0
 
     # ------------------------------------------------------------------------------------------ receiver
 
@@ -152,13 +153,17 @@ class OperatorStage(Ownership):
 
     @property
     def operators(self) -> list[Operator]:
-        """The operators of the assigned partitions."""
-        return [partition.operator for partition in self._partitions.values()]
+        """The operators of the assigned partitions; none once they are being revoked."""
+        return [partition.operator for partition in self._active]
 
     @property
     def positions(self) -> dict[TP, int]:
         """Partition to one past its last taken offset, for partitions that have one."""
-        return {tp: each.next_offset for tp, each in self._partitions.items() if each.next_offset is not None}
+        return {each.tp: each.next_offset for each in self._active if each.next_offset is not None}
+
+    @property
+    def _active(self) -> list[_Partition]:
+        return [] if self.generation.revoking else list(self._partitions.values())
 
     def assign(self, partitions: Iterable[TP]) -> None:
         """Start a generation with exactly these partitions."""
@@ -212,19 +217,24 @@ class OperatorStage(Ownership):
         generation.recovered.set()
         numbers = ", ".join(str(tp.partition) for tp in generation.tps)
         log.info("%s: restored partitions %s", self.stage, numbers)
-        released_s = published_s = time.monotonic()
+        self._released_s = self._published_s = time.monotonic()
         while True:
             await self._wait()
-            for partition in list(self._partitions.values()):
-                if self._is_due(partition) and not generation.revoking:
-                    await self._advance(partition)
-            now_s = time.monotonic()
-            if now_s - released_s >= RELEASE_S:
-                released_s = now_s
-                self._release()
-            if now_s - published_s >= STEPS_S:
-                published_s = now_s
-                await self._publish_steps()
+            await _completed(self._turn())
+
+    async def _turn(self) -> None:
+        """Advance the operators that are due. A revocation waits for its end."""
+        for partition in list(self._partitions.values()):
+            if self._is_due(partition) and partition in self._active:
+                await self._advance(partition)
+        now_s = time.monotonic()
+        if now_s - self._released_s >= RELEASE_S:
+            self._released_s = now_s
+            self._release()
+        is_full = any(partition.steps.is_full for partition in self._partitions.values())
+        if now_s - self._published_s >= STEPS_S or is_full:
+            self._published_s = now_s
+            await self._publish_steps()
 
     async def _restore(self, generation: Generation) -> None:
         context, stage = self.context, self.definition
@@ -325,6 +335,8 @@ class OperatorStage(Ownership):
         if sum(len(sent.futures) for sent in partition.sent) > MAX_PENDING:
             await asyncio.wait([future for sent in partition.sent for future in sent.futures])
             self._release()
+            if partition not in self._active:
+                return
         monotonic_ns = time.monotonic_ns()
         messages = list(self._next_messages(partition, monotonic_ns))
         moment = self._note_step(partition, monotonic_ns)
@@ -352,10 +364,10 @@ class OperatorStage(Ownership):
             partition.steps.note_idle()
         if outputs and operator.adapts:
             operator.keep_up(time.monotonic_ns() - began_ns, self._waited_ns)
-        futures = await asyncio.shield(asyncio.ensure_future(self._publish(partition, outputs)))
-        needed_from = operator.needed_from()
-        if partition.next_offset is not None:
-            partition.sent.append(_Sent(min(needed_from, partition.next_offset), futures))
+        futures = await self._publish(partition, outputs)
+        needed_from, next_offset = operator.needed_from(), partition.next_offset
+        position = partition.commit if next_offset is None else min(needed_from, next_offset)
+        partition.sent.append(_Sent(position, futures))
         await asyncio.sleep(0)
 
     def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
@@ -463,7 +475,7 @@ class OperatorStage(Ownership):
                 sent = partition.sent.popleft()
                 for future in sent.futures:
                     future.result()
-                partition.commit = sent.needed_from
+                partition.commit = sent.position
 
     async def _publish_steps(self) -> None:
         async with self.lock:
@@ -491,6 +503,16 @@ class OperatorStage(Ownership):
 
 async def _rejected(context: WorkerContext, message: Message, reader: str, error: Exception) -> None:
     await (await send_reject(context, message, reader, error))
+
+
+async def _completed(work: Coroutine[Any, Any, None]) -> None:
+    """Run work to its end, even if this task is cancelled meanwhile."""
+    running = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 async def _acknowledged(sent: Awaitable[Any]) -> None:
