@@ -24,6 +24,7 @@ from schemas.kafka.message import Message
 from schemas.log_time import append_ns_of
 from schemas.records import StepChoiceKind
 from schemas.topics import STEPS
+from schemas.unexpected import DATA_ERRORS
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.digests import build_digest, settings_digest
@@ -356,10 +357,10 @@ class OperatorStage(Ownership):
             if callable(result):
                 work = result
                 outputs = await asyncio.get_running_loop().run_in_executor(
-                    self._pool, lambda: self._encoded(work())
+                    self._pool, lambda: self._encoded(operator, work())
                 )
             else:
-                outputs = self._encoded(result)
+                outputs = self._encoded(operator, result)
         if not is_due and not outputs:
             partition.steps.note_idle()
         if outputs and operator.adapts:
@@ -437,22 +438,33 @@ class OperatorStage(Ownership):
             positions += tables.positions.items()
         return Moment(steps.note(log_ns, positions), offset_ns)
 
-    def _encoded(self, outputs: Sequence[Output]) -> Sequence[Output]:
+    def _encoded(self, operator: Operator, outputs: Iterable[Output]) -> list[Output]:
+        """Encode outputs; leave out those that cannot be encoded."""
+        encoded = []
         for output in outputs:
-            output.value(self.context.registry)
-        return outputs
+            try:
+                output.value(self.context.registry)
+                encoded.append(output)
+            except DATA_ERRORS as error:
+                operator.failed.append((output.key, error))
+        return encoded
 
     async def _publish(self, partition: _Partition, outputs: Iterable[Output]) -> list[asyncio.Future[Any]]:
         """Send outputs and rejects; return the acknowledgements. Nothing is sent after a revocation."""
         futures: list[asyncio.Future[Any]] = []
         async with self.lock:
-            if self.generation.revoked or self._partitions.get(partition.tp) is not partition:
-                return futures
+            operator = partition.operator
             for output in outputs:
+                if not self._may_send(partition):
+                    return futures
                 if output.text:
                     log.info("%s: %s", self.stage, output.text)
-                futures.append(await self._send(output.topic.name, output.key, output.value()))
-            operator = partition.operator
+                try:
+                    futures.append(await self._send(output.topic.name, output.key, output.value()))
+                except ValueError as error:  # too large for the log
+                    operator.failed.append((output.key, error))
+            if not self._may_send(partition):
+                return futures
             reader = self.definition.reject_reader
             futures += [self._reject(message, reader, error) for message, error in operator.rejected]
             for key, error in operator.failed:
@@ -461,6 +473,10 @@ class OperatorStage(Ownership):
             operator.rejected.clear()
             operator.failed.clear()
         return futures
+
+    def _may_send(self, partition: _Partition) -> bool:
+        """Return whether no other worker may own the partition."""
+        return not self.generation.revoked and self._partitions.get(partition.tp) is partition
 
     async def _send(self, topic: str, key: str, value: bytes | None) -> asyncio.Future[Any]:
         return asyncio.ensure_future(await self.context.send_bytes(topic, key, value))
@@ -512,6 +528,7 @@ async def _completed(work: Coroutine[Any, Any, None]) -> None:
         await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.wait([running])
+        running.result()
         raise
 
 
