@@ -166,8 +166,8 @@ class StepRunner:
             waiting = self._waiting.get(place, deque())
             while waiting and waiting[0].offset < position:
                 message = waiting.popleft()
+                self._set_log_ns(message)
                 if message.offset not in skipped:
-                    self._set_log_ns(message)
                     messages.append(message)
         offset_ns = self.tables.clocks.log_offset_ns if self._offset_ns is None else self._offset_ns
         operator.moment = moment = Moment(step.log_ns, offset_ns)

@@ -86,8 +86,10 @@ class _Partition:
     commit: int | None = None
     sent: deque[_Sent] = field(default_factory=deque)
     tables_version: int = -1
-    offset_ns: int = 0
-    correction_ns: int = 0
+    offset_ns: int | None = None
+    """Fabric time minus log time, where it once differed from that of the clock table."""
+    corrections: deque[tuple[int, int]] = field(default_factory=deque)
+    """Changes of log time minus append time that no message was taken with: first offset, ns."""
     level: str = ""
     topology: Any = None
 
@@ -205,7 +207,10 @@ class OperatorStage(Ownership):
         partition.clock.observe(message.append_ns, monotonic_ns)
         if self.definition.uses_append_time:
             return
+        correction_ns = partition.steady.correction_ns
         message.log_ns = partition.steady.of(message.append_ns, monotonic_ns)
+        if partition.steady.correction_ns != correction_ns:
+            partition.corrections.append((message.offset, partition.steady.correction_ns))
         if self._clock is None:
             self._clock = LogClock(message.log_ns, monotonic_ns)
         self._clock.observe(message.log_ns, monotonic_ns)
@@ -372,11 +377,23 @@ class OperatorStage(Ownership):
         await asyncio.sleep(0)
 
     def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
-        """Take messages from the queue, without those that are too old while newer ones wait."""
+        """Take messages from the queue, without those that are too old while newer ones wait.
+
+        All messages of a step have the same correction of log time.
+        """
         limit_ns, size_bytes, first_skipped = self.definition.inputs[0].skip_after_ns, 0, None
         highwater = self.context.highwater(partition.tp) if limit_ns < NEVER_NS else None
+        is_begun = False
         for _ in range(min(len(partition.queue), MAX_MESSAGES)):
-            message = partition.queue.popleft()
+            message = partition.queue[0]
+            if partition.corrections and message.offset >= partition.corrections[0][0]:
+                if is_begun:
+                    break
+                correction_ns = partition.corrections.popleft()[1]
+                place = message.topic, message.partition
+                partition.steps.choose(StepChoiceKind.CORRECTION, place, correction_ns)
+            is_begun = True
+            partition.queue.popleft()
             self._queued -= 1
             partition.next_offset = message.offset + 1
             partition.newest_ns = message.log_ns
@@ -417,13 +434,10 @@ class OperatorStage(Ownership):
         offset_ns = tables.clocks.log_offset_ns
         if not self.definition.uses_append_time:
             offset_ns = partition.steady.offset_ns(offset_ns, monotonic_ns)
-        has_own_offset = offset_ns != tables.clocks.log_offset_ns or partition.offset_ns
+        has_own_offset = offset_ns != tables.clocks.log_offset_ns or partition.offset_ns is not None
         if has_own_offset and offset_ns != partition.offset_ns:
             partition.offset_ns = offset_ns
             steps.choose(StepChoiceKind.OFFSET, value=offset_ns)
-        if partition.steady.correction_ns != partition.correction_ns:
-            partition.correction_ns = partition.steady.correction_ns
-            steps.choose(StepChoiceKind.CORRECTION, place, partition.correction_ns)
         if partition.operator.level() != partition.level:
             partition.level = partition.operator.level()
             steps.choose(StepChoiceKind.LEVEL, text=partition.level)
