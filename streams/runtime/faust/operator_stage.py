@@ -20,7 +20,7 @@ from faust.types import TP
 
 from schemas.checks import BadRecord
 from schemas.kafka.async_reader import partition_count
-from schemas.kafka.message import Message
+from schemas.kafka.message import Message, Place
 from schemas.log_time import append_ns_of
 from schemas.records import StepChoiceKind
 from schemas.topics import STEPS
@@ -52,6 +52,8 @@ RELEASE_S: Final = 0.25
 """s between two checks of acknowledgements; commits are a second apart."""
 MAX_PENDING: Final = 1_000
 """Unacknowledged outputs of a partition at which it waits for the log."""
+MAX_MOVES: Final = 1_000
+"""Moves of the tables that a step without a message notes."""
 QUIET_NS: Final = NS_PER_S
 """ns without a message after which the worker's estimate of the log's clock counts: the partition's last
 message may be before a step."""
@@ -85,7 +87,8 @@ class _Partition:
     """Log time of the newest message that was taken."""
     commit: int | None = None
     sent: deque[_Sent] = field(default_factory=deque)
-    tables_version: int = -1
+    moves: list[tuple[Place, int]] = field(default_factory=list)
+    """How the tables were read further since the last step."""
     offset_ns: int | None = None
     """Fabric time minus log time, where it once differed from that of the clock table."""
     corrections: deque[tuple[int, int]] = field(default_factory=deque)
@@ -176,6 +179,7 @@ class OperatorStage(Ownership):
     def _drop(self) -> None:
         for partition in self._partitions.values():
             partition.operator.close(self.context.tables)
+            self.context.tables.forget_moves(partition.moves)
         self._partitions, self._early, self._queued = {}, {}, 0
 
     def _queue(self, partition: _Partition, records: Iterable[ConsumerRecord]) -> None:
@@ -280,7 +284,7 @@ class OperatorStage(Ownership):
             partition.commit = committed[tp]
             partition.topology = context.topology
             partition.steps.start(context.tables.positions.items())
-            partition.tables_version = context.tables.version
+            partition.moves = context.tables.moves()
             partitions[tp] = partition
         self._partitions = partitions
         for tp, records in self._early.items():
@@ -327,7 +331,7 @@ class OperatorStage(Ownership):
         return highwater == 0 or self.context.position(partition.tp) == highwater
 
     def _is_due(self, partition: _Partition) -> bool:
-        if partition.queue:
+        if partition.queue or len(partition.moves) > MAX_MOVES:
             return True
         due_ns = partition.operator.due_ns()
         if due_ns > self._log_ns(partition, time.monotonic_ns()):
@@ -444,12 +448,11 @@ class OperatorStage(Ownership):
         if self.context.topology is not partition.topology:
             partition.topology = self.context.topology
             steps.choose(StepChoiceKind.TOPOLOGY, text=self.context.topology_digest)
-        positions: list[tuple[tuple[str, int], int]] = []
+        positions: list[tuple[Place, int]] = []
         if partition.next_offset is not None:
             positions.append((place, partition.next_offset))
-        if tables.version != partition.tables_version:
-            partition.tables_version = tables.version
-            positions += tables.positions.items()
+        positions += partition.moves
+        partition.moves.clear()
         return Moment(steps.note(log_ns, positions), offset_ns)
 
     def _encoded(self, operator: Operator, outputs: Iterable[Output]) -> list[Output]:
@@ -475,8 +478,8 @@ class OperatorStage(Ownership):
                     log.info("%s: %s", self.stage, output.text)
                 try:
                     futures.append(await self._send(output.topic.name, output.key, output.value()))
-                except ValueError as error:  # too large for the log
-                    operator.failed.append((output.key, error))
+                except ValueError as refused:  # too large for the log
+                    operator.failed.append((output.key, refused))
             if not self._may_send(partition):
                 return futures
             reader = self.definition.reject_reader
