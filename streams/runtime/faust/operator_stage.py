@@ -80,6 +80,8 @@ class _Partition:
     """One past the last message that the operator took; None: the group has not committed yet."""
     received_ns: int = 0
     """Monotonic time of the newest message."""
+    advanced_ns: int = 0
+    """Monotonic time of the last advance."""
     newest_ns: int = 0
     """Log time of the newest message that was taken."""
     commit: int | None = None
@@ -215,8 +217,8 @@ class OperatorStage(Ownership):
         released_s = published_s = time.monotonic()
         while True:
             await self._wait()
-            for partition in list(self._partitions.values()):
-                if self._is_due(partition) and not generation.revoking:
+            for partition in self._next_partitions():
+                if not generation.revoking:
                     await self._advance(partition)
             now_s = time.monotonic()
             if now_s - released_s >= RELEASE_S:
@@ -225,6 +227,17 @@ class OperatorStage(Ownership):
             if now_s - published_s >= STEPS_S:
                 published_s = now_s
                 await self._publish_steps()
+
+    def _next_partitions(self) -> list[_Partition]:
+        """Return the partitions to advance: those with messages, else one that is due, the longest first.
+
+        Messages come first: a partition's slow work must not delay the evidence of the others.
+        """
+        partitions = [partition for partition in self._partitions.values() if partition.queue]
+        if not partitions:
+            due = [partition for partition in self._partitions.values() if self._is_due(partition)]
+            partitions = sorted(due, key=lambda partition: partition.advanced_ns)[:1]
+        return partitions
 
     async def _restore(self, generation: Generation) -> None:
         context, stage = self.context, self.definition
@@ -325,7 +338,7 @@ class OperatorStage(Ownership):
         if sum(len(sent.futures) for sent in partition.sent) > MAX_PENDING:
             await asyncio.wait([future for sent in partition.sent for future in sent.futures])
             self._release()
-        monotonic_ns = time.monotonic_ns()
+        monotonic_ns = partition.advanced_ns = time.monotonic_ns()
         messages = list(self._next_messages(partition, monotonic_ns))
         moment = self._note_step(partition, monotonic_ns)
         operator, tables = partition.operator, self.context.tables
