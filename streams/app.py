@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -40,6 +41,7 @@ from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
+from streams.runtime.faust.groupless_stage import GrouplessStage
 from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
 from streams.runtime.rejects import send_reject
 from streams.runtime.settings import Stage, StreamSettings
@@ -54,11 +56,11 @@ STAGES: Final[tuple[tuple[Stage, Callable[[WorkerContext], Staged]], ...]] = (
     ("solve", ClockStage),
     ("solve", ScheduleStage),
     ("links", LinksStage),
-    ("links", AlertsStage),
+    ("links", partial(GrouplessStage, stage=AlertsStage())),
     ("solve", ContentionStage),
     ("solve", QueuesStage),
-    ("solve", DiagnosisStage),
-    ("policy", PolicyStage),
+    ("solve", partial(GrouplessStage, stage=DiagnosisStage())),
+    ("policy", partial(GrouplessStage, stage=PolicyStage())),
 )
 """The stages by their name in the settings."""
 APP_STAGES: Final[tuple[tuple[str, set[Stage]], ...]] = (

@@ -123,7 +123,9 @@ class LinksStage(ShardStage[ShardHealth]):
         except DATA_ERRORS as error:
             await self.partitions.reject(partition, message, error)
             return
-        self.context.evidence_tap(message)
+        tap = self.context.taps.get(LINKS.name)
+        if tap is not None:
+            tap(message)
         health = partition.state[event["shard"]]
         self._update(partition, health)
         changes = health.ingest(event, steady_ns, self.context.routes, message.offset)

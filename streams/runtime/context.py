@@ -26,17 +26,15 @@ from schemas.topics import MAX_MESSAGE_BYTES, R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime import faust_compat
-from streams.runtime.flow_table import FlowTable
+from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
-from streams.runtime.live_config import LiveConfig
 from streams.runtime.log_time import LogClock
 from streams.runtime.rejects import RejectBudget, failed_evaluation, send_reject
-from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.settings import StreamSettings
-from streams.runtime.tables import ClockTable, GlobalTable, Inventory
+from streams.runtime.tables import GlobalTable
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["EvidenceTap", "WorkerContext"]
+__all__ = ["WorkerContext"]
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +45,6 @@ TOPOLOGY_CHECK_S: Final = 5.0
 FLOWS_TAIL_S: Final = 30.0
 """s of flow reports that are read at the start: longer than a dead worker's partitions are without an
 owner."""
-
-EvidenceTap = Callable[[Message], None]
-"""Receives link evidence from the links stage, decoded."""
 
 
 class WorkerContext:
@@ -62,12 +57,20 @@ class WorkerContext:
         self.app = app
         self.settings = settings
         self.registry = registry
-        self.inventory = Inventory(settings.default_shard)
-        window_ns = settings.window_ms * NS_PER_MS
-        self.clocks = ClockTable(self.inventory, settings.solve.holdover_s, window_ns)
-        self.routes = RouteTable()
-        self.config = LiveConfig()
-        self.flows = FlowTable(self.routes, self.inventory.members.__contains__)
+        self._topology = TopologySource(settings.topology_file)
+        self.tables = FabricTables(
+            settings.default_shard,
+            self._topology.topology,
+            registry,
+            holdover_s=settings.solve.holdover_s,
+            window_ns=settings.window_ms * NS_PER_MS,
+        )
+        self.inventory, self.clocks, self.routes = (
+            self.tables.inventory,
+            self.tables.clocks,
+            self.tables.routes,
+        )
+        self.config, self.flows = self.tables.config, self.tables.flows
         self.log_clock = LogClock(time.time_ns(), time.monotonic_ns())
         self.failed: str | None = None
         """The reason of the abort."""
@@ -79,8 +82,8 @@ class WorkerContext:
         """Publishes the reject of a global table's message."""
         self.note: Callable[[str, str], None] = lambda subject, text: None
         """Shows a line about a subject in the worker's status; an empty line removes it."""
-        self.evidence_tap: EvidenceTap = lambda message: None
-        self._topology = TopologySource(settings.topology_file)
+        self.taps: dict[str, Callable[[Message], None]] = {}
+        """Topic to the stage that takes the messages which another stage of this worker reads."""
         tables: list[tuple[GlobalTable, Start]] = [
             (self.inventory, BEGINNING),
             (self.clocks, tail(CLOCK_TAIL)),
@@ -99,22 +102,22 @@ class WorkerContext:
     @property
     def topology(self) -> Topology:
         """The current content of the topology file; empty without one."""
-        return self._topology.topology
+        return self.tables.topology
 
     def link_rate_bps(self, link: str) -> int:
         """Return bit/s of a directed link; 0 if neither the topology file nor a NIC gives it."""
-        return link_rate_bps(link, self.topology, self.inventory.speeds_bps)
+        return self.tables.link_rate_bps(link)
 
     def fastest_bps(self) -> int:
         """Return the rate of the topology file's fastest link, else of the fastest NIC; 0: unknown."""
-        rates = [self.topology.rate_bps(link) for link in self.topology.links()]
-        return max(rates, default=0) or max(self.inventory.speeds_bps.values(), default=0)
+        return self.tables.fastest_bps()
 
     async def _follow_topology(self) -> None:
         while True:
             await asyncio.sleep(TOPOLOGY_CHECK_S)
             try:
                 if self._topology.refresh():
+                    self.tables.topology = self._topology.topology
                     log.info("topology file reloaded")
             except TopologyError as error:
                 log.error("%s; the previous topology stays in use", error)

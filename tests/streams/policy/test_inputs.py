@@ -11,20 +11,23 @@ from schemas.topics import (
     DECISIONS,
     FLOW_ROUTES,
     INVENTORY,
+    POLICY_CYCLES,
 )
 from streams.policy.inputs import PolicyInputs, read_from
-from streams.policy.replay import earlier_decisions
 from tests.records import make
 from tests.streams.policy.log_fabric import (
     EPOCH,
     HOSTS,
     MS,
     PARTITIONS,
+    TABLES,
     Log,
     S,
     T,
+    decided,
     nic,
     of_epoch,
+    records_to,
     repair_locally,
     replayed,
 )
@@ -45,7 +48,8 @@ def test_a_new_owner_returns_flows_and_moves_no_other() -> None:
     log.report()
     epoch = log.now_ns // MS + 1
     log.now_ns, since = epoch * MS, read_from(epoch)
-    second = PolicyInputs(epoch, PARTITIONS, decisions=earlier_decisions(epoch, log.decisions))
+    second = PolicyInputs(epoch, PARTITIONS)
+    second.restore({DECISIONS.name: decided(log)}, TABLES)
     log.messages = [message for message in log.messages if message.append_ns >= since[message.topic]]
     log.read = 0
     for _ in range(20):
@@ -87,9 +91,9 @@ def test_a_new_owner_knows_the_local_repairs_made_without_an_owner() -> None:
 def test_invalid_routes_and_actions_are_refused() -> None:
     log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
     for topic in (FLOW_ROUTES, ACTIONS):
-        inputs.offer(Message(T, topic.name, 0, 0, "x", b"nonsense"))
-    inputs.take()
-    assert [message.topic for message, _ in inputs.refused] == [FLOW_ROUTES.name, ACTIONS.name]
+        inputs.take([Message(T, topic.name, 0, 0, "x", b"nonsense")], TABLES)
+    inputs.apply()
+    assert [message.topic for message, _ in inputs.rejected] == [FLOW_ROUTES.name, ACTIONS.name]
     assert DECISIONS.name not in {topic for topic, _ in PARTITIONS}
     assert log.decisions == []
 
@@ -135,10 +139,10 @@ def test_the_time_of_a_shard_does_not_step_back_with_its_pace() -> None:
     log.open(0, 1, 6000)
     log.report()
     log.offer_to(inputs)
-    inputs.take()
+    inputs.apply()
     cycle_times_ns = []
     for now_s in (10, -20, 11, -20):
-        records = inputs.run_cycle("s0", T + now_s * S, T).cycle_records
+        records = records_to(POLICY_CYCLES, inputs.run_cycle("s0", T + now_s * S, T))
         cycle_times_ns += [row["now_ns"] for record in records for row in record["cycles"]]
     cycle_times_ns += [row["now_ns"] for row in inputs.shards["s0"].cycles]
     assert [(now_ns - T) // S for now_ns in cycle_times_ns] == [10, 10, 11, -20], "31 s are a correction"

@@ -1,0 +1,74 @@
+"""The tables that every worker keeps in memory, as stages see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from schemas import codec
+from schemas.kafka.message import Message
+from schemas.topology import Topology
+from schemas.unexpected import DATA_ERRORS, refusal
+from streams.runtime.flow_table import FlowTable
+from streams.runtime.live_config import LiveConfig
+from streams.runtime.route_table import RouteTable, link_rate_bps
+from streams.runtime.tables import ClockTable, GlobalTable, Inventory
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["FabricTables"]
+
+HOLDOVER_S: Final = 60.0
+
+
+class FabricTables:
+    """Inventory, clocks, routes, live configuration and flows, filled from whole topics, and the topology.
+
+    `positions` states how much of each topic is in the tables: topic and partition to the next offset. A
+    replay that applies messages up to the same positions sees the same tables.
+    """
+
+    def __init__(
+        self,
+        default_shard: str = "fabric",
+        topology: Topology | None = None,
+        registry: codec.Registry | None = None,
+        *,
+        holdover_s: float = HOLDOVER_S,
+        window_ns: int = NS_PER_S,
+    ) -> None:
+        self.inventory = Inventory(default_shard)
+        self.clocks = ClockTable(self.inventory, holdover_s, window_ns)
+        self.routes = RouteTable()
+        self.config = LiveConfig()
+        self.flows = FlowTable(self.routes, self.inventory.members.__contains__)
+        self.topology = topology if topology is not None else Topology()
+        self.positions: dict[tuple[str, int], int] = {}
+        self.version = 0
+        """Grows with each message."""
+        self._registry = registry
+        self._by_topic: dict[str, GlobalTable] = {table.topic: table for table in self.tables}
+
+    @property
+    def tables(self) -> Sequence[GlobalTable]:
+        """The tables that topics fill."""
+        return self.inventory, self.clocks, self.routes, self.config, self.flows
+
+    def take(self, message: Message) -> codec.BadRecord | None:
+        """Apply one message; return why it was refused, or None."""
+        self.positions[message.topic, message.partition] = message.offset + 1
+        self.version += 1
+        table = self._by_topic[message.topic]
+        try:
+            table.take(message.key_bytes, message.value, self._registry, message.append_ns)
+        except DATA_ERRORS as error:
+            return refusal(error)
+        return None
+
+    def link_rate_bps(self, link: str) -> int:
+        """Return bit/s of a directed link; 0 if neither the topology file nor a NIC gives it."""
+        return link_rate_bps(link, self.topology, self.inventory.speeds_bps)
+
+    def fastest_bps(self) -> int:
+        """Return the rate of the topology file's fastest link, else of the fastest NIC; 0: unknown."""
+        rates = [self.topology.rate_bps(link) for link in self.topology.links()]
+        return max(rates, default=0) or max(self.inventory.speeds_bps.values(), default=0)

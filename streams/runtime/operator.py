@@ -1,0 +1,259 @@
+"""The interface of stages and operators: all that a runner needs to run the pipeline's logic.
+
+A stage is a declaration, an operator its state for the partitions that one owner has. Neither knows Kafka,
+asyncio, a clock, a file or a thread. Three runners run them: the worker (`streams/runtime/faust/`), the
+`LogRunner` over a recorded log, and the `SimRunner` over a simulated fleet.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Final, NamedTuple
+
+from schemas import codec
+from schemas.kafka import partition_of
+from schemas.kafka.message import Message, Place
+from schemas.kafka.start import Start
+from schemas.topics import R, Topic
+from schemas.unexpected import DATA_ERRORS, refusal
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.units import NS_PER_MS
+from streams.settings import StreamSettings
+
+__all__ = [
+    "NEVER_NS",
+    "Input",
+    "Moment",
+    "Operator",
+    "Order",
+    "Output",
+    "Owner",
+    "Past",
+    "Restore",
+    "Stage",
+    "Work",
+    "records_of",
+]
+
+log = logging.getLogger(__name__)
+
+NEVER_NS: Final = 2**62
+"""A time that no log reaches."""
+
+
+class Order(Enum):
+    """When a stage's inputs are taken."""
+
+    TIMED = "timed"
+    """Once the log's clock has passed them by some time, by (log time, topic, partition, offset)."""
+    AS_READ = "as read"
+    """At once; the messages between two advances by (input as declared, partition, offset)."""
+
+
+class Moment(NamedTuple):
+    """A moment of the log."""
+
+    log_ns: int
+    """Log time: append time without the steps of the log's clock."""
+    offset_ns: int
+    """Fabric time minus log time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The partitions of a stage's owner topic that belong to one worker, from assignment to revocation."""
+
+    epoch: int
+    """Log time at the begin, ms; every later owner has a greater one."""
+    partitions: frozenset[int]
+    partition_count: int
+    """Number of partitions of the owner topic."""
+    settings: StreamSettings
+    registry: codec.Registry | None = None
+    committed: Mapping[int, int] = field(default_factory=dict)
+    """Partition to the first offset that this owner reads; no entry: nothing was committed before."""
+    places: Sequence[Place] = ()
+    """The partitions of the inputs that this owner reads."""
+
+    def owns(self, key: str) -> bool:
+        """Return whether a key's messages come to this owner."""
+        return partition_of(key, self.partition_count) in self.partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A topic whose messages the operators take."""
+
+    topic: Topic
+    start: Callable[[int, FabricTables], Start] | None = None
+    """Where a new owner starts, given log time; None: at the position that the last owner committed."""
+    skip_after_ns: int = NEVER_NS
+    """Age above which messages are skipped while newer ones wait: old evidence is useless."""
+    is_owned: bool = False
+    """Whether an owner reads only the partitions whose numbers it owns."""
+    is_tapped: bool = False
+    """Whether another stage of the worker passes on the messages that it reads anyway."""
+    is_needed: Callable[[Operator, FabricTables], bool] | None = None
+    """Whether messages are needed now; None: always. A reader of its own reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Published records from which a new owner continues."""
+
+    topic: Topic
+    start: Start | Callable[[int], Start]
+    """A function of the log time at the owner's begin where the start depends on it."""
+    last_per_key: bool = False
+    """Only the newest message of each key."""
+    last_by: str | None = None
+    """Only the newest message for each value of this field."""
+
+
+Past = Mapping[str, Sequence[Message]]
+"""Topic to the messages of a `Restore`, by partition and offset."""
+
+
+@dataclass(slots=True)
+class Output:
+    """A message to publish; without a record and a body it is a tombstone."""
+
+    topic: Topic
+    key: str
+    record: Any = None
+    """A record of the topic's type."""
+    body: bytes | None = None
+    """The encoded record, if the operator has encoded it."""
+    text: str = ""
+    """A line for the service's log."""
+
+    def value(self, registry: codec.Registry | None = None) -> bytes | None:
+        """Return the value on the wire; it is encoded once."""
+        if self.body is None and self.record is not None:
+            self.body = codec.encode(self.topic.type, self.record, registry)
+        return self.body
+
+
+Work = Callable[[], Sequence[Output]]
+"""The slow part of an advance. It reads no table, so that a runner may call it in a thread."""
+
+
+class Operator(ABC):
+    """The state of one stage for one partition of its owner topic, or for all partitions of an owner."""
+
+    adapts: ClassVar[bool] = False
+    """Whether `keep_up` changes anything."""
+
+    def __init__(self) -> None:
+        self.rejected: list[tuple[Message, Exception]] = []
+        """Messages that could not be used; the runner publishes and clears them."""
+        self.failed: list[tuple[str, Exception]] = []
+        """Keys whose evaluation failed, with the error; the runner publishes and clears them."""
+        self.late = 0
+        """Messages that came after later ones were processed: a replay may differ."""
+        self.behind: frozenset[str] = frozenset()
+        """Topics of `Input.is_needed` that have not been read to their ends; the runner sets it."""
+        self.offset_of: Callable[[int], int] = lambda log_offset_ns: log_offset_ns
+        """Fabric time minus log time, given fabric time minus append time; the runner sets it."""
+
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        """Continue from the records that earlier owners published."""
+
+    @abstractmethod
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Take the next messages of the inputs. Messages of a partition come in order."""
+
+    @abstractmethod
+    def due_ns(self) -> int:
+        """Return the log time at which `advance` next has something to do; 0: at once."""
+
+    @abstractmethod
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
+        """Let time pass to a moment; return the outputs, or the work that makes them.
+
+        `moment` passes the newest message only where the runner has read to the end of the inputs. Between
+        the return of work and its end, the runner calls no other method.
+        """
+
+    def needed_from(self) -> int:
+        """Return the first offset of the owner's partition that a new owner must take again.
+
+        The runner commits it once the outputs of all advances before this call are acknowledged.
+        """
+        return NEVER_NS
+
+    def status(self) -> str:
+        """Return a line for the worker's status; empty if all is well."""
+        return ""
+
+    def close(self, tables: FabricTables) -> None:
+        """Release views of tables: the operator's partition was revoked."""
+
+    def keep_up(self, spent_ns: int, waited_ns: int) -> None:
+        """Adapt to the machine after work that took `spent_ns`, when messages wait for `waited_ns`."""
+
+    def level(self) -> str:
+        """Return what `keep_up` decided; a replay passes it to `set_level`."""
+        return ""
+
+    def set_level(self, level: str) -> None:
+        """Set what `keep_up` decided in the run that is replayed."""
+
+
+class Stage(ABC):
+    """One stage: its inputs and outputs, and how its operators are made."""
+
+    name: ClassVar[str]
+    owner: ClassVar[Topic]
+    """The owner of a partition of this topic owns the stage's keys of that partition."""
+    inputs: ClassVar[tuple[Input, ...]]
+    restores: ClassVar[tuple[Restore, ...]] = ()
+    outputs: ClassVar[tuple[Topic, ...]]
+    order: ClassVar[Order] = Order.AS_READ
+    per_partition: ClassVar[bool] = True
+    """Whether each partition has an operator; otherwise one operator serves all partitions of an owner."""
+    uses_append_time: ClassVar[bool] = False
+    """Whether log time steps with the log's clock, because windows are cut by append time."""
+    tables: ClassVar[tuple[Topic, ...]] = ()
+    """Topics of the tables that the operators look up, for a replay. A worker has all tables."""
+    reads_to_ends: ClassVar[bool] = False
+    """Whether the runner reads all inputs to their present ends before an advance."""
+    reject_reader: ClassVar[str] = "solve"
+    """`Reject.reader` of the messages that operators reject."""
+
+    def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:
+        """Return the epoch of an owner that begins at `log_ns`, given what it restores."""
+        return log_ns // NS_PER_MS
+
+    @abstractmethod
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> Operator:
+        """Return the operator of a partition; -1: of all partitions of the owner."""
+
+
+def records_of(
+    past: Past,
+    topic: Topic[R],
+    registry: codec.Registry | None = None,
+    check: Callable[[R, int], R] | None = None,
+) -> list[R]:
+    """Return the records of a restored topic; those that cannot be used are left out.
+
+    `check`: plausibility of a record and its append time. Raises BadRecord.
+    """
+    records: list[R] = []
+    rejected = 0
+    for message in past.get(topic.name, ()):
+        if message.value is None:
+            continue
+        try:
+            record = message.decoded(topic, registry)
+            records.append(record if check is None else check(record, message.append_ns))
+        except DATA_ERRORS as error:
+            last, rejected = refusal(error), rejected + 1
+    if rejected:
+        log.warning("%s: ignored %d bad records, the last: %s", topic.name, rejected, last)
+    return records
