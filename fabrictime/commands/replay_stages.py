@@ -42,9 +42,9 @@ from streams.runtime.live_config import EVERYONE
 from streams.runtime.log_runner import run_timed
 from streams.runtime.operator import Moment, Output, Owner, Stage
 from streams.runtime.past import PastMessages, start_of
+from streams.runtime.settings import StreamSettings
 from streams.runtime.thresholds import THRESHOLDS, check_value
 from streams.runtime.units import NS_PER_MS, NS_PER_S
-from streams.settings import StreamSettings
 
 __all__ = ["STAGES", "Changes", "Replay", "Replayed", "changes_of", "replay"]
 

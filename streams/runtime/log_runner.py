@@ -14,12 +14,11 @@ from typing import Final, NamedTuple
 from schemas.kafka.message import Message, Place
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import Moment, Operator, Output
-from streams.runtime.units import NS_PER_MS, NS_PER_S
+from streams.runtime.pipeline_constants import INPUT_DELAY_NS
+from streams.runtime.units import NS_PER_S
 
-__all__ = ["INPUT_DELAY_NS", "Reads", "Step", "run_steps", "run_timed"]
+__all__ = ["Reads", "Step", "run_steps", "run_timed"]
 
-INPUT_DELAY_NS: Final = 150 * NS_PER_MS
-"""Timed stages process records this long after their append time: all partitions have been read by then."""
 STEP_NS: Final = NS_PER_S
 """Log time between two advances of a replay."""
 

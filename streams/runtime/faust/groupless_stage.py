@@ -23,10 +23,11 @@ from streams.runtime.context import WorkerContext
 from streams.runtime.faust.needed_reader import NeededReader
 from streams.runtime.faust_compat import read_batches, set_read_ahead
 from streams.runtime.global_tables import read_to_end
-from streams.runtime.log_runner import INPUT_DELAY_NS, outputs_of
+from streams.runtime.log_runner import outputs_of
 from streams.runtime.log_time import LogTime
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Order, Output, Owner, Past, Stage
 from streams.runtime.past import PastMessages, start_of
+from streams.runtime.pipeline_constants import INPUT_DELAY_NS
 from streams.runtime.rejects import failed_evaluation, send_reject
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 

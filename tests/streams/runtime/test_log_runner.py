@@ -11,8 +11,9 @@ from schemas import codec
 from schemas.kafka.message import Message
 from schemas.topics import ALERTS, CONFIG, LINKS
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.log_runner import INPUT_DELAY_NS, Step, run_steps, run_timed
+from streams.runtime.log_runner import Step, run_steps, run_timed
 from streams.runtime.operator import Moment, Operator, Output
+from streams.runtime.pipeline_constants import INPUT_DELAY_NS
 from tests.records import make
 
 MS = 1_000_000
