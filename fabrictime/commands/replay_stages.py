@@ -172,7 +172,7 @@ def _timed(run: Replay, stage: Stage) -> Outputs:
     from_ns, to_ns = run.span.from_ns, run.span.to_ns
     tables = run.tables(stage.tables)
     past = {}
-    for restore in stage.restores:
+    for restore in stage.restores(tables, 1):
         kept = PastMessages(restore, run.registry)
         for messages, _ in read_interval(run.cluster, {restore.topic: start_of(restore, from_ns)}, from_ns):
             for message in messages:

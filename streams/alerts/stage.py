@@ -8,6 +8,7 @@ twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from schemas.kafka.start import BEGINNING, Start, since
@@ -50,14 +51,17 @@ class AlertsStage(Stage):
         _input(LINKS, is_owned=True, is_tapped=True),
         _input(DELAYS, is_needed=_has_rules),
     )
-    restores = (
-        Restore(ALERTS, BEGINNING, last_by="alert_id"),
-        Restore(LINK_HEALTH, BEGINNING, last_per_key=True),
-    )
     outputs = (ALERTS,)
     order = Order.TIMED
     per_partition = False
     tables = (CONFIG, INVENTORY, CLOCK_OFFSETS)
+
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        """Return the published records from which a new owner continues."""
+        return (
+            Restore(ALERTS, BEGINNING, last_by="alert_id"),
+            Restore(LINK_HEALTH, BEGINNING, last_per_key=True),
+        )
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> AlertInputs:
         """Return the operator of all partitions of an owner."""

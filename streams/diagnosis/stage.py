@@ -8,6 +8,7 @@ from log time, so it repeats no record under another identity.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from schemas.kafka.start import Start, since
@@ -45,7 +46,6 @@ class DiagnosisStage(Stage):
     name = "diagnosis"
     owner = QUEUES
     inputs = (_input(COLLECTIVES, is_owned=True), *_NETWORK)
-    restores = (Restore(DIAGNOSES, lambda log_ns: since(log_ns - PAST_NS)),)
     outputs = (DIAGNOSES,)
     order = Order.TIMED
     per_partition = False
@@ -54,6 +54,10 @@ class DiagnosisStage(Stage):
 
     def __init__(self, rules: DiagnosisRules | None = None) -> None:
         self._rules = rules
+
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        """Return the published records from which a new owner continues."""
+        return (Restore(DIAGNOSES, lambda log_ns: since(log_ns - PAST_NS)),)
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> DiagnosisInputs:
         """Return the operator of all partitions of an owner."""

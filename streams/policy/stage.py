@@ -38,11 +38,14 @@ class PolicyStage(Stage):
     name = "policy"
     owner = POLICY_CYCLES
     inputs = tuple(_input(topic) for topic in INPUTS)
-    restores = (Restore(DECISIONS, lambda log_ns: since(log_ns - DECISION_LOOKBACK_NS)),)
     outputs = (DECISIONS, FALLBACKS, POLICY_CYCLES)
     order = Order.AS_READ
     per_partition = False
     uses_append_time = True
+
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        """Return the published records from which a new owner continues."""
+        return (Restore(DECISIONS, lambda log_ns: since(log_ns - DECISION_LOOKBACK_NS)),)
 
     def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:
         """Return an epoch after those of all recent decisions that actuators accept."""

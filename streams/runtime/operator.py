@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple
@@ -36,6 +36,7 @@ __all__ = [
     "Restore",
     "Stage",
     "Work",
+    "newest_per_key",
     "records_of",
 ]
 
@@ -142,7 +143,7 @@ Work = Callable[[], Sequence[Output]]
 """The slow part of an advance. It reads no table, so that a runner may call it in a thread."""
 
 
-class Operator(ABC):
+class Operator:
     """The state of one stage for one partition of its owner topic, or for all partitions of an owner."""
 
     adapts: ClassVar[bool] = False
@@ -159,25 +160,29 @@ class Operator(ABC):
         """Topics of `Input.is_needed` that have not been read to their ends; the runner sets it."""
         self.offset_of: Callable[[int], int] = lambda log_offset_ns: log_offset_ns
         """Fabric time minus log time, given fabric time minus append time; the runner sets it."""
+        self.moment = Moment(0, 0)
+        """The moment of the advance that follows; set by the runner before `take`."""
+        self.end_offset: int | None = None
+        """End of the owner's partition as far as the worker knows; set by the runner, None in a replay."""
 
     def restore(self, past: Past, tables: FabricTables) -> None:
         """Continue from the records that earlier owners published."""
 
-    @abstractmethod
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Take the next messages of the inputs. Messages of a partition come in order."""
+        raise NotImplementedError
 
-    @abstractmethod
     def due_ns(self) -> int:
         """Return the log time at which `advance` next has something to do; 0: at once."""
+        raise NotImplementedError
 
-    @abstractmethod
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
         """Let time pass to a moment; return the outputs, or the work that makes them.
 
         `moment` passes the newest message only where the runner has read to the end of the inputs. Between
         the return of work and its end, the runner calls no other method.
         """
+        raise NotImplementedError
 
     def needed_from(self) -> int:
         """Return the first offset of the owner's partition that a new owner must take again.
@@ -211,23 +216,30 @@ class Stage(ABC):
     owner: ClassVar[Topic]
     """The owner of a partition of this topic owns the stage's keys of that partition."""
     inputs: ClassVar[tuple[Input, ...]]
-    restores: ClassVar[tuple[Restore, ...]] = ()
     outputs: ClassVar[tuple[Topic, ...]]
     order: ClassVar[Order] = Order.AS_READ
     per_partition: ClassVar[bool] = True
     """Whether each partition has an operator; otherwise one operator serves all partitions of an owner."""
     uses_append_time: ClassVar[bool] = False
     """Whether log time steps with the log's clock, because windows are cut by append time."""
+    reject_reader: ClassVar[str] = "solve"
+    """`Reject.reader` of the messages that operators reject."""
+
     tables: ClassVar[tuple[Topic, ...]] = ()
     """Topics of the tables that the operators look up, for a replay. A worker has all tables."""
     reads_to_ends: ClassVar[bool] = False
     """Whether the runner reads all inputs to their present ends before an advance."""
-    reject_reader: ClassVar[str] = "solve"
-    """`Reject.reader` of the messages that operators reject."""
 
     def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:
         """Return the epoch of an owner that begins at `log_ns`, given what it restores."""
         return log_ns // NS_PER_MS
+
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        """Return the published records from which a new owner continues.
+
+        `partition_count`: number of partitions of the owner topic.
+        """
+        return ()
 
     @abstractmethod
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> Operator:
@@ -257,3 +269,13 @@ def records_of(
     if rejected:
         log.warning("%s: ignored %d bad records, the last: %s", topic.name, rejected, last)
     return records
+
+
+def newest_per_key(messages: Iterable[Message]) -> list[Message]:
+    """Return the newest message of each key that is no tombstone, in the order given."""
+    newest: dict[bytes | None, Message] = {}
+    for message in messages:
+        newest.pop(message.key_bytes, None)
+        if message.value is not None:
+            newest[message.key_bytes] = message
+    return list(newest.values())

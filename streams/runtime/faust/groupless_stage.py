@@ -107,7 +107,7 @@ class _Owner:
         """Restore the past, then follow the inputs until the generation ends."""
         cluster = self._context.settings.kafka
         count = await partition_count(cluster, self._stage.owner.name)
-        past, epoch = await self._past(self._log_now_ns())
+        past, epoch = await self._past(self._log_now_ns(), count)
         async with AsyncTopicReader(cluster) as self._reader:
             await self._begin(count, past, epoch)
             try:
@@ -144,11 +144,11 @@ class _Owner:
         self._tap_from = {place: end for place, end in self._reader.ends.items() if place[0] in tapped}
         log.info("%s: epoch %d", stage.name, epoch)
 
-    async def _past(self, log_ns: int) -> tuple[Past, int]:
+    async def _past(self, log_ns: int, count: int) -> tuple[Past, int]:
         """Return what the stage restores, and the owner's epoch."""
         past: dict[str, Sequence[Message]] = {}
         cluster = self._context.settings.kafka
-        for restore in self._stage.restores:
+        for restore in self._stage.restores(self._tables, count):
             kept = PastMessages(restore, self._context.registry)
             async for message in read_to_end(cluster, restore.topic, start_of(restore, log_ns)):
                 kept.add(message)
