@@ -78,11 +78,11 @@ def run_timed(
     for messages, mark_ns in reads:
         feed.add(messages)
         reached_ns = mark_ns - INPUT_DELAY_NS - 1
-        past_ns = min(reached_ns, from_ns)
+        past_ns = min(reached_ns, from_ns - 1)
         if past_ns > at_ns:
             at_ns = past_ns
             yield from advance(at_ns)
-        while from_ns <= at_ns and (next_ns := (at_ns // STEP_NS + 1) * STEP_NS) <= min(
+        while from_ns - 1 <= at_ns and (next_ns := (at_ns // STEP_NS + 1) * STEP_NS) <= min(
             reached_ns, to_ns - 1
         ):
             at_ns = next_ns
