@@ -82,9 +82,8 @@ def run_timed(
         if past_ns > at_ns:
             at_ns = past_ns
             yield from advance(at_ns)
-        while from_ns - 1 <= at_ns and (next_ns := (at_ns // STEP_NS + 1) * STEP_NS) <= min(
-            reached_ns, to_ns - 1
-        ):
+        end_ns = min(reached_ns, to_ns - 1)
+        while from_ns - 1 <= at_ns and (next_ns := (at_ns // STEP_NS + 1) * STEP_NS) <= end_ns:
             at_ns = next_ns
             yield from advance(at_ns)
     yield from advance(to_ns - 1)
