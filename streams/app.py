@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -40,6 +41,7 @@ from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
+from streams.runtime.faust.groupless_stage import GrouplessStage
 from streams.runtime.faust.operator_stage import OperatorStage
 from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
 from streams.runtime.operator import Stage
@@ -57,11 +59,11 @@ STAGES: Final[tuple[tuple[StageName, type[Stage] | Callable[[WorkerContext], Sta
     ("solve", ClockStage),
     ("solve", ScheduleStage),
     ("links", LinksStage),
-    ("links", AlertsStage),
+    ("links", partial(GrouplessStage, stage=AlertsStage())),
     ("solve", ContentionStage),
     ("solve", QueuesStage),
-    ("solve", DiagnosisStage),
-    ("policy", PolicyStage),
+    ("solve", partial(GrouplessStage, stage=DiagnosisStage())),
+    ("policy", partial(GrouplessStage, stage=PolicyStage())),
 )
 """The stages by their name in the settings."""
 APP_STAGES: Final[tuple[tuple[str, set[StageName]], ...]] = (
@@ -177,8 +179,6 @@ class _Service:
         if not isinstance(stage, type) or not issubclass(stage, Stage):
             return stage(self.context).partitions
         owned = OperatorStage(self.context, stage())
-        if stage is LinksStage:
-            owned.tap = lambda message: self.context.evidence_tap(message)
         return owned
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:

@@ -49,7 +49,7 @@ from streams.delays.queueing import SourceQueueing
 from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.links.health import ShardHealth
-from streams.policy.replay import replay_cycles
+from streams.policy.stage import replay_epoch
 from streams.queues.inference import ShardQueues
 from streams.queues.validation import validate_queueing
 from streams.runtime.columnar import decode_columnar, encode_columnar
@@ -411,7 +411,7 @@ class AlertsStage(Stage):
         """Evaluate the rest."""
         self._at_ns = self._newest_ns
         yield from self._evaluated()
-        assert not self._inputs.invalid, self._inputs.invalid[0][1]
+        assert not self._inputs.rejected, self._inputs.rejected[0][1]
 
     def _evaluated(self) -> Iterator[Output]:
         for key, record in self._inputs.evaluate(self._at_ns) + self._inputs.evaluate_delays(self._at_ns):
@@ -452,9 +452,10 @@ class PolicyStage(Stage):
         """Decide every cycle again."""
         shard = self.tables.inventory.default_shard
         for _, records in sorted(self._cycles.items()):
-            made = replay_cycles(records, self._messages, default_shard=shard, topology=self.tables.topology)
-            for record in made:
-                yield DECISIONS.name, record["host"], record
+            topology = self.tables.topology
+            for _, output in replay_epoch(records, self._messages, default_shard=shard, topology=topology):
+                if output.topic is DECISIONS:
+                    yield DECISIONS.name, output.key, output.record
 
 
 STAGES: dict[str, type[Stage]] = {

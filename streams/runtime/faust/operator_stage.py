@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -54,6 +54,8 @@ MAX_PENDING: Final = 1_000
 QUIET_NS: Final = NS_PER_S
 """ns without a message after which the worker's estimate of the log's clock counts: the partition's last
 message may be before a step."""
+LATE_NS: Final = 100 * NS_PER_MS
+"""ns without an advance after which a partition without messages waits no longer for those with some."""
 WARN_S: Final = 10.0
 
 
@@ -109,8 +111,6 @@ class OperatorStage(Ownership):
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage.name, stage.owner, self._serve)
         self.definition = stage
-        self.tap: Callable[[Message], None] = lambda message: None
-        """Receives each message that an operator has decoded."""
         self.skipped = 0
         """Messages that arrived too late."""
         self._partitions: dict[TP, _Partition] = {}
@@ -233,11 +233,10 @@ class OperatorStage(Ownership):
 
         Messages come first: a partition's slow work must not delay the evidence of the others.
         """
-        partitions = [partition for partition in self._partitions.values() if partition.queue]
-        if not partitions:
-            due = [partition for partition in self._partitions.values() if self._is_due(partition)]
-            partitions = sorted(due, key=lambda partition: partition.advanced_ns)[:1]
-        return partitions
+        due = [partition for partition in self._partitions.values() if self._is_due(partition)]
+        due.sort(key=lambda partition: partition.advanced_ns)
+        late_ns = time.monotonic_ns() - LATE_NS
+        return [each for each in due if each.queue or each.advanced_ns < late_ns] or due[:1]
 
     async def _restore(self, generation: Generation) -> None:
         context, stage = self.context, self.definition
@@ -349,9 +348,7 @@ class OperatorStage(Ownership):
         with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
             if messages:
                 operator.take(messages, tables)
-                for message in messages:
-                    if message.record is not None:
-                        self.tap(message)
+                self._pass_on(messages)
             is_due = operator.due_ns() <= moment.log_ns
             result = operator.advance(moment, tables)
             if callable(result):
@@ -370,6 +367,14 @@ class OperatorStage(Ownership):
         if partition.next_offset is not None:
             partition.sent.append(_Sent(min(needed_from, partition.next_offset), futures))
         await asyncio.sleep(0)
+
+    def _pass_on(self, messages: Iterable[Message]) -> None:
+        """Pass decoded messages to the stage of this worker that takes them, too."""
+        tap = self.context.taps.get(self.topic.name)
+        if tap is not None:
+            for message in messages:
+                if message.record is not None:
+                    tap(message)
 
     def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
         """Take messages from the queue, without those that are too old while newer ones wait."""
