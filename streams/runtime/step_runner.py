@@ -58,20 +58,17 @@ class StepRunner:
             holdover_s=settings.solve.holdover_s,
             window_ns=settings.window_ms * NS_PER_MS,
         )
+        self._table_topics = {table.topic for table in self.tables.tables}
         self._owner_place = (stage.owner.name, self.epoch.partition)
-        self._restores = stage.restores(self.tables, partition_count)
         self._waiting: dict[Place, deque[Message]] = {}
-        self._past: dict[str, list[Message]] = {restore.topic.name: [] for restore in self._restores}
+        self._past: dict[str, list[Message]] = {
+            restore.topic.name: [] for restore in stage.restores(self.tables, partition_count)
+        }
         self._read: dict[Place, int] = {}
         """Place to one past the last offset that was offered."""
         self._operator: Operator | None = None
         self._offset_ns: int | None = None
         self._correction_ns = self._newest_ns = 0
-
-    @property
-    def table_topics(self) -> set[str]:
-        """Topics that fill the tables."""
-        return {table.topic for table in self.tables.tables}
 
     @property
     def is_done(self) -> bool:
@@ -87,13 +84,13 @@ class StepRunner:
         if place == self._owner_place:
             if message.offset >= (self.epoch.committed or 0):
                 self._waiting.setdefault(place, deque()).append(message)
-        elif message.topic in self.table_topics:
+        elif message.topic in self._table_topics:
             self._waiting.setdefault(place, deque()).append(message)
 
     def run(self, *, is_complete: bool = False) -> Iterator[ReplayedOutput]:
         """Take the steps whose messages were offered, or all steps if the log holds no more messages."""
         if self._operator is None:
-            starts = self._reader.starts | self.epoch.restored
+            starts = {**self._reader.starts, **self.epoch.restored}
             if not is_complete and not self._reached(starts.items()):
                 return
             self._operator = self._restored()
@@ -106,9 +103,7 @@ class StepRunner:
     def _restored(self) -> Operator:
         """Return the operator at the begin of the epoch."""
         epoch = self.epoch
-        for place, position in self._reader.starts.items():
-            if place != self._owner_place:
-                self._fill_tables(place, position)
+        self._fill_from_starts()
         committed = {} if epoch.committed is None else {epoch.partition: epoch.committed}
         owner = Owner(
             epoch.epoch,
@@ -119,7 +114,8 @@ class StepRunner:
             committed,
         )
         operator = self._stage.make(owner, epoch.partition, self.tables)
-        past = {restore.topic.name: self._past_of(restore) for restore in self._restores}
+        restores = self._stage.restores(self.tables, self._partition_count)
+        past = {restore.topic.name: self._past_of(restore) for restore in restores}
         operator.restore(past, self.tables)
         self._past.clear()
         return operator
@@ -140,6 +136,17 @@ class StepRunner:
             self._newest_ns = max(self._newest_ns, message.append_ns + self._correction_ns)
             message.log_ns = self._newest_ns
 
+    def _fill_from_starts(self) -> None:
+        """Fill the tables up to the begin of the epoch, in the order of append times."""
+        messages: list[Message] = []
+        for place, position in self._reader.starts.items():
+            if place != self._owner_place:
+                waiting = self._waiting.get(place, deque())
+                while waiting and waiting[0].offset < position:
+                    messages.append(waiting.popleft())
+        for message in sorted(messages):
+            self.tables.take(message)
+
     def _fill_tables(self, place: Place, position: int) -> None:
         waiting = self._waiting.get(place, deque())
         while waiting and waiting[0].offset < position:
@@ -157,7 +164,6 @@ class StepRunner:
                     skipped.add(choice["value"])
                 case StepChoiceKind.LEVEL:
                     operator.set_level(choice["text"])
-                    operator.due_ns()
         messages: list[Message] = []
         for place, position in step.moved:
             if place != self._owner_place:
@@ -166,8 +172,8 @@ class StepRunner:
             waiting = self._waiting.get(place, deque())
             while waiting and waiting[0].offset < position:
                 message = waiting.popleft()
+                self._set_log_ns(message)
                 if message.offset not in skipped:
-                    self._set_log_ns(message)
                     messages.append(message)
         offset_ns = self.tables.clocks.log_offset_ns if self._offset_ns is None else self._offset_ns
         operator.moment = moment = Moment(step.log_ns, offset_ns)
