@@ -10,9 +10,16 @@ from typing import Final
 
 from schemas import codec
 from schemas.log_time import MAX_AHEAD_NS
-from schemas.records import ClockOffsets, ClockState, Decision, Fallbacks
+from schemas.records import ClockOffsets, ClockState, Decision, Fallbacks, LinkEvent
 
-__all__ = ["EPOCH_AHEAD_MS", "MAX_NS", "check_epoch", "is_window_consistent", "validate_offsets"]
+__all__ = [
+    "EPOCH_AHEAD_MS",
+    "MAX_NS",
+    "check_epoch",
+    "is_window_consistent",
+    "validate_link_event",
+    "validate_offsets",
+]
 
 MAX_NS: Final = 2**62
 """Largest time of any record, as in the decoder of samples."""
@@ -45,24 +52,59 @@ def validate_offsets(record: ClockOffsets, append_ns: int, window_ns: int) -> tu
     """Return the record without impossible clocks, and the number of those clocks. Raises BadRecord."""
     window, part, parts = record["window"], record["part"], record["parts"]
     latest = (append_ns + MAX_AHEAD_NS) // window_ns
-    _expect(0 <= window <= latest, "window", window, f"0 to {latest}")
-    _expect(0 <= part < parts, "part", part, f"0 to {parts - 1}, of {parts} parts")
+    _expect(0 <= window <= latest, "ClockOffsets.window", window, f"0 to {latest}")
+    _expect(0 <= part < parts, "ClockOffsets.part", part, f"0 to {parts - 1}, of {parts} parts")
     offset_ns = record["log_offset_ns"]
-    _expect(abs(offset_ns) <= MAX_NS, "log_offset_ns", offset_ns, f"at most {MAX_NS} either way")
+    _expect(abs(offset_ns) <= MAX_NS, "ClockOffsets.log_offset_ns", offset_ns, f"at most {MAX_NS} either way")
     start_ns = window * window_ns + offset_ns
     _expect(
-        record["window_start_ns"] == start_ns, "window_start_ns", record["window_start_ns"], f"{start_ns}"
+        record["window_start_ns"] == start_ns,
+        "ClockOffsets.window_start_ns",
+        record["window_start_ns"],
+        f"{start_ns}",
     )
     end_ns = start_ns + window_ns
-    _expect(record["window_end_ns"] == end_ns, "window_end_ns", record["window_end_ns"], f"{end_ns}")
+    _expect(
+        record["window_end_ns"] == end_ns, "ClockOffsets.window_end_ns", record["window_end_ns"], f"{end_ns}"
+    )
     clocks = [clock for clock in record["clocks"] if _is_plausible(clock)]
     left_out = len(record["clocks"]) - len(clocks)
     return ({**record, "clocks": clocks} if left_out else record), left_out
 
 
-def _expect(right: bool, field: str, value: int, expected: str) -> None:
+def validate_link_event(event: LinkEvent) -> LinkEvent:
+    """Return a `LinkEvent` unchanged. Raise BadRecord if its times or NICs are impossible."""
+    _expect(
+        abs(event["clock_ns"]) <= MAX_NS,
+        "LinkEvent.clock_ns",
+        event["clock_ns"],
+        f"at most {MAX_NS} either way",
+    )
+    nic = event["nic"]
+    _expect("/" in nic and ">" not in nic, "LinkEvent.nic", nic, "host/device")
+    for path in event["paths"]:
+        peer = path["peer"]
+        _expect("/" in peer and ">" not in peer and peer != nic, "LinkEvent.paths.peer", peer, "another NIC")
+        ages = {
+            "first_lost_age_ns": path["first_lost_age_ns"],
+            "last_lost_age_ns": path["last_lost_age_ns"],
+            "answered_age_ns": path["answered_age_ns"],
+            "arrived_age_ns": path["arrived_age_ns"],
+        }
+        for name, age_ns in ages.items():
+            _expect(-1 <= age_ns <= MAX_NS, f"LinkEvent.paths.{name}", age_ns, f"-1 to {MAX_NS}")
+        _expect(
+            path["timeout_ns"] <= MAX_NS,
+            "LinkEvent.paths.timeout_ns",
+            path["timeout_ns"],
+            f"at most {MAX_NS}",
+        )
+    return event
+
+
+def _expect(right: bool, field: str, value: object, expected: str) -> None:
     if not right:
-        raise codec.BadRecord("OUT_OF_RANGE", f"ClockOffsets.{field}: {value}, expected {expected}")
+        raise codec.BadRecord("OUT_OF_RANGE", f"{field}: {value!r}, expected {expected}")
 
 
 def _is_plausible(clock: ClockState) -> bool:

@@ -10,8 +10,8 @@ import sys
 
 from pydantic import ValidationError
 
-from streams.runtime.app import main
-from streams.settings import StreamSettings
+from streams.app import main
+from streams.runtime.settings import StreamSettings
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

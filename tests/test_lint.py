@@ -112,7 +112,7 @@ SHARED_FILES = (
     "streams/runtime/live_config.py",
     "streams/runtime/route_table.py",
     "streams/runtime/flow_table.py",
-    "streams/runtime/app.py",
+    "streams/app.py",
 )
 """Files that open topics for both stages of a worker: lookups, rejects."""
 

@@ -214,7 +214,7 @@ def _insert(server: Server, quick: bool) -> dict[str, Value]:
     import pyarrow.compute as pc
 
     from streams.history.clickhouse import Writer
-    from streams.history.settings import HistorySinkSettings
+    from streams.runtime.history_settings import HistorySinkSettings
 
     settings = HistorySinkSettings(url=server.url, password_file=server.directory / "write.token")
     client = server.client()

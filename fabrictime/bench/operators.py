@@ -24,11 +24,11 @@ from schemas.kafka import partition_of
 from schemas.records import ClockSync
 from schemas.topics import CLOCK_FITS, PATH_QUEUEING, PROBES
 from streams.delays.counters import JumpLimit
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import Source
-from streams.delays.stage import QUEUEING_S
 from streams.runtime.columnar import encode_columnar
+from streams.runtime.pipeline_constants import QUEUEING_NS, SILENCE_NS, SUB_SLOTS, WINDOW_NS, slot_ns_of
 from streams.runtime.tables import Member
 
 NAME: Final = "operators"
@@ -43,8 +43,6 @@ RATIO_TARGETS: Final[Mapping[str, Target]] = {"large_samples_per_second": Target
 PARTITIONS: Final = 4
 """Partitions of the embedded log."""
 SHARD: Final = "sim"
-WINDOW_NS: Final = 1_000_000_000
-SILENCE_NS: Final = 150_000_000
 READ_NS: Final = 10_000_000
 """ns between two reads of the log."""
 RATE_BPS: Final = 400_000_000_000
@@ -190,7 +188,7 @@ def measured(fleet: Fleet) -> tuple[Operators, float]:
     for now_ns, messages_of in reads:
         for partition, messages in messages_of.items():
             operators.add(partition, messages)
-        if now_ns - taken_ns >= QUEUEING_S * 1e9:
+        if now_ns - taken_ns >= QUEUEING_NS:
             operators.take_queueing()
             taken_ns = now_ns
     return operators, time.process_time() - begin

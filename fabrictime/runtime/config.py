@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from producers.probe.rdma.settings import RdmaProbeSettings
     from producers.settings import FlowSettings, ProbeSettings
     from producers.sim.settings import SimSettings
-    from streams.settings import StreamSettings
+    from streams.runtime.settings import StreamSettings
 
 Tables = dict[str, dict[str, Any]]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -58,7 +58,7 @@ TABLES: Final[dict[str, str]] = {
     "flows": "producers.settings:FlowSettings",
     "collectives": "producers.collectives.settings:CollectiveSettings",
     "audit": "producers.audit.settings:AuditSettings",
-    "streams": "streams.settings:StreamSettings",
+    "streams": "streams.runtime.settings:StreamSettings",
     "actuators": "actuators.settings:ActuatorSettings",
     "web": "fabrictime.web.settings:WebSettings",
     "fabric": "fabrictime.testbed.settings:FabricSettings",
@@ -153,7 +153,7 @@ class Config:
     @cached_property
     def streams(self) -> StreamSettings:
         """The Faust workers."""
-        from streams.settings import StreamSettings
+        from streams.runtime.settings import StreamSettings
 
         return self._table("streams", StreamSettings)
 

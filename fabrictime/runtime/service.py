@@ -39,32 +39,32 @@ def _history(config: Config, nic: str | None) -> int | None:
 
 
 def _streams(config: Config, nic: str | None) -> int | None:
-    from streams.runtime.app import main
+    from streams.app import main
 
     return main(config.streams)
 
 
 def _worker(config: Config, nic: str | None) -> int | None:
-    from streams.runtime.app import main
+    from streams.app import main
 
     stages = tuple(stage for stage in config.streams.stages if stage not in APART)
     return main(config.streams.model_copy(update={"stages": stages}))
 
 
 def _links(config: Config, nic: str | None) -> int | None:
-    from streams.runtime.app import main
+    from streams.app import main
 
     return main(config.streams.model_copy(update={"stages": ("links",)}))
 
 
 def _policy(config: Config, nic: str | None) -> int | None:
-    from streams.runtime.app import main
+    from streams.app import main
 
     return main(config.streams.model_copy(update={"stages": ("policy",)}))
 
 
 def _sink(config: Config, nic: str | None) -> int | None:
-    from streams.runtime.app import main
+    from streams.app import main
 
     return main(config.streams.model_copy(update={"stages": ("sink",)}))
 
@@ -183,8 +183,8 @@ def keep_still() -> None:
 
 LOADED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "log": ("log", ("fabrictime.log.server",)),
-    "links": ("streams", ("streams.runtime.app",)),
-    "policy": ("streams", ("streams.runtime.app",)),
+    "links": ("streams", ("streams.app",)),
+    "policy": ("streams", ("streams.app",)),
     "act": ("actuators", ("actuators.flow_actuator", "actuators.service", "fabrictime.runtime.fleet")),
 }
 """Settings and modules of the services of the real-time class, up to a second of a processor: they are loaded

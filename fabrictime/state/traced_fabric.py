@@ -26,8 +26,10 @@ from schemas.topology import (
     nic_end,
     split_end,
 )
-from streams.links.misplaced import misplaced
-from streams.links.switch_names import (
+from streams.alerts.wiring import Misfit, misfits_of
+from streams.audit.misplaced import misplaced
+from streams.runtime.route_table import Route, RouteTable
+from streams.runtime.switch_names import (
     Groups,
     SwitchNames,
     address_of,
@@ -36,8 +38,6 @@ from streams.links.switch_names import (
     leaf_name,
     names_of,
 )
-from streams.links.wiring import Misfit, misfits_of
-from streams.runtime.route_table import Route, RouteTable
 
 TIERS: Final = ("host", "leaf", "spine", "core")
 

@@ -34,14 +34,13 @@ from schemas.topics import (
 )
 from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS, refusal
-from schemas.validation import validate_offsets
+from schemas.validation import validate_link_event, validate_offsets
 from streams.alerts.book import Published
+from streams.alerts.latency_slo import groups_of
 from streams.alerts.rules import JOB_SILENT_NS, LOOKBACK_MARGIN_S, LOOKBACK_NS
 from streams.alerts.shard_alerts import ShardAlerts
 from streams.alerts.sources.simulation import FleetPace
-from streams.delays.latency_slo import groups_of
-from streams.links.validation import validate_link_event
-from streams.links.wiring import Wiring
+from streams.alerts.wiring import Wiring
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.tables import Inventory
 from streams.runtime.thresholds import Thresholds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from streams.runtime.units import NS_PER_MS, NS_PER_S
+from streams.runtime.units import NS_PER_S
 
 NEVER_NS: Final = 2**62
 """A time that does not come."""
@@ -50,8 +50,6 @@ MAX_TEXT: Final = 500
 
 # --------------------------------------------------------------------------------------------- inputs
 
-INPUT_DELAY_NS: Final = 150 * NS_PER_MS
-"""Records are processed this long after their append time: all partitions have been read by then."""
 LOOKBACK_NS: Final = 3600 * NS_PER_S
 """A new owner reads this far back: longer than any alert waits to be raised or cleared."""
 LOOKBACK_MARGIN_S: Final = 5.0

@@ -20,7 +20,8 @@ from schemas.records import (
     PathDelays,
 )
 from streams.alerts.book import AlertBook, Published
-from streams.alerts.detection import Detection
+from streams.alerts.latency_slo import EVERYONE
+from streams.alerts.prober_health import ProberHealth
 from streams.alerts.sources.clocks import ClockAlerts
 from streams.alerts.sources.detections import DetectionAlerts
 from streams.alerts.sources.jobs import JobAlerts
@@ -28,9 +29,8 @@ from streams.alerts.sources.latency import LatencyAlerts
 from streams.alerts.sources.link_health import LinkHealthAlerts
 from streams.alerts.sources.queues import QueueAlerts
 from streams.alerts.sources.simulation import FleetPace, SimulationAlerts
-from streams.delays.latency_slo import EVERYONE
-from streams.links.prober_health import ProberHealth
 from streams.runtime.base import Detector
+from streams.runtime.detection import Detection
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["ShardAlerts"]
@@ -40,7 +40,7 @@ class ShardAlerts(Detector[tuple[str, Alert]]):
     """The alerts of one shard. `thresholds` and `log_offset_ns` may be set at any time.
 
     `cables_of`: number of a switch's cables, 0 if unknown. `groups`: groups of a NIC, see
-    streams/delays/latency_slo.py. `probe_slots`: see streams/links/prober_health.py.
+    streams/alerts/latency_slo.py. `probe_slots`: see streams/alerts/prober_health.py.
     """
 
     def __init__(

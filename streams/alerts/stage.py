@@ -20,13 +20,13 @@ from schemas.kafka.start import since
 from schemas.records import Alert
 from schemas.topics import ALERTS, DELAYS, LINK_HEALTH, LINKS
 from streams.alerts.book import Published
+from streams.alerts.latency_slo import groups_of
 from streams.alerts.ordered_inputs import MAIN, AlertInputs, read_from
-from streams.alerts.rules import INPUT_DELAY_NS
-from streams.delays.latency_slo import groups_of
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_last
 from streams.runtime.log_time import LogTime
+from streams.runtime.pipeline_constants import INPUT_DELAY_NS
 from streams.runtime.rejects import failed_evaluation, send_reject
 from streams.runtime.units import NS_PER_MS
 

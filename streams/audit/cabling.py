@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from schemas.ids import natural
 from schemas.records import AuditStatus, PathSource
 from schemas.topology import End, end_text, split_end
+from streams.alerts.wiring import parse_contradiction
 from streams.audit.fabric_records import FabricRecords
+from streams.audit.misplaced import misplaced
 from streams.audit.results import FLEET, Found
-from streams.links.misplaced import misplaced
-from streams.links.wiring import parse_contradiction
 
 __all__ = ["Cabling", "Swap", "swap_text"]
 

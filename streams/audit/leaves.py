@@ -10,7 +10,7 @@ import numpy as np
 from schemas.ids import host_of
 from schemas.topology import LAYER_2, End, nic_end, split_end
 from streams.audit.fabric_records import FabricRecords
-from streams.links.switch_names import Groups, SwitchNames, leaf_name, names_of
+from streams.runtime.switch_names import Groups, SwitchNames, leaf_name, names_of
 
 __all__ = ["UNNAMED_PORTS", "leaves_by_delay", "leaves_by_route", "traced_cables"]
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from schemas.ids import host_of, natural
 from schemas.records import AuditStatus
 from schemas.topology import End, end_text, nic_end
+from streams.alerts.wiring import Misfit, misfits_of
 from streams.audit.cabling import Swap, swap_text
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.leaves import UNNAMED_PORTS
 from streams.audit.results import FLEET, Found
-from streams.links.wiring import Misfit, misfits_of
 
 __all__ = ["rails"]
 

@@ -71,7 +71,7 @@ DISCONTINUITIES: Final = (ClockEvent.STEP, ClockEvent.NEW, ClockEvent.MERGED, Cl
 
 @dataclass(frozen=True, slots=True)
 class SolveParameters:
-    """Settings of the solve, see `streams.settings.SolveSettings`."""
+    """Settings of the solve, see `streams.runtime.settings.SolveSettings`."""
 
     wander_ppb_per_sqrt_s: float = 10.0
     asymmetry_share: float = 0.5

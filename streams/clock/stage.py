@@ -66,11 +66,6 @@ class ClockOperator(Operator):
         self._past_fits: list[ClockFits] = []
         self._shards: dict[str, _Shard] = {}
 
-    @property
-    def shards(self) -> list[str]:
-        """The shards whose fits this operator has taken."""
-        return list(self._shards)
-
     def restore(self, past: Past, tables: FabricTables) -> None:
         """Keep the newest offsets and fits, from which each shard continues at its first message."""
         self._past = records_of(

@@ -22,14 +22,13 @@ from schemas.records import PathQueueing
 from schemas.topics import MAX_ELEMENTS, PROBES
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.columnar import as_column
+from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.tables import Member
 
-__all__ = ["SUB_SLOTS", "SourceQueueing", "slot_ns_of"]
+__all__ = ["SourceQueueing"]
 
 log = logging.getLogger(__name__)
 
-SUB_SLOTS: Final = 4
-"""Slots of `PathQueueing` per slot of `LinkQueues`: queues change within a slot."""
 SETTLE_NS, FAST_SETTLE_NS, FAST_SLOT_NS = 30_000_000, 20_000_000, 1_000_000
 """A flush contains the samples sent the first of these before it, because their timestamps have been fetched
 by then. The second applies if slots are no longer than the third: fast links add little queueing delay."""
@@ -44,16 +43,6 @@ MAX_AWAY_NS: Final = 60_000_000_000
 sample of all NICs, so one wrong time would make the record useless for all of them."""
 MAX_CELLS: Final = 32_768
 FORGET_NS: Final = 600_000_000_000
-
-
-def slot_ns_of(rate_bps: int) -> int:
-    """Return the slot length of `LinkQueues`, ns, for a link rate (0: unknown).
-
-    10 ms below 10 Gbit/s, 1 ms below 40 Gbit/s, else 250 us.
-    """
-    if rate_bps >= 40_000_000_000:
-        return 250_000
-    return 1_000_000 if rate_bps >= 10_000_000_000 else 10_000_000
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ from streams.runtime.operator import (
     Work,
     records_of,
 )
-from streams.runtime.pipeline_constants import QUEUEING_EVERY_NS, SUB_SLOTS, slot_ns_of
+from streams.runtime.pipeline_constants import QUEUEING_NS, SUB_SLOTS, slot_ns_of
 from streams.runtime.tables import Inventory, Member
 from streams.runtime.units import NS_PER_MS
 
@@ -153,7 +153,7 @@ class DelayOperator(Operator):
         except DATA_ERRORS as error:
             self.failed.append((self._name, error))
         if self._queueing.waiting and self._queueing_ns is None:
-            self._queueing_ns = messages[0].append_ns + QUEUEING_EVERY_NS
+            self._queueing_ns = messages[0].append_ns + QUEUEING_NS
 
     def _close(self, closed: Iterable[ClosedWindow]) -> None:
         for window in closed:

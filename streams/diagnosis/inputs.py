@@ -40,6 +40,7 @@ from streams.diagnosis.job_view import JobView, LastVerdict
 from streams.diagnosis.network_view import NetworkView
 from streams.diagnosis.rules import KEEP_NS, DiagnosisRules
 from streams.diagnosis.table_routes import TableRoutes
+from streams.runtime.pipeline_constants import DIAGNOSIS_INTERVAL_NS
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
 
@@ -47,8 +48,6 @@ __all__ = ["NETWORK", "TAKEOVER_NS", "DiagnosisInputs", "encoded", "read_from"]
 
 TICK_NS: Final = NS_PER_S
 """Log time between two evaluations of a job."""
-INTERVAL_NS: Final = 5 * NS_PER_S
-"""Length of the interval that an evaluation explains: it covers slow iterations."""
 PUBLISH_TICKS: Final = 5
 """Evaluations after which an unchanged verdict is published again; counted from the epoch, so that the next
 owner of a job continues alike."""
@@ -75,14 +74,14 @@ LOOKBACK_NS: Final[Mapping[Topic[Any], int]] = {
     PATHS: 0,
     COLLECTIVES: KEEP_NS + WARM_UP_NS,
     CONTENTION: KEEP_NS,
-    QUEUES: TAKEOVER_NS + 2 * INTERVAL_NS,
-    DELAYS: TAKEOVER_NS + 2 * INTERVAL_NS,
-    FLOWS: TAKEOVER_NS + 2 * INTERVAL_NS,
+    QUEUES: TAKEOVER_NS + 2 * DIAGNOSIS_INTERVAL_NS,
+    DELAYS: TAKEOVER_NS + 2 * DIAGNOSIS_INTERVAL_NS,
+    FLOWS: TAKEOVER_NS + 2 * DIAGNOSIS_INTERVAL_NS,
     DECISIONS: 600 * NS_PER_S,
     ACTIONS: 600 * NS_PER_S,
     ALERTS: 3600 * NS_PER_S,
     AUDIT: 24 * 3600 * NS_PER_S,
-    CLOCK_OFFSETS: TAKEOVER_NS + 2 * INTERVAL_NS,
+    CLOCK_OFFSETS: TAKEOVER_NS + 2 * DIAGNOSIS_INTERVAL_NS,
 }
 """How far back each input is read; 0: from its beginning."""
 NETWORK: Final[tuple[Topic[Any], ...]] = tuple(topic for topic in LOOKBACK_NS if topic is not COLLECTIVES)
@@ -297,7 +296,7 @@ class DiagnosisInputs:
         if end_ns == job.end_ns and not is_over:
             return None, False
         tick = view.number = now_ns // TICK_NS
-        record = evaluate(view, self._network, end_ns - INTERVAL_NS, end_ns, self._rules)
+        record = evaluate(view, self._network, end_ns - DIAGNOSIS_INTERVAL_NS, end_ns, self._rules)
         job.end_ns = end_ns
         verdict = (str(record["verdict"]), record["subject"])
         due = tick // PUBLISH_TICKS

@@ -20,8 +20,7 @@ from schemas.ids import cable_id
 from streams.diagnosis.arrivals import Floats
 from streams.diagnosis.network_view import Links, NetworkView
 from streams.diagnosis.rules import KEEP_NS
-from streams.links.elements import NOTHING, Int32s
-from streams.links.loss_rates import Lossy, find_lossy
+from streams.runtime.loss_rates import NOTHING, Int32s, Lossy, find_lossy
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["LossyLink", "lossy_links"]

@@ -19,7 +19,6 @@ from schemas.kafka.message import Message
 from schemas.kafka.start import since
 from schemas.records import Diagnosis
 from schemas.topics import COLLECTIVES, DIAGNOSES, MAX_MESSAGE_BYTES, PATHS, QUEUES, Topic
-from streams.alerts.rules import INPUT_DELAY_NS
 from streams.diagnosis.inputs import (
     NETWORK,
     TAKEOVER_NS,
@@ -32,6 +31,7 @@ from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_tail
 from streams.runtime.log_time import LogTime
+from streams.runtime.pipeline_constants import INPUT_DELAY_NS
 from streams.runtime.rejects import failed_evaluation, send_reject
 
 __all__ = ["DiagnosisStage"]

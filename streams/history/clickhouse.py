@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from schemas import table_statements, tables
-from streams.history.settings import HistorySinkSettings
+from streams.runtime.history_settings import HistorySinkSettings
 
 LOG: Final = logging.getLogger(__name__)
 

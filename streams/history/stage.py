@@ -26,9 +26,9 @@ from schemas.records import Reject, RejectReason
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.history import batch, rows
 from streams.history.clickhouse import Refused, TableSetup, Unavailable, Writer
-from streams.history.settings import HistorySinkSettings
 from streams.history.store_status import StoreStatus
 from streams.runtime.faust_compat import read_batches
+from streams.runtime.history_settings import HistorySinkSettings
 from streams.runtime.units import NS_PER_MS
 
 LOG: Final = logging.getLogger(__name__)

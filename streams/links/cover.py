@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.links.elements import NOTHING, Int64s
 from streams.links.path_table import PathTable
 from streams.links.rules import FALSE_RUN_LOG, GUARD_NS, MAX_PATH_LOSSES
+from streams.runtime.loss_rates import NOTHING, Int64s
 
 __all__ = ["Suspicion", "against_links", "against_nics", "against_switch", "cables_needed", "losses_needed"]
 

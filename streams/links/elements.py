@@ -7,22 +7,17 @@ newest answer over it, whether it is known to be dead, and when its agent was in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.ids import end_parts
 from streams.links.rules import NEVER_NS, WINDOW_PARTS
+from streams.runtime.loss_rates import NOTHING, Bools, Int32s, Int64s
 
-__all__ = ["NOTHING", "Bools", "ElementTable", "Int32s", "Int64s", "grown"]
+__all__ = ["ElementTable", "grown"]
 
-Int64s: TypeAlias = NDArray[np.int64]
-Int32s: TypeAlias = NDArray[np.int32]
-Bools: TypeAlias = NDArray[np.bool_]
-
-NOTHING: Final = 0
-"""The element that fills unused columns: it always lives, so it explains nothing."""
 FIRST_CAPACITY: Final = 64
 COLUMNS: Final = (
     "last_answer_ns",

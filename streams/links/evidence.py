@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from native.core import ClockLine
 from schemas.records import LinkEvent, PathEvidence
-from streams.links.elements import NOTHING, Bools, Int64s
 from streams.links.path_table import NicState, PathTable, Routes
 from streams.links.rules import (
     AGENT_SILENT_NS,
@@ -35,6 +34,7 @@ from streams.links.rules import (
     WARM_UP_NS,
     WINDOW_PARTS,
 )
+from streams.runtime.loss_rates import NOTHING, Bools, Int64s
 
 __all__ = ["NOTHING", "Evidence"]
 

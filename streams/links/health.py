@@ -18,7 +18,6 @@ from schemas.ids import cable_id
 from schemas.records import DetectedBy, EvidenceKind, HealthKind, LinkEvent, LinkHealth, LinkState
 from schemas.topology import Topology
 from streams.links.class_health import check_dscp_changes
-from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.localise.bypassed import localise_bypassed
 from streams.links.localise.links import localise_links
@@ -51,6 +50,7 @@ from streams.links.size_health import check_size_limits
 from streams.links.subjects import Change, Subject, SubjectTable
 from streams.links.text import count_text
 from streams.runtime.base import Detector
+from streams.runtime.loss_rates import NOTHING
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["Change", "ShardHealth"]

@@ -13,8 +13,9 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.links.elements import NOTHING, Bools, ElementTable, Int32s, Int64s, grown
+from streams.links.elements import ElementTable, grown
 from streams.links.rules import FEW_IN_STREAK, MAX_CLASSES, NEVER_NS, QUIET_NS, WINDOW_PARTS
+from streams.runtime.loss_rates import NOTHING, Bools, Int32s, Int64s
 
 __all__ = ["Departures", "Links", "NicState", "PathTable", "Routes"]
 

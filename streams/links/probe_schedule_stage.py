@@ -1,4 +1,4 @@
-"""Probe-schedule publisher for the shards whose clocks this worker solves.
+"""Probe-schedule stage: publishes the schedules of the shards whose clocks this worker solves.
 
 It plans again when routes change, and publishes a schedule again when a clock has drifted from the published
 model. Schedules of a dead worker stay valid until its successor publishes new ones.
@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from native.core import ClockLine
 from schemas.records import ProbeSchedule
-from schemas.topics import PROBE_SCHEDULES
+from schemas.topics import CLOCK_FITS, PROBE_SCHEDULES
 from streams.links.probe_schedule import Plan, plan_shard, records_of
+from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
+from streams.runtime.global_tables import partition_count
 
-__all__ = ["SchedulePublisher"]
+__all__ = ["ScheduleStage"]
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +36,12 @@ MAX_DRIFT_NS: Final = 20_000.0
 """Deviation of a clock from its published model: a small part of a slot."""
 
 
-class SchedulePublisher:
-    """Plans and publishes schedules for `shards()`, the shards of this worker."""
+class ScheduleStage:
+    """The probe schedules of one worker's shards."""
 
-    def __init__(self, context: WorkerContext, shards: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, context: WorkerContext) -> None:
         self.context = context
-        self._shards = shards
+        self.partitions = Ownership(context, "probe schedules", CLOCK_FITS, self._run)
         self._pool = ThreadPoolExecutor(1, "probe schedules")
         self._plans: dict[str, dict[str, Plan]] = {}
         self._versions = (-1, -1)
@@ -50,20 +51,20 @@ class SchedulePublisher:
         """Time of the first change without a plan; None: there is none."""
         self._published: dict[str, tuple[ProbeSchedule, float]] = {}
 
-    def start(self) -> None:
-        """Start the publisher; call it once, in the event loop."""
-        self.context.task("probe schedules", self._run())
-
-    async def _run(self) -> None:
-        await self.context.tables_caught_up()
+    async def _run(self, generation: Generation) -> None:
+        """Follow the shards of a generation's partitions."""
+        count = await partition_count(self.context.settings.kafka, CLOCK_FITS.name)
+        generation.recovered.set()
         while True:
             await asyncio.sleep(CHECK_S)
-            await self._check(time.monotonic())
+            shards = self.context.inventory.shards()
+            await self._check(
+                {shard for shard in shards if self.partitions.owns(shard, count)}, time.monotonic()
+            )
 
-    async def _check(self, now_s: float) -> None:
+    async def _check(self, mine: set[str], now_s: float) -> None:
         """Plan what changed, and publish what is due."""
         plan_is_due = self._plan_is_due(now_s)
-        mine = set(self._shards())
         for gone in set(self._plans) - mine:
             del self._plans[gone]
         for shard in sorted(mine):

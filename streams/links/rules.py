@@ -111,19 +111,6 @@ MAX_CHANCE: Final = 0.01
 
 # --------------------------------------------------------------------------------------------- lossy links
 
-BACKGROUND_LOSS: Final = 1e-4
-"""Share of packets that any path may lose without a cause."""
-MIN_GAIN: Final = 12.0
-"""Log-likelihood that a lossy link must explain: one of a million links reaches it by chance."""
-CONTRADICTION: Final = 1.0
-"""Log-likelihood by which complete paths over an element must speak against the losses of incomplete ones:
-one loss was expected of them, and none came."""
-MAX_LOSSY: Final = 32
-"""Lossy elements found at once."""
-FIT_ITERATIONS: Final = 20
-"""Expectation-maximisation steps; the rates converge well within them."""
-Z_95: Final = 1.959964
-"""Normal quantile of a two-sided 95% interval."""
 MIN_GREY_LOSSES: Final = 5
 """Fewer losses are no loss rate."""
 MIN_GREY_PARTS: Final = 3

@@ -15,9 +15,9 @@ from schemas.kafka.start import BEGINNING
 from schemas.records import LinkHealth
 from schemas.topics import LINK_HEALTH, LINKS
 from schemas.unexpected import DATA_ERRORS
+from schemas.validation import validate_link_event
 from streams.links.health import ShardHealth
 from streams.links.subjects import Change
-from streams.links.validation import validate_link_event
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import (
     NEVER_NS,

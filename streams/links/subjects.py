@@ -14,13 +14,12 @@ import numpy as np
 
 from schemas.ids import cable_id
 from schemas.records import ClassLoss, DetectedBy, HealthKind, LinkHealth, LinkState
-from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.localise.fault import Fault
 from streams.links.localise.sizes import SizeLimit
-from streams.links.loss_rates import ClassRate, Lossy
 from streams.links.rules import FLAP_WINDOW_NS, MAX_FLAPS, MAX_TEXT, PAUSE_NS, STALE_NS
 from streams.links.text import clock_text, count_text, loss_text, subject_text
+from streams.runtime.loss_rates import NOTHING, ClassRate, Lossy
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 

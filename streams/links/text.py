@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from schemas.ids import end_parts, host_of
 from schemas.records import HealthKind
-from streams.links.loss_rates import Lossy
 from streams.links.path_table import PathTable
+from streams.runtime.loss_rates import Lossy
 
 __all__ = ["clock_text", "count_text", "host_of", "loss_text", "subject_text"]
 

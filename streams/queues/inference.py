@@ -17,7 +17,6 @@ from native.core.columns import Float64s, Int64s
 from native.core.queue_cells import lay_out
 from native.core.queues import QueueSolver
 from schemas.records import LinkQueues, PathQueueing
-from streams.delays.queueing import SUB_SLOTS
 from streams.queues.calibration import EVERY, Calibration
 from streams.queues.cells import Cells, Delays, WaitingCells, without_own_delay
 from streams.queues.link_columns import LinkColumns, LinkState
@@ -26,6 +25,7 @@ from streams.queues.records import QueueRecords, SolvedBlock
 from streams.queues.routes import LinkKey, ProbedRoutes
 from streams.queues.slot_fold import Fold, next_fold
 from streams.queues.utilisation import IdleProbes
+from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from native.core.columns import Float64s, Int64s
 from native.core.queue_cells import count_links
 from native.core.queues import QueueSolver
-from streams.delays.queueing import SUB_SLOTS
 from streams.queues.calibration import Calibration
 from streams.queues.cells import Cells
 from streams.queues.routes import LinkKey
+from streams.runtime.pipeline_constants import SUB_SLOTS
 
 __all__ = ["PACKET_BYTES", "LinkColumns", "LinkState"]
 

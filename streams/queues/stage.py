@@ -25,7 +25,7 @@ from streams.runtime.columnar import decode_columnar
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.flow_table import LiveFlows
 from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Stage, Work
-from streams.runtime.pipeline_constants import FLOWS_EVERY_NS
+from streams.runtime.pipeline_constants import FLOWS_NS
 from streams.runtime.route_table import link_rate_bps
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
@@ -101,7 +101,7 @@ class QueuesOperator(Operator):
         record = validate_queueing(decoded, message.append_ns + tables.clocks.log_offset_ns)
         shard = self._shard(record["shard"], tables)
         shard.queues.take(record, tables.routes)
-        if not 0 <= message.log_ns - shard.rates_ns < FLOWS_EVERY_NS:
+        if not 0 <= message.log_ns - shard.rates_ns < FLOWS_NS:
             shard.rates_ns = message.log_ns
             shard.flows.advance(message.append_ns)
             shard.queues.set_flow_rates(shard.flows.rates_bps())

@@ -11,7 +11,7 @@ from native.core.queue_cells import check_columns
 from schemas.codec import BadRecord
 from schemas.records import PathQueueing
 from schemas.topics import MAX_ELEMENTS
-from streams.delays.queueing import SUB_SLOTS
+from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["validate_queueing"]

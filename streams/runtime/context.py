@@ -31,8 +31,8 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
 from streams.runtime.log_time import LogClock
 from streams.runtime.rejects import RejectBudget, failed_evaluation, send_reject
+from streams.runtime.settings import StreamSettings
 from streams.runtime.units import NS_PER_MS
-from streams.settings import StreamSettings
 
 __all__ = ["EvidenceTap", "WorkerContext"]
 

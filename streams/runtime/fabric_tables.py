@@ -45,6 +45,8 @@ class FabricTables:
         self.positions: dict[tuple[str, int], int] = {}
         self.version = 0
         """Grows with each message."""
+        self._fastest: tuple[Topology, int] = (Topology(), 0)
+        """The topology file's contents, and the rate of its fastest link."""
         self._registry = registry
         self._by_topic: dict[str, GlobalTable] = {table.topic: table for table in self.tables}
 
@@ -70,5 +72,9 @@ class FabricTables:
 
     def fastest_bps(self) -> int:
         """Return the rate of the topology file's fastest link, else of the fastest NIC; 0: unknown."""
-        rates = [self.topology.rate_bps(link) for link in self.topology.links()]
-        return max(rates, default=0) or max(self.inventory.speeds_bps.values(), default=0)
+        topology, rate_bps = self._fastest
+        if topology is not self.topology:
+            topology = self.topology
+            rate_bps = max((topology.rate_bps(link) for link in topology.links()), default=0)
+            self._fastest = (topology, rate_bps)
+        return rate_bps or max(self.inventory.speeds_bps.values(), default=0)

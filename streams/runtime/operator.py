@@ -21,7 +21,7 @@ from schemas.kafka.start import Start
 from schemas.topics import R, Topic
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.fabric_tables import FabricTables
-from streams.settings import StreamSettings
+from streams.runtime.settings import StreamSettings
 
 __all__ = [
     "NEVER_NS",

@@ -22,7 +22,7 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Order, Output, Owner, Stage
 from streams.runtime.pipeline_constants import HOP_NS, INPUT_DELAY_NS
 from streams.runtime.units import NS_PER_MS
-from streams.settings import StreamSettings
+from streams.runtime.settings import StreamSettings
 
 __all__ = ["SimOutput", "SimRunner"]
 

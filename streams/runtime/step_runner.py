@@ -18,9 +18,9 @@ from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import Moment, Operator, Output, Owner, Restore, Stage, newest_per_key
+from streams.runtime.settings import StreamSettings
 from streams.runtime.steps import Epoch, Step, StepReader, epoch_of
 from streams.runtime.units import NS_PER_MS
-from streams.settings import StreamSettings
 
 __all__ = ["ReplayedOutput", "StepRunner"]
 

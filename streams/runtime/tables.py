@@ -20,7 +20,6 @@ from schemas.records import ClockOffsets, ClockSync
 from schemas.simulation_pace import SimulatedTime
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 from schemas.validation import MAX_NS, validate_offsets
-from streams.clock.filter import HOLDOVER, SYNCED, UNSYNCED
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["ClockTable", "GlobalTable", "Inventory", "Member"]
@@ -281,12 +280,14 @@ class ClockTable:
     def state_of(self, nic: str, log_now_ns: int) -> ClockSync:
         """Return the state of a NIC's clock at a log time."""
         found = self._clocks.get(self._inventory.member(nic).clock)
-        if found is None or found.state == UNSYNCED:
-            return UNSYNCED
+        if found is None or found.state == ClockSync.UNSYNCED:
+            return ClockSync.UNSYNCED
         age_ns = log_now_ns - found.end_log_ns
         if age_ns > self._holdover_ns:
-            return UNSYNCED
-        return SYNCED if found.state == SYNCED and age_ns < FRESH_NS else HOLDOVER
+            return ClockSync.UNSYNCED
+        return (
+            ClockSync.SYNCED if found.state == ClockSync.SYNCED and age_ns < FRESH_NS else ClockSync.HOLDOVER
+        )
 
     def models(self) -> Mapping[str, ClockLine]:
         """Return NIC (and clock) to clock model, for every usable clock."""
@@ -296,7 +297,7 @@ class ClockTable:
             usable = {
                 name: clock.model
                 for name, clock in self._clocks.items()
-                if clock.state != UNSYNCED and newest - clock.end_log_ns <= self._holdover_ns
+                if clock.state != ClockSync.UNSYNCED and newest - clock.end_log_ns <= self._holdover_ns
             }
             models = dict(usable)
             for nic, member in self._inventory.members.items():

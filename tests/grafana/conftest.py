@@ -11,7 +11,7 @@ from schemas import codec, tables, topics
 from schemas.kafka.message import Message
 from streams.history.clickhouse import Writer
 from streams.history.rows import rows_of
-from streams.history.settings import HistorySinkSettings
+from streams.runtime.history_settings import HistorySinkSettings
 from tests.fabrictime.job_records import INTERVAL_NS, JobRecords
 
 NICS = [f"h{number}/eth0" for number in range(4)]

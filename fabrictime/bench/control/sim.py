@@ -40,6 +40,7 @@ from streams.contention.rules import ContentionRules
 from streams.policy.policy import Policy
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows, report_of
+from streams.runtime.pipeline_constants import FLOW_LAG_NS, HOP_NS
 from streams.runtime.route_table import RouteTable
 
 __all__ = ["KEYS", "Loop", "Scenario", "measure"]
@@ -55,10 +56,6 @@ PORTS: Final = 128
 """Source ports whose routes hosts trace for a pair: eight times the spines, as the setting advises."""
 FLOWLET_US: Final = 64.0
 """As switches have it that spread flowlets: some round trips."""
-HOP_NS: Final = 5 * MS
-"""Delay of a message through the log, above the measurement of `bench detect`."""
-FLOW_LAG_NS: Final = 50 * MS
-"""As in streams/contention/stage.py."""
 QUEUES_TICKS, QUEUES_LAG_NS = 5, 75 * MS
 """Ticks in a window of queues, and its delay: batches of 25 ms, map of 25 ms, inference, three times through
 the log."""

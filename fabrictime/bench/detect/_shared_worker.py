@@ -20,11 +20,12 @@ from schemas import codec
 from schemas.ids import host_of
 from schemas.records import LinkQueues
 from schemas.topics import PATH_QUEUEING, QUEUES
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing
+from streams.delays.queueing import SourceQueueing
 from streams.queues.inference import ShardQueues
 from streams.queues.slot_fold import SKIP_LATE_NS
 from streams.queues.stage import SKIP_BEHIND_NS
 from streams.runtime.columnar import decode_columnar, encode_columnar
+from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.tables import Member
 
 __all__ = ["Lines", "Work", "Worker"]

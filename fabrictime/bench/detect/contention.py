@@ -31,14 +31,15 @@ from schemas.records import ContentionState, ContentionWindow, FabricTruth, True
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.links.probe_schedule import plan_shard, records_of
 from streams.queues.inference import ShardQueues
 from streams.runtime.flow_table import FlowTable
+from streams.runtime.pipeline_constants import FLOW_LAG_NS, SUB_SLOTS, slot_ns_of
 from streams.runtime.route_table import RouteTable
 from streams.runtime.tables import Member
 
-__all__ = ["FLOW_LAG_NS", "GATHER_NS", "HOPS", "TARGETS", "log_hop_ns", "measure"]
+__all__ = ["GATHER_NS", "HOPS", "TARGETS", "log_hop_ns", "measure"]
 
 TARGETS: Final = {
     "contention_open_ms_p95": Target("ms", "<=", 150),
@@ -62,9 +63,7 @@ WARM_UP_S: Final = 1.0
 MAP_NS: Final = 10 * MS
 """Between two `PathQueueing` of a source, as in streams/delays/stage.py."""
 GATHER_NS: Final = 10 * MS
-"""Additional wait of a worker's fetch, at each of the hops, as in streams/runtime/app.py."""
-FLOW_LAG_NS: Final = 50 * MS
-"""As in streams/contention/stage.py."""
+"""Additional wait of a worker's fetch, at each of the hops, as in streams/app.py."""
 HOPS: Final = 3
 """Times that a message passes the log: probes, path queueing, queues, to where windows are sent from."""
 SHORT_NS: Final = 150 * MS

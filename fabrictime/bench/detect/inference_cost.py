@@ -22,11 +22,12 @@ from schemas import codec
 from schemas.ids import host_of
 from schemas.kafka import partition_of
 from schemas.topics import PATH_QUEUEING, PATHS, PROBES, QUEUES
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.links.probe_schedule import plan_shard, records_of
 from streams.queues.inference import ShardQueues
 from streams.queues.validation import validate_queueing
 from streams.runtime.columnar import decode_columnar, encode_columnar
+from streams.runtime.pipeline_constants import SUB_SLOTS, slot_ns_of
 from streams.runtime.route_table import RouteTable
 from streams.runtime.tables import Member
 

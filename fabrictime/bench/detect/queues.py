@@ -25,9 +25,10 @@ from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.ids import host_of
 from schemas.records import Leg, LinkQueues, PathMap, PathMaps, PathSource
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing
+from streams.delays.queueing import SourceQueueing
 from streams.links.probe_schedule import plan_shard
 from streams.queues.inference import ShardQueues, fold_of, knots_of
+from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.route_table import RouteTable, pair_key
 from streams.runtime.tables import Member
 

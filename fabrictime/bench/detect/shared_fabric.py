@@ -20,9 +20,10 @@ from native.core import ClockLine, ProbeColumns
 from schemas import codec
 from schemas.ids import host_of
 from schemas.records import Leg, LinkQueues, PathMap, PathMaps, PathSource
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing
+from streams.delays.queueing import SourceQueueing
 from streams.links.probe_schedule import plan_shard
 from streams.queues.inference import ShardQueues
+from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.route_table import RouteTable, pair_key
 from streams.runtime.tables import Member
 

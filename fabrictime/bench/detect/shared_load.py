@@ -16,8 +16,9 @@ from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._truth import LeafSpine, Traffic
 from fabrictime.bench.detect._shared_worker import Worker
 from fabrictime.bench.detect.shared_fabric import EPOCH_NS, MS, SHARD, SLOT_NS, Scene, draw
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing
+from streams.delays.queueing import SourceQueueing
 from streams.queues.inference import ShardQueues
+from streams.runtime.pipeline_constants import SUB_SLOTS
 
 __all__ = ["TARGETS", "measure"]
 

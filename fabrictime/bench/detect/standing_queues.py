@@ -18,7 +18,7 @@ import numpy as np
 from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._truth import LeafSpine, Standing, Traffic
 from fabrictime.bench.detect._shared_worker import Worker
-from fabrictime.bench.detect.contention import FLOW_LAG_NS, GATHER_NS, HOPS, log_hop_ns
+from fabrictime.bench.detect.contention import GATHER_NS, HOPS, log_hop_ns
 from fabrictime.bench.detect.shared_fabric import EPOCH_NS, MS, SHARD, SLOT_NS, Scene, draw
 from schemas import codec
 from schemas.ids import host_of
@@ -26,6 +26,7 @@ from schemas.records import ContentionKind, ContentionWindow, Flow, FlowReports,
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.runtime.flow_table import FlowTable
+from streams.runtime.pipeline_constants import FLOW_LAG_NS
 
 __all__ = ["TARGETS", "Watch", "is_there", "measure", "present_queues"]
 

@@ -21,9 +21,10 @@ from schemas.ids import host_of
 from schemas.records import Leg, LinkQueues, PathMap, PathMaps, PathSource
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing
+from streams.delays.queueing import SourceQueueing
 from streams.queues.inference import ShardQueues
 from streams.runtime.flow_table import FlowTable
+from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.route_table import RouteTable, pair_key
 from streams.runtime.tables import Member
 

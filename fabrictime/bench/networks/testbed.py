@@ -305,7 +305,7 @@ class Agents:
 
     def leaves(self) -> set[frozenset[str]]:
         """Return the NICs of each leaf, by the names that agents give switches."""
-        from streams.links.switch_names import Groups, SwitchNames, leaf_name, names_of
+        from streams.runtime.switch_names import Groups, SwitchNames, leaf_name, names_of
 
         names, groups, first_hops = SwitchNames(), Groups(), {}
         for nic, peer in self.book.pairs():

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from schemas.kafka.message import Message
 from schemas.topics import PROBES
-from streams.runtime import app
+from streams import app
 from streams.runtime.assignment import PartitionState
+from streams.runtime.settings import StreamSettings
 from streams.runtime.shard_stage import PartitionStage
-from streams.settings import StreamSettings
 
 __all__ = ["COUNT_EVERY", "main"]
 

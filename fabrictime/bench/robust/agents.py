@@ -28,8 +28,8 @@ from schemas.ids import cable_ends, end_parts, host_of
 from schemas.kafka.reader import BEGINNING, END, TopicReader
 from schemas.records import AlertKind, AlertState, LinkState
 from schemas.topics import ALERTS, LINK_HEALTH, PATHS
+from streams.alerts.prober_health import ProberHealth
 from streams.links.health import ShardHealth
-from streams.links.prober_health import ProberHealth
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["Trial", "Verdicts", "called_agent_down", "called_host_down", "measure", "outages_s"]

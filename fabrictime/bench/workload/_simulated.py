@@ -36,11 +36,10 @@ from schemas.topics import (
     PROBES,
     Topic,
 )
-from streams.alerts.rules import INPUT_DELAY_NS
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.delays.messages import decode_messages
-from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.queueing import SourceQueueing
 from streams.delays.records import fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.diagnosis.diagnose import evaluate
@@ -50,6 +49,17 @@ from streams.links.health import ShardHealth
 from streams.links.probe_schedule import plan_shard, records_of
 from streams.queues.inference import ShardQueues
 from streams.runtime.flow_table import FlowTable
+from streams.runtime.pipeline_constants import (
+    DIAGNOSIS_INTERVAL_NS,
+    FLOW_LAG_NS,
+    FLOWS_NS,
+    HOP_NS,
+    INPUT_DELAY_NS,
+    SILENCE_NS,
+    SUB_SLOTS,
+    WINDOW_NS,
+    slot_ns_of,
+)
 from streams.runtime.route_table import RouteTable
 from streams.runtime.tables import Member
 
@@ -59,17 +69,9 @@ MS: Final = 1_000_000
 TOPICS: Final[tuple[Topic[Any], ...]] = (
     *(INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, DECISIONS, COLLECTIVES),
 )
-HOP_NS: Final = 5 * MS
-"""Delay of a message through the log, above the measurement of `bench detect`."""
-WINDOW_NS: Final = 1_000 * MS
-SILENCE_NS: Final = 150 * MS
 MAP_TICKS: Final = 5
 """Ticks between two `PathQueueing` records: 50 ms."""
-FLOWS_TICKS: Final = 50
-"""Ticks between two readings of the flows' rates for the queues: 500 ms."""
-FLOW_LAG_NS: Final = 50 * MS
-INTERVAL_NS: Final = 5_000 * MS
-"""As in streams/diagnosis: each second the last five are evaluated."""
+FLOWS_TICKS: Final = FLOWS_NS // TICK_NS
 EVALUATE_TICKS: Final = 100
 BOUND_NS: Final = 100.0
 
@@ -147,7 +149,7 @@ class Pipeline:
         if end_ns is None:
             return None
         end_ns = min(end_ns, now_ns)
-        return evaluate(self.job, self.network, end_ns - INTERVAL_NS, end_ns)
+        return evaluate(self.job, self.network, end_ns - DIAGNOSIS_INTERVAL_NS, end_ns)
 
     # --- messages ---
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from schemas.records import AlertKind, Evidence
 from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
-from streams.alerts.detection import SINCE, Detection
 from streams.alerts.rules import TOGETHER_NS
+from streams.runtime.detection import SINCE, Detection
 
 __all__ = ["DetectionAlerts"]
 

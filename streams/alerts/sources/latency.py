@@ -8,7 +8,7 @@ from typing import Final
 from schemas.records import AlertKind, AlertState, LatencyRule, PathDelays, Severity
 from schemas.topics import DELAYS
 from streams.alerts.book import AlertBook, OpenAlert, evidence_ref
-from streams.delays.latency_slo import Change, LatencyRules
+from streams.alerts.latency_slo import Change, LatencyRules
 
 __all__ = ["LatencyAlerts"]
 
@@ -17,7 +17,7 @@ SUBJECT_PREFIX: Final = "latency:"
 
 
 class LatencyAlerts:
-    """Alerts of latency rules. `groups`: groups of a NIC, see streams/delays/latency_slo.py."""
+    """Alerts of latency rules. `groups`: groups of a NIC, see streams/alerts/latency_slo.py."""
 
     def __init__(self, book: AlertBook, groups: Callable[[str], frozenset[str]]) -> None:
         self._book = book

@@ -15,7 +15,7 @@ from schemas.records import AlertKind, Evidence, HealthKind, LinkHealth, LinkSta
 from schemas.topics import LINK_HEALTH
 from streams.alerts.book import DETECTED, AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.rules import MAX_CLEAR_NS, MAX_FLAP_DOUBLINGS, NEVER_NS
-from streams.links.localise.shared_risk import DOWN_CABLES
+from streams.runtime.shared_risk import DOWN_CABLES
 
 __all__ = ["DEATHS", "LinkHealthAlerts", "nodes_of"]
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from schemas.ids import cable_id
 from schemas.records import HealthKind
-from streams.links.elements import NOTHING, Bools
 from streams.links.evidence import Evidence
 from streams.links.localise.fault import Fault
 from streams.links.path_table import Departures
@@ -33,6 +32,7 @@ from streams.links.rules import (
     STALE_NS,
 )
 from streams.links.text import count_text
+from streams.runtime.loss_rates import NOTHING, Bools
 
 __all__ = ["localise_bypassed"]
 

@@ -14,9 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.links.elements import NOTHING, Int32s
 from streams.links.evidence import Evidence
-from streams.links.loss_rates import ClassRate, Lossy, find_lossy, wilson
 from streams.links.rules import (
     CPU_STARVED_TIMES,
     HOST_TIMES,
@@ -27,6 +25,7 @@ from streams.links.rules import (
     WARM_UP_NS,
     WINDOW_PARTS,
 )
+from streams.runtime.loss_rates import NOTHING, ClassRate, Int32s, Lossy, find_lossy, wilson
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from schemas.ids import cable_id
 from schemas.records import HealthKind
 from streams.links.cover import against_switch, cables_needed
-from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.link_death import silence_ns
 from streams.links.localise.fault import Fault
-from streams.links.localise.shared_risk import SILENT_CABLES, group_by_node
 from streams.links.rules import LOSS_MARGIN, RETRACT_NS
 from streams.links.text import count_text
+from streams.runtime.loss_rates import NOTHING
+from streams.runtime.shared_risk import SILENT_CABLES, group_by_node
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["links_by_cable", "localise_switches"]

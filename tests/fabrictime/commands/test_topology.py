@@ -13,9 +13,9 @@ from fabrictime.commands import topology_table
 from fabrictime.state.traced_fabric import Picture, file_of, picture_of
 from schemas import codec
 from schemas.topology import Topology, TopologyFile
-from streams.links.switch_names import by_name
-from streams.links.wiring import misfits_of
+from streams.alerts.wiring import misfits_of
 from streams.runtime.route_table import RouteTable
+from streams.runtime.switch_names import by_name
 
 
 def nic(name: str, rail: int | None = None, **more: Any) -> dict[str, Any]:

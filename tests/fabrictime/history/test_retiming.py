@@ -11,7 +11,7 @@ from schemas.kafka.message import Message
 from schemas.retiming import retimed_sql
 from streams.history.clickhouse import Writer
 from streams.history.rows import rows_of
-from streams.history.settings import HistorySinkSettings
+from streams.runtime.history_settings import HistorySinkSettings
 
 S = 1_000_000_000
 WINDOW_NS = 2 * S

@@ -9,7 +9,7 @@ from fabrictime.runtime.config import load
 from fabrictime.runtime.service import APART, LOADED, SERVICES
 from fabrictime.runtime.supervisor import CONFIG_EXIT
 from fabrictime.testbed.scheduling_priority import NICE, REAL_TIME
-from streams.runtime import app
+from streams import app
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from fabrictime.history.settings import HistorySettings
 from fabrictime.runtime import user
 from fabrictime.runtime.settings import UpSettings
-from streams.settings import StreamSettings
+from streams.runtime.settings import StreamSettings
 
 
 def test_a_user_without_a_passwd_entry_has_the_id_as_name(monkeypatch):

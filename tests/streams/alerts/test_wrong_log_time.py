@@ -11,8 +11,8 @@ from schemas import codec
 from schemas.kafka.message import Message
 from schemas.topics import CLOCK_OFFSETS, LINK_HEALTH, LINKS
 from streams.alerts.ordered_inputs import AlertInputs
-from streams.alerts.rules import INPUT_DELAY_NS
 from streams.runtime.log_time import LogClock, LogTime
+from streams.runtime.pipeline_constants import INPUT_DELAY_NS
 from tests.records import make
 from tests.streams.alerts.script import cable
 

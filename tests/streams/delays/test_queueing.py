@@ -13,11 +13,10 @@ from streams.delays.queueing import (
     LATEST_NS,
     RECENT_NS,
     SETTLE_NS,
-    SUB_SLOTS,
     SourceQueueing,
-    slot_ns_of,
 )
 from streams.queues.validation import validate_queueing
+from streams.runtime.pipeline_constants import SUB_SLOTS, slot_ns_of
 from streams.runtime.tables import Member
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000

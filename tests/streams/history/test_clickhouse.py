@@ -12,7 +12,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from schemas import tables
 from streams.history.clickhouse import Refused, TableSetup, Unavailable, Writer
-from streams.history.settings import HistorySinkSettings
+from streams.runtime.history_settings import HistorySinkSettings
 
 ROWS = pa.table({"nic": ["h1/eth0", "h2/eth0"]})
 

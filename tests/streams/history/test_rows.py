@@ -9,7 +9,7 @@ from schemas.codec import BadRecord
 from schemas.kafka.message import Message
 from streams.history import rows
 from streams.history.clickhouse import Writer
-from streams.history.settings import HistorySinkSettings
+from streams.runtime.history_settings import HistorySinkSettings
 from tests.records import make, make_part, reason_record
 
 S = 1_000_000_000

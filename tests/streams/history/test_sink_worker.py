@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 
 from schemas import codec, topics
 from schemas.kafka import KafkaSettings
-from streams.history.settings import HistorySinkSettings
-from streams.settings import StreamSettings
+from streams.runtime.history_settings import HistorySinkSettings
+from streams.runtime.settings import StreamSettings
 
 DEADLINE_S = 60
 
@@ -46,8 +46,8 @@ class Process:
 
 WORKER = """
 import logging, sys
-from streams.runtime.app import main
-from streams.settings import StreamSettings
+from streams.app import main
+from streams.runtime.settings import StreamSettings
 logging.basicConfig(level=logging.INFO)
 sys.exit(main(StreamSettings.model_validate_json(sys.argv[1])))
 """

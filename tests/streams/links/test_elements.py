@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from streams.links.elements import COLUMNS, FIRST_CAPACITY, NOTHING, ElementTable
+from streams.links.elements import COLUMNS, FIRST_CAPACITY, ElementTable
 from streams.links.rules import NEVER_NS
+from streams.runtime.loss_rates import NOTHING
 
 
 def test_an_element_keeps_its_index_while_the_columns_grow() -> None:

@@ -11,11 +11,11 @@ import pytest
 from fabrictime.bench.detect.queues import EPOCH_NS, SLOT_NS, Run
 from schemas import codec
 from schemas.codec import BadRecord
-from streams.delays.queueing import SUB_SLOTS, slot_ns_of
 from streams.queues.inference import ShardQueues
 from streams.queues.slot_fold import Fold
 from streams.queues.utilisation import busy_shares
 from streams.queues.validation import validate_queueing
+from streams.runtime.pipeline_constants import SUB_SLOTS, slot_ns_of
 from streams.runtime.route_table import RouteTable
 
 NOW_NS = EPOCH_NS

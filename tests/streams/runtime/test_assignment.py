@@ -20,7 +20,7 @@ from schemas.topics import LINKS, REJECTS, R, Topic
 from streams.runtime import assignment as module
 from streams.runtime.assignment import Assignment, Generation, KeyedState, Ownership, PartitionState
 from streams.runtime.rejects import RejectBudget
-from streams.settings import StreamSettings
+from streams.runtime.settings import StreamSettings
 
 TP0, TP1 = TP(LINKS.name, 0), TP(LINKS.name, 1)
 ERRORS = {b"bad": ValueError("bad"), b"lost": ConnectionError("lost")}

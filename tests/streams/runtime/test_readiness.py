@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streams.runtime import app
+from streams import app
 
 
 class Notifier:

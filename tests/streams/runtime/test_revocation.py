@@ -23,7 +23,7 @@ from streams.queues import stage as queues
 from streams.runtime import assignment, shard_stage
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable
-from streams.settings import StreamSettings
+from streams.runtime.settings import StreamSettings
 from tests.streams.runtime.test_assignment import FakeContext, Record, give, position, settle, until
 
 START_NS = 1_700_000_000_000_000_000

@@ -10,7 +10,7 @@ from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from producers.trace.addressing import LinkPrefix
 from schemas.ids import cable_id
-from streams.links.switch_names import Groups, SwitchNames, leaf_name, names_of
+from streams.runtime.switch_names import Groups, SwitchNames, leaf_name, names_of
 
 FLEET = Fleet(Shape(hosts=6, hosts_per_rack=2, spines=3), 1)
 WHOLE = [form for form in Form if form not in (Form.SILENT, Form.SILENT_SPINES, Form.TUNNEL, Form.FLAT)]

@@ -8,7 +8,7 @@ from fabrictime.bench import Missing
 from fabrictime.bench.pipeline import _profile
 from fabrictime.bench.pipeline._profile import kind_of, profile, split
 
-MAIN = "thread (10): MainThread;main (streams/runtime/app.py:226);run_forever (asyncio/base_events.py:607)"
+MAIN = "thread (10): MainThread;main (streams/app.py:226);run_forever (asyncio/base_events.py:607)"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from streams.alerts.book import AlertBook
-from streams.alerts.detection import Detection
 from streams.alerts.sources.detections import DetectionAlerts
+from streams.runtime.detection import Detection
 from streams.runtime.thresholds import Thresholds
 
 S = 1_000_000_000

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from schemas.records import AlertKind
 from schemas.topics import LINK_HEALTH
-from streams.alerts.detection import Detection
+from streams.runtime.detection import Detection
 from tests.streams.alerts.script import (
     MS,
     SHIFT,

@@ -8,8 +8,8 @@ import pytest
 
 from schemas.records import LinkHealth
 from streams.links.health import ShardHealth
-from streams.links.loss_rates import ClassRate, Lossy
 from streams.links.text import loss_text
+from streams.runtime.loss_rates import ClassRate, Lossy
 from tests.streams.links.watched import WARM, S, Watched, small
 
 DSCPS = (0, 26)

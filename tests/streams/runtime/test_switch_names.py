@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.links.switch_names import Groups, SwitchNames, by_name, is_address, leaf_name, names_of
+from streams.runtime.switch_names import Groups, SwitchNames, by_name, is_address, leaf_name, names_of
 
 GATEWAY = "10.99.0.1"
 

@@ -21,10 +21,10 @@ from typing import Final
 from schemas.ids import host_of
 from schemas.records import AlertKind, EvidenceKind, LinkEvent, Severity
 from schemas.topics import LINKS
-from streams.alerts.detection import SINCE, Detection, EvidenceRef
-from streams.links.rules import NEVER_NS
-from streams.links.silent_agents import SilentAgents
+from streams.alerts.rules import NEVER_NS
+from streams.alerts.silent_agents import SilentAgents
 from streams.runtime.base import Detector
+from streams.runtime.detection import SINCE, Detection, EvidenceRef
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 

@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -30,11 +30,11 @@ from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import MAX_MESSAGE_BYTES
 from streams.alerts.stage import AlertsStage
-from streams.clock.stage import ClockOperator, ClockStage
+from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
 from streams.delays.stage import DelayStage
 from streams.diagnosis.stage import DiagnosisStage
-from streams.links.probe_schedule_stage import SchedulePublisher
+from streams.links.probe_schedule_stage import ScheduleStage
 from streams.links.stage import LinksStage
 from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
@@ -42,11 +42,11 @@ from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.faust.operator_stage import OperatorStage
 from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
-from streams.runtime.operator import Operator, Stage
+from streams.runtime.operator import Stage
 from streams.runtime.rejects import send_reject
+from streams.runtime.settings import Stage as StageName
+from streams.runtime.settings import StreamSettings
 from streams.runtime.watchdog import watch
-from streams.settings import Stage as StageName
-from streams.settings import StreamSettings
 
 __all__ = ["build_app", "main"]
 
@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 STAGES: Final[tuple[tuple[StageName, type[Stage] | Callable[[WorkerContext], Staged]], ...]] = (
     ("map", DelayStage),
     ("solve", ClockStage),
+    ("solve", ScheduleStage),
     ("links", LinksStage),
     ("links", AlertsStage),
     ("solve", ContentionStage),
@@ -160,7 +161,6 @@ class _Service:
         self.context = WorkerContext(self.app, settings, registry, flows="solve" in stages)
         self.context.reject = self._reject_soon
         self.context.note = note
-        self._schedules: SchedulePublisher | None = None
         self.owned = [self._stage(stage) for name, stage in STAGES if name in stages]
         for owned in self.owned:
             owned.register()
@@ -179,8 +179,6 @@ class _Service:
         owned = OperatorStage(self.context, stage())
         if stage is LinksStage:
             owned.tap = lambda message: self.context.evidence_tap(message)
-        if stage is ClockStage:
-            self._schedules = SchedulePublisher(self.context, lambda: _shards_of(owned.operators))
         return owned
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
@@ -191,8 +189,6 @@ class _Service:
         if not self._watching:
             self._watching = True
             self.context.task("watchdog", watch(self.context, self.owned))
-            if self._schedules is not None:
-                self._schedules.start()
 
     async def _revoked(self, app: Any, *_: Any, **__: Any) -> None:
         await asyncio.gather(*(owned.revoke() for owned in self.owned))
@@ -213,11 +209,6 @@ class _Service:
             await (await send_reject(self.context, message, "lookup", error))
 
         self.context.task("reject", send())
-
-
-def _shards_of(operators: Iterable[Operator]) -> list[str]:
-    """Return the shards whose clocks the operators solve."""
-    return [shard for each in operators if isinstance(each, ClockOperator) for shard in each.shards]
 
 
 def main(settings: StreamSettings) -> int:

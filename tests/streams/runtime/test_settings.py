@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from streams.settings import StreamSettings
+from streams.runtime.settings import StreamSettings
 
 S = 1_000_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streams.links.silent_agents import SilentAgents
+from streams.alerts.silent_agents import SilentAgents
 
 
 def event(nic: str, **answers: int) -> Any:

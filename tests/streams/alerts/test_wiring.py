@@ -15,7 +15,7 @@ from schemas.kafka.message import Message
 from schemas.topics import ALERTS, INVENTORY, PATHS
 from schemas.topology import Topology, TopologyFile, split_end
 from streams.alerts.ordered_inputs import AlertInputs
-from streams.links.wiring import Wiring
+from streams.alerts.wiring import Wiring
 from streams.runtime.route_table import pair_key
 
 S = 1_000_000_000

@@ -8,8 +8,8 @@ import pytest
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from schemas.kafka import KafkaSettings
-from streams.runtime.app import build_app
-from streams.settings import StreamSettings
+from streams.app import build_app
+from streams.runtime.settings import StreamSettings
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.links.elements import NOTHING, Bools, Int32s, Int64s
-from streams.links.rules import BACKGROUND_LOSS, CONTRADICTION, FIT_ITERATIONS, MAX_LOSSY, MIN_GAIN, Z_95
+__all__ = ["NOTHING", "Bools", "ClassRate", "Int32s", "Int64s", "Lossy", "find_lossy", "wilson"]
 
-__all__ = ["ClassRate", "Lossy", "find_lossy", "wilson"]
+Float64s: TypeAlias = NDArray[np.float64]
+Int64s: TypeAlias = NDArray[np.int64]
+Int32s: TypeAlias = NDArray[np.int32]
+Bools: TypeAlias = NDArray[np.bool_]
 
-Float64s = NDArray[np.float64]
+NOTHING: Final = 0
+"""The element that fills unused columns: it always lives, so it explains nothing."""
+BACKGROUND_LOSS: Final = 1e-4
+"""Share of packets that any path may lose without a cause."""
+MIN_GAIN: Final = 12.0
+"""Log-likelihood that a lossy link must explain: one of a million links reaches it by chance."""
+CONTRADICTION: Final = 1.0
+"""Log-likelihood by which complete paths over an element must speak against the losses of incomplete ones:
+one loss was expected of them, and none came."""
+MAX_LOSSY: Final = 32
+"""Lossy elements found at once."""
+FIT_ITERATIONS: Final = 20
+"""Expectation-maximisation steps; the rates converge well within them."""
+Z_95: Final = 1.959964
+"""Normal quantile of a two-sided 95% interval."""
 
 
 class ClassRate(NamedTuple):

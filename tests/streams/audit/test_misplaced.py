@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.topology import exchange, make_plan, topology_file
 from schemas.topology import End, Topology
-from streams.links.misplaced import Misplaced, misplaced
+from streams.audit.misplaced import Misplaced, misplaced
 
 PLAN = make_plan(FabricSettings(hosts=8, leaves=4, spines=4))
 TOPOLOGY = Topology(topology_file(PLAN))

@@ -8,7 +8,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.kafka.settings import KafkaSettings
-from streams.history.settings import HistorySinkSettings
+from streams.runtime.history_settings import HistorySinkSettings
+from streams.runtime.pipeline_constants import GRACE_NS, HOLDOVER_S, SILENCE_NS, WINDOW_NS
+from streams.runtime.units import NS_PER_MS
 
 __all__ = ["SolveSettings", "Stage", "StreamSettings"]
 
@@ -34,7 +36,10 @@ class SolveSettings(BaseModel):
         " of the mesh shows it; 1: a bound that holds for every path",
     )
     holdover_s: float = Field(
-        default=60.0, ge=0, le=86_400, description="s without measurements that a clock stays in holdover"
+        default=HOLDOVER_S,
+        ge=0,
+        le=86_400,
+        description="s without measurements that a clock stays in holdover",
     )
     forget_s: float = Field(
         default=600.0, ge=1, le=864_000, description="s without measurements after which a clock is dropped"
@@ -55,7 +60,7 @@ class SolveSettings(BaseModel):
         " name of one clock, such as host/ptp0",
     )
     grace_ms: int = Field(
-        default=1500,
+        default=GRACE_NS // NS_PER_MS,
         ge=0,
         le=60_000,
         description="ms after a window's first fits that the solver waits for other sources",
@@ -88,9 +93,14 @@ class StreamSettings(BaseModel):
         default=None,
         description="file with the fabric's names, cables and rates; none: only the NICs' rates are known",
     )
-    window_ms: int = Field(default=1000, ge=100, le=60_000, description="ms of log append time in a window")
+    window_ms: int = Field(
+        default=WINDOW_NS // NS_PER_MS, ge=100, le=60_000, description="ms of log append time in a window"
+    )
     silence_ms: int = Field(
-        default=150, ge=10, le=10_000, description="ms of silence after which a partition delays no window"
+        default=SILENCE_NS // NS_PER_MS,
+        ge=10,
+        le=10_000,
+        description="ms of silence after which a partition delays no window",
     )
     queue_slot_us: int | None = Field(
         default=None,

@@ -16,12 +16,12 @@ from schemas.ids import cable_ends, cable_id, end_id, end_parts, natural
 from schemas.records import AlertKind, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import LAYER_2, Topology, nic_end, split_end
-from streams.alerts.detection import SINCE, Detection, EvidenceRef
-from streams.links.rules import NEVER_NS
-from streams.links.switch_names import Groups, SwitchNames, leaf_name, names_of
+from streams.alerts.rules import NEVER_NS
 from streams.runtime.base import Detector
 from streams.runtime.cable_votes import CableVotes
+from streams.runtime.detection import SINCE, Detection, EvidenceRef
 from streams.runtime.route_table import split_pair
+from streams.runtime.switch_names import Groups, SwitchNames, leaf_name, names_of
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from schemas.ids import link_ends
 from schemas.topology import End, Topology, end_text, split_end
-from streams.links.switch_names import Groups
+from streams.runtime.switch_names import Groups
 
 __all__ = ["Misplaced", "misplaced"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from native.core import bucket_of
 from schemas import codec
-from streams.delays.latency_slo import LatencyRules, check_rule, groups_of
+from streams.alerts.latency_slo import LatencyRules, check_rule, groups_of
 from streams.runtime.tables import Member
 
 S = 1_000_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.links.localise.shared_risk import DOWN_CABLES, SILENT_CABLES, SharedRiskRules, group_by_node
+from streams.runtime.shared_risk import DOWN_CABLES, SILENT_CABLES, SharedRiskRules, group_by_node
 
 
 def test_failed_members_are_grouped_by_each_of_their_nodes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streams.links.loss_rates import find_lossy, wilson
+from streams.runtime.loss_rates import find_lossy, wilson
 
 PREFER_ALL = np.ones(16, np.bool_)
 
