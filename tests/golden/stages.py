@@ -40,7 +40,7 @@ from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
 from streams.delays.stage import DelayStage
 from streams.links.stage import LinksStage
-from streams.policy.replay import replay_cycles
+from streams.policy.stage import replay_epoch
 from streams.queues.stage import QueuesStage
 from streams.runtime.columnar import decode_columnar, encode_columnar
 from streams.runtime.operator import Output, Stage
@@ -137,7 +137,7 @@ class Alerts:
                 at_ns += STEP_NS
                 yield from self._evaluated(inputs, at_ns)
         yield from self._evaluated(inputs, rows[-1].append_ns)
-        assert not inputs.invalid, inputs.invalid[0][1]
+        assert not inputs.rejected, inputs.rejected[0][1]
 
     def _evaluated(self, inputs: AlertInputs, at_ns: int) -> Iterator[Keyed]:
         for key, record in inputs.evaluate(at_ns) + inputs.evaluate_delays(at_ns):
@@ -165,8 +165,10 @@ class Policy:
                 cycles.setdefault((record["shard"], record["epoch"]), []).append(record)
         messages = [row for row in rows if row.topic != POLICY_CYCLES.name]
         for _, records in sorted(cycles.items()):
-            for record in replay_cycles(records, messages, default_shard=DEFAULT_SHARD, topology=topology):
-                yield DECISIONS.name, record["host"], record
+            outputs = replay_epoch(records, messages, default_shard=DEFAULT_SHARD, topology=topology)
+            for _, output in outputs:
+                if output.topic is DECISIONS:
+                    yield DECISIONS.name, output.key, output.record
 
 
 STAGES: dict[str, Replayed | Alerts | Policy] = {
