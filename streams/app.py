@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -28,7 +29,7 @@ from sdnotify import SystemdNotifier
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
-from schemas.topics import MAX_MESSAGE_BYTES
+from schemas.topics import LINKS, MAX_MESSAGE_BYTES
 from streams.alerts.stage import AlertsStage
 from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
@@ -40,6 +41,7 @@ from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
+from streams.runtime.faust.groupless_stage import GrouplessStage
 from streams.runtime.faust.operator_stage import OperatorStage
 from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
 from streams.runtime.operator import Stage
@@ -57,11 +59,11 @@ STAGES: Final[tuple[tuple[StageName, type[Stage] | Callable[[WorkerContext], Sta
     ("solve", ClockStage),
     ("solve", ScheduleStage),
     ("links", LinksStage),
-    ("links", AlertsStage),
+    ("links", partial(GrouplessStage, stage=AlertsStage())),
     ("solve", ContentionStage),
     ("solve", QueuesStage),
-    ("solve", DiagnosisStage),
-    ("policy", PolicyStage),
+    ("solve", partial(GrouplessStage, stage=DiagnosisStage())),
+    ("policy", partial(GrouplessStage, stage=PolicyStage())),
 )
 """The stages by their name in the settings."""
 APP_STAGES: Final[tuple[tuple[str, set[StageName]], ...]] = (
@@ -178,7 +180,7 @@ class _Service:
             return stage(self.context).partitions
         owned = OperatorStage(self.context, stage())
         if stage is LinksStage:
-            owned.tap = lambda message: self.context.evidence_tap(message)
+            owned.tap = lambda message: self.context.taps[LINKS.name](message)
         return owned
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from schemas import codec
 from schemas.kafka.message import Message
@@ -11,13 +10,11 @@ from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.live_config import LiveConfig
+from streams.runtime.pipeline_constants import HOLDOVER_S, WINDOW_NS
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import ClockTable, GlobalTable, Inventory
-from streams.runtime.units import NS_PER_S
 
 __all__ = ["FabricTables"]
-
-HOLDOVER_S: Final = 60.0
 
 
 class FabricTables:
@@ -34,7 +31,7 @@ class FabricTables:
         registry: codec.Registry | None = None,
         *,
         holdover_s: float = HOLDOVER_S,
-        window_ns: int = NS_PER_S,
+        window_ns: int = WINDOW_NS,
     ) -> None:
         self.inventory = Inventory(default_shard)
         self.clocks = ClockTable(self.inventory, holdover_s, window_ns)

@@ -21,6 +21,7 @@ from streams.delays import stage as map
 from streams.links import stage as links
 from streams.queues import stage as queues
 from streams.runtime import assignment, shard_stage
+from streams.runtime.faust.groupless_stage import GrouplessStage
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable
 from streams.runtime.settings import StreamSettings
@@ -45,7 +46,8 @@ class StageContext(FakeContext):
         self.flows = SimpleNamespace(forget=lambda flows: None)
         self.now_ns = START_NS
         self.log_clock = SimpleNamespace(observe=lambda *_: None, now_ns=lambda _: self.now_ns)
-        self.evidence_tap = lambda message: None
+        self.taps: dict[str, Any] = {}
+        self.tables = SimpleNamespace(clocks=self.clocks)
         self.space = asyncio.Event()
         self.space.set()
 
@@ -292,8 +294,8 @@ async def test_alerts_follow_only_the_last_assignment_of_their_evidence(
             following.remove(topic)
         return 1
 
-    monkeypatch.setattr("streams.alerts.stage.partition_count", count)
-    stage = AlertsStage(context)
+    monkeypatch.setattr("streams.runtime.faust.groupless_stage.partition_count", count)
+    stage = GrouplessStage(context, AlertsStage())
     context.caught_up.clear()
     for _ in range(2):
         stage.partitions.assign([TP(LINKS.name, 0)])
