@@ -2,7 +2,8 @@
 
 The log's time passes from one event to the next: a message is appended, or an operator is due. So it does not
 matter in how many calls the time passes. The messages of one moment are taken together, as a worker takes
-what it has read. Then the operators advance in the order of their stages and partitions.
+what it has read. Then the operators advance in the order of their stages and partitions: those of a partition
+after each take, all others when they are due.
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ class SimRunner:
             running.take(messages, self.now_ns, self.tables)
         outputs: list[SimOutput] = []
         due_ns = running.next_ns()
-        is_due = due_ns <= self.now_ns or bool(messages and not running.delay_ns)
+        is_due = due_ns <= self.now_ns or bool(messages and running.stage.per_partition)
         advances = 0
         while is_due:
             made = self._advanced(running, min(due_ns, self.now_ns) if running.delay_ns else self.now_ns)
