@@ -2,7 +2,8 @@
 
 The log's time passes from one event to the next: a message is appended, or an operator is due. So it does not
 matter in how many calls the time passes. The messages of one moment are taken together, as a worker takes
-what it has read. Then the operators advance in the order of their stages and partitions.
+what it has read. Then the operators advance in the order of their stages and partitions: those of a partition
+after each take, all others when they are due.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from schemas import codec
@@ -19,15 +19,19 @@ from schemas.kafka.message import Message, Place
 from schemas.topics import TOPICS, Partitions, Topic
 from schemas.topology import Topology
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.operator import NEVER_NS, Moment, Operator, Order, Output, Owner, Stage
+from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Order, Output, Owner, Stage
 from streams.runtime.pipeline_constants import HOP_NS, INPUT_DELAY_NS
-from streams.runtime.units import NS_PER_MS
 from streams.runtime.settings import StreamSettings
+from streams.runtime.units import NS_PER_MS
 
 __all__ = ["SimOutput", "SimRunner"]
 
 RETRY_NS: Final = 1 * NS_PER_MS
 """ns between two advances of an operator that is due and has nothing to do: the pause of a worker."""
+POLL_NS: Final = 50 * NS_PER_MS
+"""ns between two advances of a timed operator that is always due; as in `streams/runtime/faust/`."""
+FORGET_MESSAGES: Final = 1_000
+"""Messages after which those of a topic that is not needed, and which are too old, are forgotten."""
 MAX_ADVANCES: Final = 10_000
 """Advances of an operator at one moment, after which it is taken for an endless loop."""
 
@@ -39,20 +43,55 @@ class SimOutput(NamedTuple):
     output: Output
 
 
-@dataclass(slots=True)
 class _Running:
-    """One operator."""
+    """One operator. `owner_place`: its partition of the owner topic; `delay_ns`: its delay behind the log."""
 
-    stage: Stage
-    operator: Operator
-    owner_place: Place
-    """Its partition of the owner topic."""
-    delay_ns: int
-    """How far its advances are behind the log."""
-    inputs: dict[str, int]
-    """Topic to its number in the order of the stage's inputs."""
-    due_ns: int = NEVER_NS
-    """Log time of the next advance."""
+    def __init__(
+        self, stage: Stage, operator: Operator, owner_place: Place, delay_ns: int, now_ns: int
+    ) -> None:
+        self.stage, self.operator, self.owner_place, self.delay_ns = stage, operator, owner_place, delay_ns
+        self.advanced_ns = now_ns
+        """Log time of the last advance."""
+        self.due_ns = NEVER_NS
+        """Log time for which the next one is planned."""
+        self._order = {each.topic.name: number for number, each in enumerate(stage.inputs)}
+        self._at_times = {each.topic.name: each for each in stage.inputs if each.is_needed is not None}
+        """Inputs that are needed only at times."""
+        self._kept: dict[str, list[Message]] = {name: [] for name in self._at_times}
+        """Their messages that were not needed yet."""
+
+    def next_ns(self) -> int:
+        """Return the log time of the next advance; 0: at once."""
+        due_ns = self.operator.due_ns()
+        if not self.delay_ns:
+            return due_ns
+        return due_ns + self.delay_ns if due_ns else self.advanced_ns + POLL_NS
+
+    def take(self, messages: Sequence[Message], now_ns: int, tables: FabricTables) -> None:
+        """Pass messages on in the order of the inputs; keep those that are not needed yet."""
+        needed: list[Message] = []
+        for message in messages:
+            kept = self._kept.get(message.topic)
+            (needed if kept is None else kept).append(message)
+        self._take(needed, tables)
+        for name, each in self._at_times.items():
+            if self._kept[name] and each.is_needed is not None:
+                if each.is_needed(self.operator, tables):
+                    self._take(self._needed_again(each, now_ns, tables), tables)
+                    self._kept[name] = []
+                elif len(self._kept[name]) % FORGET_MESSAGES == 0:
+                    self._kept[name] = self._needed_again(each, now_ns, tables)
+
+    def _take(self, messages: list[Message], tables: FabricTables) -> None:
+        if messages:
+            messages.sort(key=lambda each: (self._order[each.topic], each.partition, each.offset))
+            self.operator.take(messages, tables)
+
+    def _needed_again(self, each: Input, now_ns: int, tables: FabricTables) -> list[Message]:
+        """Return the kept messages that an owner which begins now would read."""
+        start = None if each.start is None else each.start(now_ns, tables)
+        since_ns = (start.since_ns or 0) if start else 0
+        return [message for message in self._kept[each.topic.name] if message.append_ns >= since_ns]
 
 
 class SimRunner:
@@ -190,39 +229,41 @@ class SimRunner:
 
     def _begun(self, number: int, stage: Stage, partition: int, count: int) -> _Running:
         """Return a new operator, which has no past."""
-        owner = Owner(self._epoch, frozenset(range(count)), count, self.settings, self._registry)
+        places = tuple(
+            (each.topic.name, number)
+            for each in stage.inputs
+            for number in range(self.partitions_of(each.topic))
+        )
+        owner = Owner(
+            self._epoch, frozenset(range(count)), count, self.settings, self._registry, places=places
+        )
         operator = stage.make(owner, partition, self.tables)
         operator.restore({}, self.tables)
         delay_ns = INPUT_DELAY_NS if stage.order is Order.TIMED else 0
-        inputs = {each.topic.name: index for index, each in enumerate(stage.inputs)}
-        return _Running(stage, operator, (stage.owner.name, partition), delay_ns, inputs)
+        return _Running(stage, operator, (stage.owner.name, partition), delay_ns, self.now_ns)
 
     def _run(self, place: tuple[int, int], messages: Sequence[Message]) -> list[SimOutput]:
         """Let an operator take messages, and advance it while it is due."""
         running, began_ns = self._operators[place], self._clock()
-        operator, reached_ns = running.operator, self.now_ns - running.delay_ns
+        operator = running.operator
         operator.end_offset = self._next_offsets.get(running.owner_place)
         if messages:
-            operator.moment = self._moment(reached_ns)
-            ordered = sorted(
-                messages, key=lambda each: (running.inputs[each.topic], each.partition, each.offset)
-            )
-            operator.take(ordered, self.tables)
-        due_ns = operator.due_ns()
-        is_due = due_ns <= reached_ns or bool(messages and not running.delay_ns)
+            operator.moment = self._moment(self.now_ns - running.delay_ns)
+            running.take(messages, self.now_ns, self.tables)
         outputs: list[SimOutput] = []
+        due_ns = running.next_ns()
+        is_due = due_ns <= self.now_ns or bool(messages and running.stage.per_partition)
         advances = 0
         while is_due:
-            made = self._advanced(operator, (due_ns or reached_ns) if running.delay_ns else reached_ns)
+            made = self._advanced(running, min(due_ns, self.now_ns) if running.delay_ns else self.now_ns)
             outputs += made
-            last_ns, due_ns = due_ns, operator.due_ns()
-            is_due = due_ns == 0 or (due_ns <= reached_ns and (bool(made) or due_ns != last_ns))
+            last_ns, due_ns = due_ns, running.next_ns()
+            is_due = due_ns == 0 or (due_ns <= self.now_ns and (bool(made) or due_ns != last_ns))
             advances += 1
             if advances > MAX_ADVANCES:
                 raise RuntimeError(f"{running.stage.name}: due again and again at {self.now_ns}")
         self.busy_ns[running.stage.name] += self._clock() - began_ns
-        at_ns = self.now_ns + RETRY_NS if due_ns <= reached_ns else due_ns + running.delay_ns
-        self._schedule(place, running, at_ns)
+        self._schedule(place, running, due_ns if due_ns > self.now_ns else self.now_ns + RETRY_NS)
         return outputs
 
     def _schedule(self, place: tuple[int, int], running: _Running, due_ns: int) -> None:
@@ -235,9 +276,10 @@ class SimRunner:
     def _moment(self, log_ns: int) -> Moment:
         return Moment(log_ns, self.tables.clocks.log_offset_ns)
 
-    def _advanced(self, operator: Operator, log_ns: int) -> list[SimOutput]:
+    def _advanced(self, running: _Running, at_ns: int) -> list[SimOutput]:
         """Advance an operator; append its outputs to the log a hop later, and return them."""
-        operator.moment = self._moment(log_ns)
+        operator, running.advanced_ns = running.operator, at_ns
+        operator.moment = self._moment(at_ns - running.delay_ns)
         result = operator.advance(operator.moment, self.tables)
         outputs = result() if callable(result) else result
         if self._hop_ns is not None:

@@ -16,17 +16,14 @@ from schemas.kafka.message import Message
 from schemas.records import PolicyCycles
 from schemas.topics import (
     ACTIONS,
-    ALERTS,
     CLOCK_OFFSETS,
     CONFIG,
     CONTENTION,
     DECISIONS,
-    DELAYS,
     FLOW_ROUTES,
     FLOWS,
     INVENTORY,
     LINK_HEALTH,
-    LINKS,
     PATH_QUEUEING,
     PATHS,
     POLICY_CYCLES,
@@ -35,7 +32,7 @@ from schemas.topics import (
     Topic,
 )
 from schemas.topology import Topology, load_topology
-from streams.alerts.ordered_inputs import AlertInputs
+from streams.alerts.stage import AlertsStage
 from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
 from streams.delays.stage import DelayStage
@@ -46,11 +43,8 @@ from streams.runtime.columnar import decode_columnar, encode_columnar
 from streams.runtime.operator import Output, Stage
 from streams.runtime.sim_runner import SimRunner
 
-MS = 1_000_000
 S = 1_000_000_000
 PARTITIONS = 4
-DEFAULT_SHARD = "fabric"
-STEP_NS = 100 * MS
 
 Record = dict[str, Any]
 Keyed = tuple[str, str, Record | None]
@@ -90,7 +84,8 @@ class Replayed:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The topics that it reads, the one that it works through last."""
-        return tuple(topic.name for topic in (*self.tables, *(each.topic for each in self.stage.inputs)))
+        topics = (*self.tables, *(each.topic for each in self.stage.inputs))
+        return tuple(sorted((topic.name for topic in topics), key=self.stage.owner.name.__eq__))
 
     def run(self, rows: Sequence[Message], topology: Topology) -> Iterator[Keyed]:
         """Yield the outputs of the stage."""
@@ -118,32 +113,6 @@ def record_of(output: Output) -> Record | None:
     return codec.decode(output.body, output.topic.record)
 
 
-class Alerts:
-    """All that alerts are made of in, `Alert` out."""
-
-    inputs = tuple(
-        topic.name
-        for topic in (CONFIG, INVENTORY, PATHS, LINK_HEALTH, CONTENTION, CLOCK_OFFSETS, DELAYS, LINKS)
-    )
-    times_are_exact = False
-
-    def run(self, rows: Sequence[Message], topology: Topology) -> Iterator[Keyed]:
-        """Take the messages, and evaluate in steps what lies `STEP_NS` and more before the newest one."""
-        inputs = AlertInputs(default_shard=DEFAULT_SHARD, topology=topology)
-        at_ns = rows[0].append_ns - STEP_NS
-        for row in rows:
-            inputs.add(row)
-            while at_ns + 2 * STEP_NS <= row.append_ns:
-                at_ns += STEP_NS
-                yield from self._evaluated(inputs, at_ns)
-        yield from self._evaluated(inputs, rows[-1].append_ns)
-        assert not inputs.rejected, inputs.rejected[0][1]
-
-    def _evaluated(self, inputs: AlertInputs, at_ns: int) -> Iterator[Keyed]:
-        for key, record in inputs.evaluate(at_ns) + inputs.evaluate_delays(at_ns):
-            yield ALERTS.name, key, record
-
-
 class Policy:
     """Recorded cycles and the inputs that they read in, `Decision` out."""
 
@@ -165,19 +134,18 @@ class Policy:
                 cycles.setdefault((record["shard"], record["epoch"]), []).append(record)
         messages = [row for row in rows if row.topic != POLICY_CYCLES.name]
         for _, records in sorted(cycles.items()):
-            outputs = replay_epoch(records, messages, default_shard=DEFAULT_SHARD, topology=topology)
-            for _, output in outputs:
+            for _, output in replay_epoch(records, messages, topology=topology):
                 if output.topic is DECISIONS:
                     yield DECISIONS.name, output.key, output.record
 
 
-STAGES: dict[str, Replayed | Alerts | Policy] = {
+STAGES: dict[str, Replayed | Policy] = {
     "map": Replayed(DelayStage(), (INVENTORY, CLOCK_OFFSETS), 2 * S),
     "clocks": Replayed(ClockStage(), (INVENTORY,), 2 * S),
     "health": Replayed(LinksStage(), (INVENTORY, PATHS, CONFIG, CLOCK_OFFSETS)),
     "queues": Replayed(QueuesStage(), (INVENTORY, PATHS, FLOWS, CLOCK_OFFSETS)),
     "contention": Replayed(ContentionStage(), (INVENTORY, PATHS, CONFIG, FLOWS)),
-    "alerts": Alerts(),
+    "alerts": Replayed(AlertsStage(), ()),
     "policy": Policy(),
 }
 

@@ -127,12 +127,12 @@ def test_operators_are_advanced_when_they_are_due() -> None:
 
 def test_timed_operators_are_behind_the_log() -> None:
     notes: list[tuple[Any, ...]] = []
-    runner = SimRunner([EchoStage(notes, [PROBES], QUEUES, order=Order.TIMED)], START_NS)
+    runner = SimRunner([EchoStage(notes, [PROBES], QUEUES, order=Order.TIMED, per_partition=False)], START_NS)
     send(runner, PROBES, "nic", 1)
     assert runner.advance(START_NS + INPUT_DELAY_NS) == []
     (made,) = runner.advance(START_NS + INPUT_DELAY_NS + 5 * MS)
     assert made.log_ns == START_NS + INPUT_DELAY_NS + MS
-    assert notes[-1] == ("fabric.probes/0", "advance", MS, 1)
+    assert notes[-1] == ("fabric.probes/-1", "advance", MS, 1)
 
 
 def test_each_partition_has_an_operator_and_offsets_of_its_own() -> None:
@@ -176,7 +176,7 @@ def history(parts: Sequence[float]) -> tuple[list[Any], list[Any]]:
     notes: list[tuple[Any, ...]] = []
     stages = [
         EchoStage(notes, [PROBES, LINK_HEALTH], CLOCK_FITS, 3 * MS),
-        EchoStage(notes, [CLOCK_FITS], LINK_HEALTH, order=Order.TIMED),
+        EchoStage(notes, [CLOCK_FITS], LINK_HEALTH, order=Order.TIMED, per_partition=False),
     ]
     runner = SimRunner(stages, START_NS, partition_count=2, hop_ns=4 * MS)
     for number in range(20):
