@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import faust
 from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
@@ -40,6 +40,7 @@ from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
+from streams.runtime.faust.groupless_stage import GrouplessStage
 from streams.runtime.faust.operator_stage import OperatorStage
 from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
 from streams.runtime.operator import Stage
@@ -52,7 +53,7 @@ __all__ = ["build_app", "main"]
 
 log = logging.getLogger(__name__)
 
-STAGES: Final[tuple[tuple[StageName, type[Stage] | Callable[[WorkerContext], Staged]], ...]] = (
+STAGES: Final[tuple[tuple[StageName, type[Stage] | type[ScheduleStage]], ...]] = (
     ("map", DelayStage),
     ("solve", ClockStage),
     ("solve", ScheduleStage),
@@ -134,14 +135,6 @@ def _credentials(cluster: KafkaSettings) -> CredentialsT | None:
     return None if context is None else SSLCredentials(context)
 
 
-class Staged(Protocol):
-    """A stage as the worker sees it."""
-
-    @property
-    def partitions(self) -> Ownership:
-        """The stage's partitions: assigned and revoked by the consumer group."""
-
-
 class _Service:
     """The stages of one app and consumer group."""
 
@@ -161,7 +154,7 @@ class _Service:
         self.context = WorkerContext(self.app, settings, registry, flows="solve" in stages)
         self.context.reject = self._reject_soon
         self.context.note = note
-        self.owned = [self._stage(stage) for name, stage in STAGES if name in stages]
+        self.owned = [self._ownership(stage) for name, stage in STAGES if name in stages]
         for owned in self.owned:
             owned.register()
         self._read_ahead_s = NO_READ_AHEAD_S if "links" in stages else READ_AHEAD_S
@@ -173,13 +166,13 @@ class _Service:
         signals.on_partitions_revoked.connect(self._revoked)
         signals.on_before_shutdown.connect(self._stopping)
 
-    def _stage(self, stage: type[Stage] | Callable[[WorkerContext], Staged]) -> Ownership:
-        if not isinstance(stage, type) or not issubclass(stage, Stage):
+    def _ownership(self, stage: type[Stage] | type[ScheduleStage]) -> Ownership:
+        """Return the partitions of a stage that this service runs."""
+        if issubclass(stage, ScheduleStage):
             return stage(self.context).partitions
-        owned = OperatorStage(self.context, stage())
-        if stage is LinksStage:
-            owned.tap = lambda message: self.context.evidence_tap(message)
-        return owned
+        if stage.per_partition:
+            return OperatorStage(self.context, stage())
+        return GrouplessStage(self.context, stage()).partitions
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
         tune_fetcher(app, self._read_ahead_s, *self._fetch)

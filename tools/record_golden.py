@@ -35,13 +35,15 @@ from schemas import codec  # noqa: E402
 from schemas.kafka.partitioning import partition_of  # noqa: E402
 from schemas.kafka.reader import BEGINNING, TopicReader  # noqa: E402
 from schemas.records import ActionOutcome, ActionReport, ActMode, Decision, FlowAction  # noqa: E402
-from schemas.topics import ACTIONS, CONFIG, POLICY_CYCLES, PROBES, TOPICS, Partitions  # noqa: E402
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, PROBES, TOPICS, Partitions  # noqa: E402
 from schemas.topology import Topology  # noqa: E402
 from streams.policy.inputs import INPUTS as POLICY_TOPICS  # noqa: E402
 from streams.policy.inputs import PolicyInputs  # noqa: E402
+from streams.runtime.fabric_tables import FabricTables  # noqa: E402
 from tests.golden import goldens, replay, stages  # noqa: E402
 
 START_S: Final = 400.0
+NO_TABLES: Final = FabricTables()
 MS: Final = 1_000_000
 SETTINGS: Final = """
 [up]
@@ -197,18 +199,16 @@ class SimLog:
             if topic in stage.inputs:
                 self._coming += stage.take(read)
         if topic in self._policy_topics:
-            self._policy.offer(read.message)
+            self._policy.take([read.message], NO_TABLES)
 
     _policy_topics = frozenset(topic.name for topic in POLICY_TOPICS)
 
     def _decide(self, now_ns: int) -> None:
-        self._policy.take()
+        self._policy.apply()
         for shard in sorted(self._policy.shards):
             made = self._policy.run_cycle(shard, now_ns, now_ns)
-            self._later += [(now_ns + APPLY_NS, each.record) for each in made.decisions]
-            messages = [*made.decisions, *made.fallbacks]
-            self._coming += [(each.topic.name, each.key, each.record) for each in messages]
-            self._coming += [(POLICY_CYCLES.name, shard, record) for record in made.cycle_records]
+            self._later += [(now_ns + APPLY_NS, each.record) for each in made if each.topic is DECISIONS]
+            self._coming += [(each.topic.name, each.key, each.record) for each in made]
 
     def _apply(self, decision: Decision, now_ns: int) -> None:
         outcome = ActionOutcome.APPLIED

@@ -38,7 +38,7 @@ from fabrictime.commands.options import (
     stop,
     stop_if_any,
 )
-from fabrictime.commands.replay_commands import replay_app
+from fabrictime.commands.replay import replay
 from fabrictime.commands.topology_command import topology_app
 
 _OURS = {"schemas", "native", "producers", "streams", "actuators", "grafana", "fabrictime"}
@@ -89,7 +89,7 @@ grafana_app = typer.Typer(no_args_is_help=True, help="Grafana dashboards.")
 app.add_typer(fabric, name="fabric")
 app.add_typer(sim, name="sim")
 app.add_typer(config_app, name="config")
-app.add_typer(replay_app, name="replay")
+
 app.add_typer(audit_app, name="audit")
 app.add_typer(topology_app, name="topology")
 app.add_typer(topics_app, name="topics")
@@ -343,6 +343,7 @@ def actions(
 
 app.command()(explain)
 app.command()(jobs)
+app.command()(replay)
 
 
 @app.command()

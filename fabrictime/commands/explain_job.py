@@ -69,7 +69,7 @@ def _run(
     begin, dots, end = text.partition("..")
     run = None
     if dots:
-        from fabrictime.commands.replay_alerts import parse_time
+        from fabrictime.commands.replay_reader import parse_time
 
         now_s = time.time()
         from_ns, to_ns = parse_time(begin, now_s), parse_time(end, now_s)

@@ -12,7 +12,7 @@ catches up on them delays no other alert.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from schemas import codec
@@ -20,6 +20,7 @@ from schemas.kafka.message import Message
 from schemas.messages import check_key
 from schemas.records import Alert, AlertKind, AlertState, ClockOffsets, LinkEvent
 from schemas.topics import (
+    ALERTS,
     CLOCK_OFFSETS,
     CONFIG,
     CONTENTION,
@@ -41,7 +42,9 @@ from streams.alerts.rules import JOB_SILENT_NS, LOOKBACK_MARGIN_S, LOOKBACK_NS
 from streams.alerts.shard_alerts import ShardAlerts
 from streams.alerts.sources.simulation import FleetPace
 from streams.alerts.wiring import Wiring
+from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.live_config import LiveConfig
+from streams.runtime.operator import Moment, Operator, Output, Past, records_of
 from streams.runtime.tables import Inventory
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
@@ -79,12 +82,11 @@ def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dic
     return found | dict.fromkeys((topic.name for topic in WHOLE), 0)
 
 
-class AlertInputs:
+class AlertInputs(Operator):
     """The alerts of the shards for which `owned` is true.
 
-    `past`: the alerts published before. `events_from_ns`, `delays_from_ns`: append times from which
-    `fabric.links` and `fabric.delays` are read. `log_offset_ns`: fabric time minus append time, until a clock
-    record gives it.
+    `past`: the alerts published before. `starts_ns`: topic to the log time from which it is read.
+    `log_offset_ns`: fabric time minus append time, until a clock record gives it.
     """
 
     def __init__(
@@ -96,27 +98,18 @@ class AlertInputs:
         topology: Topology | None = None,
         registry: codec.Registry | None = None,
         window_ns: int = NS_PER_S,
-        events_from_ns: int = 0,
-        delays_from_ns: int = 0,
+        starts_ns: Mapping[str, int] | None = None,
         log_offset_ns: int = 0,
     ) -> None:
+        super().__init__()
         self.config, self._latency_config = LiveConfig(), LiveConfig()
         self.inventory, self._members = Inventory(default_shard), Inventory(default_shard)
         self.wiring = Wiring(topology)
         self.shards: dict[str, ShardAlerts] = {}
-        self.invalid: list[tuple[Message, codec.BadRecord]] = []
-        """Messages that could not be read and that no other reader rejects."""
-        self.failed: list[tuple[str, Exception]] = []
-        """Shards whose evaluation failed, with the error."""
-        self.taken = 0
-        self.late = 0
-        """Messages that came after a later one was processed: a replay may differ."""
-        self._past = list(past)
+        self._past: list[Alert] = []
         self._owned = owned or (lambda shard: True)
         self._registry = registry
-        self._window_ns, self._events_from_ns, self._log_offset_ns = window_ns, events_from_ns, log_offset_ns
-        self.offset_of: Callable[[int], int] = lambda log_offset_ns: log_offset_ns
-        """Fabric time minus the messages' times, given fabric time minus append time."""
+        self._window_ns, self._log_offset_ns, self._starts_ns = window_ns, log_offset_ns, starts_ns or {}
         self._processors: dict[str, Callable[[Message, Published], None]] = {
             CONFIG.name: self._process_config,
             INVENTORY.name: self._process_nic,
@@ -130,9 +123,14 @@ class AlertInputs:
         self._main: list[Message] = []
         self._delays: list[Message] = []
         self._last: Message | None = None
-        self._rules_in_force, self._delays_from_ns = False, delays_from_ns
+        self._rules_in_force, self._delays_from_ns = False, self._starts_ns.get(DELAYS.name, 0)
         self._rules_changed_ns = 0
         """Append time of the last change of latency rules: earlier delays do not count."""
+        self._recover(past)
+
+    def _recover(self, past: Iterable[Alert]) -> None:
+        """Continue from the alerts published before."""
+        self._past = list(past)
         for shard in sorted({r["shard"] for r in self._past if r["state"] == AlertState.RAISED}):
             self._shard(shard)
         for r in self._past:
@@ -141,7 +139,7 @@ class AlertInputs:
                 and r["state"] == AlertState.RAISED
                 and r["shard"] in self.shards
             ):
-                names, active_ns = [*r["nics"], *r["grouped"]], r["updated_ns"] - log_offset_ns
+                names, active_ns = [*r["nics"], *r["grouped"]], r["updated_ns"] - self._log_offset_ns
                 self.wiring.recover(r["shard"], r["subject"], names, active_ns)
 
     @property
@@ -158,6 +156,43 @@ class AlertInputs:
     def open_ids(self) -> list[str]:
         """Return the ids of the active alerts."""
         return sorted(alert for shard in self.shards.values() for alert in shard.open_ids())
+
+    # --------------------------------------------------------------------------------------- operator
+
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        """Continue from the alerts published before, and from the health of links that changed long ago."""
+        self._recover(records_of(past, ALERTS, self._registry))
+        for message in past.get(LINK_HEALTH.name, ()):
+            if message.log_ns < self._starts_ns.get(LINK_HEALTH.name, 0):
+                self.add(message)
+
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Add messages; of the delays those that may matter to a latency rule."""
+        for message in messages:
+            if message.topic != DELAYS.name or self._may_want(message.key, tables):
+                self.add(message)
+
+    def _may_want(self, nic: str, tables: FabricTables) -> bool:
+        """Return whether a NIC's delays may matter to a present rule, or to one that is still evaluated."""
+        groups = groups_of(tables.inventory.member(nic))
+        rules = tables.config.latency_rules()
+        has_rule = any(rule["from_group"] in groups or rule["to_group"] in groups for rule in rules)
+        return has_rule or self.wants_delays(nic)
+
+    def due_ns(self) -> int:
+        """Return 0: what waits for its time is passed on with each advance."""
+        return 0
+
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
+        """Process what is due; return the alerts to publish."""
+        self.wiring.topology = tables.topology
+        found = self.evaluate(moment.log_ns)
+        if DELAYS.name not in self.behind:
+            found += self.evaluate_delays(moment.log_ns)
+        return [
+            Output(ALERTS, key, record, text=f"{record['state']} {record['alert_id']}: {record['text']}")
+            for key, record in found
+        ]
 
     # --------------------------------------------------------------------------------------- order
 
@@ -182,8 +217,7 @@ class AlertInputs:
             try:
                 self._processors[message.topic](message, out)
             except DATA_ERRORS as error:
-                self.invalid.append((message, refusal(error)))
-            self.taken += 1
+                self.rejected.append((message, refusal(error)))
         self._evaluate_wiring(to_ns, out)
         for name in sorted(self.shards):
             try:
@@ -197,13 +231,12 @@ class AlertInputs:
         out: Published = []
         while self._delays and self._delays[0].log_ns <= to_ns:
             message = heapq.heappop(self._delays)
-            self.taken += message.topic == DELAYS.name
             if message.log_ns >= self._delays_from_ns:
                 self._start_rules(out)
             try:
                 self._process_delays(message, out)
             except DATA_ERRORS as error:
-                self.invalid.append((message, refusal(error)))
+                self.rejected.append((message, refusal(error)))
         if to_ns >= self._delays_from_ns:
             self._start_rules(out)
         return out
@@ -299,7 +332,7 @@ class AlertInputs:
             head = codec.decode_head(message.value, DIAGNOSES.record, DIAGNOSIS_HEAD, self._registry)
             check_key(DIAGNOSES, message.key.encode(), head)
         except codec.BadRecord as error:
-            self.invalid.append((message, error))
+            self.rejected.append((message, error))
             return
         shard = self._shard(head["shard"])
         if shard is not None:
@@ -339,7 +372,7 @@ class AlertInputs:
                 self.inventory.probe_slots.get,
             )
             found.log_offset_ns = self._log_offset_ns
-            found.recover(self._past, self._events_from_ns)
+            found.recover(self._past, self._starts_ns.get(LINKS.name, 0))
             if self._rules_in_force:
                 found.set_latency_rules(self._latency_config.latency_rules())
         return found
@@ -362,5 +395,5 @@ class AlertInputs:
             return message.decoded(topic, self._registry, validate)
         except codec.BadRecord as error:
             if message.topic not in REJECTED_ELSEWHERE:
-                self.invalid.append((message, error))
+                self.rejected.append((message, error))
             return None

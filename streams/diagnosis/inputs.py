@@ -9,7 +9,7 @@ This module does no I/O.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,10 +26,12 @@ from schemas.topics import (
     CONTENTION,
     DECISIONS,
     DELAYS,
+    DIAGNOSES,
     FLOW_ROUTES,
     FLOWS,
     INVENTORY,
     LINK_HEALTH,
+    MAX_MESSAGE_BYTES,
     PATHS,
     QUEUES,
     Topic,
@@ -40,6 +42,8 @@ from streams.diagnosis.job_view import JobView, LastVerdict
 from streams.diagnosis.network_view import NetworkView
 from streams.diagnosis.rules import KEEP_NS, DiagnosisRules
 from streams.diagnosis.table_routes import TableRoutes
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import NEVER_NS, Moment, Operator, Output, Past, records_of
 from streams.runtime.pipeline_constants import DIAGNOSIS_INTERVAL_NS
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
@@ -110,7 +114,7 @@ class _Job:
     nics: frozenset[str] = frozenset()
 
 
-class DiagnosisInputs:
+class DiagnosisInputs(Operator):
     """The diagnosis of jobs.
 
     `from_ns`: log time from which diagnoses are returned; evaluations before it only teach the jobs' good
@@ -129,22 +133,20 @@ class DiagnosisInputs:
         log_offset_ns: int = 0,
         past: Iterable[Diagnosis] = (),
     ) -> None:
-        self.invalid: list[tuple[Message, codec.BadRecord]] = []
-        """Messages of `fabric.collectives` that could not be read; other readers reject the rest."""
-        self.failed: list[tuple[str, Exception]] = []
-        """Jobs whose evaluation failed, with the error."""
-        self.offset_of: Callable[[int], int] = lambda log_offset_ns: log_offset_ns
-        """Fabric time minus the messages' times, given fabric time minus append time."""
-        self.late = self.dropped = 0
-        """Records that came after a later one was processed; records of jobs beyond `MAX_JOBS`."""
+        super().__init__()
+        self.dropped = 0
+        """Records of jobs beyond `MAX_JOBS`."""
         self._from_ns, self._registry, self._rules = from_ns, registry, rules
         self._log_offset_ns = log_offset_ns
-        self._past = {each["job"]: each for each in sorted(past, key=lambda each: each["number"])}
+        self._past: dict[str, Diagnosis] = {}
+        self._recover(past)
         self._jobs: dict[str, _Job] = {}
         self._network = NetworkView()
         if probes is not None:
             self._network.routes = TableRoutes(self._network.recorded, probes)
         self._heap: list[Message] = []
+        self._waiting = 0
+        """Messages of `fabric.collectives` that wait: each may begin a job."""
         self._last: Message | None = None
         self._tick_ns = 0
         self._nics: set[str] = set()
@@ -166,13 +168,45 @@ class DiagnosisInputs:
     @property
     def needs_network(self) -> bool:
         """Whether a job runs, or a message waits that may begin one."""
-        return bool(self._jobs or self._heap)
+        return bool(self._jobs or self._waiting)
+
+    def _recover(self, past: Iterable[Diagnosis]) -> None:
+        self._past = {each["job"]: each for each in sorted(past, key=lambda each: each["number"])}
+
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        """Continue from the diagnoses of the last minutes."""
+        self._recover(records_of(past, DIAGNOSES, self._registry))
+
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Add messages."""
+        for message in messages:
+            self.add(message)
+
+    def due_ns(self) -> int:
+        """Return the next full second at which jobs are evaluated, or waiting messages processed."""
+        if self._jobs:
+            return self._tick_ns + TICK_NS
+        return (self._heap[0].log_ns // TICK_NS + 1) * TICK_NS if self._heap else NEVER_NS
+
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
+        """Evaluate the jobs at each second up to a moment; return the diagnoses to publish."""
+        return [
+            Output(
+                DIAGNOSES,
+                record["job"],
+                record,
+                encoded(record, MAX_MESSAGE_BYTES, self._registry),
+                text=f"{record['job']}: {record['verdict']}: {record['text']}",
+            )
+            for record in self.evaluate(moment.log_ns)
+        ]
 
     def add(self, message: Message) -> None:
         """Add a message; it is processed once its time has passed."""
         heapq.heappush(self._heap, message)
-        if message.topic == COLLECTIVES.name and self._last is not None and message < self._last:
-            self.late += 1
+        if message.topic == COLLECTIVES.name:
+            self._waiting += 1
+            self.late += self._last is not None and message < self._last
 
     def evaluate(self, to_ns: int) -> list[Diagnosis]:
         """Process the messages up to `to_ns`, and evaluate at each second on the way; return the diagnoses
@@ -193,12 +227,13 @@ class DiagnosisInputs:
 
     def _process(self, message: Message) -> None:
         if message.topic == COLLECTIVES.name:
+            self._waiting -= 1
             self._last = message if self._last is None else max(message, self._last)
         try:
             self._processors[message.topic](message)
         except DATA_ERRORS as error:
             if message.topic == COLLECTIVES.name:
-                self.invalid.append((message, refusal(error)))
+                self.rejected.append((message, refusal(error)))
 
     def _process_collectives(self, message: Message) -> None:
         if message.value is None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from schemas import tables, topics
 from schemas.codec import BadRecord, raw_schema
+from schemas.identities import identity_of
 from schemas.kafka.message import Message
 from schemas.records import (
     Alert,
@@ -67,33 +68,12 @@ def _arrow(table: str, columns: Columns) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-_IDENTITY: Final[dict[str, tuple[str, ...]]] = {
-    topics.DELAYS.name: ("nic", "window", "part"),
-    topics.CLOCK_OFFSETS.name: ("shard", "window", "part"),
-    topics.CLOCK_FITS.name: ("source", "window", "part"),
-    topics.INVENTORY.name: ("nic",),
-    topics.REJECTS.name: ("topic", "partition", "offset", "reader"),
-    topics.LINK_HEALTH.name: ("subject", "seq"),
-    topics.QUEUES.name: ("shard", "window", "part"),
-    topics.CONTENTION.name: ("window_id", "update"),
-    topics.ALERTS.name: ("alert_id", "update"),
-    topics.FLOWS.name: ("host", "boot", "report"),
-    topics.PATHS.name: ("nic", "peer"),
-    topics.DECISIONS.name: ("decision_id",),
-    topics.ACTIONS.name: ("decision_id", "outcome"),
-    topics.AUDIT.name: ("run", "host", "check"),
-    topics.DIAGNOSES.name: ("job", "begin_ns", "number"),
-    topics.COLLECTIVES.name: ("host", "boot", "process", "batch"),
-}
-
-
 def _newest(topic: str, messages: Sequence[Message]) -> Iterable[Message]:
     """Return the last message of each identity, in the order of the log."""
-    fields = _IDENTITY[topic]
     latest: dict[Any, Message] = {}
     for message in messages:
         record = message.record
-        identity = (message.key,) if record is None else tuple(record[field] for field in fields)
+        identity = (message.key,) if record is None else identity_of(topics.TOPICS[topic], record)
         latest.pop(identity, None)
         latest[identity] = message
     return latest.values()

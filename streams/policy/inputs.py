@@ -7,7 +7,7 @@ inputs except the topology file. This module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -17,7 +17,6 @@ from schemas.records import (
     ActuatorConfig,
     ContentionWindow,
     Decision,
-    Fallbacks,
     LinkHealth,
     PolicyCycle,
     PolicyCycles,
@@ -26,11 +25,13 @@ from schemas.topics import (
     ACTIONS,
     CONFIG,
     CONTENTION,
+    DECISIONS,
     FLOW_ROUTES,
     FLOWS,
     INVENTORY,
     LINK_HEALTH,
     MAX_ELEMENTS,
+    POLICY_CYCLES,
     QUEUES,
     Topic,
 )
@@ -39,14 +40,16 @@ from schemas.unexpected import DATA_ERRORS, refusal
 from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
 from streams.policy.policy import Policy
 from streams.policy.rules import Rules
+from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.flow_routes import FlowRoute, FlowRouteTable
 from streams.runtime.flow_table import STALE_NS, FlowTable, LiveFlow, LiveFlows
 from streams.runtime.live_config import LiveConfig
+from streams.runtime.operator import Moment, Operator, Output, Past, records_of
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import MAX_UNSOLVED_NS, GlobalTable, Inventory
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "CycleOutput", "PolicyInputs", "read_from"]
+__all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "PolicyInputs", "read_from"]
 
 TopicPartition = tuple[str, int]
 R = TypeVar("R")
@@ -68,6 +71,10 @@ PERIODIC_TOPICS: Final = frozenset({FLOWS.name, QUEUES.name})
 """Topics with constant traffic; their messages wait for the next regular cycle."""
 REJECTING_TOPICS: Final = frozenset({FLOW_ROUTES.name, ACTIONS.name})
 """Topics whose invalid messages no other stage rejects."""
+CYCLE_NS: Final = 100 * NS_PER_MS
+"""Time from one regular cycle to the next."""
+MIN_CYCLE_NS: Final = 20 * NS_PER_MS
+"""Shortest time to a cycle caused by news; link health is answered at once."""
 MAX_CYCLES_PER_RECORD: Final = 64
 CYCLE_RECORD_NS: Final = 250 * NS_PER_MS
 """Longest delay with which cycles without a decision are published."""
@@ -84,16 +91,6 @@ def read_from(epoch: int) -> dict[str, int]:
     for name, lookback_ns in LOOKBACK_NS.items():
         starts_ns[name] = max(0, epoch * NS_PER_MS - lookback_ns)
     return starts_ns
-
-
-@dataclass(slots=True)
-class CycleOutput:
-    """The messages to publish after one cycle."""
-
-    decisions: list[Outgoing[Decision]]
-    fallbacks: list[Outgoing[Fallbacks]]
-    cycle_records: list[PolicyCycles]
-    """`PolicyCycles` records."""
 
 
 @dataclass(slots=True)
@@ -125,8 +122,8 @@ class _Shard:
         return self.now_ns
 
 
-class PolicyInputs:
-    """The policies of the shards that `owned` accepts. `decisions`: those of earlier epochs, in order."""
+class PolicyInputs(Operator):
+    """The policies of the shards that `owned` accepts. `partitions`: those of the inputs."""
 
     def __init__(
         self,
@@ -137,20 +134,19 @@ class PolicyInputs:
         default_shard: str = "fabric",
         topology: Topology | None = None,
         registry: codec.Registry | None = None,
-        decisions: Iterable[Decision] = (),
         rules: Rules | None = None,
     ) -> None:
+        super().__init__()
         self.epoch = epoch
         self.partitions = sorted(partitions)
-        self.refused: list[tuple[Message, codec.BadRecord]] = []
-        """Invalid messages that no other stage rejects."""
         self.has_news = self.has_urgent = False
         """True if a message outside `PERIODIC_TOPICS`, or one about link health, waits to be applied."""
         self.shards: dict[str, _Shard] = {}
         self._owned = owned or (lambda shard: True)
         self._registry, self._rules = registry, rules
         self._topology = topology if topology is not None else Topology()
-        self._decisions = list(decisions)
+        self._decisions: list[Decision] = []
+        """Those of earlier epochs, in their order."""
         self._inventory = Inventory(default_shard)
         self._config = LiveConfig()
         self._routes = FlowRouteTable()
@@ -175,6 +171,10 @@ class PolicyInputs:
         self._waiting: list[Message] = []
         self._health: dict[str, LinkHealth] = {}
         self._windows: dict[str, ContentionWindow] = {}
+        self._pending: list[str] = []
+        """Shards whose cycle follows, the next one last."""
+        self._round_ns = 0
+        """Log time at which the last cycles began; 0: none yet."""
 
     @property
     def topology(self) -> Topology:
@@ -187,15 +187,48 @@ class PolicyInputs:
             self._topology = topology
             self._rates_bps.clear()
 
+    # ------------------------------------------------------------------------------------ operator
+
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        """Continue from the decisions of earlier epochs; actuators refuse those of later ones as well."""
+        earlier = (each for each in records_of(past, DECISIONS, self._registry) if each["epoch"] < self.epoch)
+        self._decisions = sorted(earlier, key=lambda decision: (decision["epoch"], decision["seq"]))
+
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Queue messages of `INPUTS`; the next cycles apply them."""
+        self._waiting += messages
+        for message in messages:
+            self.has_urgent = self.has_urgent or message.topic == LINK_HEALTH.name
+            self.has_news = self.has_news or message.topic not in PERIODIC_TOPICS
+
+    def due_ns(self) -> int:
+        """Return the log time of the next cycle; 0: at once, after a change of link health."""
+        if self._pending or self.needs_urgent_cycle or not self._round_ns:
+            return 0
+        return self._round_ns + (MIN_CYCLE_NS if self.has_news else CYCLE_NS)
+
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
+        """Run the cycle of one shard; after the last shard's, apply the queued messages first.
+
+        A shard's decisions are published before the next shard's cycle begins.
+        """
+        self.topology = tables.topology
+        if not self._pending:
+            self.apply()
+            self._round_ns, self._pending = moment.log_ns, sorted(self.shards, reverse=True)
+        if not self._pending:
+            return []
+        name = self._pending.pop()
+        fabric_ns = moment.log_ns + moment.offset_ns - tables.clocks.lost_ns(name, moment.log_ns)
+        try:
+            return self.run_cycle(name, fabric_ns, moment.log_ns)
+        except DATA_ERRORS as error:
+            self.failed.append((name, error))
+            return []
+
     # ------------------------------------------------------------------------------------ messages
 
-    def offer(self, message: Message) -> None:
-        """Queue a message of `INPUTS`; the next `take` applies it."""
-        self._waiting.append(message)
-        self.has_urgent = self.has_urgent or message.topic == LINK_HEALTH.name
-        self.has_news = self.has_news or message.topic not in PERIODIC_TOPICS
-
-    def take(self) -> None:
+    def apply(self) -> None:
         """Apply the queued messages; a cycle of each shard must follow."""
         waiting, self._waiting = self._waiting, []
         self.has_news = self.has_urgent = False
@@ -206,9 +239,9 @@ class PolicyInputs:
                 self._take(message)
             except codec.BadRecord as error:
                 if message.topic in REJECTING_TOPICS:
-                    self.refused.append((message, error))
+                    self.rejected.append((message, error))
             except DATA_ERRORS as error:
-                self.refused.append((message, refusal(error)))
+                self.rejected.append((message, refusal(error)))
 
     def _take(self, message: Message) -> None:
         table = self._tables.get(message.topic)
@@ -301,7 +334,7 @@ class PolicyInputs:
         """True if link health waits to be applied, or if a full cycle must follow an urgent one."""
         return self.has_urgent or any(shard.was_urgent for shard in self.shards.values())
 
-    def run_cycle(self, name: str, now_ns: int, flows_ns: int) -> CycleOutput:
+    def run_cycle(self, name: str, now_ns: int, flows_ns: int) -> list[Output]:
         """Run a cycle of one shard at `now_ns`, fabric time, with flow reports up to `flows_ns`, append time.
 
         The shard's time does not step back by a little. After a change of link health the cycle runs failover
@@ -321,8 +354,15 @@ class PolicyInputs:
         self._note(shard, now_ns, flows_ns, len(cycle.decisions), suppressed)
         is_due = now_ns - shard.published_ns >= CYCLE_RECORD_NS or len(shard.cycles) >= MAX_CYCLES_PER_RECORD
         publishes = cycle.decisions or suppressed or is_due
-        cycle_records = [self._cycle_record(name, shard, now_ns)] if publishes else []
-        return CycleOutput(cycle.decisions, cycle.fallbacks, cycle_records)
+        decisions = [
+            _output(each, f"{each.record['action']} {each.record['text']}") for each in cycle.decisions
+        ]
+        cycles = [self._cycle_record(name, shard, now_ns)] if publishes else []
+        return [
+            *decisions,
+            *map(_output, cycle.fallbacks),
+            *(Output(POLICY_CYCLES, record["shard"], record) for record in cycles),
+        ]
 
     def _note(
         self,
@@ -363,6 +403,10 @@ class PolicyInputs:
             "movable": movable,
             "cycles": cycles,
         }
+
+
+def _output(outgoing: Outgoing[Any], text: str = "") -> Output:
+    return Output(outgoing.topic, outgoing.key, outgoing.record, text=text)
 
 
 def _update_suppressed(shard: _Shard, cycle: CycleResult, now_ns: int) -> list[SuppressedAction] | None:

@@ -1,147 +1,118 @@
-"""The Faust stage of policy: reads the inputs without a group and publishes decisions, fallbacks and cycles.
+"""Policy stage: publishes decisions, fallbacks and cycles of an owner's shards.
 
 The worker that owns a shard's partition of `fabric.policy-cycles` owns the shard's policy, in an epoch of its
-own. Actuators refuse decisions of older epochs.
+own. Actuators refuse decisions of older epochs. `PolicyCycles` are the steps from which an epoch replays.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
-from collections.abc import Awaitable
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
 
 from schemas import codec
-from schemas.kafka import since
-from schemas.kafka.async_reader import AsyncTopicReader, partition_count
-from schemas.records import Decision
-from schemas.topics import DECISIONS, POLICY_CYCLES
+from schemas.kafka.message import Message, Place
+from schemas.kafka.start import Start, since
+from schemas.records import PolicyCycles
+from schemas.topics import DECISIONS, FALLBACKS, POLICY_CYCLES, Topic
+from schemas.topology import Topology
 from schemas.validation import EPOCH_AHEAD_MS
-from streams.policy.cycle import Outgoing
-from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, CycleOutput, PolicyInputs, read_from
-from streams.runtime.assignment import Generation, Ownership
-from streams.runtime.context import WorkerContext
-from streams.runtime.faust_compat import read_batches, set_read_ahead
-from streams.runtime.global_tables import read_tail
-from streams.runtime.log_time import LogTime
-from streams.runtime.rejects import send_reject
-from streams.runtime.units import NS_PER_MS, NS_PER_S
+from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, PolicyInputs, read_from
+from streams.policy.rules import Rules
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.log_runner import Step, run_steps
+from streams.runtime.operator import Input, Moment, Order, Output, Owner, Past, Restore, Stage, records_of
+from streams.runtime.units import NS_PER_MS
 
-__all__ = ["PolicyStage"]
-
-log = logging.getLogger(__name__)
-
-CYCLE_S: Final = 0.1
-"""Time from one regular cycle to the next, s."""
-MIN_CYCLE_S: Final = 0.02
-"""Shortest time to a cycle caused by news, s; link health is answered at once."""
-CATCH_UP_S: Final = 0.1
-"""s between two checks whether the past has been read."""
-READ_AHEAD_S: Final = 0.001
-"""Pause of aiokafka's fetcher between two fetches, s."""
+__all__ = ["PolicyStage", "replay_epoch"]
 
 
-class _Owned(Ownership):
-    """Joins the consumer group by the topic that this stage writes."""
+def _input(topic: Topic) -> Input:
+    def start(log_ns: int, tables: FabricTables) -> Start:
+        return since(read_from(log_ns // NS_PER_MS)[topic.name])
 
-    def register(self) -> None:
-        """Make the topic part of the consumer group; its messages are not read."""
-        read_batches(self.context.app, self.topic.name, None)
+    return Input(topic, start)
 
 
-class PolicyStage:
-    """The policies of one worker's shards."""
+class PolicyStage(Stage):
+    """Policy: what flows do about links that fail, and about contention."""
 
-    def __init__(self, context: WorkerContext) -> None:
-        self.context = context
-        self.partitions = _Owned(context, "policy", POLICY_CYCLES, self._follow)
+    name = "policy"
+    owner = POLICY_CYCLES
+    inputs = tuple(_input(topic) for topic in INPUTS)
+    outputs = (DECISIONS, FALLBACKS, POLICY_CYCLES)
+    order = Order.AS_READ
+    per_partition = False
+    uses_append_time = True
 
-    async def _follow(self, generation: Generation) -> None:
-        """Recover the policies of the assigned partitions, then run them."""
-        cluster, registry = self.context.settings.kafka, self.context.registry
-        count = await partition_count(cluster, POLICY_CYCLES.name)
-        began_ns = self.context.log_clock.now_ns(time.monotonic_ns())
-        past = await self._earlier_decisions(began_ns)
-        epoch = max((began_ns // NS_PER_MS, *(decision["epoch"] + 1 for decision in past)))
-        async with AsyncTopicReader(cluster) as reader:
-            set_read_ahead(reader.consumer, READ_AHEAD_S)
-            starts_ns = read_from(epoch)
-            await reader.assign({topic: since(starts_ns[topic.name]) for topic in INPUTS})
-            inputs = PolicyInputs(
-                epoch,
-                list(reader.ends),
-                lambda shard: self.partitions.owns(shard, count),
-                default_shard=self.context.settings.default_shard,
-                topology=self.context.topology,
-                registry=registry,
-                decisions=past,
-            )
-            while not await reader.caught_up():
-                await self._read(inputs, reader, CATCH_UP_S)
-            generation.recovered.set()
-            log.info("policy: epoch %d", epoch)
-            await self._run_cycles(inputs, reader)
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        """Return the published records from which a new owner continues."""
+        return (Restore(DECISIONS, lambda log_ns: since(log_ns - DECISION_LOOKBACK_NS)),)
 
-    async def _earlier_decisions(self, began_ns: int) -> list[Decision]:
-        """Return the recent decisions of earlier epochs, in their order."""
-        since_s = DECISION_LOOKBACK_NS / NS_PER_S
-        past = await read_tail(
-            self.context.settings.kafka, DECISIONS, None, self.context.registry, since_s=since_s
+    def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:
+        """Return an epoch after those of all recent decisions that actuators accept."""
+        began_ms = log_ns // NS_PER_MS
+        epochs = (decision["epoch"] for decision in records_of(past, DECISIONS, registry))
+        return max((began_ms, *(epoch + 1 for epoch in epochs if epoch <= began_ms + EPOCH_AHEAD_MS)))
+
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> PolicyInputs:
+        """Return the operator of all partitions of an owner."""
+        return PolicyInputs(
+            owner.epoch,
+            owner.places,
+            owner.owns,
+            default_shard=owner.settings.default_shard,
+            topology=tables.topology,
+            registry=owner.registry,
         )
-        latest_epoch = began_ns // NS_PER_MS + EPOCH_AHEAD_MS  # actuators refuse later epochs as well
-        decisions = [decision for decision in past if decision["epoch"] <= latest_epoch]
-        return sorted(decisions, key=lambda decision: (decision["epoch"], decision["seq"]))
-
-    async def _run_cycles(self, inputs: PolicyInputs, reader: AsyncTopicReader) -> None:
-        """Run a cycle of each shard whenever one is due."""
-        last_s, began_ns = 0.0, time.monotonic_ns()
-        log_time = LogTime(self.context.log_clock.now_ns(began_ns), began_ns)
-        while True:
-            await self._read(inputs, reader, _until_due_s(inputs, last_s))
-            if _until_due_s(inputs, last_s) > 0:
-                continue
-            last_s = time.monotonic()
-            inputs.take()
-            inputs.topology = self.context.topology
-            monotonic_ns = time.monotonic_ns()
-            log_ns = self.context.log_clock.now_ns(monotonic_ns)
-            now_ns = log_time.fabric_ns(log_ns, self.context.clocks.log_offset_ns, monotonic_ns)
-            for name in sorted(inputs.shards):
-                with self.context.survive("policy", POLICY_CYCLES, name):
-                    shard_ns = now_ns - self.context.clocks.lost_ns(name, log_ns)
-                    await self._publish(inputs.run_cycle(name, shard_ns, log_ns))
-            for message, error in inputs.refused:
-                await (await send_reject(self.context, message, "solve", error))
-            inputs.refused.clear()
-
-    async def _read(self, inputs: PolicyInputs, reader: AsyncTopicReader, wait_s: float) -> None:
-        """Read the messages that arrive within `wait_s`."""
-        for message in await reader.poll(wait_s):
-            self.context.log_clock.observe(message.append_ns, time.monotonic_ns())
-            inputs.offer(message)
-
-    async def _publish(self, output: CycleOutput) -> None:
-        """Publish the decisions first, then the rest, and wait for acknowledgements."""
-        sent = [await self._send(outgoing) for outgoing in output.decisions]
-        if sent:
-            await asyncio.sleep(0)  # lets the producer send them before the next record is encoded
-            for outgoing in output.decisions:
-                log.info("policy: %s %s", outgoing.record["action"], outgoing.record["text"])
-        sent += [await self._send(outgoing) for outgoing in output.fallbacks]
-        for record in output.cycle_records:
-            value = codec.encode(POLICY_CYCLES.record, record, self.context.registry)
-            sent.append(await self.context.send_bytes(POLICY_CYCLES.name, record["shard"], value))
-        await asyncio.gather(*sent)
-
-    async def _send(self, outgoing: Outgoing[Any]) -> Awaitable[Any]:
-        value = codec.encode(outgoing.topic.record, outgoing.record, self.context.registry)
-        return await self.context.send_bytes(outgoing.topic.name, outgoing.key, value)
 
 
-def _until_due_s(inputs: PolicyInputs, last_s: float) -> float:
-    """Return the time until the next cycle, s."""
-    if inputs.needs_urgent_cycle:
-        return 0.0
-    interval_s = MIN_CYCLE_S if inputs.has_news else CYCLE_S
-    return max(0.0, last_s + interval_s - time.monotonic())
+def replay_epoch(
+    records: Sequence[PolicyCycles],
+    messages: Iterable[Message],
+    decisions: Iterable[Message] = (),
+    *,
+    default_shard: str = "fabric",
+    topology: Topology | None = None,
+    registry: codec.Registry | None = None,
+    rules: Rules | None = None,
+) -> Iterator[tuple[Moment, Output]]:
+    """Yield the outputs of one shard and epoch again. `records` are its `PolicyCycles` from the first one on.
+
+    `decisions`: those of the time before. Raises ValueError if a cycle is missing, because later ones then
+    cannot be replayed.
+    """
+    records = sorted(records, key=lambda record: record["first_cycle"])
+    if not records:
+        return
+    shard, epoch = records[0]["shard"], records[0]["epoch"]
+    names = (each.rpartition("/") for each in records[0]["inputs"])
+    places = [(topic, int(number)) for topic, _, number in names]
+    tables = FabricTables(default_shard, topology)
+    operator = PolicyInputs(
+        epoch,
+        places,
+        shard.__eq__,
+        default_shard=default_shard,
+        topology=topology,
+        registry=registry,
+        rules=rules,
+    )
+    oldest_ns = epoch * NS_PER_MS - DECISION_LOOKBACK_NS
+    operator.restore({DECISIONS.name: [each for each in decisions if each.append_ns >= oldest_ns]}, tables)
+    starts_ns = read_from(epoch)
+    read = (each for each in messages if each.append_ns >= starts_ns.get(each.topic, 0))
+    yield from run_steps(operator, tables, _steps(records, places), read)
+
+
+def _steps(records: Sequence[PolicyCycles], places: Sequence[Place]) -> Iterator[Step]:
+    """Yield the steps of all records. Raises ValueError if one is missing."""
+    number, read = 0, [0] * len(places)
+    for record in records:
+        if record["first_cycle"] != number:
+            shard, epoch, last = record["shard"], record["epoch"], record["first_cycle"] - 1
+            raise ValueError(f"{shard}, epoch {epoch}: cycles {number} to {last} are not in the log")
+        for cycle in record["cycles"]:
+            moved = cycle["positions"] or [0] * len(places)
+            read = [at + step for at, step in zip(read, moved, strict=True)]
+            positions = {place: at for place, at, step in zip(places, read, moved, strict=True) if step}
+            yield Step(Moment(cycle["flows_ns"], cycle["now_ns"] - cycle["flows_ns"]), positions)
+        number += len(record["cycles"])

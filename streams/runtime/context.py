@@ -34,7 +34,7 @@ from streams.runtime.rejects import RejectBudget, failed_evaluation, send_reject
 from streams.runtime.settings import StreamSettings
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["EvidenceTap", "WorkerContext"]
+__all__ = ["WorkerContext"]
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,6 @@ TOPOLOGY_CHECK_S: Final = 5.0
 FLOWS_TAIL_S: Final = 30.0
 """s of flow reports that are read at the start: longer than a dead worker's partitions are without an
 owner."""
-
-EvidenceTap = Callable[[Message], None]
-"""Receives link evidence from the links stage, decoded."""
 
 
 class WorkerContext:
@@ -79,7 +76,8 @@ class WorkerContext:
         """Publishes the reject of a global table's message."""
         self.note: Callable[[str, str], None] = lambda subject, text: None
         """Shows a line about a subject in the worker's status; an empty line removes it."""
-        self.evidence_tap: EvidenceTap = lambda message: None
+        self.taps: dict[str, Callable[[Message], None]] = {}
+        """Topic to the stage that takes the messages which another stage of this worker reads."""
         self._topology = TopologySource(settings.topology_file)
         self._set_topology()
         starts: dict[Topic, Start] = {
@@ -100,7 +98,7 @@ class WorkerContext:
     @property
     def topology(self) -> Topology:
         """The current content of the topology file; empty without one."""
-        return self._topology.topology
+        return self.tables.topology
 
     def _set_topology(self) -> None:
         self.tables.topology = self._topology.topology

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from schemas import codec
 from schemas.kafka.message import Message, Place
@@ -11,13 +10,11 @@ from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.live_config import LiveConfig
+from streams.runtime.pipeline_constants import HOLDOVER_S, WINDOW_NS
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import ClockTable, GlobalTable, Inventory
-from streams.runtime.units import NS_PER_S
 
 __all__ = ["FabricTables"]
-
-HOLDOVER_S: Final = 60.0
 
 
 class FabricTables:
@@ -35,7 +32,7 @@ class FabricTables:
         registry: codec.Registry | None = None,
         *,
         holdover_s: float = HOLDOVER_S,
-        window_ns: int = NS_PER_S,
+        window_ns: int = WINDOW_NS,
     ) -> None:
         self.inventory = Inventory(default_shard)
         self.clocks = ClockTable(self.inventory, holdover_s, window_ns)
@@ -45,6 +42,8 @@ class FabricTables:
         self.topology = topology if topology is not None else Topology()
         self.positions: dict[Place, int] = {}
         self._moves: list[list[tuple[Place, int]]] = []
+        self._fastest: tuple[Topology, int] = (Topology(), 0)
+        """The topology file's contents, and the rate of its fastest link."""
         self._registry = registry
         self._by_topic: dict[str, GlobalTable] = {table.topic: table for table in self.tables}
 
@@ -84,5 +83,9 @@ class FabricTables:
 
     def fastest_bps(self) -> int:
         """Return the rate of the topology file's fastest link, else of the fastest NIC; 0: unknown."""
-        rates = [self.topology.rate_bps(link) for link in self.topology.links()]
-        return max(rates, default=0) or max(self.inventory.speeds_bps.values(), default=0)
+        topology, rate_bps = self._fastest
+        if topology is not self.topology:
+            topology = self.topology
+            rate_bps = max((topology.rate_bps(link) for link in topology.links()), default=0)
+            self._fastest = (topology, rate_bps)
+        return rate_bps or max(self.inventory.speeds_bps.values(), default=0)

@@ -22,7 +22,7 @@ from schemas.topics import R, Topic
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.fabric_tables import FabricTables
 
-__all__ = ["CLOCK_TAIL", "GlobalTableReader", "partition_count", "read_last", "read_tail"]
+__all__ = ["CLOCK_TAIL", "GlobalTableReader", "partition_count", "read_last", "read_tail", "read_to_end"]
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class GlobalTableReader:
                         self._on_rejected(message, error)
 
 
-async def _read_to_end(cluster: KafkaSettings, topic: Topic, start: Start) -> AsyncIterator[Message]:
+async def read_to_end(cluster: KafkaSettings, topic: Topic, start: Start) -> AsyncIterator[Message]:
     """Yield a topic's messages up to the end offsets seen at the start."""
     async with AsyncTopicReader(cluster) as reader:
         await reader.assign({topic: start})
@@ -94,7 +94,7 @@ async def read_tail(
         start = newest(tail)
     records: list[R] = []
     rejected = 0
-    async for message in _read_to_end(cluster, topic, start):
+    async for message in read_to_end(cluster, topic, start):
         if message.value is None:
             continue
         try:
@@ -129,7 +129,7 @@ async def read_last(
             return
         records[name] = (record, append_ns)
 
-    async for message in _read_to_end(cluster, topic, BEGINNING):
+    async for message in read_to_end(cluster, topic, BEGINNING):
         key = message.key_bytes
         if key is None:
             continue

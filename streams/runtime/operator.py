@@ -16,12 +16,13 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from schemas import codec
 from schemas.kafka import partition_of
-from schemas.kafka.message import Message
+from schemas.kafka.message import Message, Place
 from schemas.kafka.start import Start
 from schemas.topics import R, Topic
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.settings import StreamSettings
+from streams.runtime.units import NS_PER_MS
 
 __all__ = [
     "NEVER_NS",
@@ -76,6 +77,8 @@ class Owner:
     registry: codec.Registry | None = None
     committed: Mapping[int, int] = field(default_factory=dict)
     """Partition to the first offset that this owner reads; no entry: nothing was committed before."""
+    places: Sequence[Place] = ()
+    """The partitions of the inputs that this owner reads."""
 
     def owns(self, key: str) -> bool:
         """Return whether a key's messages come to this owner."""
@@ -91,6 +94,12 @@ class Input:
     """Where a new owner starts, given log time; None: at the position that the last owner committed."""
     skip_after_ns: int = NEVER_NS
     """Age above which messages are skipped while newer ones wait: old evidence is useless."""
+    is_owned: bool = False
+    """Whether an owner reads only the partitions whose numbers it owns."""
+    is_tapped: bool = False
+    """Whether another stage of the worker passes on the messages that it reads anyway."""
+    is_needed: Callable[[Operator, FabricTables], bool] | None = None
+    """Whether messages are needed now; None: always. A reader of its own reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +107,12 @@ class Restore:
     """Published records from which a new owner continues."""
 
     topic: Topic
-    start: Start
+    start: Start | Callable[[int], Start]
+    """A function of the log time at the owner's begin where the start depends on it."""
     last_per_key: bool = False
     """Only the newest message of each key."""
+    last_by: str | None = None
+    """Only the newest message for each value of this field."""
 
 
 Past = Mapping[str, Sequence[Message]]
@@ -142,6 +154,12 @@ class Operator:
         """Messages that could not be used; the runner publishes and clears them."""
         self.failed: list[tuple[str, Exception]] = []
         """Keys whose evaluation failed, with the error; the runner publishes and clears them."""
+        self.late = 0
+        """Messages that came after later ones were processed: a replay may differ."""
+        self.behind: frozenset[str] = frozenset()
+        """Topics of `Input.is_needed` that have not been read to their ends; the runner sets it."""
+        self.offset_of: Callable[[int], int] = lambda log_offset_ns: log_offset_ns
+        """Fabric time minus log time, given fabric time minus append time; the runner sets it."""
         self.moment = Moment(0, 0)
         """The moment of the advance that follows; set by the runner before `take`."""
         self.end_offset: int | None = None
@@ -206,6 +224,15 @@ class Stage(ABC):
     """Whether log time steps with the log's clock, because windows are cut by append time."""
     reject_reader: ClassVar[str] = "solve"
     """`Reject.reader` of the messages that operators reject."""
+
+    tables: ClassVar[tuple[Topic, ...]] = ()
+    """Topics of the tables that the operators look up, for a replay. A worker has all tables."""
+    reads_to_ends: ClassVar[bool] = False
+    """Whether the runner reads all inputs to their present ends before an advance."""
+
+    def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:
+        """Return the epoch of an owner that begins at `log_ns`, given what it restores."""
+        return log_ns // NS_PER_MS
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
         """Return the published records from which a new owner continues.

@@ -199,9 +199,10 @@ def rows_of(case: str, stage: str) -> list[Message]:
     return rows
 
 
-def run(case: str, stage: str) -> list[stages.Output]:
+def run(case: str, stage: str) -> list[stages.Keyed]:
     """Return what a stage makes of a case's inputs, with today's names."""
-    made = stages.run(stage, rows_of(case, stage), stages.topology_of(FOLDER / case / "topology.json"))
+    topology = stages.topology_of(FOLDER / case / "topology.json")
+    made = stages.STAGES[stage].run(rows_of(case, stage), topology)
     return [(topic, key, None if record is None else plain(record)) for topic, key, record in made]
 
 
@@ -220,7 +221,7 @@ Canonical = dict[str, list[tuple[str, Record | None]]]
 """Topic to (key, record) in order."""
 
 
-def canonical(found: Iterable[stages.Output]) -> Canonical:
+def canonical(found: Iterable[stages.Keyed]) -> Canonical:
     """Return a replay's outputs as they are compared."""
     recorded = {new: old for old, new in names.TOPICS.items()}
     of_topic: dict[str, Names] = {}

@@ -1,1 +1,1 @@
-"""The worker's runner: Faust decides who owns which partition, operators take whole batches of them."""
+"""The worker's runners: the only package here that uses faust and aiokafka."""

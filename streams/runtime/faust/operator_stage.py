@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -57,6 +57,8 @@ MAX_MOVES: Final = 1_000
 QUIET_NS: Final = NS_PER_S
 """ns without a message after which the worker's estimate of the log's clock counts: the partition's last
 message may be before a step."""
+LATE_NS: Final = 100 * NS_PER_MS
+"""ns without an advance after which a partition without messages waits no longer for those with some."""
 WARN_S: Final = 10.0
 
 
@@ -83,6 +85,8 @@ class _Partition:
     """One past the last message that the operator took; None: the group has not committed yet."""
     received_ns: int = 0
     """Monotonic time of the newest message."""
+    advanced_ns: int = 0
+    """Monotonic time of the last advance."""
     newest_ns: int = 0
     """Log time of the newest message that was taken."""
     commit: int | None = None
@@ -113,8 +117,6 @@ class OperatorStage(Ownership):
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage.name, stage.owner, self._serve)
         self.definition = stage
-        self.tap: Callable[[Message], None] = lambda message: None
-        """Receives each message that an operator has decoded."""
         self.skipped = 0
         """Messages that arrived too late."""
         self._partitions: dict[TP, _Partition] = {}
@@ -234,8 +236,8 @@ class OperatorStage(Ownership):
 
     async def _turn(self) -> None:
         """Advance the operators that are due. A revocation waits for its end."""
-        for partition in list(self._partitions.values()):
-            if self._is_due(partition) and partition in self._active:
+        for partition in self._next_partitions():
+            if partition in self._active:
                 await self._advance(partition)
         now_s = time.monotonic()
         if now_s - self._released_s >= RELEASE_S:
@@ -245,6 +247,16 @@ class OperatorStage(Ownership):
         if now_s - self._published_s >= STEPS_S or is_full:
             self._published_s = now_s
             await self._publish_steps()
+
+    def _next_partitions(self) -> list[_Partition]:
+        """Return the partitions to advance: those with messages, else one that is due, the longest first.
+
+        Messages come first: a partition's slow work must not delay the evidence of the others.
+        """
+        due = [partition for partition in self._partitions.values() if self._is_due(partition)]
+        due.sort(key=lambda partition: partition.advanced_ns)
+        late_ns = time.monotonic_ns() - LATE_NS
+        return [each for each in due if each.queue or each.advanced_ns < late_ns] or due[:1]
 
     async def _restore(self, generation: Generation) -> None:
         context, stage = self.context, self.definition
@@ -347,7 +359,7 @@ class OperatorStage(Ownership):
             self._release()
             if partition not in self._active:
                 return
-        monotonic_ns = time.monotonic_ns()
+        monotonic_ns = partition.advanced_ns = time.monotonic_ns()
         messages = list(self._next_messages(partition, monotonic_ns))
         moment = self._note_step(partition, monotonic_ns)
         operator, tables = partition.operator, self.context.tables
@@ -358,9 +370,7 @@ class OperatorStage(Ownership):
         with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
             if messages:
                 operator.take(messages, tables)
-                for message in messages:
-                    if message.record is not None:
-                        self.tap(message)
+                self._pass_on(messages)
             is_due = operator.due_ns() <= moment.log_ns
             result = operator.advance(moment, tables)
             if callable(result):
@@ -379,6 +389,14 @@ class OperatorStage(Ownership):
         position = partition.commit if next_offset is None else min(needed_from, next_offset)
         partition.sent.append(_Sent(position, futures))
         await asyncio.sleep(0)
+
+    def _pass_on(self, messages: Iterable[Message]) -> None:
+        """Pass decoded messages to the stage of this worker that takes them, too."""
+        tap = self.context.taps.get(self.topic.name)
+        if tap is not None:
+            for message in messages:
+                if message.record is not None:
+                    tap(message)
 
     def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
         """Take messages from the queue, without those that are too old while newer ones wait.

@@ -240,7 +240,7 @@ def at_once() -> Alerts:
         inputs.add(message)
     out = inputs.evaluate(END_NS) + inputs.evaluate_delays(END_NS)
     assert inputs.late == 0
-    assert inputs.invalid == []
+    assert inputs.rejected == []
     return merged(out)
 
 
@@ -314,7 +314,7 @@ def taken_over(messages: Sequence[Message], past: list[dict[str, Any]], now_ns: 
     thresholds.evaluate_delays(now_ns)
     since = read_from(now_ns, thresholds.config.thresholds(), thresholds.delays_lookback_s)
     inputs = AlertInputs(
-        past, events_from_ns=since[LINKS.name], delays_from_ns=since[DELAYS.name],
+        past, starts_ns=since,
         log_offset_ns=7_000 + max(0, (now_ns - EPOCH_NS) // S - 2) // 10,
     )  # fmt: skip
     last: dict[str, Message] = {}

@@ -32,7 +32,7 @@ def replayed(found: list[Message], step_ns: int = S, from_ns: int = 0) -> list[D
         now_ns += step_ns
         out += inputs.evaluate(now_ns)
     assert not inputs.failed
-    assert not inputs.invalid
+    assert not inputs.rejected
     return out
 
 
@@ -126,8 +126,8 @@ def test_records_that_no_reader_can_use_cost_themselves_only():
     for message in (*good, bad, foreign, gone, elsewhere):
         inputs.add(message)
     assert inputs.evaluate(T + 10 * S)[-1]["job"] == "A"
-    assert {error.reason for _, error in inputs.invalid} <= {"UNKNOWN_SCHEMA", "MALFORMED", "WRONG_KEY"}
-    assert [message.offset for message, _ in inputs.invalid] == [1000, 1001]
+    assert {error.reason for _, error in inputs.rejected} <= {"UNKNOWN_SCHEMA", "MALFORMED", "WRONG_KEY"}
+    assert [message.offset for message, _ in inputs.rejected] == [1000, 1001]
 
 
 def test_a_job_that_cannot_be_evaluated_harms_no_other(monkeypatch):

@@ -84,7 +84,7 @@ def test_jobs_are_diagnosed_across_a_worker_kill_and_the_replay_agrees(jobs: Job
     found = CliRunner().invoke(
         app, ["replay", "diagnosis", "--log", jobs.bootstrap, "--from", "5m", "--json"]
     )
-    replayed = json.loads(found.output)
+    (replayed,) = json.loads(found.output)["stages"]
     assert replayed["published"] == len(identities)
     kinds = {each["kind"] for each in replayed["differences"]}
     assert kinds <= {"is replayed, and was not published"}, "a starved machine may be long without an owner"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from schemas import codec
@@ -11,20 +12,26 @@ from schemas.topics import (
     ACTIONS,
     CONFIG,
     CONTENTION,
+    DECISIONS,
+    FALLBACKS,
     FLOW_ROUTES,
     FLOWS,
     INVENTORY,
     LINK_HEALTH,
+    POLICY_CYCLES,
     Topic,
 )
-from streams.policy.inputs import PolicyInputs, read_from
-from streams.policy.replay import earlier_decisions, replay_cycles
+from streams.policy.inputs import PolicyInputs
+from streams.policy.stage import replay_epoch
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import Output
 
 MS = 1_000_000
 S = 1_000 * MS
 T = 1_800_000_000 * S
 EPOCH = T // MS
 SPINES = 4
+TABLES = FabricTables()
 HOSTS = 8
 RATE = 10**9
 PARTITIONS = [
@@ -228,8 +235,7 @@ class Log:
         )
 
     def offer_to(self, inputs: PolicyInputs) -> None:
-        for message in self.messages[self.read :]:
-            inputs.offer(message)
+        inputs.take(self.messages[self.read :], TABLES)
         self.read = len(self.messages)
 
     def run_cycles(
@@ -240,12 +246,12 @@ class Log:
         self.offer_to(inputs)
         found: list[dict[str, Any]] = []
         while True:
-            inputs.take()
+            inputs.apply()
             for name in sorted(inputs.shards):
                 made = inputs.run_cycle(name, self.now_ns + 7, self.now_ns)
-                self.cycle_records += made.cycle_records
-                self.fallbacks += [outgoing.record for outgoing in made.fallbacks]
-                found += [outgoing.record for outgoing in made.decisions]
+                self.cycle_records += records_to(POLICY_CYCLES, made)
+                self.fallbacks += records_to(FALLBACKS, made)
+                found += records_to(DECISIONS, made)
             if not inputs.needs_urgent_cycle:
                 break
         for decision in found:
@@ -296,12 +302,22 @@ class Log:
 
 
 def replayed(log: Log, epoch: int) -> list[dict[str, Any]]:
-    since = read_from(epoch)
-    return replay_cycles(
-        [record for record in log.cycle_records if record["epoch"] == epoch],
-        [message for message in log.messages if message.append_ns >= since[message.topic]],
-        earlier_decisions(epoch, log.decisions),
-    )
+    records = [record for record in log.cycle_records if record["epoch"] == epoch]
+    outputs = replay_epoch(records, log.messages, decided(log))
+    return records_to(DECISIONS, [output for _, output in outputs])
+
+
+def records_to(topic: Topic, outputs: Iterable[Output]) -> list[Any]:
+    """Return the records of one topic."""
+    return [output.record for output in outputs if output.topic is topic]
+
+
+def decided(log: Log) -> list[Message]:
+    """Return the decisions as messages."""
+    return [
+        Message(append_ns, DECISIONS.name, 0, offset, record["host"], codec.encode(DECISIONS.record, record))
+        for offset, (record, append_ns) in enumerate(log.decisions)
+    ]
 
 
 def of_epoch(log: Log, epoch: int) -> list[dict[str, Any]]:

@@ -10,21 +10,28 @@ from schemas.topics import (
     CONFIG,
     DECISIONS,
     FLOW_ROUTES,
+    FLOWS,
     INVENTORY,
+    POLICY_CYCLES,
 )
+from schemas.validation import EPOCH_AHEAD_MS
 from streams.policy.inputs import PolicyInputs, read_from
-from streams.policy.replay import earlier_decisions
+from streams.policy.stage import PolicyStage
+from streams.runtime.operator import Moment
 from tests.records import make
 from tests.streams.policy.log_fabric import (
     EPOCH,
     HOSTS,
     MS,
     PARTITIONS,
+    TABLES,
     Log,
     S,
     T,
+    decided,
     nic,
     of_epoch,
+    records_to,
     repair_locally,
     replayed,
 )
@@ -45,7 +52,8 @@ def test_a_new_owner_returns_flows_and_moves_no_other() -> None:
     log.report()
     epoch = log.now_ns // MS + 1
     log.now_ns, since = epoch * MS, read_from(epoch)
-    second = PolicyInputs(epoch, PARTITIONS, decisions=earlier_decisions(epoch, log.decisions))
+    second = PolicyInputs(epoch, PARTITIONS)
+    second.restore({DECISIONS.name: decided(log)}, TABLES)
     log.messages = [message for message in log.messages if message.append_ns >= since[message.topic]]
     log.read = 0
     for _ in range(20):
@@ -87,9 +95,9 @@ def test_a_new_owner_knows_the_local_repairs_made_without_an_owner() -> None:
 def test_invalid_routes_and_actions_are_refused() -> None:
     log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
     for topic in (FLOW_ROUTES, ACTIONS):
-        inputs.offer(Message(T, topic.name, 0, 0, "x", b"nonsense"))
-    inputs.take()
-    assert [message.topic for message, _ in inputs.refused] == [FLOW_ROUTES.name, ACTIONS.name]
+        inputs.take([Message(T, topic.name, 0, 0, "x", b"nonsense")], TABLES)
+    inputs.apply()
+    assert [message.topic for message, _ in inputs.rejected] == [FLOW_ROUTES.name, ACTIONS.name]
     assert DECISIONS.name not in {topic for topic, _ in PARTITIONS}
     assert log.decisions == []
 
@@ -135,10 +143,63 @@ def test_the_time_of_a_shard_does_not_step_back_with_its_pace() -> None:
     log.open(0, 1, 6000)
     log.report()
     log.offer_to(inputs)
-    inputs.take()
+    inputs.apply()
     cycle_times_ns = []
     for now_s in (10, -20, 11, -20):
-        records = inputs.run_cycle("s0", T + now_s * S, T).cycle_records
+        records = records_to(POLICY_CYCLES, inputs.run_cycle("s0", T + now_s * S, T))
         cycle_times_ns += [row["now_ns"] for record in records for row in record["cycles"]]
     cycle_times_ns += [row["now_ns"] for row in inputs.shards["s0"].cycles]
     assert [(now_ns - T) // S for now_ns in cycle_times_ns] == [10, 10, 11, -20], "31 s are a correction"
+
+
+def test_news_and_link_health_hasten_the_next_cycle() -> None:
+    log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
+    assert inputs.due_ns() == 0, "at once after a takeover"
+    log.offer_to(inputs)
+    moment = Moment(T, 7)
+    assert (inputs.advance(moment, TABLES), inputs.due_ns()) == ([], T + 100 * MS)
+    log.report()
+    log.offer_to(inputs)
+    assert inputs.due_ns() == T + 100 * MS, "flow reports come all the time"
+    log.put(CONFIG, "x", None)
+    log.offer_to(inputs)
+    assert inputs.due_ns() == T + 20 * MS
+    log.health("leaf1:u0>spine0:leaf1", "DOWN")
+    log.offer_to(inputs)
+    assert inputs.due_ns() == 0
+
+
+def test_each_advance_runs_the_cycle_of_one_shard() -> None:
+    log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
+    for host, shard in ((0, "s0"), (1, "s1")):
+        log.put(FLOWS, f"h{host}", make("FlowReports", host=f"h{host}", shard=shard, whole=True))
+    log.offer_to(inputs)
+    shards = []
+    for _ in range(2):
+        shards += [each["shard"] for each in records_to(POLICY_CYCLES, inputs.advance(Moment(T, 0), TABLES))]
+        assert inputs.due_ns() == (0 if len(shards) == 1 else T + 100 * MS)
+    assert shards == ["s0", "s1"]
+
+
+def test_a_cycle_that_fails_costs_its_shard_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
+    log.put(FLOWS, "h0", make("FlowReports", host="h0", shard="s0", whole=True))
+    log.offer_to(inputs)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(inputs, "run_cycle", fail)
+    assert inputs.advance(Moment(T, 0), TABLES) == []
+    assert [(name, str(error)) for name, error in inputs.failed] == [("s0", "planted")]
+
+
+def test_an_epoch_follows_those_that_actuators_accept() -> None:
+    def epoch(*epochs: int) -> int:
+        log = Log()
+        log.decisions = [(make("Decision", decision_id=f"{n}", epoch=n), T) for n in epochs]
+        return PolicyStage().epoch(T, {DECISIONS.name: decided(log)})
+
+    assert epoch() == epoch(EPOCH - 5) == EPOCH
+    assert epoch(EPOCH + 3, EPOCH - 5) == EPOCH + 4, "the log's clock stepped back"
+    assert epoch(EPOCH + EPOCH_AHEAD_MS + 1) == EPOCH, "actuators refuse it"

@@ -161,9 +161,9 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
     assert all(
         each["other_paths"] and len(each["other_links"]) == len(each["other_paths"]) for each in others
     )
-    found = CliRunner().invoke(app, ["replay", "decisions", "--log", bootstrap, "--from", "5m", "--json"])
+    found = CliRunner().invoke(app, ["replay", "policy", "--log", bootstrap, "--from", "5m", "--json"])
     assert found.exit_code == 0, found.output
-    replayed = json.loads(found.output)
+    (replayed,) = json.loads(found.output)["stages"]
     assert replayed["differences"] == []
-    assert replayed["published"] == len(replayed["decisions"]) == len(fabric.decided())
-    assert replayed["epochs"] == 2
+    assert replayed["published"] == len(replayed["records"]) == len(fabric.decided())
+    assert len({record["epoch"] for record in replayed["records"]}) == 2

@@ -164,4 +164,4 @@ def test_diagnoses_come_from_the_log_and_invalid_ones_are_rejected() -> None:
     out = inputs.evaluate(T + 30 * S)
 
     assert [(key, str(alert["kind"])) for key, alert in out] == [("train", "JOB_SLOW")]
-    assert len(inputs.invalid) == 2
+    assert len(inputs.rejected) == 2

@@ -1,7 +1,7 @@
-"""`fabrictime replay alerts` on a real log.
+"""`fabrictime replay`: on the command line, and of alerts on a real log.
 
 A replay equals the alerts of a worker that was killed. It reports forged alerts, with an exit code for
-scripts.
+scripts. The replays of decisions and diagnoses are in tests/streams/policy and tests/streams/diagnosis.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from typer.testing import CliRunner
 
 from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from fabrictime.commands.cli import app
-from fabrictime.commands.replay_alerts import Span, compare, parse_time
+from fabrictime.commands.replay import as_json, lines_of
+from fabrictime.commands.replay_compare import Difference
+from fabrictime.commands.replay_reader import Span
+from fabrictime.commands.replay_stages import Replayed
 from schemas import codec
 from schemas.topics import ALERTS, CONFIG, LINKS
 from tests.streams.test_pipeline import Log
@@ -29,7 +32,7 @@ SETTINGS: dict[str, Any] = {"stages": ["links"], "session_timeout_s": 2}
 
 def replayed(bootstrap: str, start: str, *more: str) -> tuple[int, dict[str, Any], str]:
     done = CliRunner().invoke(app, ["replay", "alerts", "--from", start, "--json", "--log", bootstrap, *more])
-    return done.exit_code, json.loads(done.stdout) if done.stdout else {}, done.stderr
+    return done.exit_code, json.loads(done.stdout)["stages"][0] if done.stdout else {}, done.stderr
 
 
 def test_a_replay_equals_the_published_alerts_and_reports_forged_ones(tmp_path: Path) -> None:
@@ -87,7 +90,11 @@ def test_a_replay_equals_the_published_alerts_and_reports_forged_ones(tmp_path: 
         for start_s, count in ((begin_s, 4), (amid_s, 3)):
             code, found, _ = replayed(bootstrap, f"{start_s:.3f}")
             assert (code, found["differences"], found["published"]) == (0, [], count), found
-            assert [a["state"] for a in found["alerts"]][-2:] == ["CLEARED", "CLEARED"]
+            assert found["replay_same"] == 1.0
+            assert [a["state"] for a in found["records"]][-2:] == ["CLEARED", "CLEARED"]
+        code, found, _ = replayed(bootstrap, f"{begin_s:.3f}", "--rule", "alert_clear_s=600")
+        assert (code, len(found["records"])) == (1, 2), "nothing would have been cleared yet"
+        assert {each["kind"] for each in found["differences"]} == {"was published, and is not replayed"}
 
         raised, cleared = log.records(ALERTS.name)[0], log.records(ALERTS.name)[-1]
         forged = cleared | {"text": "something else"}
@@ -97,7 +104,7 @@ def test_a_replay_equals_the_published_alerts_and_reports_forged_ones(tmp_path: 
         assert producer.flush(10) == 0
         code, found, _ = replayed(bootstrap, f"{begin_s:.3f}")
         assert code == 1
-        assert {d["alert_id"]: d["kind"] for d in found["differences"]} == {
+        assert {d["identity"][0]: d["kind"] for d in found["differences"]} == {
             cleared["alert_id"]: "differs",
             "LINK_DOWN:nothing:1": "was published, and is not replayed",
         }
@@ -107,32 +114,63 @@ def test_a_replay_equals_the_published_alerts_and_reports_forged_ones(tmp_path: 
             .stdout.splitlines()
         )
         assert any("text 'something else', replayed" in line for line in text)
-        assert (
-            text[-1].endswith("5 records of alerts were published, 4 replayed: 2 differ")
-            or "2 differ" in text[-1]
-        )
+        assert text[-1].endswith("5 published, 4 replayed, replay_same 60.0%: 2 differ")
         log.close()
 
 
-def test_a_time_is_parsed_as_people_write_it_and_a_wrong_one_is_one_line() -> None:
-    assert parse_time("10m", 1000.0) == 400 * S
-    assert parse_time("now", 1000.0) == 1000 * S
-    assert parse_time("1700000000.5", 0.0) == 1_700_000_000 * S + S // 2
-    assert parse_time("2026-03-01T12:00:00", 0.0) == 1_772_366_400 * S
-    assert parse_time("2026-03-01T12:00:00+01:00", 0.0) == (1_772_366_400 - 3600) * S
-    with pytest.raises(ValueError, match=r"time 'soon': expected 2026-"):
-        parse_time("soon", 0.0)
-    done = CliRunner().invoke(app, ["replay", "alerts", "--from", "1m", "--to", "2m", "--log", "127.0.0.1:1"])
-    assert (done.exit_code, done.stderr) == (2, "fabrictime: --to 2m: expected later than --from 1m\n")
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["replay", *arguments, "--log", "127.0.0.1:1"])
 
 
-def test_alerts_on_an_edge_of_the_span_are_no_difference() -> None:
-    span = Span(100 * S, 200 * S)
-    a, b = {"text": "a"}, {"text": "b"}
-    one = ("X:y:1", 0)
-    assert compare(span, {one: (a, 150 * S)}, {one: (a, 90 * S)}) == []
-    assert compare(span, {one: (a, 90 * S)}, {}) == []  # of before
-    assert compare(span, {}, {one: (a, 199 * S)}) == []  # not published yet
-    assert [d.kind for d in compare(span, {}, {one: (a, 150 * S)})] == ["is replayed, and was not published"]
-    [difference] = compare(span, {one: (a, 150 * S)}, {one: (b, 150 * S)})
-    assert difference.line() == "X:y:1 update 0: differs: text 'a', replayed 'b'"
+@pytest.mark.parametrize("stage", ["alerts", "policy", "diagnosis", "all"])
+@pytest.mark.parametrize(
+    ("interval", "fragment"),
+    [
+        (("--from", "10m", "--to", "20m"), "--to 20m: expected later than --from 10m"),
+        (("--from", "now"), "expected later than"),
+        (("--from", "yesterday"), "yesterday"),
+    ],
+)
+def test_an_interval_that_is_none_is_one_line(stage: str, interval: tuple[str, ...], fragment: str) -> None:
+    done = run(stage, *interval)
+    assert done.exit_code == 2
+    assert fragment in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_stage_is_one_line_that_names_the_others() -> None:
+    done = run("decisions")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "expected alerts, diagnosis, policy or all" in done.stderr
+
+
+def result(differences: list[Difference]) -> Replayed:
+    return Replayed("policy", Span(0, 60 * S), [{"signature": b"\xff"}], differences, 1, 1234, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("differences", "exit_code"),
+    [([], 0), ([Difference("fabric.decisions", ("d",), "differs", {"to_path": (1, 2)})], 1)],
+)
+def test_a_difference_is_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, differences: list[Difference], exit_code: int
+) -> None:
+    monkeypatch.setattr("fabrictime.commands.replay_stages.replay", lambda name, given: result(differences))
+    done = run("policy", "--from", "10m")
+    assert done.exit_code == exit_code, done.stderr
+    assert ("DIFFERENT d: differs: to_path 1, replayed 2" in done.stdout) == bool(differences)
+
+
+def test_the_total_states_messages_speed_and_the_share_that_is_the_same() -> None:
+    assert lines_of(result([])) == [
+        "policy: 60 s of the log, 1,234 messages in 0.5 s, 120 times real time: 1 published, 1 replayed, "
+        "replay_same 100.0%: all the same"
+    ]
+
+
+def test_json_has_bytes_as_text() -> None:
+    found = json.loads(as_json([result([Difference("t", ("d",), "differs", {"x": (b"\x01", 2)})])]))
+    (stage,) = found["stages"]
+    assert stage["records"] == [{"signature": "ff"}]
+    assert stage["differences"][0]["fields"] == {"x": {"published": "01", "replayed": 2}}
+    assert found["to_ns"] - found["from_ns"] == 60 * S

@@ -1,0 +1,129 @@
+"""The command `fabrictime replay`: what this code, or other rules, would have made of a past interval."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fabrictime.commands.options import ConfigFile, DataDir, Json, Log, running_log, settings_of, stop
+
+if TYPE_CHECKING:
+    from fabrictime.commands.replay_stages import Replayed
+
+__all__ = ["as_json", "lines_of", "replay"]
+
+ALL = "all"
+
+From = Annotated[
+    str,
+    typer.Option("--from", metavar="TIME", help="Start: 2026-03-01T12:00:00 (UTC), or 2h for two hours ago."),
+]
+To = Annotated[str, typer.Option("--to", metavar="TIME", help="End: like --from, or now.")]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        metavar="NAME=NUMBER",
+        help="Another rule of diagnosis, such as slow_ratio=1.3, or threshold, such as alert_clear_s=5.",
+    ),
+]
+
+
+def replay(
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help="alerts, diagnosis, policy, or all.")],
+    start: From = "10m",
+    end: To = "now",
+    rule: Rules = None,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json_lines: Json = False,
+) -> None:
+    """Replay a past interval of the log; exit code 1 if the records differ from the published ones."""
+    import time
+
+    from fabrictime.commands import replay_reader, replay_stages
+    from fabrictime.commands.topology import source_of
+    from schemas.topology import TopologyError
+
+    names = list(replay_stages.STAGES)
+    if stage != ALL and stage not in names:
+        stop(f"{stage}: no such stage, expected {', '.join(names)} or {ALL}")
+    settings = settings_of(config, directory, log)
+    try:
+        now_s = time.time()
+        from_ns, to_ns = replay_reader.parse_time(start, now_s), replay_reader.parse_time(end, now_s)
+        if to_ns <= from_ns:
+            stop(f"--to {end}: expected later than --from {start}")
+        span = replay_reader.Span(from_ns, to_ns)
+        changes = replay_stages.changes_of(rule or ())
+        with replay_reader.shown(span) as progress:
+            run = replay_stages.Replay(
+                running_log(settings),
+                span,
+                settings.streams,
+                source_of(settings).topology,
+                settings.kafka.registry(),
+                changes,
+                progress,
+            )
+            done = [replay_stages.replay(name, run) for name in (names if stage == ALL else [stage])]
+    except (ValueError, TopologyError) as error:
+        stop(str(error))
+    typer.echo(
+        as_json(done) if as_json_lines else "\n".join(line for each in done for line in lines_of(each))
+    )
+    raise typer.Exit(1 if any(each.differences for each in done) else 0)
+
+
+def as_json(done: Sequence[Replayed]) -> str:
+    """Return the results as one line of JSON."""
+    return json.dumps(
+        {
+            "from_ns": done[0].span.from_ns,
+            "to_ns": done[0].span.to_ns,
+            "stages": [
+                {
+                    "stage": each.stage,
+                    "messages": each.messages,
+                    "took_s": round(each.took_s, 3),
+                    "published": each.published,
+                    "replay_same": each.same,
+                    "records": each.records,
+                    "differences": [
+                        {
+                            "topic": difference.topic,
+                            "identity": difference.identity,
+                            "kind": difference.kind,
+                            "fields": {
+                                name: {"published": was, "replayed": now}
+                                for name, (was, now) in difference.fields.items()
+                            },
+                        }
+                        for difference in each.differences
+                    ],
+                }
+                for each in done
+            ],
+        },
+        allow_nan=False,
+        default=bytes.hex,
+    )
+
+
+def lines_of(done: Replayed) -> list[str]:
+    """Return a result as lines: each difference, and the total."""
+    from fabrictime.state.units import seconds_text
+
+    lines = [f"DIFFERENT {each.line()}" for each in done.differences]
+    speed = done.span.seconds / max(done.took_s, 1e-3)
+    verdict = f"{len(done.differences)} differ" if done.differences else "all the same"
+    lines.append(
+        f"{done.stage}: {seconds_text(done.span.seconds)} of the log, {done.messages:,} messages in "
+        f"{done.took_s:.1f} s, {speed:,.0f} times real time: {done.published} published, {len(done.records)} "
+        f"replayed, replay_same {done.same:.1%}: {verdict}"
+    )
+    return lines

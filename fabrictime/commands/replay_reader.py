@@ -1,0 +1,139 @@
+"""Reads intervals of a log for a replay: evenly over all partitions, with the progress shown on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from schemas.kafka.message import Message, Place
+from schemas.kafka.reader import SILENT_S, LogUnavailable, Start, TopicReader
+from schemas.kafka.settings import KafkaSettings
+from schemas.topics import TOPICS, Topic
+
+__all__ = ["LogReader", "Span", "parse_time", "read_interval", "shown"]
+
+S: Final = 1_000_000_000
+AHEAD_NS: Final = 10 * S
+"""ns by which one partition may be read ahead of the others; messages ahead wait in memory."""
+SHOW_S: Final = 0.2
+"""s between two updates of the progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time of the log, ns of append time."""
+
+    from_ns: int
+    to_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """Its length, s."""
+        return (self.to_ns - self.from_ns) / S
+
+
+def parse_time(text: str, now_s: float) -> int:
+    """Return ns since the Unix epoch: of `2026-03-01T12:00:00` (UTC where it names no zone), of seconds since
+    the epoch, of `10m` for ten minutes ago, or of `now`. Raises ValueError."""
+    from fabrictime.commands.options import duration_s
+
+    text = text.strip()
+    if text == "now":
+        return round(now_s * 1e9)
+    if text[-1:] in "smh":
+        return round((now_s - duration_s(text)) * 1e9)
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(
+                f"time {text!r}: expected 2026-03-01T12:00:00, seconds since the epoch, 10m for ten minutes"
+                " ago, or now"
+            ) from None
+        return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e9)
+    if not 0 <= seconds < 4e9:
+        raise ValueError(f"time {text!r}: expected 0 to 4e9 seconds since the epoch")
+    return round(seconds * 1e9)
+
+
+class LogReader:
+    """Reads partitions from given times on, evenly, and reports up to when all of them have been read."""
+
+    def __init__(self, cluster: KafkaSettings | str) -> None:
+        self._reader = TopicReader(cluster, {})
+
+    def close(self) -> None:
+        """Leave the log."""
+        self._reader.close()
+
+    def read(self, starts: Mapping[Topic, Start], to_ns: int) -> Iterator[tuple[list[Message], int]]:
+        """Yield (messages, append time up to which every partition has been read), up to `to_ns`.
+
+        Raises ValueError if the log does not answer.
+        """
+        reader = self._reader
+        reader.starts = dict(starts)
+        reader.connect()
+        read = {place: starts[TOPICS[place[0]]].since_ns or 0 for place in reader.assigned}
+        paused: set[Place] = set()
+        received_s = time.monotonic()
+        while read:
+            found = []
+            for message in reader.poll(0.1, 1000):
+                received_s = time.monotonic()
+                if message.place not in read:
+                    continue
+                if message.append_ns >= to_ns:
+                    del read[message.place]
+                    reader.pause([message.place])
+                    continue
+                read[message.place] = max(read[message.place], message.append_ns)
+                found.append(message)
+            for place in read.keys() - reader.behind:
+                del read[place]
+                received_s = time.monotonic()
+            mark_ns = min(read.values(), default=to_ns)
+            ahead = {place for place in read if read[place] > mark_ns + AHEAD_NS}
+            if ahead - paused:
+                reader.pause(ahead - paused)
+            if behind := (paused & read.keys()) - ahead:
+                reader.resume(behind)
+            paused = ahead
+            yield found, mark_ns
+            if time.monotonic() - received_s > SILENT_S:
+                raise LogUnavailable(f"log: no answer for {SILENT_S:g} s")
+
+
+def read_interval(
+    cluster: KafkaSettings | str, starts: Mapping[Topic, Start], to_ns: int
+) -> Iterator[tuple[list[Message], int]]:
+    """Yield what `LogReader.read` yields."""
+    log = LogReader(cluster)
+    try:
+        yield from log.read(starts, to_ns)
+    finally:
+        log.close()
+
+
+@contextlib.contextmanager
+def shown(span: Span) -> Iterator[Callable[[int, int], None]]:
+    """Show on stderr, where that is a terminal, how far a replay has come."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), *Progress.get_default_columns()[1:3], TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("reading", total=span.to_ns - span.from_ns)
+
+        def progress(messages: int, at_ns: int) -> None:
+            done = max(0, min(at_ns, span.to_ns) - span.from_ns)
+            bar.update(task, completed=done, description=f"{messages:,} messages")
+
+        yield progress

@@ -1,0 +1,58 @@
+"""The identity of each record: its fields that tell it from other records of its topic.
+
+Delivery is at least once. A record that is published again has the same identity, and replaces the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from schemas import topics
+from schemas.codec import raw_schema
+from schemas.topics import Topic
+
+__all__ = ["IDENTITY", "comparable", "identity_of"]
+
+IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
+    topics.DELAYS.name: ("nic", "window", "part"),
+    topics.CLOCK_OFFSETS.name: ("shard", "window", "part"),
+    topics.CLOCK_FITS.name: ("source", "window", "part"),
+    topics.INVENTORY.name: ("nic",),
+    topics.REJECTS.name: ("topic", "partition", "offset", "reader"),
+    topics.LINK_HEALTH.name: ("subject", "seq"),
+    topics.QUEUES.name: ("shard", "window", "part"),
+    topics.CONTENTION.name: ("window_id", "update"),
+    topics.ALERTS.name: ("alert_id", "update"),
+    topics.FLOWS.name: ("host", "boot", "report"),
+    topics.PATHS.name: ("nic", "peer"),
+    topics.DECISIONS.name: ("decision_id",),
+    topics.ACTIONS.name: ("decision_id", "outcome"),
+    topics.AUDIT.name: ("run", "host", "check"),
+    topics.DIAGNOSES.name: ("job", "begin_ns", "number"),
+    topics.COLLECTIVES.name: ("host", "boot", "process", "batch"),
+}
+"""Topic to the fields of its records' identity."""
+
+
+def identity_of(topic: Topic, record: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the values of a record's identity."""
+    return tuple(record[field] for field in IDENTITY[topic.name])
+
+
+def comparable(topic: Topic, record: Mapping[str, Any]) -> Any:
+    """Return a record without the fields of local facts, which a replay need not reproduce."""
+    return _comparable(raw_schema(topic.record), record)
+
+
+def _comparable(kind: Any, value: Any) -> Any:
+    if isinstance(kind, list):
+        kind = next((each for each in kind if not isinstance(each, str)), None)
+    if value is None or not isinstance(kind, Mapping):
+        return value
+    if kind["type"] == "array":
+        return [_comparable(kind["items"], each) for each in value]
+    if kind["type"] == "record":
+        fields = [each for each in kind["fields"] if each.get("replay") != "exempt"]
+        return {each["name"]: _comparable(each["type"], value[each["name"]]) for each in fields}
+    return value

@@ -1,0 +1,319 @@
+"""Runs a stage whose operator reads its inputs without a consumer group, for all partitions of an owner.
+
+Faust's group decides who owns the partitions. A new owner restores the published records and reads the inputs
+from where the stage says to their ends; then it follows the log. Timed stages are advanced to
+`INPUT_DELAY_NS` behind the log's clock, the others when they are due. An advance is over when the log has
+acknowledged its outputs: the next owner continues from what the log has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from schemas.kafka.async_reader import AsyncTopicReader, partition_count
+from schemas.kafka.message import Message, Place
+from schemas.topics import Topic
+from streams.runtime.assignment import Generation, Ownership
+from streams.runtime.context import WorkerContext
+from streams.runtime.faust.needed_reader import NeededReader
+from streams.runtime.faust_compat import read_batches, set_read_ahead
+from streams.runtime.global_tables import read_to_end
+from streams.runtime.log_runner import outputs_of
+from streams.runtime.log_time import LogTime
+from streams.runtime.operator import NEVER_NS, Moment, Operator, Order, Output, Owner, Past, Stage
+from streams.runtime.past import PastMessages, start_of
+from streams.runtime.pipeline_constants import INPUT_DELAY_NS
+from streams.runtime.rejects import failed_evaluation, send_reject
+from streams.runtime.units import NS_PER_MS, NS_PER_S
+
+__all__ = ["GrouplessStage"]
+
+log = logging.getLogger(__name__)
+
+POLL_S: Final = 0.05
+"""s between two advances of a timed stage without a new message; short against `INPUT_DELAY_NS`."""
+IDLE_POLL_S: Final = 0.5
+"""The same for a stage that waits for its first message."""
+MAX_POLL_MESSAGES: Final = 500
+"""Messages between two returns to the event loop: other stages share it."""
+CATCH_UP_S: Final = 0.1
+"""s between two checks whether the past has been read."""
+READ_AHEAD_S: Final = 0.001
+"""Pause of aiokafka's fetcher between two fetches for a stage that takes its inputs at once, s."""
+
+
+class GrouplessStage:
+    """One stage of a worker, over all generations."""
+
+    def __init__(self, context: WorkerContext, stage: Stage) -> None:
+        self.context, self.stage = context, stage
+        self.partitions = _Owned(context, stage, self._serve)
+        self._owned: _Owner | None = None
+        for each in stage.inputs:
+            if each.is_tapped:
+                context.taps[each.topic.name] = self._tap
+
+    async def _serve(self, generation: Generation) -> None:
+        self._owned = owned = _Owner(self.context, self.stage, generation)
+        await owned.run()
+
+    def _tap(self, message: Message) -> None:
+        """Take a message that another stage has read and decoded."""
+        if self._owned is not None:
+            self._owned.tap(message)
+
+
+class _Owned(Ownership):
+    """Joins the consumer group by the owner topic, where no stage of the worker reads it."""
+
+    def __init__(
+        self, context: WorkerContext, stage: Stage, serve: Callable[[Generation], Coroutine[Any, Any, None]]
+    ) -> None:
+        super().__init__(context, stage.name, stage.owner, serve)
+        self._joins = stage.owner in stage.outputs
+
+    def register(self) -> None:
+        """Make the topic part of the consumer group; its messages are not read."""
+        if self._joins:
+            read_batches(self.context.app, self.topic.name, None)
+
+
+class _Owner:
+    """One generation of a stage: its operator and the readers of its inputs."""
+
+    def __init__(self, context: WorkerContext, stage: Stage, generation: Generation) -> None:
+        self._context, self._stage, self._generation = context, stage, generation
+        self._tables = context.tables
+        self._is_timed = stage.order is Order.TIMED
+        self._operator: Operator
+        self._reader: AsyncTopicReader
+        self._needed: NeededReader
+        self._times: LogTime | None = None
+        """Set at the end of recovery."""
+        self._log_ns, self._advanced_ns = 0, time.monotonic_ns()
+        """Log time of the last advance, and its time on the monotonic clock."""
+        self._tap_from: dict[Place, int] = {}
+        """Tapped partition to the offset from which another stage passes on its messages."""
+        self._early: list[Message] | None = []
+        """Messages that were passed on before the past was read; None after that."""
+        self._late = 0
+
+    async def run(self) -> None:
+        """Restore the past, then follow the inputs until the generation ends."""
+        cluster = self._context.settings.kafka
+        count = await partition_count(cluster, self._stage.owner.name)
+        past, epoch = await self._past(self._log_now_ns(), count)
+        async with AsyncTopicReader(cluster) as self._reader:
+            await self._begin(count, past, epoch)
+            try:
+                await self._read_past()
+                self._follow_tap()
+                await self._finish_recovery()
+                while True:
+                    await self._turn()
+            finally:
+                await self._needed.stop()
+
+    # ------------------------------------------------------------------------------------------ recovery
+
+    async def _begin(self, count: int, past: Past, epoch: int) -> None:
+        """Make the operator from the published records, and begin to read.
+
+        `count`: number of partitions of the owner topic.
+        """
+        stage, context = self._stage, self._context
+        if stage.order is Order.AS_READ:
+            set_read_ahead(self._reader.consumer, READ_AHEAD_S)
+        begin_ns = epoch * NS_PER_MS
+        numbers = frozenset(tp.partition for tp in self._generation.tps)
+        inputs = [each for each in stage.inputs if each.is_needed is None]
+        starts = {each.topic: each.start(begin_ns, self._tables) for each in inputs if each.start}
+        only: dict[Topic, Iterable[int]] = {each.topic: numbers for each in inputs if each.is_owned}
+        await self._reader.assign(starts, only)
+        places = tuple(sorted(self._reader.ends))
+        owner = Owner(epoch, numbers, count, context.settings, context.registry, places=places)
+        self._operator = stage.make(owner, -1, self._tables)
+        self._operator.restore(past, self._tables)
+        self._needed = NeededReader(context.settings.kafka, stage, self._operator, self._tables, begin_ns)
+        tapped = {each.topic.name for each in inputs if each.is_tapped}
+        self._tap_from = {place: end for place, end in self._reader.ends.items() if place[0] in tapped}
+        log.info("%s: epoch %d", stage.name, epoch)
+
+    async def _past(self, log_ns: int, count: int) -> tuple[Past, int]:
+        """Return what the stage restores, and the owner's epoch."""
+        past: dict[str, Sequence[Message]] = {}
+        cluster = self._context.settings.kafka
+        for restore in self._stage.restores(self._tables, count):
+            kept = PastMessages(restore, self._context.registry)
+            async for message in read_to_end(cluster, restore.topic, start_of(restore, log_ns)):
+                kept.add(message)
+            past[restore.topic.name] = kept.messages()
+        return past, self._stage.epoch(log_ns, past, self._context.registry)
+
+    async def _read_past(self) -> None:
+        """Read the inputs to the ends that they had at the assignment."""
+        begin_ns = self._log_now_ns()
+        read_ns = dict.fromkeys(self._reader.missing, 0)
+        while self._reader.missing:
+            for message in await self._read(CATCH_UP_S):
+                read_ns[message.place] = message.append_ns
+            await self._reader.caught_up()
+            if self._is_timed and not self._stage.reads_to_ends:
+                # Process what all partitions have been read up to, to free memory: topics may be large.
+                mark_ns = min((read_ns[place] for place in self._reader.missing), default=0)
+                await self._advance_to(min(mark_ns - 1, begin_ns - INPUT_DELAY_NS))
+
+    def _follow_tap(self) -> None:
+        """Read the tapped inputs no more: another stage reads and decodes them anyway."""
+        self._reader.pause(self._tap_from)
+        early, self._early = self._early or [], None
+        for message in early:
+            self.tap(message)
+
+    async def _finish_recovery(self) -> None:
+        """Advance to the present, then report that the stage has recovered."""
+        log_ns = self._log_now_ns()
+        if self._is_timed and not self._stage.reads_to_ends:
+            await self._advance_to(log_ns - INPUT_DELAY_NS)
+        times = self._times = LogTime(log_ns, time.monotonic_ns())
+        self._operator.offset_of = lambda offset_ns: times.offset_ns(offset_ns, time.monotonic_ns())
+        self._generation.recovered.set()
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    async def _turn(self) -> None:
+        """Read what has come, and advance if that is due."""
+        needed = self._needed
+        await needed.update(self._log_now_ns())
+        messages = await needed.poll()
+        self._take(messages, is_old=bool(self._operator.behind))
+        await self._read(0.0 if len(messages) >= needed.MAX_POLL else self._wait_s())
+        if self._operator.due_ns() <= self._reached_ns():
+            if self._stage.reads_to_ends:
+                await self._read_to_ends()
+            await self._advance_to(self._reached_ns())
+
+    async def _read(self, wait_s: float) -> list[Message]:
+        """Take the messages that come within `wait_s`; return them."""
+        messages = await self._reader.poll(wait_s, MAX_POLL_MESSAGES if self._is_timed else None)
+        if self._tap_from:
+            messages = [each for each in messages if each.offset < self._tap_from.get(each.place, NEVER_NS)]
+        self._take(messages)
+        return messages
+
+    async def _read_to_ends(self) -> None:
+        """Read all that is in the log now: a slow reader must not evaluate what it has not read."""
+        needed = self._needed
+        if not needed.is_needed:
+            return
+        await needed.update(self._log_now_ns())
+        for reader in (self._reader, needed.reader):
+            if reader is None:
+                continue
+            ends = await reader.consumer.end_offsets(reader.consumer.assignment())
+            while [tp for tp, end in ends.items() if await reader.consumer.position(tp) < end]:
+                is_old = reader is needed.reader and bool(self._operator.behind)
+                self._take(await reader.poll(CATCH_UP_S, MAX_POLL_MESSAGES), is_old=is_old)
+        await needed.update(self._log_now_ns())
+
+    def _take(self, messages: Sequence[Message], *, is_old: bool = False) -> None:
+        """Pass messages on at their log times. `is_old`: they may be much older than the log's clock."""
+        monotonic_ns = time.monotonic_ns()
+        for message in messages:
+            if not is_old:
+                self._context.log_clock.observe(message.append_ns, monotonic_ns)
+            self._set_log_time(message, monotonic_ns, is_old)
+        if messages:
+            self._operator.take(messages, self._tables)
+
+    def _set_log_time(self, message: Message, monotonic_ns: int, is_old: bool = False) -> None:
+        if self._times is None or not self._is_timed:
+            return
+        if is_old:
+            message.log_ns = self._times.shifted_ns(message.append_ns)
+        else:
+            now_ns = self._times.now_ns(self._log_now_ns(), monotonic_ns)
+            message.log_ns = self._times.of(message.place, message.append_ns, now_ns, monotonic_ns)
+
+    def tap(self, message: Message) -> None:
+        """Take a message that another stage has read and decoded."""
+        if self._early is not None:
+            self._early.append(message)
+        elif message.offset >= self._tap_from.get(message.place, message.offset):
+            place, key = message.place, message.key_bytes
+            own = Message(message.append_ns, *place, message.offset, key, message.value, message.record)
+            self._set_log_time(own, time.monotonic_ns())
+            self._operator.take([own], self._tables)
+
+    # ------------------------------------------------------------------------------------------ advancing
+
+    def _wait_s(self) -> float:
+        """Return for how long to wait for messages."""
+        if not self._is_timed:
+            return max(0.0, (self._operator.due_ns() - self._reached_ns()) / NS_PER_S)
+        is_idle = self._operator.due_ns() == NEVER_NS and not self._tap_from
+        return IDLE_POLL_S if is_idle else POLL_S
+
+    def _reached_ns(self) -> int:
+        """Return the log time up to which the operator may be advanced now."""
+        monotonic_ns = time.monotonic_ns()
+        if self._times is not None and self._is_timed:
+            return self._times.now_ns(self._log_now_ns(), monotonic_ns) - INPUT_DELAY_NS
+        return self._log_ns + monotonic_ns - self._advanced_ns
+
+    async def _advance_to(self, log_ns: int) -> None:
+        """Advance step by step, so that other stages run in between, and publish the outputs."""
+        while (due_ns := self._operator.due_ns()) <= log_ns:
+            moment = self._moment(due_ns or log_ns)
+            await self._publish(outputs_of(self._operator, moment, self._tables))
+            await self._reject()
+            if not due_ns:
+                break
+            await asyncio.sleep(0)
+
+    def _moment(self, log_ns: int) -> Moment:
+        """Return the moment of an advance; of a stage that is not timed it is the present."""
+        offset_ns, times = self._tables.clocks.log_offset_ns, self._times
+        if self._is_timed or times is None:
+            shift_ns = 0 if times is None else times.shifted_ns(0)
+            return Moment(log_ns, offset_ns - shift_ns)
+        self._log_ns, self._advanced_ns = self._log_now_ns(), time.monotonic_ns()
+        fabric_ns = times.fabric_ns(self._log_ns, offset_ns, self._advanced_ns)
+        return Moment(self._log_ns, fabric_ns - self._log_ns)
+
+    async def _publish(self, outputs: Sequence[Output]) -> None:
+        """Publish outputs in their order, and wait for the log's acknowledgements."""
+        context, sent = self._context, []
+        for _, group in groupby(outputs, key=lambda output: output.topic.name):
+            for output in group:
+                value = output.value(context.registry)
+                sent.append(await context.send_bytes(output.topic.name, output.key, value))
+            await asyncio.sleep(0)  # lets the producer send them before the next record is encoded
+        for output in outputs:
+            if output.text:
+                log.info("%s: %s", self._stage.name, output.text)
+        await asyncio.gather(*sent)
+
+    async def _reject(self) -> None:
+        """Publish what the operator could not use, and what it could not evaluate."""
+        operator, stage, context = self._operator, self._stage, self._context
+        rejected, operator.rejected = operator.rejected, []
+        for message, error in rejected:
+            await (await send_reject(context, message, stage.reject_reader, error))
+        failed, operator.failed = operator.failed, []
+        for key, error in failed:
+            context.failed_evaluations += 1
+            evaluation = failed_evaluation(stage.outputs[-1].name, key)
+            await (await send_reject(context, evaluation, stage.name, error))
+        if operator.late > self._late:
+            text = "%s: %d messages came more than %d ms after their append time: a replay may differ"
+            log.warning(text, stage.name, operator.late - self._late, INPUT_DELAY_NS // NS_PER_MS)
+            self._late = operator.late
+
+    def _log_now_ns(self) -> int:
+        return self._context.log_clock.now_ns(time.monotonic_ns())

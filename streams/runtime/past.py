@@ -1,0 +1,55 @@
+"""Collects the published records from which a new owner continues, as a stage declares them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from schemas import codec
+from schemas.kafka.message import Message
+from schemas.kafka.start import Start
+from schemas.unexpected import DATA_ERRORS, refusal
+from streams.runtime.operator import Restore
+
+__all__ = ["PastMessages", "start_of"]
+
+log = logging.getLogger(__name__)
+
+
+def start_of(restore: Restore, log_ns: int) -> Start:
+    """Return where an owner that begins at `log_ns` reads what it restores."""
+    return restore.start if isinstance(restore.start, Start) else restore.start(log_ns)
+
+
+class PastMessages:
+    """The messages of one `Restore`, added in the order of each partition."""
+
+    def __init__(self, restore: Restore, registry: codec.Registry | None = None) -> None:
+        self._restore, self._registry = restore, registry
+        self._all: list[Message] = []
+        self._newest: dict[object, Message] = {}
+
+    def add(self, message: Message) -> None:
+        """Keep a message, and drop what it replaces."""
+        restore = self._restore
+        if restore.last_by is not None:
+            self._add_by(message, restore.last_by)
+        elif not restore.last_per_key:
+            self._all.append(message)
+        elif message.value is None:
+            self._newest.pop(message.key, None)
+        else:
+            self._newest[message.key] = message
+
+    def _add_by(self, message: Message, field: str) -> None:
+        if message.value is None:
+            return
+        try:
+            self._newest[message.decoded(self._restore.topic, self._registry)[field]] = message
+        except DATA_ERRORS as error:
+            log.warning("%s: ignored a bad record: %s", message.topic, refusal(error))
+
+    def messages(self) -> Sequence[Message]:
+        """Return the kept messages, by partition and offset."""
+        kept = [*self._all, *self._newest.values()]
+        return sorted(kept, key=lambda message: (message.partition, message.offset))

@@ -1,0 +1,297 @@
+"""Runs stages in one process over a simulated log: no Kafka, no threads, no clock but the log's.
+
+The log's time passes from one event to the next: a message is appended, or an operator is due. So it does not
+matter in how many calls the time passes. The messages of one moment are taken together, as a worker takes
+what it has read. Then the operators advance in the order of their stages and partitions: those of a partition
+after each take, all others when they are due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from schemas import codec
+from schemas.kafka import partition_of
+from schemas.kafka.message import Message, Place
+from schemas.topics import TOPICS, Partitions, Topic
+from schemas.topology import Topology
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Order, Output, Owner, Stage
+from streams.runtime.pipeline_constants import HOP_NS, INPUT_DELAY_NS
+from streams.runtime.settings import StreamSettings
+from streams.runtime.units import NS_PER_MS
+
+__all__ = ["SimOutput", "SimRunner"]
+
+RETRY_NS: Final = 1 * NS_PER_MS
+"""ns between two advances of an operator that is due and has nothing to do: the pause of a worker."""
+POLL_NS: Final = 50 * NS_PER_MS
+"""ns between two advances of a timed operator that is always due; as in `streams/runtime/faust/`."""
+FORGET_MESSAGES: Final = 1_000
+"""Messages after which those of a topic that is not needed, and which are too old, are forgotten."""
+MAX_ADVANCES: Final = 10_000
+"""Advances of an operator at one moment, after which it is taken for an endless loop."""
+
+
+class SimOutput(NamedTuple):
+    """An output, and the log time of its advance."""
+
+    log_ns: int
+    output: Output
+
+
+class _Running:
+    """One operator. `owner_place`: its partition of the owner topic; `delay_ns`: its delay behind the log."""
+
+    def __init__(
+        self, stage: Stage, operator: Operator, owner_place: Place, delay_ns: int, now_ns: int
+    ) -> None:
+        self.stage, self.operator, self.owner_place, self.delay_ns = stage, operator, owner_place, delay_ns
+        self.advanced_ns = now_ns
+        """Log time of the last advance."""
+        self.due_ns = NEVER_NS
+        """Log time for which the next one is planned."""
+        self._order = {each.topic.name: number for number, each in enumerate(stage.inputs)}
+        self._at_times = {each.topic.name: each for each in stage.inputs if each.is_needed is not None}
+        """Inputs that are needed only at times."""
+        self._kept: dict[str, list[Message]] = {name: [] for name in self._at_times}
+        """Their messages that were not needed yet."""
+
+    def next_ns(self) -> int:
+        """Return the log time of the next advance; 0: at once."""
+        due_ns = self.operator.due_ns()
+        if not self.delay_ns:
+            return due_ns
+        return due_ns + self.delay_ns if due_ns else self.advanced_ns + POLL_NS
+
+    def take(self, messages: Sequence[Message], now_ns: int, tables: FabricTables) -> None:
+        """Pass messages on in the order of the inputs; keep those that are not needed yet."""
+        needed: list[Message] = []
+        for message in messages:
+            kept = self._kept.get(message.topic)
+            (needed if kept is None else kept).append(message)
+        self._take(needed, tables)
+        for name, each in self._at_times.items():
+            if self._kept[name] and each.is_needed is not None:
+                if each.is_needed(self.operator, tables):
+                    self._take(self._needed_again(each, now_ns, tables), tables)
+                    self._kept[name] = []
+                elif len(self._kept[name]) % FORGET_MESSAGES == 0:
+                    self._kept[name] = self._needed_again(each, now_ns, tables)
+
+    def _take(self, messages: list[Message], tables: FabricTables) -> None:
+        if messages:
+            messages.sort(key=lambda each: (self._order[each.topic], each.partition, each.offset))
+            self.operator.take(messages, tables)
+
+    def _needed_again(self, each: Input, now_ns: int, tables: FabricTables) -> list[Message]:
+        """Return the kept messages that an owner which begins now would read."""
+        start = None if each.start is None else each.start(now_ns, tables)
+        since_ns = (start.since_ns or 0) if start else 0
+        return [message for message in self._kept[each.topic.name] if message.append_ns >= since_ns]
+
+
+class SimRunner:
+    """A log and the stages that read it, from `start_ns` on.
+
+    `hop_ns`: time between an advance and the append time of its outputs, for all topics or by topic; None:
+    outputs are not appended, so that recorded messages are the only inputs. `clock`: processor time, ns, for
+    `busy_ns`.
+    """
+
+    def __init__(
+        self,
+        stages: Iterable[Stage],
+        start_ns: int,
+        *,
+        partition_count: int = 1,
+        settings: StreamSettings | None = None,
+        topology: Topology | None = None,
+        registry: codec.Registry | None = None,
+        hop_ns: int | Mapping[str, int] | None = HOP_NS,
+        clock: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.settings = settings or StreamSettings()
+        self.tables = FabricTables(
+            self.settings.default_shard,
+            topology,
+            registry,
+            holdover_s=self.settings.solve.holdover_s,
+            window_ns=self.settings.window_ms * NS_PER_MS,
+        )
+        self.now_ns = start_ns
+        self.rejected: list[tuple[Message, Exception]] = []
+        """Messages that an operator or a table could not use."""
+        self.failed: list[tuple[str, Exception]] = []
+        """Keys whose evaluation failed."""
+        self.busy_ns: Counter[str] = Counter()
+        """Stage to the processor time of its operators and the encoding of their outputs."""
+        self.messages: Counter[str] = Counter()
+        """Topic to the number of its messages."""
+        self._partition_count, self._registry, self._hop_ns = partition_count, registry, hop_ns
+        self._clock, self._epoch = clock, start_ns // NS_PER_MS
+        self._readers: dict[str, list[tuple[int, Stage]]] = {}
+        for number, stage in enumerate(stages):
+            for each in stage.inputs:
+                self._readers.setdefault(each.topic.name, []).append((number, stage))
+        self._tables_topics = frozenset(table.topic for table in self.tables.tables)
+        self._operators: dict[tuple[int, int], _Running] = {}
+        """By the numbers of stage and partition (-1: all). An operator begins with its first message."""
+        self._pending: list[tuple[int, int, Message]] = []
+        """Heap of (append time, order of publication, message) of the messages that come."""
+        self._published = 0
+        self._next_offsets: dict[Place, int] = {}
+        self._due: list[tuple[int, int, int]] = []
+        """Heap of (log time, stage, partition) of advances; entries that are out of date are passed over."""
+
+    # ------------------------------------------------------------------------------------------ the log
+
+    def partitions_of(self, topic: Topic[Any]) -> int:
+        """Return the number of a topic's partitions."""
+        return self._partition_count if topic.partitions == Partitions.DATA else 1
+
+    def publish(self, output: Output, at_ns: int) -> None:
+        """Append a message to the log at a time, or now if that is past."""
+        partition = partition_of(output.key, self.partitions_of(output.topic))
+        value = output.value(self._registry)
+        self.append(Message(at_ns, output.topic.name, partition, -1, output.key, value))
+
+    def append(self, message: Message) -> None:
+        """Append a message of a recorded log at its append time; with an offset below 0 it gets the next."""
+        if message.append_ns < self.now_ns:
+            message.append_ns = message.log_ns = self.now_ns
+        heapq.heappush(self._pending, (message.append_ns, self._published, message))
+        self._published += 1
+
+    def advance(self, to_ns: int) -> list[SimOutput]:
+        """Let time pass to `to_ns`, inclusive; return the outputs of the operators in that time."""
+        outputs: list[SimOutput] = []
+        while (at_ns := self._next_ns()) <= to_ns:
+            self.now_ns = max(self.now_ns, at_ns)
+            outputs += self._turn()
+        self.now_ns = max(self.now_ns, to_ns)
+        return outputs
+
+    def _next_ns(self) -> int:
+        while self._due and self._operators[self._due[0][1:]].due_ns != self._due[0][0]:
+            heapq.heappop(self._due)
+        due_ns = self._due[0][0] if self._due else NEVER_NS
+        return min(due_ns, self._pending[0][0]) if self._pending else due_ns
+
+    # ------------------------------------------------------------------------------------------ operators
+
+    def _turn(self) -> list[SimOutput]:
+        """Take the messages of this moment, and advance the operators that have some or are due."""
+        messages: dict[tuple[int, int], list[Message]] = {}
+        while self._pending and self._pending[0][0] <= self.now_ns:
+            message = heapq.heappop(self._pending)[2]
+            for place in self._deliver(message):
+                messages.setdefault(place, []).append(message)
+        due = set(messages)
+        while self._due and self._due[0][0] <= self.now_ns:
+            at_ns, *place = heapq.heappop(self._due)
+            if self._operators[place[0], place[1]].due_ns == at_ns:
+                due.add((place[0], place[1]))
+        return [output for place in sorted(due) for output in self._run(place, messages.get(place, ()))]
+
+    def _deliver(self, message: Message) -> list[tuple[int, int]]:
+        """Store a message; return the operators that read it."""
+        place = message.place
+        if message.offset < 0:
+            message.offset = self._next_offsets.get(place, 0)
+        self._next_offsets[place] = message.offset + 1
+        self.messages[message.topic] += 1
+        if message.topic in self._tables_topics:
+            error = self.tables.take(message)
+            if error is not None:
+                self.rejected.append((message, error))
+        return [
+            each
+            for number, stage in self._readers.get(message.topic, ())
+            for each in self._operators_of(number, stage, message)
+        ]
+
+    def _operators_of(self, number: int, stage: Stage, message: Message) -> Iterable[tuple[int, int]]:
+        count = self.partitions_of(stage.owner)
+        if not stage.per_partition:
+            partitions: Iterable[int] = (-1,)
+        elif self.partitions_of(TOPICS[message.topic]) == count:
+            partitions = (message.partition,)
+        else:
+            partitions = range(count)  # every operator reads a topic of one partition
+        for partition in partitions:
+            if (number, partition) not in self._operators:
+                self._operators[number, partition] = self._begun(number, stage, partition, count)
+            yield number, partition
+
+    def _begun(self, number: int, stage: Stage, partition: int, count: int) -> _Running:
+        """Return a new operator, which has no past."""
+        places = tuple(
+            (each.topic.name, number)
+            for each in stage.inputs
+            for number in range(self.partitions_of(each.topic))
+        )
+        owner = Owner(
+            self._epoch, frozenset(range(count)), count, self.settings, self._registry, places=places
+        )
+        operator = stage.make(owner, partition, self.tables)
+        operator.restore({}, self.tables)
+        delay_ns = INPUT_DELAY_NS if stage.order is Order.TIMED else 0
+        return _Running(stage, operator, (stage.owner.name, partition), delay_ns, self.now_ns)
+
+    def _run(self, place: tuple[int, int], messages: Sequence[Message]) -> list[SimOutput]:
+        """Let an operator take messages, and advance it while it is due."""
+        running, began_ns = self._operators[place], self._clock()
+        operator = running.operator
+        operator.end_offset = self._next_offsets.get(running.owner_place)
+        if messages:
+            operator.moment = self._moment(self.now_ns - running.delay_ns)
+            running.take(messages, self.now_ns, self.tables)
+        outputs: list[SimOutput] = []
+        due_ns = running.next_ns()
+        is_due = due_ns <= self.now_ns or bool(messages and running.stage.per_partition)
+        advances = 0
+        while is_due:
+            made = self._advanced(running, min(due_ns, self.now_ns) if running.delay_ns else self.now_ns)
+            outputs += made
+            last_ns, due_ns = due_ns, running.next_ns()
+            is_due = due_ns == 0 or (due_ns <= self.now_ns and (bool(made) or due_ns != last_ns))
+            advances += 1
+            if advances > MAX_ADVANCES:
+                raise RuntimeError(f"{running.stage.name}: due again and again at {self.now_ns}")
+        self.busy_ns[running.stage.name] += self._clock() - began_ns
+        self._schedule(place, running, due_ns if due_ns > self.now_ns else self.now_ns + RETRY_NS)
+        return outputs
+
+    def _schedule(self, place: tuple[int, int], running: _Running, due_ns: int) -> None:
+        """Note when an operator is advanced next."""
+        if due_ns != running.due_ns:
+            running.due_ns = due_ns
+            if due_ns < NEVER_NS:
+                heapq.heappush(self._due, (due_ns, *place))
+
+    def _moment(self, log_ns: int) -> Moment:
+        return Moment(log_ns, self.tables.clocks.log_offset_ns)
+
+    def _advanced(self, running: _Running, at_ns: int) -> list[SimOutput]:
+        """Advance an operator; append its outputs to the log a hop later, and return them."""
+        operator, running.advanced_ns = running.operator, at_ns
+        operator.moment = self._moment(at_ns - running.delay_ns)
+        result = operator.advance(operator.moment, self.tables)
+        outputs = result() if callable(result) else result
+        if self._hop_ns is not None:
+            for output in outputs:
+                self.publish(output, self.now_ns + self._hop_of(output.topic))
+        self.rejected += operator.rejected
+        self.failed += operator.failed
+        operator.rejected.clear()
+        operator.failed.clear()
+        return [SimOutput(self.now_ns, output) for output in outputs]
+
+    def _hop_of(self, topic: Topic[Any]) -> int:
+        if isinstance(self._hop_ns, int):
+            return self._hop_ns
+        return (self._hop_ns or {}).get(topic.name, HOP_NS)

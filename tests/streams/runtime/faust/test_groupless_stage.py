@@ -1,0 +1,287 @@
+"""The runner of stages without a consumer group, on a log that the test writes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from faust.types import TP
+
+from schemas import codec
+from schemas.kafka.message import Message
+from schemas.kafka.start import BEGINNING, Start
+from schemas.topics import ALERTS, CONFIG, DECISIONS, DELAYS, LINKS, REJECTS, Topic
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.faust import groupless_stage, needed_reader
+from streams.runtime.faust.groupless_stage import GrouplessStage
+from streams.runtime.operator import Input, Moment, Operator, Order, Output, Owner, Past, Restore, Stage
+from tests.streams.runtime.test_assignment import FakeContext, until
+
+S = 1_000_000_000
+T = 1_900_000_000 * S
+
+
+class Broker:
+    """Partition 0 of each topic."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, list[Message]] = defaultdict(list)
+        self.readers: list[Reader] = []
+
+    def put(self, topic: Topic, age_ns: int = 0, key: str = "x", value: bytes | None = b"-") -> Message:
+        log = self.messages[topic.name]
+        log.append(Message(T - age_ns, topic.name, 0, len(log), key, value))
+        return log[-1]
+
+
+class Reader:
+    """What the runner uses of `AsyncTopicReader`."""
+
+    broker: Broker
+
+    def __init__(self, cluster: Any) -> None:
+        self.ends: dict[tuple[str, int], int] = {}
+        self.at: dict[tuple[str, int], int] = {}
+        self.paused: set[tuple[str, int]] = set()
+        self.starts: dict[str, Start] = {}
+        self.is_open = False
+        self.consumer = SimpleNamespace(
+            start=self.__aenter__,
+            stop=self.__aexit__,
+            assignment=lambda: list(self.at),
+            end_offsets=self._end_offsets,
+            position=self._position,
+        )
+        self.broker.readers.append(self)
+
+    async def __aenter__(self) -> Reader:
+        self.is_open = True
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        self.is_open = False
+
+    async def assign(self, starts: dict[Topic, Start], only: Any = None) -> None:
+        self.starts = {topic.name: start for topic, start in starts.items()}
+        self.at = {(topic.name, 0): 0 for topic in starts}
+        self.ends = {place: len(self.broker.messages[place[0]]) for place in self.at}
+
+    @property
+    def missing(self) -> set[tuple[str, int]]:
+        return {place for place, end in self.ends.items() if self.at[place] < end}
+
+    async def caught_up(self) -> bool:
+        return not self.missing
+
+    def pause(self, places: Any) -> None:
+        self.paused |= set(places)
+
+    async def poll(self, wait_s: float, count: int | None = None) -> list[Message]:
+        await asyncio.sleep(0)
+        found: list[Message] = []
+        for place in self.at.keys() - self.paused:
+            new = self.broker.messages[place[0]][self.at[place] :][: count or None]
+            self.at[place] += len(new)
+            found += new
+        return found
+
+    async def _end_offsets(self, places: Any) -> dict[tuple[str, int], int]:
+        return {place: len(self.broker.messages[place[0]]) for place in places}
+
+    async def _position(self, place: tuple[str, int]) -> int:
+        return self.at[place]
+
+
+class Notes(Operator):
+    """Notes its calls, and publishes what the test queues."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[tuple[str, int]] = []
+        self.moments: list[int] = []
+        self.outputs: list[Output] = []
+        self.past: Past = {}
+        self.is_needed = False
+
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        self.past = past
+
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        self.taken += [(each.topic, each.offset) for each in messages]
+
+    def due_ns(self) -> int:
+        return 0
+
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
+        self.moments.append(moment.log_ns)
+        outputs, self.outputs = self.outputs, []
+        return outputs
+
+
+def beginning(log_ns: int, tables: FabricTables) -> Start:
+    return BEGINNING
+
+
+def is_needed(operator: Operator, tables: FabricTables) -> bool:
+    return isinstance(operator, Notes) and operator.is_needed
+
+
+class NotesStage(Stage):
+    name = "alerts"
+    owner = LINKS
+    inputs = (
+        Input(CONFIG, beginning),
+        Input(LINKS, beginning, is_owned=True, is_tapped=True),
+        Input(DELAYS, beginning, is_needed=is_needed),
+    )
+    outputs = (DECISIONS, ALERTS)
+    order = Order.TIMED
+    per_partition = False
+
+    def __init__(self) -> None:
+        self.operator = Notes()
+        self.owners: list[Owner] = []
+
+    def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
+        return (Restore(ALERTS, BEGINNING),)
+
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> Notes:
+        self.owners.append(owner)
+        return self.operator
+
+
+class Context(FakeContext):
+    def __init__(self) -> None:
+        super().__init__()
+        self.registry = None
+        self.tables = FabricTables()
+        self.taps: dict[str, Any] = {}
+        self.failed_evaluations = 0
+        began_ns = time.monotonic_ns()
+        self.log_clock = SimpleNamespace(observe=lambda *_: None, now_ns=lambda now_ns: T + now_ns - began_ns)
+
+
+class Run:
+    """One generation of a stage."""
+
+    def __init__(self, broker: Broker, stage: NotesStage) -> None:
+        self.broker, self.context, self.operator, self.kind = broker, Context(), stage.operator, stage
+        self.stage = GrouplessStage(self.context, stage)  # type: ignore[arg-type]
+
+    def tap(self, message: Message) -> None:
+        self.context.taps[LINKS.name](message)
+
+    async def begin(self) -> None:
+        self.stage.partitions.assign([TP(LINKS.name, 0)])
+        await self.stage.partitions.ready()
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker()
+    Reader.broker = broker
+
+    async def count(cluster: Any, topic: str) -> int:
+        return 1
+
+    async def read_to_end(cluster: Any, topic: Topic, start: Start) -> AsyncIterator[Message]:
+        for message in broker.messages[topic.name]:
+            yield message
+
+    monkeypatch.setattr(groupless_stage, "AsyncTopicReader", Reader)
+    monkeypatch.setattr(needed_reader, "AsyncTopicReader", Reader)
+    monkeypatch.setattr(groupless_stage, "partition_count", count)
+    monkeypatch.setattr(groupless_stage, "read_to_end", read_to_end)
+    return broker
+
+
+@pytest.fixture
+async def run(broker: Broker) -> AsyncIterator[Run]:
+    run = Run(broker, NotesStage())
+    yield run
+    await run.stage.partitions.revoke()
+    await run.context.stop()
+
+
+async def test_a_new_owner_restores_and_reads_the_past_before_it_has_recovered(run: Run) -> None:
+    published = run.broker.put(ALERTS, 5 * S)
+    for age in (4, 3):
+        run.broker.put(CONFIG, age * S)
+    run.broker.put(LINKS, 2 * S)
+    await run.begin()
+    assert run.operator.past == {ALERTS.name: [published]}
+    assert set(run.operator.taken) == {(CONFIG.name, 0), (CONFIG.name, 1), (LINKS.name, 0)}
+    assert run.operator.moments[-1] <= T - 0.14 * S, "behind the log's clock"
+    assert run.kind.owners[0].partitions == {0}
+
+
+async def test_tapped_messages_are_taken_once_whoever_reads_them_first(run: Run) -> None:
+    first = run.broker.put(LINKS, S)
+    begun = asyncio.ensure_future(run.begin())
+    await asyncio.sleep(0)
+    run.tap(first)
+    await begun
+    for _ in range(3):
+        run.tap(run.broker.put(LINKS))
+    await until(lambda: len(run.operator.moments) > 3)
+    assert run.operator.taken == [(LINKS.name, offset) for offset in range(4)]
+
+
+async def test_an_advance_is_over_when_the_log_has_acknowledged_its_outputs(run: Run) -> None:
+    await run.begin()
+    run.context.log_takes.clear()
+    run.operator.outputs = [Output(DECISIONS, "h1", body=b"1"), Output(ALERTS, "x"), Output(DECISIONS, "h2")]
+    await until(lambda: len(run.context.sent) == 3)
+    advances = len(run.operator.moments)
+    await asyncio.sleep(0.02)
+    assert len(run.operator.moments) == advances
+    assert run.context.sent == [
+        (DECISIONS.name, "h1", b"1"),
+        (ALERTS.name, "x", None),
+        (DECISIONS.name, "h2", None),
+    ]
+    run.context.log_takes.set()
+    await until(lambda: len(run.operator.moments) > advances)
+
+
+async def test_inputs_are_read_while_they_are_needed(run: Run) -> None:
+    run.broker.put(DELAYS, 100 * S)
+    await run.begin()
+    await until(lambda: not run.operator.behind)
+    assert len(run.broker.readers) == 1
+    run.operator.is_needed = True
+    await until(lambda: (DELAYS.name, 0) in run.operator.taken)
+    await until(lambda: not run.operator.behind)
+    assert run.broker.readers[1].is_open
+    await run.stage.partitions.revoke()
+    assert not any(reader.is_open for reader in run.broker.readers)
+
+
+async def test_unusable_messages_and_failed_evaluations_are_rejected(run: Run) -> None:
+    await run.begin()
+    message = run.broker.put(CONFIG)
+    run.operator.rejected.append((message, codec.BadRecord("MALFORMED", "planted")))
+    run.operator.failed.append(("train", ZeroDivisionError("planted")))
+    await until(lambda: len(run.context.sent) == 2)
+    found = [codec.decode(value or b"", REJECTS.record) for _, _, value in run.context.sent]
+    assert [(each["topic"], each["reader"]) for each in found] == [
+        (CONFIG.name, "solve"),
+        (ALERTS.name, "alerts"),
+    ]
+    assert run.context.failed_evaluations == 1
+    assert (run.operator.rejected, run.operator.failed) == ([], [])
+
+
+def test_a_stage_joins_the_group_only_by_a_topic_that_it_writes(broker: Broker) -> None:
+    class Writer(NotesStage):
+        outputs = (LINKS,)
+
+    for kind, joined in ((NotesStage(), set[str]()), (Writer(), {LINKS.name})):
+        run = Run(broker, kind)
+        run.stage.partitions.register()
+        assert run.context.app.topics == joined
