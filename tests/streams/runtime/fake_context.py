@@ -12,6 +12,7 @@ from typing import Any
 from faust.types import TP
 
 from schemas import codec
+from schemas.kafka.message import Message
 from schemas.topics import LINKS, REJECTS, R, Topic
 from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS
@@ -41,6 +42,7 @@ class FakeContext:
         self.sent: list[tuple[str, str, bytes | None]] = []
         self.failures: list[Exception] = []
         """Errors that `survive` has caught."""
+        self.taps: dict[str, Callable[[Message], None]] = {}
         self.rejected = 0
         self.reject_budget = RejectBudget()
         self.ends: dict[TP, int] = {}

@@ -1,4 +1,4 @@
-"""Every as-read stage replays word for word: the golden logs through a worker in miniature, then by its steps.
+"""Every as-read stage replays word for word: golden logs through a worker in miniature, then by its steps.
 
 The worker takes messages in irregular batches, reads tables early or late, lets operators wait or be late,
 and is killed in the middle; its successor continues from the published outputs.

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from faust.types import TP
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from schemas import codec
 from schemas.kafka.message import Message
@@ -365,10 +367,11 @@ async def test_a_bad_message_costs_itself_and_is_done_once_its_reject_is_acknowl
     context.log_takes.set()
     assert await stage.commit() == 5
     assert context.rejected_offsets() == [1, 3]
-    bad = next(
-        r for r in (codec.decode(v, REJECTS.record) for v in context.values(REJECTS)) if r["offset"] == 1
-    )
-    assert (bad["head"], bad["reader"], bad["reason"]) == (b"bad", "solve", "MALFORMED")
+    rejects = [codec.decode(value, REJECTS.record) for value in context.values(REJECTS)]
+    assert {(each["offset"], each["head"], each["reader"], each["reason"]) for each in rejects} == {
+        (1, b"bad", "solve", "MALFORMED"),
+        (3, b"value", "solve", "OUT_OF_RANGE"),
+    }
 
 
 async def test_an_unexpected_error_does_not_end_the_stage(context: FakeContext, stage: Owned) -> None:
@@ -595,6 +598,73 @@ async def test_messages_that_have_come_are_taken_together(context: FakeContext, 
         stage.give(offset)
     await stage.idle()
     assert stage.operator.batches == [4]
+
+
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(1, 4)),
+        st.tuples(st.just("need"), st.integers(0, 8)),
+        st.tuples(st.just("acknowledge"), st.booleans()),
+        st.tuples(st.just("commit"), st.just(0)),
+        st.tuples(st.just("revoke"), st.integers(0, 3)),
+        st.tuples(st.just("die"), st.integers(0, 3)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60)
+@given(MOVES)
+def test_revocations_and_crashes_skip_no_message_and_acknowledge_none_early(
+    moves: list[tuple[str, int]],
+) -> None:
+    """An operator needs its messages from some offset on; the log acknowledges when it likes."""
+
+    async def play() -> None:
+        context, committed, reads = FakeContext(), 0, 0
+        context.committed_offsets[TP0] = 0
+        stage = Owned(context, NotingStage())
+        await stage.restore(TP0)
+        floor = stage.operator.needed = 0
+
+        async def commit() -> int:
+            position = await stage.commit()
+            assert position is not None
+            assert position <= floor, "a message that is needed is not committed"
+            return max(committed, position)
+
+        for move, number in moves:
+            if move == "take":
+                await stage.take(*range(reads, reads + number))
+                reads += number
+                floor = stage.operator.needed
+            elif move == "need":
+                stage.operator.needed = min(reads, floor + number)
+            elif move == "acknowledge":
+                if number:
+                    context.log_takes.set()
+                else:
+                    context.log_takes = asyncio.Event()
+            elif move == "commit":
+                committed = context.committed_offsets[TP0] = await commit()
+            else:
+                committed = context.committed_offsets[TP0] = await commit()
+                if move == "revoke":
+                    context.log_takes.set()
+                    await stage.revoke()
+                else:
+                    await context.stop()
+                    stage = Owned(context, NotingStage())
+                reads = max(0, committed - number)  # some committed messages may be read again
+                await stage.restore(TP0)
+                floor = stage.operator.needed = committed
+            assert stage.operator.taken == list(range(committed_at_begin(stage), max(reads, committed)))
+        await context.stop()
+
+    def committed_at_begin(stage: Owned) -> int:
+        return stage.operator.owner.committed[0]
+
+    asyncio.run(play())
 
 
 # -------------------------------------------------------------------------------------------- steps
