@@ -58,7 +58,7 @@ class NotingOperator(Operator):
                 self._notes.append(f"{message.offset}@{message.log_ns}")
         flows = tables.flows.of("fabric")
         flows.advance(messages[-1].append_ns)
-        self._notes += [f"{len(flows.hosts())} hosts"] if self._notes else []
+        self._notes += [f"{len(flows.hosts())} hosts, {flows.count()} flows"] if self._notes else []
         tables.flows.forget(flows)
 
     def due_ns(self) -> int:
