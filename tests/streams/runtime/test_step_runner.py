@@ -19,7 +19,7 @@ from schemas import codec
 from schemas.kafka import partition_of
 from schemas.kafka.message import Message, Place
 from schemas.records import StepChoiceKind, Steps
-from schemas.topics import CONFIG, INVENTORY, LINKS, PATH_QUEUEING, PROBES, QUEUES, STEPS
+from schemas.topics import STEPS
 from schemas.topology import Topology
 from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
@@ -27,10 +27,11 @@ from streams.delays.stage import DelayStage
 from streams.links.stage import LinksStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.operator import NEVER_NS, Moment, Operator, Owner, Past, Restore, Stage, newest_per_key
+from streams.runtime.operator import NEVER_NS, Moment, Operator, Owner, Past, Restore, Stage
+from streams.runtime.past import PastMessages, start_of
 from streams.runtime.settings import StreamSettings
 from streams.runtime.step_runner import StepRunner
-from streams.runtime.steps import Epoch, MissingSteps, StepLog
+from streams.runtime.steps import Epoch, StepLog
 from tests.golden import replay, stages
 from tests.golden.goldens import FOLDER
 
@@ -89,13 +90,16 @@ class Log:
         past: dict[str, list[Message]] = {}
         ends: dict[Place, int] = {}
         for restore in restores:
-            topic, count = restore.topic.name, restore.start.tail_messages
+            topic, count = restore.topic.name, start_of(restore, 0).tail_messages
             messages = copies(m for m in [*inputs, *self.messages] if m.topic == topic)
             messages.sort(key=lambda message: (message.partition, message.offset))
             ends |= {message.place: message.offset + 1 for message in messages}
             if count is not None:
                 messages = [m for m in messages if m.offset >= ends[m.place] - count]
-            past[topic] = newest_per_key(messages) if restore.last_per_key else messages
+            kept = PastMessages(restore)
+            for message in messages:
+                kept.add(message)
+            past[topic] = list(kept.messages())
         return past, ends
 
 
@@ -227,7 +231,9 @@ def recorded(stage: type[Stage], messages: Sequence[Message], topology: Topology
     return log
 
 
-def replayed(stage: type[Stage], log: Log, messages: Sequence[Message], topology: Topology) -> list[Published]:
+def replayed(
+    stage: type[Stage], log: Log, messages: Sequence[Message], topology: Topology
+) -> list[Published]:
     """Return what the steps of a log give."""
     outputs: list[Published] = []
     for records in log.steps:
