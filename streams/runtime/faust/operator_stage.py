@@ -262,8 +262,10 @@ class OperatorStage(Ownership):
         context, stage = self.context, self.definition
         committed = {tp: await context.committed(tp) for tp in generation.tps}
         count = await partition_count(context.settings.kafka, stage.owner.name)
-        past, ends = await read_past(context.settings.kafka, stage.restores(context.tables, count))
         now_ns = time.monotonic_ns()
+        log_ns = context.log_clock.now_ns(now_ns)
+        restores = stage.restores(context.tables, count)
+        past, ends = await read_past(context.settings.kafka, restores, log_ns, context.registry)
         self._clock = None
         began_ms = context.log_clock.now_ns(now_ns) // NS_PER_MS
         owner = Owner(

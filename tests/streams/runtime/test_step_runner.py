@@ -27,7 +27,8 @@ from streams.delays.stage import DelayStage
 from streams.links.stage import LinksStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.operator import NEVER_NS, Moment, Operator, Owner, Past, Restore, Stage, newest_per_key
+from streams.runtime.operator import NEVER_NS, Moment, Operator, Owner, Past, Restore, Stage
+from streams.runtime.past import PastMessages, start_of
 from streams.runtime.settings import StreamSettings
 from streams.runtime.step_runner import StepRunner
 from streams.runtime.steps import Epoch, StepLog
@@ -89,13 +90,16 @@ class Log:
         past: dict[str, list[Message]] = {}
         ends: dict[Place, int] = {}
         for restore in restores:
-            topic, count = restore.topic.name, restore.start.tail_messages
+            topic, count = restore.topic.name, start_of(restore, 0).tail_messages
             messages = copies(m for m in [*inputs, *self.messages] if m.topic == topic)
             messages.sort(key=lambda message: (message.partition, message.offset))
             ends |= {message.place: message.offset + 1 for message in messages}
             if count is not None:
                 messages = [m for m in messages if m.offset >= ends[m.place] - count]
-            past[topic] = newest_per_key(messages) if restore.last_per_key else messages
+            kept = PastMessages(restore)
+            for message in messages:
+                kept.add(message)
+            past[topic] = list(kept.messages())
         return past, ends
 
 
