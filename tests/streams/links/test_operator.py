@@ -13,7 +13,6 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import NEVER_NS, Moment, Output, Owner
 from streams.runtime.settings import StreamSettings
 from tests.records import make
-from tests.streams.runtime.recorded import begun
 
 MS = 1_000_000
 START_NS = 1_700_000_000_000 * MS
@@ -57,19 +56,16 @@ def test_a_carrier_that_is_lost_is_published_with_its_evidence(operator: LinksOp
     assert output.text == output.record["text"] != ""
 
 
-def test_evidence_in_quick_succession_is_evaluated_together() -> None:
-    """The second does not postpone the evaluation that the first asks for."""
-    operator, tables, messages = begun("fabric", LinksStage)
-    operator.take(messages[:1], tables)
-    assert operator.due_ns() >= messages[0].log_ns + SETTLE_NS
-    soon = Message(
-        messages[0].log_ns + SETTLE_NS // 2, *messages[1].place, messages[1].offset, messages[1].key_bytes,
-        messages[1].value,
-    )  # fmt: skip
-    due_ns = operator.due_ns()
-    operator.take([soon], tables)
-    assert operator.due_ns() <= max(due_ns, soon.log_ns + SETTLE_NS)
-    assert operator.due_ns() >= messages[0].log_ns + SETTLE_NS
+def test_evidence_in_quick_succession_is_evaluated_together(operator: LinksOperator) -> None:
+    """The second message does not postpone the evaluation that the first asks for."""
+    advanced(operator, START_NS, carrier(0, START_NS, up=True))
+    advanced(operator, START_NS + 1_000 * MS)
+    first_ns = START_NS + 1_500 * MS
+    for offset, at_ns in ((1, first_ns), (2, first_ns + SETTLE_NS // 2)):
+        advanced(operator, at_ns, carrier(offset, at_ns, up=True, nic=f"h{offset}/eth1"))
+        assert operator.due_ns() == first_ns + SETTLE_NS
+    advanced(operator, first_ns + SETTLE_NS)
+    assert operator.due_ns() > first_ns + SETTLE_NS
 
 
 def test_evidence_of_some_seconds_is_needed(operator: LinksOperator) -> None:
