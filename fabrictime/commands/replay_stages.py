@@ -133,7 +133,7 @@ def replay(name: str, run: Replay) -> Replayed:
     if name in BY_STEPS:
         return replay_steps(BY_STEPS[name](), run)
     began_s, how = time.monotonic(), TIMED[name]
-    span, topic, run.messages = run.span, how.compared, 0
+    span, topic, run.messages, run.first_ns = run.span, how.compared, 0, None
     stage = how.make(run.changes)
     live: Records = {}
     for message, record in run.collect(topic, since(span.from_ns - AFTER_NS), span.to_ns + AFTER_NS):
@@ -153,4 +153,5 @@ def replay(name: str, run: Replay) -> Replayed:
         len(inside(span, live)),
         run.messages,
         time.monotonic() - began_s,
+        covered_s=run.covered_s,
     )
