@@ -193,13 +193,13 @@ class SimLog:
         self._next[place] = offset + 1
         row = goldens.Row(topic, place[1], offset, now_ns, key, record)
         self.rows.setdefault(topic, []).append(row)
-        read = stages.In(now_ns, topic, place[1], offset, key, record)
+        read = stages.message_of(now_ns, topic, place[1], offset, key, record)
         self._tables.take(read)
         for stage in self._stages:
             if topic in stage.inputs:
                 self._coming += stage.take(read)
         if topic in self._policy_topics:
-            self._policy.take([read.message], NO_TABLES)
+            self._policy.take([read], NO_TABLES)
 
     _policy_topics = frozenset(topic.name for topic in POLICY_TOPICS)
 

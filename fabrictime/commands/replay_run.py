@@ -33,7 +33,7 @@ TABLE_BACK_NS: Final[Mapping[Topic, int]] = {CLOCK_OFFSETS: 60 * NS_PER_S, FLOWS
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is different from the run that is replayed."""
+    """Rules and thresholds other than those of the run that is replayed."""
 
     rules: DiagnosisRules = field(default_factory=DiagnosisRules)
     thresholds: Mapping[str, float] = field(default_factory=dict)

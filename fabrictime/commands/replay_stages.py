@@ -71,8 +71,7 @@ def _timed(run: Replay, stage: Stage) -> Outputs:
     operator.take(first, tables)
     starts = {topic: since(from_ns) for topic in stage.tables}
     starts |= {each.topic: each.start(from_ns, tables) for each in stage.inputs if each.start is not None}
-    inputs = {each.topic.name for each in stage.inputs}
-    yield from run_timed(operator, tables, inputs, run.read(starts, to_ns), from_ns, to_ns)
+    yield from run_timed(stage, operator, tables, run.read(starts, to_ns), from_ns, to_ns)
 
 
 def _by_cycles(run: Replay, stage: Stage) -> Outputs:
