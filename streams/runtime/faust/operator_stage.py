@@ -372,7 +372,6 @@ class OperatorStage(Ownership):
         with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
             if messages:
                 operator.take(messages, tables)
-                self._pass_on(messages)
             is_due = operator.due_ns() <= moment.log_ns
             result = operator.advance(moment, tables)
             if callable(result):
@@ -382,6 +381,7 @@ class OperatorStage(Ownership):
                 )
             else:
                 outputs = self._encoded(operator, result)
+        self._pass_on(messages)
         if not is_due and not outputs:
             partition.steps.note_idle()
         if outputs and operator.adapts:
@@ -396,9 +396,10 @@ class OperatorStage(Ownership):
         """Pass decoded messages to the stage of this worker that takes them, too."""
         tap = self.context.taps.get(self.topic.name)
         if tap is not None:
-            for message in messages:
-                if message.record is not None:
-                    tap(message)
+            with self.context.survive(self.stage, self.topic, "tap"):
+                for message in messages:
+                    if message.record is not None:
+                        tap(message)
 
     def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
         """Take messages from the queue, without those that are too old while newer ones wait.
