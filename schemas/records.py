@@ -753,7 +753,7 @@ class ClockOffsets(TypedDict):
     log_offset_ns: int
     """ns; fabric time minus log append time, as used for the two fields above."""
     solved_ns: int
-    """ns since the Unix epoch on the solver's system clock, when the window was solved."""
+    """ns since the Unix epoch, log time at which the window was complete and its solve began."""
     clocks: list[ClockState]
     """At most 4,096 elements."""
     source_ranges: list[SourceRange]
@@ -2027,7 +2027,7 @@ class LinkQueues(TypedDict):
     paths: int
     """Paths that were measured in this window."""
     solved_ns: int
-    """ns since the Unix epoch on the worker's system clock."""
+    """ns since the Unix epoch, log time at which the solve of the slots began."""
     links: list[LinkQueue]
     """Links with a queue or a probe in the window; at most 4,096."""
 
@@ -2539,8 +2539,8 @@ class Reject(TypedDict):
 
 class StepChoiceKind(StrEnum):
     """OFFSET: fabric time minus log time from this step on; CORRECTION: log time minus append time of an
-    input from this step on; SKIPPED: messages of an input that the operator did not take; LEVEL: adaptation
-    of the operator after this step; TOPOLOGY: the topology file changed."""
+    input's messages from this step on; SKIPPED: a message of the input that the operator did not take; LEVEL:
+    adaptation of the operator from this step on; TOPOLOGY: the topology file changed."""
 
     OFFSET = "OFFSET"
     CORRECTION = "CORRECTION"
@@ -2559,7 +2559,7 @@ class StepChoice(TypedDict):
     input_number: int
     """Number of the input; -1: none."""
     value: int
-    """ns of OFFSET and CORRECTION, offsets of SKIPPED up to the input's position, else 0."""
+    """ns of OFFSET and CORRECTION, offset of SKIPPED, else 0."""
     text: str
     """Level of LEVEL, digest of TOPOLOGY, else empty."""
 

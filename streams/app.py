@@ -16,9 +16,8 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import faust
 from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
@@ -29,7 +28,7 @@ from sdnotify import SystemdNotifier
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
-from schemas.topics import LINKS, MAX_MESSAGE_BYTES
+from schemas.topics import MAX_MESSAGE_BYTES
 from streams.alerts.stage import AlertsStage
 from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
@@ -54,16 +53,16 @@ __all__ = ["build_app", "main"]
 
 log = logging.getLogger(__name__)
 
-STAGES: Final[tuple[tuple[StageName, type[Stage] | Callable[[WorkerContext], Staged]], ...]] = (
+STAGES: Final[tuple[tuple[StageName, type[Stage] | type[ScheduleStage]], ...]] = (
     ("map", DelayStage),
     ("solve", ClockStage),
     ("solve", ScheduleStage),
     ("links", LinksStage),
-    ("links", partial(GrouplessStage, stage=AlertsStage())),
+    ("links", AlertsStage),
     ("solve", ContentionStage),
     ("solve", QueuesStage),
-    ("solve", partial(GrouplessStage, stage=DiagnosisStage())),
-    ("policy", partial(GrouplessStage, stage=PolicyStage())),
+    ("solve", DiagnosisStage),
+    ("policy", PolicyStage),
 )
 """The stages by their name in the settings."""
 APP_STAGES: Final[tuple[tuple[str, set[StageName]], ...]] = (
@@ -136,14 +135,6 @@ def _credentials(cluster: KafkaSettings) -> CredentialsT | None:
     return None if context is None else SSLCredentials(context)
 
 
-class Staged(Protocol):
-    """A stage as the worker sees it."""
-
-    @property
-    def partitions(self) -> Ownership:
-        """The stage's partitions: assigned and revoked by the consumer group."""
-
-
 class _Service:
     """The stages of one app and consumer group."""
 
@@ -163,7 +154,7 @@ class _Service:
         self.context = WorkerContext(self.app, settings, registry, flows="solve" in stages)
         self.context.reject = self._reject_soon
         self.context.note = note
-        self.owned = [self._stage(stage) for name, stage in STAGES if name in stages]
+        self.owned = [self._ownership(stage) for name, stage in STAGES if name in stages]
         for owned in self.owned:
             owned.register()
         self._read_ahead_s = NO_READ_AHEAD_S if "links" in stages else READ_AHEAD_S
@@ -175,13 +166,13 @@ class _Service:
         signals.on_partitions_revoked.connect(self._revoked)
         signals.on_before_shutdown.connect(self._stopping)
 
-    def _stage(self, stage: type[Stage] | Callable[[WorkerContext], Staged]) -> Ownership:
-        if not isinstance(stage, type) or not issubclass(stage, Stage):
+    def _ownership(self, stage: type[Stage] | type[ScheduleStage]) -> Ownership:
+        """Return the partitions of a stage that this service runs."""
+        if issubclass(stage, ScheduleStage):
             return stage(self.context).partitions
-        owned = OperatorStage(self.context, stage())
-        if stage is LinksStage:
-            owned.tap = lambda message: self.context.taps[LINKS.name](message)
-        return owned
+        if stage.per_partition:
+            return OperatorStage(self.context, stage())
+        return GrouplessStage(self.context, stage()).partitions
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
         tune_fetcher(app, self._read_ahead_s, *self._fetch)

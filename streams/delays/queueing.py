@@ -84,6 +84,11 @@ class SourceQueueing:
         """Return whether `take` has records."""
         return self._first is not None
 
+    @property
+    def first_offset(self) -> int | None:
+        """First offset of the messages that wait; None: there are none."""
+        return self._first
+
     def set_slot_ns(self, slot_ns: int) -> None:
         """Use slots of another length from the next `take` on: faster NICs were announced since."""
         self._reducer.slot_ns = slot_ns

@@ -141,6 +141,7 @@ class DelayOperator(Operator):
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Add messages to the open window and to path queueing."""
         self._newest_ns, self._next_offset = messages[-1].append_ns, messages[-1].offset + 1
+        self._checked_ns = min(self._checked_ns, self._newest_ns)  # log time may step back
         batches, rejected = decode_messages(messages, self._registry)
         self.rejected += [(messages[number], error) for number, error in rejected]
         try:
@@ -153,7 +154,9 @@ class DelayOperator(Operator):
         except DATA_ERRORS as error:
             self.failed.append((self._name, error))
         if self._queueing.waiting and self._queueing_ns is None:
-            self._queueing_ns = messages[0].append_ns + QUEUEING_NS
+            first_offset = self._queueing.first_offset
+            waits_since_ns = (each.append_ns for each in messages if each.offset == first_offset)
+            self._queueing_ns = next(waits_since_ns, self._newest_ns) + QUEUEING_NS
 
     def _close(self, closed: Iterable[ClosedWindow]) -> None:
         for window in closed:
@@ -165,10 +168,15 @@ class DelayOperator(Operator):
         """Return when a window is published, path queueing is due, or silence may close a window."""
         if self._windows:
             return 0
-        window, silent_ns = self._source.open_window, self._checked_ns + CHECK_NS
+        silent_ns = self._silent_ns()
+        return silent_ns if self._queueing_ns is None else min(silent_ns, self._queueing_ns)
+
+    def _silent_ns(self) -> int:
+        """Return when silence may next close a window."""
+        window, silent_ns = self._source.open_window, self._newest_ns + self._silence_ns
         if window is not None:
             silent_ns = max(silent_ns, (window + 1) * self._window_ns + self._silence_ns)
-        return silent_ns if self._queueing_ns is None else min(silent_ns, self._queueing_ns)
+        return max(silent_ns, self._checked_ns + CHECK_NS)
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
         """Publish path queueing that is due; else the fits of closed windows, and then their delays.
@@ -178,10 +186,9 @@ class DelayOperator(Operator):
         if self._queueing_ns is not None and moment.log_ns >= self._queueing_ns:
             self._queueing_ns = None
             return self._path_queueing(tables)
-        quiet_ns = moment.log_ns - self._newest_ns
-        if not self._windows and quiet_ns >= self._silence_ns:
+        if not self._windows and moment.log_ns >= self._silent_ns():
             self._checked_ns = moment.log_ns
-            self._close(self._source.tick(moment.log_ns, quiet_ns, True))
+            self._close(self._source.tick(moment.log_ns, moment.log_ns - self._newest_ns, True))
         unfitted = [window for window in self._windows if not window.fitted]
         if unfitted:
             return self._fits(unfitted, tables)

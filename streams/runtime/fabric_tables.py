@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from schemas import codec
-from schemas.kafka.message import Message
+from schemas.kafka.message import Message, Place
 from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.flow_table import FlowTable
@@ -20,8 +20,9 @@ __all__ = ["FabricTables"]
 class FabricTables:
     """Inventory, clocks, routes, live configuration and flows, filled from whole topics, and the topology.
 
-    `positions` states how much of each topic is in the tables: topic and partition to the next offset. A
-    replay that applies messages up to the same positions sees the same tables.
+    `positions` states how much of each topic is in the tables: topic and partition to the next offset. The
+    tables depend on the order of topics, too: a report of a NIC that the inventory does not have is refused.
+    So a replay follows the `moves` of the positions.
     """
 
     def __init__(
@@ -39,9 +40,8 @@ class FabricTables:
         self.config = LiveConfig()
         self.flows = FlowTable(self.routes, self.inventory.members.__contains__)
         self.topology = topology if topology is not None else Topology()
-        self.positions: dict[tuple[str, int], int] = {}
-        self.version = 0
-        """Grows with each message."""
+        self.positions: dict[Place, int] = {}
+        self._moves: list[list[tuple[Place, int]]] = []
         self._fastest: tuple[Topology, int] = (Topology(), 0)
         """The topology file's contents, and the rate of its fastest link."""
         self._registry = registry
@@ -52,10 +52,24 @@ class FabricTables:
         """The tables that topics fill."""
         return self.inventory, self.clocks, self.routes, self.config, self.flows
 
+    def moves(self) -> list[tuple[Place, int]]:
+        """Return a list to which all later changes of the positions are added; the caller empties it."""
+        moves: list[tuple[Place, int]] = []
+        self._moves.append(moves)
+        return moves
+
+    def forget_moves(self, moves: list[tuple[Place, int]]) -> None:
+        """Stop to add to a list that `moves` returned."""
+        self._moves = [each for each in self._moves if each is not moves]
+
     def take(self, message: Message) -> codec.BadRecord | None:
         """Apply one message; return why it was refused, or None."""
-        self.positions[message.topic, message.partition] = message.offset + 1
-        self.version += 1
+        place, position = message.place, message.offset + 1
+        self.positions[place] = position
+        for moves in self._moves:
+            if moves and moves[-1][0] == place:
+                moves.pop()
+            moves.append((place, position))
         table = self._by_topic[message.topic]
         try:
             table.take(message.key_bytes, message.value, self._registry, message.append_ns)

@@ -250,7 +250,7 @@ class LiveFlows:
         for link, flows in self._flows_on.items():
             certain = [f.rate_bps for f in flows.values() if self._links[f.flow_id][link] >= CERTAIN]
             if certain:
-                rates[link] = sum(certain)
+                rates[link] = math.fsum(certain)  # in any order the same
         return rates
 
     def limited_flows(self) -> list[tuple[LiveFlow, tuple[str, ...]]]:

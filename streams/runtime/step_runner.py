@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from schemas import codec
 from schemas.kafka.message import Message, Place
-from schemas.records import StepChoiceKind, Steps
+from schemas.records import StepChoice, StepChoiceKind, Steps
 from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.fabric_tables import FabricTables
@@ -34,7 +34,12 @@ class ReplayedOutput:
 
 
 class StepRunner:
-    """One operator in one epoch. `records`: the epoch's steps, from the first one on."""
+    """One operator in one epoch.
+
+    `records`: the epoch's steps, from the first one on. `from_ns`: log time before which steps are only
+    counted; the operator then begins there like a new owner, and its first outputs may differ. 0: it begins
+    with the epoch.
+    """
 
     def __init__(
         self,
@@ -44,13 +49,14 @@ class StepRunner:
         partition_count: int,
         topology: Topology | None = None,
         registry: codec.Registry | None = None,
+        from_ns: int = 0,
     ) -> None:
         self._stage, self._settings, self._registry = stage, settings, registry
         self._partition_count = partition_count
         self._reader = StepReader()
         ordered = sorted(records, key=lambda record: record["first_step"])
         self.epoch: Epoch = epoch_of(ordered[0])
-        self._steps: deque[Step] = deque(step for record in ordered for step in self._reader.read(record))
+        steps = (step for record in ordered for step in self._reader.read(record))
         self.tables = FabricTables(
             settings.default_shard,
             topology,
@@ -58,47 +64,82 @@ class StepRunner:
             holdover_s=settings.solve.holdover_s,
             window_ns=settings.window_ms * NS_PER_MS,
         )
+        self._table_topics = {table.topic for table in self.tables.tables}
         self._owner_place = (stage.owner.name, self.epoch.partition)
-        self._restores = stage.restores(self.tables, partition_count)
         self._waiting: dict[Place, deque[Message]] = {}
-        self._past: dict[str, list[Message]] = {restore.topic.name: [] for restore in self._restores}
+        self._past: dict[str, list[Message]] = {
+            restore.topic.name: [] for restore in stage.restores(self.tables, partition_count)
+        }
         self._read: dict[Place, int] = {}
         """Place to one past the last offset that was offered."""
         self._operator: Operator | None = None
         self._offset_ns: int | None = None
         self._correction_ns = self._newest_ns = 0
+        self._level = ""
+        self._begin_ns = from_ns
+        """Append time up to which published records are restored; 0: as the epoch states."""
+        self._committed = self.epoch.committed
+        self._starts: dict[Place, int] = {}
+        """Positions of inputs and tables at the begin, where that is not the epoch's."""
+        self._steps: Iterator[Step] = self._after(steps, from_ns)
+        self._step = next(self._steps, None)
 
-    @property
-    def table_topics(self) -> set[str]:
-        """Topics that fill the tables."""
-        return {table.topic for table in self.tables.tables}
+    def _after(self, steps: Iterator[Step], from_ns: int) -> Iterator[Step]:
+        """Yield the steps from a time on; count those before."""
+        for step in steps:
+            if step.log_ns >= from_ns:
+                yield step
+                continue
+            for place, position in step.moved:
+                self._starts[place] = position
+                if place == self._owner_place:
+                    self._committed = position
+            for choice in step.choices:
+                self._note(choice)
+
+    def _note(self, choice: StepChoice) -> None:
+        match choice["kind"]:
+            case StepChoiceKind.OFFSET:
+                self._offset_ns = choice["value"]
+            case StepChoiceKind.CORRECTION:
+                self._correction_ns = choice["value"]
+            case StepChoiceKind.LEVEL:
+                self._level = choice["text"]
 
     @property
     def is_done(self) -> bool:
         """Whether all steps were taken."""
-        return not self._steps
+        return self._step is None
 
     def offer(self, message: Message) -> None:
         """Add a message of an input, a table or a restored topic; offsets of a partition ascend."""
         place = message.place
         self._read[place] = max(self._read.get(place, 0), message.offset + 1)
-        if message.topic in self._past and message.offset < self.epoch.restored.get(place, 0):
+        if message.topic in self._past and self._is_past(message):
             self._past[message.topic].append(message)
         if place == self._owner_place:
-            if message.offset >= (self.epoch.committed or 0):
+            if message.offset >= (self._committed or 0):
                 self._waiting.setdefault(place, deque()).append(message)
-        elif message.topic in self.table_topics:
+        elif message.topic in self._table_topics:
             self._waiting.setdefault(place, deque()).append(message)
+
+    def _is_past(self, message: Message) -> bool:
+        if self._begin_ns:
+            return message.append_ns < self._begin_ns
+        return message.offset < self.epoch.restored.get(message.place, 0)
 
     def run(self, *, is_complete: bool = False) -> Iterator[ReplayedOutput]:
         """Take the steps whose messages were offered, or all steps if the log holds no more messages."""
         if self._operator is None:
-            starts = self._reader.starts | self.epoch.restored
+            starts = {**self._reader.starts, **self._starts}
+            if not self._begin_ns:
+                starts |= self.epoch.restored
             if not is_complete and not self._reached(starts.items()):
                 return
             self._operator = self._restored()
-        while self._steps and (is_complete or self._reached(self._steps[0].moved)):
-            yield from self._take(self._operator, self._steps.popleft())
+        while self._step is not None and (is_complete or self._reached(self._step.moved)):
+            yield from self._take(self._operator, self._step)
+            self._step = next(self._steps, None)
 
     def _reached(self, positions: Iterable[tuple[Place, int]]) -> bool:
         return all(self._read.get(place, 0) >= position for place, position in positions)
@@ -106,10 +147,8 @@ class StepRunner:
     def _restored(self) -> Operator:
         """Return the operator at the begin of the epoch."""
         epoch = self.epoch
-        for place, position in self._reader.starts.items():
-            if place != self._owner_place:
-                self._fill_tables(place, position)
-        committed = {} if epoch.committed is None else {epoch.partition: epoch.committed}
+        self._fill_from_starts()
+        committed = {} if self._committed is None else {epoch.partition: self._committed}
         owner = Owner(
             epoch.epoch,
             frozenset([epoch.partition]),
@@ -119,7 +158,8 @@ class StepRunner:
             committed,
         )
         operator = self._stage.make(owner, epoch.partition, self.tables)
-        past = {restore.topic.name: self._past_of(restore) for restore in self._restores}
+        restores = self._stage.restores(self.tables, self._partition_count)
+        past = {restore.topic.name: self._past_of(restore) for restore in restores}
         operator.restore(past, self.tables)
         self._past.clear()
         return operator
@@ -132,13 +172,26 @@ class StepRunner:
         count = restore.start.tail_messages
         if count is None:
             return messages
-        ends: Mapping[Place, int] = self.epoch.restored
+        ends = {message.place: message.offset + 1 for message in messages} | dict(self.epoch.restored)
+        if self._begin_ns:
+            ends |= {message.place: message.offset + 1 for message in messages}
         return [message for message in messages if message.offset >= ends[message.place] - count]
 
     def _set_log_ns(self, message: Message) -> None:
         if not self._stage.uses_append_time:
             self._newest_ns = max(self._newest_ns, message.append_ns + self._correction_ns)
             message.log_ns = self._newest_ns
+
+    def _fill_from_starts(self) -> None:
+        """Fill the tables up to the begin of the epoch, in the order of append times."""
+        messages: list[Message] = []
+        for place, position in {**self._reader.starts, **self._starts}.items():
+            if place != self._owner_place:
+                waiting = self._waiting.get(place, deque())
+                while waiting and waiting[0].offset < position:
+                    messages.append(waiting.popleft())
+        for message in sorted(messages):
+            self.tables.take(message)
 
     def _fill_tables(self, place: Place, position: int) -> None:
         waiting = self._waiting.get(place, deque())
@@ -148,16 +201,11 @@ class StepRunner:
     def _take(self, operator: Operator, step: Step) -> Iterator[ReplayedOutput]:
         skipped: set[int] = set()
         for choice in step.choices:
-            match choice["kind"]:
-                case StepChoiceKind.OFFSET:
-                    self._offset_ns = choice["value"]
-                case StepChoiceKind.CORRECTION:
-                    self._correction_ns = choice["value"]
-                case StepChoiceKind.SKIPPED:
-                    skipped.add(choice["value"])
-                case StepChoiceKind.LEVEL:
-                    operator.set_level(choice["text"])
-                    operator.due_ns()
+            self._note(choice)
+            if choice["kind"] == StepChoiceKind.SKIPPED:
+                skipped.add(choice["value"])
+            elif choice["kind"] == StepChoiceKind.LEVEL:
+                operator.set_level(self._level)
         messages: list[Message] = []
         for place, position in step.moved:
             if place != self._owner_place:
@@ -166,8 +214,8 @@ class StepRunner:
             waiting = self._waiting.get(place, deque())
             while waiting and waiting[0].offset < position:
                 message = waiting.popleft()
+                self._set_log_ns(message)
                 if message.offset not in skipped:
-                    self._set_log_ns(message)
                     messages.append(message)
         offset_ns = self.tables.clocks.log_offset_ns if self._offset_ns is None else self._offset_ns
         operator.moment = moment = Moment(step.log_ns, offset_ns)

@@ -12,55 +12,38 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from schemas.kafka.message import Message
 from schemas.topics import PROBES
 from streams import app
-from streams.runtime.assignment import PartitionState
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Stage
 from streams.runtime.settings import StreamSettings
-from streams.runtime.shard_stage import PartitionStage
 
 __all__ = ["COUNT_EVERY", "main"]
 
 COUNT_EVERY: Final = 10_000
 
 
-class _Counter(PartitionStage[None]):
-    """Counts messages, which are done at once."""
+class _Counts:
+    """The messages of all partitions of this process."""
 
-    name = "map"
-    topic = PROBES
     file: Path
 
-    def __init__(self, context: Any) -> None:
-        super().__init__(context)
+    def __init__(self) -> None:
         self._counted = 0
         self._first: dict[str, float] = {}
         """The report before the first message."""
 
-    async def recover(self, partitions: list[PartitionState[None]]) -> None:
-        """Note the processor time before the first message; nothing is to be recovered."""
-        self._report()
-        for partition in partitions:
-            partition.state = None
-
-    async def process(self, partition: PartitionState[None], message: Message) -> None:
-        """Count a message; for runtimes that deliver them one by one."""
-        self._count(partition, [message])
-
-    async def process_batch(self, partition: PartitionState[None], messages: Sequence[Message]) -> None:
-        """Count messages of one partition."""
-        self.partitions.begin(partition, messages[-1])
-        self._count(partition, messages)
-
-    def _count(self, partition: PartitionState[None], messages: Sequence[Message]) -> None:
-        before, self._counted = self._counted, self._counted + len(messages)
-        self.partitions.done(partition, [message.offset for message in messages])
+    def add(self, messages: int) -> None:
+        """Count messages."""
+        before, self._counted = self._counted, self._counted + messages
         if before // COUNT_EVERY != self._counted // COUNT_EVERY:
-            self._report()
+            self.report()
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Write the count and the processor time so far."""
         progress = {"messages": self._counted, "cpu_s": time.process_time(), "at_s": time.monotonic()}
         self._first = self._first or progress
         fresh = self.file.with_suffix(".new")
@@ -68,10 +51,50 @@ class _Counter(PartitionStage[None]):
         fresh.replace(self.file)
 
 
+class _CountOperator(Operator):
+    """Counts the messages of a partition, which are done at once."""
+
+    def __init__(self, counts: _Counts) -> None:
+        super().__init__()
+        self._counts = counts
+
+    def restore(self, past: Past, tables: FabricTables) -> None:
+        """Note the processor time before the first message; nothing is to be restored."""
+        self._counts.report()
+
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Count messages."""
+        self._counts.add(len(messages))
+
+    def due_ns(self) -> int:
+        """Return that nothing is ever due."""
+        return NEVER_NS
+
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
+        """Publish nothing."""
+        return ()
+
+
+class _CountStage(Stage):
+    """Counts messages in place of the delay stage."""
+
+    name = "delays"
+    owner = PROBES
+    inputs = (Input(PROBES),)
+    outputs = ()
+
+    def __init__(self) -> None:
+        self._counts = _Counts()
+
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> _CountOperator:
+        """Return the operator of a partition."""
+        return _CountOperator(self._counts)
+
+
 def main(settings: StreamSettings, file: Path) -> int:
     """Run the worker until SIGTERM; return its exit code."""
-    _Counter.file = file
-    app.STAGES = (("map", _Counter),)  # type: ignore[misc]
+    _Counts.file = file
+    app.STAGES = (("map", _CountStage),)  # type: ignore[misc]
     return app.main(settings)
 
 

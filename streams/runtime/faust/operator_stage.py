@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,10 +20,11 @@ from faust.types import TP
 
 from schemas.checks import BadRecord
 from schemas.kafka.async_reader import partition_count
-from schemas.kafka.message import Message
+from schemas.kafka.message import Message, Place
 from schemas.log_time import append_ns_of
 from schemas.records import StepChoiceKind
 from schemas.topics import STEPS
+from schemas.unexpected import DATA_ERRORS
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.digests import build_digest, settings_digest
@@ -51,9 +52,13 @@ RELEASE_S: Final = 0.25
 """s between two checks of acknowledgements; commits are a second apart."""
 MAX_PENDING: Final = 1_000
 """Unacknowledged outputs of a partition at which it waits for the log."""
+MAX_MOVES: Final = 1_000
+"""Moves of the tables that a step without a message notes."""
 QUIET_NS: Final = NS_PER_S
 """ns without a message after which the worker's estimate of the log's clock counts: the partition's last
 message may be before a step."""
+LATE_NS: Final = 100 * NS_PER_MS
+"""ns without an advance after which a partition without messages waits no longer for those with some."""
 WARN_S: Final = 10.0
 
 
@@ -61,7 +66,7 @@ WARN_S: Final = 10.0
 class _Sent:
     """Outputs of an advance, and the position that may be committed once they are acknowledged."""
 
-    needed_from: int
+    position: int | None
     futures: list[asyncio.Future[Any]]
 
 
@@ -80,13 +85,18 @@ class _Partition:
     """One past the last message that the operator took; None: the group has not committed yet."""
     received_ns: int = 0
     """Monotonic time of the newest message."""
+    advanced_ns: int = 0
+    """Monotonic time of the last advance."""
     newest_ns: int = 0
     """Log time of the newest message that was taken."""
     commit: int | None = None
     sent: deque[_Sent] = field(default_factory=deque)
-    tables_version: int = -1
-    offset_ns: int = 0
-    correction_ns: int = 0
+    moves: list[tuple[Place, int]] = field(default_factory=list)
+    """How the tables were read further since the last step."""
+    offset_ns: int | None = None
+    """Fabric time minus log time, where it once differed from that of the clock table."""
+    corrections: deque[tuple[int, int]] = field(default_factory=deque)
+    """Changes of log time minus append time that no message was taken with: first offset, ns."""
     level: str = ""
     topology: Any = None
 
@@ -107,8 +117,6 @@ class OperatorStage(Ownership):
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage.name, stage.owner, self._serve)
         self.definition = stage
-        self.tap: Callable[[Message], None] = lambda message: None
-        """Receives each message that an operator has decoded."""
         self.skipped = 0
         """Messages that arrived too late."""
         self._partitions: dict[TP, _Partition] = {}
@@ -120,6 +128,7 @@ class OperatorStage(Ownership):
         self._clock: LogClock | None = None
         self._waited_ns = 0
         self._warned_s = -WARN_S
+        self._released_s = self._published_s = 0.0
 
     # ------------------------------------------------------------------------------------------ receiver
 
@@ -152,13 +161,17 @@ class OperatorStage(Ownership):
 
     @property
     def operators(self) -> list[Operator]:
-        """The operators of the assigned partitions."""
-        return [partition.operator for partition in self._partitions.values()]
+        """The operators of the assigned partitions; none once they are being revoked."""
+        return [partition.operator for partition in self._active]
 
     @property
     def positions(self) -> dict[TP, int]:
         """Partition to one past its last taken offset, for partitions that have one."""
-        return {tp: each.next_offset for tp, each in self._partitions.items() if each.next_offset is not None}
+        return {each.tp: each.next_offset for each in self._active if each.next_offset is not None}
+
+    @property
+    def _active(self) -> list[_Partition]:
+        return [] if self.generation.revoking else list(self._partitions.values())
 
     def assign(self, partitions: Iterable[TP]) -> None:
         """Start a generation with exactly these partitions."""
@@ -168,6 +181,7 @@ class OperatorStage(Ownership):
     def _drop(self) -> None:
         for partition in self._partitions.values():
             partition.operator.close(self.context.tables)
+            self.context.tables.forget_moves(partition.moves)
         self._partitions, self._early, self._queued = {}, {}, 0
 
     def _queue(self, partition: _Partition, records: Iterable[ConsumerRecord]) -> None:
@@ -199,7 +213,10 @@ class OperatorStage(Ownership):
         partition.clock.observe(message.append_ns, monotonic_ns)
         if self.definition.uses_append_time:
             return
+        correction_ns = partition.steady.correction_ns
         message.log_ns = partition.steady.of(message.append_ns, monotonic_ns)
+        if partition.steady.correction_ns != correction_ns:
+            partition.corrections.append((message.offset, partition.steady.correction_ns))
         if self._clock is None:
             self._clock = LogClock(message.log_ns, monotonic_ns)
         self._clock.observe(message.log_ns, monotonic_ns)
@@ -212,19 +229,34 @@ class OperatorStage(Ownership):
         generation.recovered.set()
         numbers = ", ".join(str(tp.partition) for tp in generation.tps)
         log.info("%s: restored partitions %s", self.stage, numbers)
-        released_s = published_s = time.monotonic()
+        self._released_s = self._published_s = time.monotonic()
         while True:
             await self._wait()
-            for partition in list(self._partitions.values()):
-                if self._is_due(partition) and not generation.revoking:
-                    await self._advance(partition)
-            now_s = time.monotonic()
-            if now_s - released_s >= RELEASE_S:
-                released_s = now_s
-                self._release()
-            if now_s - published_s >= STEPS_S:
-                published_s = now_s
-                await self._publish_steps()
+            await _completed(self._turn())
+
+    async def _turn(self) -> None:
+        """Advance the operators that are due. A revocation waits for its end."""
+        for partition in self._next_partitions():
+            if partition in self._active:
+                await self._advance(partition)
+        now_s = time.monotonic()
+        if now_s - self._released_s >= RELEASE_S:
+            self._released_s = now_s
+            self._release()
+        is_full = any(partition.steps.is_full for partition in self._partitions.values())
+        if now_s - self._published_s >= STEPS_S or is_full:
+            self._published_s = now_s
+            await self._publish_steps()
+
+    def _next_partitions(self) -> list[_Partition]:
+        """Return the partitions to advance: those with messages, else one that is due, the longest first.
+
+        Messages come first: a partition's slow work must not delay the evidence of the others.
+        """
+        due = [partition for partition in self._partitions.values() if self._is_due(partition)]
+        due.sort(key=lambda partition: partition.advanced_ns)
+        late_ns = time.monotonic_ns() - LATE_NS
+        return [each for each in due if each.queue or each.advanced_ns < late_ns] or due[:1]
 
     async def _restore(self, generation: Generation) -> None:
         context, stage = self.context, self.definition
@@ -264,7 +296,7 @@ class OperatorStage(Ownership):
             partition.commit = committed[tp]
             partition.topology = context.topology
             partition.steps.start(context.tables.positions.items())
-            partition.tables_version = context.tables.version
+            partition.moves = context.tables.moves()
             partitions[tp] = partition
         self._partitions = partitions
         for tp, records in self._early.items():
@@ -311,7 +343,7 @@ class OperatorStage(Ownership):
         return highwater == 0 or self.context.position(partition.tp) == highwater
 
     def _is_due(self, partition: _Partition) -> bool:
-        if partition.queue:
+        if partition.queue or len(partition.moves) > MAX_MOVES:
             return True
         due_ns = partition.operator.due_ns()
         if due_ns > self._log_ns(partition, time.monotonic_ns()):
@@ -325,7 +357,9 @@ class OperatorStage(Ownership):
         if sum(len(sent.futures) for sent in partition.sent) > MAX_PENDING:
             await asyncio.wait([future for sent in partition.sent for future in sent.futures])
             self._release()
-        monotonic_ns = time.monotonic_ns()
+            if partition not in self._active:
+                return
+        monotonic_ns = partition.advanced_ns = time.monotonic_ns()
         messages = list(self._next_messages(partition, monotonic_ns))
         moment = self._note_step(partition, monotonic_ns)
         operator, tables = partition.operator, self.context.tables
@@ -336,34 +370,52 @@ class OperatorStage(Ownership):
         with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
             if messages:
                 operator.take(messages, tables)
-                for message in messages:
-                    if message.record is not None:
-                        self.tap(message)
+                self._pass_on(messages)
             is_due = operator.due_ns() <= moment.log_ns
             result = operator.advance(moment, tables)
             if callable(result):
                 work = result
                 outputs = await asyncio.get_running_loop().run_in_executor(
-                    self._pool, lambda: self._encoded(work())
+                    self._pool, lambda: self._encoded(operator, work())
                 )
             else:
-                outputs = self._encoded(result)
+                outputs = self._encoded(operator, result)
         if not is_due and not outputs:
             partition.steps.note_idle()
         if outputs and operator.adapts:
             operator.keep_up(time.monotonic_ns() - began_ns, self._waited_ns)
-        futures = await asyncio.shield(asyncio.ensure_future(self._publish(partition, outputs)))
-        needed_from = operator.needed_from()
-        if partition.next_offset is not None:
-            partition.sent.append(_Sent(min(needed_from, partition.next_offset), futures))
+        futures = await self._publish(partition, outputs)
+        needed_from, next_offset = operator.needed_from(), partition.next_offset
+        position = partition.commit if next_offset is None else min(needed_from, next_offset)
+        partition.sent.append(_Sent(position, futures))
         await asyncio.sleep(0)
 
+    def _pass_on(self, messages: Iterable[Message]) -> None:
+        """Pass decoded messages to the stage of this worker that takes them, too."""
+        tap = self.context.taps.get(self.topic.name)
+        if tap is not None:
+            for message in messages:
+                if message.record is not None:
+                    tap(message)
+
     def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
-        """Take messages from the queue, without those that are too old while newer ones wait."""
+        """Take messages from the queue, without those that are too old while newer ones wait.
+
+        All messages of a step have the same correction of log time.
+        """
         limit_ns, size_bytes, first_skipped = self.definition.inputs[0].skip_after_ns, 0, None
         highwater = self.context.highwater(partition.tp) if limit_ns < NEVER_NS else None
+        is_begun = False
         for _ in range(min(len(partition.queue), MAX_MESSAGES)):
-            message = partition.queue.popleft()
+            message = partition.queue[0]
+            if partition.corrections and message.offset >= partition.corrections[0][0]:
+                if is_begun:
+                    break
+                correction_ns = partition.corrections.popleft()[1]
+                place = message.topic, message.partition
+                partition.steps.choose(StepChoiceKind.CORRECTION, place, correction_ns)
+            is_begun = True
+            partition.queue.popleft()
             self._queued -= 1
             partition.next_offset = message.offset + 1
             partition.newest_ns = message.log_ns
@@ -404,43 +456,50 @@ class OperatorStage(Ownership):
         offset_ns = tables.clocks.log_offset_ns
         if not self.definition.uses_append_time:
             offset_ns = partition.steady.offset_ns(offset_ns, monotonic_ns)
-        has_own_offset = offset_ns != tables.clocks.log_offset_ns or partition.offset_ns
+        has_own_offset = offset_ns != tables.clocks.log_offset_ns or partition.offset_ns is not None
         if has_own_offset and offset_ns != partition.offset_ns:
             partition.offset_ns = offset_ns
             steps.choose(StepChoiceKind.OFFSET, value=offset_ns)
-        if partition.steady.correction_ns != partition.correction_ns:
-            partition.correction_ns = partition.steady.correction_ns
-            steps.choose(StepChoiceKind.CORRECTION, place, partition.correction_ns)
         if partition.operator.level() != partition.level:
             partition.level = partition.operator.level()
             steps.choose(StepChoiceKind.LEVEL, text=partition.level)
         if self.context.topology is not partition.topology:
             partition.topology = self.context.topology
             steps.choose(StepChoiceKind.TOPOLOGY, text=self.context.topology_digest)
-        positions: list[tuple[tuple[str, int], int]] = []
+        positions: list[tuple[Place, int]] = []
         if partition.next_offset is not None:
             positions.append((place, partition.next_offset))
-        if tables.version != partition.tables_version:
-            partition.tables_version = tables.version
-            positions += tables.positions.items()
+        positions += partition.moves
+        partition.moves.clear()
         return Moment(steps.note(log_ns, positions), offset_ns)
 
-    def _encoded(self, outputs: Sequence[Output]) -> Sequence[Output]:
+    def _encoded(self, operator: Operator, outputs: Iterable[Output]) -> list[Output]:
+        """Encode outputs; leave out those that cannot be encoded."""
+        encoded = []
         for output in outputs:
-            output.value(self.context.registry)
-        return outputs
+            try:
+                output.value(self.context.registry)
+                encoded.append(output)
+            except DATA_ERRORS as error:
+                operator.failed.append((output.key, error))
+        return encoded
 
     async def _publish(self, partition: _Partition, outputs: Iterable[Output]) -> list[asyncio.Future[Any]]:
         """Send outputs and rejects; return the acknowledgements. Nothing is sent after a revocation."""
         futures: list[asyncio.Future[Any]] = []
         async with self.lock:
-            if self.generation.revoked or self._partitions.get(partition.tp) is not partition:
-                return futures
+            operator = partition.operator
             for output in outputs:
+                if not self._may_send(partition):
+                    return futures
                 if output.text:
                     log.info("%s: %s", self.stage, output.text)
-                futures.append(await self._send(output.topic.name, output.key, output.value()))
-            operator = partition.operator
+                try:
+                    futures.append(await self._send(output.topic.name, output.key, output.value()))
+                except ValueError as refused:  # too large for the log
+                    operator.failed.append((output.key, refused))
+            if not self._may_send(partition):
+                return futures
             reader = self.definition.reject_reader
             futures += [self._reject(message, reader, error) for message, error in operator.rejected]
             for key, error in operator.failed:
@@ -449,6 +508,10 @@ class OperatorStage(Ownership):
             operator.rejected.clear()
             operator.failed.clear()
         return futures
+
+    def _may_send(self, partition: _Partition) -> bool:
+        """Return whether no other worker may own the partition."""
+        return not self.generation.revoked and self._partitions.get(partition.tp) is partition
 
     async def _send(self, topic: str, key: str, value: bytes | None) -> asyncio.Future[Any]:
         return asyncio.ensure_future(await self.context.send_bytes(topic, key, value))
@@ -463,7 +526,7 @@ class OperatorStage(Ownership):
                 sent = partition.sent.popleft()
                 for future in sent.futures:
                     future.result()
-                partition.commit = sent.needed_from
+                partition.commit = sent.position
 
     async def _publish_steps(self) -> None:
         async with self.lock:
@@ -491,6 +554,17 @@ class OperatorStage(Ownership):
 
 async def _rejected(context: WorkerContext, message: Message, reader: str, error: Exception) -> None:
     await (await send_reject(context, message, reader, error))
+
+
+async def _completed(work: Coroutine[Any, Any, None]) -> None:
+    """Run work to its end, even if this task is cancelled meanwhile."""
+    running = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        running.result()
+        raise
 
 
 async def _acknowledged(sent: Awaitable[Any]) -> None:

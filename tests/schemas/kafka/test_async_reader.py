@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import astuple
 
 from schemas.kafka import BEGINNING, END, owns, since, tail
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
@@ -26,7 +27,9 @@ def test_async_reader(filled):
     with TopicReader.open(log, {LINK_HEALTH: BEGINNING}) as reader:
         expected = list(reader.read_to_end())
     everything = asyncio.run(read_async(BEGINNING))
-    assert sorted(everything) == sorted(expected)
+    assert [astuple(message) for message in sorted(everything)] == [
+        astuple(message) for message in sorted(expected)
+    ]
     assert {m.key for m in asyncio.run(read_async(since(later_ns)))} == set(NAMES[15:])
     assert len(asyncio.run(read_async(tail(2)))) == 4
     assert asyncio.run(read_async(END)) == []

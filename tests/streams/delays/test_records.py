@@ -18,7 +18,7 @@ from schemas.topics import PROBES
 from streams.delays.counters import JumpLimit
 from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
-from streams.delays.stage import recovered
+from streams.delays.stage import continued_from
 from streams.runtime.tables import Member
 
 MS = 1_000_000
@@ -160,7 +160,7 @@ def test_a_new_owner_publishes_identical_records(late: list[int], commit: int) -
     published = records_of(windows)
     filled = [r for r in published if r["messages"]]
     position = filled[commit % len(filled)]["first_offset"]
-    ranges, states = recovered(published, "s/0", position)
+    ranges, states = continued_from(published, "s/0", position)
     second = Source("s/0", WINDOW, SILENCE, ranges, states)
     again = records_of(read(second, log, position))
     expected = [r for r in filled if r["first_offset"] >= position]

@@ -1,0 +1,256 @@
+"""Every as-read stage replays word for word: the golden logs through a worker in miniature, then by its steps.
+
+The worker takes messages in irregular batches, reads tables early or late, lets operators wait or be late,
+and is killed in the middle; its successor continues from the published outputs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+import pytest
+
+from schemas import codec
+from schemas.kafka import partition_of
+from schemas.kafka.message import Message, Place
+from schemas.records import StepChoiceKind, Steps
+from schemas.topics import CONFIG, INVENTORY, LINKS, PATH_QUEUEING, PROBES, QUEUES, STEPS
+from schemas.topology import Topology
+from streams.clock.stage import ClockStage
+from streams.contention.stage import ContentionStage
+from streams.delays.stage import DelayStage
+from streams.links.stage import LinksStage
+from streams.queues.stage import QueuesStage
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import NEVER_NS, Moment, Operator, Owner, Past, Restore, Stage, newest_per_key
+from streams.runtime.settings import StreamSettings
+from streams.runtime.step_runner import StepRunner
+from streams.runtime.steps import Epoch, MissingSteps, StepLog
+from tests.golden import replay, stages
+from tests.golden.goldens import FOLDER
+
+MS = 1_000_000
+S = 1_000 * MS
+PARTITIONS: Final = 4
+TABLES: Final = {table.topic for table in FabricTables().tables}
+GOLDEN_NAMES: Final = {
+    DelayStage: "map",
+    ClockStage: "clocks",
+    LinksStage: "health",
+    QueuesStage: "queues",
+    ContentionStage: "contention",
+}
+
+Published = tuple[int, str, str, bytes | None]
+"""Log time of the advance, topic, key and value."""
+
+
+@cache
+def golden(case: str, stage: type[Stage]) -> tuple[list[Message], Topology]:
+    """Return a stage's recorded messages, those of one partition of its owner topic, and the topology."""
+    rows = replay.rows_of(case, GOLDEN_NAMES[stage])
+    partitions = [row.partition for row in rows if row.topic == stage.owner.name]
+    busiest = max(set(partitions), key=partitions.count)
+    mine = [row for row in rows if row.topic != stage.owner.name or row.partition == busiest]
+    return mine, stages.topology_of(FOLDER / case / "topology.json")
+
+
+def copies(messages: Iterable[Message]) -> list[Message]:
+    """Return messages as another reader gets them."""
+    return [Message(m.append_ns, m.topic, m.partition, m.offset, m.key_bytes, m.value) for m in messages]
+
+
+@dataclass
+class Log:
+    """What workers publish, and their steps."""
+
+    published: list[Published] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    """The same as messages of the log."""
+    steps: list[list[Steps]] = field(default_factory=list)
+    """Records of steps by epoch."""
+    _ends: dict[Place, int] = field(default_factory=dict)
+
+    def publish(self, log_ns: int, topic: str, key: str, value: bytes | None) -> None:
+        """Append an output."""
+        self.published.append((log_ns, topic, key, value))
+        place = (topic, partition_of(key, PARTITIONS))
+        offset = self._ends.get(place, 0)
+        self._ends[place] = offset + 1
+        self.messages.append(Message(log_ns + MS, *place, offset, key, value))
+
+    def past(self, restores: Sequence[Restore], inputs: Sequence[Message]) -> tuple[Past, dict[Place, int]]:
+        """Return what a new owner restores after `inputs`, with its end offsets."""
+        past: dict[str, list[Message]] = {}
+        ends: dict[Place, int] = {}
+        for restore in restores:
+            topic, count = restore.topic.name, restore.start.tail_messages
+            messages = copies(m for m in [*inputs, *self.messages] if m.topic == topic)
+            messages.sort(key=lambda message: (message.partition, message.offset))
+            ends |= {message.place: message.offset + 1 for message in messages}
+            if count is not None:
+                messages = [m for m in messages if m.offset >= ends[m.place] - count]
+            past[topic] = newest_per_key(messages) if restore.last_per_key else messages
+        return past, ends
+
+
+class Worker:
+    """Runs the operator of one partition for one epoch, as the worker does, at its own pace."""
+
+    def __init__(
+        self,
+        log: Log,
+        stage: Stage,
+        owner_place: Place,
+        committed: int | None,
+        topology: Topology,
+        inputs: Sequence[Message],
+        pace: random.Random,
+    ) -> None:
+        """`inputs`: the messages that were in the log when it started."""
+        self.log, self.stage, self._place, self._pace = log, stage, owner_place, pace
+        self.settings = StreamSettings()
+        self.tables = FabricTables(self.settings.default_shard, topology)
+        for message in sorted(m for m in copies(inputs) if m.topic in TABLES):
+            self.tables.take(message)
+        now_ns = inputs[-1].append_ns if inputs else 0
+        partition = owner_place[1]
+        owner = Owner(
+            now_ns // MS + 1, frozenset([partition]), PARTITIONS, self.settings,
+            committed={} if committed is None else {partition: committed},
+        )  # fmt: skip
+        self.operator: Operator = stage.make(owner, partition, self.tables)
+        past, ends = log.past(stage.restores(self.tables, PARTITIONS), inputs)
+        self.operator.restore(past, self.tables)
+        epoch = Epoch(stage.name, partition, owner.epoch, committed, ends)
+        self.steps = StepLog(epoch, owner_place)
+        self.steps.start(self.tables.positions.items())
+        self.moves = self.tables.moves()
+        self.committed = committed
+        self._next_offset = committed
+        self._newest_ns, self._level = 0, ""
+        self._waiting: deque[Message] = deque()
+        self._unread: dict[Place, deque[Message]] = {}
+        self._records: list[Steps] = []
+        log.steps.append(self._records)
+
+    def receive(self, message: Message) -> None:
+        """Let time pass to a message of the log, and receive it; it may be taken later."""
+        if not self._waiting:
+            self._pass_to(message.append_ns)
+        if message.topic in TABLES:
+            self._unread.setdefault(message.place, deque()).append(message)
+        elif message.offset >= (self.committed or 0):
+            self._waiting.append(message)
+        for place in self._pace.sample(sorted(self._unread), len(self._unread)):
+            if self._pace.random() < 0.7:
+                unread = self._unread[place]
+                for _ in range(self._pace.randint(0, len(unread))):
+                    self.tables.take(unread.popleft())
+        if self._waiting and self._pace.random() < 0.5:
+            self._advance(0)
+
+    def end(self, log_ns: int) -> None:
+        """Take what waits, and let time pass; then the worker is killed."""
+        while self._waiting:
+            self._advance(0)
+        self._pass_to(log_ns)
+        self._publish_steps()
+
+    def _pass_to(self, log_ns: int) -> None:
+        """Advance the operator where it is due up to a time, sometimes late."""
+        for _ in range(100):
+            due_ns = self.operator.due_ns()
+            at_ns = max(due_ns, self._newest_ns) + self._pace.choice((0, 0, 999, 3 * MS, 20 * MS))
+            if due_ns >= NEVER_NS or at_ns > log_ns:
+                return
+            self._advance(at_ns)
+
+    def _advance(self, log_ns: int) -> None:
+        messages = [
+            self._waiting.popleft() for _ in range(min(len(self._waiting), self._pace.randint(1, 12)))
+        ]
+        for message in messages:
+            self._next_offset, self._newest_ns = message.offset + 1, message.append_ns
+        operator = self.operator
+        if operator.level() != self._level:
+            self._level = operator.level()
+            self.steps.choose(StepChoiceKind.LEVEL, text=self._level)
+        positions = [] if self._next_offset is None else [(self._place, self._next_offset)]
+        log_ns = self.steps.note(max(log_ns, self._newest_ns), [*positions, *self.moves])
+        self.moves.clear()
+        operator.moment = moment = Moment(log_ns, self.tables.clocks.log_offset_ns)
+        if messages:
+            operator.take(messages, self.tables)
+        is_due = operator.due_ns() <= log_ns
+        result = operator.advance(moment, self.tables)
+        outputs = list(result() if callable(result) else result)
+        if not is_due and not outputs:
+            self.steps.note_idle()
+        if outputs and operator.adapts:
+            operator.keep_up(self._pace.choice((MS, 30 * MS)), self._pace.choice((0, 250 * MS)))
+        for output in outputs:
+            self.log.publish(log_ns, output.topic.name, output.key, output.value())
+        assert not operator.failed
+        if self._next_offset is not None:
+            self.committed = min(operator.needed_from(), self._next_offset)
+        if self._pace.random() < 0.02 or self.steps.is_full:
+            self._publish_steps()
+
+    def _publish_steps(self) -> None:
+        record = self.steps.record()
+        if record is not None:
+            self._records.append(codec.decode(codec.encode(STEPS.type, record), STEPS.record))
+
+
+def recorded(stage: type[Stage], messages: Sequence[Message], topology: Topology, pace: random.Random) -> Log:
+    """Return what a worker and its successor publish."""
+    log = Log()
+    place = next(m.place for m in messages if m.topic == stage.owner.name)
+    owned = [number for number, message in enumerate(messages) if message.place == place]
+    restart = owned[int(len(owned) * pace.uniform(0.4, 0.7))]
+    worker = Worker(log, stage(), place, None, topology, (), pace)
+    for message in copies(messages[:restart]):
+        worker.receive(message)
+    worker.end(messages[restart].append_ns)
+    again = worker.committed or 0
+    worker = Worker(log, stage(), place, worker.committed, topology, messages[:restart], pace)
+    read_again = (m for m in messages[:restart] if m.place == place and m.offset >= again)
+    for message in copies([*read_again, *messages[restart:]]):
+        worker.receive(message)
+    worker.end(messages[-1].append_ns + 3 * S)
+    return log
+
+
+def replayed(stage: type[Stage], log: Log, messages: Sequence[Message], topology: Topology) -> list[Published]:
+    """Return what the steps of a log give."""
+    outputs: list[Published] = []
+    for records in log.steps:
+        runner = StepRunner(stage(), records, StreamSettings(), PARTITIONS, topology)
+        for message in [*copies(messages), *copies(log.messages)]:
+            runner.offer(message)
+        for output in runner.run(is_complete=True):
+            made = output.output
+            outputs.append((output.log_ns, made.topic.name, made.key, made.value()))
+        assert runner.is_done
+    return outputs
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stage", GOLDEN_NAMES)
+@pytest.mark.parametrize("case", ["fabric", "sim"])
+def test_a_stage_replays_word_for_word(case: str, stage: type[Stage], seed: int) -> None:
+    messages, topology = golden(case, stage)
+    log = recorded(stage, messages, topology, random.Random(seed))
+    topics = {topic for _, topic, _, _ in log.published}
+    assert topics == {topic.name for topic in stage.outputs}
+    assert [len(records) > 0 for records in log.steps] == [True, True]
+    outputs = replayed(stage, log, messages, topology)
+    for number, (output, original) in enumerate(zip(outputs, log.published, strict=False)):
+        assert output == original, f"output {number} of {len(log.published)}"
+    assert len(outputs) == len(log.published)
