@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from producers.sim.settings import SimSettings
 from producers.sim.setup import topology_file
@@ -52,7 +52,8 @@ def all_stages() -> list[Stage]:
 
 
 class SimPipeline:
-    """A fleet under its pipeline. `acts`: whether decisions are carried out."""
+    """A fleet under its pipeline. `acts`: whether decisions are carried out; `config`: further fields of the
+    actuators' configuration."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class SimPipeline:
         stages: Iterable[Stage],
         *,
         acts: bool = True,
+        config: Mapping[str, Any] | None = None,
         hop_ns: int | Mapping[str, int] = HOP_NS,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -78,12 +80,13 @@ class SimPipeline:
         self.decisions: list[Decision] = []
         self._acts, self._clock = acts, clock
         self._waiting: deque[tuple[int, Decision]] = deque()
-        self._configure(ActMode.ACT if acts else ActMode.OBSERVE)
+        mode = ActMode.ACT if acts else ActMode.OBSERVE
+        self._configure({"host": "*", "version": 1, "by": "bench", "mode": mode, **(config or {})})
 
-    def _configure(self, mode: ActMode) -> None:
+    def _configure(self, config: Mapping[str, Any]) -> None:
         start_ns = self.sim.start_ns
-        record = {"host": "*", "version": 1, "at_ns": start_ns, "by": "bench", "mode": mode}
-        self.runner.publish(Output(CONFIG, "*", body=codec.encode(CONFIG.record, record)), start_ns)
+        body = codec.encode(CONFIG.record, {"at_ns": start_ns, **config})
+        self.runner.publish(Output(CONFIG, "*", body=body), start_ns)
 
     def tick(self) -> list[SimOutput]:
         """Let 10 ms pass; return the outputs of the operators in that time."""

@@ -192,9 +192,9 @@ class SimRunner:
                 messages.setdefault(place, []).append(message)
         due = set(messages)
         while self._due and self._due[0][0] <= self.now_ns:
-            at_ns, *place = heapq.heappop(self._due)
-            if self._operators[place[0], place[1]].due_ns == at_ns:
-                due.add((place[0], place[1]))
+            at_ns, stage, partition = heapq.heappop(self._due)
+            if self._operators[stage, partition].due_ns == at_ns:
+                due.add((stage, partition))
         return [output for place in sorted(due) for output in self._run(place, messages.get(place, ()))]
 
     def _deliver(self, message: Message) -> list[tuple[int, int]]:
