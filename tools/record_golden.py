@@ -1,8 +1,8 @@
 """Record the inputs of the stream stages for the golden tests.
 
 `python tools/record_golden.py run fabric RAW` runs `fabrictime up` on the fabric of real packets through its
-faults and writes every topic to the folder RAW. `run sim RAW` does so with the simulated fleet and the pure
-logic of the stages in one process, in simulated time, so that a busy machine changes nothing. `cut CASE RAW`
+faults and writes every topic to the folder RAW. `run sim RAW` does so with the simulated fleet and the
+stages in one process, in simulated time, so that a busy machine changes nothing. `cut CASE RAW`
 thins RAW to `tests/golden/CASE/` and computes the expected outputs with the code of this checkout. `expect
 CASE` computes the expected outputs again.
 """
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,21 +26,18 @@ sys.path.insert(0, str(ROOT))
 
 
 from fabrictime.bench._fabric import running_up  # noqa: E402 - the checkout, wherever this is called from
+from fabrictime.bench._sim_pipeline import SimPipeline, all_stages  # noqa: E402
 from fabrictime.runtime import status  # noqa: E402
 from fabrictime.testbed.control import ControlClient, socket_path  # noqa: E402
 from producers.sim.settings import SimSettings  # noqa: E402
 from producers.sim.setup import topology_file  # noqa: E402
-from producers.sim.simulation import TICK_NS, Simulation  # noqa: E402
 from schemas import codec  # noqa: E402
-from schemas.kafka.partitioning import partition_of  # noqa: E402
+from schemas.kafka.message import Message  # noqa: E402
 from schemas.kafka.reader import BEGINNING, TopicReader  # noqa: E402
-from schemas.records import ActionOutcome, ActionReport, ActMode, Decision, FlowAction  # noqa: E402
-from schemas.topics import ACTIONS, CONFIG, DECISIONS, PROBES, TOPICS, Partitions  # noqa: E402
-from schemas.topology import Topology  # noqa: E402
-from streams.policy.inputs import INPUTS as POLICY_TOPICS  # noqa: E402
-from streams.policy.inputs import PolicyInputs  # noqa: E402
+from schemas.topics import PROBES, TOPICS  # noqa: E402
 from streams.runtime.fabric_tables import FabricTables  # noqa: E402
-from tests.golden import goldens, replay, stages  # noqa: E402
+from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Stage  # noqa: E402
+from tests.golden import goldens, replay  # noqa: E402
 
 START_S: Final = 400.0
 NO_TABLES: Final = FabricTables()
@@ -59,9 +56,8 @@ port = 0
 """
 SIM_S: Final = 36
 SIM_NICS: Final = 256
-SIM_SHARD: Final = "sim"
 SIM: Final[dict[str, Any]] = {
-    "shard": SIM_SHARD,
+    "shard": "sim",
     "peers": 5,
     "paths": 3,
     "rate_pps": 50,
@@ -85,9 +81,6 @@ SIM: Final[dict[str, Any]] = {
         "pause-storm h5/eth3 after 33s for 2s",
     ],
 }
-PARTITIONS: Final = 4
-CYCLE_TICKS: Final = 10
-APPLY_NS: Final = 20 * MS
 FABRIC: Final = """
 [fabric]
 host_rate_bps = 100_000_000
@@ -142,126 +135,61 @@ def decode_log(raw: Path) -> None:
 # ------------------------------------------------------------------------------------ the two fleets
 
 
-class SimLog:
-    """The log of the simulated fleet and its stages in one process, in simulated time: no broker."""
+class Recorder(Operator):
+    """Keeps every message of the log as a row, by topic."""
 
-    def __init__(self, run: Simulation) -> None:
+    def __init__(self, rows: dict[str, list[goldens.Row]]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Keep messages."""
+        for each in messages:
+            record = None if each.value is None else codec.decode(each.value, TOPICS[each.topic].record)
+            row = goldens.Row(each.topic, each.partition, each.offset, each.append_ns, each.key, record)
+            self._rows.setdefault(each.topic, []).append(row)
+
+    def due_ns(self) -> int:
+        """Return that nothing is ever due."""
+        return NEVER_NS
+
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
+        """Return nothing."""
+        return ()
+
+
+class RecorderStage(Stage):
+    """Records all topics."""
+
+    name = "recorder"
+    owner = PROBES
+    inputs = tuple(map(Input, TOPICS.values()))
+    outputs = ()
+    per_partition = False
+
+    def __init__(self) -> None:
         self.rows: dict[str, list[goldens.Row]] = {}
-        self._run = run
-        self._next: dict[tuple[str, int], int] = {}
-        self._coming: list[tuple[str, str, Any]] = []
-        topology = Topology(topology_file(run.fleet))
-        self._tables = stages.Tables(SIM_SHARD, topology)
-        sources = [f"{PROBES.name}/{number}" for number in range(PARTITIONS)]
-        self._stages: list[stages.Stage] = [
-            stages.ClocksStage(self._tables, sources)
-            if name == "clocks"
-            else stages.STAGES[name](self._tables)
-            for name in ("map", "clocks", "health", "queues", "contention")
-        ]
-        places = [
-            (topic.name, number) for topic in POLICY_TOPICS for number in range(self._partitions(topic.name))
-        ]
-        self._epoch = run.start_ns // MS
-        self._policy = PolicyInputs(self._epoch, places, default_shard=SIM_SHARD, topology=topology)
-        self._later: list[tuple[int, Decision]] = []
 
-    def _partitions(self, topic: str) -> int:
-        return PARTITIONS if TOPICS[topic].partitions == Partitions.DATA else 1
-
-    def start(self, messages: Iterable[tuple[str, str, Any]]) -> None:
-        """Put messages into the log with the first tick."""
-        self._coming += messages
-
-    def tick(self) -> None:
-        """Let 10 ms pass: what the stages made in the last tick is in the log by then."""
-        outs = self._run.tick()
-        now_ns = self._run.now_ns
-        coming, self._coming = self._coming, []
-        for out in outs:
-            self._append(out.topic.name, out.key, now_ns, None if out.gone else out.record())
-        for topic, key, record in coming:
-            self._append(topic, key, now_ns, record)
-        while self._later and self._later[0][0] <= now_ns:
-            self._apply(self._later.pop(0)[1], now_ns)
-        if (now_ns - self._run.start_ns) // TICK_NS % CYCLE_TICKS == 0 or self._policy.needs_urgent_cycle:
-            self._decide(now_ns)
-
-    def _append(self, topic: str, key: str, now_ns: int, record: Any) -> None:
-        place = (topic, partition_of(key, self._partitions(topic)))
-        offset = self._next.get(place, 0)
-        self._next[place] = offset + 1
-        row = goldens.Row(topic, place[1], offset, now_ns, key, record)
-        self.rows.setdefault(topic, []).append(row)
-        read = stages.In(now_ns, topic, place[1], offset, key, record)
-        self._tables.take(read)
-        for stage in self._stages:
-            if topic in stage.inputs:
-                self._coming += stage.take(read)
-        if topic in self._policy_topics:
-            self._policy.take([read.message], NO_TABLES)
-
-    _policy_topics = frozenset(topic.name for topic in POLICY_TOPICS)
-
-    def _decide(self, now_ns: int) -> None:
-        self._policy.apply()
-        for shard in sorted(self._policy.shards):
-            made = self._policy.run_cycle(shard, now_ns, now_ns)
-            self._later += [(now_ns + APPLY_NS, each.record) for each in made if each.topic is DECISIONS]
-            self._coming += [(each.topic.name, each.key, each.record) for each in made]
-
-    def _apply(self, decision: Decision, now_ns: int) -> None:
-        outcome = ActionOutcome.APPLIED
-        try:
-            if decision["action"] in (FlowAction.REROUTE, FlowAction.RESTORE):
-                self._run.set_flow_path(decision["flow_id"], decision["to_path"])
-            elif decision["action"] in (FlowAction.PACE, FlowAction.UNPACE):
-                self._run.set_flow_rate(decision["flow_id"], decision["rate_bps"])
-        except ValueError:
-            outcome = ActionOutcome.NO_FLOW
-        report: ActionReport = {
-            "host": decision["host"],
-            "decision_id": decision["decision_id"],
-            "shard": decision["shard"],
-            "epoch": decision["epoch"],
-            "seq": decision["seq"],
-            "flow_id": decision["flow_id"],
-            "action": decision["action"],
-            "from_path": decision["from_path"],
-            "to_path": decision["to_path"],
-            "rate_bps": decision["rate_bps"],
-            "config_version": decision["config_version"],
-            "at_ns": now_ns,
-            "outcome": outcome,
-            "how": "SIMULATED",
-            "took_ns": APPLY_NS,
-            "detail": "",
-        }
-        self._coming.append((ACTIONS.name, decision["host"], report))
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> Recorder:
+        """Return the operator."""
+        return Recorder(self.rows)
 
 
 def run_sim(raw: Path) -> None:
     """Run the simulated fleet through its faults."""
     raw.mkdir(parents=True, exist_ok=True)
-    run = Simulation(SimSettings.model_validate({"nics": SIM_NICS, **SIM}))
-    log = SimLog(run)
-    act = {
-        "host": "*",
-        "version": 1,
-        "at_ns": run.start_ns,
-        "by": "golden",
-        "mode": ActMode.ACT,
-        "thresholds": [{"name": "flaps_max", "value": 2.0}],
-    }
-    log.start([(CONFIG.name, "*", codec.decode(codec.encode(CONFIG.record, act), CONFIG.record))])
+    settings = SimSettings.model_validate({"nics": SIM_NICS, **SIM})
+    recorder = RecorderStage()
+    config = {"thresholds": [{"name": "flaps_max", "value": 2.0}]}
+    pipeline = SimPipeline(settings, [*all_stages(), recorder], config=config)
     for second in range(SIM_S):
         for _ in range(100):
-            log.tick()
-        counts = {topic: len(rows) for topic, rows in sorted(log.rows.items())}
+            pipeline.tick()
+        counts = {topic: len(rows) for topic, rows in sorted(recorder.rows.items())}
         print(f"{second + 1} s: {counts}", flush=True)
-    for topic, rows in log.rows.items():
+    for topic, rows in recorder.rows.items():
         goldens.write_rows(raw / f"{topic}.jsonl.xz", rows, preset=1)
-    text = topology_file(run.fleet).model_dump_json(exclude_none=True)
+    text = topology_file(pipeline.sim.fleet).model_dump_json(exclude_none=True)
     (raw / "topology.json").write_text(text, encoding="utf-8")
 
 

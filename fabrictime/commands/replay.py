@@ -128,11 +128,11 @@ def lines_of(done: Replayed) -> list[str]:
     from fabrictime.state.units import seconds_text
 
     lines = [f"DIFFERENT {each.line()}" for each in done.differences]
-    speed = done.span.seconds / max(done.took_s, 1e-3)
+    speed = done.covered_s / max(done.took_s, 1e-3)
     unrecorded = f"; {done.unrecorded} without steps, which died with their worker" if done.unrecorded else ""
     verdict = f"{len(done.differences)} differ" if done.differences else "all the same"
     lines.append(
-        f"{done.stage}: {seconds_text(done.span.seconds)} of the log, {done.messages:,} messages in "
+        f"{done.stage}: {seconds_text(done.covered_s)} of the log, {done.messages:,} messages in "
         f"{done.took_s:.1f} s, {speed:,.0f} times real time: {done.published} published, {done.count} "
         f"replayed, replay_same {done.same:.1%}: {verdict}{unrecorded}"
     )

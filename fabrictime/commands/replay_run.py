@@ -33,7 +33,7 @@ TABLE_BACK_NS: Final[Mapping[Topic, int]] = {CLOCK_OFFSETS: 60 * NS_PER_S, FLOWS
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is different from the run that is replayed."""
+    """Rules and thresholds other than those of the run that is replayed."""
 
     rules: DiagnosisRules = field(default_factory=DiagnosisRules)
     thresholds: Mapping[str, float] = field(default_factory=dict)
@@ -73,11 +73,20 @@ class Replay:
     """Gets the number of messages and the time reached."""
     messages: int = 0
     """Messages of the stage's inputs."""
+    first_ns: int | None = None
+    """Append time of the first message in the interval."""
+
+    @property
+    def covered_s(self) -> float:
+        """Return the seconds of the interval that the log covers, as far as they have been read."""
+        return 0.0 if self.first_ns is None else (self.span.to_ns - self.first_ns) / NS_PER_S
 
     def read(self, starts: Mapping[Topic, Start], to_ns: int) -> Iterator[tuple[list[Message], int]]:
         """Yield messages and the time before which all have been read; count and show them."""
         for messages, mark_ns in read_interval(self.cluster, starts, to_ns):
             self.messages += len(messages)
+            times_ns = [each.append_ns for each in messages if each.append_ns >= self.span.from_ns]
+            self.first_ns = min((each for each in (*times_ns, self.first_ns) if each), default=None)
             self.progress(self.messages, mark_ns)
             yield [self._changed(message) for message in messages], mark_ns
 
@@ -155,6 +164,8 @@ class Replayed:
     """Number of replayed records, where `records` does not have them."""
     unrecorded: int = 0
     """Published records whose steps were lost with their worker."""
+    covered_s: float = 0.0
+    """Seconds of the interval that the log covers."""
 
     @property
     def count(self) -> int:

@@ -71,8 +71,7 @@ def _timed(run: Replay, stage: Stage) -> Outputs:
     operator.take(first, tables)
     starts = {topic: since(from_ns) for topic in stage.tables}
     starts |= {each.topic: each.start(from_ns, tables) for each in stage.inputs if each.start is not None}
-    inputs = {each.topic.name for each in stage.inputs}
-    yield from run_timed(operator, tables, inputs, run.read(starts, to_ns), from_ns, to_ns)
+    yield from run_timed(stage, operator, tables, run.read(starts, to_ns), from_ns, to_ns)
 
 
 def _by_cycles(run: Replay, stage: Stage) -> Outputs:
@@ -133,7 +132,7 @@ def replay(name: str, run: Replay) -> Replayed:
     if name in BY_STEPS:
         return replay_steps(BY_STEPS[name](), run)
     began_s, how = time.monotonic(), TIMED[name]
-    span, topic, run.messages = run.span, how.compared, 0
+    span, topic, run.messages, run.first_ns = run.span, how.compared, 0, None
     stage = how.make(run.changes)
     live: Records = {}
     for message, record in run.collect(topic, since(span.from_ns - AFTER_NS), span.to_ns + AFTER_NS):
@@ -153,4 +152,5 @@ def replay(name: str, run: Replay) -> Replayed:
         len(inside(span, live)),
         run.messages,
         time.monotonic() - began_s,
+        covered_s=run.covered_s,
     )

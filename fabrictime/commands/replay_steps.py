@@ -45,7 +45,7 @@ Value = tuple[str, str, bytes | None]
 
 def replay_steps(stage: Stage, run: Replay) -> Replayed:
     """Replay the operators of a stage over an interval, and compare. Raises ValueError for a bad log."""
-    began_s, run.messages = time.monotonic(), 0
+    began_s, run.messages, run.first_ns = time.monotonic(), 0, None
     runners = _runners(stage, run)
     published: list[tuple[Value, int]] = []
     replayed: list[tuple[Value, int]] = []
@@ -71,6 +71,7 @@ def replay_steps(stage: Stage, run: Replay) -> Replayed:
         time.monotonic() - began_s,
         replayed=len(replayed),
         unrecorded=unrecorded,
+        covered_s=run.covered_s,
     )
 
 

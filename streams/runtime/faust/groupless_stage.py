@@ -114,7 +114,7 @@ class _Owner:
                 self._follow_tap()
                 await self._finish_recovery()
                 while True:
-                    await self._turn()
+                    await self._read_and_advance()
             finally:
                 await self._needed.stop()
 
@@ -180,17 +180,18 @@ class _Owner:
 
     # ------------------------------------------------------------------------------------------ reading
 
-    async def _turn(self) -> None:
+    async def _read_and_advance(self) -> None:
         """Read what has come, and advance if that is due."""
         needed = self._needed
         await needed.update(self._log_now_ns())
         messages = await needed.poll()
         self._take(messages, is_old=bool(self._operator.behind))
         await self._read(0.0 if len(messages) >= needed.MAX_POLL else self._wait_s())
-        if self._operator.due_ns() <= self._reached_ns():
+        reached_ns = self._reached_ns()
+        if self._operator.due_ns() <= reached_ns:
             if self._stage.reads_to_ends:
-                await self._read_to_ends()
-            await self._advance_to(self._reached_ns())
+                await self._read_to_ends()  # a later moment would pass what was read
+            await self._advance_to(reached_ns)
 
     async def _read(self, wait_s: float) -> list[Message]:
         """Take the messages that come within `wait_s`; return them."""

@@ -32,7 +32,14 @@ class Echo(Operator):
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         for each in messages:
             self.notes.append(
-                (self.name, "take", each.append_ns - START_NS, each.topic, each.offset, tables.version)
+                (
+                    self.name,
+                    "take",
+                    each.append_ns - START_NS,
+                    each.topic,
+                    each.offset,
+                    sum(tables.positions.values()),
+                )
             )
         self.waiting += messages
 

@@ -1,0 +1,140 @@
+"""The simulated fleet and the pipeline's operators in one process, in simulated time: no Kafka.
+
+The fleet's messages reach the log a hop after their time. Decisions change the fleet as an actuator would.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from producers.sim.settings import SimSettings
+from producers.sim.setup import topology_file
+from producers.sim.simulation import EVERYTHING, Simulation
+from schemas import codec
+from schemas.records import ActionOutcome, ActionReport, ActMode, Decision, FlowAction
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, TRUTH
+from schemas.topology import Topology
+from streams.alerts.stage import AlertsStage
+from streams.clock.stage import ClockStage
+from streams.contention.stage import ContentionStage
+from streams.delays.stage import DelayStage
+from streams.diagnosis.stage import DiagnosisStage
+from streams.links.stage import LinksStage
+from streams.policy.stage import PolicyStage
+from streams.queues.stage import QueuesStage
+from streams.runtime.operator import Output, Stage
+from streams.runtime.pipeline_constants import HOP_NS
+from streams.runtime.settings import StreamSettings
+from streams.runtime.sim_runner import SimOutput, SimRunner
+
+__all__ = ["APPLY_NS", "PARTITIONS", "SimPipeline", "all_stages"]
+
+PARTITIONS: Final = 4
+"""Partitions of the embedded log."""
+APPLY_NS: Final = 20_000_000
+"""Time from a decision's append until an actuator has carried it out."""
+
+
+def all_stages() -> list[Stage]:
+    """Return the stages whose operators the runner can run."""
+    return [
+        DelayStage(),
+        ClockStage(),
+        LinksStage(),
+        QueuesStage(),
+        ContentionStage(),
+        AlertsStage(),
+        DiagnosisStage(),
+        PolicyStage(),
+    ]
+
+
+class SimPipeline:
+    """A fleet under its pipeline. `acts`: whether decisions are carried out; `config`: further fields of the
+    actuators' configuration."""
+
+    def __init__(
+        self,
+        settings: SimSettings,
+        stages: Iterable[Stage],
+        *,
+        acts: bool = True,
+        config: Mapping[str, Any] | None = None,
+        hop_ns: int | Mapping[str, int] = HOP_NS,
+        clock: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.sim = Simulation(settings, topics=[topic for topic in EVERYTHING if topic is not TRUTH])
+        self.runner = SimRunner(
+            stages,
+            self.sim.start_ns,
+            partition_count=PARTITIONS,
+            settings=StreamSettings(default_shard=settings.shard),
+            topology=Topology(topology_file(self.sim.fleet)),
+            hop_ns=hop_ns,
+            clock=clock,
+        )
+        self.fleet_ns = 0
+        """Processor time of the fleet."""
+        self.decisions: list[Decision] = []
+        self._acts, self._clock = acts, clock
+        self._waiting: deque[tuple[int, Decision]] = deque()
+        mode = ActMode.ACT if acts else ActMode.OBSERVE
+        self._configure({"host": "*", "version": 1, "by": "bench", "mode": mode, **(config or {})})
+
+    def _configure(self, config: Mapping[str, Any]) -> None:
+        start_ns = self.sim.start_ns
+        body = codec.encode(CONFIG.record, {"at_ns": start_ns, **config})
+        self.runner.publish(Output(CONFIG, "*", body=body), start_ns)
+
+    def tick(self) -> list[SimOutput]:
+        """Let 10 ms pass; return the outputs of the operators in that time."""
+        began_ns = self._clock()
+        while self._waiting and self._waiting[0][0] <= self.sim.now_ns:
+            self._apply(self._waiting.popleft()[1])
+        for message in self.sim.tick():
+            output = Output(message.topic, message.key, body=message.value())
+            self.runner.publish(output, message.at_ns + HOP_NS)
+        self.fleet_ns += self._clock() - began_ns
+        outputs = self.runner.advance(self.sim.now_ns)
+        for at_ns, output in outputs:
+            if output.topic is DECISIONS:
+                self.decisions.append(output.record)
+                self._waiting.append((at_ns + HOP_NS + APPLY_NS, output.record))
+        return outputs
+
+    def _apply(self, decision: Decision) -> None:
+        """Do as the fleet's owner does (producers/sim/flow_endpoint.py), and report it."""
+        outcome = ActionOutcome.APPLIED if self._acts else ActionOutcome.OBSERVED
+        try:
+            if self._acts:
+                self._carry_out(decision)
+        except ValueError:
+            outcome = ActionOutcome.NO_FLOW
+        report: ActionReport = {
+            "host": decision["host"],
+            "decision_id": decision["decision_id"],
+            "shard": decision["shard"],
+            "epoch": decision["epoch"],
+            "seq": decision["seq"],
+            "flow_id": decision["flow_id"],
+            "action": decision["action"],
+            "from_path": decision["from_path"],
+            "to_path": decision["to_path"],
+            "rate_bps": decision["rate_bps"],
+            "config_version": decision["config_version"],
+            "at_ns": self.sim.now_ns,
+            "outcome": outcome,
+            "how": "SIMULATED",
+            "took_ns": APPLY_NS,
+            "detail": "",
+        }
+        self.runner.publish(Output(ACTIONS, decision["host"], report), self.sim.now_ns + HOP_NS)
+
+    def _carry_out(self, decision: Decision) -> None:
+        """Raises ValueError if the flow has ended."""
+        if decision["action"] in (FlowAction.REROUTE, FlowAction.RESTORE):
+            self.sim.set_flow_path(decision["flow_id"], decision["to_path"] or 0)
+        elif decision["action"] in (FlowAction.PACE, FlowAction.UNPACE):
+            self.sim.set_flow_rate(decision["flow_id"], decision["rate_bps"])
