@@ -232,9 +232,9 @@ class OperatorStage(Ownership):
         self._released_s = self._published_s = time.monotonic()
         while True:
             await self._wait()
-            await _completed(self._turn())
+            await _completed(self._advance_due())
 
-    async def _turn(self) -> None:
+    async def _advance_due(self) -> None:
         """Advance the operators that are due. A revocation waits for its end."""
         for partition in self._next_partitions():
             if partition in self._active:

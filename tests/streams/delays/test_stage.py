@@ -75,7 +75,7 @@ def test_a_source_that_stays_silent_has_an_empty_window_each_window(at_work: AtW
         assert {(record["window"], record["messages"]) for record in records} == {(later - 1, 0)}
 
 
-def test_a_partition_that_no_message_reaches_looks_for_windows_at_times(at_work: AtWork) -> None:
+def test_a_partition_that_no_message_reaches_checks_for_windows_at_times(at_work: AtWork) -> None:
     operator, tables, (window, *_) = at_work
     now_ns = window[0].append_ns
     assert operator.due_ns() <= now_ns

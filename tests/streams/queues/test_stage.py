@@ -93,7 +93,7 @@ def test_a_bad_message_is_rejected_and_the_others_are_taken(
     assert operator.level() == ""
 
 
-def test_a_level_is_what_another_operator_needs_to_combine_as_many_slots(
+def test_a_level_makes_another_operator_combine_as_many_slots(
     at_work: tuple[QueuesOperator, FabricTables, list[Message]],
 ) -> None:
     operator, tables, messages = at_work

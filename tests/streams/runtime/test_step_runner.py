@@ -1,4 +1,4 @@
-"""Every as-read stage replays word for word: golden logs through a worker in miniature, then by its steps.
+"""Every as-read stage replays to the byte: golden logs through a worker in miniature, then by its steps.
 
 The worker takes messages in irregular batches, reads tables early or late, lets operators wait or be late,
 and is killed in the middle; its successor continues from the published outputs.
@@ -228,7 +228,7 @@ def replayed(
 
 @pytest.mark.parametrize("stage", GOLDEN_NAMES)
 @pytest.mark.parametrize(("case", "seed"), [("fabric", 0), ("fabric", 1), ("sim", 2)])
-def test_a_stage_replays_word_for_word(case: str, stage: type[Stage], seed: int) -> None:
+def test_a_stage_replays_to_the_byte(case: str, stage: type[Stage], seed: int) -> None:
     messages, topology = golden(case, stage)
     log = recorded(stage, messages, topology, random.Random(seed))
     topics = {topic for _, topic, _, _ in log.published}

@@ -65,7 +65,7 @@ async def test_old_messages_are_skipped_while_newer_ones_wait(
     assert stage.commit_position(TP0) is None
 
 
-async def test_a_stage_that_keeps_up_is_told_how_long_messages_wait(context: FakeContext) -> None:
+async def test_a_stage_that_keeps_up_learns_how_long_messages_wait(context: FakeContext) -> None:
     stage = Owned(context, HastyNotingStage())
     await stage.restore(TP0)
     context.now_ns += 300 * MS
@@ -282,7 +282,7 @@ def flow_report(host: str) -> FlowReports:
     return make("FlowReports", host=host, shard="fabric", flows=[flow], whole=True)
 
 
-async def test_published_steps_replay_word_for_word(
+async def test_published_steps_replay_to_the_byte(
     context: FakeContext, stage: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Append time steps by an hour, fabric time follows, a table grows, and the operator adapts."""
