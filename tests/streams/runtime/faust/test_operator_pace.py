@@ -14,7 +14,8 @@ from schemas.kafka.message import Message
 from schemas.records import ClockOffsets, FlowReports
 from schemas.topics import CLOCK_OFFSETS, DELAYS, FLOWS, INVENTORY, Topic
 from streams.runtime.faust import operator_stage as module
-from streams.runtime.faust.operator_stage import waited_ns
+from streams.runtime.faust import partition as partition_module
+from streams.runtime.faust.partition import waited_ns
 from streams.runtime.operator import NEVER_NS
 from streams.runtime.step_runner import StepRunner
 from tests.records import make, make_part
@@ -102,9 +103,9 @@ async def test_a_message_that_comes_during_work_is_committed_after_the_next(cont
 async def test_many_messages_are_taken_in_parts(context: FakeContext, stage: Owned) -> None:
     await stage.restore(TP0)
     await stage.take(*range(600))
-    assert max(stage.operator.batches) == module.MAX_MESSAGES
+    assert max(stage.operator.batches) == partition_module.MAX_MESSAGES
     assert stage.operator.taken == list(range(600))
-    await stage.take(*range(600, 604), value=bytes(module.MAX_BYTES // 2))
+    await stage.take(*range(600, 604), value=bytes(partition_module.MAX_BYTES // 2))
     assert stage.operator.batches[-2:] == [2, 2]
 
 
@@ -179,7 +180,9 @@ async def test_a_partition_with_queued_messages_is_not_at_its_end(context: FakeC
     context.ends, context.positions = {TP0: 2}, {TP0: 2}
     stage.assign([TP0])
     context.now_ns += 60 * S
-    stage.receive(TP0, [Record(0, value=bytes(module.MAX_BYTES)), Record(1, timestamp=START_NS // MS + 7)])
+    stage.receive(
+        TP0, [Record(0, value=bytes(partition_module.MAX_BYTES)), Record(1, timestamp=START_NS // MS + 7)]
+    )
     await stage.ready()
     await stage.idle()
     first, second = stage.operator.advances[:2]
