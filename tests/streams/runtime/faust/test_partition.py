@@ -1,4 +1,4 @@
-"""The worker's runner: when operators are advanced, and how that is noted as steps."""
+"""A partition of the runner: when its operator is advanced, and how that is noted as steps."""
 
 from __future__ import annotations
 
