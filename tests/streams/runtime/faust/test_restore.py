@@ -13,6 +13,8 @@ from schemas.topics import CONTENTION, LINK_HEALTH, Topic
 from streams.runtime.faust import restore
 from streams.runtime.operator import Restore
 
+ENDS: dict[Place, int] = {(LINK_HEALTH.name, 0): 3, (LINK_HEALTH.name, 1): 1, (CONTENTION.name, 0): 1}
+
 
 class Reader:
     """Reads a log of two messages a poll, which grows meanwhile."""
@@ -61,7 +63,7 @@ async def test_the_past_ends_where_the_reader_began(monkeypatch: pytest.MonkeyPa
     assert Reader.starts == {LINK_HEALTH: BEGINNING, CONTENTION: since(95)}
     assert [(each.key, each.value) for each in past[LINK_HEALTH.name]] == [("a", b"second"), ("b", b"first")]
     assert [each.value for each in past[CONTENTION.name]] == [b"window"]
-    assert ends == {(LINK_HEALTH.name, 0): 3, (LINK_HEALTH.name, 1): 1, (CONTENTION.name, 0): 1}
+    assert ends == ENDS
 
 
 async def test_a_stage_without_a_past_asks_no_broker() -> None:
