@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from producers.sim.messages import SimMessage
 from producers.sim.setup import topology_file
 from producers.sim.simulation import Simulation
 from schemas import codec
@@ -24,6 +25,7 @@ from schemas.topics import (
     LINKS,
     PATHS,
     PROBES,
+    TRUTH,
     Topic,
 )
 from schemas.topology import Topology
@@ -84,10 +86,12 @@ class SimPipeline:
         partitions: int = PARTITIONS,
         acts: bool = True,
         config: Mapping[str, Any] | None = None,
-        hop_ns: int | Mapping[str, int] = HOP_NS,
+        hop_ns: int = HOP_NS,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.sim = sim
+        self.sim, self.hop_ns = sim, hop_ns
+        self.messages: list[SimMessage] = []
+        """Messages of the fleet in the last tick."""
         self.runner = SimRunner(
             stages,
             self.sim.start_ns,
@@ -115,16 +119,18 @@ class SimPipeline:
         began_ns = self._clock()
         while self._waiting and self._waiting[0][0] <= self.sim.now_ns:
             self._apply(self._waiting.popleft()[1])
-        for message in self.sim.tick():
-            output = Output(message.topic, message.key, body=message.value())
-            self.runner.publish(output, message.at_ns + HOP_NS)
+        self.messages = self.sim.tick()
+        for message in self.messages:
+            if message.topic is not TRUTH:
+                output = Output(message.topic, message.key, body=message.value())
+                self.runner.publish(output, message.at_ns + self.hop_ns)
         self._schedule()
         self.fleet_ns += self._clock() - began_ns
         outputs = self.runner.advance(self.sim.now_ns)
         for at_ns, output in outputs:
             if output.topic is DECISIONS:
                 self.decisions.append(output.record)
-                self._waiting.append((at_ns + HOP_NS + APPLY_NS, output.record))
+                self._waiting.append((at_ns + self.hop_ns + APPLY_NS, output.record))
         return outputs
 
     def _schedule(self) -> None:
@@ -166,7 +172,7 @@ class SimPipeline:
             "took_ns": APPLY_NS,
             "detail": "",
         }
-        self.runner.publish(Output(ACTIONS, decision["host"], report), self.sim.now_ns + HOP_NS)
+        self.runner.publish(Output(ACTIONS, decision["host"], report), self.sim.now_ns + self.hop_ns)
 
     def _carry_out(self, decision: Decision) -> None:
         """Raises ValueError if the flow has ended."""
