@@ -22,6 +22,7 @@ IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     topics.REJECTS.name: ("topic", "partition", "offset", "reader"),
     topics.LINK_HEALTH.name: ("subject", "seq"),
     topics.QUEUES.name: ("shard", "window", "part"),
+    topics.PATH_QUEUEING.name: ("shard", "source", "first_offset"),
     topics.CONTENTION.name: ("window_id", "update"),
     topics.ALERTS.name: ("alert_id", "update"),
     topics.FLOWS.name: ("host", "boot", "report"),

@@ -11,11 +11,12 @@ import typer
 from fabrictime.commands.options import ConfigFile, DataDir, Json, Log, running_log, settings_of, stop
 
 if TYPE_CHECKING:
-    from fabrictime.commands.replay_stages import Replayed
+    from fabrictime.commands.replay_run import Replayed
 
 __all__ = ["as_json", "lines_of", "replay"]
 
 ALL = "all"
+STAGES_HELP = "delays, clock, links, queues, contention, alerts, diagnosis, policy, or all."
 
 From = Annotated[
     str,
@@ -33,7 +34,13 @@ Rules = Annotated[
 
 
 def replay(
-    stage: Annotated[str, typer.Argument(metavar="STAGE", help="alerts, diagnosis, policy, or all.")],
+    stage: Annotated[
+        str,
+        typer.Argument(
+            metavar="STAGE",
+            help="delays, clock, links, queues, contention, alerts, diagnosis, policy, or all.",
+        ),
+    ],
     start: From = "10m",
     end: To = "now",
     rule: Rules = None,
@@ -45,7 +52,7 @@ def replay(
     """Replay a past interval of the log; exit code 1 if the records differ from the published ones."""
     import time
 
-    from fabrictime.commands import replay_reader, replay_stages
+    from fabrictime.commands import replay_reader, replay_run, replay_stages
     from fabrictime.commands.topology import source_of
     from schemas.topology import TopologyError
 
@@ -59,9 +66,9 @@ def replay(
         if to_ns <= from_ns:
             stop(f"--to {end}: expected later than --from {start}")
         span = replay_reader.Span(from_ns, to_ns)
-        changes = replay_stages.changes_of(rule or ())
+        changes = replay_run.changes_of(rule or ())
         with replay_reader.shown(span) as progress:
-            run = replay_stages.Replay(
+            run = replay_run.Replay(
                 running_log(settings),
                 span,
                 settings.streams,
@@ -91,6 +98,8 @@ def as_json(done: Sequence[Replayed]) -> str:
                     "messages": each.messages,
                     "took_s": round(each.took_s, 3),
                     "published": each.published,
+                    "replayed": each.count,
+                    "unrecorded": each.unrecorded,
                     "replay_same": each.same,
                     "records": each.records,
                     "differences": [
@@ -119,11 +128,12 @@ def lines_of(done: Replayed) -> list[str]:
     from fabrictime.state.units import seconds_text
 
     lines = [f"DIFFERENT {each.line()}" for each in done.differences]
-    speed = done.span.seconds / max(done.took_s, 1e-3)
+    speed = done.covered_s / max(done.took_s, 1e-3)
+    unrecorded = f"; {done.unrecorded} without steps, which died with their worker" if done.unrecorded else ""
     verdict = f"{len(done.differences)} differ" if done.differences else "all the same"
     lines.append(
-        f"{done.stage}: {seconds_text(done.span.seconds)} of the log, {done.messages:,} messages in "
-        f"{done.took_s:.1f} s, {speed:,.0f} times real time: {done.published} published, {len(done.records)} "
-        f"replayed, replay_same {done.same:.1%}: {verdict}"
+        f"{done.stage}: {seconds_text(done.covered_s)} of the log, {done.messages:,} messages in "
+        f"{done.took_s:.1f} s, {speed:,.0f} times real time: {done.published} published, {done.count} "
+        f"replayed, replay_same {done.same:.1%}: {verdict}{unrecorded}"
     )
     return lines

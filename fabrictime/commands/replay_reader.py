@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from schemas.kafka.message import Message, Place
-from schemas.kafka.reader import SILENT_S, LogUnavailable, Start, TopicReader
+from schemas.kafka.reader import END, SILENT_S, LogUnavailable, Start, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import TOPICS, Topic
 
-__all__ = ["LogReader", "Span", "parse_time", "read_interval", "shown"]
+__all__ = ["LogReader", "Span", "parse_time", "partition_count", "read_interval", "shown"]
 
 S: Final = 1_000_000_000
 AHEAD_NS: Final = 10 * S
@@ -108,6 +108,12 @@ class LogReader:
             yield found, mark_ns
             if time.monotonic() - received_s > SILENT_S:
                 raise LogUnavailable(f"log: no answer for {SILENT_S:g} s")
+
+
+def partition_count(cluster: KafkaSettings | str, topic: Topic) -> int:
+    """Return the number of a topic's partitions. Raises ValueError if the log does not answer."""
+    with TopicReader.open(cluster, {topic: END}) as reader:
+        return len(reader.assigned)
 
 
 def read_interval(

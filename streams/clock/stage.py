@@ -16,7 +16,7 @@ from schemas.kafka.message import Message
 from schemas.kafka.start import tail
 from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets
-from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, INVENTORY, PROBES
 from schemas.unexpected import DATA_ERRORS
 from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks, SolveParameters
@@ -186,6 +186,7 @@ class ClockStage(Stage):
     owner = CLOCK_FITS
     inputs = (Input(CLOCK_FITS),)
     outputs = (CLOCK_OFFSETS,)
+    tables = (INVENTORY,)
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
         """Return the newest offsets, and the fits before them."""

@@ -11,7 +11,7 @@ from schemas.kafka.message import Message
 from schemas.kafka.start import tail
 from schemas.messages import decode_message
 from schemas.records import ContentionWindow
-from schemas.topics import CONTENTION, QUEUES
+from schemas.topics import CLOCK_OFFSETS, CONFIG, CONTENTION, FLOWS, INVENTORY, PATHS, QUEUES
 from schemas.unexpected import DATA_ERRORS
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
@@ -150,6 +150,7 @@ class ContentionStage(Stage):
     owner = QUEUES
     inputs = (Input(QUEUES),)
     outputs = (CONTENTION,)
+    tables = (INVENTORY, PATHS, CONFIG, FLOWS, CLOCK_OFFSETS)
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
         """Return the newest windows."""

@@ -17,7 +17,7 @@ from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.start import tail
 from schemas.records import ClockFits
-from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, PATH_QUEUEING, PROBES
 from schemas.unexpected import DATA_ERRORS
 from streams.delays.counters import JumpLimit, NicState
 from streams.delays.messages import decode_messages
@@ -277,6 +277,7 @@ class DelayStage(Stage):
     owner = PROBES
     inputs = (Input(PROBES),)
     outputs = (CLOCK_FITS, DELAYS, PATH_QUEUEING)
+    tables = (INVENTORY, CLOCK_OFFSETS)
     uses_append_time = True
     reject_reader = "map"
 

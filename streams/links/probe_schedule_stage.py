@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from native.core import ClockLine
+from schemas.kafka.async_reader import partition_count
 from schemas.records import ProbeSchedule
 from schemas.topics import CLOCK_FITS, PROBE_SCHEDULES
 from streams.links.probe_schedule import Plan, plan_shard, records_of
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
-from streams.runtime.global_tables import partition_count
 
 __all__ = ["ScheduleStage"]
 

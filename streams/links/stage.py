@@ -13,7 +13,7 @@ from typing import Final
 from schemas.kafka.message import Message
 from schemas.kafka.start import BEGINNING
 from schemas.records import LinkHealth
-from schemas.topics import LINK_HEALTH, LINKS
+from schemas.topics import CLOCK_OFFSETS, CONFIG, INVENTORY, LINK_HEALTH, LINKS, PATHS
 from schemas.unexpected import DATA_ERRORS
 from schemas.validation import validate_link_event
 from streams.links.health import ShardHealth
@@ -151,6 +151,7 @@ class LinksStage(Stage):
     owner = LINKS
     inputs = (Input(LINKS),)
     outputs = (LINK_HEALTH,)
+    tables = (INVENTORY, PATHS, CONFIG, CLOCK_OFFSETS)
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
         """Return the last record of each subject."""

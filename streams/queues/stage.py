@@ -15,7 +15,7 @@ from typing import Final
 
 from schemas.kafka.message import Message
 from schemas.records import LinkQueues
-from schemas.topics import PATH_QUEUEING, QUEUES
+from schemas.topics import CLOCK_OFFSETS, FLOWS, INVENTORY, PATH_QUEUEING, PATHS, QUEUES
 from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS
 from streams.queues.inference import ShardQueues
@@ -198,6 +198,7 @@ class QueuesStage(Stage):
     owner = PATH_QUEUEING
     inputs = (Input(PATH_QUEUEING, skip_after_ns=SKIP_BEHIND_NS),)
     outputs = (QUEUES,)
+    tables = (INVENTORY, PATHS, FLOWS, CLOCK_OFFSETS)
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> QueuesOperator:
         """Return the operator of a partition."""

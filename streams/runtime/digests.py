@@ -26,7 +26,7 @@ def settings_digest(settings: BaseModel) -> str:
 
 def topology_digest(topology: Topology) -> str:
     """Return a digest of the contents of the topology file."""
-    return _digest(repr(topology).encode())
+    return _digest(topology.file.model_dump_json().encode())
 
 
 @functools.cache

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from schemas.kafka.message import Message, Place
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.operator import Moment, Operator, Output
+from streams.runtime.operator import Moment, Operator, Output, Stage
 from streams.runtime.pipeline_constants import INPUT_DELAY_NS
 from streams.runtime.units import NS_PER_S
 
@@ -27,12 +27,13 @@ Reads = Iterable[tuple[Sequence[Message], int]]
 Outputs = Iterator[tuple[Moment, Output]]
 
 
-class _Feed:
+class _Ordered:
     """Messages that wait for their time; tables are filled before the operator takes its messages."""
 
-    def __init__(self, operator: Operator, tables: FabricTables, inputs: Collection[str]) -> None:
-        self._operator, self._tables, self._inputs = operator, tables, inputs
-        self._table_topics = frozenset(table.topic for table in tables.tables)
+    def __init__(self, stage: Stage, operator: Operator, tables: FabricTables) -> None:
+        self._operator, self._tables = operator, tables
+        self._inputs = frozenset(each.topic.name for each in stage.inputs)
+        self._table_topics = frozenset(topic.name for topic in stage.tables)
         self._waiting: list[Message] = []
 
     def add(self, messages: Iterable[Message]) -> None:
@@ -55,28 +56,24 @@ class _Feed:
 
 
 def run_timed(
-    operator: Operator,
-    tables: FabricTables,
-    inputs: Collection[str],
-    reads: Reads,
-    from_ns: int,
-    to_ns: int,
+    stage: Stage, operator: Operator, tables: FabricTables, reads: Reads, from_ns: int, to_ns: int
 ) -> Outputs:
     """Yield the outputs of a timed stage up to `to_ns`, each with the moment of its advance.
 
-    `tables` are filled up to `from_ns`, where the replayed owner began; `inputs`: the operator's topics.
+    `tables` are filled up to `from_ns`, where the replayed owner began. `reads`: messages of the stage's
+    inputs and tables.
     """
-    feed = _Feed(operator, tables, inputs)
+    ordered = _Ordered(stage, operator, tables)
     at_ns = 0
 
     def advance(log_ns: int) -> Outputs:
-        feed.take_until(log_ns + INPUT_DELAY_NS)
-        moment = Moment(log_ns, tables.clocks.log_offset_ns)
+        moment = operator.moment = Moment(log_ns, tables.clocks.log_offset_ns)
+        ordered.take_until(log_ns + INPUT_DELAY_NS)
         for output in outputs_of(operator, moment, tables):
             yield moment, output
 
     for messages, mark_ns in reads:
-        feed.add(messages)
+        ordered.add(messages)
         reached_ns = mark_ns - INPUT_DELAY_NS - 1
         past_ns = min(reached_ns, from_ns - 1)
         if past_ns > at_ns:
@@ -116,6 +113,7 @@ def run_steps(
             of_place = waiting[place]
             while of_place and of_place[0].offset < position:
                 taken.append(of_place.popleft())
+        operator.moment = moment
         if taken:
             operator.take(taken, tables)
         for output in outputs_of(operator, moment, tables):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple
@@ -36,7 +36,6 @@ __all__ = [
     "Restore",
     "Stage",
     "Work",
-    "newest_per_key",
     "records_of",
 ]
 
@@ -269,13 +268,3 @@ def records_of(
     if rejected:
         log.warning("%s: ignored %d bad records, the last: %s", topic.name, rejected, last)
     return records
-
-
-def newest_per_key(messages: Iterable[Message]) -> list[Message]:
-    """Return the newest message of each key that is no tombstone, in the order given."""
-    newest: dict[bytes | None, Message] = {}
-    for message in messages:
-        newest.pop(message.key_bytes, None)
-        if message.value is not None:
-            newest[message.key_bytes] = message
-    return list(newest.values())

@@ -17,7 +17,8 @@ from schemas.records import StepChoice, StepChoiceKind, Steps
 from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.operator import Moment, Operator, Output, Owner, Restore, Stage, newest_per_key
+from streams.runtime.operator import Moment, Operator, Output, Owner, Restore, Stage
+from streams.runtime.past import PastMessages, start_of
 from streams.runtime.settings import StreamSettings
 from streams.runtime.steps import Epoch, Step, StepReader, epoch_of
 from streams.runtime.units import NS_PER_MS
@@ -64,7 +65,7 @@ class StepRunner:
             holdover_s=settings.solve.holdover_s,
             window_ns=settings.window_ms * NS_PER_MS,
         )
-        self._table_topics = {table.topic for table in self.tables.tables}
+        self._topics = {stage.owner.name, *(topic.name for topic in stage.tables)}
         self._owner_place = (stage.owner.name, self.epoch.partition)
         self._waiting: dict[Place, deque[Message]] = {}
         self._past: dict[str, list[Message]] = {
@@ -76,6 +77,8 @@ class StepRunner:
         self._offset_ns: int | None = None
         self._correction_ns = self._newest_ns = 0
         self._level = ""
+        self.last_ns = 0
+        """Log time of the last step that was taken."""
         self._begin_ns = from_ns
         """Append time up to which published records are restored; 0: as the epoch states."""
         self._committed = self.epoch.committed
@@ -107,6 +110,11 @@ class StepRunner:
                 self._level = choice["text"]
 
     @property
+    def begin_ns(self) -> int:
+        """Log time at which the operator begins."""
+        return self._begin_ns or self.epoch.epoch * NS_PER_MS
+
+    @property
     def is_done(self) -> bool:
         """Whether all steps were taken."""
         return self._step is None
@@ -120,7 +128,7 @@ class StepRunner:
         if place == self._owner_place:
             if message.offset >= (self._committed or 0):
                 self._waiting.setdefault(place, deque()).append(message)
-        elif message.topic in self._table_topics:
+        elif message.topic in self._topics:
             self._waiting.setdefault(place, deque()).append(message)
 
     def _is_past(self, message: Message) -> bool:
@@ -132,9 +140,7 @@ class StepRunner:
         """Take the steps whose messages were offered, or all steps if the log holds no more messages."""
         if self._operator is None:
             starts = {**self._reader.starts, **self._starts}
-            if not self._begin_ns:
-                starts |= self.epoch.restored
-            if not is_complete and not self._reached(starts.items()):
+            if not is_complete and not (self._reached(starts.items()) and self._has_past()):
                 return
             self._operator = self._restored()
         while self._step is not None and (is_complete or self._reached(self._step.moved)):
@@ -142,7 +148,15 @@ class StepRunner:
             self._step = next(self._steps, None)
 
     def _reached(self, positions: Iterable[tuple[Place, int]]) -> bool:
-        return all(self._read.get(place, 0) >= position for place, position in positions)
+        return all(
+            self._read.get(place, 0) >= position for place, position in positions if place[0] in self._topics
+        )
+
+    def _has_past(self) -> bool:
+        """Return whether the published records that the operator restores have been offered."""
+        if self._begin_ns:
+            return True  # they are older than the messages of the first step
+        return all(self._read.get(place, 0) >= end for place, end in self.epoch.restored.items())
 
     def _restored(self) -> Operator:
         """Return the operator at the begin of the epoch."""
@@ -164,18 +178,18 @@ class StepRunner:
         self._past.clear()
         return operator
 
-    def _past_of(self, restore: Restore) -> list[Message]:
+    def _past_of(self, restore: Restore) -> Sequence[Message]:
         """Return the messages that the epoch's owner restored."""
-        messages = sorted(self._past[restore.topic.name], key=lambda each: (each.partition, each.offset))
-        if restore.last_per_key:
-            return newest_per_key(messages)
-        count = restore.start.tail_messages
-        if count is None:
-            return messages
-        ends = {message.place: message.offset + 1 for message in messages} | dict(self.epoch.restored)
-        if self._begin_ns:
-            ends |= {message.place: message.offset + 1 for message in messages}
-        return [message for message in messages if message.offset >= ends[message.place] - count]
+        kept = PastMessages(restore, self._registry)
+        messages = self._past[restore.topic.name]
+        count = start_of(restore, self.begin_ns).tail_messages
+        ends = {message.place: message.offset + 1 for message in messages}
+        if not self._begin_ns:
+            ends |= dict(self.epoch.restored)
+        for message in messages:
+            if count is None or message.offset >= ends[message.place] - count:
+                kept.add(message)
+        return kept.messages()
 
     def _set_log_ns(self, message: Message) -> None:
         if not self._stage.uses_append_time:
@@ -200,6 +214,7 @@ class StepRunner:
 
     def _take(self, operator: Operator, step: Step) -> Iterator[ReplayedOutput]:
         skipped: set[int] = set()
+        self.last_ns = step.log_ns
         for choice in step.choices:
             self._note(choice)
             if choice["kind"] == StepChoiceKind.SKIPPED:

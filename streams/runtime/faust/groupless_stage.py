@@ -21,12 +21,11 @@ from schemas.topics import Topic
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.faust.needed_reader import NeededReader
+from streams.runtime.faust.restore import read_past
 from streams.runtime.faust_compat import read_batches, set_read_ahead
-from streams.runtime.global_tables import read_to_end
 from streams.runtime.log_runner import outputs_of
 from streams.runtime.log_time import LogTime
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Order, Output, Owner, Past, Stage
-from streams.runtime.past import PastMessages, start_of
 from streams.runtime.pipeline_constants import INPUT_DELAY_NS
 from streams.runtime.rejects import failed_evaluation, send_reject
 from streams.runtime.units import NS_PER_MS, NS_PER_S
@@ -115,7 +114,7 @@ class _Owner:
                 self._follow_tap()
                 await self._finish_recovery()
                 while True:
-                    await self._turn()
+                    await self._read_and_advance()
             finally:
                 await self._needed.stop()
 
@@ -146,13 +145,8 @@ class _Owner:
 
     async def _past(self, log_ns: int, count: int) -> tuple[Past, int]:
         """Return what the stage restores, and the owner's epoch."""
-        past: dict[str, Sequence[Message]] = {}
-        cluster = self._context.settings.kafka
-        for restore in self._stage.restores(self._tables, count):
-            kept = PastMessages(restore, self._context.registry)
-            async for message in read_to_end(cluster, restore.topic, start_of(restore, log_ns)):
-                kept.add(message)
-            past[restore.topic.name] = kept.messages()
+        restores = self._stage.restores(self._tables, count)
+        past, _ = await read_past(self._context.settings.kafka, restores, log_ns, self._context.registry)
         return past, self._stage.epoch(log_ns, past, self._context.registry)
 
     async def _read_past(self) -> None:
@@ -186,17 +180,18 @@ class _Owner:
 
     # ------------------------------------------------------------------------------------------ reading
 
-    async def _turn(self) -> None:
+    async def _read_and_advance(self) -> None:
         """Read what has come, and advance if that is due."""
         needed = self._needed
         await needed.update(self._log_now_ns())
         messages = await needed.poll()
         self._take(messages, is_old=bool(self._operator.behind))
         await self._read(0.0 if len(messages) >= needed.MAX_POLL else self._wait_s())
-        if self._operator.due_ns() <= self._reached_ns():
+        reached_ns = self._reached_ns()
+        if self._operator.due_ns() <= reached_ns:
             if self._stage.reads_to_ends:
-                await self._read_to_ends()
-            await self._advance_to(self._reached_ns())
+                await self._read_to_ends()  # a later moment would pass what was read
+            await self._advance_to(reached_ns)
 
     async def _read(self, wait_s: float) -> list[Message]:
         """Take the messages that come within `wait_s`; return them."""

@@ -262,8 +262,10 @@ class OperatorStage(Ownership):
         context, stage = self.context, self.definition
         committed = {tp: await context.committed(tp) for tp in generation.tps}
         count = await partition_count(context.settings.kafka, stage.owner.name)
-        past, ends = await read_past(context.settings.kafka, stage.restores(context.tables, count))
         now_ns = time.monotonic_ns()
+        log_ns = context.log_clock.now_ns(now_ns)
+        restores = stage.restores(context.tables, count)
+        past, ends = await read_past(context.settings.kafka, restores, log_ns, context.registry)
         self._clock = None
         began_ms = context.log_clock.now_ns(now_ns) // NS_PER_MS
         owner = Owner(
@@ -370,7 +372,6 @@ class OperatorStage(Ownership):
         with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
             if messages:
                 operator.take(messages, tables)
-                self._pass_on(messages)
             is_due = operator.due_ns() <= moment.log_ns
             result = operator.advance(moment, tables)
             if callable(result):
@@ -380,6 +381,7 @@ class OperatorStage(Ownership):
                 )
             else:
                 outputs = self._encoded(operator, result)
+        self._pass_on(messages)
         if not is_due and not outputs:
             partition.steps.note_idle()
         if outputs and operator.adapts:
@@ -394,9 +396,10 @@ class OperatorStage(Ownership):
         """Pass decoded messages to the stage of this worker that takes them, too."""
         tap = self.context.taps.get(self.topic.name)
         if tap is not None:
-            for message in messages:
-                if message.record is not None:
-                    tap(message)
+            with self.context.survive(self.stage, self.topic, "tap"):
+                for message in messages:
+                    if message.record is not None:
+                        tap(message)
 
     def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
         """Take messages from the queue, without those that are too old while newer ones wait.

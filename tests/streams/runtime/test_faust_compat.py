@@ -12,7 +12,7 @@ from faust.types import TP
 
 from streams.runtime import faust_compat
 from streams.runtime.faust_compat import _Consumer
-from tests.streams.runtime.test_assignment import TP0, TP1, Record
+from tests.streams.runtime.fake_context import TP0, TP1, Record
 
 OTHER = TP("other", 0)
 UNREAD = TP("unread", 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,13 +14,16 @@ from schemas.kafka.message import Message
 from schemas.topics import ALERTS, CONFIG, LINKS
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.log_runner import Step, run_steps, run_timed
-from streams.runtime.operator import Moment, Operator, Output
+from streams.runtime.operator import Input, Moment, Operator, Output
 from streams.runtime.pipeline_constants import INPUT_DELAY_NS
 from tests.records import make
 
 MS = 1_000_000
 S = 1_000_000_000
 T = 1_900_000_000 * S
+
+
+STAGE: Any = SimpleNamespace(inputs=(Input(LINKS),), tables=(CONFIG,))
 
 
 class Ticks(Operator):
@@ -79,7 +84,7 @@ def reads(messages: list[Message], rng: random.Random | None) -> Iterator[tuple[
 def replayed(rng: random.Random | None) -> list[tuple[int, str, str]]:
     operator, tables = Ticks(), FabricTables()
     tables.take(config(T - S, 0, 3.0))
-    run = run_timed(operator, tables, {LINKS.name}, reads(log(), rng), T, T + 9 * S + 1)
+    run = run_timed(STAGE, operator, tables, reads(log(), rng), T, T + 9 * S + 1)
     outputs = [((moment.log_ns - T) // S, output.key, output.text) for moment, output in run]
     assert operator.early == [], "nothing is taken long before its time"
     return outputs
@@ -93,7 +98,7 @@ def test_each_moment_has_the_messages_up_to_it_and_the_tables_of_then() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_way_of_reading_makes_no_difference(seed: int) -> None:
+def test_reading_in_any_pieces_makes_no_difference(seed: int) -> None:
     assert replayed(random.Random(seed)) == replayed(None)
 
 

@@ -13,14 +13,14 @@ import pytest
 from faust.types import TP
 
 from schemas import codec
-from schemas.kafka.message import Message
+from schemas.kafka.message import Message, Place
 from schemas.kafka.start import BEGINNING, Start
 from schemas.topics import ALERTS, CONFIG, DECISIONS, DELAYS, LINKS, REJECTS, Topic
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.faust import groupless_stage, needed_reader
 from streams.runtime.faust.groupless_stage import GrouplessStage
 from streams.runtime.operator import Input, Moment, Operator, Order, Output, Owner, Past, Restore, Stage
-from tests.streams.runtime.test_assignment import FakeContext, until
+from tests.streams.runtime.fake_context import FakeContext, until
 
 S = 1_000_000_000
 T = 1_900_000_000 * S
@@ -189,14 +189,13 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     async def count(cluster: Any, topic: str) -> int:
         return 1
 
-    async def read_to_end(cluster: Any, topic: Topic, start: Start) -> AsyncIterator[Message]:
-        for message in broker.messages[topic.name]:
-            yield message
+    async def read_past(cluster: Any, restores: Sequence[Restore], *_: Any) -> tuple[Past, dict[Place, int]]:
+        return {each.topic.name: broker.messages[each.topic.name] for each in restores}, {}
 
     monkeypatch.setattr(groupless_stage, "AsyncTopicReader", Reader)
     monkeypatch.setattr(needed_reader, "AsyncTopicReader", Reader)
     monkeypatch.setattr(groupless_stage, "partition_count", count)
-    monkeypatch.setattr(groupless_stage, "read_to_end", read_to_end)
+    monkeypatch.setattr(groupless_stage, "read_past", read_past)
     return broker
 
 
