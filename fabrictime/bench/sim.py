@@ -35,7 +35,7 @@ FAULTS: Final = (
 
 
 def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-    """Measure for about 40 s, or 10 s with `quick`."""
+    """Measure for about 50 s, or 10 s with `quick`."""
     seconds = QUICK_SECONDS if quick else SECONDS
     job = {"name": "train", "kind": "allreduce", "nics": 16}
     fleets = {
