@@ -1,4 +1,4 @@
-"""A simulated fleet under the operators: decisions reach it, and outputs do not depend on the ticks of time."""
+"""A simulated fleet under the operators: decisions reach it, and outputs do not depend on its ticks."""
 
 from __future__ import annotations
 
