@@ -12,6 +12,7 @@ from typing import Any, Final
 from faust.types import TP
 
 from schemas.kafka.message import Message, Place
+from schemas.log_time import STEP_NS
 from schemas.records import StepChoiceKind
 from streams.runtime.context import WorkerContext
 from streams.runtime.log_time import LogClock, SteadyTime
@@ -81,13 +82,15 @@ class Partition:
         self.waited_ns = 0
         """How long the newest message waited, if others wait behind it."""
         self._context, self._stage = context, stage
-        self._clock = LogClock(context.log_clock.now_ns(monotonic_ns), monotonic_ns)
-        """The clock of the partition's leader."""
         self._steady_clock, self._steady = steady_clock, SteadyTime()
         self._received_ns = monotonic_ns - QUIET_NS
         """Monotonic time of the newest message."""
+        self._received_append_ns = 0
+        """Append time of the newest message."""
         self._newest_ns = 0
         """Log time of the newest message that was taken."""
+        self._moment_ns = 0
+        """Log time of the last advance."""
         self._offset_ns: int | None = None
         """Fabric time minus log time, where it once differed from that of the clock table."""
         self._corrections: deque[tuple[int, int]] = deque()
@@ -100,7 +103,6 @@ class Partition:
     def add(self, message: Message, monotonic_ns: int) -> None:
         """Queue a message, with its log time."""
         self._context.log_clock.observe(message.append_ns, monotonic_ns)
-        self._clock.observe(message.append_ns, monotonic_ns)
         if not self._stage.uses_append_time:
             correction_ns = self._steady.correction_ns
             message.log_ns = self._steady.of(message.append_ns, monotonic_ns)
@@ -108,14 +110,20 @@ class Partition:
                 self._corrections.append((message.offset, self._steady.correction_ns))
             self._steady_clock.observe(message.log_ns, monotonic_ns)
         self.queue.append(message)
-        self._received_ns = monotonic_ns
+        self._received_ns, self._received_append_ns = monotonic_ns, message.append_ns
 
     def log_ns(self, monotonic_ns: int) -> int:
-        """Return log time now."""
+        """Return log time now.
+
+        Leaders may have different clocks, and an estimate follows a step late: append time goes on from the
+        partition's newest message.
+        """
         if not self._stage.uses_append_time:
             return self._steady_clock.now_ns(monotonic_ns)
-        is_quiet = monotonic_ns - self._received_ns >= QUIET_NS
-        return (self._context.log_clock if is_quiet else self._clock).now_ns(monotonic_ns)
+        quiet_ns = monotonic_ns - self._received_ns
+        if quiet_ns >= QUIET_NS:
+            return self._context.log_clock.now_ns(monotonic_ns)
+        return self._received_append_ns + quiet_ns
 
     @property
     def is_caught_up(self) -> bool:
@@ -134,10 +142,14 @@ class Partition:
         """Whether the operator should advance now."""
         if self.queue or len(self.moves) > MAX_MOVES:
             return True
-        due_ns = self.operator.due_ns()
-        if due_ns > self.log_ns(time.monotonic_ns()):
+        due_ns, now_ns = self.operator.due_ns(), self.log_ns(time.monotonic_ns())
+        if due_ns > now_ns and not self._steps_back(now_ns, self._moment_ns):
             return False
         return due_ns == 0 or self.is_caught_up
+
+    def _steps_back(self, now_ns: int, before_ns: int) -> bool:
+        """Return whether the log's clock stepped back, for a stage that follows its steps."""
+        return self._stage.uses_append_time and now_ns < before_ns - STEP_NS
 
     # ------------------------------------------------------------------------------------------ steps
 
@@ -178,7 +190,9 @@ class Partition:
         """Note an advance with all that its output depends on; return its moment."""
         log_ns, steps = self._newest_ns, self.steps
         if self.is_caught_up:
-            log_ns = max(log_ns, self.log_ns(monotonic_ns))
+            now_ns = self.log_ns(monotonic_ns)
+            log_ns = now_ns if self._steps_back(now_ns, log_ns) else max(log_ns, now_ns)
+        self._moment_ns = log_ns
         offset_ns = self._note_offset(monotonic_ns)
         if self.operator.level() != self._level:
             self._level = self.operator.level()
