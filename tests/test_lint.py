@@ -108,7 +108,6 @@ SERVICES = {
 
 SHARED_FILES = (
     "streams/runtime/",
-    "streams/runtime/global_tables.py",
     "streams/runtime/live_config.py",
     "streams/runtime/route_table.py",
     "streams/runtime/flow_table.py",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from faust.types import TP
+from tests.streams.runtime.test_assignment import FakeContext, until
 
 from schemas import codec
 from schemas.kafka.message import Message
@@ -20,7 +21,6 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.faust import groupless_stage, needed_reader
 from streams.runtime.faust.groupless_stage import GrouplessStage
 from streams.runtime.operator import Input, Moment, Operator, Order, Output, Owner, Past, Restore, Stage
-from tests.streams.runtime.test_assignment import FakeContext, until
 
 S = 1_000_000_000
 T = 1_900_000_000 * S
