@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from schemas.checks import BadRecord
 from schemas.kafka.message import Message
-from schemas.topics import DELAYS, LINKS
+from schemas.topics import CLOCK_OFFSETS, CONFIG, DELAYS, FLOWS, INVENTORY, LINKS, PATHS
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Stage, Work
 
@@ -115,6 +115,7 @@ class NotingStage(Stage):
     owner = LINKS
     inputs = (Input(LINKS),)
     outputs = (DELAYS,)
+    tables = (INVENTORY, CLOCK_OFFSETS, PATHS, CONFIG, FLOWS)
 
     def __init__(self) -> None:
         self.restored: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -11,16 +12,16 @@ from typing import Any
 
 import pytest
 from faust.types import TP
-from tests.streams.runtime.test_assignment import FakeContext, until
 
 from schemas import codec
-from schemas.kafka.message import Message
+from schemas.kafka.message import Message, Place
 from schemas.kafka.start import BEGINNING, Start
 from schemas.topics import ALERTS, CONFIG, DECISIONS, DELAYS, LINKS, REJECTS, Topic
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.faust import groupless_stage, needed_reader
 from streams.runtime.faust.groupless_stage import GrouplessStage
-from streams.runtime.operator import Input, Moment, Operator, Order, Output, Owner, Past, Restore, Stage
+from streams.runtime.operator import Input, Moment, Operator, Order, Output, Owner, Past, Restore, Stage, Work
+from tests.streams.runtime.fake_context import FakeContext, until
 
 S = 1_000_000_000
 T = 1_900_000_000 * S
@@ -106,6 +107,7 @@ class Notes(Operator):
         self.moments: list[int] = []
         self.outputs: list[Output] = []
         self.past: Past = {}
+        self.work: Work | None = None
         self.is_needed = False
 
     def restore(self, past: Past, tables: FabricTables) -> None:
@@ -117,8 +119,11 @@ class Notes(Operator):
     def due_ns(self) -> int:
         return 0
 
-    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
         self.moments.append(moment.log_ns)
+        if self.work is not None:
+            work, self.work = self.work, None
+            return work
         outputs, self.outputs = self.outputs, []
         return outputs
 
@@ -189,14 +194,13 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     async def count(cluster: Any, topic: str) -> int:
         return 1
 
-    async def read_to_end(cluster: Any, topic: Topic, start: Start) -> AsyncIterator[Message]:
-        for message in broker.messages[topic.name]:
-            yield message
+    async def read_past(cluster: Any, restores: Sequence[Restore], *_: Any) -> tuple[Past, dict[Place, int]]:
+        return {each.topic.name: broker.messages[each.topic.name] for each in restores}, {}
 
     monkeypatch.setattr(groupless_stage, "AsyncTopicReader", Reader)
     monkeypatch.setattr(needed_reader, "AsyncTopicReader", Reader)
     monkeypatch.setattr(groupless_stage, "partition_count", count)
-    monkeypatch.setattr(groupless_stage, "read_to_end", read_to_end)
+    monkeypatch.setattr(groupless_stage, "read_past", read_past)
     return broker
 
 
@@ -285,3 +289,21 @@ def test_a_stage_joins_the_group_only_by_a_topic_that_it_writes(broker: Broker) 
         run = Run(broker, kind)
         run.stage.partitions.register()
         assert run.context.app.topics == joined
+
+
+async def test_messages_that_are_passed_on_during_slow_work_wait_for_its_end(run: Run) -> None:
+    await run.begin()
+    started, ended = threading.Event(), threading.Event()
+
+    def work() -> Sequence[Output]:
+        started.set()
+        assert ended.wait(10)
+        return [Output(ALERTS, "x", body=b"slow")]
+
+    run.operator.work = work
+    await until(started.is_set)
+    run.tap(run.broker.put(LINKS))
+    assert run.operator.taken == []
+    ended.set()
+    await until(lambda: run.context.sent == [(ALERTS.name, "x", b"slow")])
+    await until(lambda: run.operator.taken == [(LINKS.name, 0)])
