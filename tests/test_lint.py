@@ -111,7 +111,6 @@ SHARED_FILES = (
     "streams/runtime/live_config.py",
     "streams/runtime/route_table.py",
     "streams/runtime/flow_table.py",
-    "streams/app.py",
 )
 """Files that open topics for both stages of a worker: lookups, rejects."""
 

@@ -35,7 +35,8 @@ from streams.delays.stage import DelayStage
 from streams.diagnosis.stage import DiagnosisStage
 from streams.links.stage import LinksStage
 from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, read_from
-from streams.policy.stage import PolicyStage, replay_epoch
+from streams.policy.replay import replay_epoch
+from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.live_config import EVERYONE
 from streams.runtime.log_runner import run_timed
