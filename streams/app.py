@@ -18,7 +18,6 @@ from streams.links.probe_schedule_stage import ScheduleStage
 from streams.links.stage import LinksStage
 from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
-from streams.runtime.faust.worker import AppStages, run
 from streams.runtime.operator import Stage
 from streams.runtime.settings import Stage as StageName
 from streams.runtime.settings import StreamSettings
@@ -47,6 +46,11 @@ APPS: Final[tuple[tuple[str, set[StageName], bool], ...]] = (
 
 def main(settings: StreamSettings) -> int:
     """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 after an abort."""
+    from streams.runtime.faust.worker import (  # loads Faust, which others of `STAGES` do not need
+        AppStages,
+        run,
+    )
+
     apps: list[AppStages] = []
     for suffix, names, is_urgent in APPS:
         stages = [stage() for name, stage in STAGES if name in names and name in settings.stages]

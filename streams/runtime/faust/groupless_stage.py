@@ -271,7 +271,7 @@ class _Owner:
             outputs = self._operator.advance(moment, self._tables)
             await self._publish(await self._done(outputs) if callable(outputs) else outputs)
             await self._reject()
-            if not due_ns:
+            if not due_ns or not self._is_timed:  # the present may be before `log_ns`: the log's clock steps
                 break
             await asyncio.sleep(0)
 

@@ -54,6 +54,7 @@ class Reader:
         self.consumer = SimpleNamespace(
             start=self.__aenter__,
             stop=self.__aexit__,
+            _fetcher=SimpleNamespace(),
             assignment=lambda: list(self.at),
             end_offsets=self._end_offsets,
             position=self._position,
@@ -307,3 +308,30 @@ async def test_messages_that_are_passed_on_during_slow_work_wait_for_its_end(run
     ended.set()
     await until(lambda: run.context.sent == [(ALERTS.name, "x", b"slow")])
     await until(lambda: run.operator.taken == [(LINKS.name, 0)])
+
+
+async def test_a_log_clock_that_steps_back_does_not_make_an_as_read_stage_advance_again_and_again(
+    broker: Broker,
+) -> None:
+    class Ticks(Notes):
+        def due_ns(self) -> int:
+            return self.moments[-1] + 20_000_000 if self.moments else 0
+
+    class TicksStage(NotesStage):
+        inputs = ()
+        order = Order.AS_READ
+
+    kind = TicksStage()
+    kind.operator = Ticks()
+    run = Run(broker, kind)
+    await run.begin()
+    await until(lambda: len(run.operator.moments) > 1)
+    stepped_s = time.monotonic()
+    run.context.log_clock.now_ns = lambda now_ns: T - 100 * S + now_ns - round(stepped_s * S)
+    await until(lambda: run.operator.moments[-1] < T - 90 * S)
+    before = len(run.operator.moments)
+    await asyncio.sleep(0.1)
+    advances = len(run.operator.moments) - before
+    assert advances <= (time.monotonic() - stepped_s) / 0.02
+    await run.stage.partitions.revoke()
+    await run.context.stop()
