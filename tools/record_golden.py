@@ -26,11 +26,12 @@ sys.path.insert(0, str(ROOT))
 
 
 from fabrictime.bench._fabric import running_up  # noqa: E402 - the checkout, wherever this is called from
-from fabrictime.bench._sim_pipeline import SimPipeline, all_stages  # noqa: E402
+from fabrictime.bench._sim_pipeline import FLEET_TOPICS, SimPipeline, all_stages  # noqa: E402
 from fabrictime.runtime import status  # noqa: E402
 from fabrictime.testbed.control import ControlClient, socket_path  # noqa: E402
 from producers.sim.settings import SimSettings  # noqa: E402
 from producers.sim.setup import topology_file  # noqa: E402
+from producers.sim.simulation import Simulation  # noqa: E402
 from schemas import codec  # noqa: E402
 from schemas.kafka.message import Message  # noqa: E402
 from schemas.kafka.reader import BEGINNING, TopicReader  # noqa: E402
@@ -178,10 +179,10 @@ class RecorderStage(Stage):
 def run_sim(raw: Path) -> None:
     """Run the simulated fleet through its faults."""
     raw.mkdir(parents=True, exist_ok=True)
-    settings = SimSettings.model_validate({"nics": SIM_NICS, **SIM})
+    sim = Simulation(SimSettings.model_validate({"nics": SIM_NICS, **SIM}), topics=FLEET_TOPICS)
     recorder = RecorderStage()
     config = {"thresholds": [{"name": "flaps_max", "value": 2.0}]}
-    pipeline = SimPipeline(settings, [*all_stages(), recorder], config=config)
+    pipeline = SimPipeline(sim, [*all_stages(), recorder], config=config)
     for second in range(SIM_S):
         for _ in range(100):
             pipeline.tick()
@@ -189,7 +190,7 @@ def run_sim(raw: Path) -> None:
         print(f"{second + 1} s: {counts}", flush=True)
     for topic, rows in recorder.rows.items():
         goldens.write_rows(raw / f"{topic}.jsonl.xz", rows, preset=1)
-    text = topology_file(pipeline.sim.fleet).model_dump_json(exclude_none=True)
+    text = topology_file(sim.fleet).model_dump_json(exclude_none=True)
     (raw / "topology.json").write_text(text, encoding="utf-8")
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.start import tail
+from schemas.log_time import STEP_NS
 from schemas.records import ClockFits
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, PATH_QUEUEING, PROBES
 from schemas.unexpected import DATA_ERRORS
@@ -121,6 +122,8 @@ class DelayOperator(Operator):
         self._newest_ns = 0
         """Append time of the newest message."""
         self._next_offset: int | None = self._committed
+        self._log_ns = 0
+        """Log time of the last advance."""
         self._checked_ns = 0
         """Log time of the last check for silence."""
         self._queueing_ns: int | None = None
@@ -183,16 +186,27 @@ class DelayOperator(Operator):
 
         The solver waits for fits, so those of all partitions come before any delays.
         """
+        steps_back = moment.log_ns < self._log_ns - STEP_NS
+        self._log_ns = moment.log_ns
+        if steps_back:
+            self._step_back(moment.log_ns)
         if self._queueing_ns is not None and moment.log_ns >= self._queueing_ns:
             self._queueing_ns = None
             return self._path_queueing(tables)
-        if not self._windows and moment.log_ns >= self._silent_ns():
+        if not self._windows and (steps_back or moment.log_ns >= self._silent_ns()):
             self._checked_ns = moment.log_ns
             self._close(self._source.tick(moment.log_ns, moment.log_ns - self._newest_ns, True))
         unfitted = [window for window in self._windows if not window.fitted]
         if unfitted:
             return self._fits(unfitted, tables)
         return self._delays(self._windows.popleft().closed, tables) if self._windows else ()
+
+    def _step_back(self, log_ns: int) -> None:
+        """Follow a step of the log's clock: times ahead of it would be waited for."""
+        self._checked_ns = 0
+        self._newest_ns = min(self._newest_ns, log_ns - self._silence_ns)
+        if self._queueing_ns is not None:
+            self._queueing_ns = min(self._queueing_ns, log_ns)
 
     def _path_queueing(self, tables: FabricTables) -> list[Output]:
         self._queueing.set_slot_ns(self._slot_ns(tables))

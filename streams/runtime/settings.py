@@ -127,12 +127,6 @@ class StreamSettings(BaseModel):
     fetch_kib: int = Field(
         default=1024, ge=16, le=65_536, description="maximum of KiB per fetch and partition"
     )
-    max_waiting_samples: int = Field(
-        default=6_000_000,
-        ge=1000,
-        le=1_000_000_000,
-        description="samples of unpublished closed windows at which reading pauses; 32 bytes each",
-    )
     commit_interval_ms: int = Field(default=1000, ge=50, le=60_000, description="ms between offset commits")
     session_timeout_s: int = Field(
         default=6, ge=2, le=300, description="s after which a silent worker loses its partitions"

@@ -177,7 +177,7 @@ class SimRunner:
         outputs: list[SimOutput] = []
         while (at_ns := self._next_ns()) <= to_ns:
             self.now_ns = max(self.now_ns, at_ns)
-            outputs += self._turn()
+            outputs += self._process_moment()
         self.now_ns = max(self.now_ns, to_ns)
         return outputs
 
@@ -189,7 +189,7 @@ class SimRunner:
 
     # ------------------------------------------------------------------------------------------ operators
 
-    def _turn(self) -> list[SimOutput]:
+    def _process_moment(self) -> list[SimOutput]:
         """Take the messages of this moment, and advance the operators that have some or are due."""
         messages: dict[tuple[int, int], list[Message]] = {}
         while self._pending and self._pending[0][0] <= self.now_ns:

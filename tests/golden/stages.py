@@ -97,6 +97,7 @@ class Replayed:
         for _, output in runner.advance(self._end_ns(rows)):
             yield output.topic.name, output.key, record_of(output)
         assert not runner.failed, runner.failed[0]
+        assert not runner.rejected, runner.rejected[0]
 
     def _end_ns(self, rows: Sequence[Message]) -> int:
         if self.rest_ns is None:
@@ -104,8 +105,8 @@ class Replayed:
         return max(row.append_ns for row in rows if row.topic == self.inputs[-1]) + self.rest_ns
 
 
-def record_of(output: Output) -> Record | None:
-    """Return the record of an output, which an operator may have encoded."""
+def record_of(output: Output) -> Any:
+    """Return the record of an output, which an operator may have encoded; None: a tombstone."""
     if output.body is None:
         return output.record
     if output.topic is PATH_QUEUEING:

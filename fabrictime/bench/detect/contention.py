@@ -1,6 +1,6 @@
 """Measures contention windows against the simulated fleet's contention, whose link, kind and times are known.
 
-Probes and flow reports of the simulation pass the pipeline's pure parts, at the times of a running system's
+Probes and flow reports of the simulation pass the pipeline's operators, at the times of a running system's
 agents and stages. By hand: `python -m fabrictime.bench.detect.contention [--quick] [--each]`.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, cast
@@ -20,24 +21,20 @@ from confluent_kafka import Producer
 
 from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._pipeline import embedded_log
-from native.core import ClockLine
+from fabrictime.bench._sim_pipeline import PARTITIONS, SimPipeline
 from producers.sim.settings import SimSettings
 from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
-from schemas.ids import host_of
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import ContentionState, ContentionWindow, FabricTruth, TrueContention
-from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
-from streams.contention.detector import ContentionDetector
-from streams.contention.rules import ContentionRules
-from streams.delays.queueing import SourceQueueing
-from streams.links.probe_schedule import plan_shard, records_of
-from streams.queues.inference import ShardQueues
-from streams.runtime.flow_table import FlowTable
-from streams.runtime.pipeline_constants import FLOW_LAG_NS, SUB_SLOTS, slot_ns_of
-from streams.runtime.route_table import RouteTable
-from streams.runtime.tables import Member
+from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, QUEUES, TRUTH
+from streams.clock.stage import ClockStage
+from streams.contention.stage import ContentionStage
+from streams.delays.stage import DelayStage
+from streams.queues.stage import QueuesStage
+from streams.runtime.operator import Output
+from streams.runtime.sim_runner import SimOutput, SimRunner
 
 __all__ = ["GATHER_NS", "HOPS", "TARGETS", "log_hop_ns", "measure"]
 
@@ -54,14 +51,11 @@ SHARD: Final = "sim"
 NICS: Final = 64
 RATE_BPS: Final = 10_000_000_000
 PROBES_PPS: Final = 2_000.0
-SOURCES: Final = 4
-SECONDS: Final = 12.0
-QUICK_SECONDS: Final = 4.0
+SECONDS: Final = 14.0
+QUICK_SECONDS: Final = 6.0
 RUNS: Final = 4
-WARM_UP_S: Final = 1.0
+WARM_UP_S: Final = 3.0
 """Time for floors and clocks to settle; contention that begins before is not scored."""
-MAP_NS: Final = 10 * MS
-"""Between two `PathQueueing` of a source, as in streams/delays/stage.py."""
 GATHER_NS: Final = 10 * MS
 """Additional wait of a worker's fetch, at each of the hops, as in streams/app.py."""
 HOPS: Final = 3
@@ -140,7 +134,7 @@ class Run:
     """One simulated stretch with its events, seen through the pipeline."""
 
     def __init__(self, seed: int, seconds: float, hop_ns: float) -> None:
-        self.seconds, self._hop_ns = seconds, hop_ns
+        self.seconds = seconds
         rng = self._rng = np.random.default_rng(seed)
         settings = SimSettings.model_validate(
             {
@@ -163,91 +157,69 @@ class Run:
             }
         )
         self.sim = Simulation(settings, topics=(INVENTORY, PATHS, PROBES, FLOWS, TRUTH))
-        fleet = self.sim.fleet
-        self.rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
-        self.members = {nic: Member(nic, host_of(nic), SHARD, nic) for nic in fleet.nic_ids}
-        slot_ns = slot_ns_of(min(self.rate.values()))
-        self.paths = RouteTable()
-        self.flows = FlowTable(self.paths, self.members.__contains__)
-        self.sources = [SourceQueueing(f"bench/{n}", slot_ns // SUB_SLOTS) for n in range(SOURCES)]
-        self.queues = ShardQueues(SHARD, lambda link: int(self.rate.get(link, 0)))
-        no_flows = FlowTable(self.paths, self.members.__contains__)
-        self.watches = {
-            name: ContentionDetector(
-                SHARD,
-                flows.of(SHARD),
-                self.members.__contains__,
-                lambda: len(self.members),
-                lambda link: int(self.rate.get(link, 0)),
-            )
-            for name, flows in ((REPORTED, self.flows), (UNREPORTED, no_flows))
+        stages = [DelayStage(), ClockStage(), QueuesStage(), ContentionStage()]
+        self._pipeline = SimPipeline(self.sim, stages, hop_ns=round(hop_ns), clock=time.process_time_ns)
+        self._runners = {
+            REPORTED: self._pipeline.runner,
+            # the same queues without flows
+            UNREPORTED: SimRunner(
+                [ContentionStage()],
+                self.sim.start_ns,
+                partition_count=PARTITIONS,
+                settings=self._pipeline.runner.settings,
+                topology=self._pipeline.runner.tables.topology,
+                hop_ns=None,
+                clock=time.process_time_ns,
+            ),
         }
-        self.published: dict[str, dict[str, Detected]] = {name: {} for name in self.watches}
+        self.published: dict[str, dict[str, Detected]] = {name: {} for name in self._runners}
         self.truth: dict[tuple[str, int], TrueContention] = {}
         self.deep: dict[str, list[tuple[int, float]]] = {}
-        self.busy_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """Processor time of inference and windows."""
+        busy_ns = self._pipeline.runner.busy_ns
+        return (busy_ns[QueuesStage.name] + busy_ns[ContentionStage.name]) / 1e9
 
     def go(self) -> None:
         """Run it to its end, and half a second on."""
-        line = ClockLine(self.sim.start_ns, 0, 0.0, 10.0)
-        lines = dict.fromkeys(self.members, line)
-        nics = sorted(self.members)
-        source_of = {nic: self.sources[n % SOURCES] for n, nic in enumerate(nics)}
-        offsets: Counter[str] = Counter()
-        next_map_ns = 0
         depth = self.sim.kernel.link_sums()[0].copy()
-        laid = False
+        without = self._runners[UNREPORTED]
         for _ in range(round((self.seconds + 0.5) * 100)):
-            for out in self.sim.tick():
-                if out.topic is PROBES:
-                    source = source_of[out.key]
-                    offsets[source.source] += 1
-                    source.add(out.columns(), out.at_ns, offsets[source.source], lines)
-                elif out.topic is PATHS:
-                    self.paths.take(out.key.encode(), out.value(), None, out.at_ns)
-                elif out.topic is FLOWS:
-                    append_ns = out.at_ns + round(self._hop_ns)
-                    self.flows.take(out.key.encode(), out.value(), None, append_ns)
-                elif out.topic is TRUTH:
-                    self._note_truth(cast(FabricTruth, out.record())["contention"])
+            outputs = self._timed(REPORTED, self._pipeline.tick)
+            for message in self._pipeline.messages:
+                if message.topic is TRUTH:
+                    self._note_truth(cast(FabricTruth, message.record())["contention"])
+                elif message.topic is INVENTORY:
+                    without.publish(Output(INVENTORY, message.key, body=message.value()), message.at_ns)
+            for at_ns, output in outputs:
+                if output.topic is QUEUES:
+                    without.publish(output, at_ns + self._pipeline.hop_ns)
             now_ns = self.sim.now_ns
-            if len(self.paths) and not laid:  # all are traced at once
-                laid = True
-                plans = plan_shard(dict.fromkeys(nics, self.sim.probes.pace), self.paths)
-                for record in records_of(plans, SHARD, lines, now_ns).values():
-                    self.sim.probes.follow_schedule(record)
+            self._timed(UNREPORTED, partial(without.advance, now_ns))
             sums = self.sim.kernel.link_sums()[0]
             mean = (sums - depth) / (10 * MS / (1000 * (self.sim.settings.step_us or 100)))
             depth = sums.copy()
             for link in np.flatnonzero(mean > 0).tolist():
                 self.deep.setdefault(self.sim.fleet.link_ids[link], []).append((now_ns, float(mean[link])))
-            if now_ns >= next_map_ns:
-                next_map_ns = now_ns + MAP_NS
-                self._map(now_ns)
         self._note_truth(self.sim.contention())
+
+    def _timed(self, name: str, work: Callable[[], list[SimOutput]]) -> list[SimOutput]:
+        """Note the windows of `work`, whose processor time delays them; return all its outputs."""
+        busy_ns = self._runners[name].busy_ns
+        before_ns = busy_ns.total()
+        outputs = work()
+        took_ns = busy_ns.total() - before_ns
+        for log_ns, output in outputs:
+            if output.topic is CONTENTION:
+                gathered_ns = float(self._rng.uniform(0, GATHER_NS, HOPS).sum())
+                self._note(self.published[name], output.record, log_ns + gathered_ns + took_ns)
+        return outputs
 
     def _note_truth(self, rows: list[TrueContention]) -> None:
         for row in rows:
             self.truth[row["link"], row["begin_ns"]] = row
-
-    def _map(self, now_ns: int) -> None:
-        """Run the stages over the messages so far."""
-        began = time.process_time()
-        for source in self.sources:
-            for queueing in source.take(self.members):
-                self.queues.take(queueing, self.paths)
-        rules = ContentionRules()
-        while self.queues.ready():
-            for record in self.queues.solve(now_ns):
-                append_ns = now_ns + round(HOPS * self._hop_ns)
-                for name, watch in self.watches.items():
-                    watch.flows.advance(append_ns - FLOW_LAG_NS)
-                    for made in watch.ingest(record, rules):
-                        took_ns = 1e9 * (time.process_time() - began)
-                        gathered_ns = float(self._rng.uniform(0, GATHER_NS, HOPS).sum())
-                        at_ns = now_ns + HOPS * self._hop_ns + gathered_ns + took_ns
-                        self._note(self.published[name], made, at_ns)
-        self.busy_s += time.process_time() - began
 
     def _note(self, windows: dict[str, Detected], made: ContentionWindow, at_ns: float) -> None:
         published = windows.get(made["window_id"])
@@ -323,7 +295,7 @@ def _meet(published: Detected, true: TrueContention) -> bool:
 
 def _events(rng: np.random.Generator, seconds: float) -> Iterator[str]:
     """Draw faults of every kind one after the other, each for 600 to 1,500 ms; jobs collide by themselves."""
-    at_s = 1.2
+    at_s = WARM_UP_S + 0.2
     nics = Fleet(Shape.of(NICS)).nic_ids
     kinds = ["incast", "slow-receiver", "slow-sender", "pause-storm"]
     while at_s < seconds - 1.5:

@@ -1,6 +1,6 @@
 """Measures the diagnosis of simulated jobs over incidents of all kinds, drawn at run time.
 
-Each incident runs a fleet of its own through the pipeline's pure stages, in simulated time. By hand:
+Each incident runs a fleet of its own through the pipeline's operators, in simulated time. By hand:
 `python -m fabrictime.bench.workload.diagnosis KIND SEED` repeats one and shows its verdicts.
 """
 
@@ -233,7 +233,7 @@ def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
         )
     cpu_s = sum(each.cpu_s for each in outcomes) / max(1, len(outcomes))
     found["diagnosis_cpu_share"] = Figure(
-        cpu_s / (WARM_S + INCIDENT_S), "1", "of one core, the diagnosis alone"
+        cpu_s / (WARM_S + INCIDENT_S), "1", "of one core, the diagnosis and its reading of messages"
     )
     return found | lasting
 

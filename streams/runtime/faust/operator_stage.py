@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiokafka import ConsumerRecord
@@ -20,96 +18,39 @@ from faust.types import TP
 
 from schemas.checks import BadRecord
 from schemas.kafka.async_reader import partition_count
-from schemas.kafka.message import Message, Place
+from schemas.kafka.message import Message
 from schemas.log_time import append_ns_of
-from schemas.records import StepChoiceKind
 from schemas.topics import STEPS
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.digests import build_digest, settings_digest
 from streams.runtime.faust.compat import read_batches
 from streams.runtime.faust.context import WorkerContext
 from streams.runtime.faust.ownership import Generation, Ownership
+from streams.runtime.faust.partition import Partition, Sent
 from streams.runtime.faust.rejects import send_reject
 from streams.runtime.faust.restore import read_past
-from streams.runtime.log_time import LogClock, SteadyTime
-from streams.runtime.operator import NEVER_NS, Moment, Operator, Output, Owner, Stage
+from streams.runtime.log_time import LogClock
+from streams.runtime.operator import NEVER_NS, Operator, Output, Owner, Stage
 from streams.runtime.rejects import failed_evaluation
-from streams.runtime.steps import Epoch, StepLog, key_of
+from streams.runtime.steps import Epoch, key_of
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["OperatorStage", "waited_ns"]
+__all__ = ["OperatorStage"]
 
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 0.1
 """Longest wait of a stage, s."""
 MIN_WAIT_S: Final = 0.001
-MAX_MESSAGES: Final = 256
-MAX_BYTES: Final = 128 * 1024
-"""Limits of one advance: some milliseconds of work, so that other stages run."""
 STEPS_S: Final = 0.5
 """s between two records of steps."""
 RELEASE_S: Final = 0.25
 """s between two checks of acknowledgements; commits are a second apart."""
 MAX_PENDING: Final = 1_000
 """Unacknowledged outputs of a partition at which it waits for the log."""
-MAX_MOVES: Final = 1_000
-"""Moves of the tables that a step without a message notes."""
-QUIET_NS: Final = NS_PER_S
-"""ns without a message after which the worker's estimate of the log's clock counts: the partition's last
-message may be before a step."""
 LATE_NS: Final = 100 * NS_PER_MS
 """ns without an advance after which a partition without messages waits no longer for those with some."""
 WARN_S: Final = 10.0
-
-
-@dataclass(slots=True)
-class _Sent:
-    """Outputs of an advance, and the position that may be committed once they are acknowledged."""
-
-    position: int | None
-    futures: list[asyncio.Future[Any]]
-
-
-@dataclass(slots=True, eq=False)
-class _Partition:
-    """One partition during one generation."""
-
-    tp: TP
-    operator: Operator
-    steps: StepLog
-    clock: LogClock
-    """The clock of the partition's leader."""
-    steady: SteadyTime = field(default_factory=SteadyTime)
-    queue: deque[Message] = field(default_factory=deque)
-    next_offset: int | None = None
-    """One past the last message that the operator took; None: the group has not committed yet."""
-    received_ns: int = 0
-    """Monotonic time of the newest message."""
-    advanced_ns: int = 0
-    """Monotonic time of the last advance."""
-    newest_ns: int = 0
-    """Log time of the newest message that was taken."""
-    commit: int | None = None
-    sent: deque[_Sent] = field(default_factory=deque)
-    moves: list[tuple[Place, int]] = field(default_factory=list)
-    """How the tables were read further since the last step."""
-    offset_ns: int | None = None
-    """Fabric time minus log time, where it once differed from that of the clock table."""
-    corrections: deque[tuple[int, int]] = field(default_factory=deque)
-    """Changes of log time minus append time that no message was taken with: first offset, ns."""
-    level: str = ""
-    topology: Any = None
-
-
-def waited_ns(age_ns: int, offset: int, highwater: int | None) -> int:
-    """Return how long a message has waited, and others wait behind it; 0 if it is the partition's newest.
-
-    A leader whose clock is behind is not late. `highwater` is the offset after the partition's last message;
-    None if it is unknown.
-    """
-    is_newest = highwater is not None and offset >= highwater - 1
-    return 0 if is_newest else max(0, age_ns)
 
 
 class OperatorStage(Ownership):
@@ -118,16 +59,12 @@ class OperatorStage(Ownership):
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage.name, stage.owner, self._serve)
         self.definition = stage
-        self.skipped = 0
-        """Messages that arrived too late."""
-        self._partitions: dict[TP, _Partition] = {}
+        self._partitions: dict[TP, Partition] = {}
         self._early: dict[TP, list[ConsumerRecord]] = {}
         """Messages that came before their partition's operator was restored."""
         self._queued = 0
         self._arrived = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, stage.name)
-        self._clock: LogClock | None = None
-        self._waited_ns = 0
         self._warned_s = -WARN_S
         self._released_s = self._published_s = 0.0
 
@@ -166,12 +103,17 @@ class OperatorStage(Ownership):
         return [partition.operator for partition in self._active]
 
     @property
+    def skipped(self) -> int:
+        """Messages of this generation that arrived too late."""
+        return sum(partition.skipped for partition in self._partitions.values())
+
+    @property
     def positions(self) -> dict[TP, int]:
         """Partition to one past its last taken offset, for partitions that have one."""
         return {each.tp: each.next_offset for each in self._active if each.next_offset is not None}
 
     @property
-    def _active(self) -> list[_Partition]:
+    def _active(self) -> list[Partition]:
         return [] if self.generation.revoking else list(self._partitions.values())
 
     def assign(self, partitions: Iterable[TP]) -> None:
@@ -185,42 +127,29 @@ class OperatorStage(Ownership):
             self.context.tables.forget_moves(partition.moves)
         self._partitions, self._early, self._queued = {}, {}, 0
 
-    def _queue(self, partition: _Partition, records: Iterable[ConsumerRecord]) -> None:
+    def _queue(self, partition: Partition, records: Iterable[ConsumerRecord]) -> None:
         """Queue the messages that no earlier owner has finished, with their log time."""
         monotonic_ns = time.monotonic_ns()
         for record in records:
             if partition.next_offset is not None and record.offset < partition.next_offset:
                 self._queued -= 1
                 continue
-            message = self._message(record)
+            message = self._message(partition, record)
             if message is None:
                 self._queued -= 1
                 continue
-            self._observe(partition, message, monotonic_ns)
-            partition.queue.append(message)
-            partition.received_ns = monotonic_ns
+            partition.add(message, monotonic_ns)
 
-    def _message(self, record: ConsumerRecord) -> Message | None:
+    def _message(self, partition: Partition, record: ConsumerRecord) -> Message | None:
+        """Return a message; None for one whose time the log did not set."""
         try:
             append_ns = append_ns_of(record.topic, record.timestamp_type, record.timestamp)
         except ValueError as error:
             refused = Message(0, record.topic, record.partition, record.offset, record.key, record.value)
-            self._reject(refused, "solve", BadRecord("OUT_OF_RANGE", str(error)))
+            rejected = self._reject(refused, "solve", BadRecord("OUT_OF_RANGE", str(error)))
+            partition.sent.append(Sent(partition.sent_position, [rejected]))
             return None
         return Message(append_ns, record.topic, record.partition, record.offset, record.key, record.value)
-
-    def _observe(self, partition: _Partition, message: Message, monotonic_ns: int) -> None:
-        self.context.log_clock.observe(message.append_ns, monotonic_ns)
-        partition.clock.observe(message.append_ns, monotonic_ns)
-        if self.definition.uses_append_time:
-            return
-        correction_ns = partition.steady.correction_ns
-        message.log_ns = partition.steady.of(message.append_ns, monotonic_ns)
-        if partition.steady.correction_ns != correction_ns:
-            partition.corrections.append((message.offset, partition.steady.correction_ns))
-        if self._clock is None:
-            self._clock = LogClock(message.log_ns, monotonic_ns)
-        self._clock.observe(message.log_ns, monotonic_ns)
 
     # ------------------------------------------------------------------------------------------ generation
 
@@ -233,9 +162,9 @@ class OperatorStage(Ownership):
         self._released_s = self._published_s = time.monotonic()
         while True:
             await self._wait()
-            await _completed(self._turn())
+            await _completed(self._advance_due())
 
-    async def _turn(self) -> None:
+    async def _advance_due(self) -> None:
         """Advance the operators that are due. A revocation waits for its end."""
         for partition in self._next_partitions():
             if partition in self._active:
@@ -249,12 +178,12 @@ class OperatorStage(Ownership):
             self._published_s = now_s
             await self._publish_steps()
 
-    def _next_partitions(self) -> list[_Partition]:
+    def _next_partitions(self) -> list[Partition]:
         """Return the partitions to advance: those with messages, else one that is due, the longest first.
 
         Messages come first: a partition's slow work must not delay the evidence of the others.
         """
-        due = [partition for partition in self._partitions.values() if self._is_due(partition)]
+        due = [partition for partition in self._partitions.values() if partition.is_due]
         due.sort(key=lambda partition: partition.advanced_ns)
         late_ns = time.monotonic_ns() - LATE_NS
         return [each for each in due if each.queue or each.advanced_ns < late_ns] or due[:1]
@@ -267,7 +196,7 @@ class OperatorStage(Ownership):
         log_ns = context.log_clock.now_ns(now_ns)
         restores = stage.restores(context.tables, count)
         past, ends = await read_past(context.settings.kafka, restores, log_ns, context.registry)
-        self._clock = None
+        steady_clock = LogClock(log_ns, now_ns)
         began_ms = context.log_clock.now_ns(now_ns) // NS_PER_MS
         owner = Owner(
             began_ms,
@@ -291,16 +220,7 @@ class OperatorStage(Ownership):
                 context.topology_digest,
                 build_digest(),
             )
-            clock = LogClock(context.log_clock.now_ns(now_ns), now_ns)
-            partition = _Partition(
-                tp, operator, StepLog(epoch, (tp.topic, tp.partition)), clock, next_offset=committed[tp]
-            )
-            partition.received_ns = now_ns - QUIET_NS
-            partition.commit = committed[tp]
-            partition.topology = context.topology
-            partition.steps.start(context.tables.positions.items())
-            partition.moves = context.tables.moves()
-            partitions[tp] = partition
+            partitions[tp] = Partition(context, stage, tp, operator, epoch, steady_clock, now_ns)
         self._partitions = partitions
         for tp, records in self._early.items():
             self._queue(partitions[tp], records)
@@ -310,61 +230,38 @@ class OperatorStage(Ownership):
     async def _wait(self) -> None:
         """Wait for messages, or until an operator is due."""
         self._arrived.clear()
-        if any(self._is_due(partition) for partition in self._partitions.values()):
+        if any(partition.is_due for partition in self._partitions.values()):
             await asyncio.sleep(0)
             return
         now_ns = time.monotonic_ns()
         due_s = IDLE_S
         for partition in self._partitions.values():
             due_ns = partition.operator.due_ns()
-            if due_ns < NEVER_NS and self._is_caught_up(partition):
-                due_s = min(due_s, (due_ns - self._log_ns(partition, now_ns)) / NS_PER_S)
+            if due_ns < NEVER_NS and partition.is_caught_up:
+                due_s = min(due_s, (due_ns - partition.log_ns(now_ns)) / NS_PER_S)
         try:
             async with asyncio.timeout(max(MIN_WAIT_S, due_s)):
                 await self._arrived.wait()
         except TimeoutError:
             pass
 
-    def _log_ns(self, partition: _Partition, monotonic_ns: int) -> int:
-        """Return log time now."""
-        if not self.definition.uses_append_time:
-            clock = self.context.log_clock if self._clock is None else self._clock
-        else:
-            is_quiet = monotonic_ns - partition.received_ns >= QUIET_NS
-            clock = self.context.log_clock if is_quiet else partition.clock
-        return clock.now_ns(monotonic_ns)
-
-    def _is_caught_up(self, partition: _Partition) -> bool:
-        """Return whether the operator has taken all of its partition, as far as the consumer knows."""
-        if partition.queue:
-            return False
-        highwater = self.context.highwater(partition.tp)
-        if highwater is None:
-            return False
-        if partition.next_offset is not None:
-            return partition.next_offset >= highwater
-        return highwater == 0 or self.context.position(partition.tp) == highwater
-
-    def _is_due(self, partition: _Partition) -> bool:
-        if partition.queue or len(partition.moves) > MAX_MOVES:
-            return True
-        due_ns = partition.operator.due_ns()
-        if due_ns > self._log_ns(partition, time.monotonic_ns()):
-            return False
-        return due_ns == 0 or self._is_caught_up(partition)
-
     # ------------------------------------------------------------------------------------------ advance
 
-    async def _advance(self, partition: _Partition) -> None:
+    async def _advance(self, partition: Partition) -> None:
         """Take what has come, advance the operator, and publish its outputs."""
-        if sum(len(sent.futures) for sent in partition.sent) > MAX_PENDING:
-            await asyncio.wait([future for sent in partition.sent for future in sent.futures])
+        futures = partition.unacknowledged
+        if len(futures) > MAX_PENDING:
+            await asyncio.wait(futures)
             self._release()
             if partition not in self._active:
                 return
         monotonic_ns = partition.advanced_ns = time.monotonic_ns()
-        messages = list(self._next_messages(partition, monotonic_ns))
-        moment = self._note_step(partition, monotonic_ns)
+        queued, skipped = len(partition.queue), partition.skipped
+        messages = list(partition.next_messages(monotonic_ns))
+        self._queued -= queued - len(partition.queue)
+        if partition.skipped != skipped:
+            self._warn("%s: behind the log, %d messages skipped so far", partition.skipped)
+        moment = partition.note_step(monotonic_ns)
         operator, tables = partition.operator, self.context.tables
         operator.moment, operator.end_offset = moment, self.context.highwater(partition.tp)
         began_ns = time.monotonic_ns()
@@ -386,11 +283,11 @@ class OperatorStage(Ownership):
         if not is_due and not outputs:
             partition.steps.note_idle()
         if outputs and operator.adapts:
-            operator.keep_up(time.monotonic_ns() - began_ns, self._waited_ns)
+            operator.keep_up(time.monotonic_ns() - began_ns, partition.waited_ns)
         futures = await self._publish(partition, outputs)
         needed_from, next_offset = operator.needed_from(), partition.next_offset
         position = partition.commit if next_offset is None else min(needed_from, next_offset)
-        partition.sent.append(_Sent(position, futures))
+        partition.sent.append(Sent(position, futures))
         await asyncio.sleep(0)
 
     def _pass_on(self, messages: Iterable[Message]) -> None:
@@ -402,80 +299,12 @@ class OperatorStage(Ownership):
                     if message.record is not None:
                         tap(message)
 
-    def _next_messages(self, partition: _Partition, monotonic_ns: int) -> Iterator[Message]:
-        """Take messages from the queue, without those that are too old while newer ones wait.
-
-        All messages of a step have the same correction of log time.
-        """
-        limit_ns, size_bytes, first_skipped = self.definition.inputs[0].skip_after_ns, 0, None
-        highwater = self.context.highwater(partition.tp) if limit_ns < NEVER_NS else None
-        is_begun = False
-        for _ in range(min(len(partition.queue), MAX_MESSAGES)):
-            message = partition.queue[0]
-            if partition.corrections and message.offset >= partition.corrections[0][0]:
-                if is_begun:
-                    break
-                correction_ns = partition.corrections.popleft()[1]
-                place = message.topic, message.partition
-                partition.steps.choose(StepChoiceKind.CORRECTION, place, correction_ns)
-            is_begun = True
-            partition.queue.popleft()
-            self._queued -= 1
-            partition.next_offset = message.offset + 1
-            partition.newest_ns = message.log_ns
-            if limit_ns < NEVER_NS:
-                age_ns = self.context.log_clock.now_ns(monotonic_ns) - message.append_ns
-                self._waited_ns = waited_ns(age_ns, message.offset, highwater)
-                if self._waited_ns > limit_ns:
-                    self.skipped += 1
-                    first_skipped = message.offset if first_skipped is None else first_skipped
-                    partition.steps.choose(
-                        StepChoiceKind.SKIPPED, (message.topic, message.partition), message.offset
-                    )
-                    continue
-            yield message
-            size_bytes += len(message.value or b"")
-            if size_bytes >= MAX_BYTES:
-                break
-        if first_skipped is not None:
-            self._warn("%s: behind the log, %d messages skipped so far", self.stage, self.skipped)
-
-    def _warn(self, text: str, *values: object) -> None:
+    def _warn(self, text: str, messages: int) -> None:
         """Log a warning, at most one each `WARN_S`."""
         now_s = time.monotonic()
         if now_s - self._warned_s > WARN_S:
             self._warned_s = now_s
-            log.warning(text, *values)
-
-    def _note_step(self, partition: _Partition, monotonic_ns: int) -> Moment:
-        """Note an advance with all that its output depends on; return its moment."""
-        place, tables, steps = (
-            (partition.tp.topic, partition.tp.partition),
-            self.context.tables,
-            partition.steps,
-        )
-        log_ns = partition.newest_ns
-        if self._is_caught_up(partition):
-            log_ns = max(log_ns, self._log_ns(partition, monotonic_ns))
-        offset_ns = tables.clocks.log_offset_ns
-        if not self.definition.uses_append_time:
-            offset_ns = partition.steady.offset_ns(offset_ns, monotonic_ns)
-        has_own_offset = offset_ns != tables.clocks.log_offset_ns or partition.offset_ns is not None
-        if has_own_offset and offset_ns != partition.offset_ns:
-            partition.offset_ns = offset_ns
-            steps.choose(StepChoiceKind.OFFSET, value=offset_ns)
-        if partition.operator.level() != partition.level:
-            partition.level = partition.operator.level()
-            steps.choose(StepChoiceKind.LEVEL, text=partition.level)
-        if self.context.topology is not partition.topology:
-            partition.topology = self.context.topology
-            steps.choose(StepChoiceKind.TOPOLOGY, text=self.context.topology_digest)
-        positions: list[tuple[Place, int]] = []
-        if partition.next_offset is not None:
-            positions.append((place, partition.next_offset))
-        positions += partition.moves
-        partition.moves.clear()
-        return Moment(steps.note(log_ns, positions), offset_ns)
+            log.warning(text, self.stage, messages)
 
     def _encoded(self, operator: Operator, outputs: Iterable[Output]) -> list[Output]:
         """Encode outputs; leave out those that cannot be encoded."""
@@ -488,7 +317,7 @@ class OperatorStage(Ownership):
                 operator.failed.append((output.key, error))
         return encoded
 
-    async def _publish(self, partition: _Partition, outputs: Iterable[Output]) -> list[asyncio.Future[Any]]:
+    async def _publish(self, partition: Partition, outputs: Iterable[Output]) -> list[asyncio.Future[Any]]:
         """Send outputs and rejects; return the acknowledgements. Nothing is sent after a revocation."""
         futures: list[asyncio.Future[Any]] = []
         async with self.lock:
@@ -513,7 +342,7 @@ class OperatorStage(Ownership):
             operator.failed.clear()
         return futures
 
-    def _may_send(self, partition: _Partition) -> bool:
+    def _may_send(self, partition: Partition) -> bool:
         """Return whether no other worker may own the partition."""
         return not self.generation.revoked and self._partitions.get(partition.tp) is partition
 
@@ -526,11 +355,7 @@ class OperatorStage(Ownership):
     def _release(self) -> None:
         """Make the positions of acknowledged advances ready for the commit. Raises the error of a send."""
         for partition in self._partitions.values():
-            while partition.sent and all(future.done() for future in partition.sent[0].futures):
-                sent = partition.sent.popleft()
-                for future in sent.futures:
-                    future.result()
-                partition.commit = sent.position
+            partition.release()
 
     async def _publish_steps(self) -> None:
         async with self.lock:
@@ -549,9 +374,9 @@ class OperatorStage(Ownership):
             if record is not None:
                 key = key_of(self.stage, partition.tp.partition)
                 partition.sent.append(
-                    _Sent(0, [asyncio.ensure_future(await self.context.send(STEPS, key, record))])
+                    Sent(0, [asyncio.ensure_future(await self.context.send(STEPS, key, record))])
                 )
-        futures = [f for each in self._partitions.values() for sent in each.sent for f in sent.futures]
+        futures = [future for each in self._partitions.values() for future in each.unacknowledged]
         if futures:
             await asyncio.wait(futures)
 

@@ -1,4 +1,4 @@
-"""Every as-read stage replays word for word: golden logs through a worker in miniature, then by its steps.
+"""Every as-read stage replays to the byte: golden logs through a worker in miniature, then by its steps.
 
 The worker takes messages in irregular batches, reads tables early or late, lets operators wait or be late,
 and is killed in the middle; its successor continues from the published outputs.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Final
 
 import pytest
 
@@ -21,10 +19,6 @@ from schemas.kafka.message import Message, Place
 from schemas.records import StepChoiceKind, Steps
 from schemas.topics import STEPS
 from schemas.topology import Topology
-from streams.clock.stage import ClockStage
-from streams.contention.stage import ContentionStage
-from streams.delays.stage import DelayStage
-from streams.links.stage import LinksStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Owner, Past, Restore, Stage
@@ -32,38 +26,13 @@ from streams.runtime.past import PastMessages, start_of
 from streams.runtime.settings import StreamSettings
 from streams.runtime.step_runner import StepRunner
 from streams.runtime.steps import Epoch, StepLog
-from tests.golden import replay, stages
-from tests.golden.goldens import FOLDER
+from tests.streams.runtime.recorded import GOLDEN_NAMES, PARTITIONS, TABLES, copies, golden
 
 MS = 1_000_000
 S = 1_000 * MS
-PARTITIONS: Final = 4
-TABLES: Final = {table.topic for table in FabricTables().tables}
-GOLDEN_NAMES: Final = {
-    DelayStage: "map",
-    ClockStage: "clocks",
-    LinksStage: "health",
-    QueuesStage: "queues",
-    ContentionStage: "contention",
-}
 
 Published = tuple[int, str, str, bytes | None]
 """Log time of the advance, topic, key and value."""
-
-
-@cache
-def golden(case: str, stage: type[Stage]) -> tuple[list[Message], Topology]:
-    """Return a stage's recorded messages, those of one partition of its owner topic, and the topology."""
-    rows = replay.rows_of(case, GOLDEN_NAMES[stage])
-    partitions = [row.partition for row in rows if row.topic == stage.owner.name]
-    busiest = max(set(partitions), key=partitions.count)
-    mine = [row for row in rows if row.topic != stage.owner.name or row.partition == busiest]
-    return mine, stages.topology_of(FOLDER / case / "topology.json")
-
-
-def copies(messages: Iterable[Message]) -> list[Message]:
-    """Return messages as another reader gets them."""
-    return [Message(m.append_ns, m.topic, m.partition, m.offset, m.key_bytes, m.value) for m in messages]
 
 
 @dataclass
@@ -259,7 +228,7 @@ def replayed(
 
 @pytest.mark.parametrize("stage", GOLDEN_NAMES)
 @pytest.mark.parametrize(("case", "seed"), [("fabric", 0), ("fabric", 1), ("sim", 2)])
-def test_a_stage_replays_word_for_word(case: str, stage: type[Stage], seed: int) -> None:
+def test_a_stage_replays_to_the_byte(case: str, stage: type[Stage], seed: int) -> None:
     messages, topology = golden(case, stage)
     log = recorded(stage, messages, topology, random.Random(seed))
     topics = {topic for _, topic, _, _ in log.published}

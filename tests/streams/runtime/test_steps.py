@@ -112,7 +112,7 @@ def test_a_record_that_was_published_twice_is_ignored() -> None:
     assert [step.number for step in steps_of([first, first, second, second])] == list(range(5))
 
 
-def test_only_the_first_record_has_what_the_epoch_depends_on() -> None:
+def test_only_the_first_record_has_the_inputs_of_the_epoch() -> None:
     first, second = records_of([1, 1])
     assert (first["restored"], first["restored_ends"], first["committed"]) == (
         ["fabric.link-health/1"],
@@ -165,7 +165,7 @@ def test_a_step_is_not_extended_once_its_record_is_published() -> None:
     assert [step.moved for step in steps_of([first, as_read(log.record())])] == [[(OWNER, 1)], [(OWNER, 2)]]
 
 
-def test_a_typical_step_has_at_most_ten_bytes() -> None:
+def test_a_typical_step_takes_ten_bytes_or_less() -> None:
     """A step each 5 ms that takes some messages, a table that moves each 50 ms, a record each 500 ms."""
     log = StepLog(EPOCH, OWNER)
     log.start([(place, 10**6) for place in PLACES[1:]])

@@ -13,6 +13,7 @@ def test_a_fault_is_right_in_time_if_its_verdict_is_and_came_within_three_second
     assert not right_in_time({"detected_ms": None, "named": "yes"})
     assert not right_in_time({"detected_ms": 10.0, "named": "1 of 2"})
     assert not right_in_time({"detected_ms": 10.0, "named": "yes", "right": False})
+    assert right_in_time({"detected_ms": 5900.0, "named": "yes", "right_in_time": True}), "a flapping link"
 
 
 def test_a_detected_fault_without_a_move_is_infinite_and_a_missed_one_is_none() -> None:

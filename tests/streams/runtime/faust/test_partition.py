@@ -1,4 +1,4 @@
-"""The worker's runner: when operators are advanced, and how that is noted as steps."""
+"""A partition of the runner: when its operator is advanced, and how that is noted as steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from schemas.kafka.message import Message
 from schemas.records import ClockOffsets, FlowReports
 from schemas.topics import CLOCK_OFFSETS, DELAYS, FLOWS, INVENTORY, Topic
 from streams.runtime.faust import operator_stage as module
-from streams.runtime.faust.operator_stage import waited_ns
+from streams.runtime.faust import partition as partition_module
+from streams.runtime.faust.partition import waited_ns
 from streams.runtime.operator import NEVER_NS
 from streams.runtime.step_runner import StepRunner
 from tests.records import make, make_part
@@ -65,7 +66,7 @@ async def test_old_messages_are_skipped_while_newer_ones_wait(
     assert stage.commit_position(TP0) is None
 
 
-async def test_a_stage_that_keeps_up_is_told_how_long_messages_wait(context: FakeContext) -> None:
+async def test_a_stage_that_keeps_up_learns_how_long_messages_wait(context: FakeContext) -> None:
     stage = Owned(context, HastyNotingStage())
     await stage.restore(TP0)
     context.now_ns += 300 * MS
@@ -102,9 +103,9 @@ async def test_a_message_that_comes_during_work_is_committed_after_the_next(cont
 async def test_many_messages_are_taken_in_parts(context: FakeContext, stage: Owned) -> None:
     await stage.restore(TP0)
     await stage.take(*range(600))
-    assert max(stage.operator.batches) == module.MAX_MESSAGES
+    assert max(stage.operator.batches) == partition_module.MAX_MESSAGES
     assert stage.operator.taken == list(range(600))
-    await stage.take(*range(600, 604), value=bytes(module.MAX_BYTES // 2))
+    await stage.take(*range(600, 604), value=bytes(partition_module.MAX_BYTES // 2))
     assert stage.operator.batches[-2:] == [2, 2]
 
 
@@ -179,7 +180,9 @@ async def test_a_partition_with_queued_messages_is_not_at_its_end(context: FakeC
     context.ends, context.positions = {TP0: 2}, {TP0: 2}
     stage.assign([TP0])
     context.now_ns += 60 * S
-    stage.receive(TP0, [Record(0, value=bytes(module.MAX_BYTES)), Record(1, timestamp=START_NS // MS + 7)])
+    stage.receive(
+        TP0, [Record(0, value=bytes(partition_module.MAX_BYTES)), Record(1, timestamp=START_NS // MS + 7)]
+    )
     await stage.ready()
     await stage.idle()
     first, second = stage.operator.advances[:2]
@@ -282,7 +285,7 @@ def flow_report(host: str) -> FlowReports:
     return make("FlowReports", host=host, shard="fabric", flows=[flow], whole=True)
 
 
-async def test_published_steps_replay_word_for_word(
+async def test_published_steps_replay_to_the_byte(
     context: FakeContext, stage: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Append time steps by an hour, fabric time follows, a table grows, and the operator adapts."""

@@ -1,0 +1,239 @@
+"""One partition of a worker's stage in one generation: its messages, its time, its steps, its positions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from faust.types import TP
+
+from schemas.kafka.message import Message, Place
+from schemas.log_time import STEP_NS
+from schemas.records import StepChoiceKind
+from streams.runtime.faust.context import WorkerContext
+from streams.runtime.log_time import LogClock, SteadyTime
+from streams.runtime.operator import NEVER_NS, Moment, Operator, Stage
+from streams.runtime.steps import Epoch, StepLog
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["Partition", "Sent", "waited_ns"]
+
+MAX_MESSAGES: Final = 256
+MAX_BYTES: Final = 128 * 1024
+"""Limits of one advance: some milliseconds of work, so that other stages run."""
+MAX_MOVES: Final = 1_000
+"""Moves of the tables that a step without a message notes."""
+QUIET_NS: Final = NS_PER_S
+"""ns without a message after which the worker's estimate of the log's clock counts: the partition's last
+message may be before a step."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """Outputs of an advance, and the position that may be committed once they are acknowledged."""
+
+    position: int | None
+    futures: list[asyncio.Future[Any]]
+
+
+def waited_ns(age_ns: int, offset: int, highwater: int | None) -> int:
+    """Return how long a message has waited, and others wait behind it; 0 if it is the partition's newest.
+
+    A leader whose clock is behind is not late. `highwater` is the offset after the partition's last message;
+    None if it is unknown.
+    """
+    is_newest = highwater is not None and offset >= highwater - 1
+    return 0 if is_newest else max(0, age_ns)
+
+
+class Partition:
+    """One partition during one generation, with its operator."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        stage: Stage,
+        tp: TP,
+        operator: Operator,
+        epoch: Epoch,
+        steady_clock: LogClock,
+        monotonic_ns: int,
+    ) -> None:
+        """`steady_clock`: the log's clock without its steps, which the stage's partitions share."""
+        self.tp, self.operator = tp, operator
+        self.queue: deque[Message] = deque()
+        self.steps = StepLog(epoch, (tp.topic, tp.partition))
+        self.steps.start(context.tables.positions.items())
+        self.moves = context.tables.moves()
+        """How the tables were read further since the last step."""
+        self.next_offset = epoch.committed
+        """One past the last message that the operator took; None: the group has not committed yet."""
+        self.commit = epoch.committed
+        """The position to commit."""
+        self.sent: deque[Sent] = deque()
+        self.advanced_ns = 0
+        """Monotonic time of the last advance."""
+        self.skipped = 0
+        """Messages that arrived too late."""
+        self.waited_ns = 0
+        """How long the newest message waited, if others wait behind it."""
+        self._context, self._stage = context, stage
+        self._steady_clock, self._steady = steady_clock, SteadyTime()
+        self._received_ns = monotonic_ns - QUIET_NS
+        """Monotonic time of the newest message."""
+        self._received_append_ns = 0
+        """Append time of the newest message."""
+        self._newest_ns = 0
+        """Log time of the newest message that was taken."""
+        self._moment_ns = 0
+        """Log time of the last advance."""
+        self._offset_ns: int | None = None
+        """Fabric time minus log time, where it once differed from that of the clock table."""
+        self._corrections: deque[tuple[int, int]] = deque()
+        """Changes of log time minus append time that no message was taken with: first offset, ns."""
+        self._level = ""
+        self._topology = context.topology
+
+    # ------------------------------------------------------------------------------------------ time
+
+    def add(self, message: Message, monotonic_ns: int) -> None:
+        """Queue a message, with its log time."""
+        self._context.log_clock.observe(message.append_ns, monotonic_ns)
+        if not self._stage.uses_append_time:
+            correction_ns = self._steady.correction_ns
+            message.log_ns = self._steady.of(message.append_ns, monotonic_ns)
+            if self._steady.correction_ns != correction_ns:
+                self._corrections.append((message.offset, self._steady.correction_ns))
+            self._steady_clock.observe(message.log_ns, monotonic_ns)
+        self.queue.append(message)
+        self._received_ns, self._received_append_ns = monotonic_ns, message.append_ns
+
+    def log_ns(self, monotonic_ns: int) -> int:
+        """Return log time now.
+
+        Leaders may have different clocks, and an estimate follows a step late: append time goes on from the
+        partition's newest message.
+        """
+        if not self._stage.uses_append_time:
+            return self._steady_clock.now_ns(monotonic_ns)
+        quiet_ns = monotonic_ns - self._received_ns
+        if quiet_ns >= QUIET_NS:
+            return self._context.log_clock.now_ns(monotonic_ns)
+        return self._received_append_ns + quiet_ns
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the operator has taken all of its partition, as far as the consumer knows."""
+        if self.queue:
+            return False
+        highwater = self._context.highwater(self.tp)
+        if highwater is None:
+            return False
+        if self.next_offset is not None:
+            return self.next_offset >= highwater
+        return highwater == 0 or self._context.position(self.tp) == highwater
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the operator should advance now."""
+        if self.queue or len(self.moves) > MAX_MOVES:
+            return True
+        due_ns, now_ns = self.operator.due_ns(), self.log_ns(time.monotonic_ns())
+        if due_ns > now_ns and not self._steps_back(now_ns, self._moment_ns):
+            return False
+        return due_ns == 0 or self.is_caught_up
+
+    def _steps_back(self, now_ns: int, before_ns: int) -> bool:
+        """Return whether the log's clock stepped back, for a stage that follows its steps."""
+        return self._stage.uses_append_time and now_ns < before_ns - STEP_NS
+
+    # ------------------------------------------------------------------------------------------ steps
+
+    def next_messages(self, monotonic_ns: int) -> Iterator[Message]:
+        """Take messages from the queue, without those that are too old while newer ones wait.
+
+        All messages of a step have the same correction of log time.
+        """
+        size_bytes, is_begun = 0, False
+        for _ in range(min(len(self.queue), MAX_MESSAGES)):
+            message = self.queue[0]
+            if self._corrections and message.offset >= self._corrections[0][0]:
+                if is_begun:
+                    return
+                correction_ns = self._corrections.popleft()[1]
+                self.steps.choose(StepChoiceKind.CORRECTION, message.place, correction_ns)
+            is_begun = True
+            self.queue.popleft()
+            self.next_offset, self._newest_ns = message.offset + 1, message.log_ns
+            if self._is_too_old(message, monotonic_ns):
+                self.skipped += 1
+                self.steps.choose(StepChoiceKind.SKIPPED, message.place, message.offset)
+                continue
+            yield message
+            size_bytes += len(message.value or b"")
+            if size_bytes >= MAX_BYTES:
+                return
+
+    def _is_too_old(self, message: Message, monotonic_ns: int) -> bool:
+        limit_ns = self._stage.inputs[0].skip_after_ns
+        if limit_ns == NEVER_NS:
+            return False
+        age_ns = self._context.log_clock.now_ns(monotonic_ns) - message.append_ns
+        self.waited_ns = waited_ns(age_ns, message.offset, self._context.highwater(self.tp))
+        return self.waited_ns > limit_ns
+
+    def note_step(self, monotonic_ns: int) -> Moment:
+        """Note an advance with all that its output depends on; return its moment."""
+        log_ns, steps = self._newest_ns, self.steps
+        if self.is_caught_up:
+            now_ns = self.log_ns(monotonic_ns)
+            log_ns = now_ns if self._steps_back(now_ns, log_ns) else max(log_ns, now_ns)
+        self._moment_ns = log_ns
+        offset_ns = self._note_offset(monotonic_ns)
+        if self.operator.level() != self._level:
+            self._level = self.operator.level()
+            steps.choose(StepChoiceKind.LEVEL, text=self._level)
+        if self._context.topology is not self._topology:
+            self._topology = self._context.topology
+            steps.choose(StepChoiceKind.TOPOLOGY, text=self._context.topology_digest)
+        positions: list[tuple[Place, int]] = []
+        if self.next_offset is not None:
+            positions.append(((self.tp.topic, self.tp.partition), self.next_offset))
+        positions += self.moves
+        self.moves.clear()
+        return Moment(steps.note(log_ns, positions), offset_ns)
+
+    def _note_offset(self, monotonic_ns: int) -> int:
+        """Return fabric time minus log time; note it where it is not that of the clock table."""
+        offset_ns = of_table_ns = self._context.tables.clocks.log_offset_ns
+        if not self._stage.uses_append_time:
+            offset_ns = self._steady.offset_ns(of_table_ns, monotonic_ns)
+        is_own = offset_ns != of_table_ns or self._offset_ns is not None
+        if is_own and offset_ns != self._offset_ns:
+            self._offset_ns = offset_ns
+            self.steps.choose(StepChoiceKind.OFFSET, value=offset_ns)
+        return offset_ns
+
+    # ------------------------------------------------------------------------------------------ positions
+
+    @property
+    def unacknowledged(self) -> list[asyncio.Future[Any]]:
+        """The outputs that no release has seen acknowledged."""
+        return [future for sent in self.sent for future in sent.futures]
+
+    @property
+    def sent_position(self) -> int | None:
+        """The position to commit once all outputs are acknowledged."""
+        return self.sent[-1].position if self.sent else self.commit
+
+    def release(self) -> None:
+        """Make the positions of acknowledged advances ready for the commit. Raises the error of a send."""
+        while self.sent and all(future.done() for future in self.sent[0].futures):
+            sent = self.sent.popleft()
+            for future in sent.futures:
+                future.result()
+            self.commit = sent.position
