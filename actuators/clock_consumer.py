@@ -10,13 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
-
-from confluent_kafka import KafkaException, Producer
+from typing import Any, Final
 
 from schemas import codec
 from schemas.kafka.message import Message
-from schemas.kafka.publisher import publisher_options
+from schemas.kafka.producer import NOT_QUEUED, open_producer
 from schemas.kafka.reader import BEGINNING, LogUnavailable, TopicReader, tail
 from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.messages import decode_message
@@ -77,7 +75,7 @@ class ClockConsumer:
             fetch_wait_ms=100,
             options={**service_options(cluster), "auto.offset.reset": "earliest"},
         )
-        self._producer: Producer | None = None
+        self._producer: Any = None
         self._window_ns = window_ns
         self._on_nic, self._on_offsets, self._wanted = on_nic, on_offsets, wanted
         self._registry = registry
@@ -142,22 +140,13 @@ class ClockConsumer:
         self.rejected += 1
         self._warn(f"refused {message.topic}/{message.partition} offset {message.offset}: {bad}")
         if self._producer is None:
-            self._producer = Producer(
-                {
-                    **service_options(self._cluster),
-                    **publisher_options(self._cluster),
-                    "enable.idempotence": True,
-                    "message.timeout.ms": 30_000,
-                    "queue.buffering.max.messages": 1000,
-                }
+            self._producer = open_producer(
+                self._cluster, {"message.timeout.ms": 30_000, "queue.buffering.max.messages": 1000}
             )
         data = codec.encode(REJECTS.type, reject_record(message, bad), self._registry)
         try:
             self._producer.produce(REJECTS.name, key=message.topic.encode(), value=data)
-        except (
-            BufferError,
-            KafkaException,
-        ) as error:  # the reject is counted and logged; only its copy is lost
+        except NOT_QUEUED as error:  # the reject is counted and logged; only its copy is lost
             self._warn(f"{REJECTS.name}: {error}")
 
     def _warn(self, line: str) -> None:

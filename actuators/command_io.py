@@ -18,12 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-
 from actuators.clock_consumer import reject_record
 from schemas import codec
 from schemas.kafka.message import Message, Place
-from schemas.kafka.publisher import publisher_options
+from schemas.kafka.producer import NOT_QUEUED, open_producer
 from schemas.kafka.reader import (
     BEGINNING,
     END,
@@ -134,15 +132,13 @@ class CommandIO:
             fetch_wait_ms=500,
             options={**service_options(cluster), "auto.offset.reset": "earliest"},
         )
-        self._producer = Producer(
+        self._producer = open_producer(
+            cluster,
             {
-                **service_options(cluster),
-                **publisher_options(cluster),
-                "enable.idempotence": True,
                 "linger.ms": 0,
                 "message.timeout.ms": 0,
                 "queue.buffering.max.messages": 2 * _MAX_UNSENT,
-            }
+            },
         )
         self.queued: deque[CommandItem] = deque()
         self.urgent: deque[CommandItem] = deque()
@@ -177,7 +173,7 @@ class CommandIO:
     def report(self, record: ActionReport, done: Callable[[], None]) -> None:
         """Publish an `ActionReport`. `done` is called once the log has stored it, or it is given up."""
 
-        def delivered(error: KafkaError | None, message: Any) -> None:
+        def delivered(error: object, message: Any) -> None:
             self._waiting -= 1
             if error is not None:
                 self.dropped += 1
@@ -229,10 +225,10 @@ class CommandIO:
         data = codec.encode(topic.type, record, self._registry)
         try:
             self._producer.produce(topic.name, key=key.encode(), value=data, on_delivery=delivered)
-        except (BufferError, KafkaException) as error:
+        except NOT_QUEUED as error:
             self._warn(f"{topic.name}: {error}")
             if delivered is not None:
-                delivered(KafkaError(KafkaError._QUEUE_FULL), None)
+                delivered(error, None)
 
     def _give(self, queued: CommandItem) -> None:
         if queued.kind in ("config", "ready"):

@@ -108,11 +108,9 @@ SERVICES = {
 
 SHARED_FILES = (
     "streams/runtime/",
-    "streams/runtime/global_tables.py",
     "streams/runtime/live_config.py",
     "streams/runtime/route_table.py",
     "streams/runtime/flow_table.py",
-    "streams/app.py",
 )
 """Files that open topics for both stages of a worker: lookups, rejects."""
 

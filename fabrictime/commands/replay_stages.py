@@ -28,15 +28,12 @@ from schemas.topics import (
     POLICY_CYCLES,
     Topic,
 )
+from streams import app
 from streams.alerts.stage import AlertsStage
-from streams.clock.stage import ClockStage
-from streams.contention.stage import ContentionStage
-from streams.delays.stage import DelayStage
 from streams.diagnosis.stage import DiagnosisStage
-from streams.links.stage import LinksStage
 from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, read_from
-from streams.policy.stage import PolicyStage, replay_epoch
-from streams.queues.stage import QueuesStage
+from streams.policy.replay import replay_epoch
+from streams.policy.stage import PolicyStage
 from streams.runtime.live_config import EVERYONE
 from streams.runtime.log_runner import run_timed
 from streams.runtime.operator import Moment, Output, Owner, Stage
@@ -120,7 +117,7 @@ TIMED: Final[Mapping[str, _Replayable]] = {
 }
 """The stages that follow the log's time, or cycles of their own."""
 BY_STEPS: Final[Mapping[str, type[Stage]]] = {
-    stage.name: stage for stage in (DelayStage, ClockStage, LinksStage, QueuesStage, ContentionStage)
+    stage.name: stage for _, stage in app.STAGES if stage.per_partition
 }
 """The stages that follow their recorded steps."""
 STAGES: Final = (*BY_STEPS, *TIMED)

@@ -183,8 +183,8 @@ def keep_still() -> None:
 
 LOADED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "log": ("log", ("fabrictime.log.server",)),
-    "links": ("streams", ("streams.app",)),
-    "policy": ("streams", ("streams.app",)),
+    "links": ("streams", ("streams.app", "streams.runtime.faust.worker")),
+    "policy": ("streams", ("streams.app", "streams.runtime.faust.worker")),
     "act": ("actuators", ("actuators.flow_actuator", "actuators.service", "fabrictime.runtime.fleet")),
 }
 """Settings and modules of the services of the real-time class, up to a second of a processor: they are loaded

@@ -201,9 +201,7 @@ class FabricConsumer:
         return bool(codec.decode_head(value, QUEUES.record, "slots", self._registry)["slots"] > 1)
 
     def _on_error(self, error: Any) -> None:
-        from confluent_kafka import KafkaError
-
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+        if error.name() == "_ALL_BROKERS_DOWN":
             self._set_status(error=f"{self._log} does not answer")
 
     def _set_status(self, **changes: Any) -> None:

@@ -20,11 +20,11 @@ from producers.audit.report import AuditedHost
 from producers.audit.round_nics import RoundNics
 from producers.audit.settings import AuditSettings
 from producers.audit.traffic_plan import TrafficRound
-from producers.bounded_producer import BoundedProducer
 from producers.inventory.nics import LookupReader
 from producers.settings import NicSettings
 from producers.stop_request import StopRequest
 from schemas import codec
+from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import AuditRun
 from schemas.topics import AUDIT, AUDIT_RUNS
 

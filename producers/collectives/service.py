@@ -16,12 +16,12 @@ from typing import Final
 from sdnotify import SystemdNotifier
 
 from producers.boot import boot_id
-from producers.bounded_producer import BoundedProducer
 from producers.collectives.host import HostReporter, ReportedHost
 from producers.collectives.listener import socket_of
 from producers.collectives.settings import CollectiveSettings
 from producers.settings import NicSettings
 from producers.stop_request import StopRequest
+from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.topics import COLLECTIVES
 
 __all__ = ["main", "reported_hosts"]

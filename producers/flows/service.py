@@ -21,7 +21,6 @@ from sdnotify import SystemdNotifier
 
 from producers.addresses import CHECK_S, AddressWatch
 from producers.boot import boot_id
-from producers.bounded_producer import BoundedProducer
 from producers.flows.intervals import FlowRules, FlowTable, Key
 from producers.flows.registrations import Registrations
 from producers.flows.socket_diag import SockDiag, TcpSocket
@@ -36,6 +35,7 @@ from producers.trace.sockets import open_trace_sockets
 from producers.trace.topology_watch import TopologyWatch
 from schemas import codec
 from schemas.ids import host_of, nic_id
+from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import FlowReports, FlowRoutes, Nic
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, Topic
 

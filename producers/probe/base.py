@@ -12,10 +12,10 @@ from typing import Protocol, TypeVar
 
 from sdnotify import SystemdNotifier
 
-from producers.bounded_producer import BoundedProducer, Delivered
 from producers.inventory.nics import PeerTable
 from producers.probe.peers import choose_peers, hashes_of
 from schemas import codec
+from schemas.kafka.bounded_producer import BoundedProducer, Delivered
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import Nic
 from schemas.topics import INVENTORY, PROBES

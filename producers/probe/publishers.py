@@ -7,12 +7,12 @@ from typing import Protocol
 
 from native.core import encode_probe_batch
 from native.core.columns import ProbeColumns
-from producers.bounded_producer import Delivered
 from producers.inventory.nics import LookupReader
 from producers.probe.base import ProbePublisher
 from producers.probe.reduced import ClockView, Reducer
 from producers.probe.udp import UdpTransport
 from schemas import codec
+from schemas.kafka.bounded_producer import Delivered
 from schemas.records import ClockFits, ClockOffsets, PathDelays
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS
 

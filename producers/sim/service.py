@@ -14,10 +14,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Producer
 from sdnotify import SystemdNotifier
 
-from producers.bounded_producer import BoundedProducer
 from producers.inventory.nics import LookupReader, RecordHandler
 from producers.sim.announcements import nic_announcements
 from producers.sim.control import ControlServer, Request
@@ -27,8 +25,7 @@ from producers.sim.settings import SimSettings
 from producers.sim.simulation import TICK_NS, Simulation
 from producers.stop_request import StopRequest
 from schemas import codec
-from schemas.kafka.publisher import PARTITIONER
-from schemas.kafka.settings import service_options
+from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import ClockOffsets, ProbeSchedule, TrueFault
 from schemas.simulation_pace import FULL_PACE, advice, pace_text
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
@@ -288,20 +285,9 @@ class _FleetProducer:
 
 
 def _open_producer(settings: SimSettings, linger_ms: int) -> BoundedProducer:
-    """Return a producer whose messages wait for `linger_ms` to share a request."""
-    producer = Producer(
-        {
-            **service_options(settings.kafka),
-            "partitioner": PARTITIONER,
-            "enable.idempotence": True,
-            "linger.ms": linger_ms,
-            "compression.type": "none",
-            "message.timeout.ms": 0,
-            "message.max.bytes": 4_000_000,
-            "queue.buffering.max.messages": 2 * _IN_FLIGHT,
-        }
+    return BoundedProducer(
+        settings.kafka, _WAITING, _WAITING_BYTES, in_flight=_IN_FLIGHT, linger_ms=linger_ms
     )
-    return BoundedProducer(settings.kafka, _WAITING, _WAITING_BYTES, producer=producer, in_flight=_IN_FLIGHT)
 
 
 class _PaceReporter:

@@ -80,6 +80,8 @@ class AsyncTopicReader:
     async def seek(self, start_of: Mapping[TopicPartition, Start]) -> None:
         """Assign these partitions and seek to their start positions."""
         places = list(start_of)
+        if not places:
+            return
         self.consumer.assign(places)
         # Begins and ends first: a message that arrives before the times are resolved is read, not skipped.
         begins = await self.consumer.beginning_offsets(places)
@@ -103,6 +105,9 @@ class AsyncTopicReader:
 
     async def poll(self, wait_s: float, max_messages: int | None = None) -> list[Message]:
         """Return the messages that come within `wait_s`, in the order of each partition."""
+        if not self.ends:  # without an assignment the client would wait for one
+            await asyncio.sleep(wait_s)
+            return []
         batches = await self.consumer.getmany(timeout_ms=round(wait_s * 1e3), max_records=max_messages)
         received = (_message(each) for batch in batches.values() for each in batch)
         return [message for message in received if message is not None]

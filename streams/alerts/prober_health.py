@@ -23,7 +23,6 @@ from schemas.records import AlertKind, EvidenceKind, LinkEvent, Severity
 from schemas.topics import LINKS
 from streams.alerts.rules import NEVER_NS
 from streams.alerts.silent_agents import SilentAgents
-from streams.runtime.base import Detector
 from streams.runtime.detection import SINCE, Detection, EvidenceRef
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_MS, NS_PER_S
@@ -91,7 +90,7 @@ class _Active:
     nics: set[str] = field(default_factory=set)
 
 
-class ProberHealth(Detector[Detection]):
+class ProberHealth:
     """Detector of prober trouble in one shard. `thresholds` may be set at any time.
 
     `probe_slots`: NIC to (ns between slots, probes per slot) as it announces them, None if it does not.

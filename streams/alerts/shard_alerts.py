@@ -29,14 +29,13 @@ from streams.alerts.sources.latency import LatencyAlerts
 from streams.alerts.sources.link_health import LinkHealthAlerts
 from streams.alerts.sources.queues import QueueAlerts
 from streams.alerts.sources.simulation import FleetPace, SimulationAlerts
-from streams.runtime.base import Detector
 from streams.runtime.detection import Detection
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["ShardAlerts"]
 
 
-class ShardAlerts(Detector[tuple[str, Alert]]):
+class ShardAlerts:
     """The alerts of one shard. `thresholds` and `log_offset_ns` may be set at any time.
 
     `cables_of`: number of a switch's cables, 0 if unknown. `groups`: groups of a NIC, see

@@ -17,7 +17,6 @@ from schemas.records import AlertKind, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import LAYER_2, Topology, nic_end, split_end
 from streams.alerts.rules import NEVER_NS
-from streams.runtime.base import Detector
 from streams.runtime.cable_votes import CableVotes
 from streams.runtime.detection import SINCE, Detection, EvidenceRef
 from streams.runtime.route_table import split_pair
@@ -141,7 +140,7 @@ class _Active:
     nics: tuple[str, ...] = ()
 
 
-class Wiring(Detector[tuple[str, Detection]]):
+class Wiring:
     """Detector of wrong cabling. `topology` and `thresholds` may be set at any time.
 
     A new topology counts from the next record.

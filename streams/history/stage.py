@@ -8,16 +8,11 @@ fabric.rejects.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from aiokafka import ConsumerRecord
-from faust.types import TP
 from sdnotify import SystemdNotifier
 
 from schemas import codec, topics
@@ -27,14 +22,10 @@ from schemas.unexpected import DATA_ERRORS, refusal
 from streams.history import batch, rows
 from streams.history.clickhouse import Refused, TableSetup, Unavailable, Writer
 from streams.history.store_status import StoreStatus
-from streams.runtime.faust_compat import read_batches
 from streams.runtime.history_settings import HistorySinkSettings
-from streams.runtime.units import NS_PER_MS
 
 LOG: Final = logging.getLogger(__name__)
 READER: Final = "sink"
-RECORD_BYTES: Final = 200
-"""Bytes of memory of a waiting message beside its value."""
 
 OnReject = Callable[[Reject], Awaitable[None]]
 Done = Callable[[], None]
@@ -193,100 +184,13 @@ class TopicSink:
             await self._insert(table, block, batch.token(f"{self._topic}/unreadable", [about]))
 
 
-class SinkReceiver:
-    """Passes a topic's messages to its sink; the position of a partition follows those that are stored.
-
-    A `Receiver` of the app's consumer, which reads no more of the topic while a batch waits for the sink.
-    """
-
-    def __init__(self, sink: TopicSink) -> None:
-        self._sink = sink
-        self._waiting: deque[ConsumerRecord] = deque()
-        self._waiting_bytes = 0
-        self._arrived = asyncio.Event()
-        self._unstored: dict[TP, set[int]] = {}
-        """Offsets that were received and are not stored, by partition."""
-        self._next: dict[TP, int] = {}
-        """One past the newest received offset, by partition."""
-
-    @property
-    def has_capacity(self) -> bool:
-        """Whether less waits for the sink than one of its batches."""
-        return self._waiting_bytes < self._sink.batch_bytes
-
-    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> bool:
-        """Queue messages of a partition."""
-        self._unstored.setdefault(tp, set()).update(record.offset for record in records)
-        self._next[tp] = records[-1].offset + 1
-        self._waiting.extend(records)
-        self._waiting_bytes += sum(map(_size_bytes, records))
-        self._arrived.set()
-        return True
-
-    def forget(self, tps: Iterable[TP]) -> None:
-        """Forget the positions of revoked partitions: their next owner commits others."""
-        for tp in tps:
-            self._unstored.pop(tp, None)
-            self._next.pop(tp, None)
-
-    def commit_position(self, tp: TP) -> int | None:
-        """Return the first offset that is not stored; None: nothing was received."""
-        return min(self._unstored.get(tp, ()), default=self._next.get(tp))
-
-    async def run(self) -> None:
-        """Pass messages on; returns only by cancellation."""
-        timer = asyncio.create_task(self._sink.flush_when_due())
-        try:
-            while True:
-                while self._waiting:
-                    if timer.done():
-                        timer.result()
-                    record = self._waiting[0]
-                    unstored = self._unstored.get(TP(record.topic, record.partition), set())
-                    await self._sink.take(_message(record), partial(unstored.discard, record.offset))
-                    self._waiting_bytes -= _size_bytes(self._waiting.popleft())
-                self._arrived.clear()
-                await self._arrived.wait()
-        finally:
-            timer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await timer
-
-
-def _message(record: ConsumerRecord) -> Message:
-    append_ns = (record.timestamp or 0) * NS_PER_MS
-    return Message(append_ns, record.topic, record.partition, record.offset, record.key, record.value)
-
-
-def _size_bytes(record: ConsumerRecord) -> int:
-    return len(record.value or b"") + RECORD_BYTES
-
-
-def register(
-    app: Any, settings: HistorySinkSettings, registry: codec.Registry | None = None
+def sinks_of(
+    settings: HistorySinkSettings, reject: OnReject, registry: codec.Registry | None = None
 ) -> dict[str, TopicSink]:
-    """Make a Faust app read the sink's topics. Returns the sinks by topic, for status and tests."""
-    rejects = app.topic(topics.REJECTS.name, key_serializer="raw", value_serializer="raw")
-
-    async def reject(record: Reject) -> None:
-        value = codec.encode(Reject, record, registry)
-        await (await rejects.send(key=record["topic"].encode(), value=value))
-
+    """Return the sinks by topic."""
     status = StoreStatus(settings.url, SystemdNotifier().notify)
     setup = TableSetup(settings)
-    sinks: dict[str, TopicSink] = {}
-    receivers: list[SinkReceiver] = []
-
-    async def revoked(_: Any, tps: set[TP], *__: Any, **___: Any) -> None:
-        for receiver in receivers:
-            receiver.forget(tps)
-
-    app.on_partitions_revoked.connect(revoked, weak=False)
-    for topic in rows.TOPICS:
-        sink = TopicSink(topic.name, settings, Writer(settings, setup), reject, registry, status)
-        receiver = SinkReceiver(sink)
-        receivers.append(receiver)
-        sinks[topic.name] = sink
-        read_batches(app, topic.name, receiver)
-        app.task(receiver.run)
-    return sinks
+    return {
+        topic.name: TopicSink(topic.name, settings, Writer(settings, setup), reject, registry, status)
+        for topic in rows.TOPICS
+    }

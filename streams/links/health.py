@@ -49,7 +49,6 @@ from streams.links.rules import (
 from streams.links.size_health import check_size_limits
 from streams.links.subjects import Change, Subject, SubjectTable
 from streams.links.text import count_text
-from streams.runtime.base import Detector
 from streams.runtime.loss_rates import NOTHING
 from streams.runtime.thresholds import Thresholds
 
@@ -59,7 +58,7 @@ PORT_DOWN: Final = frozenset({"PORT_ERR", "DEVICE_FATAL"})
 PORT_UP: Final = frozenset({"PORT_ACTIVE"})
 
 
-class ShardHealth(Detector[Change]):
+class ShardHealth:
     """Detector of link health. `thresholds` and `log_offset_ns` may be set at any time.
 
     `source`: name of the partition that the evidence comes from. `known`: whether a NIC is in the inventory;

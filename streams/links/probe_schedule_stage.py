@@ -6,116 +6,134 @@ model. Schedules of a dead worker stay valid until its successor publishes new o
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from native.core import ClockLine
-from schemas.kafka.async_reader import partition_count
+from schemas.kafka.message import Message
 from schemas.records import ProbeSchedule
-from schemas.topics import CLOCK_FITS, PROBE_SCHEDULES
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, INVENTORY, PATHS, PROBE_SCHEDULES
 from streams.links.probe_schedule import Plan, plan_shard, records_of
-from streams.runtime.assignment import Generation, Ownership
-from streams.runtime.context import WorkerContext
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import Moment, Operator, Output, Owner, Stage, Work
+from streams.runtime.units import NS_PER_S
 
-__all__ = ["ScheduleStage"]
+__all__ = ["ScheduleOperator", "ScheduleStage"]
 
 log = logging.getLogger(__name__)
 
-CHECK_S: Final = 1.0
+CHECK_NS: Final = 1 * NS_PER_S
 """Period of the checks for changed routes and clocks."""
-CALM_S: Final = 2.0
+CALM_NS: Final = 2 * NS_PER_S
 """Time without a change of routes before a plan is made."""
-MAX_WAIT_S: Final = 10.0
+MAX_WAIT_NS: Final = 10 * NS_PER_S
 """Longest time from a change to its plan."""
-REPUBLISH_S: Final = 900.0
+REPUBLISH_NS: Final = 900 * NS_PER_S
 """A record is published again after this time, so that the log keeps one of each NIC."""
 MAX_DRIFT_NS: Final = 20_000.0
 """Deviation of a clock from its published model: a small part of a slot."""
 
 
-class ScheduleStage:
-    """The probe schedules of one worker's shards."""
+class ScheduleOperator(Operator):
+    """The probe schedules of one owner's shards. Its times are fabric time, which does not step."""
 
-    def __init__(self, context: WorkerContext) -> None:
-        self.context = context
-        self.partitions = Ownership(context, "probe schedules", CLOCK_FITS, self._run)
-        self._pool = ThreadPoolExecutor(1, "probe schedules")
+    def __init__(self, owner: Owner) -> None:
+        super().__init__()
+        self._owner = owner
+        self._due_ns = 0
         self._plans: dict[str, dict[str, Plan]] = {}
+        """Shard to the plans of its NICs."""
         self._versions = (-1, -1)
         """Versions of routes and inventory at the last check."""
-        self._changed_s = 0.0
-        self._since_s: float | None = None
+        self._changed_ns = 0
+        self._since_ns: int | None = None
         """Time of the first change without a plan; None: there is none."""
-        self._published: dict[str, tuple[ProbeSchedule, float]] = {}
+        self._published: dict[str, tuple[ProbeSchedule, int]] = {}
 
-    async def _run(self, generation: Generation) -> None:
-        """Follow the shards of a generation's partitions."""
-        count = await partition_count(self.context.settings.kafka, CLOCK_FITS.name)
-        generation.recovered.set()
-        while True:
-            await asyncio.sleep(CHECK_S)
-            shards = self.context.inventory.shards()
-            await self._check(
-                {shard for shard in shards if self.partitions.owns(shard, count)}, time.monotonic()
-            )
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Do nothing: all input is in tables."""
 
-    async def _check(self, mine: set[str], now_s: float) -> None:
-        """Plan what changed, and publish what is due."""
-        plan_is_due = self._plan_is_due(now_s)
-        for gone in set(self._plans) - mine:
-            del self._plans[gone]
-        for shard in sorted(mine):
-            if plan_is_due or shard not in self._plans:
-                await self._plan(shard)
-        if plan_is_due:
-            self._since_s = None
-        for shard, plans in self._plans.items():
-            await self._publish(shard, plans, now_s)
+    def due_ns(self) -> int:
+        """Return the log time of the next check."""
+        return self._due_ns
 
-    def _plan_is_due(self, now_s: float) -> bool:
-        versions = (self.context.routes.version, self.context.inventory.version)
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
+        """Plan what changed, and return the schedules to publish."""
+        self._due_ns, now_ns = moment.log_ns + CHECK_NS, moment.log_ns + moment.offset_ns
+        shards = {shard for shard in tables.inventory.shards() if self._owner.owns(shard)}
+        self._plans = {shard: plans for shard, plans in self._plans.items() if shard in shards}
+        models = tables.clocks.models()
+        plan_is_due = self._plan_is_due(now_ns, tables)
+        to_plan = sorted(shard for shard in shards if plan_is_due or shard not in self._plans)
+        if not to_plan:
+            return self._schedules(models, now_ns)
+        inventory, routes = tables.inventory, tables.routes.snapshot()
+        slots_of: dict[str, dict[str, tuple[int, int]]] = {shard: {} for shard in to_plan}
+        for nic, slots in inventory.probe_slots.items():
+            shard = inventory.member(nic).shard
+            if shard in slots_of:
+                slots_of[shard][nic] = slots
+
+        def work() -> Sequence[Output]:
+            for shard, probe_slots in slots_of.items():
+                self._set_plans(shard, plan_shard(probe_slots, routes))
+            return self._schedules(models, now_ns)
+
+        return work
+
+    def _plan_is_due(self, now_ns: int, tables: FabricTables) -> bool:
+        """Return whether routes have changed, and whether the change is over or has lasted too long."""
+        versions = (tables.routes.version, tables.inventory.version)
         if versions != self._versions:
-            self._versions, self._changed_s = versions, now_s
-            self._since_s = now_s if self._since_s is None else self._since_s
-        if self._since_s is None:
+            self._versions, self._changed_ns = versions, now_ns
+            self._since_ns = now_ns if self._since_ns is None else self._since_ns
+        if self._since_ns is None:
             return False
-        return now_s - self._changed_s >= CALM_S or now_s - self._since_s >= MAX_WAIT_S
+        if now_ns - self._changed_ns < CALM_NS and now_ns - self._since_ns < MAX_WAIT_NS:
+            return False
+        self._since_ns = None
+        return True
 
-    async def _plan(self, shard: str) -> None:
-        inventory = self.context.inventory
-        probe_slots = {
-            nic: slots for nic, slots in inventory.probe_slots.items() if inventory.member(nic).shard == shard
-        }
-        began_s = time.monotonic()
-        loop = asyncio.get_running_loop()
-        plans = await loop.run_in_executor(self._pool, plan_shard, probe_slots, self.context.routes)
+    def _set_plans(self, shard: str, plans: dict[str, Plan]) -> None:
         if plans != self._plans.get(shard):
             for nic in plans:
                 self._published.pop(nic, None)
-            took_s = time.monotonic() - began_s
-            log.info("probe schedule of %s: %d NICs, planned in %.2f s", shard, len(plans), took_s)
+            log.info("probe schedule of %s: %d NICs", shard, len(plans))
         self._plans[shard] = plans
 
-    async def _publish(self, shard: str, plans: dict[str, Plan], now_s: float) -> None:
-        models = self.context.clocks.models()
-        now_ns = self.context.log_clock.now_ns(time.monotonic_ns()) + self.context.clocks.log_offset_ns
-        due = {nic: plan for nic, plan in plans.items() if self._is_due(nic, models.get(nic), now_s)}
-        sent = []
-        for nic, record in records_of(due, shard, models, now_ns).items():
-            sent.append(await self.context.send(PROBE_SCHEDULES, nic, record))
-            self._published[nic] = (record, now_s)
-        await asyncio.gather(*sent)
+    def _schedules(self, models: Mapping[str, ClockLine], now_ns: int) -> list[Output]:
+        """Return the schedules that are new, old or drifted."""
+        outputs: list[Output] = []
+        for shard, plans in self._plans.items():
+            due = {nic: plan for nic, plan in plans.items() if self._is_due(nic, models.get(nic), now_ns)}
+            for nic, record in records_of(due, shard, models, now_ns).items():
+                self._published[nic] = (record, now_ns)
+                outputs.append(Output(PROBE_SCHEDULES, nic, record))
+        return outputs
 
-    def _is_due(self, nic: str, model: ClockLine | None, now_s: float) -> bool:
+    def _is_due(self, nic: str, model: ClockLine | None, now_ns: int) -> bool:
         if model is None:
             return False
         published = self._published.get(nic)
-        if published is None or now_s - published[1] >= REPUBLISH_S:
+        if published is None or now_ns - published[1] >= REPUBLISH_NS:
             return True
         record = published[0]
         since_ns = model.at_ns - record["clock_at_ns"]
         moved_ns = model.offset_ns - record["offset_ns"]
         return bool(abs(moved_ns - 1e-9 * record["drift_ppb"] * since_ns) > MAX_DRIFT_NS)
+
+
+class ScheduleStage(Stage):
+    """The probe schedules of the shards whose clocks a worker solves."""
+
+    name = "probe schedules"
+    owner = CLOCK_FITS
+    inputs = ()
+    outputs = (PROBE_SCHEDULES,)
+    tables = (INVENTORY, PATHS, CLOCK_OFFSETS)
+    per_partition = False
+
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> ScheduleOperator:
+        """Return the operator of all partitions of an owner."""
+        return ScheduleOperator(owner)

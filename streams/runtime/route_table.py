@@ -136,6 +136,12 @@ class RouteTable:
         """Return the number of directed pairs."""
         return len(self._pairs)
 
+    def snapshot(self) -> RouteTable:
+        """Return the routes as they are now, for another thread; the copy takes no messages."""
+        copy = RouteTable()
+        copy.version, copy._pairs, copy._whole = self.version, dict(self._pairs), dict(self._whole)
+        return copy
+
     def _vote(self, pair: Pair, routes: Routes | None, append_ns: int) -> set[Pair]:
         """Count the cables of a pair's record in place of the last one; return pairs whose doubt changes."""
         before = _cables(self._record_of(pair)) if pair in self._voted_ns else set()

@@ -134,18 +134,24 @@ class SimRunner:
         self._partition_count, self._registry, self._hop_ns = partition_count, registry, hop_ns
         self._clock, self._epoch = clock, start_ns // NS_PER_MS
         self._readers: dict[str, list[tuple[int, Stage]]] = {}
+        stages = tuple(stages)
         for number, stage in enumerate(stages):
             for each in stage.inputs:
                 self._readers.setdefault(each.topic.name, []).append((number, stage))
         self._tables_topics = frozenset(table.topic for table in self.tables.tables)
         self._operators: dict[tuple[int, int], _Running] = {}
-        """By the numbers of stage and partition (-1: all). An operator begins with its first message."""
+        """By the numbers of stage and partition (-1: all). An operator begins with its first message, one
+        without inputs at once."""
         self._pending: list[tuple[int, int, Message]] = []
         """Heap of (append time, order of publication, message) of the messages that come."""
         self._published = 0
         self._next_offsets: dict[Place, int] = {}
         self._due: list[tuple[int, int, int]] = []
         """Heap of (log time, stage, partition) of advances; entries that are out of date are passed over."""
+        for number, stage in enumerate(stages):
+            if not stage.inputs:
+                running = self._begin(number, stage, -1, self.partitions_of(stage.owner))
+                self._schedule((number, -1), running, start_ns)
 
     # ------------------------------------------------------------------------------------------ the log
 
@@ -224,11 +230,11 @@ class SimRunner:
             partitions = range(count)  # every operator reads a topic of one partition
         for partition in partitions:
             if (number, partition) not in self._operators:
-                self._operators[number, partition] = self._begun(number, stage, partition, count)
+                self._begin(number, stage, partition, count)
             yield number, partition
 
-    def _begun(self, number: int, stage: Stage, partition: int, count: int) -> _Running:
-        """Return a new operator, which has no past."""
+    def _begin(self, number: int, stage: Stage, partition: int, count: int) -> _Running:
+        """Add an operator, which has no past, and return it."""
         places = tuple(
             (each.topic.name, number)
             for each in stage.inputs
@@ -240,7 +246,9 @@ class SimRunner:
         operator = stage.make(owner, partition, self.tables)
         operator.restore({}, self.tables)
         delay_ns = INPUT_DELAY_NS if stage.order is Order.TIMED else 0
-        return _Running(stage, operator, (stage.owner.name, partition), delay_ns, self.now_ns)
+        running = _Running(stage, operator, (stage.owner.name, partition), delay_ns, self.now_ns)
+        self._operators[number, partition] = running
+        return running
 
     def _run(self, place: tuple[int, int], messages: Sequence[Message]) -> list[SimOutput]:
         """Let an operator take messages, and advance it while it is due."""

@@ -1,6 +1,6 @@
 """The tables that every worker keeps in memory: the interface, the inventory and the newest clocks.
 
-A `GlobalTable` (as in Kafka Streams) holds a whole compacted topic. `global_tables.py` fills it from Kafka;
+A `GlobalTable` (as in Kafka Streams) holds a whole compacted topic. A runner fills it;
 this module has no I/O.
 """
 

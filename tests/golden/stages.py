@@ -37,7 +37,7 @@ from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
 from streams.delays.stage import DelayStage
 from streams.links.stage import LinksStage
-from streams.policy.stage import replay_epoch
+from streams.policy.replay import replay_epoch
 from streams.queues.stage import QueuesStage
 from streams.runtime.columnar import decode_columnar, encode_columnar
 from streams.runtime.operator import Output, Stage

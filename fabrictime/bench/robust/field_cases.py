@@ -54,7 +54,7 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
     "A15": (
         f"{_RUNTIME}/test_topics_admin.py::"
         "test_topics_with_create_time_are_refused_whatever_the_admin_api_supports",
-        "tests/producers/test_bounded_producer.py::test_an_acknowledgement_without_append_time_is_no_log_time",
+        "tests/schemas/kafka/test_bounded_producer.py::test_an_acknowledgement_without_append_time_is_no_log_time",
     ),
     "A16": (
         "tests/fabrictime/commands/test_live_config.py::"

@@ -18,16 +18,16 @@ from typing import Any, Final
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.kafka.message import Message, Place
 from schemas.topics import Topic
-from streams.runtime.assignment import Generation, Ownership
-from streams.runtime.context import WorkerContext
+from streams.runtime.faust.compat import read_batches, set_read_ahead
+from streams.runtime.faust.context import WorkerContext
 from streams.runtime.faust.needed_reader import NeededReader
+from streams.runtime.faust.ownership import Generation, Ownership
+from streams.runtime.faust.rejects import send_reject
 from streams.runtime.faust.restore import read_past
-from streams.runtime.faust_compat import read_batches, set_read_ahead
-from streams.runtime.log_runner import outputs_of
 from streams.runtime.log_time import LogTime
-from streams.runtime.operator import NEVER_NS, Moment, Operator, Order, Output, Owner, Past, Stage
+from streams.runtime.operator import NEVER_NS, Moment, Operator, Order, Output, Owner, Past, Stage, Work
 from streams.runtime.pipeline_constants import INPUT_DELAY_NS
-from streams.runtime.rejects import failed_evaluation, send_reject
+from streams.runtime.rejects import failed_evaluation
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["GrouplessStage"]
@@ -99,7 +99,7 @@ class _Owner:
         self._tap_from: dict[Place, int] = {}
         """Tapped partition to the offset from which another stage passes on its messages."""
         self._early: list[Message] | None = []
-        """Messages that were passed on before the past was read; None after that."""
+        """Messages that were passed on while the past is read, or during slow work; else None."""
         self._late = 0
 
     async def run(self) -> None:
@@ -165,6 +165,9 @@ class _Owner:
     def _follow_tap(self) -> None:
         """Read the tapped inputs no more: another stage reads and decodes them anyway."""
         self._reader.pause(self._tap_from)
+        self._take_early()
+
+    def _take_early(self) -> None:
         early, self._early = self._early or [], None
         for message in early:
             self.tap(message)
@@ -265,11 +268,20 @@ class _Owner:
         """Advance step by step, so that other stages run in between, and publish the outputs."""
         while (due_ns := self._operator.due_ns()) <= log_ns:
             moment = self._moment(due_ns or log_ns)
-            await self._publish(outputs_of(self._operator, moment, self._tables))
+            outputs = self._operator.advance(moment, self._tables)
+            await self._publish(await self._done(outputs) if callable(outputs) else outputs)
             await self._reject()
-            if not due_ns:
+            if not due_ns or not self._is_timed:  # the present may be before `log_ns`: the log's clock steps
                 break
             await asyncio.sleep(0)
+
+    async def _done(self, work: Work) -> Sequence[Output]:
+        """Do an operator's slow work in a thread; messages that are passed on meanwhile wait."""
+        is_open, self._early = self._early is None, self._early or []
+        outputs = await asyncio.to_thread(work)
+        if is_open:
+            self._take_early()
+        return outputs
 
     def _moment(self, log_ns: int) -> Moment:
         """Return the moment of an advance; of a stage that is not timed it is the present."""

@@ -22,15 +22,16 @@ from schemas.kafka.message import Message
 from schemas.log_time import append_ns_of
 from schemas.topics import STEPS
 from schemas.unexpected import DATA_ERRORS
-from streams.runtime.assignment import Generation, Ownership
-from streams.runtime.context import WorkerContext
 from streams.runtime.digests import build_digest, settings_digest
+from streams.runtime.faust.compat import read_batches
+from streams.runtime.faust.context import WorkerContext
+from streams.runtime.faust.ownership import Generation, Ownership
 from streams.runtime.faust.partition import Partition, Sent
+from streams.runtime.faust.rejects import send_reject
 from streams.runtime.faust.restore import read_past
-from streams.runtime.faust_compat import read_batches
 from streams.runtime.log_time import LogClock
 from streams.runtime.operator import NEVER_NS, Operator, Output, Owner, Stage
-from streams.runtime.rejects import failed_evaluation, send_reject
+from streams.runtime.rejects import failed_evaluation
 from streams.runtime.steps import Epoch, key_of
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 

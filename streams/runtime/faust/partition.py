@@ -14,7 +14,7 @@ from faust.types import TP
 from schemas.kafka.message import Message, Place
 from schemas.log_time import STEP_NS
 from schemas.records import StepChoiceKind
-from streams.runtime.context import WorkerContext
+from streams.runtime.faust.context import WorkerContext
 from streams.runtime.log_time import LogClock, SteadyTime
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Stage
 from streams.runtime.steps import Epoch, StepLog

@@ -17,7 +17,8 @@ from schemas.topics import TOPICS
 from streams.history import rows
 from streams.history import stage as sink_module
 from streams.history.clickhouse import Refused, Unavailable, Writer
-from streams.history.stage import SinkReceiver, TopicSink
+from streams.history.stage import TopicSink
+from streams.runtime.faust.sink import SinkReceiver
 from streams.runtime.history_settings import HistorySinkSettings
 
 DELAYS = topics.DELAYS.name

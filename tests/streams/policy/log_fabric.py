@@ -22,7 +22,7 @@ from schemas.topics import (
     Topic,
 )
 from streams.policy.inputs import PolicyInputs
-from streams.policy.stage import replay_epoch
+from streams.policy.replay import replay_epoch
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import Output
 

@@ -17,7 +17,7 @@ from schemas.topics import LINKS, REJECTS, R, Topic
 from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.rejects import RejectBudget
+from streams.runtime.faust.rejects import RejectBudget
 from streams.runtime.settings import StreamSettings
 
 TP0, TP1 = TP(LINKS.name, 0), TP(LINKS.name, 1)

@@ -8,14 +8,8 @@ from schemas import codec
 from schemas.kafka.message import Message
 from schemas.records import Reject
 from schemas.topics import REJECTS, Topic
-from streams.runtime.rejects import (
-    BURST,
-    KEY_BYTES,
-    VALUE_BYTES,
-    RejectBudget,
-    reject_record,
-    send_reject,
-)
+from streams.runtime.faust.rejects import BURST, RejectBudget, send_reject
+from streams.runtime.rejects import KEY_BYTES, VALUE_BYTES, reject_record
 
 
 class Context:

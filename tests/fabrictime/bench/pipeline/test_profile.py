@@ -17,7 +17,7 @@ MAIN = "thread (10): MainThread;main (streams/app.py:226);run_forever (asyncio/b
         (["solve (streams/queues/inference.py:260)", "dot (numpy/core.py:9)"], "inference"),
         (["solve (streams/queues/inference.py:260)", "encode (schemas/codec.py:9)"], "operators"),
         (["process (streams/queues/stage.py:160)"], "operators"),
-        (["process (streams/links/stage.py:9)", "read (streams/runtime/assignment.py:7)"], "transport"),
+        (["process (streams/links/stage.py:9)", "read (streams/runtime/faust/ownership.py:7)"], "transport"),
         (["fit (/tmp/tree/streams/clock/pairs.py:3)"], "operators"),
         (["decode (schemas/kafka/reader.py:3)"], "transport"),
         (["main (fabrictime/runtime/service.py:242)", "f (faust/transport/consumer.py:9)"], "transport"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -19,7 +20,7 @@ from schemas.topics import ALERTS, CONFIG, DECISIONS, DELAYS, LINKS, REJECTS, To
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.faust import groupless_stage, needed_reader
 from streams.runtime.faust.groupless_stage import GrouplessStage
-from streams.runtime.operator import Input, Moment, Operator, Order, Output, Owner, Past, Restore, Stage
+from streams.runtime.operator import Input, Moment, Operator, Order, Output, Owner, Past, Restore, Stage, Work
 from tests.streams.runtime.fake_context import FakeContext, until
 
 S = 1_000_000_000
@@ -53,6 +54,7 @@ class Reader:
         self.consumer = SimpleNamespace(
             start=self.__aenter__,
             stop=self.__aexit__,
+            _fetcher=SimpleNamespace(),
             assignment=lambda: list(self.at),
             end_offsets=self._end_offsets,
             position=self._position,
@@ -106,6 +108,7 @@ class Notes(Operator):
         self.moments: list[int] = []
         self.outputs: list[Output] = []
         self.past: Past = {}
+        self.work: Work | None = None
         self.is_needed = False
 
     def restore(self, past: Past, tables: FabricTables) -> None:
@@ -117,8 +120,11 @@ class Notes(Operator):
     def due_ns(self) -> int:
         return 0
 
-    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
+    def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
         self.moments.append(moment.log_ns)
+        if self.work is not None:
+            work, self.work = self.work, None
+            return work
         outputs, self.outputs = self.outputs, []
         return outputs
 
@@ -284,3 +290,48 @@ def test_a_stage_joins_the_group_only_by_a_topic_that_it_writes(broker: Broker) 
         run = Run(broker, kind)
         run.stage.partitions.register()
         assert run.context.app.topics == joined
+
+
+async def test_messages_that_are_passed_on_during_slow_work_wait_for_its_end(run: Run) -> None:
+    await run.begin()
+    started, ended = threading.Event(), threading.Event()
+
+    def work() -> Sequence[Output]:
+        started.set()
+        assert ended.wait(10)
+        return [Output(ALERTS, "x", body=b"slow")]
+
+    run.operator.work = work
+    await until(started.is_set)
+    run.tap(run.broker.put(LINKS))
+    assert run.operator.taken == []
+    ended.set()
+    await until(lambda: run.context.sent == [(ALERTS.name, "x", b"slow")])
+    await until(lambda: run.operator.taken == [(LINKS.name, 0)])
+
+
+async def test_a_log_clock_that_steps_back_does_not_make_an_as_read_stage_advance_again_and_again(
+    broker: Broker,
+) -> None:
+    class Ticks(Notes):
+        def due_ns(self) -> int:
+            return self.moments[-1] + 20_000_000 if self.moments else 0
+
+    class TicksStage(NotesStage):
+        inputs = ()
+        order = Order.AS_READ
+
+    kind = TicksStage()
+    kind.operator = Ticks()
+    run = Run(broker, kind)
+    await run.begin()
+    await until(lambda: len(run.operator.moments) > 1)
+    stepped_s = time.monotonic()
+    run.context.log_clock.now_ns = lambda now_ns: T - 100 * S + now_ns - round(stepped_s * S)
+    await until(lambda: run.operator.moments[-1] < T - 90 * S)
+    before = len(run.operator.moments)
+    await asyncio.sleep(0.1)
+    advances = len(run.operator.moments) - before
+    assert advances <= (time.monotonic() - stepped_s) / 0.02
+    await run.stage.partitions.revoke()
+    await run.context.stop()

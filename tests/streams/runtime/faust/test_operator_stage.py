@@ -9,8 +9,8 @@ import pytest
 
 from schemas import codec
 from schemas.topics import DELAYS, LINKS, REJECTS
-from streams.runtime import assignment
 from streams.runtime.faust import operator_stage as module
+from streams.runtime.faust import ownership
 from streams.runtime.operator import Past
 from tests.streams.runtime.fake_context import MS, TP0, TP1, FakeContext, Record, settle, until
 from tests.streams.runtime.faust.owned import Owned, heavy
@@ -202,7 +202,7 @@ async def test_a_revocation_waits_for_outputs_that_the_producer_has_not_taken(
 async def test_nothing_is_sent_after_a_revocation_timed_out(
     context: FakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignment, "REVOKE_S", 0.05)
+    monkeypatch.setattr(ownership, "REVOKE_S", 0.05)
     stage = await heavy(context)
     await stage.revoke()
     stage.noting.go_on.set()
@@ -214,7 +214,7 @@ async def test_no_further_output_is_sent_once_a_revocation_timed_out(
     context: FakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first output waits for the producer when the revocation begins."""
-    monkeypatch.setattr(assignment, "REVOKE_S", 0.05)
+    monkeypatch.setattr(ownership, "REVOKE_S", 0.05)
     stage = Owned(context, NotingStage())
     await stage.restore(TP0)
     operator, advance = stage.operator, stage.operator.advance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from schemas.topics import LINKS
-from streams.runtime.assignment import Generation, Ownership
+from streams.runtime.faust.ownership import Generation, Ownership
 from tests.streams.runtime.fake_context import TP0, FakeContext, settle
 
 

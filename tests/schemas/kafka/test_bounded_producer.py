@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from producers.bounded_producer import BoundedProducer
+from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.kafka.settings import KafkaSettings
 
 

@@ -8,7 +8,7 @@ import pytest
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from schemas.kafka import KafkaSettings
-from streams.app import build_app
+from streams.runtime.faust.faust_app import build_app
 from streams.runtime.settings import StreamSettings
 
 

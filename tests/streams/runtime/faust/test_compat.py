@@ -10,8 +10,8 @@ import pytest
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from streams.runtime import faust_compat
-from streams.runtime.faust_compat import _Consumer
+from streams.runtime.faust import compat
+from streams.runtime.faust.compat import _Consumer
 from tests.streams.runtime.fake_context import TP0, TP1, Record
 
 OTHER = TP("other", 0)
@@ -145,7 +145,7 @@ async def test_topics_without_capacity_are_not_read(
     await consumer._getmany(active, 1.0)
     other.has_capacity = False
     assert await consumer._getmany(active, 1.0) == {}
-    assert calls == [({TP0, TP1, OTHER}, 1.0), ({OTHER}, faust_compat.CAPACITY_CHECK_S)]
+    assert calls == [({TP0, TP1, OTHER}, 1.0), ({OTHER}, compat.CAPACITY_CHECK_S)]
 
 
 def test_the_positions_of_the_receivers_are_committed(consumer: Consumer, receiver: Receiver) -> None:

@@ -21,8 +21,8 @@ from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from schemas.kafka.async_reader import AsyncTopicReader
-from streams.runtime.assignment import Ownership
-from streams.runtime.context import WorkerContext
+from streams.runtime.faust.context import WorkerContext
+from streams.runtime.faust.ownership import Ownership
 
 __all__ = ["CpuTimeClock", "StallWatch", "watch"]
 

@@ -25,12 +25,13 @@ from schemas.log_time import append_ns_of
 from schemas.topics import CLOCK_OFFSETS, CONFIG, FLOWS, INVENTORY, MAX_MESSAGE_BYTES, PATHS, R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
 from schemas.unexpected import DATA_ERRORS
-from streams.runtime import faust_compat
 from streams.runtime.digests import topology_digest
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
+from streams.runtime.faust import compat
+from streams.runtime.faust.global_tables import CLOCK_TAIL, GlobalTableReader
+from streams.runtime.faust.rejects import RejectBudget, send_reject
 from streams.runtime.log_time import LogClock
-from streams.runtime.rejects import RejectBudget, failed_evaluation, send_reject
+from streams.runtime.rejects import failed_evaluation
 from streams.runtime.settings import StreamSettings
 from streams.runtime.units import NS_PER_MS
 
@@ -193,12 +194,12 @@ class WorkerContext:
 
     def highwater(self, tp: TP) -> int | None:
         """Return a partition's end offset, as far as the consumer knows."""
-        return faust_compat.highwater(self.app, tp)
+        return compat.highwater(self.app, tp)
 
     async def committed(self, tp: TP) -> int | None:
         """Return the offset at which this worker begins; None if its group has never committed one."""
-        return await faust_compat.committed_offset(self.app, tp)
+        return await compat.committed_offset(self.app, tp)
 
     def position(self, tp: TP) -> int | None:
         """Return one past the last offset that the client library handed to Faust."""
-        return faust_compat.position(self.app, tp)
+        return compat.position(self.app, tp)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streams import app
+from streams.runtime.faust import readiness as module
 
 
 class Notifier:
@@ -17,11 +17,11 @@ class Notifier:
 @pytest.fixture(autouse=True)
 def notifier(monkeypatch: pytest.MonkeyPatch) -> None:
     Notifier.sent = []
-    monkeypatch.setattr(app, "SystemdNotifier", Notifier)
+    monkeypatch.setattr(module, "SystemdNotifier", Notifier)
 
 
 def test_notes_stand_behind_the_partitions_until_they_are_removed() -> None:
-    readiness = app._Readiness()
+    readiness = module.Readiness()
     first, second = readiness.part(), readiness.part()
     readiness.note("queues of b", "slots are long")
     first(3)

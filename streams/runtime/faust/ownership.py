@@ -15,7 +15,7 @@ from faust.types import TP
 
 from schemas.kafka import partition_of
 from schemas.topics import Topic
-from streams.runtime.context import WorkerContext
+from streams.runtime.faust.context import WorkerContext
 
 __all__ = ["Generation", "Ownership"]
 

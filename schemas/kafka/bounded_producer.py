@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as KafkaMessage
 
-from schemas.kafka.publisher import PARTITIONER
-from schemas.kafka.settings import KafkaSettings, service_options
+from schemas.kafka.producer import open_producer
+from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import CONFLUENT_BASE, append_ns_of
 
 __all__ = ["BoundedProducer", "Delivered"]
@@ -49,18 +49,18 @@ class BoundedProducer:
         compression: str = "none",
         producer: _Producer | None = None,
         in_flight: int = _IN_FLIGHT,
+        linger_ms: int = 0,
     ) -> None:
-        self._producer: _Producer = producer or Producer(
+        """`linger_ms`: time that messages wait to share a request."""
+        self._producer: _Producer = producer or open_producer(
+            cluster,
             {
-                **service_options(cluster),
-                "partitioner": PARTITIONER,
-                "enable.idempotence": True,
                 "compression.type": compression,
-                "linger.ms": 0,
+                "linger.ms": linger_ms,
                 "message.timeout.ms": 0,
                 "message.max.bytes": 4_000_000,
-                "queue.buffering.max.messages": 1000,
-            }
+                "queue.buffering.max.messages": max(1000, 2 * in_flight),
+            },
         )
         self._urgent: deque[_Message] = deque()
         self._waiting: deque[_Message] = deque()

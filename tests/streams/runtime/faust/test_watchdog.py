@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from faust.types import TP
 
-from streams.runtime.watchdog import BUSY_WEIGHT, CpuTimeClock, StallWatch
+from streams.runtime.faust.watchdog import BUSY_WEIGHT, CpuTimeClock, StallWatch
 
 FIRST, SECOND = TP("fabric.probes", 0), TP("fabric.probes", 1)
 

@@ -1,0 +1,47 @@
+"""The readiness and the status of a worker, as its supervisor sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sdnotify import SystemdNotifier
+
+__all__ = ["Readiness"]
+
+
+class Readiness:
+    """Reports readiness and status to the supervisor once all services are ready."""
+
+    def __init__(self) -> None:
+        self._partitions: list[int | None] = []
+        self._notes: dict[str, str] = {}
+        """Subject to a line of the status."""
+
+    def part(self) -> Callable[[int], None]:
+        """Add a service; return the function that it calls with the number of its partitions."""
+        at = len(self._partitions)
+        self._partitions.append(None)
+
+        def ready(partitions: int) -> None:
+            self._partitions[at] = partitions
+            if self._report():
+                SystemdNotifier().notify("READY=1")
+
+        return ready
+
+    def note(self, subject: str, text: str) -> None:
+        """Add a line about a subject to the status, or remove it."""
+        before = self._notes.pop(subject, "")
+        if text:
+            self._notes[subject] = text
+        if text != before:
+            self._report()
+
+    def _report(self) -> bool:
+        """Report the status; return whether all services are ready."""
+        ready = [each for each in self._partitions if each is not None]
+        if len(ready) < len(self._partitions):
+            return False
+        notes = [self._notes[subject] for subject in sorted(self._notes)]
+        SystemdNotifier().notify(f"STATUS={'; '.join([f'{sum(ready)} partitions', *notes])}")
+        return True

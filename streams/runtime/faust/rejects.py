@@ -1,0 +1,66 @@
+"""Publishes messages that could not be used to `fabric.rejects`, within a budget."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final
+
+from schemas.kafka.message import Message
+from schemas.records import RejectReason
+from schemas.topics import REJECTS
+from schemas.unexpected import refusal
+from streams.runtime.rejects import reject_record
+
+if TYPE_CHECKING:
+    from streams.runtime.faust.context import WorkerContext
+
+__all__ = ["RejectBudget", "send_reject"]
+
+log = logging.getLogger(__name__)
+
+REJECTS_PER_S: Final = 20.0
+BURST: Final = 1_000
+
+
+class RejectBudget:
+    """A token bucket of rejects per second, so that a flood of bad messages does not fill the log."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        """Rejects that were only counted."""
+        self._tokens, self._at_s = float(BURST), 0.0
+
+    def take(self, now_s: float) -> bool:
+        """Return whether one more reject may be published at `now_s` of a monotonic clock."""
+        self._tokens = min(BURST, self._tokens + (now_s - self._at_s) * REJECTS_PER_S)
+        self._at_s = now_s
+        if self._tokens < 1:
+            self.dropped += 1
+            return False
+        self._tokens -= 1
+        return True
+
+
+async def send_reject(
+    context: WorkerContext, message: Message, reader: str, error: Exception
+) -> Awaitable[Any]:
+    """Send the `Reject` of a message; await the result for the acknowledgement.
+
+    An `error` other than `BadRecord` and `BadBatch` is published with its class and place. A flood of bad
+    messages does not become a flood of rejects: those beyond `RejectBudget` are only counted.
+    """
+    context.rejected += 1
+    if not context.reject_budget.take(time.monotonic()):
+        return _nothing()
+    refused = refusal(error)
+    topic, partition, offset = message.topic, message.partition, message.offset
+    log.warning("%s rejected %s/%d offset %d: %s", reader, topic, partition, offset, refused)
+    record = reject_record(message, reader, RejectReason(refused.reason), str(refused))
+    record["append_ns"] = record["append_ns"] or time.time_ns()
+    return await context.send(REJECTS, topic, record)
+
+
+async def _nothing() -> None:
+    """Return at once: the acknowledgement of a reject that was only counted."""

@@ -1,0 +1,98 @@
+"""One Faust app and consumer group of a worker, with the stages that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import faust
+from faust.types import TP
+from sdnotify import SystemdNotifier
+
+from schemas import codec
+from schemas.kafka.message import Message
+from schemas.topics import FLOWS
+from streams.runtime.faust.context import WorkerContext
+from streams.runtime.faust.faust_app import fetch_at_once, gather_fetches
+from streams.runtime.faust.groupless_stage import GrouplessStage
+from streams.runtime.faust.operator_stage import OperatorStage
+from streams.runtime.faust.ownership import Ownership
+from streams.runtime.faust.readiness import Readiness
+from streams.runtime.faust.rejects import send_reject
+from streams.runtime.faust.watchdog import watch
+from streams.runtime.operator import Stage
+from streams.runtime.settings import StreamSettings
+
+__all__ = ["Service"]
+
+GATHER_WAIT_MS: Final = 25
+"""ms for which the broker collects messages."""
+
+
+class Service:
+    """The stages of one app and consumer group."""
+
+    def __init__(
+        self,
+        app: faust.App,
+        stages: Sequence[Stage],
+        settings: StreamSettings,
+        registry: codec.Registry | None,
+        readiness: Readiness,
+        *,
+        is_urgent: bool,
+    ) -> None:
+        """`is_urgent`: the stages react within milliseconds."""
+        self.app = app
+        uses_flows = any(FLOWS in stage.tables for stage in stages)
+        self.context = WorkerContext(app, settings, registry, flows=uses_flows)
+        self.context.reject = self._reject_soon
+        self.context.note = readiness.note
+        self.owned = [self._ownership(stage) for stage in stages]
+        for owned in self.owned:
+            owned.register()
+        self._is_urgent, self._ready = is_urgent, readiness.part()
+        self._watching = False
+        signals: Any = self.app
+        signals.on_partitions_assigned.connect(self._assigned)
+        signals.on_partitions_revoked.connect(self._revoked)
+        signals.on_before_shutdown.connect(self._stopping)
+
+    def _ownership(self, stage: Stage) -> Ownership:
+        """Return the partitions of a stage that this service runs."""
+        if stage.per_partition:
+            return OperatorStage(self.context, stage)
+        return GrouplessStage(self.context, stage).partitions
+
+    async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
+        if self._is_urgent:
+            fetch_at_once(app)
+        else:
+            gather_fetches(app, GATHER_WAIT_MS)
+        for owned in self.owned:
+            owned.assign(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
+        self.context.task("readiness", self._report_ready(len(assigned)))
+        if not self._watching:
+            self._watching = True
+            self.context.task("watchdog", watch(self.context, self.owned))
+
+    async def _revoked(self, app: Any, *_: Any, **__: Any) -> None:
+        await asyncio.gather(*(owned.revoke() for owned in self.owned))
+
+    async def _report_ready(self, partitions: int) -> None:
+        await self.context.tables_caught_up()
+        for owned in self.owned:
+            await owned.ready()
+        self._ready(partitions)
+
+    async def _stopping(self, app: Any, *_: Any, **__: Any) -> None:
+        SystemdNotifier().notify("STOPPING=1")
+        await asyncio.gather(*(owned.revoke() for owned in self.owned))
+        await self.context.stop()
+
+    def _reject_soon(self, message: Message, error: Exception) -> None:
+        async def send() -> None:
+            await (await send_reject(self.context, message, "lookup", error))
+
+        self.context.task("reject", send())

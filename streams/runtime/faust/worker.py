@@ -1,0 +1,127 @@
+"""Runs the Faust apps of one worker in this process until SIGTERM or SIGINT.
+
+It reports readiness to systemd once partitions are assigned, global tables have caught up and stages are
+recovered. No port is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import faust
+
+from streams.runtime.faust.faust_app import build_app
+from streams.runtime.faust.readiness import Readiness
+from streams.runtime.faust.service import Service
+from streams.runtime.faust.sink import MakeSinks, add_sinks
+from streams.runtime.operator import Stage
+from streams.runtime.settings import StreamSettings
+
+__all__ = ["AppStages", "run"]
+
+REPEAT_S: Final = 10.0
+"""s between two prints of the same log line of a client library."""
+EXIT_S: Final = 2.0
+"""s that threads have to end after the worker stopped; their messages are unacknowledged."""
+
+
+class AppStages(NamedTuple):
+    """The stages of one app."""
+
+    suffix: str
+    """Suffix of its consumer group."""
+    stages: Sequence[Stage]
+    is_urgent: bool
+    """Whether the stages react within milliseconds: fetches return at the first message."""
+
+
+def run(settings: StreamSettings, apps: Sequence[AppStages], make_sinks: MakeSinks | None) -> int:
+    """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 after an abort.
+
+    The history sink (None: there is none) has an app of its own, so that a failed ClickHouse delays no stage.
+    """
+    _quiet_libraries()
+    registry = settings.kafka.registry()
+    datadir = Path(tempfile.mkdtemp(prefix="fabrictime-stream-"))
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        readiness = Readiness()
+        services: list[Service] = []
+        for suffix, stages, is_urgent in apps:
+            app = build_app(settings.group + suffix, settings, datadir)
+            services.append(Service(app, stages, settings, registry, readiness, is_urgent=is_urgent))
+        faust_apps = [service.app for service in services]
+        if make_sinks is not None and settings.history is not None:
+            sink = build_app(f"{settings.group}-sink", settings, datadir)
+            add_sinks(sink, settings.history, registry, make_sinks, is_alone=not services)
+            faust_apps.append(sink)
+        if not faust_apps:
+            raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
+        gc.freeze()  # modules and schemas live as long as the process: collections need not visit them
+        _run(faust_apps, loop)
+        code = 70 if any(service.context.failed is not None for service in services) else 0
+        _end_soon(code)
+        return code
+    finally:
+        shutil.rmtree(datadir, ignore_errors=True)
+
+
+class _Repeated(logging.Filter):
+    """Suppresses repeated log lines of the client libraries: an unreachable broker causes hundreds a
+    second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._printed_s: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to print the line."""
+        if not record.name.startswith(("aiokafka", "faust", "mode")):
+            return True
+        key = (record.name, str(record.msg))
+        if record.created - self._printed_s.get(key, 0.0) < REPEAT_S:
+            return False
+        self._printed_s[key] = record.created
+        return True
+
+
+def _quiet_libraries() -> None:
+    for name in ("aiokafka", "faust", "mode"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_Repeated())
+
+
+def _end_soon(code: int) -> None:
+    """Exit the process with `code` soon, even if a thread hangs, for instance in an insert."""
+    last = threading.Timer(EXIT_S, os._exit, (code,))
+    last.daemon = True
+    last.start()
+
+
+def _run(apps: list[faust.App], loop: asyncio.AbstractEventLoop) -> None:
+    worker = faust.Worker(
+        apps[0],
+        *apps[1:],
+        loop=loop,
+        quiet=True,
+        override_logging=False,
+        redirect_stdouts=False,
+        workdir=os.getcwd(),
+    )
+    worker.spinner = None
+    try:
+        worker.execute_from_commandline()
+    except SystemExit as ended:
+        if ended.code not in (0, None):
+            raise
