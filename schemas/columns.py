@@ -3,7 +3,7 @@
 A column takes the field of its own name, of an item first and then of the record. Otherwise:
 
 - `since` takes `since_ns`, as a time.
-- `flow_nic` takes the field `nic` of `flow`, `flows` or `flowes`: an array where these are items.
+- `fact_text` takes the field `text` of `fact`, `facts` or `factes`: an array where these are items.
 - `recorded_ns` is the time at which the log appended the message.
 - `name=field` names the field.
 """
@@ -47,59 +47,65 @@ TYPES: Final[Mapping[str, str]] = {
 }
 """ClickHouse type by the kind of a column: its Avro type, `?` where it may be null, `[]` for an array."""
 
-_PRIMITIVES: Final = frozenset({"string", "bytes", "boolean", "int", "long", "double", "record", "enum"})
+_NAMELESS: Final = frozenset({"string", "bytes", "boolean", "int", "long", "double", "record"})
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `path` are the fields that lead to its value, from the item or from the record."""
+    """One column."""
 
     name: str
     type: str
     kind: str
+    """A key of `TYPES`; empty where no field says it."""
     path: tuple[str, ...]
+    """Fields that lead to the value, from the item or from the record."""
     in_item: bool
 
 
 def columns_of(
     record: str, items: str | None, names: str, types: Mapping[str, str], derived: Mapping[str, str]
 ) -> Iterator[Column]:
-    """Yield the columns of a table whose rows are the `items` of a record, or the records.
+    """Yield the columns of a table; see `schemas.tables.Table` for the arguments.
 
-    Of `types` and `derived`, see `schemas.tables.Table`. Raises KeyError for a column without a field.
+    Raises KeyError for a column that no field fills.
     """
-    type_of, derived_type = ({name: kind for kind in by for name in by[kind].split()} for by in (types, derived))
-    fields = _fields(raw_schema(record))
+    fields = _fields(raw_schema(record)) | {APPEND_TIME: "long"}
     item_fields = _fields(fields[items]["items"]) if items in fields else {}
+    type_of, derived_type = (
+        {name: kind for kind in by for name in by[kind].split()} for by in (types, derived)
+    )
     for word in names.split():
         name, _, field = word.partition("=")
-        if name in derived_type:
-            kind = "time" if derived_type[name] == TIME else ""
-            yield Column(name, derived_type[name], kind, (name,), items is not None)
+        if kind := derived_type.get(name):
+            yield Column(name, kind, "time" if kind == TIME else "", (name,), items is not None)
             continue
-        in_item = _resolved(field or name, item_fields)
-        path, kind = in_item or _resolved(field or name, fields | {APPEND_TIME: "long"})
+        of_item = _source(field or name, item_fields)
+        source = of_item or _source(field or name, fields)
+        if source is None:
+            raise KeyError(f"{record}: no field fills the column {name}")
+        path, kind = source
         if path[-1].endswith("_ns") and not name.endswith("_ns"):
             kind = "time"
-        yield Column(name, type_of.get(name) or TYPES[kind], kind, path, in_item is not None)
+        yield Column(name, type_of.get(name) or TYPES[kind], kind, path, of_item is not None)
 
 
 def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {each["name"]: each["type"] for each in schema["fields"]}
 
 
-def _resolved(name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], str] | None:
-    """Return the path to the field of a column and its kind; None if there is none."""
+def _source(name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], str] | None:
+    """Return the path to the field that fills a column, and the kind; None if no field does."""
     for field in (name, f"{name}_ns"):
         if field in fields:
             return (field,), _kind(fields[field])
     stem, _, rest = name.partition("_")
     for field in (stem, f"{stem}s", f"{stem}es"):
-        part = fields.get(field)
-        if isinstance(part, Mapping):
-            inner = _fields(part.get("items", part)) if _kind(part) in ("record", "record[]") else {}
+        kind = _kind(fields.get(field, "null"))
+        if kind in ("record", "record[]"):
+            inner = _fields(fields[field].get("items", fields[field]))
             if rest in inner:
-                return (field, rest), _kind(inner[rest]) + "[]" * (part["type"] == "array")
+                return (field, rest), _kind(inner[rest]) + kind.removeprefix("record")
     return None
 
 
@@ -108,4 +114,4 @@ def _kind(schema: Any) -> str:
         return _kind(next(each for each in schema if each != "null")) + "?" * ("null" in schema)
     if isinstance(schema, Mapping):
         return f"{_kind(schema['items'])}[]" if schema["type"] == "array" else _kind(schema["type"])
-    return schema if schema in _PRIMITIVES else "enum"
+    return schema if schema in _NAMELESS else "enum"

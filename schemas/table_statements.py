@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from schemas.tables import DATABASE, DELAYS, DELAYS_1S, DIRECTIONS, ROLLUP_VIEW, TABLES
+from schemas.tables import DATABASE, DAYS, DELAYS, DELAYS_1S, DIRECTIONS, ROLLUP_VIEW, TABLES
 
 __all__ = ["CREATED", "create_all", "create_rollup_view", "missing", "set_retention"]
 
@@ -17,12 +17,11 @@ CREATED: Final = (
 """Query for name, statement and columns of each table: the rows that `missing` expects."""
 
 
-def create_all(days: Mapping[str, int] | None = None, database: str = DATABASE) -> list[str]:
+def create_all(days: Mapping[str, int] = DAYS, database: str = DATABASE) -> list[str]:
     """Return the statements that make database, tables, columns and the rollup's view where missing.
 
     `days` are those that each table keeps its rows, here and below.
     """
-    days = days or {name: table.days for name, table in TABLES.items()}
     return [
         f"CREATE DATABASE IF NOT EXISTS {database}",
         *(table.create(days[name], database) for name, table in TABLES.items()),

@@ -76,7 +76,7 @@ _GROUP: Final = f"intDiv(window, {WINDOWS_PER_GROUP})"
 
 @dataclass(frozen=True)
 class Table:
-    """One table, filled by the records of a topic. `schemas.columns` finds the fields that fill its columns."""
+    """One table, filled by the records of a topic; `schemas.columns` finds the fields of its columns."""
 
     name: str
     topic: Topic
@@ -84,7 +84,6 @@ class Table:
     names: str
     """Columns in order; `name=field` where a field of another name fills one."""
     days: int
-    """Days that the table keeps its rows, from `time` on, where the settings name none."""
     order_by: str
     items: str | None = None
     """Array of the record with an item for each row; None: a row for each record."""
@@ -375,6 +374,9 @@ TABLES: Final[dict[str, Table]] = {
         ),
     )
 }  # fmt: skip
+
+DAYS: Final[Mapping[str, int]] = {name: table.days for name, table in TABLES.items()}
+"""Days that each table keeps its rows where the settings name none."""
 
 
 def bucket_sql(ns: str) -> str:

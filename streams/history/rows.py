@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -40,13 +41,10 @@ def rows_of(topic: str, messages: Sequence[Message]) -> dict[str, pa.Table]:
 
     Raises KeyError for a topic that history does not store, BadRecord for values that no column can store.
     """
-    with_derived = _WITH_DERIVED.get(topic, dict)
-    records: list[Record] = []
+    records = []
     for message in _newest(topic, messages):
-        if message.record is not None:
-            records.append({**with_derived(message.record), APPEND_TIME: message.append_ns})
-        elif topic == topics.INVENTORY.name:
-            records.append({**_NO_NIC, "nic": message.key, "gone": 1, APPEND_TIME: message.append_ns})
+        if record := _record_of(topic, message):
+            records.append({**record, APPEND_TIME: message.append_ns})
     blocks = {table.name: _block(table, records) for table in _TABLES_OF[topic]}
     return {name: block for name, block in blocks.items() if block.num_rows}
 
@@ -62,6 +60,14 @@ def _newest(topic: str, messages: Sequence[Message]) -> Iterable[Message]:
     return latest.values()
 
 
+def _record_of(topic: str, message: Message) -> Record | None:
+    """Return the record of a message with its derived columns; None: history does not store it."""
+    if message.record is not None:
+        with_derived = _WITH_DERIVED.get(topic)
+        return message.record if with_derived is None else with_derived(message.record)
+    return {**_NO_NIC, "nic": message.key, "gone": 1} if topic == topics.INVENTORY.name else None
+
+
 _arrow_schema = cache(arrow_schema)
 
 
@@ -70,10 +76,9 @@ def _block(table: tables.Table, records: Sequence[Record]) -> pa.Table:
     schema = _arrow_schema(table.name)
     items: Sequence[Record] = records
     if table.items is not None:
-        counts = [len(record[table.items]) for record in records]
-        records = [record for record in records if record[table.items]]
         items = [item for record in records for item in record[table.items]]
-        row_record = pa.array(np.repeat(np.arange(len(records)), [count for count in counts if count]))
+        counts = [len(record[table.items]) for record in records]
+        record_of_row = pa.array(np.repeat(np.arange(len(records)), counts))
     arrays = []
     for column, field in zip(table.columns, schema, strict=True):
         try:
@@ -81,7 +86,7 @@ def _block(table: tables.Table, records: Sequence[Record]) -> pa.Table:
             array = pa.array(values, type=field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise BadRecord("OUT_OF_RANGE", f"{table.name}.{column.name}: {error}"[:300]) from error
-        arrays.append(array if column.in_item or table.items is None else array.take(row_record))
+        arrays.append(array if column.in_item or table.items is None else array.take(record_of_row))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -97,12 +102,12 @@ def _values(column: Column, sources: Sequence[Record]) -> list[Any]:
             values = [[item[part] for item in each] for each in values]
         else:
             values = [each[part] for each in values]
-    convert = _converter(column)
+    convert = _conversion_of(column)
     return values if convert is None else list(map(convert, values))
 
 
 @cache
-def _converter(column: Column) -> Callable[[Any], Any] | None:
+def _conversion_of(column: Column) -> Callable[[Any], Any] | None:
     """Return the function that changes a column's values for Arrow; None: they stay."""
     if column.kind == "record[]":
         return len
@@ -124,35 +129,37 @@ def _check_times(name: str, times_ns: Iterable[int]) -> None:
             raise BadRecord("OUT_OF_RANGE", f"{name}: {ns}, expected a time in the years 2000 to 2199")
 
 
-def _require_unique(items: Collection[Record], keys: tuple[str, ...], what: str) -> None:
-    if len({tuple(item[key] for key in keys) for item in items}) != len(items):
+def _require_unique(items: Collection[Any], what: str, *fields: str) -> None:
+    if len(set(map(itemgetter(*fields), items))) != len(items):
         raise BadRecord("MALFORMED", f"{what} stands there twice")
 
 
-def _delays(record: PathDelays) -> Record:
+def _delays(record: PathDelays) -> Record | None:
+    if not record["paths"]:
+        return None
     for path in record["paths"]:
         if len(path["forward_bucket"]) != len(path["forward_bucket_count"]):
             raise BadRecord("MALFORMED", "paths.forward_bucket: not as long as forward_bucket_count")
         if len(path["reverse_bucket"]) != len(path["reverse_bucket_count"]):
             raise BadRecord("MALFORMED", "paths.reverse_bucket: not as long as reverse_bucket_count")
-    _require_unique(record["paths"], ("peer", "path", "dscp"), "paths: a peer, path and class")
+    _require_unique(record["paths"], "paths: a peer, path and class", "peer", "path", "dscp")
     return record
 
 
 def _flows(record: FlowReports) -> Record:
-    _require_unique(record["flows"], ("flow_id",), "flows: a flow")
+    _require_unique(record["flows"], "flows: a flow", "flow_id")
     return record
 
 
 def _paths(record: PathMaps) -> Record:
-    _require_unique(record["paths"], ("path", "leg"), "paths: a path and leg")
+    _require_unique(record["paths"], "paths: a path and leg", "path", "leg")
     return record
 
 
-def _queues(record: LinkQueues) -> Record:
-    if record["slots"] > 1:  # blocks of short slots are stored only in the log: each second is also published
-        return {**record, "links": []}
-    _require_unique(record["links"], ("link",), "links: a link")
+def _queues(record: LinkQueues) -> Record | None:
+    if not record["links"] or record["slots"] > 1:
+        return None  # blocks of short slots are stored only in the log: each second is also published whole
+    _require_unique(record["links"], "links: a link", "link")
     window_end = record["window_start_ns"] + record["slot_ns"] * record["slots"]
     return {**record, "links": [{**link, "window_end": window_end} for link in record["links"]]}
 
@@ -166,19 +173,15 @@ def _collectives(record: CollectiveBatch) -> Record:
     communicators = record["communicators"]
     if any(each["communicator"] >= len(communicators) for each in record["summaries"]):
         raise BadRecord("MALFORMED", "summaries: a communicator is not among the record's communicators")
-    summaries = [
-        {
-            **each,
-            "communicator_id": communicators[each["communicator"]]["id"],
-            "rank": communicators[each["communicator"]]["rank"],
-            "ranks_total": communicators[each["communicator"]]["ranks"],
-        }
-        for each in record["summaries"]
+    columns = [
+        {"communicator_id": each["id"], "rank": each["rank"], "ranks_total": each["ranks"]}
+        for each in communicators
     ]
+    summaries = [{**each, **columns[each["communicator"]]} for each in record["summaries"]]
     return {**record, "summaries": summaries, "nics": nic_profiles(record)}
 
 
-_WITH_DERIVED: Final[Mapping[str, Callable[[Any], Record]]] = {
+_WITH_DERIVED: Final[Mapping[str, Callable[[Any], Record | None]]] = {
     topics.DELAYS.name: _delays,
     topics.QUEUES.name: _queues,
     topics.FLOWS.name: _flows,
@@ -187,7 +190,7 @@ _WITH_DERIVED: Final[Mapping[str, Callable[[Any], Record]]] = {
     topics.COLLECTIVES.name: _collectives,
     topics.INVENTORY.name: lambda record: {**record, "gone": 0},
 }
-"""Topic to the function that checks a record and adds derived columns."""
+"""Topic to the function that checks a record and adds derived columns; None: nothing of it is stored."""
 
 _ABSENT: Final = {"string": "", "enum": "UNKNOWN", "int": 0, "long": 0, "string[]": [], "int[]": []}
 _NO_NIC: Final = {column.path[0]: _ABSENT.get(column.kind) for column in tables.TABLES[tables.NICS].columns}
