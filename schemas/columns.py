@@ -75,8 +75,8 @@ def columns_of(
     type_of, derived_type = (
         {name: kind for kind in by for name in by[kind].split()} for by in (types, derived)
     )
-    for word in names.split():
-        name, _, field = word.partition("=")
+    for entry in names.split():
+        name, _, field = entry.partition("=")
         if kind := derived_type.get(name):
             yield Column(name, kind, "time" if kind == TIME else "", (name,), items is not None)
             continue

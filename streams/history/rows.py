@@ -129,9 +129,9 @@ def _check_times(name: str, times_ns: Iterable[int]) -> None:
             raise BadRecord("OUT_OF_RANGE", f"{name}: {ns}, expected a time in the years 2000 to 2199")
 
 
-def _require_unique(items: Collection[Any], what: str, *fields: str) -> None:
+def _require_unique(items: Collection[Any], name: str, *fields: str) -> None:
     if len(set(map(itemgetter(*fields), items))) != len(items):
-        raise BadRecord("MALFORMED", f"{what} stands there twice")
+        raise BadRecord("MALFORMED", f"{name} stands there twice")
 
 
 def _delays(record: PathDelays) -> Record | None:
