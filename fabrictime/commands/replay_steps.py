@@ -160,9 +160,8 @@ def _compared(
         now = _records(run, topic, replayed, differing_again)
         for difference in compare(TOPICS[topic], run.span, was, now, EDGE_NS):
             _, at_ns = was.get(difference.identity, (None, 0))
-            if difference.identity not in now and any(
-                0 <= at_ns - end_ns < UNRECORDED_NS for end_ns in last_ns
-            ):
+            has_no_steps = any(begin_ns <= at_ns < end_ns for begin_ns, end_ns in gaps)
+            if has_no_steps and difference.identity not in now:
                 unrecorded += 1
             else:
                 differences.append(difference)
