@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from schemas.tables import DATABASE, DELAYS, DELAYS_1S, DIRECTIONS, ROLLUP_VIEW, TABLES, Retention
+from schemas.tables import DATABASE, DAYS, DELAYS, DELAYS_1S, DIRECTIONS, ROLLUP_VIEW, TABLES
 
 __all__ = ["CREATED", "create_all", "create_rollup_view", "missing", "set_retention"]
 
@@ -17,9 +17,11 @@ CREATED: Final = (
 """Query for name, statement and columns of each table: the rows that `missing` expects."""
 
 
-def create_all(retention: Retention | None = None, database: str = DATABASE) -> list[str]:
-    """Return the statements that make database, tables, columns and the rollup's view where missing."""
-    days = dict((retention or Retention()).items())
+def create_all(days: Mapping[str, int] = DAYS, database: str = DATABASE) -> list[str]:
+    """Return the statements that make database, tables, columns and the rollup's view where missing.
+
+    `days` are those that each table keeps its rows, here and below.
+    """
     return [
         f"CREATE DATABASE IF NOT EXISTS {database}",
         *(table.create(days[name], database) for name, table in TABLES.items()),
@@ -28,24 +30,23 @@ def create_all(retention: Retention | None = None, database: str = DATABASE) -> 
     ]
 
 
-def set_retention(retention: Retention, database: str = DATABASE) -> list[str]:
+def set_retention(days: Mapping[str, int], database: str = DATABASE) -> list[str]:
     """Return the statements that give existing tables the retention; old rows go at the next merges."""
     return [
-        f"ALTER TABLE {database}.{name} MODIFY TTL {TABLES[name].ttl(days)} "
+        f"ALTER TABLE {database}.{name} MODIFY TTL {TABLES[name].ttl(count)} "
         "SETTINGS materialize_ttl_after_modify = 0"
-        for name, days in retention.items()
+        for name, count in days.items()
     ]
 
 
 def missing(
-    created: Sequence[tuple[str, str, Sequence[str]]], retention: Retention, database: str = DATABASE
+    created: Sequence[tuple[str, str, Sequence[str]]], days: Mapping[str, int], database: str = DATABASE
 ) -> list[str]:
     """Return the statements that `create_all` and `set_retention` need beside the tables `created`."""
-    days = dict(retention.items())
     queries = {name: query for name, query, _ in created}
     columns = {name: set(names) for name, _, names in created}
     statements = [] if created else [f"CREATE DATABASE IF NOT EXISTS {database}"]
-    alter = dict(zip(days, set_retention(retention, database), strict=True))
+    alter = dict(zip(days, set_retention(days, database), strict=True))
     for name, table in TABLES.items():
         if name not in queries:
             statements.append(table.create(days[name], database))

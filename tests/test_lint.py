@@ -84,7 +84,7 @@ SERVICES = {
         "streams/diagnosis/stage.py",
         "streams/policy/",
     ),
-    "sink": ("streams/history/stage.py", "streams/history/rows.py"),
+    "sink": ("streams/history/stage.py", "streams/history/rows.py", "schemas/tables.py"),
     "up": (
         "fabrictime/state/live_figures.py",
         "fabrictime/commands/topology.py",

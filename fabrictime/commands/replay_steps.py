@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Final
 
 from fabrictime.commands.replay_compare import Difference, Records, compare
@@ -35,7 +36,7 @@ PAST_NS: Final = 300 * NS_PER_S
 EDGE_NS: Final = NS_PER_S
 """Time before the end of the interval in which outputs may not have been published yet."""
 UNRECORDED_NS: Final = 2 * NS_PER_S
-"""Time after an operator's last recorded step in which its worker may have published outputs."""
+"""Time after the last step of the log in which its worker may have published outputs."""
 
 Epochs = dict[tuple[int, int], list[Steps]]
 """Partition and epoch to the records of its steps."""
@@ -60,7 +61,7 @@ def replay_steps(stage: Stage, run: Replay) -> Replayed:
                     runner.offer(message)
             replayed += _outputs(runners, run)
         replayed += _outputs(runners, run, is_complete=True)
-    differences, unrecorded = _compared(run, published, replayed, [runner.last_ns for runner in runners])
+    differences, unrecorded = _compared(run, published, replayed, _gaps(runners))
     return Replayed(
         stage.name,
         run.span,
@@ -102,6 +103,20 @@ def _runners(stage: Stage, run: Replay) -> list[StepRunner]:
     ]
 
 
+def _gaps(runners: Sequence[StepRunner]) -> list[tuple[int, int]]:
+    """Return the log times in which workers may have published outputs whose steps died with them.
+
+    `runners`: by partition and epoch. From the last step of an operator to the begin of the next one.
+    """
+    gaps = []
+    for runner, following in zip_longest(runners, runners[1:]):
+        end_ns = runner.last_ns + UNRECORDED_NS
+        if following is not None and following.epoch.partition == runner.epoch.partition:
+            end_ns = max(end_ns, following.begin_ns)
+        gaps.append((runner.last_ns, end_ns))
+    return gaps
+
+
 def _is_old(epoch: int, run: Replay) -> bool:
     return epoch * NS_PER_MS < run.span.from_ns - EPOCH_BACK_NS
 
@@ -130,7 +145,7 @@ def _compared(
     run: Replay,
     published: Sequence[tuple[Value, int]],
     replayed: Sequence[tuple[Value, int]],
-    last_ns: Sequence[int],
+    gaps: Sequence[tuple[int, int]],
 ) -> tuple[list[Difference], int]:
     """Return the differences, and the number of published outputs whose steps were not recorded.
 
@@ -145,9 +160,8 @@ def _compared(
         now = _records(run, topic, replayed, differing_again)
         for difference in compare(TOPICS[topic], run.span, was, now, EDGE_NS):
             _, at_ns = was.get(difference.identity, (None, 0))
-            if difference.identity not in now and any(
-                0 <= at_ns - end_ns < UNRECORDED_NS for end_ns in last_ns
-            ):
+            has_no_steps = any(begin_ns <= at_ns < end_ns for begin_ns, end_ns in gaps)
+            if has_no_steps and difference.identity not in now:
                 unrecorded += 1
             else:
                 differences.append(difference)

@@ -57,7 +57,7 @@ class TableSetup:
             if self._done:
                 return
             created = client.query(table_statements.CREATED.format(database=tables.DATABASE)).result_rows
-            for statement in table_statements.missing(created, self._settings.retention.as_tables()):
+            for statement in table_statements.missing(created, self._settings.retention.by_table()):
                 client.command(statement)
             self._done = True
             LOG.info("history at %s: tables are there", self._settings.url)

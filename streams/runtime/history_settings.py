@@ -7,8 +7,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas import tables
-
 Days = Annotated[int, Field(ge=1, le=3650)]
 
 
@@ -59,9 +57,9 @@ class RetentionSettings(BaseModel):
         default=2, description="days of jobs' NICs: one row a process, record and NIC with queue pairs"
     )
 
-    def as_tables(self) -> tables.Retention:
-        """Return the retention as `schemas.tables` expects it."""
-        return tables.Retention(**self.model_dump())
+    def by_table(self) -> dict[str, int]:
+        """Return the days of each table."""
+        return {name.removesuffix("_days"): days for name, days in self.model_dump().items()}
 
 
 class HistorySinkSettings(BaseModel):

@@ -10,11 +10,11 @@ from schemas import table_statements, tables
 
 
 def test_retention_reaches_tables_that_exist(client):
-    for statement in table_statements.set_retention(tables.Retention(delays_days=5, clocks_days=9)):
+    for statement in table_statements.set_retention(tables.DAYS | {"delays": 5, "clocks": 9}):
         client.command(statement)
     ddl = client.command("SELECT create_table_query FROM system.tables WHERE name = 'delays'")
     assert "toIntervalDay(5)" in ddl
-    for statement in table_statements.set_retention(tables.Retention()):
+    for statement in table_statements.set_retention(tables.DAYS):
         client.command(statement)
 
 
@@ -24,16 +24,16 @@ def test_tables_that_are_as_they_should_be_need_no_statement(client):
             client.query(table_statements.CREATED.format(database=tables.DATABASE)).result_rows, retention
         )
 
-    assert missing(tables.Retention()) == []
-    [alter] = missing(tables.Retention(clocks_days=9))
-    assert alter in table_statements.set_retention(tables.Retention(clocks_days=9))
+    assert missing(tables.DAYS) == []
+    [alter] = missing(tables.DAYS | {"clocks": 9})
+    assert alter in table_statements.set_retention(tables.DAYS | {"clocks": 9})
     client.command(f"ALTER TABLE {tables.DATABASE}.{tables.CLOCKS} DROP COLUMN bound_ns")
     client.command(f"DROP TABLE {tables.DATABASE}.{tables.REJECTS}")
-    statements = missing(tables.Retention())
+    statements = missing(tables.DAYS)
     assert len(statements) == 2
     for statement in statements:
         client.command(statement)
-    assert missing(tables.Retention()) == []
+    assert missing(tables.DAYS) == []
 
 
 def test_sql_buckets_are_those_of_native_core(client):

@@ -7,6 +7,7 @@ import pytest
 
 from schemas import tables
 from streams.history.columns import arrow_schema
+from streams.runtime.history_settings import RetentionSettings
 
 ARROW_OF = {
     "DateTime64(9": pa.timestamp("ns", tz="UTC"),
@@ -24,11 +25,16 @@ def test_every_column_has_the_type_of_its_table(table: str) -> None:
     """The rollup `delays_1s` is left out, because a view fills it."""
     schema = arrow_schema(table)
     assert schema.names == list(tables.TABLES[table].column_names)
-    for (name, declared), kind in zip(tables.TABLES[table].columns, schema.types, strict=True):
+    for column, kind in zip(tables.TABLES[table].columns, schema.types, strict=True):
+        name, declared = column.name, column.type
         text = declared.removeprefix("Nullable(")
         expected = {arrow for start, arrow in ARROW_OF.items() if text.startswith(start)}
         assert not expected or {kind} == expected, f"{name} {declared}"
         assert pa.types.is_list(kind) == text.startswith("Array("), f"{name} {declared}"
+
+
+def test_the_settings_name_the_days_of_every_table() -> None:
+    assert RetentionSettings().by_table() == tables.DAYS
 
 
 def test_an_unknown_table_is_an_error() -> None:

@@ -30,7 +30,7 @@ def open_flows(tables: FabricTables) -> int:
     return view.count()
 
 
-def test_moves_give_the_order_in_which_topics_were_read() -> None:
+def test_moves_keep_the_order_in_which_topics_were_read() -> None:
     """A report of a NIC that the inventory does not have is refused: the order matters."""
     tables = FabricTables()
     tables.take(nic(0, "h0/eth0"))
