@@ -356,7 +356,7 @@ STEPS: Final = Topic(
     Partitions.DATA,
     DAY_MS,
     writers=("map", "solve"),
-    readers=("solve",),
+    readers=("up",),
 )
 REJECTS: Final = Topic(
     "fabric.rejects",

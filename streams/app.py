@@ -29,9 +29,9 @@ STAGES: Final[tuple[tuple[StageName, type[Stage]], ...]] = (
     ("solve", ClockStage),
     ("solve", ScheduleStage),
     ("links", LinksStage),
-    ("links", AlertsStage),
-    ("solve", ContentionStage),
     ("solve", QueuesStage),
+    ("solve", ContentionStage),
+    ("links", AlertsStage),
     ("solve", DiagnosisStage),
     ("policy", PolicyStage),
 )

@@ -93,6 +93,7 @@ SERVICES = {
         "fabrictime/commands/explain.py",
         "fabrictime/commands/job_records.py",
         "fabrictime/commands/export_job.py",
+        "fabrictime/commands/replay_steps.py",
     ),
     "web": ("fabrictime/web/",),
     "flows": ("producers/flows/service.py", "producers/trace/flow_routes.py"),
