@@ -2542,6 +2542,7 @@ class StepChoiceKind(StrEnum):
     input's messages from this step on; SKIPPED: a message of the input that the operator did not take; LEVEL:
     adaptation of the operator from this step on; TOPOLOGY: the topology file changed."""
 
+    UNKNOWN = "UNKNOWN"
     OFFSET = "OFFSET"
     CORRECTION = "CORRECTION"
     SKIPPED = "SKIPPED"
