@@ -29,7 +29,10 @@ IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     topics.PATHS.name: ("nic", "peer"),
     topics.DECISIONS.name: ("decision_id",),
     topics.ACTIONS.name: ("decision_id", "outcome"),
+    topics.AUDIT_RUNS.name: ("run",),
     topics.AUDIT.name: ("run", "host", "check"),
+    topics.POLICY_CYCLES.name: ("shard", "epoch", "first_cycle"),
+    topics.FALLBACKS.name: ("host", "shard", "epoch", "seq"),
     topics.DIAGNOSES.name: ("job", "begin_ns", "number"),
     topics.COLLECTIVES.name: ("host", "boot", "process", "batch"),
 }

@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["as_json", "lines_of", "replay"]
 
 ALL = "all"
-STAGES_HELP = "delays, clock, links, queues, contention, alerts, diagnosis, policy, or all."
+STAGES_HELP = (
+    "delays, clock, links, contention, queues, alerts, diagnosis, policy, or all: one after another."
+)
 
 From = Annotated[
     str,
-    typer.Option("--from", metavar="TIME", help="Start: 2026-03-01T12:00:00 (UTC), or 2h for two hours ago."),
+    typer.Option(
+        "--from",
+        metavar="TIME",
+        help="Start: 2026-03-01T12:00:00 (UTC), 2h for two hours ago, or seconds since the epoch.",
+    ),
 ]
 To = Annotated[str, typer.Option("--to", metavar="TIME", help="End: like --from, or now.")]
 Rules = Annotated[
@@ -28,19 +34,13 @@ Rules = Annotated[
     typer.Option(
         "--rule",
         metavar="NAME=NUMBER",
-        help="Another rule of diagnosis, such as slow_ratio=1.3, or threshold, such as alert_clear_s=5.",
+        help="Another rule of diagnosis, such as slow_ratio=1.3, or another threshold: alert_clear_s=5.",
     ),
 ]
 
 
 def replay(
-    stage: Annotated[
-        str,
-        typer.Argument(
-            metavar="STAGE",
-            help="delays, clock, links, queues, contention, alerts, diagnosis, policy, or all.",
-        ),
-    ],
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help=STAGES_HELP)],
     start: From = "10m",
     end: To = "now",
     rule: Rules = None,
@@ -49,7 +49,13 @@ def replay(
     directory: DataDir = None,
     as_json_lines: Json = False,
 ) -> None:
-    """Replay a past interval of the log; exit code 1 if the records differ from the published ones."""
+    """Compute a past interval of the log again and compare; nothing is published.
+
+    It needs a running log. Each line DIFFERENT names a record that this code would not have published, or not
+    so. `replay_same` is the share of the records that are the same. A worker that is killed takes the steps
+    of its last half second with it: the records of that time are counted as without steps. Exit codes: 0 all
+    the same, 1 records differ, 2 the log or an option cannot be used.
+    """
     import time
 
     from fabrictime.commands import replay_reader, replay_run, replay_stages
@@ -129,7 +135,13 @@ def lines_of(done: Replayed) -> list[str]:
 
     lines = [f"DIFFERENT {each.line()}" for each in done.differences]
     speed = done.covered_s / max(done.took_s, 1e-3)
-    unrecorded = f"; {done.unrecorded} without steps, which died with their worker" if done.unrecorded else ""
+    unrecorded = (
+        f"; {done.unrecorded} without steps: of a killed worker, or newer than the last steps"
+        if done.unrecorded
+        else ""
+    )
+    if not done.published and not done.count:
+        return [*lines, f"{done.stage}: nothing was published in {seconds_text(done.covered_s)} of the log"]
     verdict = f"{len(done.differences)} differ" if done.differences else "all the same"
     lines.append(
         f"{done.stage}: {seconds_text(done.covered_s)} of the log, {done.messages:,} messages in "

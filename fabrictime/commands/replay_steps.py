@@ -34,7 +34,7 @@ WARM_UP_NS: Final = 120 * NS_PER_S
 PAST_NS: Final = 300 * NS_PER_S
 """Time of published records, and of tables that are not compacted, before the begin of an operator."""
 EDGE_NS: Final = NS_PER_S
-"""Time before the end of the interval in which outputs may not have been published yet."""
+"""Time in which outputs of the begin and the end of the interval are published."""
 UNRECORDED_NS: Final = 2 * NS_PER_S
 """Time after the last step of the log in which its worker may have published outputs."""
 
@@ -70,7 +70,7 @@ def replay_steps(stage: Stage, run: Replay) -> Replayed:
         len(published),
         run.messages,
         time.monotonic() - began_s,
-        replayed=len(replayed),
+        replayed=sum(log_ns >= run.span.from_ns for _, log_ns in replayed),
         unrecorded=unrecorded,
         covered_s=run.covered_s,
     )
@@ -136,7 +136,7 @@ def _outputs(
     """Yield the outputs of the steps whose messages have been read, of those in the interval."""
     for runner in runners:
         for replayed in runner.run(is_complete=is_complete):
-            if run.span.from_ns <= replayed.log_ns < run.span.to_ns:
+            if run.span.from_ns - EDGE_NS <= replayed.log_ns < run.span.to_ns:
                 output = replayed.output
                 yield (output.topic.name, output.key, output.value(run.registry)), replayed.log_ns
 

@@ -123,6 +123,7 @@ class OperatorStage(Ownership):
 
     def _drop(self) -> None:
         for partition in self._partitions.values():
+            self._report(partition, "")
             partition.operator.close(self.context.tables)
             self.context.tables.forget_moves(partition.moves)
         self._partitions, self._early, self._queued = {}, {}, 0
@@ -284,11 +285,21 @@ class OperatorStage(Ownership):
             partition.steps.note_idle()
         if outputs and operator.adapts:
             operator.keep_up(time.monotonic_ns() - began_ns, partition.waited_ns)
+        self._report(partition, operator.status())
         futures = await self._publish(partition, outputs)
         needed_from, next_offset = operator.needed_from(), partition.next_offset
         position = partition.commit if next_offset is None else min(needed_from, next_offset)
         partition.sent.append(Sent(position, futures))
         await asyncio.sleep(0)
+
+    def _report(self, partition: Partition, status: str) -> None:
+        """Show a change of an operator's status to the service manager and in the log."""
+        if status == partition.status:
+            return
+        partition.status = status
+        key = key_of(self.stage, partition.tp.partition)
+        self.context.note(key, status)
+        log.warning("%s: %s", key, status or "well again")
 
     def _pass_on(self, messages: Iterable[Message]) -> None:
         """Pass decoded messages to the stage of this worker that takes them, too."""

@@ -77,6 +77,8 @@ class Partition:
         self.sent: deque[Sent] = deque()
         self.advanced_ns = 0
         """Monotonic time of the last advance."""
+        self.status = ""
+        """The operator's status as reported last."""
         self.skipped = 0
         """Messages that arrived too late."""
         self.waited_ns = 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fabrictime.commands.replay_stages import changes_of
+from fabrictime.commands.replay import STAGES_HELP
+from fabrictime.commands.replay_stages import BY_STEPS, STAGES, changes_of
+from schemas.identities import IDENTITY
 
 
 def test_rules_and_thresholds_are_given_by_name() -> None:
@@ -20,3 +22,12 @@ def test_rules_and_thresholds_are_given_by_name() -> None:
 def test_a_wrong_rule_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=f"--rule {text}: "):
         changes_of([text])
+
+
+def test_every_output_that_a_replay_compares_has_an_identity() -> None:
+    outputs = {topic.name for stage in BY_STEPS.values() for topic in stage.outputs}
+    assert outputs <= IDENTITY.keys()
+
+
+def test_the_help_names_every_stage() -> None:
+    assert STAGES_HELP.startswith(", ".join(STAGES))

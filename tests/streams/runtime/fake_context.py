@@ -43,6 +43,7 @@ class FakeContext:
         self.failures: list[Exception] = []
         """Errors that `survive` has caught."""
         self.taps: dict[str, Callable[[Message], None]] = {}
+        self.notes: dict[str, str] = {}
         self.rejected = 0
         self.reject_budget = RejectBudget()
         self.ends: dict[TP, int] = {}
@@ -55,6 +56,9 @@ class FakeContext:
             transport=SimpleNamespace(receivers=dict[str, Any]()),
         )
         self.tasks: list[asyncio.Task[None]] = []
+
+    def note(self, subject: str, text: str) -> None:
+        self.notes[subject] = text
 
     async def tables_caught_up(self) -> None:
         await self.caught_up.wait()

@@ -36,6 +36,7 @@ class NotingOperator(Operator):
         self.paces: list[int] = []
         """What `keep_up` was told: ns that messages wait."""
         self.is_closed = self.is_working = False
+        self.text = ""
         self._notes: list[str] = []
         self._level = 0
 
@@ -96,6 +97,9 @@ class NotingOperator(Operator):
         assert not self.is_closed
         self.is_closed = True
         self.stage.closed.append(self.partition)
+
+    def status(self) -> str:
+        return self.text
 
     def keep_up(self, spent_ns: int, waited_ns: int) -> None:
         self.paces.append(waited_ns)

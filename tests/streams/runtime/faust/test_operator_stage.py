@@ -333,3 +333,15 @@ async def test_an_output_that_the_log_would_refuse_costs_no_other(
     reject = codec.decode(value, REJECTS.record)
     assert (reject["key"], reject["reader"]) == (b"key", "noting")
     assert await stage.commit() == 2
+
+
+async def test_a_change_of_an_operators_status_is_shown_until_its_partition_is_revoked(
+    context: FakeContext, stage: Owned
+) -> None:
+    await stage.restore(TP0)
+    stage.operators[0].text = "slots of 2 ms instead of 1 ms"
+    stage.give(0)
+    await until(lambda: context.notes == {"noting/0": "slots of 2 ms instead of 1 ms"})
+    await stage.revoke()
+    stage.assign([])
+    assert context.notes == {"noting/0": ""}
