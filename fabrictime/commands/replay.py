@@ -17,7 +17,7 @@ __all__ = ["as_json", "lines_of", "replay"]
 
 ALL = "all"
 STAGES_HELP = (
-    "delays, clock, links, contention, queues, alerts, diagnosis, policy, or all: one after another."
+    "delays, clock, links, queues, contention, alerts, diagnosis, policy, or all: one after another."
 )
 
 From = Annotated[

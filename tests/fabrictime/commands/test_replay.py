@@ -141,11 +141,12 @@ def test_an_interval_that_is_none_is_one_line(stage: str, interval: tuple[str, .
 def test_an_unknown_stage_is_one_line_that_names_the_others() -> None:
     done = run("decisions")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "expected alerts, diagnosis, policy or all" in done.stderr
+    assert "contention, alerts, diagnosis, policy or all" in done.stderr
 
 
 def result(differences: list[Difference]) -> Replayed:
-    return Replayed("policy", Span(0, 60 * S), [{"signature": b"\xff"}], differences, 1, 1234, 0.5)
+    span, records = Span(0, 60 * S), [{"signature": b"\xff"}]
+    return Replayed("policy", span, records, differences, 1, 1234, 0.5, covered_s=60.0)
 
 
 @pytest.mark.parametrize(
