@@ -122,8 +122,6 @@ class DelayOperator(Operator):
         self._newest_ns = 0
         """Append time of the newest message."""
         self._next_offset: int | None = self._committed
-        self._log_ns = 0
-        """Log time of the last advance."""
         self._checked_ns = 0
         """Log time of the last check for silence."""
         self._queueing_ns: int | None = None
@@ -143,7 +141,10 @@ class DelayOperator(Operator):
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Add messages to the open window and to path queueing."""
-        self._newest_ns, self._next_offset = messages[-1].append_ns, messages[-1].offset + 1
+        newest_ns = messages[-1].append_ns
+        if newest_ns < self._newest_ns - STEP_NS:
+            self._step_back(newest_ns)
+        self._newest_ns, self._next_offset = newest_ns, messages[-1].offset + 1
         self._checked_ns = min(self._checked_ns, self._newest_ns)  # log time may step back
         batches, rejected = decode_messages(messages, self._registry)
         self.rejected += [(messages[number], error) for number, error in rejected]
@@ -186,8 +187,8 @@ class DelayOperator(Operator):
 
         The solver waits for fits, so those of all partitions come before any delays.
         """
-        steps_back = moment.log_ns < self._log_ns - STEP_NS
-        self._log_ns = moment.log_ns
+        # The last message is ahead of the log's clock, or the last check if there was no message.
+        steps_back = moment.log_ns < (self._newest_ns or self._checked_ns) - STEP_NS
         if steps_back:
             self._step_back(moment.log_ns)
         if self._queueing_ns is not None and moment.log_ns >= self._queueing_ns:

@@ -67,6 +67,8 @@ class OperatorStage(Ownership):
         self._pool = ThreadPoolExecutor(1, stage.name)
         self._warned_s = -WARN_S
         self._released_s = self._published_s = 0.0
+        self._was_useful = False
+        """Whether the last advances took a message or made an output."""
 
     # ------------------------------------------------------------------------------------------ receiver
 
@@ -167,6 +169,7 @@ class OperatorStage(Ownership):
 
     async def _advance_due(self) -> None:
         """Advance the operators that are due. A revocation waits for its end."""
+        self._was_useful = False
         for partition in self._next_partitions():
             if partition in self._active:
                 await self._advance(partition)
@@ -232,7 +235,7 @@ class OperatorStage(Ownership):
         """Wait for messages, or until an operator is due."""
         self._arrived.clear()
         if any(partition.is_due for partition in self._partitions.values()):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0 if self._was_useful else MIN_WAIT_S)
             return
         now_ns = time.monotonic_ns()
         due_s = IDLE_S
@@ -258,7 +261,9 @@ class OperatorStage(Ownership):
                 return
         monotonic_ns = partition.advanced_ns = time.monotonic_ns()
         queued, skipped = len(partition.queue), partition.skipped
-        messages = list(partition.next_messages(monotonic_ns))
+        # What is due at once comes first: a backlog must not wait for the end of the messages.
+        is_busy = partition.operator.due_ns() == 0
+        messages = [] if is_busy else list(partition.next_messages(monotonic_ns))
         self._queued -= queued - len(partition.queue)
         if partition.skipped != skipped:
             self._warn("%s: behind the log, %d messages skipped so far", partition.skipped)
@@ -285,6 +290,7 @@ class OperatorStage(Ownership):
             partition.steps.note_idle()
         if outputs and operator.adapts:
             operator.keep_up(time.monotonic_ns() - began_ns, partition.waited_ns)
+        self._was_useful = self._was_useful or bool(messages or outputs)
         self._report(partition, operator.status())
         futures = await self._publish(partition, outputs)
         needed_from, next_offset = operator.needed_from(), partition.next_offset

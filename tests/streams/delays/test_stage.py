@@ -160,3 +160,17 @@ def test_a_window_that_cannot_be_published_costs_no_other(
     fits = [output.record for output in outputs if output.topic is CLOCK_FITS]
     assert {record["window"] for record in fits} == {bad + 1}
     assert operator.needed_from() == third[0].offset
+
+
+def test_messages_that_were_fetched_late_are_no_step_of_log_time(at_work: AtWork) -> None:
+    operator, tables, (window, *_) = at_work
+    half = len(window) // 2
+    operator.take(window[:half], tables)
+    number = window[0].append_ns // WINDOW_NS
+    outputs = published(operator, (number + 3) * WINDOW_NS + SILENCE_NS, tables)
+    operator.take(window[half:], tables)
+    outputs += published(operator, window[-1].append_ns, tables)
+    outputs += published(operator, (number + 5) * WINDOW_NS + SILENCE_NS, tables)
+    windows = [output.record["window"] for output in outputs if output.topic is CLOCK_FITS]
+    assert windows == sorted(set(windows)), "no window appears again"
+    assert windows[0] == number

@@ -121,3 +121,16 @@ def test_an_offset_beyond_the_end_belongs_to_a_log_that_was_replaced(operator: L
         successor.end_offset = end
         at_ns = START_NS + 10_000 * MS
         assert bool(advanced(successor, at_ns, carrier(2, at_ns, up=True))) == is_used
+
+
+def test_an_owner_that_has_no_new_evidence_is_not_due_all_the_time(operator: LinksOperator) -> None:
+    health = make("LinkHealth", shard="fabric", evidence_offset=9, evidence_source="fabric.links/0", seq=3)
+    past = Message(
+        START_NS, LINK_HEALTH.name, 0, 0, health["subject"], codec.encode(LINK_HEALTH.type, health)
+    )
+    operator.restore({LINK_HEALTH.name: [past]}, FabricTables())
+    advanced(operator, START_NS, carrier(3, START_NS, up=True))
+    for seconds in range(1, 6):
+        now_ns = START_NS + seconds * 1000 * MS
+        advanced(operator, now_ns)
+        assert operator.due_ns() > now_ns

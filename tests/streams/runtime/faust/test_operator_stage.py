@@ -345,3 +345,19 @@ async def test_a_change_of_an_operators_status_is_shown_until_its_partition_is_r
     await stage.revoke()
     stage.assign([])
     assert context.notes == {"noting/0": ""}
+
+
+async def test_work_that_is_due_at_once_comes_before_more_messages(
+    context: FakeContext, stage: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator that catches up must not collect a backlog of windows."""
+    await stage.restore(TP0)
+    operator = stage.operator
+    advances_before: list[int] = []
+    monkeypatch.setattr(
+        operator, "take", lambda messages, tables: advances_before.append(len(operator.advances))
+    )
+    operator.due = 0
+    stage.give(0)
+    await until(lambda: bool(advances_before))
+    assert advances_before == [1]
