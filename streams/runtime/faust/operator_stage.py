@@ -21,10 +21,10 @@ from schemas.kafka.async_reader import partition_count
 from schemas.kafka.message import Message
 from schemas.log_time import append_ns_of
 from schemas.topics import STEPS
-from schemas.unexpected import DATA_ERRORS
 from streams.runtime.digests import build_digest, settings_digest
 from streams.runtime.faust.compat import read_batches
 from streams.runtime.faust.context import WorkerContext
+from streams.runtime.faust.guards import encode, take
 from streams.runtime.faust.ownership import Generation, Ownership
 from streams.runtime.faust.partition import Partition, Sent
 from streams.runtime.faust.rejects import send_reject
@@ -269,17 +269,16 @@ class OperatorStage(Ownership):
         outputs: Sequence[Output] = ()
         is_due = True
         with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
-            if messages:
-                operator.take(messages, tables)
-            is_due = operator.due_ns() <= moment.log_ns
-            result = operator.advance(moment, tables)
-            if callable(result):
-                work = result
-                outputs = await asyncio.get_running_loop().run_in_executor(
-                    self._pool, lambda: self._encoded(operator, work())
-                )
-            else:
-                outputs = self._encoded(operator, result)
+            if not messages or take(operator, messages, tables):  # otherwise a replay does not advance either
+                is_due = operator.due_ns() <= moment.log_ns
+                result = operator.advance(moment, tables)
+                if callable(result):
+                    work = result
+                    outputs = await asyncio.get_running_loop().run_in_executor(
+                        self._pool, lambda: self._encoded(operator, work())
+                    )
+                else:
+                    outputs = self._encoded(operator, result)
         self._pass_on(messages)
         if not is_due and not outputs:
             partition.steps.note_idle()
@@ -319,14 +318,7 @@ class OperatorStage(Ownership):
 
     def _encoded(self, operator: Operator, outputs: Iterable[Output]) -> list[Output]:
         """Encode outputs; leave out those that cannot be encoded."""
-        encoded = []
-        for output in outputs:
-            try:
-                output.value(self.context.registry)
-                encoded.append(output)
-            except DATA_ERRORS as error:
-                operator.failed.append((output.key, error))
-        return encoded
+        return [output for output in outputs if encode(operator, output, self.context.registry)]
 
     async def _publish(self, partition: Partition, outputs: Iterable[Output]) -> list[asyncio.Future[Any]]:
         """Send outputs and rejects; return the acknowledgements. Nothing is sent after a revocation."""
