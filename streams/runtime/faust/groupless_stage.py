@@ -87,6 +87,11 @@ class _Owned(Ownership):
         if self._joins:
             read_batches(self.context.app, self.topic.name, None)
 
+    async def _flush_all(self) -> None:
+        """Wait until the log has acknowledged all outputs."""
+        if self.sent:
+            await asyncio.wait(self.sent)
+
 
 class _Owner:
     """One generation of a stage: its operator and the readers of its inputs."""

@@ -254,6 +254,18 @@ async def test_an_advance_is_over_when_the_log_has_acknowledged_its_outputs(run:
     await until(lambda: len(run.operator.moments) > advances)
 
 
+async def test_a_revocation_waits_for_the_acknowledgements(run: Run) -> None:
+    await run.begin()
+    run.context.log_takes.clear()
+    run.operator.outputs = [Output(ALERTS, "x", body=b"1")]
+    await until(lambda: len(run.context.sent) == 1)
+    revoking = asyncio.ensure_future(run.stage.partitions.revoke())
+    await asyncio.sleep(0.05)
+    assert not revoking.done()
+    run.context.log_takes.set()
+    await asyncio.wait_for(revoking, 2)
+
+
 async def test_inputs_are_read_while_they_are_needed(run: Run) -> None:
     run.broker.put(DELAYS, 100 * S)
     await run.begin()
