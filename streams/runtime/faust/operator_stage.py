@@ -26,7 +26,7 @@ from streams.runtime.faust.compat import read_batches
 from streams.runtime.faust.context import WorkerContext
 from streams.runtime.faust.guards import encode, take
 from streams.runtime.faust.ownership import Generation, Ownership
-from streams.runtime.faust.partition import Partition, Sent
+from streams.runtime.faust.partition import NO_APPEND_TIME_NS, Partition, Sent
 from streams.runtime.faust.rejects import send_reject
 from streams.runtime.faust.restore import read_past
 from streams.runtime.log_time import LogClock
@@ -136,21 +136,24 @@ class OperatorStage(Ownership):
                 self._queued -= 1
                 continue
             message = self._message(partition, record)
-            if message is None:
-                self._queued -= 1
-                continue
-            partition.add(message, monotonic_ns)
+            if message.append_ns == NO_APPEND_TIME_NS:
+                partition.queue.append(message)
+            else:
+                partition.add(message, monotonic_ns)
 
-    def _message(self, partition: Partition, record: ConsumerRecord) -> Message | None:
-        """Return a message; None for one whose time the log did not set."""
+    def _message(self, partition: Partition, record: ConsumerRecord) -> Message:
+        """Return a message; one whose time the log did not set is rejected and only counts for positions."""
+        append_ns = NO_APPEND_TIME_NS
+        refused: BadRecord | None = None
         try:
             append_ns = append_ns_of(record.topic, record.timestamp_type, record.timestamp)
         except ValueError as error:
-            refused = Message(0, record.topic, record.partition, record.offset, record.key, record.value)
-            rejected = self._reject(refused, "solve", BadRecord("OUT_OF_RANGE", str(error)))
+            refused = BadRecord("OUT_OF_RANGE", str(error))
+        message = Message(append_ns, record.topic, record.partition, record.offset, record.key, record.value)
+        if refused is not None:
+            rejected = self._reject(message, "solve", refused)
             partition.sent.append(Sent(partition.sent_position, [rejected]))
-            return None
-        return Message(append_ns, record.topic, record.partition, record.offset, record.key, record.value)
+        return message
 
     # ------------------------------------------------------------------------------------------ generation
 

@@ -20,13 +20,15 @@ from streams.runtime.operator import NEVER_NS, Moment, Operator, Stage
 from streams.runtime.steps import Epoch, StepLog
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Partition", "Sent", "waited_ns"]
+__all__ = ["NO_APPEND_TIME_NS", "Partition", "Sent", "waited_ns"]
 
 MAX_MESSAGES: Final = 256
 MAX_BYTES: Final = 128 * 1024
 """Limits of one advance: some milliseconds of work, so that other stages run."""
 MAX_MOVES: Final = 1_000
 """Moves of the tables that a step without a message notes."""
+NO_APPEND_TIME_NS: Final = 0
+"""Append time of a message whose time the log did not set: no operator takes it."""
 QUIET_NS: Final = NS_PER_S
 """ns without a message after which the worker's estimate of the log's clock counts: the partition's last
 message may be before a step."""
@@ -170,7 +172,10 @@ class Partition:
                 self.steps.choose(StepChoiceKind.CORRECTION, message.place, correction_ns)
             is_begun = True
             self.queue.popleft()
-            self.next_offset, self._newest_ns = message.offset + 1, message.log_ns
+            self.next_offset = message.offset + 1
+            if message.append_ns == NO_APPEND_TIME_NS:
+                continue
+            self._newest_ns = message.log_ns
             if self._is_too_old(message, monotonic_ns):
                 self.skipped += 1
                 self.steps.choose(StepChoiceKind.SKIPPED, message.place, message.offset)

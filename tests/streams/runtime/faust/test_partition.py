@@ -190,6 +190,29 @@ async def test_a_partition_with_queued_messages_is_not_at_its_end(context: FakeC
     assert second.log_ns >= START_NS + 7 * MS
 
 
+async def test_a_message_without_append_time_at_the_end_of_a_partition_is_passed_in_its_turn(
+    context: FakeContext,
+) -> None:
+    stage = await heavy(context)
+    context.ends[TP0] = 3
+    stage.give(1)
+    stage.give(2, timestamp_type=0)
+    await settle()
+    assert stage.positions == {TP0: 1}, "message 1 waits"
+    stage.noting.go_on.set()
+    await stage.idle()
+    assert (stage.taken(), stage.positions, await stage.commit()) == ([[0, 1]], {TP0: 3}, 3)
+    assert context.rejected_offsets() == [2]
+    stage.operator.due = START_NS + 50 * MS
+    context.now_ns += 60 * MS
+    await until(lambda: stage.operator.due == NEVER_NS)
+    stage.give(3, timestamp_type=0)
+    await stage.idle()
+    assert stage.operator.advances[-1].log_ns >= START_NS, "log time does not go back"
+    await stage.revoke()
+    assert sum(count for record in stage.steps() for count in record["messages"]) == 4
+
+
 async def test_messages_that_have_come_are_taken_together(context: FakeContext, stage: Owned) -> None:
     await stage.restore(TP0)
     for offset in range(4):
