@@ -69,9 +69,11 @@ class Partition:
         self.tp, self.operator = tp, operator
         self.queue: deque[Message] = deque()
         self.steps = StepLog(epoch, (tp.topic, tp.partition))
-        self.steps.start(context.tables.positions.items())
-        self.moves = context.tables.moves()
-        """How the tables were read further since the last step."""
+        topics = {topic.name for topic in stage.tables}
+        positions = context.tables.positions.items()
+        self.steps.start((place, position) for place, position in positions if place[0] in topics)
+        self.moves = context.tables.moves(topics)
+        """How the tables that the stage looks up were read further since the last step."""
         self.next_offset = epoch.committed
         """One past the last message that the operator took; None: the group has not committed yet."""
         self.commit = epoch.committed
