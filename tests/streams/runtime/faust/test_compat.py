@@ -176,7 +176,7 @@ class Replaced:
         return {tp: self.ends[tp] for tp in tps}
 
     async def earliest_offsets(self, *tps: TP) -> dict[TP, int]:
-        return {tp: 1 for tp in tps}
+        return dict.fromkeys(tps, 1)
 
     def seek(self, tp: TP, offset: int) -> None:
         self.at[tp] = offset
