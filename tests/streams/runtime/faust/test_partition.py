@@ -190,7 +190,7 @@ async def test_a_partition_with_queued_messages_is_not_at_its_end(context: FakeC
     assert second.log_ns >= START_NS + 7 * MS
 
 
-async def test_a_message_without_append_time_at_the_end_of_a_partition_is_passed_in_its_turn(
+async def test_a_message_without_append_time_at_the_end_of_a_partition_is_passed_in_order(
     context: FakeContext,
 ) -> None:
     stage = await heavy(context)
@@ -309,7 +309,7 @@ def flow_report(host: str) -> FlowReports:
     return make("FlowReports", host=host, shard="fabric", flows=[flow], whole=True)
 
 
-async def test_steps_have_the_positions_of_the_tables_that_the_stage_looks_up(context: FakeContext) -> None:
+async def test_steps_have_the_positions_of_the_tables_of_the_stage_alone(context: FakeContext) -> None:
     class Narrow(NotingStage):
         tables = (FLOWS,)
 
