@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from schemas import codec
 from schemas.kafka.message import Message, Place
@@ -41,7 +41,8 @@ class FabricTables:
         self.flows = FlowTable(self.routes, self.inventory.members.__contains__)
         self.topology = topology if topology is not None else Topology()
         self.positions: dict[Place, int] = {}
-        self._moves: list[list[tuple[Place, int]]] = []
+        self._moves: dict[str, list[list[tuple[Place, int]]]] = {}
+        """Topic to the lists of those who follow its positions."""
         self._fastest: tuple[Topology, int] = (Topology(), 0)
         """The topology file's contents, and the rate of its fastest link."""
         self._registry = registry
@@ -52,24 +53,31 @@ class FabricTables:
         """The tables that topics fill."""
         return self.inventory, self.clocks, self.routes, self.config, self.flows
 
-    def moves(self) -> list[tuple[Place, int]]:
-        """Return a list to which all later changes of the positions are added; the caller empties it."""
+    def moves(self, topics: Iterable[str]) -> list[tuple[Place, int]]:
+        """Return a list to which all later changes of these topics' positions are added.
+
+        The caller empties it. A topic without a table has no positions here.
+        """
         moves: list[tuple[Place, int]] = []
-        self._moves.append(moves)
+        for topic in topics:
+            self._moves.setdefault(topic, []).append(moves)
         return moves
 
     def forget_moves(self, moves: list[tuple[Place, int]]) -> None:
         """Stop to add to a list that `moves` returned."""
-        self._moves = [each for each in self._moves if each is not moves]
+        for topic, lists in self._moves.items():
+            self._moves[topic] = [each for each in lists if each is not moves]
 
     def take(self, message: Message) -> codec.BadRecord | None:
         """Apply one message; return why it was refused, or None."""
         place, position = message.place, message.offset + 1
         self.positions[place] = position
-        for moves in self._moves:
+        move = (place, position)
+        for moves in self._moves.get(message.topic, ()):
             if moves and moves[-1][0] == place:
-                moves.pop()
-            moves.append((place, position))
+                moves[-1] = move
+            else:
+                moves.append(move)
         table = self._by_topic[message.topic]
         try:
             table.take(message.key_bytes, message.value, self._registry, message.append_ns)

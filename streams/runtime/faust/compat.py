@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 import faust
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import ConsumerStoppedError
+from aiokafka.errors import ConsumerStoppedError, KafkaError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
@@ -32,6 +33,8 @@ __all__ = [
     "set_read_ahead",
     "tune_fetcher",
 ]
+
+log = logging.getLogger(__name__)
 
 NO_READ_AHEAD_S: Final = 0.1
 """Read-ahead delay of a worker that must react fast: fetches do not leave out partitions with buffered
@@ -73,11 +76,25 @@ def highwater(app: faust.App, tp: TP) -> int | None:
 async def committed_offset(app: Any, tp: TP) -> int | None:
     """Return the group's committed offset of a partition; None if the group has never committed one.
 
-    Faust knows it only after its own seek, which comes later. No issue.
+    Faust knows it only after its own seek, which comes later. No issue. One of a log that was replaced counts
+    as none.
     """
     thread = app.consumer._thread
     found = await thread.call_thread(thread._consumer.committed, TopicPartition(tp.topic, tp.partition))
-    return found if isinstance(found, int) and found >= 0 else None
+    if not isinstance(found, int) or found < 0 or await _beyond_end(thread, {tp: found}):
+        return None
+    return found
+
+
+async def _beyond_end(thread: Any, committed: Mapping[TP, int | None]) -> set[TP]:
+    """Return the partitions whose committed offset is beyond their end: the log was replaced."""
+    offsets = {tp: offset for tp, offset in committed.items() if offset is not None and offset > 0}
+    try:
+        ends = await thread.highwaters(*offsets) if offsets else {}
+    except KafkaError as error:  # a partition without a leader
+        log.warning("ends of partitions are unknown: %s", error)
+        return set()
+    return {tp for tp, offset in offsets.items() if offset > ends[tp]}
 
 
 def position(app: Any, tp: TP) -> int | None:
@@ -193,6 +210,26 @@ class _Consumer(driver.Consumer):
         except (ConsumerStoppedError, asyncio.CancelledError):
             if not self.transport.app.should_stop:
                 raise
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """Seek all partitions to their committed offsets, or to the begin of a log that was replaced.
+
+        Faust would pass on no message below the committed offset, and commit none.
+        """
+        thread: Any = self._thread
+        committed: dict[Any, Any] = dict(await super().seek_to_committed())
+        beyond = await _beyond_end(thread, committed)
+        begins = await thread.earliest_offsets(*beyond) if beyond else {}
+        for tp in beyond:
+            log.warning(
+                "%s/%d: the committed offset %d is beyond the end of the log, which was replaced: "
+                "read from its begin",
+                *tp,
+                committed[tp],
+            )
+            thread.seek(tp, begins[tp])
+            committed[tp] = None
+        return committed
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """Begin a generation; partitions without a receiver are not fetched."""

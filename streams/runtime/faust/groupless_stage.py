@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from schemas.kafka.message import Message, Place
 from schemas.topics import Topic
 from streams.runtime.faust.compat import read_batches, set_read_ahead
 from streams.runtime.faust.context import WorkerContext
+from streams.runtime.faust.guards import encode, take
 from streams.runtime.faust.needed_reader import NeededReader
 from streams.runtime.faust.ownership import Generation, Ownership
 from streams.runtime.faust.rejects import send_reject
@@ -42,6 +44,8 @@ MAX_POLL_MESSAGES: Final = 500
 """Messages between two returns to the event loop: other stages share it."""
 CATCH_UP_S: Final = 0.1
 """s between two checks whether the past has been read."""
+FAILED_S: Final = 0.1
+"""s after an evaluation that failed: it may be due again at once."""
 READ_AHEAD_S: Final = 0.001
 """Pause of aiokafka's fetcher between two fetches for a stage that takes its inputs at once, s."""
 
@@ -58,7 +62,7 @@ class GrouplessStage:
                 context.taps[each.topic.name] = self._tap
 
     async def _serve(self, generation: Generation) -> None:
-        self._owned = owned = _Owner(self.context, self.stage, generation)
+        self._owned = owned = _Owner(self.context, self.stage, generation, self.partitions.sent)
         await owned.run()
 
     def _tap(self, message: Message) -> None:
@@ -75,18 +79,28 @@ class _Owned(Ownership):
     ) -> None:
         super().__init__(context, stage.name, stage.owner, serve)
         self._joins = stage.owner in stage.outputs
+        self.sent: list[asyncio.Future[Any]] = []
+        """The acknowledgements of the last advance's outputs."""
 
     def register(self) -> None:
         """Make the topic part of the consumer group; its messages are not read."""
         if self._joins:
             read_batches(self.context.app, self.topic.name, None)
 
+    async def _flush_all(self) -> None:
+        """Wait until the log has acknowledged all outputs."""
+        if self.sent:
+            await asyncio.wait(self.sent)
+
 
 class _Owner:
     """One generation of a stage: its operator and the readers of its inputs."""
 
-    def __init__(self, context: WorkerContext, stage: Stage, generation: Generation) -> None:
-        self._context, self._stage, self._generation = context, stage, generation
+    def __init__(
+        self, context: WorkerContext, stage: Stage, generation: Generation, sent: list[asyncio.Future[Any]]
+    ) -> None:
+        """`sent`: to be filled with the acknowledgements for which a revocation waits."""
+        self._context, self._stage, self._generation, self._sent = context, stage, generation, sent
         self._tables = context.tables
         self._is_timed = stage.order is Order.TIMED
         self._operator: Operator
@@ -227,7 +241,7 @@ class _Owner:
                 self._context.log_clock.observe(message.append_ns, monotonic_ns)
             self._set_log_time(message, monotonic_ns, is_old)
         if messages:
-            self._operator.take(messages, self._tables)
+            take(self._operator, messages, self._tables)
 
     def _set_log_time(self, message: Message, monotonic_ns: int, is_old: bool = False) -> None:
         if self._times is None or not self._is_timed:
@@ -246,7 +260,7 @@ class _Owner:
             place, key = message.place, message.key_bytes
             own = Message(message.append_ns, *place, message.offset, key, message.value, message.record)
             self._set_log_time(own, time.monotonic_ns())
-            self._operator.take([own], self._tables)
+            take(self._operator, [own], self._tables)
 
     # ------------------------------------------------------------------------------------------ advancing
 
@@ -268,20 +282,36 @@ class _Owner:
         """Advance step by step, so that other stages run in between, and publish the outputs."""
         while (due_ns := self._operator.due_ns()) <= log_ns:
             moment = self._moment(due_ns or log_ns)
-            outputs = self._operator.advance(moment, self._tables)
-            await self._publish(await self._done(outputs) if callable(outputs) else outputs)
+            outputs = await self._evaluate(moment)
+            await self._publish(outputs or ())
             await self._reject()
+            if outputs is None:
+                await asyncio.sleep(FAILED_S)
+                break
             if not due_ns or not self._is_timed:  # the present may be before `log_ns`: the log's clock steps
                 break
             await asyncio.sleep(0)
 
-    async def _done(self, work: Work) -> Sequence[Output]:
+    async def _evaluate(self, moment: Moment) -> Sequence[Output] | None:
+        """Return the outputs of an advance; None if it failed."""
+        result: Sequence[Output] | Work | None = None
+        with self._survive():
+            result = self._operator.advance(moment, self._tables)
+        return await self._done(result) if callable(result) else result
+
+    async def _done(self, work: Work) -> Sequence[Output] | None:
         """Do an operator's slow work in a thread; messages that are passed on meanwhile wait."""
         is_open, self._early = self._early is None, self._early or []
-        outputs = await asyncio.to_thread(work)
+        outputs: Sequence[Output] | None = None
+        with self._survive():
+            outputs = await asyncio.to_thread(work)
         if is_open:
             self._take_early()
         return outputs
+
+    def _survive(self) -> AbstractContextManager[None]:
+        stage = self._stage
+        return self._context.survive(stage.name, stage.outputs[-1], stage.name)
 
     def _moment(self, log_ns: int) -> Moment:
         """Return the moment of an advance; of a stage that is not timed it is the present."""
@@ -294,17 +324,29 @@ class _Owner:
         return Moment(self._log_ns, fabric_ns - self._log_ns)
 
     async def _publish(self, outputs: Sequence[Output]) -> None:
-        """Publish outputs in their order, and wait for the log's acknowledgements."""
-        context, sent = self._context, []
+        """Publish outputs in their order, and wait for the log's acknowledgements. Raises a send's error."""
+        self._sent.clear()
         for _, group in groupby(outputs, key=lambda output: output.topic.name):
             for output in group:
-                value = output.value(context.registry)
-                sent.append(await context.send_bytes(output.topic.name, output.key, value))
+                await self._send(output)
             await asyncio.sleep(0)  # lets the producer send them before the next record is encoded
-        for output in outputs:
-            if output.text:
-                log.info("%s: %s", self._stage.name, output.text)
-        await asyncio.gather(*sent)
+        if self._sent:
+            done, _ = await asyncio.wait(self._sent, return_when=asyncio.FIRST_EXCEPTION)
+            for each in done:
+                each.result()
+
+    async def _send(self, output: Output) -> None:
+        """Pass an output to the producer; leave out one that the log would refuse."""
+        if not encode(self._operator, output, self._context.registry):
+            return
+        if output.text:
+            log.info("%s: %s", self._stage.name, output.text)
+        try:
+            sending = await self._context.send_bytes(output.topic.name, output.key, output.value())
+        except ValueError as refused:  # too large for the log
+            self._operator.failed.append((output.key, refused))
+        else:
+            self._sent.append(asyncio.ensure_future(sending))
 
     async def _reject(self) -> None:
         """Publish what the operator could not use, and what it could not evaluate."""

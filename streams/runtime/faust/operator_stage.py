@@ -21,12 +21,12 @@ from schemas.kafka.async_reader import partition_count
 from schemas.kafka.message import Message
 from schemas.log_time import append_ns_of
 from schemas.topics import STEPS
-from schemas.unexpected import DATA_ERRORS
 from streams.runtime.digests import build_digest, settings_digest
 from streams.runtime.faust.compat import read_batches
 from streams.runtime.faust.context import WorkerContext
+from streams.runtime.faust.guards import encode, take
 from streams.runtime.faust.ownership import Generation, Ownership
-from streams.runtime.faust.partition import Partition, Sent
+from streams.runtime.faust.partition import NO_APPEND_TIME_NS, Partition, Sent
 from streams.runtime.faust.rejects import send_reject
 from streams.runtime.faust.restore import read_past
 from streams.runtime.log_time import LogClock
@@ -138,21 +138,24 @@ class OperatorStage(Ownership):
                 self._queued -= 1
                 continue
             message = self._message(partition, record)
-            if message is None:
-                self._queued -= 1
-                continue
-            partition.add(message, monotonic_ns)
+            if message.append_ns == NO_APPEND_TIME_NS:
+                partition.queue.append(message)
+            else:
+                partition.add(message, monotonic_ns)
 
-    def _message(self, partition: Partition, record: ConsumerRecord) -> Message | None:
-        """Return a message; None for one whose time the log did not set."""
+    def _message(self, partition: Partition, record: ConsumerRecord) -> Message:
+        """Return a message; one whose time the log did not set is rejected and only counts for positions."""
+        append_ns = NO_APPEND_TIME_NS
+        refused: BadRecord | None = None
         try:
             append_ns = append_ns_of(record.topic, record.timestamp_type, record.timestamp)
         except ValueError as error:
-            refused = Message(0, record.topic, record.partition, record.offset, record.key, record.value)
-            rejected = self._reject(refused, "solve", BadRecord("OUT_OF_RANGE", str(error)))
+            refused = BadRecord("OUT_OF_RANGE", str(error))
+        message = Message(append_ns, record.topic, record.partition, record.offset, record.key, record.value)
+        if refused is not None:
+            rejected = self._reject(message, "solve", refused)
             partition.sent.append(Sent(partition.sent_position, [rejected]))
-            return None
-        return Message(append_ns, record.topic, record.partition, record.offset, record.key, record.value)
+        return message
 
     # ------------------------------------------------------------------------------------------ generation
 
@@ -274,17 +277,16 @@ class OperatorStage(Ownership):
         outputs: Sequence[Output] = ()
         is_due = True
         with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
-            if messages:
-                operator.take(messages, tables)
-            is_due = operator.due_ns() <= moment.log_ns
-            result = operator.advance(moment, tables)
-            if callable(result):
-                work = result
-                outputs = await asyncio.get_running_loop().run_in_executor(
-                    self._pool, lambda: self._encoded(operator, work())
-                )
-            else:
-                outputs = self._encoded(operator, result)
+            if not messages or take(operator, messages, tables):  # otherwise a replay does not advance either
+                is_due = operator.due_ns() <= moment.log_ns
+                result = operator.advance(moment, tables)
+                if callable(result):
+                    work = result
+                    outputs = await asyncio.get_running_loop().run_in_executor(
+                        self._pool, lambda: self._encoded(operator, work())
+                    )
+                else:
+                    outputs = self._encoded(operator, result)
         self._pass_on(messages)
         if not is_due and not outputs:
             partition.steps.note_idle()
@@ -325,14 +327,7 @@ class OperatorStage(Ownership):
 
     def _encoded(self, operator: Operator, outputs: Iterable[Output]) -> list[Output]:
         """Encode outputs; leave out those that cannot be encoded."""
-        encoded = []
-        for output in outputs:
-            try:
-                output.value(self.context.registry)
-                encoded.append(output)
-            except DATA_ERRORS as error:
-                operator.failed.append((output.key, error))
-        return encoded
+        return [output for output in outputs if encode(operator, output, self.context.registry)]
 
     async def _publish(self, partition: Partition, outputs: Iterable[Output]) -> list[asyncio.Future[Any]]:
         """Send outputs and rejects; return the acknowledgements. Nothing is sent after a revocation."""

@@ -20,13 +20,15 @@ from streams.runtime.operator import NEVER_NS, Moment, Operator, Stage
 from streams.runtime.steps import Epoch, StepLog
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Partition", "Sent", "waited_ns"]
+__all__ = ["NO_APPEND_TIME_NS", "Partition", "Sent", "waited_ns"]
 
 MAX_MESSAGES: Final = 256
 MAX_BYTES: Final = 128 * 1024
 """Limits of one advance: some milliseconds of work, so that other stages run."""
 MAX_MOVES: Final = 1_000
 """Moves of the tables that a step without a message notes."""
+NO_APPEND_TIME_NS: Final = 0
+"""Append time of a message whose time the log did not set: no operator takes it."""
 QUIET_NS: Final = NS_PER_S
 """ns without a message after which the worker's estimate of the log's clock counts: the partition's last
 message may be before a step."""
@@ -67,9 +69,11 @@ class Partition:
         self.tp, self.operator = tp, operator
         self.queue: deque[Message] = deque()
         self.steps = StepLog(epoch, (tp.topic, tp.partition))
-        self.steps.start(context.tables.positions.items())
-        self.moves = context.tables.moves()
-        """How the tables were read further since the last step."""
+        topics = {topic.name for topic in stage.tables}
+        positions = context.tables.positions.items()
+        self.steps.start((place, position) for place, position in positions if place[0] in topics)
+        self.moves = context.tables.moves(topics)
+        """How the tables that the stage looks up were read further since the last step."""
         self.next_offset = epoch.committed
         """One past the last message that the operator took; None: the group has not committed yet."""
         self.commit = epoch.committed
@@ -170,7 +174,10 @@ class Partition:
                 self.steps.choose(StepChoiceKind.CORRECTION, message.place, correction_ns)
             is_begun = True
             self.queue.popleft()
-            self.next_offset, self._newest_ns = message.offset + 1, message.log_ns
+            self.next_offset = message.offset + 1
+            if message.append_ns == NO_APPEND_TIME_NS:
+                continue
+            self._newest_ns = message.log_ns
             if self._is_too_old(message, monotonic_ns):
                 self.skipped += 1
                 self.steps.choose(StepChoiceKind.SKIPPED, message.place, message.offset)

@@ -34,16 +34,20 @@ def test_moves_keep_the_order_in_which_topics_were_read() -> None:
     """A report of a NIC that the inventory does not have is refused: the order matters."""
     tables = FabricTables()
     tables.take(nic(0, "h0/eth0"))
-    moves = tables.moves()
+    moves = tables.moves([INVENTORY.name, FLOWS.name])
+    of_flows = tables.moves([FLOWS.name])
     for message in (nic(1, "h1/eth0"), nic(2, "h2/eth0"), flows(0, "h1"), nic(3, "h3/eth0")):
         assert tables.take(message) is None
     assert moves == [((INVENTORY.name, 0), 3), ((FLOWS.name, 1), 1), ((INVENTORY.name, 0), 4)]
+    assert of_flows == [((FLOWS.name, 1), 1)], "another topic is not followed"
     assert tables.positions == {(INVENTORY.name, 0): 4, (FLOWS.name, 1): 1}
     assert open_flows(tables) == 1
     moves.clear()
     tables.forget_moves(moves)
     tables.take(nic(4, "h4/eth0"))
+    tables.take(flows(1, "h4"))
     assert moves == []
+    assert of_flows == [((FLOWS.name, 1), 2)], "moves of one place are merged"
     other = FabricTables()
     for message in (nic(0, "h0/eth0"), flows(0, "h1"), nic(1, "h1/eth0")):
         other.take(message)

@@ -102,8 +102,9 @@ class Worker:
         self.operator.restore(past, self.tables)
         epoch = Epoch(stage.name, partition, owner.epoch, committed, ends)
         self.steps = StepLog(epoch, owner_place)
-        self.steps.start(self.tables.positions.items())
-        self.moves = self.tables.moves()
+        topics = {topic.name for topic in stage.tables}
+        self.steps.start(each for each in self.tables.positions.items() if each[0][0] in topics)
+        self.moves = self.tables.moves(topics)
         self.committed = committed
         self._next_offset = committed
         self._newest_ns, self._now_ns, self._level = 0, now_ns, ""

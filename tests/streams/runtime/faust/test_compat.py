@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaTimeoutError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
@@ -146,6 +149,57 @@ async def test_topics_without_capacity_are_not_read(
     other.has_capacity = False
     assert await consumer._getmany(active, 1.0) == {}
     assert calls == [({TP0, TP1, OTHER}, 1.0), ({OTHER}, compat.CAPACITY_CHECK_S)]
+
+
+class Replaced:
+    """The client library with partitions of a log that was replaced: their ends."""
+
+    def __init__(self, committed: dict[TP, int | None], ends: dict[TP, int]) -> None:
+        self.offsets, self.ends = committed, ends
+        self.at: dict[TP, int] = {}
+        self.is_reachable = True
+        self._consumer = self
+
+    async def call_thread(self, function: Any, *args: Any) -> Any:
+        return await function(*args)
+
+    async def committed(self, tp: TopicPartition) -> int | None:
+        return self.offsets[TP(*tp)]
+
+    async def seek_to_committed(self) -> dict[TP, int | None]:
+        self.at |= {tp: offset for tp, offset in self.offsets.items() if offset}
+        return dict(self.offsets)
+
+    async def highwaters(self, *tps: TP) -> dict[TP, int]:
+        if not self.is_reachable:
+            raise KafkaTimeoutError
+        return {tp: self.ends[tp] for tp in tps}
+
+    async def earliest_offsets(self, *tps: TP) -> dict[TP, int]:
+        return dict.fromkeys(tps, 1)
+
+    def seek(self, tp: TP, offset: int) -> None:
+        self.at[tp] = offset
+
+
+@pytest.mark.parametrize(
+    ("is_reachable", "expected"),
+    [(True, {TP0: None, TP1: 3, OTHER: None, UNREAD: 0}), (False, {TP0: 9, TP1: 3, OTHER: None, UNREAD: 0})],
+)
+async def test_a_committed_offset_beyond_the_end_of_a_replaced_log_counts_as_none(
+    consumer: Consumer, receiver: Receiver, is_reachable: bool, expected: dict[TP, int | None]
+) -> None:
+    replaced = Replaced({TP0: 9, TP1: 3, OTHER: None, UNREAD: 0}, {TP0: 3, TP1: 3, OTHER: 3, UNREAD: 0})
+    replaced.is_reachable = is_reachable
+    app = SimpleNamespace(consumer=SimpleNamespace(_thread=replaced))
+    assert {tp: await compat.committed_offset(app, tp) for tp in expected} == expected
+    consumer._thread = replaced
+    consumer._committed_offset = defaultdict(lambda: None)
+    await consumer.perform_seek()
+    assert replaced.at == {TP0: 1 if is_reachable else 9, TP1: 3}
+    await consumer.drain({TP0: [Record(1), Record(2)]})
+    assert receiver.batches == ([(TP0, [1, 2])] if is_reachable else [])
+    assert consumer._should_commit(TP0, 3) == is_reachable
 
 
 def test_the_positions_of_the_receivers_are_committed(consumer: Consumer, receiver: Receiver) -> None:

@@ -254,6 +254,18 @@ async def test_an_advance_is_over_when_the_log_has_acknowledged_its_outputs(run:
     await until(lambda: len(run.operator.moments) > advances)
 
 
+async def test_a_revocation_waits_for_the_acknowledgements(run: Run) -> None:
+    await run.begin()
+    run.context.log_takes.clear()
+    run.operator.outputs = [Output(ALERTS, "x", body=b"1")]
+    await until(lambda: len(run.context.sent) == 1)
+    revoking = asyncio.ensure_future(run.stage.partitions.revoke())
+    await asyncio.sleep(0.05)
+    assert not revoking.done()
+    run.context.log_takes.set()
+    await asyncio.wait_for(revoking, 2)
+
+
 async def test_inputs_are_read_while_they_are_needed(run: Run) -> None:
     run.broker.put(DELAYS, 100 * S)
     await run.begin()
@@ -280,6 +292,84 @@ async def test_unusable_messages_and_failed_evaluations_are_rejected(run: Run) -
     ]
     assert run.context.failed_evaluations == 1
     assert (run.operator.rejected, run.operator.failed) == ([], [])
+
+
+async def test_an_output_that_cannot_be_published_costs_no_other(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One cannot be encoded, one is too large for the log."""
+    await run.begin()
+    send_bytes = run.context.send_bytes
+
+    async def send(topic: str, key: str, value: bytes | None) -> Any:
+        if key == "large":
+            raise ValueError("20000000 bytes")
+        return await send_bytes(topic, key, value)
+
+    monkeypatch.setattr(run.context, "send_bytes", send)
+    run.operator.outputs = [
+        Output(DECISIONS, "empty", record={}),
+        Output(DECISIONS, "large", body=b"-"),
+        Output(ALERTS, "x", body=b"good"),
+    ]
+    await until(lambda: len(run.context.sent) == 3)
+    assert run.context.values(ALERTS) == [b"good"]
+    rejects = [codec.decode(value, REJECTS.record) for value in run.context.values(REJECTS)]
+    assert [each["key"] for each in rejects] == [b"empty", b"large"]
+    advances = len(run.operator.moments)
+    await until(lambda: len(run.operator.moments) > advances)
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_an_evaluation_that_fails_does_not_end_the_stage(run: Run, is_slow: bool) -> None:
+    await run.begin()
+
+    def fail(*_: Any) -> Sequence[Output]:
+        raise KeyError("planted")
+
+    if is_slow:
+        run.operator.work = fail
+    else:
+        run.operator.advance = fail  # type: ignore[method-assign]
+    await until(lambda: run.context.failures != [])
+    await asyncio.sleep(0.02)
+    assert len(run.context.failures) == 1, "it is not repeated at once"
+    run.operator.__dict__.pop("advance", None)
+    run.tap(run.broker.put(LINKS))
+    run.operator.outputs = [Output(ALERTS, "x", body=b"good")]
+    await until(lambda: run.context.sent == [(ALERTS.name, "x", b"good")])
+    assert run.operator.taken == [(LINKS.name, 0)]
+
+
+async def test_messages_that_cannot_be_taken_are_rejected(run: Run) -> None:
+    await run.begin()
+
+    def fail(*_: Any) -> None:
+        raise KeyError("planted")
+
+    run.operator.take = fail  # type: ignore[method-assign]
+    run.broker.put(CONFIG)
+    await until(lambda: len(run.context.sent) == 1)
+    run.tap(run.broker.put(LINKS))
+    await until(lambda: len(run.context.sent) == 2)
+    rejects = [codec.decode(value, REJECTS.record) for value in run.context.values(REJECTS)]
+    assert [(each["topic"], each["offset"]) for each in rejects] == [(CONFIG.name, 0), (LINKS.name, 0)]
+
+
+async def test_an_error_of_the_log_ends_the_task(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    await run.begin()
+
+    async def refuse(topic: str, key: str, value: bytes | None) -> Any:
+        async def acknowledgement() -> None:
+            raise ConnectionError("no leader")
+
+        return acknowledgement()
+
+    monkeypatch.setattr(run.context, "send_bytes", refuse)
+    (serving,) = [task for task in run.context.tasks if task.get_name() == "alerts ownership"]
+    run.operator.outputs = [Output(ALERTS, "x")]
+    with pytest.raises(ConnectionError, match="no leader"):
+        await asyncio.wait_for(serving, 5)
 
 
 def test_a_stage_joins_the_group_only_by_a_topic_that_it_writes(broker: Broker) -> None:

@@ -11,7 +11,7 @@ from schemas import codec
 from schemas.topics import DELAYS, LINKS, REJECTS
 from streams.runtime.faust import operator_stage as module
 from streams.runtime.faust import ownership
-from streams.runtime.operator import Past
+from streams.runtime.operator import Output, Past
 from tests.streams.runtime.fake_context import MS, TP0, TP1, FakeContext, Record, settle, until
 from tests.streams.runtime.faust.owned import Owned, heavy
 from tests.streams.runtime.noting_operator import (
@@ -278,10 +278,34 @@ async def test_a_bad_message_costs_itself_and_is_done_once_its_reject_is_acknowl
 
 async def test_an_unexpected_error_does_not_end_the_stage(context: FakeContext, stage: Owned) -> None:
     await stage.restore(TP0)
-    await stage.take(0, value=b"broken")
+    advance = stage.operator.advance
+
+    def fail(*_: object) -> list[Output]:
+        stage.operator.advance = advance  # type: ignore[method-assign]
+        raise ValueError("broken")
+
+    stage.operator.advance = fail  # type: ignore[method-assign]
+    await stage.take(0)
     await stage.take(1)
     assert [str(error) for error in context.failures] == ["broken"]
-    assert (stage.taken(), await stage.commit()) == ([[1]], 2)
+    assert (stage.taken(), await stage.commit()) == ([[0, 1]], 2)
+
+
+async def test_messages_that_cannot_be_taken_are_rejected_one_by_one(
+    context: FakeContext, stage: Owned
+) -> None:
+    """Which of them is at fault is not known; one was rejected by the operator."""
+    await stage.restore(TP0)
+    stage.receive(TP0, [Record(0), Record(1, value=b"bad"), Record(2, value=b"broken"), Record(3)])
+    await stage.idle()
+    await stage.take(4)
+    assert (stage.operator.batches, stage.taken()) == ([4, 1], [[0, 4]])
+    rejects = [codec.decode(value, REJECTS.record) for value in context.values(REJECTS)]
+    assert {each["offset"]: each["reason"] for each in rejects} == {
+        0: "OTHER", 1: "MALFORMED", 2: "OTHER", 3: "OTHER",
+    }  # fmt: skip
+    assert all("broken" in each["detail"] for each in rejects if each["reason"] == "OTHER")
+    assert (context.failures, await stage.commit()) == ([], 5)
 
 
 async def test_an_error_of_the_log_ends_the_task(context: FakeContext, stage: Owned) -> None:

@@ -190,6 +190,30 @@ async def test_a_partition_with_queued_messages_is_not_at_its_end(context: FakeC
     assert second.log_ns >= START_NS + 7 * MS
 
 
+async def test_a_message_without_append_time_at_the_end_of_a_partition_is_passed_in_order(
+    context: FakeContext,
+) -> None:
+    stage = await heavy(context)
+    context.ends[TP0] = 3
+    stage.give(1)
+    stage.give(2, timestamp_type=0)
+    await settle()
+    assert stage.positions == {TP0: 1}, "message 1 waits"
+    stage.noting.is_heavy = False
+    stage.noting.go_on.set()
+    await stage.idle()
+    assert (stage.taken(), stage.positions, await stage.commit()) == ([[0, 1]], {TP0: 3}, 3)
+    assert context.rejected_offsets() == [2]
+    stage.operator.due = START_NS + 50 * MS
+    context.now_ns += 60 * MS
+    await until(lambda: stage.operator.due == NEVER_NS)
+    stage.give(3, timestamp_type=0)
+    await stage.idle()
+    assert stage.operator.advances[-1].log_ns >= START_NS, "log time does not go back"
+    await stage.revoke()
+    assert sum(count for record in stage.steps() for count in record["messages"]) == 4
+
+
 async def test_messages_that_have_come_are_taken_together(context: FakeContext, stage: Owned) -> None:
     await stage.restore(TP0)
     for offset in range(4):
@@ -283,6 +307,31 @@ def flow_report(host: str) -> FlowReports:
         "FlowReports", "Flow", flow_id=f"{host}/b/qp:d:1:1", state="OPEN", nic=f"{host}/eth0", peer="h0/eth0"
     )
     return make("FlowReports", host=host, shard="fabric", flows=[flow], whole=True)
+
+
+async def test_steps_have_the_positions_of_the_tables_of_the_stage_alone(context: FakeContext) -> None:
+    class Narrow(NotingStage):
+        tables = (FLOWS,)
+
+    def fill(topic: Topic[Any], offset: int) -> None:
+        context.tables.take(Message(START_NS, topic.name, offset % 2, offset // 2, "key", b"-"))
+
+    fill(INVENTORY, 0)
+    fill(FLOWS, 0)
+    stage = Owned(context, Narrow())
+    await stage.restore(TP0)
+    for offset in range(1, 10_001):
+        fill(INVENTORY, offset)
+    for offset in range(1, 5 * partition_module.MAX_MOVES):
+        fill(FLOWS, offset)
+        await asyncio.sleep(0)
+    (partition,) = stage._partitions.values()
+    assert len(partition.moves) < 1.5 * partition_module.MAX_MOVES, "an idle partition notes them"
+    stage.give(0)
+    await stage.idle()
+    await stage.revoke()
+    inputs = {name for record in stage.steps() for name in record["inputs"]}
+    assert inputs == {f"{FLOWS.name}/0", f"{FLOWS.name}/1", f"{TP0.topic}/0"}
 
 
 async def test_published_steps_replay_to_the_byte(
