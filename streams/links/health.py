@@ -190,7 +190,7 @@ class ShardHealth:
         self._has_new_events = False
         if self._replay_to >= 0:
             if table.offset <= self._replay_to:
-                self._slow_ns = now_ns  # nothing is due before evidence that no record covers, or the next check
+                self._slow_ns = now_ns  # evidence that no record covers, or the next check, comes later
                 self._wait_ns = NEVER_NS
                 return
             self._replay_to = -1
