@@ -259,9 +259,8 @@ class StepReader:
     def read(self, record: Steps) -> Iterator[Step]:
         """Yield the steps of the next record. Raises MissingSteps if it is not the next, or BadSteps."""
         if not self.follows(record):
-            raise MissingSteps(
-                f"{_name_of(record)}: steps {self._next or 0} to {record['first_step'] - 1} are not in the log"
-            )
+            missing = f"{self._next or 0} to {record['first_step'] - 1}"
+            raise MissingSteps(f"{_name_of(record)}: steps {missing} are not in the log")
         if self._next is not None and record["first_step"] < self._next:
             return  # published twice
         _check_lengths(record)
@@ -333,7 +332,10 @@ def _check_lengths(record: Steps) -> None:
 def _check_numbers(record: Steps, inputs: int) -> None:
     """Raise BadSteps for an input that no record names, or choices that are not in the order of the steps."""
     chosen = [choice["input_number"] for choice in record["choices"]]
-    if not all(0 <= number < inputs for number in record["input_numbers"]) or max(chosen, default=-1) >= inputs:
+    if (
+        not all(0 <= number < inputs for number in record["input_numbers"])
+        or max(chosen, default=-1) >= inputs
+    ):
         raise BadSteps(f"{_name_of(record)}: an input that no record names")
     steps = [record["first_step"], *(choice["step"] for choice in record["choices"])]
     if steps != sorted(steps):

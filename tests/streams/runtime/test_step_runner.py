@@ -272,7 +272,12 @@ def test_an_operator_begins_with_any_record_that_stands_alone() -> None:
 
 @pytest.mark.parametrize(
     ("records", "from_minute"),
-    [(idle_records(9)[1:], 5), (idle_records(12)[10:], 0), (idle_records(25)[1:], 5), (idle_records(9)[1:], 0)],
+    [
+        (idle_records(9)[1:], 5),
+        (idle_records(12)[10:], 0),
+        (idle_records(25)[1:], 5),
+        (idle_records(9)[1:], 0),
+    ],
 )
 def test_steps_that_are_needed_and_missing_are_an_error(records: list[Steps], from_minute: int) -> None:
     with pytest.raises(MissingSteps):

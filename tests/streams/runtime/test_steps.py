@@ -157,7 +157,12 @@ def test_a_record_of_each_ten_minutes_stands_alone() -> None:
         {"input_numbers": [0, 9]},
         {"inputs": ["flows"]},
         {"inputs": ["fabric.flows/x"]},
-        {"choices": [choice(7, StepChoiceKind.OFFSET, -1, 0, ""), choice(0, StepChoiceKind.OFFSET, -1, 0, "")]},
+        {
+            "choices": [
+                choice(7, StepChoiceKind.OFFSET, -1, 0, ""),
+                choice(0, StepChoiceKind.OFFSET, -1, 0, ""),
+            ]
+        },
         {"choices": [choice(0, StepChoiceKind.SKIPPED, 4, 0, "")]},
     ],
 )
@@ -184,7 +189,8 @@ def test_many_choices_are_read_fast() -> None:
     (record,) = records_of([2])
     many = [choice(0, StepChoiceKind.OFFSET, -1, value, "") for value in range(50_000)]
     began_s = time.process_time()
-    (first, _) = steps_of([{**record, "choices": many}])
+    record["choices"] = many
+    (first, _) = steps_of([record])
     assert len(first.choices) == len(many)
     assert time.process_time() - began_s < 2
 
