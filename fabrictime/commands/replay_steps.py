@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from fabrictime.commands.replay_compare import Dated, Difference, Records, compare
@@ -187,7 +188,7 @@ def _gaps(operators: Sequence[_Operator]) -> list[Gap]:
     whole time of one that cannot be replayed.
     """
     gaps = []
-    for operator, following in zip(operators, [*operators[1:], None], strict=True):
+    for operator, following in zip_longest(operators, operators[1:]):
         is_replaced = following is not None and following.partition == operator.partition
         next_ns = following.begin_ns if following is not None and is_replaced else 0
         if operator.error or operator.runner is None:
@@ -206,7 +207,9 @@ def _notes(stage: Stage, operators: Sequence[_Operator], run: Replay) -> list[st
         if each.error
     ]
     changed = set().union(*(_changed(each.runner.epoch, run) for each in operators if each.runner))
-    return [*notes, f"note: {', '.join(sorted(changed))} changed since"] if changed else notes
+    if changed:
+        notes.append(f"note: {', '.join(sorted(changed))} changed since the steps of {stage.name}")
+    return notes
 
 
 def _changed(epoch: Epoch, run: Replay) -> set[str]:

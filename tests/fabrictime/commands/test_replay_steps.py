@@ -76,6 +76,7 @@ def operator(partition: int, begin_s: int, last_s: int, error: str = "") -> _Ope
 def test_a_gap_lasts_until_the_next_owner_begins() -> None:
     operators = [operator(0, 0, 10), operator(0, 17, 30), operator(1, 0, 30)]
     end_ns = 30 * S + UNRECORDED_NS
+    assert _gaps([]) == []
     assert _gaps(operators) == [(0, 10 * S, 17 * S), (0, 30 * S, end_ns), (1, 30 * S, end_ns)]
 
 
@@ -131,7 +132,7 @@ def test_changes_since_the_steps_are_one_line() -> None:
     for each, settings in ((one, "other"), (two, "")):
         assert each.runner is not None
         each.runner.epoch = Epoch("delays", 0, 0, None, {}, settings, "other", "0.0 other")
-    assert _notes(DelayStage(), [one, two], RUN) == ["note: build, settings changed since"]
+    assert _notes(DelayStage(), [one, two], RUN) == ["note: build, settings changed since the steps of delays"]
 
 
 def steps(stage: str, partition: int, count: int, **fields: Any) -> list[Message]:
