@@ -167,7 +167,7 @@ class Replayed:
     covered_s: float = 0.0
     """Seconds of the interval that the log covers."""
     notes: list[str] = field(default_factory=list)
-    """What limits the comparison."""
+    """Lines on operators without a replay, and on changes of the build or settings."""
 
     @property
     def count(self) -> int:

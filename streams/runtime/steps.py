@@ -154,8 +154,12 @@ class StepLog:
         """Note a decision of the runner with the step that is noted next."""
         number = NO_OFFSET if place is None else self._number_of(place, 0)
         choice: StepChoice = {
-            "step": self._count, "kind": kind, "input_number": number, "value": value, "text": text,
-        }  # fmt: skip
+            "step": self._count,
+            "kind": kind,
+            "input_number": number,
+            "value": value,
+            "text": text,
+        }
         self._choices.append(choice)
         if kind in IN_FORCE:
             self._in_force[kind] = choice

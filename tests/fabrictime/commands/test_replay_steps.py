@@ -36,10 +36,9 @@ Values = list[tuple[Value, int]]
 
 
 def fits(window: int, lag: int = 0, samples: int = 5, partition: int = 0) -> Value:
-    record = make(
-        "ClockFits", shard="fabric", source=f"fabric.probes/{partition}", window=window, lag_messages=lag,
-        samples=samples,
-    )  # fmt: skip
+    source = f"fabric.probes/{partition}"
+    fields = {"window": window, "lag_messages": lag, "samples": samples}
+    record = make("ClockFits", shard="fabric", source=source, **fields)
     return CLOCK_FITS.name, "fabric", codec.encode(CLOCK_FITS.type, record)
 
 
@@ -132,7 +131,9 @@ def test_changes_since_the_steps_are_one_line() -> None:
     for each, settings in ((one, "other"), (two, "")):
         assert each.runner is not None
         each.runner.epoch = Epoch("delays", 0, 0, None, {}, settings, "other", "0.0 other")
-    assert _notes(DelayStage(), [one, two], RUN) == ["note: build, settings changed since the steps of delays"]
+    assert _notes(DelayStage(), [one, two], RUN) == [
+        "note: build, settings changed since the steps of delays"
+    ]
 
 
 def steps(stage: str, partition: int, count: int, **fields: Any) -> list[Message]:
@@ -171,8 +172,11 @@ def test_steps_are_read_of_the_stage_alone_and_a_bad_record_drops_its_operator(
         each.begin(DelayStage(), run, 4)
         assert bool(list(each.outputs(run, is_complete=True))) == (each.partition == 0)
     assert [(each.partition, bool(each.error)) for each in operators] == [
-        (0, False), (1, True), (2, True), (9, True),
-    ]  # fmt: skip
+        (0, False),
+        (1, True),
+        (2, True),
+        (9, True),
+    ]
     lines = _notes(DelayStage(), operators, run)
     assert [line.split(":")[0] for line in lines] == [
         f"delays/{partition} cannot be replayed" for partition in (1, 2, 9)

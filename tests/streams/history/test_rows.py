@@ -553,10 +553,8 @@ def test_queue_pairs_and_counters_are_a_row_per_nic_also_without_operations(inse
 def test_clock_fits_of_each_shard_are_rows():
     messages = []
     for offset, shard in enumerate(("pod1", "pod2", "pod3")):
-        record = make(
-            "ClockFits", shard=shard, source="fabric.probes/0", window=T // S, window_start_ns=T,
-            window_end_ns=T + S, parts=1,
-        )  # fmt: skip
+        window = {"window": T // S, "window_start_ns": T, "window_end_ns": T + S, "parts": 1}
+        record = make("ClockFits", shard=shard, source="fabric.probes/0", **window)
         value = codec.encode("ClockFits", record)
         message = Message(T + S, topics.CLOCK_FITS.name, 0, offset, shard, value)
         message.decoded(topics.CLOCK_FITS)

@@ -253,7 +253,7 @@ def test_a_step_is_not_extended_once_its_record_is_published() -> None:
     assert [step.moved for step in steps_of([first, as_read(log.record())])] == [[(OWNER, 1)], [(OWNER, 2)]]
 
 
-def test_a_step_that_turns_out_idle_after_its_record_stays_as_it_is() -> None:
+def test_a_step_stays_as_it_is_once_its_record_is_published() -> None:
     log = StepLog(EPOCH, OWNER)
     log.note(EPOCH_MS * MS, [(OWNER, 1)])
     first = as_read(log.record())
