@@ -2577,27 +2577,30 @@ class Steps(TypedDict):
     """Ms since the Unix epoch, log append time at which the partition was assigned to this owner."""
     first_step: int
     """Number of the first step here, from 0 within an epoch."""
+    is_whole: bool
+    """Whether a replay may begin here: the record names all inputs, from number 0 on, and all choices in
+    force; the first record of an epoch, and one each 10 minutes."""
     begin_us: int
     """Us since the Unix epoch, log time to which the first element of `elapsed_us` adds."""
     inputs: list[str]
-    """Topic/partition of inputs and tables that no earlier record of the epoch names; they are numbered in
-    the order of the records."""
+    """Topic/partition of inputs and tables that no earlier record names since the last that is whole; they
+    are numbered in the order of the records."""
     starts: list[int]
-    """Offset of each of `inputs` at the begin of the epoch, exclusive."""
+    """Offset of each of `inputs` before the first step here, exclusive."""
     restored: list[str]
-    """Topic/partition of the published records that the owner continued from; only in the first record of an
-    epoch."""
+    """Topic/partition of the published records that the owner continued from; only in records that are
+    whole."""
     restored_ends: list[int]
     """Offset of each of `restored` up to which it was read, exclusive."""
     committed: int
-    """First offset that the owner read from its partition; -1: none was committed before; only in the first
-    record of an epoch."""
+    """First offset that the owner read from its partition in the epoch; -1: none was committed before; only
+    in records that are whole."""
     settings_digest: str
-    """Digest of the worker's settings; only in the first record of an epoch."""
+    """Digest of the worker's settings; only in records that are whole."""
     topology_digest: str
-    """Digest of the topology file; only in the first record of an epoch."""
+    """Digest of the topology file; only in records that are whole."""
     build: str
-    """Version and digest of the code; only in the first record of an epoch."""
+    """Version and digest of the code; only in records that are whole."""
     elapsed_us: list[int]
     """Log time of each step, us: the difference to the step before."""
     moved: list[int]

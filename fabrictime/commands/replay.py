@@ -107,6 +107,7 @@ def as_json(done: Sequence[Replayed]) -> str:
                     "replayed": each.count,
                     "unrecorded": each.unrecorded,
                     "replay_same": each.same,
+                    "notes": each.notes,
                     "records": each.records,
                     "differences": [
                         {
@@ -133,10 +134,11 @@ def lines_of(done: Replayed) -> list[str]:
     """Return a result as lines: each difference, and the total."""
     from fabrictime.state.units import seconds_text
 
-    lines = [f"DIFFERENT {each.line()}" for each in done.differences]
+    lines = [f"DIFFERENT {each.line()}" for each in done.differences] + done.notes
     speed = done.covered_s / max(done.took_s, 1e-3)
     unrecorded = (
-        f"; {done.unrecorded} without steps: of a killed worker, or newer than the last steps"
+        f"; {done.unrecorded} without steps: of a killed worker, newer than the last steps, or of steps that "
+        "cannot be replayed"
         if done.unrecorded
         else ""
     )

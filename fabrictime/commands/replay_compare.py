@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
 from fabrictime.commands.replay_reader import Span
 from schemas.identities import comparable
 from schemas.topics import Topic
 
-__all__ = ["Difference", "Records", "compare", "inside"]
+__all__ = ["Dated", "Difference", "Records", "compare", "inside"]
 
 LONG: Final = 200
 """Characters of both values above which a difference names the field alone."""
 
 Identity = tuple[Any, ...]
-Records = dict[Identity, tuple[Any, int]]
-"""Identity to a record and its log time, ns."""
+Dated = tuple[Any, int]
+"""A record and its log time, ns."""
+Records = dict[Identity, list[Dated]]
+"""Identity to the records that have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Difference:
     fields: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     text: str = ""
     """The text of a record that exists once."""
+    published: Dated | None = field(default=None, compare=False)
+    """The published record, where it is not replayed."""
 
     def line(self) -> str:
         """Return it as one line."""
@@ -51,18 +56,38 @@ def compare(topic: Topic, span: Span, live: Records, again: Records, edge_ns: in
     return [
         difference
         for identity in sorted(live.keys() | again.keys())
-        if (
-            difference := _difference(topic, span, identity, live.get(identity), again.get(identity), edge_ns)
-        )
+        for was, replayed in _pairs(topic, live.get(identity, ()), again.get(identity, ()))
+        if (difference := _difference(topic, span, identity, was, replayed, edge_ns))
     ]
+
+
+def _pairs(
+    topic: Topic, live: Sequence[Dated], again: Sequence[Dated]
+) -> Iterator[tuple[Dated | None, Dated | None]]:
+    """Yield the published and replayed records of one identity that have no equal counterpart, in order.
+
+    Delivery is at least once: several equal records count as one.
+    """
+    if len(live) == len(again) == 1:
+        yield live[0], again[0]
+        return
+    old = [record and comparable(topic, record) for record, _ in live]  # a tombstone is empty
+    new = [record and comparable(topic, record) for record, _ in again]
+    differing_live = [
+        live[index] for index, each in enumerate(old) if each not in new and each not in old[:index]
+    ]
+    differing_again = [
+        again[index] for index, each in enumerate(new) if each not in old and each not in new[:index]
+    ]
+    yield from zip_longest(differing_live, differing_again)
 
 
 def _difference(
     topic: Topic,
     span: Span,
     identity: Identity,
-    was: tuple[Any, int] | None,
-    replayed: tuple[Any, int] | None,
+    was: Dated | None,
+    replayed: Dated | None,
     edge_ns: int,
 ) -> Difference | None:
     if was is None:
@@ -74,7 +99,9 @@ def _difference(
         return None
     if replayed is None:
         text = was[0].get("text", "")
-        return Difference(topic.name, identity, "was published, and is not replayed", text=text)
+        return Difference(
+            topic.name, identity, "was published, and is not replayed", text=text, published=was
+        )
     if was[0] == replayed[0]:
         return None
     old, new = comparable(topic, was[0]), comparable(topic, replayed[0])
@@ -82,6 +109,8 @@ def _difference(
     return Difference(topic.name, identity, "differs", fields) if fields else None
 
 
-def inside(span: Span, records: Records) -> list[Identity]:
-    """Return the identities of the records of an interval."""
-    return [identity for identity, (_, at_ns) in records.items() if span.from_ns <= at_ns < span.to_ns]
+def inside(span: Span, records: Records) -> list[Any]:
+    """Return the records of an interval."""
+    return [
+        record for dated in records.values() for record, at_ns in dated if span.from_ns <= at_ns < span.to_ns
+    ]

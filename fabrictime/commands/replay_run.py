@@ -166,6 +166,8 @@ class Replayed:
     """Published records whose steps were lost with their worker."""
     covered_s: float = 0.0
     """Seconds of the interval that the log covers."""
+    notes: list[str] = field(default_factory=list)
+    """Lines on operators without a replay, and on changes of the build or settings."""
 
     @property
     def count(self) -> int:

@@ -133,18 +133,18 @@ def replay(name: str, run: Replay) -> Replayed:
     stage = how.make(run.changes)
     live: Records = {}
     for message, record in run.collect(topic, since(span.from_ns - AFTER_NS), span.to_ns + AFTER_NS):
-        live[identity_of(topic, record)] = (record, message.append_ns)
+        live[identity_of(topic, record)] = [(record, message.append_ns)]
     again: Records = {}
     for moment, output in how.run(run, stage):
         value = output.value(run.registry)
         if output.topic is topic and value is not None:
             record = codec.decode(value, topic.type, run.registry)  # through the codec, as the published ones
-            again[identity_of(topic, record)] = (record, moment.log_ns)
+            again[identity_of(topic, record)] = [(record, moment.log_ns)]
     run.progress(run.messages, span.to_ns)
     return Replayed(
         name,
         span,
-        [again[identity][0] for identity in inside(span, again)],
+        inside(span, again),
         compare(topic, span, live, again, how.edge_ns),
         len(inside(span, live)),
         run.messages,

@@ -10,6 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from schemas import codec
 from schemas.kafka.message import Message, Place
@@ -20,8 +21,8 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import Moment, Operator, Output, Owner, Restore, Stage
 from streams.runtime.past import PastMessages, start_of
 from streams.runtime.settings import StreamSettings
-from streams.runtime.steps import Epoch, Step, StepReader, epoch_of
-from streams.runtime.units import NS_PER_MS
+from streams.runtime.steps import Epoch, MissingSteps, Step, StepReader, epoch_of
+from streams.runtime.units import NS_PER_MS, NS_PER_US
 
 __all__ = ["ReplayedOutput", "StepRunner"]
 
@@ -37,9 +38,12 @@ class ReplayedOutput:
 class StepRunner:
     """One operator in one epoch.
 
-    `records`: the epoch's steps, from the first one on. `from_ns`: log time before which steps are only
-    counted; the operator then begins there like a new owner, and its first outputs may differ. 0: it begins
-    with the epoch.
+    `records`: the epoch's steps in order, read as they are needed. `from_ns`: log time before which steps
+    are only counted; the operator then begins there like a new owner, and its first outputs may differ. The
+    records may then begin with any that stands alone. 0: it begins with the epoch.
+
+    Raises MissingSteps or BadSteps, here and while it runs. All messages that were offered wait in memory
+    until their step: what tables need of them depends on the table.
     """
 
     def __init__(
@@ -55,9 +59,14 @@ class StepRunner:
         self._stage, self._settings, self._registry = stage, settings, registry
         self._partition_count = partition_count
         self._reader = StepReader()
-        ordered = sorted(records, key=lambda record: record["first_step"])
-        self.epoch: Epoch = epoch_of(ordered[0])
-        steps = (step for record in ordered for step in self._reader.read(record))
+        self._starts: dict[Place, int] = {}
+        """Positions of inputs and tables at the begin, where that is not the epoch's."""
+        usable = self._usable(iter(records), from_ns)
+        first = next(usable, None)
+        if first is None:
+            raise MissingSteps("the steps of the interval are not in the log")
+        self.epoch: Epoch = epoch_of(first)
+        steps = (step for record in chain([first], usable) for step in self._reader.read(record))
         self.tables = FabricTables(
             settings.default_shard,
             topology,
@@ -82,10 +91,27 @@ class StepRunner:
         self._begin_ns = from_ns
         """Append time up to which published records are restored; 0: as the epoch states."""
         self._committed = self.epoch.committed
-        self._starts: dict[Place, int] = {}
-        """Positions of inputs and tables at the begin, where that is not the epoch's."""
         self._steps: Iterator[Step] = self._after(steps, from_ns)
         self._step = next(self._steps, None)
+        if not self._reader.begins_epoch:
+            self._committed = {**self._reader.starts, **self._starts}.get(self._owner_place)
+
+    def _usable(self, records: Iterator[Steps], from_ns: int) -> Iterator[Steps]:
+        """Yield the records that can be read; before `from_ns` a record that stands alone ends a gap."""
+        has_gap = False
+        for record in records:
+            begin_ns = record["begin_us"] * NS_PER_US
+            end_ns = begin_ns + sum(record["elapsed_us"]) * NS_PER_US
+            has_gap = has_gap or not self._reader.follows(record)
+            if has_gap and not record["is_whole"] and end_ns < from_ns:
+                continue
+            if has_gap and record["is_whole"] and begin_ns <= from_ns:
+                self._reader, has_gap = StepReader(), False
+                self._starts.clear()
+            is_late = self._reader.is_new and record["first_step"] > 0 and not from_ns
+            if has_gap or is_late:
+                raise MissingSteps(f"steps before step {record['first_step']} are not in the log")
+            yield record
 
     def _after(self, steps: Iterator[Step], from_ns: int) -> Iterator[Step]:
         """Yield the steps from a time on; count those before."""

@@ -8,17 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from schemas.kafka.message import Place
 from schemas.records import StepChoice, StepChoiceKind, Steps
-from streams.runtime.units import NS_PER_US
+from streams.runtime.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
-__all__ = ["Epoch", "MissingSteps", "Step", "StepLog", "key_of", "steps_of"]
+__all__ = ["BadSteps", "Epoch", "MissingSteps", "Step", "StepLog", "check_times", "key_of", "steps_of"]
 
 MAX_STEPS: Final = 1024
 """Steps of one record."""
 NO_OFFSET: Final = -1
+WHOLE_US: Final = 600_000_000
+"""us of log time between two records of an epoch from which a replay may begin."""
+AHEAD_NS: Final = 600 * NS_PER_S
+"""ns by which a step may be newer than its record."""
+BEHIND_NS: Final = 8 * 86_400 * NS_PER_S
+"""ns by which a step may be older than its record: a worker that was behind takes old messages."""
+IN_FORCE: Final = (StepChoiceKind.OFFSET, StepChoiceKind.CORRECTION, StepChoiceKind.LEVEL)
+"""Kinds of choices that hold from their step on."""
+
+
+class BadSteps(ValueError):
+    """A record of steps contradicts itself, or the log."""
 
 
 class MissingSteps(ValueError):
@@ -76,6 +89,10 @@ class StepLog:
         self._input_numbers: list[int] = []
         self._messages: list[int] = []
         self._choices: list[StepChoice] = []
+        self._in_force: dict[StepChoiceKind, StepChoice] = {}
+        self._begin_topology = self._topology_digest = epoch.topology_digest
+        self._is_whole, self._whole_us = True, self._begin_us
+        """Whether the next record stands alone, and the begin of the last one that does."""
 
     def start(self, positions: Iterable[tuple[Place, int]]) -> None:
         """Note the positions of inputs and tables before the first step."""
@@ -109,9 +126,11 @@ class StepLog:
 
     def note_idle(self) -> None:
         """Note that the last advance had nothing to do: its messages may be taken with those of the next."""
+        if not self._elapsed_us:
+            return  # its record was published while it worked
         has_choices = bool(self._choices) and self._choices[-1]["step"] == self._count - 1
         owner = self._numbers.get(self._owner)
-        moved = self._moved[-1] if self._moved else 0
+        moved = self._moved[-1]
         self._is_idle = not has_choices and moved <= 1 and (not moved or self._input_numbers[-1] == owner)
 
     def _moves_owner_alone(self, moves: Sequence[tuple[int, int]]) -> bool:
@@ -134,29 +153,39 @@ class StepLog:
     ) -> None:
         """Note a decision of the runner with the step that is noted next."""
         number = NO_OFFSET if place is None else self._number_of(place, 0)
-        self._choices.append(
-            {"step": self._count, "kind": kind, "input_number": number, "value": value, "text": text}
-        )
+        choice: StepChoice = {
+            "step": self._count,
+            "kind": kind,
+            "input_number": number,
+            "value": value,
+            "text": text,
+        }
+        self._choices.append(choice)
+        if kind in IN_FORCE:
+            self._in_force[kind] = choice
+        elif kind == StepChoiceKind.TOPOLOGY:
+            self._topology_digest = text
 
     def record(self) -> Steps | None:
         """Return the steps since the last record; None without any."""
         if not self._elapsed_us:
             return None
-        epoch, is_first = self._epoch, self._first == 0
+        epoch, is_whole = self._epoch, self._is_whole
         record: Steps = {
             "stage": epoch.stage,
             "partition": epoch.partition,
             "epoch": epoch.epoch,
             "first_step": self._first,
+            "is_whole": is_whole,
             "begin_us": self._begin_us,
             "inputs": [f"{topic}/{number}" for topic, number in self._new_inputs],
             "starts": self._starts,
-            "restored": [f"{topic}/{number}" for topic, number in epoch.restored] if is_first else [],
-            "restored_ends": list(epoch.restored.values()) if is_first else [],
-            "committed": NO_OFFSET if epoch.committed is None or not is_first else epoch.committed,
-            "settings_digest": epoch.settings_digest if is_first else "",
-            "topology_digest": epoch.topology_digest if is_first else "",
-            "build": epoch.build if is_first else "",
+            "restored": [f"{topic}/{number}" for topic, number in epoch.restored] if is_whole else [],
+            "restored_ends": list(epoch.restored.values()) if is_whole else [],
+            "committed": NO_OFFSET if epoch.committed is None or not is_whole else epoch.committed,
+            "settings_digest": epoch.settings_digest if is_whole else "",
+            "topology_digest": self._begin_topology if is_whole else "",
+            "build": epoch.build if is_whole else "",
             "elapsed_us": self._elapsed_us,
             "moved": self._moved,
             "input_numbers": self._input_numbers,
@@ -167,7 +196,16 @@ class StepLog:
         self._elapsed_us, self._moved, self._input_numbers, self._messages = [], [], [], []
         self._choices, self._is_idle = [], False
         self._begin_us, self._first = self._last_us, self._count
+        self._is_whole = abs(self._begin_us - self._whole_us) >= WHOLE_US
+        if self._is_whole:
+            self._begin_whole()
         return record
+
+    def _begin_whole(self) -> None:
+        """Let the next record say all that the records before it say, as far as it still holds."""
+        self._whole_us, self._begin_topology = self._begin_us, self._topology_digest
+        self._new_inputs, self._starts = list(self._numbers), list(self._positions)
+        self._choices = [{**choice, "step": self._count} for choice in self._in_force.values()]
 
     def _number_of(self, place: Place, start: int) -> int:
         number = self._numbers.get(place)
@@ -180,7 +218,8 @@ class StepLog:
 
 
 def epoch_of(record: Steps) -> Epoch:
-    """Return the begin of an operator, given its first record."""
+    """Return the begin of an operator, given a record that stands alone. Raises BadSteps."""
+    _check_lengths(record)
     ends = zip(map(_place_of, record["restored"]), record["restored_ends"], strict=True)
     return Epoch(
         record["stage"],
@@ -195,33 +234,49 @@ def epoch_of(record: Steps) -> Epoch:
 
 
 class StepReader:
-    """Turns the records of one operator and epoch, in order, into its steps."""
+    """Turns the records of one operator and epoch, in order, into its steps.
+
+    It begins with any record that stands alone.
+    """
 
     def __init__(self) -> None:
         self.starts: dict[Place, int] = {}
-        """Positions of the inputs at the begin of the epoch."""
+        """Positions of the inputs before the first step."""
         self._places: list[Place] = []
         self._positions: list[int] = []
-        self._count = 0
+        self.begins_epoch = False
+        """Whether the first record that was read is the first of its epoch."""
+        self._next: int | None = None
+        """Number of the next step; None before the first record."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has read no record."""
+        return self._next is None
+
+    def follows(self, record: Steps) -> bool:
+        """Return whether no step before this record is missing."""
+        if self._next is None:
+            return record["is_whole"]
+        return record["first_step"] <= self._next
 
     def read(self, record: Steps) -> Iterator[Step]:
-        """Yield the steps of the next record. Raises MissingSteps if it is not the next."""
-        if record["first_step"] < self._count:
+        """Yield the steps of the next record. Raises MissingSteps if it is not the next, or BadSteps."""
+        if not self.follows(record):
+            missing = f"{self._next or 0} to {record['first_step'] - 1}"
+            raise MissingSteps(f"{_name_of(record)}: steps {missing} are not in the log")
+        if self._next is not None and record["first_step"] < self._next:
             return  # published twice
-        if record["first_step"] > self._count:
-            raise MissingSteps(
-                f"{record['stage']}/{record['partition']}, epoch {record['epoch']}: steps {self._count} to "
-                f"{record['first_step'] - 1} are not in the log"
-            )
-        for place, start in zip(map(_place_of, record["inputs"]), record["starts"], strict=True):
-            self.starts[place] = start
-            self._places.append(place)
-            self._positions.append(start)
-        choices = list(record["choices"])
+        _check_lengths(record)
+        self.begins_epoch = self.begins_epoch or record["first_step"] == 0
+        self._add_inputs(record)
+        _check_numbers(record, len(self._places))
+        choices, chosen = record["choices"], 0
         at_us, index = record["begin_us"], 0
+        self._next = record["first_step"]
         for elapsed_us, moved in zip(record["elapsed_us"], record["moved"], strict=True):
             at_us += elapsed_us
-            step = Step(self._count, at_us * NS_PER_US, [], [])
+            step = Step(self._next, at_us * NS_PER_US, [], [])
             for number, messages in zip(
                 record["input_numbers"][index : index + moved],
                 record["messages"][index : index + moved],
@@ -229,11 +284,20 @@ class StepReader:
             ):
                 self._positions[number] += messages
                 step.moved.append((self._places[number], self._positions[number]))
-            while choices and choices[0]["step"] <= step.number:
-                step.choices.append(choices.pop(0))
+            while chosen < len(choices) and choices[chosen]["step"] <= step.number:
+                step.choices.append(choices[chosen])
+                chosen += 1
             index += moved
-            self._count += 1
+            self._next += 1
             yield step
+
+    def _add_inputs(self, record: Steps) -> None:
+        if record["is_whole"]:
+            self._places, self._positions = [], []
+        for place, start in zip(map(_place_of, record["inputs"]), record["starts"], strict=True):
+            self.starts.setdefault(place, start)
+            self._places.append(place)
+            self._positions.append(start)
 
     def place_of(self, choice: StepChoice) -> Place | None:
         """Return the input that a decision is about."""
@@ -247,6 +311,47 @@ def steps_of(records: Sequence[Steps]) -> Iterator[Step]:
         yield from reader.read(record)
 
 
+def check_times(record: Steps, append_ns: int) -> None:
+    """Raise BadSteps where a record's times are no log times of a worker that published it at `append_ns`."""
+    steps_ns = [at_us * NS_PER_US for at_us in accumulate(record["elapsed_us"], initial=record["begin_us"])]
+    begin_ns = record["epoch"] * NS_PER_MS
+    if max(begin_ns, *steps_ns) > append_ns + AHEAD_NS or any(
+        step_ns < append_ns - BEHIND_NS for step_ns in steps_ns[1:]
+    ):
+        raise BadSteps(f"{_name_of(record)}: the time of a step is far from the time of its record")
+
+
+def _check_lengths(record: Steps) -> None:
+    lengths = (
+        len(record["inputs"]) == len(record["starts"]),
+        len(record["restored"]) == len(record["restored_ends"]),
+        len(record["elapsed_us"]) == len(record["moved"]),
+        sum(record["moved"]) == len(record["input_numbers"]) == len(record["messages"]),
+        min(record["moved"], default=0) >= 0,
+    )
+    if not all(lengths):
+        raise BadSteps(f"{_name_of(record)}: arrays of different lengths")
+
+
+def _check_numbers(record: Steps, inputs: int) -> None:
+    """Raise BadSteps for an input that no record names, or choices that are not in the order of the steps."""
+    chosen = [choice["input_number"] for choice in record["choices"]]
+    if (
+        not all(0 <= number < inputs for number in record["input_numbers"])
+        or max(chosen, default=-1) >= inputs
+    ):
+        raise BadSteps(f"{_name_of(record)}: an input that no record names")
+    steps = [record["first_step"], *(choice["step"] for choice in record["choices"])]
+    if steps != sorted(steps):
+        raise BadSteps(f"{_name_of(record)}: choices of other steps")
+
+
+def _name_of(record: Steps) -> str:
+    return f"{key_of(record['stage'], record['partition'])}, epoch {record['epoch']}"
+
+
 def _place_of(name: str) -> Place:
     topic, _, number = name.rpartition("/")
+    if not topic or not number.isdecimal():
+        raise BadSteps(f"{name!r}: expected topic/partition")
     return topic, int(number)

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.codec import raw_schema
 from schemas.identities import IDENTITY, comparable, identity_of
-from schemas.topics import ALERTS, TOPICS
+from schemas.topics import ALERTS, CLOCK_FITS, PATH_QUEUEING, TOPICS
 from tests.records import make
 
 
@@ -18,6 +18,13 @@ def test_an_identity_names_fields_of_its_record(topic: str) -> None:
 
 def test_an_update_of_an_alert_has_an_identity_of_its_own() -> None:
     assert identity_of(ALERTS, make("Alert", alert_id="a", update=3)) == ("a", 3)
+
+
+def test_records_of_other_shards_and_parts_have_identities_of_their_own() -> None:
+    fits = [make("ClockFits", shard=shard, source="fabric.probes/0") for shard in ("pod1", "pod2")]
+    parts = [make("PathQueueing", shard="pod1", part=part) for part in (0, 1)]
+    assert len({identity_of(CLOCK_FITS, record) for record in fits}) == 2
+    assert len({identity_of(PATH_QUEUEING, record) for record in parts}) == 2
 
 
 def test_fields_of_local_facts_are_left_out_at_any_depth(monkeypatch: pytest.MonkeyPatch) -> None:

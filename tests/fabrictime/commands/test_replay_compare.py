@@ -20,7 +20,7 @@ EDGE = 2 * S
 
 
 def decisions(*records: Any) -> Records:
-    return {(each["decision_id"],): (each, AT) for each in records}
+    return {(each["decision_id"],): [(each, AT)] for each in records}
 
 
 def decision(name: str, **fields: Any) -> Any:
@@ -51,18 +51,18 @@ def test_records_on_an_edge_of_the_interval_are_no_difference() -> None:
     def differences(live: Records, again: Records) -> list[Difference]:
         return compare(ALERTS, SPAN, live, again, EDGE)
 
-    assert differences({one: (a, AT)}, {one: (a, 90 * S)}) == []
-    assert differences({one: (a, 90 * S)}, {}) == [], "of before"
-    assert differences({}, {one: (a, 199 * S)}) == [], "not published yet"
-    assert [each.kind for each in differences({}, {one: (a, AT)})] == ["is replayed, and was not published"]
-    (difference,) = differences({one: (a, AT)}, {one: (b, AT)})
+    assert differences({one: [(a, AT)]}, {one: [(a, 90 * S)]}) == []
+    assert differences({one: [(a, 90 * S)]}, {}) == [], "of before"
+    assert differences({}, {one: [(a, 199 * S)]}) == [], "not published yet"
+    assert [each.kind for each in differences({}, {one: [(a, AT)]})] == ["is replayed, and was not published"]
+    (difference,) = differences({one: [(a, AT)]}, {one: [(b, AT)]})
     assert difference.line() == "LINK_DOWN:x:1 0: differs: text 'a', replayed 'b'"
 
 
 def test_long_fields_are_named_without_their_values() -> None:
     identity = ("A", 0, 5)
     was, now = healthy("A", 5, 0), contended("A", 5, 0)
-    (difference,) = compare(DIAGNOSES, SPAN, {identity: (was, AT)}, {identity: (now, AT)})
+    (difference,) = compare(DIAGNOSES, SPAN, {identity: [(was, AT)]}, {identity: [(now, AT)]})
     assert "verdict 'HEALTHY', replayed 'CONTENTION'" in difference.line()
     assert "; time_splits; flows" in difference.line()
 
@@ -73,3 +73,18 @@ def test_fields_of_local_facts_are_not_compared(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("schemas.identities.raw_schema", lambda name: {**schema, "fields": fields})
     live, again = decisions(decision("a", at_ns=1)), decisions(decision("a", at_ns=2))
     assert compare(DECISIONS, SPAN, live, again) == []
+
+
+def test_several_records_of_one_identity_are_compared_each() -> None:
+    def versions(*paths: int) -> Records:
+        return {("a",): [(decision("a", to_path=path), AT) for path in paths]}
+
+    def fields(live: Records, again: Records) -> list[tuple[Any, Any]]:
+        return [each.fields["to_path"] for each in compare(DECISIONS, SPAN, live, again)]
+
+    assert fields(versions(1, 2, 3, 4), versions(9, 8, 7, 4)) == [(1, 9), (2, 8), (3, 7)]
+    assert fields(versions(1, 2, 3, 6), versions(9, 8, 7, 5)) == [(1, 9), (2, 8), (3, 7), (6, 5)]
+    assert fields(versions(1, 1), versions(1)) == [], "delivery is at least once"
+    assert fields(versions(1, 1), versions(2)) == [(1, 2)]
+    kinds = [each.kind for each in compare(DECISIONS, SPAN, versions(1, 2), versions(1))]
+    assert kinds == ["was published, and is not replayed"]

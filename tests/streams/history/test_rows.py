@@ -548,3 +548,16 @@ def test_queue_pairs_and_counters_are_a_row_per_nic_also_without_operations(inse
         "FROM fabrictime.job_nics FINAL",
     )
     assert got == [("llm", "h1/r0", 2, 4, 30, 40, 3, None)]
+
+
+def test_clock_fits_of_each_shard_are_rows():
+    messages = []
+    for offset, shard in enumerate(("pod1", "pod2", "pod3")):
+        window = {"window": T // S, "window_start_ns": T, "window_end_ns": T + S, "parts": 1}
+        record = make("ClockFits", shard=shard, source="fabric.probes/0", **window)
+        value = codec.encode("ClockFits", record)
+        message = Message(T + S, topics.CLOCK_FITS.name, 0, offset, shard, value)
+        message.decoded(topics.CLOCK_FITS)
+        messages.append(message)
+    block = rows.rows_of(topics.CLOCK_FITS.name, messages)[tables.PIPELINE]
+    assert block.column("shard").to_pylist() == ["pod1", "pod2", "pod3"]

@@ -25,7 +25,7 @@ from streams.runtime.operator import NEVER_NS, Moment, Operator, Owner, Past, Re
 from streams.runtime.past import PastMessages, start_of
 from streams.runtime.settings import StreamSettings
 from streams.runtime.step_runner import StepRunner
-from streams.runtime.steps import Epoch, StepLog
+from streams.runtime.steps import Epoch, MissingSteps, StepLog
 from tests.streams.runtime.recorded import GOLDEN_NAMES, PARTITIONS, TABLES, copies, golden
 
 MS = 1_000_000
@@ -244,3 +244,49 @@ def test_a_stage_replays_to_the_byte(case: str, stage: type[Stage], seed: int) -
     for number, (output, original) in enumerate(zip(outputs, log.published, strict=False)):
         assert output == original, f"output {number} of {len(log.published)}"
     assert len(outputs) == len(log.published)
+
+
+def idle_records(minutes: int) -> list[Steps]:
+    """Return a record each minute, of an owner that takes a message each minute."""
+    steps = StepLog(Epoch("queues", 1, 1000, 7), ("fabric.path-queueing", 1))
+    records = []
+    for minute in range(1, minutes + 1):
+        steps.note(S + minute * 60 * S, [(("fabric.path-queueing", 1), 7 + minute)])
+        records.append(steps.record())
+    return [record for record in records if record is not None]
+
+
+def runner_of(records: Sequence[Steps], from_minute: int) -> StepRunner:
+    from_ns = from_minute and S + from_minute * 60 * S
+    return StepRunner(QueuesStage(), records, StreamSettings(), PARTITIONS, from_ns=from_ns)
+
+
+def test_an_operator_begins_with_any_record_that_stands_alone() -> None:
+    records = idle_records(40)
+    for gone in (records[1:], records[5:], [records[0], *records[2:]], [*records[:12], *records[14:]]):
+        runner = runner_of(gone, 25)
+        assert (runner.epoch.partition, runner.epoch.committed) == (1, 7)
+        assert runner._committed == 31, "the position before the step of minute 25"
+        assert list(runner.run(is_complete=True)) == []
+        assert runner.last_ns == S + 40 * 60 * S
+
+
+@pytest.mark.parametrize(
+    ("records", "from_minute"),
+    [
+        (idle_records(9)[1:], 5),
+        (idle_records(12)[10:], 0),
+        (idle_records(25)[1:], 5),
+        (idle_records(9)[1:], 0),
+    ],
+)
+def test_steps_that_are_needed_and_missing_are_an_error(records: list[Steps], from_minute: int) -> None:
+    with pytest.raises(MissingSteps):
+        runner_of(records, from_minute)
+
+
+def test_a_gap_after_the_begin_is_an_error() -> None:
+    records = idle_records(40)
+    runner = runner_of([*records[:30], *records[35:]], 25)
+    with pytest.raises(MissingSteps):
+        list(runner.run(is_complete=True))

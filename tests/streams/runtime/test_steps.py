@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,11 +16,13 @@ from schemas.records import StepChoice, StepChoiceKind, Steps
 from schemas.topics import CLOCK_OFFSETS, FLOWS, LINKS, STEPS
 from streams.runtime.steps import (
     MAX_STEPS,
+    BadSteps,
     Epoch,
     MissingSteps,
     Step,
     StepLog,
     StepReader,
+    check_times,
     epoch_of,
     steps_of,
 )
@@ -107,6 +111,90 @@ def test_a_missing_record_is_an_error() -> None:
         list(steps_of([second]))
 
 
+def long_log(minutes: int) -> Iterator[Steps]:
+    """Yield a record each minute, of a log with choices at the begin."""
+    log = StepLog(EPOCH, OWNER)
+    log.start([((FLOWS.name, 0), 400)])
+    log.choose(StepChoiceKind.OFFSET, value=5)
+    log.choose(StepChoiceKind.LEVEL, text="2")
+    log.choose(StepChoiceKind.TOPOLOGY, text="new")
+    for minute in range(1, minutes + 1):
+        if minute == 3:
+            log.choose(StepChoiceKind.OFFSET, value=6)
+        moves = [(OWNER, 17 + minute), ((FLOWS.name, minute % 2), 400 + minute)]
+        log.note((EPOCH_MS + minute * 60_000) * MS, moves)
+        yield as_read(log.record())
+
+
+def test_a_record_of_each_ten_minutes_stands_alone() -> None:
+    records = list(long_log(35))
+    assert [number for number, each in enumerate(records) if each["is_whole"]] == [0, 10, 20, 30]
+    everything = list(steps_of(records))
+    reader = StepReader()
+    later = [step for record in records[20:] for step in reader.read(record)]
+    assert [(step.number, step.log_ns, step.moved) for step in later] == [
+        (step.number, step.log_ns, step.moved) for step in everything[20:]
+    ]
+    assert reader.starts == {OWNER: 37, (FLOWS.name, 0): 420, (FLOWS.name, 1): 419}
+    assert [(each["kind"], each["value"], each["text"]) for each in later[0].choices] == [
+        (StepChoiceKind.OFFSET, 6, ""),
+        (StepChoiceKind.LEVEL, 0, "2"),
+    ]
+    begin = epoch_of(records[20])
+    assert (begin.committed, begin.restored, begin.build) == (17, EPOCH.restored, "build")
+    assert (epoch_of(records[0]).topology_digest, begin.topology_digest) == ("topology", "new")
+    with pytest.raises(MissingSteps, match="steps 0 to 20"):
+        list(steps_of(records[21:]))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"starts": []},
+        {"restored_ends": []},
+        {"moved": [1, 1]},
+        {"moved": [1, 5]},
+        {"input_numbers": [0, 9]},
+        {"inputs": ["flows"]},
+        {"inputs": ["fabric.flows/x"]},
+        {
+            "choices": [
+                choice(7, StepChoiceKind.OFFSET, -1, 0, ""),
+                choice(0, StepChoiceKind.OFFSET, -1, 0, ""),
+            ]
+        },
+        {"choices": [choice(0, StepChoiceKind.SKIPPED, 4, 0, "")]},
+    ],
+)
+def test_a_record_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
+    (record,) = records_of([2])
+    assert len(list(steps_of([record]))) == 2
+    bad: Any = {**record, **fields}
+    with pytest.raises(BadSteps):
+        list(steps_of([bad] if fields != {"moved": [1, 1]} else [{**bad, "elapsed_us": [1]}]))
+
+
+def test_times_far_from_the_time_of_the_record_are_refused() -> None:
+    (record,) = records_of([2])
+    check_times(record, EPOCH_MS * MS)
+    check_times(record, (EPOCH_MS + 86_400_000) * MS)  # of a worker that was a day behind
+    for at_ms in (EPOCH_MS - 3_600_000, EPOCH_MS + 30 * 86_400_000):
+        with pytest.raises(BadSteps, match="links/3, epoch 1700000000000: the time of a step"):
+            check_times(record, at_ms * MS)
+    late: Any = {**record, "epoch": 0}
+    check_times(late, EPOCH_MS * MS)  # its operator is old
+
+
+def test_many_choices_are_read_fast() -> None:
+    (record,) = records_of([2])
+    many = [choice(0, StepChoiceKind.OFFSET, -1, value, "") for value in range(50_000)]
+    began_s = time.process_time()
+    record["choices"] = many
+    (first, _) = steps_of([record])
+    assert len(first.choices) == len(many)
+    assert time.process_time() - began_s < 2
+
+
 def test_a_record_that_was_published_twice_is_ignored() -> None:
     first, second = records_of([3, 2])
     assert [step.number for step in steps_of([first, first, second, second])] == list(range(5))
@@ -161,6 +249,15 @@ def test_a_step_is_not_extended_once_its_record_is_published() -> None:
     log.note(EPOCH_MS * MS, [(OWNER, 1)])
     log.note_idle()
     first = as_read(log.record())
+    log.note((EPOCH_MS + 1) * MS, [(OWNER, 2)])
+    assert [step.moved for step in steps_of([first, as_read(log.record())])] == [[(OWNER, 1)], [(OWNER, 2)]]
+
+
+def test_a_step_stays_as_it_is_once_its_record_is_published() -> None:
+    log = StepLog(EPOCH, OWNER)
+    log.note(EPOCH_MS * MS, [(OWNER, 1)])
+    first = as_read(log.record())
+    log.note_idle()
     log.note((EPOCH_MS + 1) * MS, [(OWNER, 2)])
     assert [step.moved for step in steps_of([first, as_read(log.record())])] == [[(OWNER, 1)], [(OWNER, 2)]]
 
