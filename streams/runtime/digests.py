@@ -8,20 +8,26 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel
-
 from schemas.topology import Topology
+from streams.runtime.settings import StreamSettings
 
 __all__ = ["build_digest", "settings_digest", "topology_digest"]
 
 DIGITS: Final = 16
 ROOT: Final = Path(__file__).resolve().parents[2]
+TRANSPORT_SETTINGS: Final = frozenset(
+    (
+        *("kafka", "group", "stages", "topology_file", "history"),
+        *("buffer_messages", "fetch_kib", "commit_interval_ms", "session_timeout_s", "stall_s"),
+    )
+)
+"""Settings that change no output: where a worker reads, how much, and which stages it has."""
 CODE: Final = ("streams/**/*.py", "schemas/**/*.py", "native/core/*.so")
 
 
-def settings_digest(settings: BaseModel) -> str:
-    """Return a digest of a worker's settings."""
-    return _digest(settings.model_dump_json().encode())
+def settings_digest(settings: StreamSettings) -> str:
+    """Return a digest of the settings that outputs depend on."""
+    return _digest(settings.model_dump_json(exclude=set(TRANSPORT_SETTINGS)).encode())
 
 
 def topology_digest(topology: Topology) -> str:
