@@ -19,7 +19,7 @@ from fabrictime.commands.replay_compare import Dated, Difference, Records, compa
 from fabrictime.commands.replay_reader import partition_count, read_interval
 from fabrictime.commands.replay_run import Replay, Replayed
 from schemas import codec
-from schemas.identities import identity_of
+from schemas.identities import has_local_facts, identity_of
 from schemas.kafka.message import Message
 from schemas.kafka.partitioning import partition_of
 from schemas.kafka.start import BEGINNING, Start, since
@@ -260,17 +260,14 @@ def _compared(
 ) -> tuple[list[Difference], int]:
     """Return the differences, and the number of published outputs whose steps are not in the log.
 
-    Values that are equal to the byte need not be decoded, except those of the keys of differing ones.
+    Values that are equal to the byte are not decoded, except where records differ by local facts.
     """
-    live, again = {value for value, _ in published}, {value for value, _ in replayed}
-    keys: dict[str, set[str]] = defaultdict(set)
-    for topic, key, _ in live ^ again:
-        keys[topic].add(key)
+    differing = {value for value, _ in published} ^ {value for value, _ in replayed}
     differences: list[Difference] = []
     unrecorded = 0
-    for topic in sorted(keys):
-        was = _records(run, topic, published, keys[topic])
-        now = _records(run, topic, replayed, keys[topic])
+    for topic in sorted({topic for topic, _, _ in differing}):
+        was = _records(run, topic, published, differing)
+        now = _records(run, topic, replayed, differing)
         for difference in compare(TOPICS[topic], run.span, was, now, EDGE_NS):
             if difference.published is not None and _has_no_steps(difference.published, gaps, partitions):
                 unrecorded += 1
@@ -285,11 +282,13 @@ def _has_no_steps(published: Dated, gaps: Iterable[Gap], partitions: _Partitions
     return bool(inside) and partitions.of(record) in (None, *inside)
 
 
-def _records(run: Replay, topic: str, values: Iterable[tuple[Value, int]], keys: set[str]) -> Records:
-    """Return the records of some keys of a topic, with their log time."""
+def _records(run: Replay, topic: str, values: Iterable[tuple[Value, int]], differing: set[Value]) -> Records:
+    """Return the records of a topic among those that differ, with their log time."""
     records: Records = defaultdict(list)
-    for (name, key, body), at_ns in values:
-        if name == topic and key in keys:
+    decodes_all = has_local_facts(TOPICS[topic])
+    for value, at_ns in values:
+        name, key, body = value
+        if name == topic and (value in differing or decodes_all):
             record = {} if body is None else codec.decode(body, TOPICS[topic].type, run.registry)
             identity = ("", key) if body is None else identity_of(TOPICS[topic], record)
             records[identity].append((record, at_ns))
