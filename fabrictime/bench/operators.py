@@ -56,6 +56,11 @@ class Stored(NamedTuple):
     key: bytes
     value: bytes
 
+    @property
+    def key_bytes(self) -> bytes:
+        """The NIC, as the present tree names it."""
+        return self.key
+
 
 @dataclass
 class Fleet:
