@@ -323,11 +323,11 @@ async def test_steps_have_the_positions_of_the_tables_of_the_stage_alone(context
     for offset in range(1, 10_001):
         fill(INVENTORY, offset)
     (partition,) = stage._partitions.values()
-    most = partition_module.MAX_MOVES
-    for offset in range(1, 5 * most):
+    max_moves = partition_module.MAX_MOVES
+    for offset in range(1, 5 * max_moves):
         fill(FLOWS, offset)
-        if offset % (most // 2) == 0:  # an idle partition notes them
-            await until(lambda: len(partition.moves) <= most)
+        if offset % (max_moves // 2) == 0:  # an idle partition notes them
+            await until(lambda: len(partition.moves) <= max_moves)
     stage.give(0)
     await stage.idle()
     await stage.revoke()
