@@ -84,7 +84,7 @@ class LogReader:
         paused: set[Place] = set()
         received_s = time.monotonic()
         while read:
-            found = []
+            messages = []
             for message in reader.poll(0.1, 1000):
                 received_s = time.monotonic()
                 if message.place not in read:
@@ -94,7 +94,7 @@ class LogReader:
                     reader.pause([message.place])
                     continue
                 read[message.place] = max(read[message.place], message.append_ns)
-                found.append(message)
+                messages.append(message)
             for place in read.keys() - reader.behind:
                 del read[place]
                 received_s = time.monotonic()
@@ -105,7 +105,7 @@ class LogReader:
             if behind := (paused & read.keys()) - ahead:
                 reader.resume(behind)
             paused = ahead
-            yield found, mark_ns
+            yield messages, mark_ns
             if time.monotonic() - received_s > SILENT_S:
                 raise LogUnavailable(f"log: no answer for {SILENT_S:g} s")
 

@@ -1,4 +1,4 @@
-"""Replays stages over an interval of a log: which stages, how, and what is compared.
+"""Replays the stages of the pipeline over an interval of a log, and compares their records.
 
 A replay reads what a new owner would read that takes over at the start of the interval. Nothing is published.
 Beyond the compaction lag (24 h) the inputs are only as complete as the log.
@@ -54,11 +54,11 @@ def _timed(run: Replay, stage: Stage) -> Outputs:
     tables = run.tables(stage.tables)
     past = {}
     for restore in stage.restores(tables, 1):
-        kept = PastMessages(restore, run.registry)
+        past_messages = PastMessages(restore, run.registry)
         for messages, _ in read_interval(run.cluster, {restore.topic: start_of(restore, from_ns)}, from_ns):
             for message in messages:
-                kept.add(message)
-        past[restore.topic.name] = kept.messages()
+                past_messages.add(message)
+        past[restore.topic.name] = past_messages.messages()
     first = [] if EVERYONE in tables.config.all() else run.first_config()
     for message in first:
         tables.take(message)
@@ -86,7 +86,7 @@ def _by_cycles(run: Replay, stage: Stage) -> Outputs:
         published[record["shard"], record["epoch"]].append(record)
     starts_ns = read_from(first)
     starts = {topic: since(starts_ns[topic.name]) for topic in INPUTS}
-    messages = [message for read, _ in run.read(starts, end_ns) for message in read]
+    messages = [message for batch, _ in run.read(starts, end_ns) for message in batch]
     if not any(each.topic == CONFIG.name and each.key == EVERYONE for each in messages):
         messages += run.first_config()
     for shard_epoch in sorted(epochs):

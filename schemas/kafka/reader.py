@@ -369,8 +369,8 @@ class TopicReader:
             warn_once(str(unusable))
             return None
         place = message.topic(), message.partition()
-        found = Message(append_ns, *place, message.offset(), message.key(), message.value())
-        return None if self._key is not None and found.key != self._key else found
+        received = Message(append_ns, *place, message.offset(), message.key(), message.value())
+        return None if self._key is not None and received.key != self._key else received
 
 
 def _partitions(places: Iterable[Place]) -> list[TopicPartition]:

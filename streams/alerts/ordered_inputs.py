@@ -184,14 +184,14 @@ class AlertInputs(Operator):
         return 0
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
-        """Process what is due; return the alerts to publish."""
+        """Process the messages that are due; return the alerts to publish."""
         self.wiring.topology = tables.topology
-        found = self.evaluate(moment.log_ns)
+        alerts = self.evaluate(moment.log_ns)
         if DELAYS.name not in self.behind:
-            found += self.evaluate_delays(moment.log_ns)
+            alerts += self.evaluate_delays(moment.log_ns)
         return [
             Output(ALERTS, key, record, text=f"{record['state']} {record['alert_id']}: {record['text']}")
-            for key, record in found
+            for key, record in alerts
         ]
 
     # --------------------------------------------------------------------------------------- order

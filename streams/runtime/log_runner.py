@@ -108,19 +108,19 @@ def run_steps(
         else:
             waiting[message.place].append(message)
     for moment, positions in steps:
-        taken: list[Message] = []
+        messages_of_step: list[Message] = []
         for place, position in positions.items():
             of_place = waiting[place]
             while of_place and of_place[0].offset < position:
-                taken.append(of_place.popleft())
+                messages_of_step.append(of_place.popleft())
         operator.moment = moment
-        if taken:
-            operator.take(taken, tables)
+        if messages_of_step:
+            operator.take(messages_of_step, tables)
         for output in outputs_of(operator, moment, tables):
             yield moment, output
 
 
 def outputs_of(operator: Operator, moment: Moment, tables: FabricTables) -> Sequence[Output]:
     """Advance an operator; return its outputs, after its work if it has some."""
-    made = operator.advance(moment, tables)
-    return made() if callable(made) else made
+    result = operator.advance(moment, tables)
+    return result() if callable(result) else result

@@ -230,7 +230,7 @@ class Stage(ABC):
     """Whether the runner reads all inputs to their present ends before an advance."""
 
     def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:
-        """Return the epoch of an owner that begins at `log_ns`, given what it restores."""
+        """Return the epoch of an owner that begins at `log_ns` and restores `past`."""
         return log_ns // NS_PER_MS
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:

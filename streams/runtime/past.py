@@ -51,5 +51,5 @@ class PastMessages:
 
     def messages(self) -> Sequence[Message]:
         """Return the kept messages, by partition and offset."""
-        kept = [*self._all, *self._newest.values()]
-        return sorted(kept, key=lambda message: (message.partition, message.offset))
+        messages = [*self._all, *self._newest.values()]
+        return sorted(messages, key=lambda message: (message.partition, message.offset))

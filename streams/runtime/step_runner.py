@@ -206,7 +206,7 @@ class StepRunner:
 
     def _past_of(self, restore: Restore) -> Sequence[Message]:
         """Return the messages that the epoch's owner restored."""
-        kept = PastMessages(restore, self._registry)
+        past_messages = PastMessages(restore, self._registry)
         messages = self._past[restore.topic.name]
         count = start_of(restore, self.begin_ns).tail_messages
         ends = {message.place: message.offset + 1 for message in messages}
@@ -214,8 +214,8 @@ class StepRunner:
             ends |= dict(self.epoch.restored)
         for message in messages:
             if count is None or message.offset >= ends[message.place] - count:
-                kept.add(message)
-        return kept.messages()
+                past_messages.add(message)
+        return past_messages.messages()
 
     def _set_log_ns(self, message: Message) -> None:
         if not self._stage.uses_append_time:

@@ -198,7 +198,7 @@ class _Owner:
     # ------------------------------------------------------------------------------------------ reading
 
     async def _read_and_advance(self) -> None:
-        """Read what has come, and advance if that is due."""
+        """Read the new messages, and advance if the stage is due."""
         needed = self._needed
         await needed.update(self._log_now_ns())
         messages = await needed.poll()
@@ -207,7 +207,7 @@ class _Owner:
         reached_ns = self._reached_ns()
         if self._operator.due_ns() <= reached_ns:
             if self._stage.reads_to_ends:
-                await self._read_to_ends()  # a later moment would pass what was read
+                await self._read_to_ends()  # a later moment would pass unread messages
             await self._advance_to(reached_ns)
 
     async def _read(self, wait_s: float) -> list[Message]:
@@ -219,7 +219,7 @@ class _Owner:
         return messages
 
     async def _read_to_ends(self) -> None:
-        """Read all that is in the log now: a slow reader must not evaluate what it has not read."""
+        """Read to the end of the log: a slow reader must not evaluate unread time."""
         needed = self._needed
         if not needed.is_needed:
             return
@@ -349,7 +349,7 @@ class _Owner:
             self._sent.append(asyncio.ensure_future(sending))
 
     async def _reject(self) -> None:
-        """Publish what the operator could not use, and what it could not evaluate."""
+        """Publish rejects of unusable messages and of failed evaluations."""
         operator, stage, context = self._operator, self._stage, self._context
         rejected, operator.rejected = operator.rejected, []
         for message, error in rejected:

@@ -255,7 +255,7 @@ class OperatorStage(Ownership):
     # ------------------------------------------------------------------------------------------ advance
 
     async def _advance(self, partition: Partition) -> None:
-        """Take what has come, advance the operator, and publish its outputs."""
+        """Pass queued messages to the operator, advance it, and publish its outputs."""
         futures = partition.unacknowledged
         if len(futures) > MAX_PENDING:
             await asyncio.wait(futures)
@@ -264,7 +264,7 @@ class OperatorStage(Ownership):
                 return
         monotonic_ns = partition.advanced_ns = time.monotonic_ns()
         queued, skipped = len(partition.queue), partition.skipped
-        # What is due at once comes first: a backlog must not wait for the end of the messages.
+        # Work that is due at once comes first, so that no backlog grows while messages arrive.
         is_busy = partition.operator.due_ns() == 0
         messages = [] if is_busy else list(partition.next_messages(monotonic_ns))
         self._queued -= queued - len(partition.queue)

@@ -1,4 +1,4 @@
-"""Passes the messages of topics to the sinks that store them; their positions follow what is stored."""
+"""Passes the messages of topics to the sinks that store them, and commits stored positions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sink(Protocol):
         """Take one message; return late while it cannot store. `done` is called once it is stored."""
 
     async def flush_when_due(self) -> None:
-        """Store what has waited long enough; runs for ever."""
+        """Store the batches that have waited long enough; runs for ever."""
 
 
 OnReject = Callable[[Reject], Awaitable[None]]
