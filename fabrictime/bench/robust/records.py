@@ -23,7 +23,7 @@ from fabrictime.state.live_figures import View, Watcher
 from schemas.ids import cable_id
 from schemas.kafka.reader import BEGINNING, END, TopicReader, tail
 from schemas.records import LinkHealth, LinkState
-from schemas.topics import CLOCK_OFFSETS, LINK_HEALTH, TOPICS
+from schemas.topics import CLOCK_OFFSETS, LINK_HEALTH, LINKS, TOPICS
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -246,16 +246,25 @@ class CatchUp:
     as late. Figures are judged once it has caught up.
     """
 
-    def __init__(self, began_ns: int) -> None:
+    def __init__(self, began_ns: int, link_events: Mapping[str, int]) -> None:
+        """`link_events`: the end of each partition of fabric.links, by its name, at `began_ns`."""
         self.behind = {LINK_HEALTH.name, CLOCK_OFFSETS.name}
         self.log_offset_ns = 0
         """Fabric time minus log time in the newest window of clocks."""
-        self._began_ns = began_ns
+        self._began_ns, self._link_events = began_ns, link_events
 
     def take(self, topic: str, record: Any) -> None:
-        """Take a record of one of the topics."""
-        evidence_ns = record["evaluated_ns" if topic == LINK_HEALTH.name else "window_start_ns"]
-        if evidence_ns >= self._began_ns:
+        """Take a record of one of the topics.
+
+        Link health is not judged by `evaluated_ns`, which stays while a subject's state stays: the record of
+        the dead link is published again each ten seconds, with the evidence that it covers.
+        """
+        if topic == LINK_HEALTH.name:
+            end = self._link_events.get(record["evidence_source"])
+            is_new = end is not None and record["evidence_offset"] >= end
+        else:
+            is_new = record["window_start_ns"] >= self._began_ns
+        if is_new:
             self.behind.discard(topic)
             if topic == CLOCK_OFFSETS.name:
                 self.log_offset_ns = record["log_offset_ns"]
@@ -271,7 +280,9 @@ class CatchUp:
 
 def _wait_caught_up(bootstrap: str) -> CatchUp:
     """Wait until both topics have caught up, at most `CATCH_UP_S`; return their state."""
-    state, end_s = CatchUp(time.time_ns()), time.monotonic() + CATCH_UP_S
+    with TopicReader.open(bootstrap, {LINKS: tail(1)}) as links:
+        ends = {f"{each.topic}/{each.partition}": each.offset + 1 for each in links.read_to_end()}
+    state, end_s = CatchUp(time.time_ns(), ends), time.monotonic() + CATCH_UP_S
     with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: END, CLOCK_OFFSETS: END})) as reader:
         reader.connect()
         while state.behind and time.monotonic() < end_s:

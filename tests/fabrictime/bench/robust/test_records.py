@@ -36,12 +36,13 @@ def test_strange_nics_losses_and_delays_are_spoilt_figures() -> None:
 
 def test_figures_wait_for_windows_and_verdicts_that_follow_from_later_evidence() -> None:
     """A restarted worker publishes the windows of its backlog first: they are late, and rightly shown so."""
-    it = CatchUp(began_ns=100_000_000_000)
-    it.take("fabric.link-health", {"evaluated_ns": 99_000_000_000})
+    it = CatchUp(began_ns=100_000_000_000, link_events={"fabric.links/3": 70})
+    for source, offset in (("fabric.links/3", 69), ("fabric.links/9", 70), ("", -1)):
+        it.take("fabric.link-health", {"evidence_source": source, "evidence_offset": offset})
     for window in range(90, 100):
         it.take("fabric.clock.offsets", clock_offsets(window))
     assert it.behind == {"fabric.link-health", "fabric.clock.offsets"}
-    it.take("fabric.link-health", {"evaluated_ns": 100_000_000_000})
+    it.take("fabric.link-health", {"evidence_source": "fabric.links/3", "evidence_offset": 70})
     assert it.behind == {"fabric.clock.offsets"}
     assert it.spoilt == ["fabric.clock.offsets: nothing new within 900 s"]
     it.take("fabric.clock.offsets", clock_offsets(100))
