@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -259,10 +258,3 @@ def test_receivers_of_a_fan_count_for_the_variation() -> None:
         "fan", [HOSTS], lambda a, b, n: healthy(a, b, n) | ({"send_gbps": 0.5} if b == "h04" else {})
     )
     assert outcome(rounds)["fabric.traffic-variation"] == {(FLEET, "round 1")}
-
-
-def test_the_documentation_lists_the_rules() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "audit.md").read_text(encoding="utf-8")
-    for rule in TRAFFIC_RULES:
-        cells = (f"`{rule.check}`", rule.title, rule.severity.lower(), rule.action.lower(), rule.remedy)
-        assert f"| {' | '.join(cells)} |" in text
