@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from producers.audit import benchmarks
-from producers.audit.base import MONITOR, REPLACE, RESET, Checks, Fact, Finding, checked, remedy
+from producers.audit.base import Checks, Fact, Finding, checked, remedy
 from producers.audit.host import STREAM, Host, Missing, Unreadable
 from producers.audit.rdma import Port, port_rate
 from producers.audit.sku import AMD, NVIDIA, gpu_addresses, sku_of
@@ -123,7 +123,7 @@ def _bandwidth(host: Host, name: str, share: float, *options: str) -> Iterator[F
 @CHECKS.error(
     "backend.write-bandwidth", "RDMA devices write at full rate to themselves", 35, 38, limit_s=330.0
 )
-@remedy(REPLACE, "Check PCIe width, MTU and the link's counters; compare with the fleet")
+@remedy.replace("Check PCIe width, MTU and the link's counters; compare with the fleet")
 def _from_host_memory(host: Host) -> Iterator[Finding]:
     return _bandwidth(host, "write_gbps", LOOPBACK_SHARE)
 
@@ -131,13 +131,13 @@ def _from_host_memory(host: Host) -> Iterator[Finding]:
 @CHECKS.error(
     "backend.write-bandwidth-gpu", "RDMA devices write at full rate from GPU memory", 33, 36, limit_s=330.0
 )
-@remedy(REPLACE, "Load nvidia-peermem; turn ACS off; check the places of GPU and NIC")
+@remedy.replace("Load nvidia-peermem; turn ACS off; check the places of GPU and NIC")
 def _from_gpu_memory(host: Host) -> Iterator[Finding]:
     return _bandwidth(host, "write_gpu_gbps", LOOPBACK_SHARE * GPU_SHARE, "--use_cuda=0")
 
 
 @CHECKS.warning("backend.write-latency", "RDMA devices write in microseconds", 37, limit_s=330.0)
-@remedy(MONITOR, "Check processor frequency, C-states and relaxed ordering")
+@remedy.monitor("Check processor frequency, C-states and relaxed ordering")
 def _latency(host: Host) -> Iterator[Finding]:
     path = program(host, "ib_write_lat")
     sku = sku_of(host)
@@ -177,13 +177,13 @@ def _in_host(host: Host, vendor: str, folders: tuple[str, ...]) -> Iterator[Find
 @CHECKS.error(
     "collectives.nccl", "All-reduce within the host reaches the type's bandwidth", 47, 75, limit_s=130.0
 )
-@remedy(RESET, "Check NVLinks, clocks and power")
+@remedy.reset("Check NVLinks, clocks and power")
 def _nccl(host: Host) -> Iterator[Finding]:
     return _in_host(host, NVIDIA, NCCL_FOLDERS)
 
 
 @CHECKS.error("collectives.rccl", "All-reduce of AMD GPUs reaches the type's bandwidth", 47, limit_s=130.0)
-@remedy(RESET, "Check XGMI, clocks and power of the GPUs")
+@remedy.reset("Check XGMI, clocks and power of the GPUs")
 def _rccl(host: Host) -> Iterator[Finding]:
     return _in_host(host, AMD, RCCL_FOLDERS)
 
@@ -191,7 +191,7 @@ def _rccl(host: Host) -> Iterator[Finding]:
 @CHECKS.warning(
     "collectives.nccl-nics", "All-reduce over the NICs does not depend on queue pairs", 48, limit_s=1000.0
 )
-@remedy(MONITOR, "Check ECMP, PFC and each NIC by ib_write_bw")
+@remedy.monitor("Check ECMP, PFC and each NIC by ib_write_bw")
 def _over_nics(host: Host) -> Iterator[Finding]:
     """Run all-reduce with NVLink and shared memory off, by queue pairs and shape."""
     path, count = program(host, "all_reduce_perf", NCCL_FOLDERS), len(gpu_addresses(host, NVIDIA))
@@ -220,7 +220,7 @@ def _over_nics(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.diagnostic", "DCGM's diagnostic passes", 74, limit_s=910.0)
-@remedy(REPLACE, "`dcgmi diag -r 3` on the drained host; replace the GPU that fails again")
+@remedy.replace("`dcgmi diag -r 3` on the drained host; replace the GPU that fails again")
 def _diagnostic(host: Host) -> Iterator[Finding]:
     text = host.load(900.0, program(host, "dcgmi"), "diag", "--run", "2", "--json")
     for name, outcome in benchmarks.diagnostic_outcomes(text).items():
@@ -229,7 +229,7 @@ def _diagnostic(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("node.memory-bandwidth", "Memory has the type's bandwidth", 85, limit_s=70.0)
-@remedy(REPLACE, "Compare DIMMs and NUMA nodes with the fleet")
+@remedy.replace("Compare DIMMs and NUMA nodes with the fleet")
 def _memory(host: Host) -> Iterator[Finding]:
     bandwidth = float(host.load(60.0, STREAM))
     share = 1.0
@@ -242,14 +242,14 @@ def _memory(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("storage.read-bandwidth", "The local drive reads fast", 95, limit_s=70.0)
-@remedy(REPLACE, "Check SMART and the drive's PCIe width")
+@remedy.replace("Check SMART and the drive's PCIe width")
 def _drive(host: Host) -> Iterator[Finding]:
     bytes_per_s = benchmarks.read_bandwidth(host.load(60.0, program(host, "fio"), *FIO))
     yield _figure("read_mb_per_s", bytes_per_s / 1e6, "MB/s", MIN_READ_BYTES_PER_S / 1e6, "/var/tmp")  # noqa: S108
 
 
 @CHECKS.error("gpu.copies", "Copies between host and GPUs have full bandwidth", 73, limit_s=310.0)
-@remedy(REPLACE, "Check PCIe width and speed of the GPU, and its NUMA node")
+@remedy.replace("Check PCIe width and speed of the GPU, and its NUMA node")
 def _copies(host: Host) -> Iterator[Finding]:
     tests = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
     text = host.load(300.0, program(host, "nvbandwidth"), "--json", "--testcase", *tests)
@@ -259,7 +259,7 @@ def _copies(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.amd-suite", "ROCm's validation suite passes", 75, 80, limit_s=3600.0)
-@remedy(REPLACE, "Replace the GPU that fails again")
+@remedy.replace("Replace the GPU that fails again")
 def _suite(host: Host) -> Iterator[Finding]:
     path, present = program(host, "rvs"), host.names(SUITE_FOLDER)
     for suite in SUITES:
@@ -276,7 +276,7 @@ def _suite(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.burn", "GPUs compute right values under load", 75, 76, limit_s=190.0)
-@remedy(REPLACE, "Replace the GPU")
+@remedy.replace("Replace the GPU")
 def _burn(host: Host) -> Iterator[Finding]:
     text = host.load(BURN_S + 120.0, program(host, "gpu_burn", BURN_FOLDERS), str(BURN_S))
     for gpu, is_right in benchmarks.burn_outcomes(text).items():
@@ -284,7 +284,7 @@ def _burn(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.direct-sanity", "GDRCopy passes its tests", 33, limit_s=130.0)
-@remedy(MONITOR, "modprobe gdrdrv, and install one version of module and library")
+@remedy.monitor("modprobe gdrdrv, and install one version of module and library")
 def _gdrcopy(host: Host) -> Iterator[Finding]:
     right, wrong = benchmarks.gdrcopy_failures(host.load(120.0, program(host, "gdrcopy_sanity")))
     yield checked(right > 0 and not wrong, f"{right} tests passed, {wrong} failed")

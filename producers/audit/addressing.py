@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from producers.audit.base import MONITOR, REPLACE, Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
 from producers.audit.host import Host, Missing
 from producers.audit.network import Interface, Route, Rule, gateway_of
 from producers.audit.rdma import backend_interfaces
@@ -57,7 +57,7 @@ def _back(host: Host) -> set[str]:
 
 
 @CHECKS.warning("frontend.addresses", "Interfaces that are up have an address", 31, 100)
-@remedy(MONITOR, "Check the network's configuration; set the interface down if it is unused")
+@remedy.monitor("Check the network's configuration; set the interface down if it is unused")
 def addresses(host: Host) -> Iterator[Finding]:
     """Find interfaces that are up, belong to no bond or bridge, and have no address for other hosts."""
     routed = {route.interface for route in host.routes()}
@@ -82,7 +82,7 @@ def addresses(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("frontend.default-route", "There is one default route, by an interface that is up", 100)
-@remedy(MONITOR, "ip route replace default via GATEWAY dev INTERFACE")
+@remedy.monitor("ip route replace default via GATEWAY dev INTERFACE")
 def default_route(host: Host) -> Iterator[Finding]:
     """Find a host without a default route, or with several of the same metric; one may have several hops."""
     routes = host.routes()
@@ -103,7 +103,7 @@ def default_route(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("frontend.policy-rules", "Policy rules lead to routes", 30, 100)
-@remedy(MONITOR, "Add the route to the rule's table, or delete the rule: `ip rule`, `ip route show table N`")
+@remedy.monitor("Add the route to the rule's table, or delete the rule: `ip rule`, `ip route show table N`")
 def policy_rules(host: Host) -> Iterator[Finding]:
     """Find policy rules that lead to an empty table, or from an address that the host does not have.
 
@@ -139,7 +139,7 @@ def _is_foreign(rule: Rule, own: set[ipaddress.IPv4Address | ipaddress.IPv6Addre
 
 
 @CHECKS.error("frontend.gateway", "The gateway answers to address resolution", 99, 100)
-@remedy(REPLACE, "Check cable, VLAN and switch port; `ip neigh` shows the state")
+@remedy.replace("Check cable, VLAN and switch port; `ip neigh` shows the state")
 def gateway(host: Host) -> Iterator[Finding]:
     """Find gateways that do not answer to address resolution."""
     neighbours = {(each.interface, each.address): each for each in host.neighbours()}
@@ -179,7 +179,7 @@ def _shared(host: Host) -> Iterator[tuple[str, str]]:
 
 
 @CHECKS.error("frontend.reverse-path", "Interfaces in one network do not filter by reverse path", 100)
-@remedy(MONITOR, "sysctl net.ipv4.conf.INTERFACE.rp_filter=2")
+@remedy.monitor("sysctl net.ipv4.conf.INTERFACE.rp_filter=2")
 def reverse_path(host: Host) -> Iterator[Finding]:
     """Find interfaces of a multi-homed host that drop packets by strict reverse path filtering.
 
@@ -194,7 +194,7 @@ def reverse_path(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.arp", "Interfaces in one network answer for their own addresses only", 100)
-@remedy(MONITOR, "sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
+@remedy.monitor("sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
 def arp_replies(host: Host) -> Iterator[Finding]:
     """Find interfaces that answer for each other's addresses: packets then arrive at the wrong NIC."""
     for name, network in _shared(host):

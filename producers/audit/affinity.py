@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import REBOOT, REPLACE, Checks, Fact, Finding, checked, remedy
+from producers.audit.base import Checks, Fact, Finding, checked, remedy
 from producers.audit.host import Host, Missing
 from producers.audit.sku import AMD, DEVICES, NVIDIA, gpu_addresses
 from schemas.records import AuditStatus
@@ -58,7 +58,7 @@ def _node(host: Host, address: str) -> int:
 
 
 @CHECKS.warning("pcie.numa-node", "The firmware states the NUMA node of GPUs and NICs", 77)
-@remedy(REBOOT, "Update the firmware, or enable NUMA in it")
+@remedy.reboot("Update the firmware, or enable NUMA in it")
 def _numa_known(host: Host) -> Iterator[Finding]:
     nodes = [each for each in host.names("/sys/devices/system/node") if each.removeprefix("node").isdigit()]
     if len(nodes) < 2:
@@ -69,7 +69,7 @@ def _numa_known(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("pcie.gpu-nic", "Each GPU has a NIC near it", 77)
-@remedy(REPLACE, "Compare with the vendor's slots; move the card or reconnect its PCIe cable")
+@remedy.replace("Compare with the vendor's slots; move the card or reconnect its PCIe cable")
 def _pairs(host: Host) -> Iterator[Finding]:
     """Check that each GPU has a NIC as near as most GPUs of the host have one.
 
@@ -104,7 +104,7 @@ def _pairs(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("pcie.iommu", "The IOMMU does not translate addresses of GPUs and NICs", 78)
-@remedy(REBOOT, "Boot with iommu=pt; virtual machines need translation")
+@remedy.reboot("Boot with iommu=pt; virtual machines need translation")
 def _iommu(host: Host) -> Iterator[Finding]:
     for address in [*_gpus(host), *_nics(host)]:
         try:

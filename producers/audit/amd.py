@@ -7,19 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from producers.audit.base import (
-    MONITOR,
-    REBOOT,
-    REPLACE,
-    RESET,
-    Checks,
-    Fact,
-    Finding,
-    checked,
-    failed,
-    passed,
-    remedy,
-)
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, remedy
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.sku import AMD, DEVICES, gpu_addresses, sku_of
 from schemas.records import AuditStatus
@@ -93,7 +81,7 @@ def _gpu_nodes(host: Host) -> Iterator[str]:
 
 
 @CHECKS.error("gpu.amd-count", "All AMD GPUs are there", 59, 80)
-@remedy(REBOOT, "Read the kernel log for amdgpu; reboot; reseat or replace the GPU")
+@remedy.reboot("Read the kernel log for amdgpu; reboot; reseat or replace the GPU")
 def _count(host: Host) -> Iterator[Finding]:
     on_bus = len(_addresses(host))
     sku = sku_of(host, (AMD,))
@@ -110,7 +98,7 @@ def _count(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.amd-ecc", "AMD GPUs have no uncorrectable errors", 63, 80)
-@remedy(RESET, "rocm-smi --gpureset after its jobs have ended; replace the GPU if they return")
+@remedy.reset("rocm-smi --gpureset after its jobs have ended; replace the GPU if they return")
 @_of_each
 def _ecc(host: Host, folder: str) -> Iterator[Finding]:
     names = [name for name in host.names(f"{folder}/ras") if name.endswith("_err_count")]
@@ -130,7 +118,7 @@ def _ecc(host: Host, folder: str) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.amd-bad-pages", "AMD GPUs have few bad pages", 64, 80)
-@remedy(REPLACE, "Reboot; replace the GPU if pages remain")
+@remedy.replace("Reboot; replace the GPU if pages remain")
 @_of_each
 def _bad_pages(host: Host, folder: str) -> Iterator[Finding]:
     states = bad_pages(host.read(f"{folder}/ras/gpu_vram_bad_pages"))
@@ -139,7 +127,7 @@ def _bad_pages(host: Host, folder: str) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.amd-xgmi", "AMD GPUs are linked to each other", 65, 80)
-@remedy(REBOOT, "Reboot; reseat or replace the GPU if a link stays down")
+@remedy.reboot("Reboot; reseat or replace the GPU if a link stays down")
 def _xgmi(host: Host) -> Iterator[Finding]:
     """Check that each GPU has a link to each other one."""
     if len(_addresses(host)) < 2:
@@ -165,7 +153,7 @@ def _sensors(host: Host, folder: str) -> Iterator[tuple[str, str]]:
 
 
 @CHECKS.error("gpu.amd-temperature", "AMD GPUs are cool", 68, 80)
-@remedy(MONITOR, "Check fans and coolant of the host")
+@remedy.monitor("Check fans and coolant of the host")
 @_of_each
 def _temperature(host: Host, folder: str) -> Iterator[Finding]:
     for place, sensor in _sensors(host, folder):
@@ -185,7 +173,7 @@ def _temperature(host: Host, folder: str) -> Iterator[Finding]:
 
 
 @CHECKS.warning("gpu.amd-power-limit", "AMD GPUs may use their full power", 68, 80)
-@remedy(MONITOR, "rocm-smi --resetpoweroverdrive")
+@remedy.monitor("rocm-smi --resetpoweroverdrive")
 @_of_each
 def _power(host: Host, folder: str) -> Iterator[Finding]:
     for name in host.names(f"{folder}/hwmon"):
@@ -195,7 +183,7 @@ def _power(host: Host, folder: str) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.amd-same", "AMD GPUs of a host are the same", 70, 80)
-@remedy(REPLACE, "Flash the VBIOS of the others, or replace the GPU")
+@remedy.replace("Flash the VBIOS of the others, or replace the GPU")
 def _same(host: Host) -> Iterator[Finding]:
     for name in ("vbios_version", "mem_info_vram_total", "current_compute_partition"):
         values = {}
@@ -211,7 +199,7 @@ def _same(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.amd-driver", "The driver of AMD GPUs is live", 57, 80)
-@remedy(REBOOT, "modprobe amdgpu")
+@remedy.reboot("modprobe amdgpu")
 def _driver(host: Host) -> Iterator[Finding]:
     _addresses(host)
     try:

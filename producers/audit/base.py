@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from producers.audit.host import Host, Missing, Unreadable
+from schemas.audit_remedy import Remedied, remedy
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 from schemas.unexpected import DATA_ERRORS
 
 __all__ = [
-    "MONITOR",
-    "REBOOT",
-    "REPLACE",
-    "RESET",
     "Check",
     "Checks",
     "Fact",
@@ -38,12 +35,6 @@ __all__ = [
 ]
 
 
-MONITOR, RESET, REBOOT, REPLACE = (
-    AuditAction.MONITOR,
-    AuditAction.RESET,
-    AuditAction.REBOOT,
-    AuditAction.REPLACE,
-)
 MAX_LINE: Final = 512
 """Characters of a line of a command's output or log that are searched."""
 
@@ -115,19 +106,6 @@ class Check:
     """True if it puts load on the host or its network: it runs on request only."""
 
 
-class Remedied(NamedTuple):
-    """A check's function, with what to do if a finding failed."""
-
-    find: Find
-    action: AuditAction
-    text: str
-
-
-def remedy(action: AuditAction, text: str) -> Callable[[Find], Remedied]:
-    """Declare what to do if a finding of the function failed: stands below the check's declaration."""
-    return lambda find: Remedied(find, action, text)
-
-
 class Checks(list[Check]):
     """A module's checks, in the order of their functions: `CHECKS.error(...)` declares the function below it.
 
@@ -141,13 +119,13 @@ class Checks(list[Check]):
 
     def error(
         self, check_id: str, title: str, *rows: int, limit_s: float | None = None, active: bool | None = None
-    ) -> Callable[[Remedied], Find]:
+    ) -> Callable[[Remedied[Find]], Find]:
         """Declare a check: a host on which it fails is not fit for a job."""
         return partial(self._add, AuditSeverity.ERROR, check_id, title, rows, limit_s, active)
 
     def warning(
         self, check_id: str, title: str, *rows: int, limit_s: float | None = None, active: bool | None = None
-    ) -> Callable[[Remedied], Find]:
+    ) -> Callable[[Remedied[Find]], Find]:
         """Declare a check that does not make a host unfit."""
         return partial(self._add, AuditSeverity.WARNING, check_id, title, rows, limit_s, active)
 
@@ -159,7 +137,7 @@ class Checks(list[Check]):
         rows: tuple[int, ...],
         limit_s: float | None,
         active: bool | None,
-        remedied: Remedied,
+        remedied: Remedied[Find],
     ) -> Find:
         find, action, text = remedied
         category = AuditCategory[check_id.partition(".")[0].upper().replace("-", "_")]

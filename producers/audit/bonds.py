@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import REPLACE, Checks, Finding, checked, remedy
+from producers.audit.base import Checks, Finding, checked, remedy
 from producers.audit.host import Host, Missing
 
 __all__ = ["Member", "bonds", "members"]
@@ -43,7 +43,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 @CHECKS.error("frontend.bonds", "All members of bonds carry traffic", 18, 99)
-@remedy(REPLACE, "Check the member's cable, and LACP on the switch port")
+@remedy.replace("Check the member's cable, and LACP on the switch port")
 def bonds(host: Host) -> Iterator[Finding]:
     """Find members of bonds that are down or that LACP left out."""
     names = host.names(FOLDER)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from producers.audit.base import MONITOR, REPLACE, Checks, Finding, checked, remedy
+from producers.audit.base import Checks, Finding, checked, remedy
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import ports
 
@@ -124,21 +124,21 @@ def _within(host: Host, folders: Mapping[str, str], rules: Sequence[Rule]) -> It
 
 
 @CHECKS.error("backend.error-rates", "Errors of RDMA links are rare", 8, 9, 10, 13)
-@remedy(REPLACE, "Clean or replace cable and transceiver")
+@remedy.replace("Clean or replace cable and transceiver")
 def error_rates(host: Host) -> Iterator[Finding]:
     """Find ports with fast growing link errors."""
     yield from _within(host, _folders(host, "counters", lambda device: not _is_efa(device)), ERRORS)
 
 
 @CHECKS.warning("backend.transport-rates", "Queue pairs rarely time out or lose their order", 12, 14)
-@remedy(MONITOR, "Look for loss: PFC, ECN and DSCP of NICs and switches, then discards of the switch")
+@remedy.monitor("Look for loss: PFC, ECN and DSCP of NICs and switches, then discards of the switch")
 def transport_rates(host: Host) -> Iterator[Finding]:
     """Find ports with fast growing time-outs, restarts and gaps in sequence."""
     yield from _within(host, _folders(host, "hw_counters", lambda device: not _is_efa(device)), TRANSPORT)
 
 
 @CHECKS.warning("backend.efa-rates", "EFA devices lose few packets and peers", 32)
-@remedy(MONITOR, "Check the peer instance; raise the receive queue")
+@remedy.monitor("Check the peer instance; raise the receive queue")
 def efa_rates(host: Host) -> Iterator[Finding]:
     """Find EFA devices that drop packets, lose their peers or refuse commands."""
     folders = _folders(host, "hw_counters", _is_efa)
@@ -148,7 +148,7 @@ def efa_rates(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("backend.receiver-not-ready", "No queue pair gives up for lack of receive buffers", 11)
-@remedy(MONITOR, "Find the slow program; raise rnr_retry")
+@remedy.monitor("Find the slow program; raise rnr_retry")
 def receiver_not_ready(host: Host) -> Iterator[Finding]:
     """Find ports on which a queue pair gave up, as the peer posted no receive buffer."""
     folders = _folders(host, "hw_counters", lambda device: not _is_efa(device))

@@ -9,18 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from producers.audit.base import (
-    MONITOR,
-    REPLACE,
-    Checks,
-    Fact,
-    Finding,
-    checked,
-    failed,
-    passed,
-    remedy,
-    stated,
-)
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, remedy, stated
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.storage import mounts
 from schemas.records import AuditStatus
@@ -74,7 +63,7 @@ def _of_each(find: Callable[[dict[str, Any]], Iterator[Finding]]) -> Callable[[H
 
 
 @CHECKS.error("storage.smart", "Drives do not predict their failure", 94)
-@remedy(REPLACE, "Replace the drive")
+@remedy.replace("Replace the drive")
 @_of_each
 def _health(data: dict[str, Any]) -> Iterator[Finding]:
     status = data.get("smart_status")
@@ -87,7 +76,7 @@ def _health(data: dict[str, Any]) -> Iterator[Finding]:
 
 
 @CHECKS.error("storage.nvme-wear", "NVMe drives are not worn", 94)
-@remedy(REPLACE, "Replace the drive that `smartctl --all` describes")
+@remedy.replace("Replace the drive that `smartctl --all` describes")
 @_of_each
 def _wear(data: dict[str, Any]) -> Iterator[Finding]:
     found = data.get("nvme_smart_health_information_log")
@@ -108,7 +97,7 @@ def _wear(data: dict[str, Any]) -> Iterator[Finding]:
 
 
 @CHECKS.error("storage.nvme-drives", "NVMe controllers have their drives", 94)
-@remedy(REPLACE, "nvme list; reset the controller, or replace the drive")
+@remedy.replace("nvme list; reset the controller, or replace the drive")
 def _count(host: Host) -> Iterator[Finding]:
     """Check that each NVMe controller has a drive; the number of drives is compared across the fleet."""
     names = host.names("/sys/class/nvme")
@@ -119,7 +108,7 @@ def _count(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("storage.zfs", "ZFS pools are online", 96)
-@remedy(REPLACE, "`zpool status` names the drive")
+@remedy.replace("`zpool status` names the drive")
 def _pools(host: Host) -> Iterator[Finding]:
     base = "/proc/spl/kstat/zfs"
     states = {}
@@ -156,7 +145,7 @@ def _answer(point: str, ask: Callable[[], object]) -> Finding:
 
 
 @CHECKS.error("storage.shared-mounts", "Shared file systems answer", 96)
-@remedy(MONITOR, "Check the server and the network to it; remount")
+@remedy.monitor("Check the server and the network to it; remount")
 def _mounts_answer(host: Host) -> Iterator[Finding]:
     for point in _shared(host):
         yield _answer(point, partial(host.run, "stat", "--file-system", point))
@@ -165,7 +154,7 @@ def _mounts_answer(host: Host) -> Iterator[Finding]:
 @CHECKS.error(
     "storage.shared-writes", "Shared file systems are written and read", 96, limit_s=120.0, active=True
 )
-@remedy(MONITOR, "Check the server, its free space and the export's rights")
+@remedy.monitor("Check the server, its free space and the export's rights")
 def _mounts_write(host: Host) -> Iterator[Finding]:
     for point, options in _shared(host).items():
         if "ro" in options:

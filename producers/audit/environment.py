@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import MONITOR, Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
 from producers.audit.host import Host, Missing
 from producers.audit.node import cpu_list
 
@@ -106,7 +106,7 @@ def _texts(host: Host) -> Iterator[tuple[str, str]]:
 
 
 @CHECKS.error("software.environment", "No variable breaks all jobs", 108)
-@remedy(MONITOR, "Remove the line from the file")
+@remedy.monitor("Remove the line from the file")
 def _variables(host: Host) -> Iterator[Finding]:
     found = False
     host.names("/etc")
@@ -121,7 +121,7 @@ def _variables(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.programs", "No program disturbs jobs", 81, 104)
-@remedy(MONITOR, "End the program, and disable its service")
+@remedy.monitor("End the program, and disable its service")
 def _programs(host: Host) -> Iterator[Finding]:
     found = {name: pid for pid, name, state in processes(host) if name in DENIED_PROCESSES and state != "Z"}
     for name, pid in found.items():
@@ -131,7 +131,7 @@ def _programs(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("software.modules-denied", "No module disturbs GPUs and NICs", 81)
-@remedy(MONITOR, "Add the module to /etc/modprobe.d/blacklist.conf, then reboot")
+@remedy.monitor("Add the module to /etc/modprobe.d/blacklist.conf, then reboot")
 def _denied_modules(host: Host) -> Iterator[Finding]:
     loaded = [line.split()[0] for line in host.read("/proc/modules").splitlines() if line]
     found = [name for name in loaded if name in DENIED_MODULES]
@@ -144,7 +144,7 @@ def _denied_modules(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.zombies", "Few ended processes remain (zombies)", 90)
-@remedy(MONITOR, "Restart their parent: `ps -eo ppid,pid,stat,comm`")
+@remedy.monitor("Restart their parent: `ps -eo ppid,pid,stat,comm`")
 def _zombies(host: Host) -> Iterator[Finding]:
     states = [state for _, _, state in processes(host)]
     count = states.count("Z")
@@ -153,7 +153,7 @@ def _zombies(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.load", "The load fits the processors", 104)
-@remedy(MONITOR, "`top` names the processes")
+@remedy.monitor("`top` names the processes")
 def _load(host: Host) -> Iterator[Finding]:
     load = float(host.read("/proc/loadavg").split()[2])
     count = len(cpu_list(host.read("/sys/devices/system/cpu/online")))

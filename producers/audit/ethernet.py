@@ -11,18 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from producers.audit.base import (
-    MONITOR,
-    REPLACE,
-    Checks,
-    Finding,
-    checked,
-    failed,
-    passed,
-    remedy,
-    short_lines,
-    stated,
-)
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy, short_lines, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import backend_interfaces
 from producers.audit.rdma_devices import nvidia_devices
@@ -60,7 +49,7 @@ CHECKS: Final = Checks()
 
 
 @CHECKS.error("backend.duplex", "Links are full duplex and negotiate alike", 18, 19)
-@remedy(MONITOR, "Set autonegotiation alike on NIC and switch port")
+@remedy.monitor("Set autonegotiation alike on NIC and switch port")
 def duplex(host: Host) -> Iterator[Finding]:
     """Find links that are not full duplex, or negotiate otherwise than the host's other links."""
     found = {name: host.link_settings(name) for name in backend_interfaces(host)}
@@ -76,7 +65,7 @@ def duplex(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("backend.flags", "Interfaces have usual flags", 19)
-@remedy(MONITOR, "ip link set dev INTERFACE promisc off allmulticast off arp on")
+@remedy.monitor("ip link set dev INTERFACE promisc off allmulticast off arp on")
 def flags(host: Host) -> Iterator[Finding]:
     """Find interfaces that receive all packets or resolve no addresses."""
     wanted = set(backend_interfaces(host))
@@ -93,7 +82,7 @@ def raw_errors(statistics: Mapping[str, int]) -> dict[int, int]:
 
 
 @CHECKS.error("backend.error-ratios", "Bit error ratios are low on every lane", 17)
-@remedy(REPLACE, "Clean or replace cable and transceiver")
+@remedy.replace("Clean or replace cable and transceiver")
 def error_ratios(host: Host) -> Iterator[Finding]:
     """Find ports with too many bit errors: raw ones of each lane, and those that FEC left."""
     found = False
@@ -117,7 +106,7 @@ def error_ratios(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("backend.discards", "NICs discard few packets", 13)
-@remedy(MONITOR, "Check PFC and the PCIe bandwidth of the slot")
+@remedy.monitor("Check PFC and the PCIe bandwidth of the slot")
 def discards(host: Host) -> Iterator[Finding]:
     """Find NICs that discarded packets: a buffer was full."""
     found = False
@@ -133,7 +122,7 @@ def discards(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("backend.drivers", "NICs have one driver", 18)
-@remedy(MONITOR, "Install the same driver on all hosts")
+@remedy.monitor("Install the same driver on all hosts")
 def drivers(host: Host) -> Iterator[Finding]:
     """Find NICs with another driver than the others; state driver and version for the fleet."""
     found = {name: _driver(host, name) for name in backend_interfaces(host)}
@@ -167,7 +156,7 @@ def _reports(host: Host) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 @CHECKS.error("backend.link-quality", "The firmware recommends no repair of a link", 17, limit_s=60.0)
-@remedy(REPLACE, "Follow mlxlink's recommendation; clean or replace the cable")
+@remedy.replace("Follow mlxlink's recommendation; clean or replace the cable")
 def link_quality(host: Host) -> Iterator[Finding]:
     """Find ports of which the firmware reports bit errors or recommends a repair."""
     limits = (("Effective Physical BER", MAX_EFFECTIVE), ("Raw Physical BER", MAX_RAW))
@@ -180,7 +169,7 @@ def link_quality(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("backend.fec", "Links of one speed use the same FEC", 17, limit_s=60.0)
-@remedy(MONITOR, "Set FEC alike on NIC and switch port: mlxlink --fec")
+@remedy.monitor("Set FEC alike on NIC and switch port: mlxlink --fec")
 def link_fec(host: Host) -> Iterator[Finding]:
     """Find ports with another FEC than the host's other ports of the same speed."""
     found = {subject: (report["Speed"], report["FEC"]) for subject, report in _reports(host)}
@@ -205,7 +194,7 @@ def lldp_neighbours(text: str) -> dict[str, str]:
 
 
 @CHECKS.warning("backend.lldp", "A switch announces itself to each NIC", 45)
-@remedy(MONITOR, "Start lldpd, and enable LLDP on the switch port")
+@remedy.monitor("Start lldpd, and enable LLDP on the switch port")
 def lldp(host: Host) -> Iterator[Finding]:
     """Find NICs to which no switch announces itself; the daemon must run for it."""
     found = lldp_neighbours(host.run("lldpctl", "-f", "keyvalue"))
@@ -214,7 +203,7 @@ def lldp(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("backend.authentication", "Switches admit the NICs (802.1X)", 23)
-@remedy(MONITOR, "Restart wpa_supplicant; renew the host's certificate")
+@remedy.monitor("Restart wpa_supplicant; renew the host's certificate")
 def authentication(host: Host) -> Iterator[Finding]:
     """Find NICs that the switch has not admitted by 802.1X, where wpa_supplicant serves them."""
     served = set(host.names("/run/wpa_supplicant"))

@@ -12,19 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from producers.audit.base import (
-    MONITOR,
-    REBOOT,
-    REPLACE,
-    RESET,
-    Checks,
-    Fact,
-    Finding,
-    checked,
-    failed,
-    passed,
-    remedy,
-)
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, remedy
 from producers.audit.host import NVML, Host, Missing, Unreadable
 from producers.audit.sku import NVIDIA, gpu_addresses, sku_of
 from schemas.records import AuditAction, AuditSeverity, AuditStatus
@@ -147,74 +135,74 @@ ERROR, WARNING = AuditSeverity.ERROR, AuditSeverity.WARNING
 _DRAIN: Final = "nvidia-smi --gpu-reset after its jobs have ended"
 RULES: Final = (
     Rule("gpu.ecc-mode", "ECC is on", ("ecc_mode",), lambda mode: mode == [1, 1],
-         "ECC is {0[0]}, after the next reset {0[1]}; expected 1 and 1", ERROR, REBOOT,
+         "ECC is {0[0]}, after the next reset {0[1]}; expected 1 and 1", ERROR, AuditAction.REBOOT,
          "nvidia-smi -e 1, then reboot", (63,)),
     Rule("gpu.ecc-uncorrectable", "GPU memory has no uncorrectable errors", ("ecc_uncorrected",),
          lambda count: count == 0, "{0:,} uncorrectable ECC errors since the driver started, expected 0",
-         ERROR, RESET, _DRAIN, (63,), "ecc_uncorrectable"),
+         ERROR, AuditAction.RESET, _DRAIN, (63,), "ecc_uncorrectable"),
     Rule("gpu.ecc-correctable", "GPU memory has few correctable errors", ("ecc_corrected",),
          lambda count: count < 20_000_000, "{0:,} correctable ECC errors, expected below 20,000,000",
-         WARNING, MONITOR, "Watch the rate; replace the GPU if it grows", (63,),
+         WARNING, AuditAction.MONITOR, "Watch the rate; replace the GPU if it grows", (63,),
          "ecc_correctable"),
     Rule("gpu.sram", "GPU SRAM is below its error limit", ("sram",),
          lambda sram: sram[1] <= 5 and not sram[2],
          "SRAM: {0[0]:,} corrected, {0[1]:,} uncorrectable (at most 5), limit passed: {0[2]}", ERROR,
-         REPLACE, "Replace the GPU", (63,)),
+         AuditAction.REPLACE, "Replace the GPU", (63,)),
     Rule("gpu.row-remap", "No row remap is pending", ("remapped_rows",), lambda rows: not rows[2],
          "rows remapped for {0[0]} correctable and {0[1]} uncorrectable errors, pending: {0[2]}", ERROR,
-         RESET, _DRAIN, (64,), "remapped_rows_correctable"),
+         AuditAction.RESET, _DRAIN, (64,), "remapped_rows_correctable"),
     Rule("gpu.row-remap-failure", "Row remaps succeed", ("remapped_rows",),
          lambda rows: not rows[3] and rows[1] <= 512,
          "failed remap: {0[3]}; {0[1]} rows for uncorrectable errors, expected at most 512", ERROR,
-         REPLACE, "Replace the GPU", (64,)),
+         AuditAction.REPLACE, "Replace the GPU", (64,)),
     Rule("gpu.retired-pages", "Few memory pages are retired", ("retired_pages", "retirement_pending"),
          lambda pages, pending: pages <= 10 and not pending,
-         "{0} retired pages, expected at most 10; retirement pending: {1}", ERROR, REPLACE,
+         "{0} retired pages, expected at most 10; retirement pending: {1}", ERROR, AuditAction.REPLACE,
          "Reboot; replace the GPU if pages remain", (64,)),
     Rule("gpu.throttle", "GPUs are not slowed down by a fault", ("clock_reasons",),
          lambda bits: not any(bits & bit for bit in SLOWDOWNS),
          "reasons for low clocks: {0:#x}, expected none of 0x8 (hardware), 0x20, 0x40 (heat), 0x80 (power)",
-         ERROR, MONITOR, "Check cooling and power supplies: nvidia-smi -q -d PERFORMANCE",
+         ERROR, AuditAction.MONITOR, "Check cooling and power supplies: nvidia-smi -q -d PERFORMANCE",
          (67,)),
     Rule("gpu.temperature", "GPUs are cool", ("temperature_c", "slowdown_c"),
          lambda now, limit: now <= limit - MARGIN_C, "{0} C, slowdown from {1} C", ERROR,
-         MONITOR, "Check fans and coolant of the host", (68,), "temperature_celsius"),
+         AuditAction.MONITOR, "Check fans and coolant of the host", (68,), "temperature_celsius"),
     Rule("gpu.memory-temperature", "GPU memory is cool", ("memory_temperature_c", "memory_max_c"),
          lambda now, limit: now <= limit - MARGIN_C, "memory {0} C, highest allowed {1} C", ERROR,
-         MONITOR, "Check fans and coolant of the host", (68,), "memory_temperature_celsius"),
+         AuditAction.MONITOR, "Check fans and coolant of the host", (68,), "memory_temperature_celsius"),
     Rule("gpu.power-limit", "GPUs may use their full power", ("power_limit_mw", "power_default_mw"),
          lambda limit, default: limit >= default, "power limit {0:,} mW, default {1:,} mW", WARNING,
-         MONITOR, "nvidia-smi -pl WATTS", (68,), "power_limit_mw"),
+         AuditAction.MONITOR, "nvidia-smi -pl WATTS", (68,), "power_limit_mw"),
     Rule("gpu.clock-limit", "GPU clocks are not lowered", ("application_mhz", "application_default_mhz"),
          lambda clock, default: clock >= default, "application clock {0} MHz, default {1} MHz", WARNING,
-         MONITOR, "nvidia-smi -rac; nvidia-smi -rgc", (69,)),
+         AuditAction.MONITOR, "nvidia-smi -rac; nvidia-smi -rgc", (69,)),
     Rule("gpu.persistence", "Persistence mode is on", ("persistence",), lambda mode: mode == 1,
-         "persistence mode {0}, expected 1", WARNING, MONITOR,
+         "persistence mode {0}, expected 1", WARNING, AuditAction.MONITOR,
          "systemctl enable --now nvidia-persistenced", (70,)),
     Rule("gpu.mig", "MIG is off", ("mig",), lambda mig: mig == [0, 0],
-         "MIG is {0[0]}, after the next reset {0[1]}; expected 0 and 0", ERROR, RESET,
+         "MIG is {0[0]}, after the next reset {0[1]}; expected 0 and 0", ERROR, AuditAction.RESET,
          "nvidia-smi -mig 0", (70,)),
     Rule("gpu.compute-mode", "Programs may use the GPUs", ("compute_mode",), lambda mode: mode in (0, 3),
-         "compute mode {0}, expected 0 (default) or 3 (one process)", ERROR, MONITOR,
+         "compute mode {0}, expected 0 (default) or 3 (one process)", ERROR, AuditAction.MONITOR,
          "nvidia-smi -c 0", (81,)),
     Rule("gpu.gsp", "GSP firmware runs as the driver's default has it", ("gsp_mode",),
-         lambda gsp: gsp[0] == gsp[1], "GSP firmware {0[0]}, default {0[1]}", WARNING, REBOOT,
+         lambda gsp: gsp[0] == gsp[1], "GSP firmware {0[0]}, default {0[1]}", WARNING, AuditAction.REBOOT,
          "Remove NVreg_EnableGpuFirmware from /etc/modprobe.d, then reboot", (70,)),
     Rule("gpu.peers", "GPUs with NVLink reach each other directly", ("peers", "nvlink_active"),
          lambda peers, _: not any(peers),
-         "status of peer access by GPU: {0}, expected 0", ERROR, REBOOT,
+         "status of peer access by GPU: {0}, expected 0", ERROR, AuditAction.REBOOT,
          "nvidia-smi topo -p2p r; check NVLink, ACS and IOMMU", (65,)),
     Rule("gpu.nvlink-errors", "NVLinks count few errors", ("nvlink_errors",),
          lambda counts: sum(counts) <= MAX_LINK_ERRORS, "errors by link: {0}, expected at most 4 in all",
-         WARNING, RESET, "Reset all GPUs; replace the GPU if they return", (65,)),
+         WARNING, AuditAction.RESET, "Reset all GPUs; replace the GPU if they return", (65,)),
     Rule("gpu.graphics", "No graphics process uses a GPU", ("graphics_processes",), lambda pids: not pids,
-         "graphics processes {0}", WARNING, MONITOR, "systemctl set-default multi-user.target",
+         "graphics processes {0}", WARNING, AuditAction.MONITOR, "systemctl set-default multi-user.target",
          (81,)),
 )  # fmt: skip
 
 
 @CHECKS.error("gpu.count", "All GPUs are there", 59, 62)
-@remedy(REBOOT, "Read the kernel log for XID 79; reboot; reseat or replace the GPU")
+@remedy.reboot("Read the kernel log for XID 79; reboot; reseat or replace the GPU")
 def _count(host: Host) -> Iterator[Finding]:
     on_bus = len(gpu_addresses(host, NVIDIA))
     if not on_bus:
@@ -233,7 +221,7 @@ def _count(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.answers", "All GPUs answer the driver", 62, 79)
-@remedy(REBOOT, "Reboot; replace the GPU if it is lost again")
+@remedy.reboot("Reboot; replace the GPU if it is lost again")
 def _answers(host: Host) -> Iterator[Finding]:
     for index, each in enumerate(_report(host)["gpus"]):
         lost = each.get("lost") if isinstance(each, dict) else "no values"
@@ -242,7 +230,7 @@ def _answers(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.same", "GPUs of a host are the same", 70)
-@remedy(REPLACE, "Flash the VBIOS of the others, or replace the GPU")
+@remedy.replace("Flash the VBIOS of the others, or replace the GPU")
 def _same(host: Host) -> Iterator[Finding]:
     """Compare model, firmware and memory of each GPU with the majority of the host."""
     found = gpus(host)
@@ -262,7 +250,7 @@ def _same(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.versions", "Driver library and kernel module agree", 57, 70, 81)
-@remedy(REBOOT, "Reboot after an update of the driver")
+@remedy.reboot("Reboot after an update of the driver")
 def _versions(host: Host) -> Iterator[Finding]:
     report = _report(host)
     library = str(report["driver"])
@@ -277,7 +265,7 @@ def _versions(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.fabric", "GPUs have joined the NVLink fabric", 66)
-@remedy(REBOOT, "systemctl restart nvidia-fabricmanager, or nvidia-imex; read its log")
+@remedy.reboot("systemctl restart nvidia-fabricmanager, or nvidia-imex; read its log")
 @_of_each
 def _fabric(gpu: Gpu) -> Iterator[Finding]:
     state, status, health = gpu.value("fabric")
@@ -291,7 +279,7 @@ def _fabric(gpu: Gpu) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.nvlinks", "All NVLinks are active", 65)
-@remedy(RESET, "Reset all GPUs and start nvidia-fabricmanager; replace the GPU if a link stays down")
+@remedy.reset("Reset all GPUs and start nvidia-fabricmanager; replace the GPU if a link stays down")
 def _nvlinks(host: Host) -> Iterator[Finding]:
     sku = sku_of(host)
 
@@ -320,13 +308,13 @@ def _figure(host: Host, name: str, text: str) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.nvlink-speed", "NVLinks have full speed", 65)
-@remedy(RESET, "Reset all GPUs; replace the GPU if it stays slow")
+@remedy.reset("Reset all GPUs; replace the GPU if it stays slow")
 def _nvlink_speed(host: Host) -> Iterator[Finding]:
     return _figure(host, "nvlink_mbps", "{0:,.0f} MB/s a link, expected at least {1:,.0f}")
 
 
 @CHECKS.warning("gpu.clock", "GPU clocks reach the type's maximum", 69)
-@remedy(MONITOR, "nvidia-smi -rgc; check the VBIOS")
+@remedy.monitor("nvidia-smi -rgc; check the VBIOS")
 def _clock(host: Host) -> Iterator[Finding]:
     return _figure(host, "sm_max_mhz", "highest clock {0:,.0f} MHz, expected at least {1:,.0f}")
 
@@ -337,7 +325,7 @@ for _rule in RULES:
 
 
 @CHECKS.error("gpu.orphan-memory", "GPU memory belongs to a process", 71)
-@remedy(RESET, _DRAIN)
+@remedy.reset(_DRAIN)
 def _orphans(host: Host) -> Iterator[Finding]:
     sku = sku_of(host, (NVIDIA,))
     if sku is not None and sku.name.startswith("gb"):
@@ -353,7 +341,7 @@ def _orphans(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("gpu.idle", "GPUs are idle before a job", 71, active=True)
-@remedy(MONITOR, "End the processes that `nvidia-smi` lists")
+@remedy.monitor("End the processes that `nvidia-smi` lists")
 @_of_each
 def _idle(gpu: Gpu) -> Iterator[Finding]:
     pids = gpu.value("processes")

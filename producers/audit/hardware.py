@@ -8,19 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from producers.audit.base import (
-    MONITOR,
-    REBOOT,
-    REPLACE,
-    Checks,
-    Fact,
-    Finding,
-    checked,
-    failed,
-    passed,
-    remedy,
-    stated,
-)
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, remedy, stated
 from producers.audit.host import Host, Missing
 from producers.audit.node import CPU, cpu_list, meminfo_bytes
 
@@ -106,7 +94,7 @@ def _is_virtual(host: Host) -> bool:
 
 
 @CHECKS.error("node.dimms", "DIMMs are the same", 86)
-@remedy(REPLACE, "Reseat or replace the DIMM that differs")
+@remedy.replace("Reseat or replace the DIMM that differs")
 def _dimms(host: Host) -> Iterator[Finding]:
     if _is_virtual(host):
         raise Missing("a virtual machine: its memory devices are made up")
@@ -123,7 +111,7 @@ def _dimms(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("node.dimm-errors", "DIMMs have no uncorrectable errors", 86)
-@remedy(REPLACE, "Replace the DIMM")
+@remedy.replace("Replace the DIMM")
 def _dimm_errors(host: Host) -> Iterator[Finding]:
     base, found = "/sys/devices/system/edac/mc", False
     for controller in host.names(base):
@@ -140,7 +128,7 @@ def _dimm_errors(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("node.machine-checks", "Processors raised no machine check", 86)
-@remedy(REPLACE, "Read `ras-mc-ctl --errors` or /var/log/mcelog; replace the part that it names")
+@remedy.replace("Read `ras-mc-ctl --errors` or /var/log/mcelog; replace the part that it names")
 def _machine_checks(host: Host) -> Iterator[Finding]:
     count = interrupts(host.read("/proc/interrupts"), "MCE")
     if count is None:
@@ -150,7 +138,7 @@ def _machine_checks(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("node.fragmentation", "Memory has large free blocks", 86)
-@remedy(MONITOR, "echo 1 > /proc/sys/vm/compact_memory; drop caches")
+@remedy.monitor("echo 1 > /proc/sys/vm/compact_memory; drop caches")
 def _fragmentation(host: Host) -> Iterator[Finding]:
     for (node, zone), counts in free_blocks(host.read("/proc/buddyinfo")).items():
         if zone == "Normal":
@@ -164,7 +152,7 @@ def _nodes_with_processors(host: Host) -> list[str]:
 
 
 @CHECKS.error("node.numa-memory", "NUMA nodes have the same memory", 86)
-@remedy(REPLACE, "Find the DIMM that is not detected: dmidecode --type 17")
+@remedy.replace("Find the DIMM that is not detected: dmidecode --type 17")
 def _numa(host: Host) -> Iterator[Finding]:
     """Compare the nodes that have processors: memory of GPUs and CXL has nodes of its own."""
     nodes = _nodes_with_processors(host)
@@ -183,7 +171,7 @@ def _numa(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("node.topology", "Sockets have the same processors", 83)
-@remedy(REBOOT, "Look for a disabled core in the firmware; reboot")
+@remedy.reboot("Look for a disabled core in the firmware; reboot")
 def _topology(host: Host) -> Iterator[Finding]:
     sockets: Counter[str] = Counter()
     cores = set()
@@ -200,7 +188,7 @@ def _topology(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("node.frequency", "Processor frequency is not limited", 84)
-@remedy(MONITOR, "cpupower frequency-set --max; check the firmware's power limits")
+@remedy.monitor("cpupower frequency-set --max; check the firmware's power limits")
 def _frequency(host: Host) -> Iterator[Finding]:
     lowered = []
     for number in cpu_list(host.read(f"{CPU}/online")):
@@ -213,7 +201,7 @@ def _frequency(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("node.firmware", "Processors run the same microcode", 57)
-@remedy(REBOOT, "Update the microcode, then reboot")
+@remedy.reboot("Update the microcode, then reboot")
 def _microcode(host: Host) -> Iterator[Finding]:
     online = cpu_list(host.read(f"{CPU}/online"))
     if "microcode" in host.names(f"{CPU}/cpu{online[0]}"):  # processors of Arm have none
@@ -249,7 +237,7 @@ def events(text: str) -> dict[tuple[str, str], int]:
 
 
 @CHECKS.error("node.events", "The system event log has no fault", 98, limit_s=_BMC_S)
-@remedy(REPLACE, "Replace the part that `ipmitool sel elist` names, then `ipmitool sel clear`")
+@remedy.replace("Replace the part that `ipmitool sel elist` names, then `ipmitool sel clear`")
 def _events(host: Host) -> Iterator[Finding]:
     _bmc(host)
     found = events(host.run("ipmitool", "sel", "elist"))
@@ -271,19 +259,19 @@ def _of_bmc(
 
 
 @CHECKS.error("node.sensors", "Temperatures and voltages are in their limits", 98, limit_s=_BMC_S)
-@remedy(MONITOR, "ipmitool sdr elist; check cooling and power")
+@remedy.monitor("ipmitool sdr elist; check cooling and power")
 def _sensors(host: Host) -> Iterator[Finding]:
     return _of_bmc(host, lambda each: not _is_fan(each) and not _is_supply(each), _is_good)
 
 
 @CHECKS.error("node.fans", "Fans run", 98, limit_s=_BMC_S)
-@remedy(REPLACE, "Replace the fan")
+@remedy.replace("Replace the fan")
 def _fans(host: Host) -> Iterator[Finding]:
     return _of_bmc(host, _is_fan, _spins)
 
 
 @CHECKS.error("node.power-supplies", "Power supplies work", 98, limit_s=_BMC_S)
-@remedy(REPLACE, "Check the power cord and feed, then replace the power supply")
+@remedy.replace("Check the power cord and feed, then replace the power supply")
 def _power_supplies(host: Host) -> Iterator[Finding]:
     return _of_bmc(host, _is_supply, _is_good)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from producers.audit.base import MONITOR, REBOOT, RESET, Checks, Finding, failed, passed, remedy, short_lines
+from producers.audit.base import Checks, Finding, failed, passed, remedy, short_lines
 from producers.audit.host import Host
 from producers.audit.nic_log import DAY_S, events
 from schemas.records import AuditAction
@@ -113,7 +113,7 @@ def _log(host: Host) -> str:
 
 
 @CHECKS.error("kernel-log.xid", "GPUs reported no fault (XID)", 60, 62, 63, 64)
-@remedy(RESET, "Each finding names its action: reset the GPU, reboot or replace")
+@remedy.reset("Each finding names its action: reset the GPU, reboot or replace")
 def _xid(host: Host) -> Iterator[Finding]:
     counts: dict[tuple[str, int], int] = {}
     for device, number in xids(_log(host)):
@@ -139,7 +139,7 @@ def _recent(host: Host) -> dict[tuple[str, int], int]:
 
 
 @CHECKS.error("kernel-log.sxid", "NVSwitches reported no fatal error (SXid)", 61)
-@remedy(REBOOT, "Reset all GPUs and NVSwitches of the host, or reboot")
+@remedy.reboot("Reset all GPUs and NVSwitches of the host, or reboot")
 def _sxid(host: Host) -> Iterator[Finding]:
     found = False
     for match in _SXID.finditer(_log(host)):
@@ -155,21 +155,21 @@ def _sxid(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("kernel-log.nic", "NICs reported no fault", 27, 28)
-@remedy(RESET, "Reset the NIC (mlxfwreset), check transceiver and slot")
+@remedy.reset("Reset the NIC (mlxfwreset), check transceiver and slot")
 def _nic(host: Host) -> Iterator[Finding]:
     found = list(lines_with(_log(host), _NIC))
     yield from found or [passed("no fault of a NIC since boot")]
 
 
 @CHECKS.error("kernel-log.machine", "The machine reported no fault", 86, 89, 91)
-@remedy(REBOOT, "Reboot; replace the part that fails again")
+@remedy.reboot("Reboot; replace the part that fails again")
 def _machine(host: Host) -> Iterator[Finding]:
     found = list(lines_with(_log(host), _MACHINE))
     yield from found or [passed("no fault of the machine since boot")]
 
 
 @CHECKS.warning("kernel-log.collective-library", "NCCL and RCCL crashed no program", 56)
-@remedy(MONITOR, "Compare the library's version with the fleet's; a core dump names the call")
+@remedy.monitor("Compare the library's version with the fleet's; a core dump names the call")
 def _library(host: Host) -> Iterator[Finding]:
     found = list(lines_with(_log(host), _LIBRARY))
     yield from found or [passed("no crash in a collective library since boot")]

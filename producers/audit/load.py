@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from producers.audit.base import MONITOR, REPLACE, Checks, Fact, Finding, checked, remedy
+from producers.audit.base import Checks, Fact, Finding, checked, remedy
 from producers.audit.host import TRAFFIC, Host, Missing
 from producers.audit.rdma import DEVICES
 from producers.audit.traffic import Flow, Plan, percentile
@@ -115,7 +115,7 @@ def _rates(flow: Flow, figures: Mapping[str, float]) -> Iterator[Finding]:
 
 
 @CHECKS.error(PAIR_CHECK, "Load with a partner raises no error counter", 40, 42, 50, 51)
-@remedy(REPLACE, "Clean or replace cable and transceiver of the port; then run the round again")
+@remedy.replace("Clean or replace cable and transceiver of the port; then run the round again")
 def _pair(host: Host) -> Iterator[Finding]:
     """Load the links to the partner of this round, in both directions; find counters that grow."""
     devices = _devices(PLANS[PAIR_CHECK](host.traffic_round()))
@@ -129,8 +129,7 @@ def _pair(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error(FAN_CHECK, "Receivers of one sender get the same rate, without errors", 40)
-@remedy(
-    MONITOR,
+@remedy.monitor(
     "Compare the receiver's port with the others: `fabrictime audit traffic --hosts` with its neighbours",
 )
 def _fan(host: Host) -> Iterator[Finding]:
@@ -154,8 +153,7 @@ def _fan(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning(RING_CHECK, "A hop in a ring of sends and receives is short", 52)
-@remedy(
-    MONITOR,
+@remedy.monitor(
     "The evaluation of the run names the straggler; check its load and the link between the two hosts",
 )
 def _ring(host: Host) -> Iterator[Finding]:

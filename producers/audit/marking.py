@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from producers.audit.base import MONITOR, Checks, Finding, failed, passed, remedy, stated
+from producers.audit.base import Checks, Finding, failed, passed, remedy, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import backend_interfaces
 
@@ -31,7 +31,7 @@ class Mark(NamedTuple):
 
 
 @CHECKS.error("backend.dscp-rules", "Firewall rules mark packets as the NICs and other hosts do")
-@remedy(MONITOR, "nft --handle list ruleset; nft delete rule FAMILY TABLE CHAIN handle NUMBER")
+@remedy.monitor("nft --handle list ruleset; nft delete rule FAMILY TABLE CHAIN handle NUMBER")
 def dscp_rules(host: Host) -> Iterator[Finding]:
     """Find rules that give a DSCP another priority than the NIC's own map; state all rules that mark."""
     found = marks(host.run(*RULESET))

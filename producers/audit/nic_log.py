@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from producers.audit.base import REPLACE, Checks, Finding, failed, passed, remedy
+from producers.audit.base import Checks, Finding, failed, passed, remedy
 from producers.audit.host import Host
 
 __all__ = [
@@ -100,7 +100,7 @@ def _uptime_s(host: Host) -> float:
 
 
 @CHECKS.error("backend.link-flaps", "Links do not flap", 5, 6, 15)
-@remedy(REPLACE, "Replace the cable or transceiver, then try another switch port")
+@remedy.replace("Replace the cable or transceiver, then try another switch port")
 def link_flaps(host: Host) -> Iterator[Finding]:
     """Find interfaces with a flapping link."""
     found = list(flaps(_log(host), _uptime_s(host)))
@@ -108,7 +108,7 @@ def link_flaps(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("backend.repeated-faults", "No NIC reports three faults within an hour", 16)
-@remedy(REPLACE, "Replace the cable or transceiver")
+@remedy.replace("Replace the cable or transceiver")
 def repeated_faults(host: Host) -> Iterator[Finding]:
     """Find NICs with three losses of link or module events within an hour."""
     count, span_s = REPEATS
@@ -129,7 +129,7 @@ def repeated_faults(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("backend.module-events", "Cables and modules are accepted", 28)
-@remedy(REPLACE, "Reseat the cable; use one that the NIC supports")
+@remedy.replace("Reseat the cable; use one that the NIC supports")
 def module_events(host: Host) -> Iterator[Finding]:
     """Find NICs that reported a fault of cable, module or register access."""
     counts: dict[tuple[str, str], int] = defaultdict(int)
@@ -144,7 +144,7 @@ def module_events(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("backend.slot-bandwidth", "Slots do not limit NICs", 29)
-@remedy(REPLACE, "Move the NIC to a slot of full width, or reseat it")
+@remedy.replace("Move the NIC to a slot of full width, or reseat it")
 def limited_slots(host: Host) -> Iterator[Finding]:
     """Find NICs that a slot or bridge limits: the kernel states it when the driver starts.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from producers.audit.base import MONITOR, REBOOT, REPLACE, Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
 from producers.audit.host import Host, Missing
 
 __all__ = ["CHECKS"]
@@ -51,7 +51,7 @@ def cpu_list(text: str) -> list[int]:
 
 
 @CHECKS.error("node.memory", "Memory is available, and swap is hardly used", 86)
-@remedy(MONITOR, "End the program that uses the memory; replace a DIMM with corrupted memory")
+@remedy.monitor("End the program that uses the memory; replace a DIMM with corrupted memory")
 def _memory(host: Host) -> Iterator[Finding]:
     found = meminfo_bytes(host.read("/proc/meminfo"))
     available = found["MemAvailable"]
@@ -67,7 +67,7 @@ def _memory(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("node.oom", "No process was killed for memory", 86)
-@remedy(MONITOR, "`dmesg | grep -i oom` names the process")
+@remedy.monitor("`dmesg | grep -i oom` names the process")
 def _oom(host: Host) -> Iterator[Finding]:
     for line in host.read("/proc/vmstat").splitlines():
         name, _, value = line.partition(" ")
@@ -78,7 +78,7 @@ def _oom(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("node.ecc", "Memory has no uncorrectable ECC errors", 86)
-@remedy(REPLACE, "Replace the DIMM that /sys/devices/system/edac/mc names")
+@remedy.replace("Replace the DIMM that /sys/devices/system/edac/mc names")
 def _edac(host: Host) -> Iterator[Finding]:
     controllers = [name for name in host.names(EDAC) if name.startswith("mc")]
     if not controllers:
@@ -89,7 +89,7 @@ def _edac(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("node.processors", "All processors are online", 83)
-@remedy(REBOOT, "Look for a machine check in `dmesg`; reboot")
+@remedy.reboot("Look for a machine check in `dmesg`; reboot")
 def _online(host: Host) -> Iterator[Finding]:
     present, online = (cpu_list(host.read(f"{CPU}/{kind}")) for kind in ("present", "online"))
     offline = sorted(set(present) - set(online))
@@ -109,7 +109,7 @@ def _has_no_siblings(host: Host) -> bool:
 
 
 @CHECKS.warning("node.governor", "Processors run at full frequency", 84)
-@remedy(MONITOR, "cpupower frequency-set -g performance")
+@remedy.monitor("cpupower frequency-set -g performance")
 def _governor(host: Host) -> Iterator[Finding]:
     governors: dict[str, int] = {}
     for number in cpu_list(host.read(f"{CPU}/online")):
@@ -120,7 +120,7 @@ def _governor(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("node.clock-source", "The clock source is the processor's counter", 87)
-@remedy(REBOOT, "Look for 'clocksource: ... unstable' in `dmesg`; reboot")
+@remedy.reboot("Look for 'clocksource: ... unstable' in `dmesg`; reboot")
 def _clock_source(host: Host) -> Iterator[Finding]:
     source = host.read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
     yield checked(
@@ -129,7 +129,7 @@ def _clock_source(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("node.clock-synchronised", "The system clock is synchronised", 88)
-@remedy(MONITOR, "Start chronyd or ptp4l, and check its servers")
+@remedy.monitor("Start chronyd or ptp4l, and check its servers")
 def _synchronised(host: Host) -> Iterator[Finding]:
     status = host.clock_status()
     yield checked(
@@ -141,7 +141,7 @@ def _synchronised(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("node.blocked", "No process waits uninterruptibly", 89)
-@remedy(REBOOT, "`cat /proc/PID/stack` names the driver or file system")
+@remedy.reboot("`cat /proc/PID/stack` names the driver or file system")
 def _blocked(host: Host) -> Iterator[Finding]:
     blocked = _waiting(host, [name for name in host.names("/proc") if name.isdigit()])
     for _ in range(BLOCKED_READS - 1):
@@ -170,7 +170,7 @@ def _waiting(host: Host, pids: Iterable[str]) -> dict[str, str]:
 
 
 @CHECKS.warning("node.uptime", "The host has been up for ten minutes", 91)
-@remedy(MONITOR, "Find out why it rebooted: `last -x`, IPMI SEL")
+@remedy.monitor("Find out why it rebooted: `last -x`, IPMI SEL")
 def _uptime(host: Host) -> Iterator[Finding]:
     uptime_s = float(host.read("/proc/uptime").split()[0])
     yield checked(uptime_s >= MIN_UPTIME_S, f"up for {uptime_s:,.0f} s, expected at least {MIN_UPTIME_S:.0f}")

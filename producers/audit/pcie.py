@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import REBOOT, REPLACE, RESET, Checks, Finding, checked, remedy
+from producers.audit.base import Checks, Finding, checked, remedy
 from producers.audit.host import Host, Missing
 from producers.audit.sku import DEVICES, GPU_CLASSES, sku_of
 from schemas.records import AuditStatus
@@ -84,7 +84,7 @@ def _capability(host: Host, folder: str) -> Link | None:
 
 
 @CHECKS.error("pcie.link", "PCIe links have full width and speed", 29, 72)
-@remedy(REPLACE, "Reseat the card; if it stays, replace card or riser")
+@remedy.replace("Reseat the card; if it stays, replace card or riser")
 def _link(host: Host) -> Iterator[Finding]:
     for address, kind in _devices(host):
         folder, subject = f"{DEVICES}/{address}", f"{kind} {address}"
@@ -101,7 +101,7 @@ def _link(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("pcie.errors", "PCIe devices report no uncorrectable errors", 72)
-@remedy(RESET, "`dmesg | grep AER`; reseat or replace the card if they return")
+@remedy.reset("`dmesg | grep AER`; reseat or replace the card if they return")
 def _errors(host: Host) -> Iterator[Finding]:
     for address, kind in _devices(host):
         folder, subject = f"{DEVICES}/{address}", f"{kind} {address}"
@@ -137,7 +137,7 @@ def acs_redirects(config: bytes) -> bool | None:
 
 
 @CHECKS.warning("pcie.acs", "PCIe devices exchange data directly (ACS is off)", 78)
-@remedy(REBOOT, "Turn ACS off in the firmware or by setpci; virtual machines need it on")
+@remedy.reboot("Turn ACS off in the firmware or by setpci; virtual machines need it on")
 def _acs(host: Host) -> Iterator[Finding]:
     bridges = [
         each for each in host.names(DEVICES) if host.read(f"{DEVICES}/{each}/class").startswith("0x0604")

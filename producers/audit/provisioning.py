@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from producers.audit.base import MONITOR, Checks, Fact, Finding, checked, failed, remedy
+from producers.audit.base import Checks, Fact, Finding, checked, failed, remedy
 from producers.audit.host import VOLUME, Host, Missing
 
 __all__ = ["CHECKS"]
@@ -26,7 +26,7 @@ CHECKS: Final = Checks()
     limit_s=2 * MAX_LIMIT_S + CLEAN_UP_S + 10.0,
     active=True,
 )
-@remedy(MONITOR, "`kubectl describe pvc` and the log of the storage class's provisioner give the reason")
+@remedy.monitor("`kubectl describe pvc` and the log of the storage class's provisioner give the reason")
 def _provisioning(host: Host) -> Iterator[Finding]:
     settings = host.settings
     if not settings.volume_namespace:

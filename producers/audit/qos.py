@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from producers.audit.base import MONITOR, Checks, Finding, checked, remedy, stated
+from producers.audit.base import Checks, Finding, checked, remedy, stated
 from producers.audit.host import Host, Missing
 from producers.audit.network import Dcb
 from producers.audit.rdma import backend_interfaces, interfaces
@@ -63,7 +63,7 @@ def _equal(
 
 
 @CHECKS.error("backend.pfc", "NICs have the same lossless priorities")
-@remedy(MONITOR, "mlnx_qos -i INTERFACE --pfc 0,0,0,1,0,0,0,0")
+@remedy.monitor("mlnx_qos -i INTERFACE --pfc 0,0,0,1,0,0,0,0")
 def pfc(host: Host) -> Iterator[Finding]:
     """Find NICs without PFC, or with other lossless priorities than the others."""
     yield from _equal(host, "pfc_priorities", _pfc_text)
@@ -76,21 +76,21 @@ def _pfc_text(dcb: Dcb) -> str | None:
 
 
 @CHECKS.error("backend.trust", "NICs take the priority from DSCP")
-@remedy(MONITOR, "mlnx_qos -i INTERFACE --trust dscp")
+@remedy.monitor("mlnx_qos -i INTERFACE --trust dscp")
 def trust(host: Host) -> Iterator[Finding]:
     """Find NICs that take a packet's priority from another field than DSCP."""
     yield from _equal(host, "trust", lambda dcb: None if dcb.trust is None else " ".join(dcb.trust), "dscp")
 
 
 @CHECKS.error("backend.dscp-map", "NICs map DSCP to the same priorities")
-@remedy(MONITOR, "dcb app replace dev INTERFACE dscp-prio DSCP:PRIORITY")
+@remedy.monitor("dcb app replace dev INTERFACE dscp-prio DSCP:PRIORITY")
 def dscp_map(host: Host) -> Iterator[Finding]:
     """Find NICs that map DSCP to other priorities than the others."""
     yield from _equal(host, "dscp_map", lambda dcb: map_text(dcb.dscp_priority) or None)
 
 
 @CHECKS.warning("backend.traffic-classes", "NICs have the same traffic classes")
-@remedy(MONITOR, "mlnx_qos -i INTERFACE --tcbw SHARES --prio_tc CLASSES")
+@remedy.monitor("mlnx_qos -i INTERFACE --tcbw SHARES --prio_tc CLASSES")
 def classes(host: Host) -> Iterator[Finding]:
     """Find NICs with other traffic classes or bandwidth shares."""
     yield from _equal(host, "traffic_classes", _class_text)
@@ -104,7 +104,7 @@ def _class_text(dcb: Dcb) -> str | None:
 
 
 @CHECKS.error("backend.ecn", "NICs mark and react on lossless priorities (ECN)")
-@remedy(MONITOR, "echo 1 > /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY, and roce_rp")
+@remedy.monitor("echo 1 > /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY, and roce_rp")
 def congestion_marks(host: Host) -> Iterator[Finding]:
     """Find RoCE NICs that neither mark nor react on a lossless priority, or answer with another DSCP."""
     marks = {}
@@ -128,7 +128,7 @@ def traffic_class(text: str) -> int | None:
 
 
 @CHECKS.error("backend.lossless-class", "RoCE traffic takes a lossless priority")
-@remedy(MONITOR, "echo 106 > /sys/class/infiniband/DEVICE/tc/1/traffic_class, for DSCP 26")
+@remedy.monitor("echo 106 > /sys/class/infiniband/DEVICE/tc/1/traffic_class, for DSCP 26")
 def lossless_class(host: Host) -> Iterator[Finding]:
     """Find NICs that send RoCE traffic in a priority without PFC: the class, its DSCP, the map, then PFC."""
     settings = _settings(host)

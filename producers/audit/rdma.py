@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import MONITOR, REBOOT, REPLACE, Checks, Finding, checked, failed, remedy, stated
+from producers.audit.base import Checks, Finding, checked, failed, remedy, stated
 from producers.audit.host import Host, Missing
 from producers.audit.network import MAIN_TABLE, Interface, is_default
 from schemas.records import AuditStatus
@@ -106,7 +106,7 @@ def is_active(host: Host, port: Port) -> bool:
 
 
 @CHECKS.error("backend.port-state", "RDMA ports are active", 2, 4, 5)
-@remedy(REPLACE, "Check cable and transceiver, then the switch port")
+@remedy.replace("Check cable and transceiver, then the switch port")
 def _state(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         state = host.read(f"{port.folder}/state").partition(":")[2].strip()
@@ -142,7 +142,7 @@ def _card(host: Host, port: Port) -> str:
 
 
 @CHECKS.error("backend.port-rate", "RDMA ports of like cards have one rate", 1, 18)
-@remedy(REPLACE, "Replace the cable: a lane is lost, or the cable is of another speed")
+@remedy.replace("Replace the cable: a lane is lost, or the cable is of another speed")
 def _rate(host: Host) -> Iterator[Finding]:
     """Compare each active port with those of like cards. Cards for storage have rates of their own.
 
@@ -172,7 +172,7 @@ def _board(host: Host, port: Port) -> str:
 
 
 @CHECKS.error("backend.link-errors", "RDMA ports count no fatal link error", 11)
-@remedy(REPLACE, "Clean or replace cable and transceiver")
+@remedy.replace("Clean or replace cable and transceiver")
 def _counters(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         for name in HARD_ERRORS:
@@ -182,7 +182,7 @@ def _counters(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("backend.link-counters", "RDMA ports count few link errors", 7, 8, 9, 10, 13)
-@remedy(MONITOR, "Watch the rate; clean or replace the cable if they grow")
+@remedy.monitor("Watch the rate; clean or replace the cable if they grow")
 def _warnings(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         for name, limit in LIMITS.items():
@@ -200,7 +200,7 @@ def _counter(host: Host, port: Port, name: str) -> int | None:
 
 
 @CHECKS.error("backend.gids", "RoCE ports have a RoCE v2 GID", 20, 31)
-@remedy(MONITOR, "Give the interface an IP address, and enable RoCE v2 on the NIC")
+@remedy.monitor("Give the interface an IP address, and enable RoCE v2 on the NIC")
 def _gids(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         if host.read(f"{port.folder}/link_layer") != "Ethernet":
@@ -224,7 +224,7 @@ def gids(host: Host, port: Port) -> Iterator[Gid]:
 
 
 @CHECKS.error("backend.roce-version", "Connections use RoCE v2", 20)
-@remedy(MONITOR, "cma_roce_mode -d DEVICE -p PORT -m 2")
+@remedy.monitor("cma_roce_mode -d DEVICE -p PORT -m 2")
 def _roce_v1(host: Host) -> Iterator[Finding]:
     """Find the default RoCE version for connections by rdma_cm."""
     for port in ports(host):
@@ -236,7 +236,7 @@ def _roce_v1(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("backend.pkeys", "InfiniBand ports share their PKeys", 21)
-@remedy(MONITOR, "Correct the partition in the subnet manager")
+@remedy.monitor("Correct the partition in the subnet manager")
 def _pkeys(host: Host) -> Iterator[Finding]:
     keys = {}
     for port in ports(host):
@@ -263,7 +263,7 @@ def names_or_none(host: Host, folder: str) -> set[str]:
 
 
 @CHECKS.error("backend.character-devices", "Programs can open the RDMA devices", 22)
-@remedy(REBOOT, "modprobe ib_uverbs rdma_ucm")
+@remedy.reboot("modprobe ib_uverbs rdma_ucm")
 def _character_devices(host: Host) -> Iterator[Finding]:
     devices = {port.device for port in ports(host)}
     present = names_or_none(host, "/dev/infiniband")
@@ -320,7 +320,7 @@ def _backend(host: Host) -> list[Interface]:
 
 
 @CHECKS.error("backend.mtu", "RDMA interfaces have the same MTU", 19)
-@remedy(MONITOR, "ip link set dev INTERFACE mtu MTU, and in the network's configuration")
+@remedy.monitor("ip link set dev INTERFACE mtu MTU, and in the network's configuration")
 def _mtu(host: Host) -> Iterator[Finding]:
     found = _backend(host)
     usual = Counter(each.mtu for each in found).most_common(1)[0][0]
@@ -331,7 +331,7 @@ def _mtu(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("backend.carrier", "RDMA interfaces are up", 2, 15)
-@remedy(REPLACE, "Check cable and transceiver, then the switch port")
+@remedy.replace("Check cable and transceiver, then the switch port")
 def _carrier(host: Host) -> Iterator[Finding]:
     for each in _backend(host):
         text = f"{each.operstate}; {each.carrier_changes:,} changes of carrier"

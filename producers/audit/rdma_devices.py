@@ -7,20 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import (
-    MONITOR,
-    REBOOT,
-    REPLACE,
-    RESET,
-    Checks,
-    Finding,
-    checked,
-    failed,
-    passed,
-    remedy,
-    short_lines,
-    stated,
-)
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy, short_lines, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import DEVICES, is_active, names_or_none, ports
 
@@ -77,7 +64,7 @@ def _is_rdma_card(host: Host, folder: str) -> bool:
 
 
 @CHECKS.error("backend.vanished", "RDMA cards are on the bus and have a device", 3, 32)
-@remedy(REBOOT, "Power the host off and on; reseat or replace the card if it stays away")
+@remedy.reboot("Power the host off and on; reseat or replace the card if it stays away")
 def vanished(host: Host) -> Iterator[Finding]:
     """Find RDMA cards that do not answer on the bus, have no RDMA device, or left the bus since boot.
 
@@ -128,7 +115,7 @@ def _kind(host: Host, device: str) -> str:
 
 
 @CHECKS.warning("backend.like-cards", "RDMA cards of one type have the same firmware", 4, 18)
-@remedy(RESET, "Update the firmware (mlxfwmanager), then reset the card")
+@remedy.reset("Update the firmware (mlxfwmanager), then reset the card")
 def like_cards(host: Host) -> Iterator[Finding]:
     """Find cards of one type with another firmware or board; state both for the fleet."""
     groups: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
@@ -151,7 +138,7 @@ def like_cards(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("backend.management-files", "InfiniBand ports have their management files", 22)
-@remedy(MONITOR, "modprobe ib_umad")
+@remedy.monitor("modprobe ib_umad")
 def management_files(host: Host) -> Iterator[Finding]:
     """Find InfiniBand ports without the files for management datagrams and subnet managers."""
     layers = {port: host.read(f"{port.folder}/link_layer") for port in ports(host)}
@@ -190,7 +177,7 @@ def nvidia_devices(host: Host) -> Iterator[tuple[str, str]]:
 
 
 @CHECKS.warning("backend.firmware-settings", "Cards have a good limit of outstanding reads", 25, limit_s=60.0)
-@remedy(REBOOT, "mlxconfig -d ADDRESS set ADVANCED_PCI_SETTINGS=1 MAX_ACC_OUT_READ=0, then reboot")
+@remedy.reboot("mlxconfig -d ADDRESS set ADVANCED_PCI_SETTINGS=1 MAX_ACC_OUT_READ=0, then reboot")
 def firmware_settings(host: Host) -> Iterator[Finding]:
     """Find cards with an unusual limit of outstanding PCIe reads."""
     for device, address in nvidia_devices(host):
@@ -206,7 +193,7 @@ def firmware_settings(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("backend.round-trip-control", "Round-trip congestion control is off", 24, limit_s=60.0)
-@remedy(MONITOR, "Turn RTTCC off by mlxreg (register PPCC)")
+@remedy.monitor("Turn RTTCC off by mlxreg (register PPCC)")
 def roundtrip_control(host: Host) -> Iterator[Finding]:
     """Find cards with round-trip congestion control on: it works only where all senders use it."""
     for device, address in nvidia_devices(host):
@@ -219,7 +206,7 @@ def roundtrip_control(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("backend.self-test", "Cards pass the driver's self-test", 26, limit_s=70.0, active=True)
-@remedy(REPLACE, "`hca_self_test.ofed` names the failed part")
+@remedy.replace("`hca_self_test.ofed` names the failed part")
 def self_test(host: Host) -> Iterator[Finding]:
     """Run the driver's self-test of all cards."""
     found = outcomes(host.load(60.0, "hca_self_test.ofed"))
@@ -231,7 +218,7 @@ def self_test(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("backend.efa-provider", "libfabric offers every EFA device", 32)
-@remedy(MONITOR, "Install the EFA driver and libfabric of one release")
+@remedy.monitor("Install the EFA driver and libfabric of one release")
 def efa_provider(host: Host) -> Iterator[Finding]:
     """Find EFA devices that libfabric does not offer."""
     devices = [name for name in _devices(host) if name.startswith(("efa_", "rdmap"))]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from producers.audit.addressing import UNREACHED, gateways
-from producers.audit.base import MONITOR, Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
 from producers.audit.host import Host, Missing
 from producers.audit.services import resolvers
 from schemas.records import AuditStatus
@@ -49,7 +49,7 @@ def peers(host: Host) -> list[tuple[str, str]]:
 
 
 @CHECKS.error("frontend.path-mtu", "Packets of full size reach the gateway and neighbours", 19, 99, 100)
-@remedy(MONITOR, "Set one MTU on hosts and switch ports of the network")
+@remedy.monitor("Set one MTU on hosts and switch ports of the network")
 def path_mtu(host: Host) -> Iterator[Finding]:
     """Find peers to which packets of the interface's MTU do not come through unfragmented."""
     routes = {(each.interface, each.gateway): each.mtu for each in host.routes() if each.mtu}
@@ -69,7 +69,7 @@ def path_mtu(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.round-trips", "The gateway answers without loss", 99, limit_s=30.0)
-@remedy(MONITOR, "Check errors of the interface and of the switch port")
+@remedy.monitor("Check errors of the interface and of the switch port")
 def round_trips(host: Host) -> Iterator[Finding]:
     """Find gateways that lose echo requests or answer late."""
     for route in gateways(host):
@@ -86,7 +86,7 @@ def round_trips(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.tcp-reach", "Neighbours answer on TCP", 99)
-@remedy(MONITOR, "Check the peer, its packet filter and the route")
+@remedy.monitor("Check the peer, its packet filter and the route")
 def tcp_reach(host: Host) -> Iterator[Finding]:
     """Find peers that answer no TCP connection: accepted or refused, both show that packets pass."""
     for interface, address in peers(host):
@@ -112,7 +112,7 @@ def response_code(answer: bytes) -> int:
 
 
 @CHECKS.error("frontend.lookups", "Name servers answer", 99, limit_s=20.0)
-@remedy(MONITOR, "Check the name server, or remove it from /etc/resolv.conf")
+@remedy.monitor("Check the name server, or remove it from /etc/resolv.conf")
 def lookups(host: Host) -> Iterator[Finding]:
     """Find name servers that do not answer for the host's own name."""
     request = question(host.read("/proc/sys/kernel/hostname"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from producers.audit.base import MONITOR, Checks, Finding, checked, failed, passed, remedy, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy, stated
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.rdma import names_or_none
 from producers.audit.sockets import listeners
@@ -77,7 +77,7 @@ def resolvers(text: str) -> list[str]:
 
 
 @CHECKS.error("frontend.name-servers", "Name servers are configured", 99)
-@remedy(MONITOR, "Correct /etc/resolv.conf, or the service that writes it")
+@remedy.monitor("Correct /etc/resolv.conf, or the service that writes it")
 def name_servers(host: Host) -> Iterator[Finding]:
     """Find a host without name servers, or with more than the C library uses."""
     found = resolvers(host.read("/etc/resolv.conf"))
@@ -85,7 +85,7 @@ def name_servers(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.clock-service", "A program sets the clock", 88, 101)
-@remedy(MONITOR, "systemctl enable --now chronyd")
+@remedy.monitor("systemctl enable --now chronyd")
 def clock_service(host: Host) -> Iterator[Finding]:
     """Find a host on which no program sets the clock."""
     running = set()
@@ -100,7 +100,7 @@ def clock_service(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.chrony", "The clock is close to its source", 88)
-@remedy(MONITOR, "`chronyc sources -v` shows servers and their state")
+@remedy.monitor("`chronyc sources -v` shows servers and their state")
 def chrony(host: Host) -> Iterator[Finding]:
     """Find a clock that chrony does not keep close to its source."""
     fields = host.run("chronyc", "-c", "tracking").strip().split(",")
@@ -112,7 +112,7 @@ def chrony(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.ptp", "PTP follows its master closely", 88)
-@remedy(MONITOR, "`journalctl -u ptp4l` shows the port's state and the master")
+@remedy.monitor("`journalctl -u ptp4l` shows the port's state and the master")
 def precision_time(host: Host) -> Iterator[Finding]:
     """Find a PTP clock with a port out of order, or far from its master."""
     if "ptp4l" not in host.names("/run"):
@@ -129,7 +129,7 @@ def precision_time(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.hardware-clocks", "NICs have a hardware clock", 88)
-@remedy(MONITOR, "Enable PTP in the NIC's driver or firmware; time stamps come from software without it")
+@remedy.monitor("Enable PTP in the NIC's driver or firmware; time stamps come from software without it")
 def hardware_clocks(host: Host) -> Iterator[Finding]:
     """Find NICs without a PTP hardware clock where others of the host have one."""
     clocks = host.names("/sys/class/ptp")
@@ -153,7 +153,7 @@ def hardware_clocks(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.ssh", "Remote login listens", 103)
-@remedy(MONITOR, "systemctl restart sshd; `sshd -t` checks its configuration")
+@remedy.monitor("systemctl restart sshd; `sshd -t` checks its configuration")
 def ssh_listens(host: Host) -> Iterator[Finding]:
     """Find a host on which remote login is installed and nothing listens on its port."""
     config = host.read("/etc/ssh/sshd_config")
@@ -168,7 +168,7 @@ def ssh_listens(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.host-keys", "The host has strong SSH keys", 103)
-@remedy(MONITOR, "ssh-keygen -A, and remove weak keys")
+@remedy.monitor("ssh-keygen -A, and remove weak keys")
 def host_keys(host: Host) -> Iterator[Finding]:
     """Find a host without SSH host keys, or with a weak one."""
     names = [name for name in host.names("/etc/ssh") if re.fullmatch(r"ssh_host_\w+_key\.pub", name)]
@@ -187,7 +187,7 @@ def days_left(text: str, now_s: float) -> float:
 
 
 @CHECKS.warning("frontend.certificates", "Certificates are valid for two weeks", 103, limit_s=30.0)
-@remedy(MONITOR, "Renew the certificate, for example by `kubeadm certs renew`")
+@remedy.monitor("Renew the certificate, for example by `kubeadm certs renew`")
 def certificates(host: Host) -> Iterator[Finding]:
     """Find certificates of cluster services that end within two weeks."""
     paths = [path for folder in CERTIFICATES for path in _certificates(host, folder)]
@@ -214,8 +214,8 @@ def _certificates(host: Host, folder: str) -> list[str]:
 
 
 @CHECKS.error("frontend.munge", "Munge makes tokens for Slurm", 103)
-@remedy(
-    MONITOR, "systemctl restart munge, and compare /etc/munge/munge.key and the clock with the controller's"
+@remedy.monitor(
+    "systemctl restart munge, and compare /etc/munge/munge.key and the clock with the controller's"
 )
 def tokens(host: Host) -> Iterator[Finding]:
     """Find a host on which Munge, Slurm's authentication, makes no valid token."""
@@ -225,7 +225,7 @@ def tokens(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.daemons", "Installed daemons of the cluster run", 45, 66, 101)
-@remedy(MONITOR, "`systemctl status UNIT` gives the reason")
+@remedy.monitor("`systemctl status UNIT` gives the reason")
 def daemons(host: Host) -> Iterator[Finding]:
     """Find daemons of a GPU cluster that are enabled and do not run."""
     host.names("/run/systemd/system")
@@ -255,7 +255,7 @@ def availability(text: str) -> tuple[int, int]:
 
 
 @CHECKS.warning("frontend.slurm-cluster", "Slurm may use 85% of all nodes", 102)
-@remedy(MONITOR, "`sinfo -R` lists the reasons")
+@remedy.monitor("`sinfo -R` lists the reasons")
 def cluster_nodes(host: Host) -> Iterator[Finding]:
     """Find a cluster of which more than 15% of the nodes are out: the fault is then rarely this host's."""
     _slurm(host)
@@ -284,7 +284,7 @@ def _slurm(host: Host) -> str:
 
 
 @CHECKS.warning("frontend.slurm-topology", "Slurm knows the host's switches", 44, 102)
-@remedy(MONITOR, "Add the host to topology.conf, then `scontrol reconfigure`")
+@remedy.monitor("Add the host to topology.conf, then `scontrol reconfigure`")
 def scheduler_topology(host: Host) -> Iterator[Finding]:
     """Find a host that Slurm's topology does not contain: jobs are then placed without regard to switches."""
     name = _slurm(host)
@@ -297,7 +297,7 @@ def scheduler_topology(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.slurm-node", "Slurm may use the host", 102)
-@remedy(MONITOR, "`scontrol show node` gives the reason; resume it after the repair")
+@remedy.monitor("`scontrol show node` gives the reason; resume it after the repair")
 def scheduler_node(host: Host) -> Iterator[Finding]:
     """Find a host that Slurm has drained, or lost."""
     name = _slurm(host)
@@ -310,7 +310,7 @@ def scheduler_node(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("frontend.kubelet", "The kubelet is healthy", 101, 102)
-@remedy(MONITOR, "`journalctl -u kubelet` gives the reason")
+@remedy.monitor("`journalctl -u kubelet` gives the reason")
 def kubelet(host: Host) -> Iterator[Finding]:
     """Find a kubelet that does not call itself healthy."""
     host.read("/var/lib/kubelet/config.yaml")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from producers.audit.base import MONITOR, Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
 from producers.audit.host import Host, Missing
 from producers.audit.network import Interface
 
@@ -76,7 +76,7 @@ def tables(text: str) -> dict[str, dict[str, int]]:
 
 
 @CHECKS.warning("frontend.tcp", "TCP sends few segments twice", 99)
-@remedy(MONITOR, "`nstat -a` and `ss -ti` show the peers; raise net.core.somaxconn for full listeners")
+@remedy.monitor("`nstat -a` and `ss -ti` show the peers; raise net.core.somaxconn for full listeners")
 def retransmissions(host: Host) -> Iterator[Finding]:
     """Find a host that sends many segments twice, or refuses connections as listeners overflow."""
     tcp = tables(host.read("/proc/net/snmp"))["Tcp"]
@@ -92,7 +92,7 @@ def retransmissions(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.receive-drops", "The kernel drops no received packets", 99, 100)
-@remedy(MONITOR, "Raise net.core.netdev_max_backlog or the socket's buffer; spread interrupts")
+@remedy.monitor("Raise net.core.netdev_max_backlog or the socket's buffer; spread interrupts")
 def receive_drops(host: Host) -> Iterator[Finding]:
     """Find packets that the kernel dropped before a socket: its queue or a socket's buffer was full."""
     rows = [line.split() for line in host.read("/proc/net/softnet_stat").splitlines()]
@@ -106,7 +106,7 @@ def receive_drops(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("frontend.interface-drops", "Interfaces neither drop nor damage packets", 99, 100)
-@remedy(MONITOR, "`ethtool -S` names the reason; enlarge rings by `-G`")
+@remedy.monitor("`ethtool -S` names the reason; enlarge rings by `-G`")
 def interface_drops(host: Host) -> Iterator[Finding]:
     """Find interfaces of devices that drop or damage packets."""
     devices = [
@@ -128,7 +128,7 @@ def _drops(interface: Interface, direction: str) -> Finding:
 
 
 @CHECKS.warning("frontend.allowances", "The cloud drops no packets", 100)
-@remedy(MONITOR, "Use a larger instance, fewer packets, or fewer tracked connections")
+@remedy.monitor("Use a larger instance, fewer packets, or fewer tracked connections")
 def allowances(host: Host) -> Iterator[Finding]:
     """Find interfaces of which the cloud dropped packets, as an allowance was exceeded."""
     found = False
@@ -145,7 +145,7 @@ def allowances(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("frontend.conntrack-drops", "Connection tracking refuses no connection", 100)
-@remedy(MONITOR, "Raise net.netfilter.nf_conntrack_max")
+@remedy.monitor("Raise net.netfilter.nf_conntrack_max")
 def tracking_drops(host: Host) -> Iterator[Finding]:
     """Find connections that the tracking table refused, as it was full.
 
@@ -172,7 +172,7 @@ def filtered(text: str) -> list[Filtered]:
 
 
 @CHECKS.warning("frontend.packet-filters", "Packet filters refuse no packets", 100)
-@remedy(MONITOR, "`iptables-save -c` shows the rule; allow the cluster's networks")
+@remedy.monitor("`iptables-save -c` shows the rule; allow the cluster's networks")
 def packet_filters(host: Host) -> Iterator[Finding]:
     """Find packet filter rules that rejected packets: a job's connections then fail or hang.
 
@@ -213,7 +213,7 @@ def _reserved(text: str) -> set[int]:
 
 
 @CHECKS.warning("frontend.port-clash", "Outgoing connections take no service's port", 100)
-@remedy(MONITOR, "sysctl net.ipv4.ip_local_reserved_ports=PORTS")
+@remedy.monitor("sysctl net.ipv4.ip_local_reserved_ports=PORTS")
 def port_clash(host: Host) -> Iterator[Finding]:
     """Find service ports that the kernel may give to an outgoing connection, so that no service can start."""
     first, last = map(int, host.read("/proc/sys/net/ipv4/ip_local_port_range").split())
@@ -238,7 +238,7 @@ def socket_statistics(text: str) -> dict[str, dict[str, int]]:
 
 
 @CHECKS.error("frontend.sockets", "Memory, orphans and ports of TCP suffice", 99)
-@remedy(MONITOR, "`ss -s` and `ss -tanp` name the program")
+@remedy.monitor("`ss -s` and `ss -tanp` name the program")
 def socket_memory(host: Host) -> Iterator[Finding]:
     """Find a host that runs out of TCP memory, orphans or outgoing ports."""
     tcp = socket_statistics(host.read("/proc/net/sockstat"))["TCP"]

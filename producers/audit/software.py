@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import MONITOR, REBOOT, Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
 from producers.audit.environment import processes
 from producers.audit.host import Host, Missing
 
@@ -47,7 +47,7 @@ def _limit(text: str) -> float:
 
 
 @CHECKS.error("software.kernel-taint", "The kernel has met no fault since boot", 91)
-@remedy(REBOOT, "Read `dmesg` for the first oops or machine check, then reboot")
+@remedy.reboot("Read `dmesg` for the first oops or machine check, then reboot")
 def _taint(host: Host) -> Iterator[Finding]:
     bits = int(host.read("/proc/sys/kernel/tainted"))
     found = tainted_by(bits)
@@ -56,7 +56,7 @@ def _taint(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("software.memlock", "Jobs may lock memory for RDMA", 34)
-@remedy(MONITOR, "Set LimitMEMLOCK=infinity in the service's unit, then restart it")
+@remedy.monitor("Set LimitMEMLOCK=infinity in the service's unit, then restart it")
 def _memlock(host: Host) -> Iterator[Finding]:
     if not host.names("/sys/class/infiniband"):
         raise Missing("no RDMA device")
@@ -69,7 +69,7 @@ def _memlock(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.failed-units", "No systemd unit has failed", 101)
-@remedy(MONITOR, "`systemctl status UNIT` gives the reason")
+@remedy.monitor("`systemctl status UNIT` gives the reason")
 def _failed_units(host: Host) -> Iterator[Finding]:
     host.names("/run/systemd/system")
     listed = host.run("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--no-pager")
@@ -80,7 +80,7 @@ def _failed_units(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.reboot-required", "No reboot is pending", 106)
-@remedy(REBOOT, "Drain the host and reboot it")
+@remedy.reboot("Drain the host and reboot it")
 def _reboot_required(host: Host) -> Iterator[Finding]:
     host.read("/proc/sys/kernel/osrelease")
     host.names("/run")
@@ -95,7 +95,7 @@ def _reboot_required(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.huge-pages", "Transparent huge pages do not stall jobs", 100)
-@remedy(MONITOR, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
+@remedy.monitor("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
 def _transparent_huge_pages(host: Host) -> Iterator[Finding]:
     text = host.read("/sys/kernel/mm/transparent_hugepage/enabled")
     chosen = text.partition("[")[2].partition("]")[0]
@@ -107,14 +107,14 @@ def _transparent_huge_pages(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.numa-balancing", "NUMA balancing is off", 100)
-@remedy(MONITOR, "sysctl kernel.numa_balancing=0")
+@remedy.monitor("sysctl kernel.numa_balancing=0")
 def _numa_balancing(host: Host) -> Iterator[Finding]:
     value = int(host.read("/proc/sys/kernel/numa_balancing"))
     yield checked(value == 0, f"kernel.numa_balancing = {value}, expected 0: it moves pages under a job")
 
 
 @CHECKS.error("software.table-space", "Threads and open files are far from their limits", 90)
-@remedy(MONITOR, "Find the process that leaks them")
+@remedy.monitor("Find the process that leaks them")
 def _processes(host: Host) -> Iterator[Finding]:
     maximum = int(host.read("/proc/sys/kernel/pid_max"))
     now = int(host.read("/proc/loadavg").split()[3].partition("/")[2])
@@ -124,7 +124,7 @@ def _processes(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("software.conntrack", "The connection tracking table has room", 100)
-@remedy(MONITOR, "Raise net.netfilter.nf_conntrack_max or exempt the fabric")
+@remedy.monitor("Raise net.netfilter.nf_conntrack_max or exempt the fabric")
 def _conntrack(host: Host) -> Iterator[Finding]:
     used = int(host.read("/proc/sys/net/netfilter/nf_conntrack_count"))
     limit = int(host.read("/proc/sys/net/netfilter/nf_conntrack_max"))
@@ -132,7 +132,7 @@ def _conntrack(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("software.gpu-direct", "The kernel offers GPUDirect RDMA", 33, 92)
-@remedy(MONITOR, "modprobe nvidia-peermem")
+@remedy.monitor("modprobe nvidia-peermem")
 def _modules(host: Host) -> Iterator[Finding]:
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     if "nvidia" not in loaded:

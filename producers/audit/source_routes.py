@@ -20,7 +20,7 @@ from producers.audit.addressing import (
     global_networks,
     is_ruled,
 )
-from producers.audit.base import MONITOR, Checks, Finding, checked, passed, remedy, stated
+from producers.audit.base import Checks, Finding, checked, passed, remedy, stated
 from producers.audit.host import Host, Missing
 from producers.audit.network import Interface, Route, Rule, is_default
 from producers.audit.rdma import backend_interfaces, gids, ports
@@ -77,7 +77,7 @@ def _best(routes: list[Route]) -> list[Route]:
 
 
 @CHECKS.error("backend.addresses", "RDMA interfaces have an address", 31)
-@remedy(MONITOR, "Give the interface its planned address")
+@remedy.monitor("Give the interface its planned address")
 def rdma_addresses(host: Host) -> Iterator[Finding]:
     """Find back-end interfaces without an address for other hosts. A member of a bond needs none."""
     for each in own_interfaces(host):
@@ -100,7 +100,7 @@ def own_interfaces(host: Host) -> list[Interface]:
 
 
 @CHECKS.error("backend.plane-routes", "Every RDMA interface has its route and rule", 30)
-@remedy(MONITOR, "Add the interface's route and policy rule as the others have them")
+@remedy.monitor("Add the interface's route and policy rule as the others have them")
 def plane_routes(host: Host) -> Iterator[Finding]:
     """Find back-end interfaces that have no route of their own, or no rule where the others have one."""
     interfaces = own_interfaces(host)
@@ -136,8 +136,7 @@ def _leads_out(route: Route) -> bool:
 
 
 @CHECKS.warning("backend.source-routes", "Packets leave by the NIC whose address they carry", 30)
-@remedy(
-    MONITOR,
+@remedy.monitor(
     "Give each NIC's address a policy rule and a routing table of its own: "
     "ip rule add from ADDRESS table N; ip route add default via GATEWAY dev INTERFACE table N",
 )
@@ -209,7 +208,7 @@ def _representative(network: AddressRange, own: Address, routes: list[Route]) ->
 
 
 @CHECKS.warning("backend.gid-index", "RoCE v2 GIDs have one index on all ports", 20)
-@remedy(MONITOR, "Give all interfaces the same number of addresses, or set NCCL_IB_GID_INDEX")
+@remedy.monitor("Give all interfaces the same number of addresses, or set NCCL_IB_GID_INDEX")
 def gid_index(host: Host) -> Iterator[Finding]:
     """Find RoCE ports with another index of the routable RoCE v2 GID: libraries use one for all ports."""
     found = {}

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from producers.audit.base import MONITOR, Checks, Finding, checked, remedy
+from producers.audit.base import Checks, Finding, checked, remedy
 from producers.audit.host import NVML, Host, Missing, Unreadable
 from producers.audit.nvml import ACTIVITY
 from producers.audit.sku import NVIDIA, gpu_addresses
@@ -45,7 +45,7 @@ def _values(gpu: dict[str, Any], name: str) -> Any:
 
 
 @CHECKS.warning("gpu.stalled", "No collective stalls", 55, limit_s=LIMIT_S)
-@remedy(MONITOR, "Find the rank that does not arrive: `fabrictime explain`, or py-spy dump on each rank")
+@remedy.monitor("Find the rank that does not arrive: `fabrictime explain`, or py-spy dump on each rank")
 def _stalled(host: Host) -> Iterator[Finding]:
     if not gpu_addresses(host, NVIDIA):
         raise Missing("no NVIDIA GPU on PCIe")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import MONITOR, REPLACE, Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
 from producers.audit.host import Host, Missing, Unreadable
 from schemas.records import AuditStatus
 
@@ -53,7 +53,7 @@ def arrays(mdstat: str) -> dict[str, Array]:
 
 
 @CHECKS.error("storage.space", "Local file systems have room", 94)
-@remedy(MONITOR, "Free space; /var/log and /tmp are usual causes")
+@remedy.monitor("Free space; /var/log and /tmp are usual causes")
 def _space(host: Host) -> Iterator[Finding]:
     seen = set()
     for device, point, kind, _ in mounts(host.read("/proc/mounts")):
@@ -74,7 +74,7 @@ def _space(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("storage.read-only", "No disk fell back to read-only", 94)
-@remedy(REPLACE, "`dmesg` shows the I/O error; check the disk, then remount")
+@remedy.replace("`dmesg` shows the I/O error; check the disk, then remount")
 def _read_only(host: Host) -> Iterator[Finding]:
     expected = _read_only_in_fstab(host)
     disks = [entry for entry in mounts(host.read("/proc/mounts")) if entry[2] in WRITABLE]
@@ -112,7 +112,7 @@ def _read_only_in_fstab(host: Host) -> set[str]:
 
 
 @CHECKS.error("storage.fstab", "All file systems of /etc/fstab are mounted", 96)
-@remedy(MONITOR, "mount -a, and check the server of a shared one")
+@remedy.monitor("mount -a, and check the server of a shared one")
 def _fstab(host: Host) -> Iterator[Finding]:
     mounted = {point for _, point, _, _ in mounts(host.read("/proc/mounts"))}
     for line in host.read("/etc/fstab").splitlines():
@@ -127,7 +127,7 @@ def _fstab(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("storage.raid", "Software RAID has all its disks", 94)
-@remedy(REPLACE, "`mdadm --detail` names the failed disk")
+@remedy.replace("`mdadm --detail` names the failed disk")
 def _raid(host: Host) -> Iterator[Finding]:
     found = arrays(host.read("/proc/mdstat"))
     if not found:
@@ -138,7 +138,7 @@ def _raid(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("storage.nvme", "NVMe controllers are live", 94)
-@remedy(REPLACE, "`nvme smart-log` and `dmesg` give the reason; reset or replace the drive")
+@remedy.replace("`nvme smart-log` and `dmesg` give the reason; reset or replace the drive")
 def _nvme(host: Host) -> Iterator[Finding]:
     for name in host.names("/sys/class/nvme"):
         state = host.read(f"/sys/class/nvme/{name}/state")
@@ -146,7 +146,7 @@ def _nvme(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("storage.fuse", "FUSE file systems keep up", 97)
-@remedy(MONITOR, "Restart the file system's daemon")
+@remedy.monitor("Restart the file system's daemon")
 def _fuse(host: Host) -> Iterator[Finding]:
     connections = host.names("/sys/fs/fuse/connections")
     for name in connections:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from producers.audit.base import MONITOR, REPLACE, Checks, Fact, Finding, checked, remedy
+from producers.audit.base import Checks, Fact, Finding, checked, remedy
 from producers.audit.host import OVERLAP, TRAINING, Host, Missing, Unreadable
 from producers.audit.sku import AMD, NVIDIA, gpu_addresses, sku_of
 from schemas.records import AuditStatus
@@ -74,7 +74,7 @@ def _values(gpu: Mapping[str, Any], usual: str, version: str) -> Iterator[Findin
     76,
     limit_s=TRAINING_S + 10.0,
 )
-@remedy(REPLACE, "Check clocks, power and temperature of a slow GPU; replace one that computes other values")
+@remedy.replace("Check clocks, power and temperature of a slow GPU; replace one that computes other values")
 def _training(host: Host) -> Iterator[Finding]:
     found = _printed(host, TRAINING, TRAINING_S)
     gpus = [each for each in found["devices"] if "error" not in each]
@@ -98,8 +98,7 @@ def _training(host: Host) -> Iterator[Finding]:
     54,
     limit_s=OVERLAP_S + 10.0,
 )
-@remedy(
-    MONITOR,
+@remedy.monitor(
     "Unset CUDA_LAUNCH_BLOCKING and CUDA_DEVICE_MAX_CONNECTIONS; compare NCCL's version with the fleet",
 )
 def _overlap(host: Host) -> Iterator[Finding]:

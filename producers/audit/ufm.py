@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from producers.audit.base import REPLACE, Checks, Finding, failed, passed, remedy, short_lines
+from producers.audit.base import Checks, Finding, failed, passed, remedy, short_lines
 from producers.audit.host import Host
 
 __all__ = ["UfmEvent", "fabric_events", "ufm_events"]
@@ -57,7 +57,7 @@ def ufm_events(log: str) -> list[UfmEvent]:
 
 
 @CHECKS.error("backend.ufm-events", "UFM reports no faulty port", 43, 46)
-@remedy(REPLACE, "Replace the cable of the port, or isolate it in UFM")
+@remedy.replace("Replace the cable of the port, or isolate it in UFM")
 def fabric_events(host: Host) -> Iterator[Finding]:
     """Find ports that UFM reported within a day."""
     since_s = host.now_s() - RECENT_S

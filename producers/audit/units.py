@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import MONITOR, REBOOT, Checks, Finding, checked, failed, passed, remedy, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed, remedy, stated
 from producers.audit.host import Host, Missing
 from producers.audit.sku import DEVICES, NVIDIA, gpu_addresses, sku_of
 
@@ -48,7 +48,7 @@ def _units(host: Host) -> dict[str, dict[str, str]]:
 
 
 @CHECKS.warning("software.service-restarts", "Services do not restart again and again", 66, 101)
-@remedy(MONITOR, "`journalctl -u UNIT` gives the reason")
+@remedy.monitor("`journalctl -u UNIT` gives the reason")
 def _restarts(host: Host) -> Iterator[Finding]:
     for name, unit in _units(host).items():
         count = int(unit.get("NRestarts") or 0)
@@ -56,7 +56,7 @@ def _restarts(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("software.fabric-manager", "The fabric manager runs", 66)
-@remedy(MONITOR, "systemctl enable --now nvidia-fabricmanager, or nvidia-imex")
+@remedy.monitor("systemctl enable --now nvidia-fabricmanager, or nvidia-imex")
 def _fabric_manager(host: Host) -> Iterator[Finding]:
     """Check the service that sets up NVLink: fabric manager for NVSwitches, IMEX for racks of GB200."""
     sku = sku_of(host, (NVIDIA,))
@@ -74,7 +74,7 @@ def _fabric_manager(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("software.maintenance", "No maintenance is scheduled", 105, 106)
-@remedy(MONITOR, "Wait until it is over; `shutdown -c` cancels a shutdown")
+@remedy.monitor("Wait until it is over; `shutdown -c` cancels a shutdown")
 def _maintenance(host: Host) -> Iterator[Finding]:
     host.names("/run")
     for path in MAINTENANCE:
@@ -88,7 +88,7 @@ def _maintenance(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.crash", "The kernel did not crash", 91)
-@remedy(REBOOT, "Read the messages, then remove them; replace the part that they name")
+@remedy.reboot("Read the messages, then remove them; replace the part that they name")
 def _crash(host: Host) -> Iterator[Finding]:
     """Find what a panic left: the firmware's store of kernel messages, and dumps."""
     host.names("/sys/fs")
@@ -109,7 +109,7 @@ def _names(host: Host, folder: str) -> list[str]:
 
 
 @CHECKS.error("software.container-runtime", "Containers see all GPUs", 82)
-@remedy(MONITOR, "nvidia-ctk runtime configure; restart the container runtime")
+@remedy.monitor("nvidia-ctk runtime configure; restart the container runtime")
 def _containers(host: Host) -> Iterator[Finding]:
     on_bus = len(gpu_addresses(host, NVIDIA))
     if not on_bus:

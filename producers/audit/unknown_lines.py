@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from producers.audit import kernel_log, nic_log
-from producers.audit.base import MONITOR, Checks, Finding, failed, passed, remedy
+from producers.audit.base import Checks, Finding, failed, passed, remedy
 from producers.audit.host import Host
 from schemas.settings_file import read_tables
 
@@ -78,7 +78,7 @@ def unknown_lines(log: str, known: Sequence[re.Pattern[str]]) -> tuple[list[Unkn
 
 
 @CHECKS.warning("kernel-log.unknown", "Warnings and errors of the kernel are known", 93)
-@remedy(MONITOR, "Find the cause of the line; add a harmless one to audit.known_lines")
+@remedy.monitor("Find the cause of the line; add a harmless one to audit.known_lines")
 def _unknown(host: Host) -> Iterator[Finding]:
     log = host.run(*LOG)
     kinds, beyond = unknown_lines(log, known_patterns(tuple(host.settings.known_lines)))

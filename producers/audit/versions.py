@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from producers.audit.base import MONITOR, REBOOT, RESET, Checks, Finding, checked, passed, remedy, stated
+from producers.audit.base import Checks, Finding, checked, passed, remedy, stated
 from producers.audit.host import Host, Missing
 
 __all__ = ["CHECKS", "library_version", "os_name", "packages", "pending_firmware"]
@@ -99,7 +99,7 @@ def pending_firmware(text: str) -> dict[str, tuple[str, str]]:
 
 
 @CHECKS.error("software.kernel", "The running kernel has its modules", 92)
-@remedy(REBOOT, "Reboot into the installed kernel")
+@remedy.reboot("Reboot into the installed kernel")
 def _kernel(host: Host) -> Iterator[Finding]:
     release = host.read("/proc/sys/kernel/osrelease")
     yield checked(release in host.names("/lib/modules"), f"kernel {release}, expected below /lib/modules")
@@ -118,7 +118,7 @@ def _without_root(line: str) -> str:
 
 
 @CHECKS.error("software.packages", "Packages are completely installed", 57, 92)
-@remedy(MONITOR, "dpkg --configure -a")
+@remedy.monitor("dpkg --configure -a")
 def _packages(host: Host) -> Iterator[Finding]:
     try:
         text = host.run("dpkg-query", "--show", "--showformat=${Package}\t${Version}\t${db:Status-Abbrev}\n")
@@ -135,7 +135,7 @@ def _packages(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.libraries", "One version of each communication library", 57, 92)
-@remedy(MONITOR, "Remove the other version; jobs may load either")
+@remedy.monitor("Remove the other version; jobs may load either")
 def _libraries(host: Host) -> Iterator[Finding]:
     versions: dict[str, set[str]] = {}
     for folder in LIBRARY_FOLDERS:
@@ -160,7 +160,7 @@ def _libraries(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.error("software.module-versions", "RDMA modules are of one version", 57, 92)
-@remedy(REBOOT, "Reinstall the driver package, then reboot")
+@remedy.reboot("Reinstall the driver package, then reboot")
 def _modules(host: Host) -> Iterator[Finding]:
     versions = {}
     for name in MODULES:
@@ -179,7 +179,7 @@ def _modules(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.sysctls", "Sysctls do not slow down jobs", 100)
-@remedy(MONITOR, "Set the value in /etc/sysctl.d, then `sysctl --system`")
+@remedy.monitor("Set the value in /etc/sysctl.d, then `sysctl --system`")
 def _sysctls(host: Host) -> Iterator[Finding]:
     for name, (is_right, expected) in SYSCTLS.items():
         value = int(host.read(f"/proc/sys/{name}"))
@@ -193,7 +193,7 @@ def _sysctls(host: Host) -> Iterator[Finding]:
 
 
 @CHECKS.warning("software.nic-firmware", "NICs run their stored firmware", 18, 106)
-@remedy(RESET, "mlxfwreset, or a cold reboot, activates the stored firmware")
+@remedy.reset("mlxfwreset, or a cold reboot, activates the stored firmware")
 def _firmware(host: Host) -> Iterator[Finding]:
     host.names("/sys/class/infiniband")
     found = pending_firmware(host.run("devlink", "--json", "dev", "info"))

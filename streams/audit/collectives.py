@@ -21,6 +21,7 @@ HOSTS: Final = Rule(
     AuditSeverity.ERROR,
     AuditAction.ISOLATE,
     "Take the host out; check its NICs by ib_write_bw, PCIe width and GPU clocks",
+    (49,),
 )
 SETTINGS: Final = Rule(
     "collectives.hosts-settings",
@@ -28,6 +29,7 @@ SETTINGS: Final = Rule(
     AuditSeverity.WARNING,
     AuditAction.MONITOR,
     "Check ECMP, PFC and each NIC; set the best choice for jobs",
+    (49,),
 )
 RULES: Final = (HOSTS, SETTINGS)
 
