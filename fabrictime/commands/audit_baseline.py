@@ -45,7 +45,7 @@ def save(
     directory: DataDir = None,
 ) -> None:
     """Save the values of a run: those of a golden host, or of the larger part of each SKU's hosts."""
-    from fabrictime.audit.baseline_file import write_baseline
+    from fabrictime.audit.evaluate import write_baseline
     from fabrictime.audit.stored import load
     from streams.audit.baseline import save as saved
 
@@ -67,7 +67,7 @@ def learn(
     directory: DataDir = None,
 ) -> None:
     """Learn from several runs: median and spread of figures, and all usual texts."""
-    from fabrictime.audit.baseline_file import write_baseline
+    from fabrictime.audit.evaluate import write_baseline
     from fabrictime.audit.stored import load
     from streams.audit.baseline import learn as learned
 
@@ -85,7 +85,7 @@ def show(file: BaselineFile = DEFAULT_FILE, as_json: Json = False) -> None:
     """Show the expected values of a file."""
     from rich.console import Console
 
-    from fabrictime.audit.baseline_file import load_baseline
+    from fabrictime.audit.evaluate import load_baseline
 
     try:
         found = load_baseline(file)
