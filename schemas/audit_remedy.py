@@ -7,8 +7,6 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from schemas.records import AuditAction
 
-__all__ = ["Remedied", "remedy"]
-
 _Find = TypeVar("_Find")
 _Find_co = TypeVar("_Find_co", covariant=True)
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["StrictModel", "quantity"]
-
 
 class StrictModel(BaseModel):
     """A table of a file. It is not changed after it was read, and has no other keys."""

@@ -19,8 +19,6 @@ from streams.audit.network import fabric_results
 from streams.audit.results import Scope
 from streams.audit.skus import sku_results, with_skus
 
-__all__ = ["evaluated", "for_agents", "is_wanted", "load_baseline", "write_baseline"]
-
 COMPUTED: Final = ("fleet.", "fabric.", "baseline.", "sku.")
 """Beginnings of the ids of results that are computed from the hosts' results and from other topics."""
 _CATEGORIES: Final = tuple(category_name(each) for each in AuditCategory if each is not AuditCategory.OTHER)

@@ -12,8 +12,6 @@ from streams.audit.collectives import RULES as RULES_OF_COLLECTIVES
 from streams.audit.network import RULES
 from streams.audit.traffic import TRAFFIC_RULES
 
-__all__ = ["COMPUTED", "ROWS", "covered"]
-
 ROWS: Final[dict[int, str]] = dict(
     enumerate(
         (

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from streams.audit.baseline import Baseline
 
-__all__ = ["baseline_app", "draw"]
-
 baseline_app = typer.Typer(
     no_args_is_help=True, help="Save, learn and show the values that hosts are expected to have."
 )

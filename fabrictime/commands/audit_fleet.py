@@ -21,8 +21,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditResult
 from schemas.topics import AUDIT
 
-__all__ = ["Output", "computed", "main", "progress_line", "show"]
-
 
 class Output(NamedTuple):
     """Forms of the report. `html` and `junit`: files that are written too."""

@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import Final
 
 from producers.audit import benchmarks
-from producers.audit.base import Checks, Fact, Finding, checked, remedy
+from producers.audit.base import Checks, Fact, Finding, checked
 from producers.audit.host import STREAM, Host, Missing, Unreadable
 from producers.audit.rdma import Port, port_rate
 from producers.audit.sku import AMD, NVIDIA, gpu_addresses, sku_of
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = ["CHECKS", "program"]
 
 FOLDERS: Final = (
     "/usr/local/bin",

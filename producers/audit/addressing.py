@@ -8,24 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
 from producers.audit.network import Interface, Route, Rule, gateway_of
 from producers.audit.rdma import backend_interfaces
-
-__all__ = [
-    "addresses",
-    "arp_replies",
-    "default_route",
-    "effective_setting",
-    "gateway",
-    "gateways",
-    "global_networks",
-    "is_ruled",
-    "policy_rules",
-    "reverse_path",
-    "shared_networks",
-]
+from schemas.audit_remedy import remedy
 
 UNREACHED: Final = frozenset({"FAILED", "INCOMPLETE"})
 STANDARD_TABLES: Final = frozenset({253, 254, 255})

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Checks, Fact, Finding, checked, remedy
+from producers.audit.base import Checks, Fact, Finding, checked
 from producers.audit.host import Host, Missing
 from producers.audit.sku import AMD, DEVICES, NVIDIA, gpu_addresses
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = ["CHECKS", "shared_bridges"]
 
 RDMA: Final = "/sys/class/infiniband"
 MIN_FAR_SHARE: Final = 0.25

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.sku import AMD, DEVICES, gpu_addresses, sku_of
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = ["CHECKS"]
 
 NODES: Final = "/sys/class/kfd/kfd/topology/nodes"
 XGMI: Final = 11

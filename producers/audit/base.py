@@ -12,28 +12,9 @@ from functools import partial
 from typing import Final
 
 from producers.audit.host import Host, Missing, Unreadable
-from schemas.audit_remedy import Remedied, remedy
+from schemas.audit_remedy import Remedied
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 from schemas.unexpected import DATA_ERRORS
-
-__all__ = [
-    "Check",
-    "Checks",
-    "Fact",
-    "Finding",
-    "Result",
-    "category_name",
-    "checked",
-    "failed",
-    "one_line",
-    "passed",
-    "remedy",
-    "run_check",
-    "short_lines",
-    "stated",
-    "worst",
-]
-
 
 MAX_LINE: Final = 512
 """Characters of a line of a command's output or log that are searched."""

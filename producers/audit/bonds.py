@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import Checks, Finding, checked, remedy
+from producers.audit.base import Checks, Finding, checked
 from producers.audit.host import Host, Missing
-
-__all__ = ["Member", "bonds", "members"]
+from schemas.audit_remedy import remedy
 
 FOLDER: Final = "/proc/net/bonding"
 CHECKS: Final = Checks()

@@ -41,8 +41,6 @@ from producers.audit import (
 )
 from producers.audit.base import Check
 
-__all__ = ["CHECKS"]
-
 CHECKS: Final[dict[str, Check]] = {
     check.check_id: check
     for group in (

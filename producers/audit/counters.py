@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from producers.audit.base import Checks, Finding, checked, remedy
+from producers.audit.base import Checks, Finding, checked
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import ports
-
-__all__ = ["Rate", "Rule", "efa_rates", "error_rates", "rates", "receiver_not_ready", "transport_rates"]
+from schemas.audit_remedy import remedy
 
 WINDOW_S: Final = 2.0
 """Time between the two readings of a counter."""

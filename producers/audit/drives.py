@@ -9,12 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, remedy, stated
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.storage import mounts
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = ["CHECKS", "smart"]
 
 SHARED: Final = frozenset({"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "cifs", "9p"})
 """Types of file systems that a server of the network holds."""

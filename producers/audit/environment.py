@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
 from producers.audit.node import cpu_list
-
-__all__ = ["CHECKS", "assignments", "processes"]
+from schemas.audit_remedy import remedy
 
 HARMFUL: Final[dict[str, tuple[str, str]]] = {
     "NCCL_IB_DISABLE": (r"[1-9]", "NCCL uses TCP instead of RDMA"),

@@ -11,26 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from producers.audit.base import Checks, Finding, checked, failed, passed, remedy, short_lines, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed, short_lines, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import backend_interfaces
 from producers.audit.rdma_devices import nvidia_devices
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = [
-    "authentication",
-    "discards",
-    "drivers",
-    "duplex",
-    "error_ratios",
-    "flags",
-    "link_fec",
-    "link_quality",
-    "lldp",
-    "lldp_neighbours",
-    "module_report",
-    "raw_errors",
-]
 
 MAX_RAW: Final = 1e-5
 """Largest bit error ratio before FEC (Oracle's checks)."""

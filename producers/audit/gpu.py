@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed
 from producers.audit.host import NVML, Host, Missing, Unreadable
 from producers.audit.sku import NVIDIA, gpu_addresses, sku_of
+from schemas.audit_remedy import remedy
 from schemas.records import AuditAction, AuditSeverity, AuditStatus
-
-__all__ = ["CHECKS", "Gpu", "gpus"]
 
 LIMIT_S: Final = 35.0
 """Longer than NVML may take: it starts each GPU where persistence mode is off."""

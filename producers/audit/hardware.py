@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, remedy, stated
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.node import CPU, cpu_list, meminfo_bytes
-
-__all__ = ["CHECKS", "Sensor", "blocks", "events", "free_blocks", "interrupts", "sensors"]
+from schemas.audit_remedy import remedy
 
 NODES: Final = "/sys/devices/system/node"
 HUGE_ORDER: Final = 9

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from producers.audit.base import Checks, Finding, failed, passed, remedy, short_lines
+from producers.audit.base import Checks, Finding, failed, passed, short_lines
 from producers.audit.host import Host
 from producers.audit.nic_log import DAY_S, events
+from schemas.audit_remedy import remedy
 from schemas.records import AuditAction
 
-__all__ = ["CHECKS", "PATTERNS", "XIDS", "lines_with", "xids"]
 CHECKS: Final = Checks()
 
 

@@ -11,14 +11,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from producers.audit.base import Checks, Fact, Finding, checked, remedy
+from producers.audit.base import Checks, Fact, Finding, checked
 from producers.audit.host import TRAFFIC, Host, Missing
 from producers.audit.rdma import DEVICES
 from producers.audit.traffic import Flow, Plan, percentile
 from producers.audit.traffic_plan import FAN_CHECK, PAIR_CHECK, PLANS, RING_CHECK
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = ["CHECKS", "error_counters"]
 
 PORT_ERRORS: Final = (
     "symbol_error",

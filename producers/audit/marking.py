@@ -9,11 +9,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from producers.audit.base import Checks, Finding, failed, passed, remedy, stated
+from producers.audit.base import Checks, Finding, failed, passed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import backend_interfaces
-
-__all__ = ["RULESET", "Mark", "dscp_rules", "marks"]
+from schemas.audit_remedy import remedy
 
 RULESET: Final = ("nft", "--numeric", "--json", "list", "ruleset")
 

@@ -7,20 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from producers.audit.base import Checks, Finding, failed, passed, remedy
+from producers.audit.base import Checks, Finding, failed, passed
 from producers.audit.host import Host
-
-__all__ = [
-    "DAY_S",
-    "PATTERNS",
-    "Event",
-    "events",
-    "flaps",
-    "limited_slots",
-    "link_flaps",
-    "module_events",
-    "repeated_faults",
-]
+from schemas.audit_remedy import remedy
 
 DAY_S: Final = 86_400.0
 MAX_DOWNS_A_DAY: Final = 5

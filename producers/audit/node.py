@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
-
-__all__ = ["CHECKS"]
+from schemas.audit_remedy import remedy
 
 MIN_AVAILABLE_BYTES: Final = 100 << 20
 MAX_SWAPPED: Final = 0.01

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import Checks, Finding, checked, remedy
+from producers.audit.base import Checks, Finding, checked
 from producers.audit.host import Host, Missing
 from producers.audit.sku import DEVICES, GPU_CLASSES, sku_of
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = ["CHECKS"]
 
 NO_WIDTH: Final = 255
 CLASSES: Final = {"0x0200": "NIC", "0x0207": "NIC", "0x0108": "NVMe", **dict.fromkeys(GPU_CLASSES, "GPU")}

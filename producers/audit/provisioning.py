@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from producers.audit.base import Checks, Fact, Finding, checked, failed, remedy
+from producers.audit.base import Checks, Fact, Finding, checked, failed
 from producers.audit.host import VOLUME, Host, Missing
-
-__all__ = ["CHECKS"]
+from schemas.audit_remedy import remedy
 
 CLEAN_UP_S: Final = 45.0
 """Time beyond the limit for requests, and for the deletion of the claim."""

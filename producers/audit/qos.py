@@ -10,21 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from producers.audit.base import Checks, Finding, checked, remedy, stated
+from producers.audit.base import Checks, Finding, checked, stated
 from producers.audit.host import Host, Missing
 from producers.audit.network import Dcb
 from producers.audit.rdma import backend_interfaces, interfaces
-
-__all__ = [
-    "classes",
-    "congestion_marks",
-    "dscp_map",
-    "lossless_class",
-    "map_text",
-    "pfc",
-    "traffic_class",
-    "trust",
-]
+from schemas.audit_remedy import remedy
 
 _CLASS: Final = re.compile(r"tclass=(\d+)")
 CHECKS: Final = Checks()

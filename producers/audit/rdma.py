@@ -8,25 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import Checks, Finding, checked, failed, remedy, stated
+from producers.audit.base import Checks, Finding, checked, failed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.network import MAIN_TABLE, Interface, is_default
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = [
-    "CHECKS",
-    "DEVICES",
-    "Gid",
-    "Port",
-    "Rate",
-    "backend_interfaces",
-    "gids",
-    "interfaces",
-    "is_active",
-    "names_or_none",
-    "port_rate",
-    "ports",
-]
 
 DEVICES: Final = "/sys/class/infiniband"
 EMPTY_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"

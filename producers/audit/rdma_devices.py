@@ -7,22 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Checks, Finding, checked, failed, passed, remedy, short_lines, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed, short_lines, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import DEVICES, is_active, names_or_none, ports
-
-__all__ = [
-    "efa_provider",
-    "firmware_settings",
-    "like_cards",
-    "management_files",
-    "nvidia_devices",
-    "outcomes",
-    "roundtrip_control",
-    "self_test",
-    "settings",
-    "vanished",
-]
+from schemas.audit_remedy import remedy
 
 PCI: Final = "/sys/bus/pci/devices"
 RDMA_CARDS: Final = (("0x15b3", "0x"), ("0x1d0f", "0xefa"))

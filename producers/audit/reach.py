@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from producers.audit.addressing import UNREACHED, gateways
-from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
 from producers.audit.services import resolvers
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = ["lookups", "path_mtu", "question", "response_code", "round_trips", "tcp_reach"]
 
 MAX_PEERS: Final = 16
 """Neighbours that one check contacts."""

@@ -7,33 +7,13 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from producers.audit.base import Checks, Finding, checked, failed, passed, remedy, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.rdma import names_or_none
 from producers.audit.sockets import listeners
 from producers.audit.units import SHOW, properties
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = [
-    "availability",
-    "certificates",
-    "chrony",
-    "clock_service",
-    "cluster_nodes",
-    "daemons",
-    "days_left",
-    "hardware_clocks",
-    "host_keys",
-    "kubelet",
-    "name_servers",
-    "node_state",
-    "precision_time",
-    "resolvers",
-    "scheduler_node",
-    "scheduler_topology",
-    "ssh_listens",
-    "tokens",
-]
 
 CLOCK_DAEMONS: Final = frozenset({"chronyd", "ntpd", "ptp4l", "systemd-timesyn", "timemaster", "sptp"})
 """Names of programs in /proc/PID/comm, which the kernel cuts after 15 characters."""

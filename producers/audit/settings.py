@@ -11,8 +11,6 @@ from pydantic import AfterValidator, Field
 from schemas.kafka.settings import COMPRESSION, KAFKA, Compression, KafkaSettings
 from schemas.strict_model import StrictModel, quantity
 
-__all__ = ["AuditSettings", "CheckSettings", "TrafficSettings"]
-
 
 class TrafficSettings(StrictModel):
     """Load between audited hosts (`fabrictime audit traffic`), and the limits of its figures."""

@@ -6,26 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
 from producers.audit.network import Interface
-
-__all__ = [
-    "Filtered",
-    "allowances",
-    "columns",
-    "filtered",
-    "interface_drops",
-    "listeners",
-    "packet_filters",
-    "port_clash",
-    "receive_drops",
-    "retransmissions",
-    "socket_memory",
-    "socket_statistics",
-    "tables",
-    "tracking_drops",
-]
+from schemas.audit_remedy import remedy
 
 MAX_PORT: Final = 65_535
 MAX_LOSS: Final = 0.01

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Checks, Finding, checked, failed, passed, remedy
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.environment import processes
 from producers.audit.host import Host, Missing
-
-__all__ = ["CHECKS"]
+from schemas.audit_remedy import remedy
 
 TAINTS: Final = {
     2: "a processor outside its specification",

@@ -20,12 +20,11 @@ from producers.audit.addressing import (
     global_networks,
     is_ruled,
 )
-from producers.audit.base import Checks, Finding, checked, passed, remedy, stated
+from producers.audit.base import Checks, Finding, checked, passed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.network import Interface, Route, Rule, is_default
 from producers.audit.rdma import backend_interfaces, gids, ports
-
-__all__ = ["devices_of", "source_routes"]
+from schemas.audit_remedy import remedy
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 AddressRange = ipaddress.IPv4Network | ipaddress.IPv6Network

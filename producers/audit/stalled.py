@@ -11,13 +11,12 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from producers.audit.base import Checks, Finding, checked, remedy
+from producers.audit.base import Checks, Finding, checked
 from producers.audit.host import NVML, Host, Missing, Unreadable
 from producers.audit.nvml import ACTIVITY
 from producers.audit.sku import NVIDIA, gpu_addresses
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = ["CHECKS", "is_stalled"]
 
 BUSY_PERCENT: Final = 95
 MAX_POWER_SHARE: Final = 0.3

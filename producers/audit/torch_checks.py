@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from producers.audit.base import Checks, Fact, Finding, checked, remedy
+from producers.audit.base import Checks, Fact, Finding, checked
 from producers.audit.host import OVERLAP, TRAINING, Host, Missing, Unreadable
 from producers.audit.sku import AMD, NVIDIA, gpu_addresses, sku_of
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = ["CHECKS"]
 
 TRAINING_S: Final = 270.0
 OVERLAP_S: Final = 180.0

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from producers.audit.base import Checks, Finding, failed, passed, remedy, short_lines
+from producers.audit.base import Checks, Finding, failed, passed, short_lines
 from producers.audit.host import Host
-
-__all__ = ["UfmEvent", "fabric_events", "ufm_events"]
+from schemas.audit_remedy import remedy
 
 FOLDER: Final = "/opt/ufm/files/log"
 TAIL: Final = ("tail", "--bytes=4000000", f"{FOLDER}/event.log")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Checks, Finding, checked, failed, passed, remedy, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.sku import DEVICES, NVIDIA, gpu_addresses, sku_of
-
-__all__ = ["CHECKS", "SHOW", "properties"]
+from schemas.audit_remedy import remedy
 
 UNITS: Final = (
     "chronyd", "chrony", "ntpd", "systemd-timesyncd", "ptp4l", "phc2sys", "docker", "containerd", "kubelet",

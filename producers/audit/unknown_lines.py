@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from producers.audit import kernel_log, nic_log
-from producers.audit.base import Checks, Finding, failed, passed, remedy
+from producers.audit.base import Checks, Finding, failed, passed
 from producers.audit.host import Host
+from schemas.audit_remedy import remedy
 from schemas.settings_file import read_tables
-
-__all__ = ["CHECKS", "LOG", "Unknown", "known_patterns", "masked", "unknown_lines"]
 
 FILE: Final = Path(__file__).with_name("known_lines.toml")
 LOG: Final = ("dmesg", "--kernel", "--notime", "--level=emerg,alert,crit,err,warn")

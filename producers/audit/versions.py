@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from producers.audit.base import Checks, Finding, checked, passed, remedy, stated
+from producers.audit.base import Checks, Finding, checked, passed, stated
 from producers.audit.host import Host, Missing
-
-__all__ = ["CHECKS", "library_version", "os_name", "packages", "pending_firmware"]
+from schemas.audit_remedy import remedy
 
 PACKAGES: Final = re.compile(
     r"^(lib)?(nccl|rccl|nvidia|cuda-(drivers|toolkit|runtime)|datacenter-gpu-manager|rocm|amdgpu|ucx|mlnx|doca"

@@ -14,8 +14,6 @@ from schemas.records import AuditStatus, Nic
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found, error, warning
 
-__all__ = ["classes", "ecn", "egress", "mtus"]
-
 Value = TypeVar("Value", int, tuple[int, ...])
 
 MIN_SAMPLES: Final = 20

@@ -19,8 +19,6 @@ from streams.audit.compare import NOISE_FLOOR, deviation_floors, rule_name, seri
 from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
 from streams.audit.robust import SIGMAS_OF_MAD, Z_THRESHOLD, Spread
 
-__all__ = ["Baseline", "BaselineError", "Expected", "compare_with", "learn", "parse", "save", "to_toml"]
-
 ANY: Final = "*"
 """Subject of a value that all devices share."""
 MIN_TEXT_SHARE: Final = 0.1

@@ -17,8 +17,6 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.misplaced import misplaced
 from streams.audit.results import FLEET, Found
 
-__all__ = ["Cabling", "Swap", "swap_text"]
-
 
 def swap_text(a: End, b: End) -> str:
     """Return the remedy for two ports with each other's cables."""

@@ -16,8 +16,6 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found, warning
 from streams.audit.robust import MIN_VALUES, odd_ones
 
-__all__ = ["clock_quality", "suspect_clocks"]
-
 BOUND_FLOOR_NS: Final = 500.0
 """Bound of a clock that is never an outlier: delays within a rack are of this size."""
 BOUND_RELATIVE: Final = 2.0

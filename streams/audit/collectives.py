@@ -9,8 +9,6 @@ from schemas.records import AuditAction, AuditCategory, AuditFact, AuditResult, 
 from streams.audit.bisection import Bisected
 from streams.audit.results import FLEET, Found, Rule, Scope, results_of
 
-__all__ = ["FACT", "RULES", "collective_results", "is_low"]
-
 FACT: Final = "all_reduce_nodes_gb_per_s"
 """Name of the bandwidth, as the file of machine types has it."""
 MIN_OF_BEST: Final = 0.5

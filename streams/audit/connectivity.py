@@ -14,8 +14,6 @@ from streams.audit.attribution import explain
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found, error
 
-__all__ = ["MAX_NAMED", "MIN_PAIRS", "NIC_SHARE", "Pair", "connectivity", "probed_pairs"]
-
 MIN_LOST: Final = 3
 """Lost probes without an answer that show a dead pair; fewer may be chance."""
 NIC_SHARE: Final = 0.5

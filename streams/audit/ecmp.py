@@ -13,8 +13,6 @@ from schemas.topology import end_text, nic_end, split_end
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found, warning
 
-__all__ = ["uplinks"]
-
 MAX_CHANCE: Final = 1e-3
 """Accepted number of uplinks, over all leaves, that no route takes by chance alone."""
 MAX_NAMED: Final = 4

@@ -16,8 +16,6 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found, error, warning
 from streams.audit.robust import MIN_VALUES, Spread, odd_ones
 
-__all__ = ["link_health", "link_history", "link_queues"]
-
 FAULTY: Final[Mapping[str, str]] = {
     LinkState.DOWN: "is down",
     LinkState.GREY: "loses packets",

@@ -22,8 +22,6 @@ from streams.audit.rail_reach import rail_reach
 from streams.audit.rails import rails
 from streams.audit.results import Found, Scope, error, results_of, rule_of
 
-__all__ = ["RULES", "fabric_results"]
-
 
 @error("fabric.rails", "Every NIC is on a leaf of its rail")
 @remedy.monitor("Move the cable to the leaf of the NIC's rail")

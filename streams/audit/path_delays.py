@@ -23,8 +23,6 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found, warning
 from streams.audit.robust import MIN_VALUES, odd_ones
 
-__all__ = ["asymmetries", "one_way_delays"]
-
 RELATIVE_FLOOR: Final = 0.25
 """Deviation of a minimum delay, as a share of the median, that cables of different length explain."""
 FLOOR_NS: Final = 200.0

@@ -19,8 +19,6 @@ from streams.audit.connectivity import MAX_NAMED, MIN_PAIRS, NIC_SHARE, Pair, pr
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found, error
 
-__all__ = ["rail_reach"]
-
 _ENDS: Final = 2
 """A pair of NICs counts at both."""
 

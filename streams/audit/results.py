@@ -17,19 +17,6 @@ from schemas.records import (
     AuditStatus,
 )
 
-__all__ = [
-    "FLEET",
-    "Found",
-    "Rule",
-    "Scope",
-    "error",
-    "latest",
-    "one_line",
-    "results_of",
-    "rule_of",
-    "warning",
-]
-
 FLEET: Final = "fleet"
 """Host of the results that concern no single host."""
 MAX_FINDINGS: Final = 4096

@@ -21,18 +21,6 @@ from streams.audit.attribution import explain
 from streams.audit.isolation import Isolated, Measured, confirming, isolate
 from streams.audit.results import FLEET, Found, Scope, error, results_of, rule_of, warning
 
-__all__ = [
-    "TRAFFIC_RULES",
-    "FlowFigures",
-    "Round",
-    "TrafficLimits",
-    "confirming_rounds",
-    "figures_line",
-    "flows_of",
-    "heat_map",
-    "traffic_results",
-]
-
 _PASSED, _FAILED, _UNKNOWN = AuditStatus.PASSED, AuditStatus.FAILED, AuditStatus.UNKNOWN
 MIN_PAIRS: Final = 3
 """Fewer pairs have no variation and no usual latency."""
