@@ -32,7 +32,7 @@ PACKAGES = (
     "tools",
 )
 GENERATED = ("schemas/records.py", "docs/topics.md", "docs/reference/topics.md")
-GLOSSARY = ROOT / "docs" / "glossary.md"
+NAMING = ROOT / "docs" / "naming.md"
 
 RELATIVE = re.compile(r"\b(?:what|who|whose|whom|whoever)\b", re.IGNORECASE)
 SPEECH = re.compile(
@@ -103,12 +103,12 @@ def tracked(root: Path, paths: list[str]) -> list[str]:
     return [name for name in listed.stdout.splitlines() if (root / name).is_file()]
 
 
-def denied_words(glossary: Path = GLOSSARY) -> dict[str, str]:
-    """Read the denylist from the glossary: identifier parts, each with its replacement.
+def denied_words(naming: Path = NAMING) -> dict[str, str]:
+    """Read the denylist: identifier parts, each with its replacement.
 
     The table under the heading 'Denied in names' has one row a word: `term`, replacement.
     """
-    text = glossary.read_text(encoding="utf-8") if glossary.exists() else ""
+    text = naming.read_text(encoding="utf-8") if naming.exists() else ""
     _, _, section = text.partition("## Denied in names")
     return dict(re.findall(r"^\| `([a-z_]+)` \| ([^|]+?) \|", section, flags=re.MULTILINE))
 
@@ -352,7 +352,7 @@ def measure_file(root: Path, name: str, tests: set[str], denied: dict[str, str],
     """Measure one file as what it is: prose, test, Python, C or schema."""
     path, package = root / name, name.partition("/")[0]
     suffix = path.suffix
-    if suffix == ".md" and package in ("docs", name) and name != "docs/glossary.md":
+    if suffix == ".md" and package in ("docs", name) and name != "docs/naming.md":
         measure_prose(path.read_text(encoding="utf-8"), name, figures)
     elif package == "tests" and suffix == ".py":
         text = path.read_text(encoding="utf-8")
