@@ -1,8 +1,7 @@
 """Install locked packages into this environment, and compile native/ meanwhile.
 
 Run by `make` with the environment's own Python: `run` installs what a run needs, `all` the rest. The compiler
-comes first and works while the others are fetched. Only packages of `requirements.lock` are installed, by their
-hashes.
+comes first and works while the others are fetched. The packages and their hashes are in `requirements.lock`.
 """
 
 from __future__ import annotations
