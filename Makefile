@@ -8,23 +8,29 @@ MPICC  ?= mpicc
 # Tests start hundreds of interpreters: without byte code, each compiles its modules for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test lint build native mpi lock clean help
+.PHONY: run test test-all lint build native mpi lock clean help
 
 run: build  ## start the whole pipeline; Ctrl-C stops it
 	@exec $(BIN)/fabrictime up $(ARGS)
 
 # The whole pipeline takes both processors of a small machine: beside other tests its history starves. The Soft-RoCE guest
 # is an emulated machine with time-outs of its own. So both run alone, after the rest.
-test: $(VENV)/.complete native  ## run the whole test suite, or the part that ARGS names
+test: $(VENV)/.complete native  ## run the suite without the tests marked slow, or the part that ARGS names
 ifeq ($(strip $(ARGS)),)
 	@code=0; \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not pipeline and not rdma" || code=$$?; \
-	  $(BIN)/python -m pytest -m pipeline tests/fabrictime/commands || code=$$?; \
-	  $(BIN)/python -m pytest -m rdma tests/rdma || code=$$?; \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not pipeline and not rdma" || code=$$?; \
+	  $(BIN)/python -m pytest -m "pipeline and not slow" tests/fabrictime/commands || code=$$?; \
 	  exit $$code
 else
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 endif
+
+test-all: $(VENV)/.complete native  ## run the whole suite, with all examples of property tests
+	@code=0; export FABRICTIME_TESTS=all; \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not pipeline and not rdma" || code=$$?; \
+	  $(BIN)/python -m pytest -m pipeline tests/fabrictime/commands || code=$$?; \
+	  $(BIN)/python -m pytest -m rdma tests/rdma || code=$$?; \
+	  exit $$code
 
 lint: $(VENV)/.complete native  ## run ruff, clang-format, mypy, import-linter and the house figures alone
 	@$(BIN)/python -m pytest tests/test_lint.py tests/tools/test_house.py $(ARGS)
