@@ -39,7 +39,7 @@ def test_wheel_carries_extensions_and_data(tmp_path):
     modules = [name for name in names if name.startswith("native/core/") and name.endswith(".so")]
     carried = {Path(name).name.split(".")[0] for name in modules}
     assert carried == sources
-    schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")}
+    schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")} | {"released.jsonl"}
     assert schemas <= {Path(name).name for name in names if name.startswith("schemas/")}
     for package in ("producers", "streams", "actuators", "grafana", "fabrictime", "fabrictime_client"):
         assert f"{package}/__init__.py" in names
