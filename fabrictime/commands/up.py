@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabrictime.commands.options import INSTALL_SERVER, evidence_settings, print_state_directory
 from fabrictime.commands.up_run import Run
-from fabrictime.runtime import status
+from fabrictime.runtime import data_format, status
 from fabrictime.runtime.config import Config, ConfigError, load
 from fabrictime.runtime.service import APART
 from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
@@ -84,6 +84,8 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
     try:
         run = Run(_with_ports(config), directory, for_s, as_json, listed=bool(listed), nics=listed)
         _check_packages(run)
+        if line := data_format.set_aside(run.data_folders):
+            print_line(line)
         with contextlib.ExitStack() as stack:
             _make_fleet(run, stack)
             _make_secrets(run)

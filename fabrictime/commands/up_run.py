@@ -49,6 +49,14 @@ class Run:
         return up.services == "off" or (up.services == "auto" and self.listed and up.log_url is not None)
 
     @property
+    def data_folders(self) -> list[Path]:
+        """The folders of the log and history that run here."""
+        up = self.config.up
+        folders = [] if up.log_url is not None else [self.config.log.directory]
+        own_history = up.history_url is None and not self.agent_only
+        return [*folders, self.config.history.directory] if own_history else folders
+
+    @property
     def has_history(self) -> bool:
         """Whether history is here or at a known URL."""
         return not self.agent_only or self.config.up.history_url is not None
