@@ -74,6 +74,7 @@ lock: $(VENV)/.complete  ## resolve the dependencies into requirements.lock
 
 clean:  ## remove the results of the build
 	rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf grafana/dashboards
 	find native -name '*.so' -delete
 	rm -f native/nccl/nccl-replay native/nccl/nccl-split
 

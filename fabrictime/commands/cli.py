@@ -538,6 +538,19 @@ def grafana_push(
         typer.echo(line)
 
 
+@grafana_app.command("write")
+def grafana_write(
+    folder: Annotated[Path, typer.Argument(help="Folder for one JSON file a dashboard.")],
+) -> None:
+    """Write the dashboards to files, for the provisioning of a Grafana."""
+    from grafana import dashboard_files
+
+    try:
+        dashboard_files.write_all(folder, dashboard_files.read_all())
+    except (ValueError, OSError) as error:
+        stop(str(error))
+
+
 def _secret(path: Path | None) -> str | None:
     return None if path is None else path.read_text(encoding="utf-8").strip()
 
