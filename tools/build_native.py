@@ -1,4 +1,4 @@
-"""Build the extension modules beside their sources and put the checkout on the environment's path.
+"""Build the extension modules beside their sources and the dashboards; put the checkout on the path.
 
 Run by `make` with the environment's own Python; does nothing where nothing changed. A wheel is built by
 scikit-build-core instead (`pip wheel .`), from the same CMakeLists.txt.
