@@ -26,7 +26,7 @@ _Found = TypeVar("_Found")
 def measure_parts(
     bench: str, parts: Parts, selected: Sequence[str], progress: Progress, quick: bool
 ) -> dict[str, Value]:
-    """Measure the parts `wanted` one after another, in the bench's own order; all where none is named."""
+    """Measure the parts `selected` one after another, in the bench's own order; all where none is named."""
     figures: dict[str, Value] = {}
     for part in parts:
         if not selected or part in selected:

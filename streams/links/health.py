@@ -61,7 +61,7 @@ PORT_UP: Final = frozenset({"PORT_ACTIVE"})
 class ShardHealth:
     """Detector of link health. `thresholds` and `log_offset_ns` may be set at any time.
 
-    `source`: name of the partition that the evidence comes from. `known`: whether a NIC is in the inventory;
+    `source`: name of the partition that the evidence comes from. `is_member`: whether a NIC is in the inventory;
     a NIC that was removed in order is not missed.
     """
 

@@ -157,7 +157,7 @@ class Score:
         return self.errors_among(self.alive, windows, live=live)
 
     def errors_among(self, is_selected: NDArray[np.bool_], windows: slice, *, live: bool = False) -> Float64s:
-        """Return the same for the clocks that are `wanted` [W, n] in each window."""
+        """Return the same for the clocks that are `is_selected` [W, n] in each window."""
         errors = (self.live_ns if live else self.error_ns)[windows]
         parts = []
         for off, domain, members in zip(errors, self.domain[windows], is_selected[windows], strict=True):

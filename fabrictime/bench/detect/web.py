@@ -76,9 +76,9 @@ LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_det
 class Case:
     """A fault and the rows that the page must show for it.
 
-    `make` and `heal` create and remove it. `expected_kinds`: subject to kind, all of which must be shown. `allowed`:
-    further permitted rows. `slow`: the reason why it cannot be named within a second. `from_end`: times count
-    from the end of `make` and `heal`, which take a while. `stays`: the page rightly keeps the row.
+    `make` and `heal` create and remove it. `expected_kinds`: subject to kind, all of which must be shown.
+    `allowed`: further permitted rows. `slow`: the reason why it cannot be named within a second. `from_end`:
+    times count from the end of `make` and `heal`, which take a while. `stays`: the page keeps the row.
     """
 
     subject: str

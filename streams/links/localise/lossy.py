@@ -151,7 +151,7 @@ def _rate(
 ) -> ClassRate | None:
     """Return the loss rate of a class on an element; None without a packet.
 
-    `found`: lossy elements of the class. `lost`, `requests`: [P], of the class.
+    `lossy_elements`: those elements of the class. `lost`, `requests`: [P], of the class.
     """
     for lossy in lossy_elements:
         if _explains(lossy, element):
