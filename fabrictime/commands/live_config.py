@@ -341,8 +341,8 @@ def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
 def begin_acting(
     cluster: KafkaSettings | str, registry: codec.Registry | None = None, *, on_own_fabric: bool
 ) -> None:
-    """Allow actions unless `fabric.config` already has a mode. `on_own_fabric`: on a fabric of its own, without a
-    limit on the share of flows. Raises ValueError."""
+    """Allow actions unless `fabric.config` already has a mode. `on_own_fabric`: without a limit on
+    the share of flows. Raises ValueError."""
     live = LiveRecords(cluster, registry)
     old = live.records.get(EVERYONE)
     if old is not None and old["mode"] != ActMode.UNKNOWN:

@@ -61,8 +61,8 @@ class WindowCutter:
 
     A window closes when a message of a later window arrives, or when the log's clock is `silence_ns` past its
     end and the source was silent as long. Messages for a closed window count as late and enter the open one.
-    Offsets of `published_ranges`, which an earlier owner published in this order and which are read again, go to
-    their published window; it closes at its range's end. Offsets before a known range that no window has were
+    Offsets of `published_ranges`, which an earlier owner published in this order and which are read again, go
+    to their window; it closes at its range's end. Offsets before a known range that no window has were
     lost with their window, when the log refused it and took the next one: they make a window of their own.
 
     If append time steps back, the open window closes and windows continue at the new time. Numbers of windows

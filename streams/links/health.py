@@ -61,8 +61,8 @@ PORT_UP: Final = frozenset({"PORT_ACTIVE"})
 class ShardHealth:
     """Detector of link health. `thresholds` and `log_offset_ns` may be set at any time.
 
-    `source`: name of the partition that the evidence comes from. `is_member`: whether a NIC is in the inventory;
-    a NIC that was removed in order is not missed.
+    `source`: name of the partition that the evidence comes from. `is_member`: whether a NIC is in the
+    inventory; a NIC that was removed in order is not missed.
     """
 
     def __init__(
