@@ -163,9 +163,9 @@ class ShardClocks:
 
         Call after `recover`, oldest window first. The tracks do not change.
         """
-        window_input = gather(fits, clock_of)
-        readings, has_reading = guess_readings(window_input, window * window_ns + window_ns // 2)
-        self._solve_mesh(window, fits, window_input, readings, has_reading)
+        inputs = gather(fits, clock_of)
+        readings, has_reading = guess_readings(inputs, window * window_ns + window_ns // 2)
+        self._solve_mesh(window, fits, inputs, readings, has_reading)
 
     def solve(
         self,
@@ -184,70 +184,68 @@ class ShardClocks:
         self.last_window = window
         start_ns = window * window_ns
         middle_log_ns = start_ns + window_ns // 2
-        window_input = gather(fits, clock_of)
-        readings, has_reading = guess_readings(window_input, middle_log_ns)
-        self._follow_log(window_input, LOG_STEP_NS)
+        inputs = gather(fits, clock_of)
+        readings, has_reading = guess_readings(inputs, middle_log_ns)
+        self._follow_log(inputs, LOG_STEP_NS)
         before = {name: _Before.of(track) for name, track in self.tracks.items()}
-        expected = self._expected_readings(window_input, middle_log_ns + self.log_offset_ns)
-        mesh = self._solve_mesh(window, fits, window_input, readings, has_reading, expected)
+        expected = self._expected_readings(inputs, middle_log_ns + self.log_offset_ns)
+        mesh = self._solve_mesh(window, fits, inputs, readings, has_reading, expected)
         if window % FORGET_EVERY == 0:
             self._mesh.pairs.forget(window)
         for track in self.tracks.values():
             track.event, track.event_ns = ClockEvent.NONE, 0.0
-        measured = self._place_parts(window_input, mesh, middle_log_ns + self.log_offset_ns, window_ns * 1e-9)
-        self._suspects = [(window_input.names[s.node], s) for s in mesh.suspects[:MAX_SUSPECTS]]
-        self._follow_log(window_input, LOG_OFFSET_STEP_NS)
-        self._carry_unmeasured(window_input, measured, middle_log_ns + self.log_offset_ns)
+        measured = self._place_parts(inputs, mesh, middle_log_ns + self.log_offset_ns, window_ns * 1e-9)
+        self._suspects = [(inputs.names[s.node], s) for s in mesh.suspects[:MAX_SUSPECTS]]
+        self._follow_log(inputs, LOG_OFFSET_STEP_NS)
+        self._carry_unmeasured(inputs, measured, middle_log_ns + self.log_offset_ns)
         self._follow_domains(measured, {name: old.domain for name, old in before.items()})
         for name, track in self.tracks.items():
             track.stamp_error_ns = (stamp_error_ns or {}).get(name, 0)
         self._set_knots(before, start_ns + self.log_offset_ns)
-        self._timescale.keep_flushes(window_input)
+        self._timescale.keep_flushes(inputs)
         return self._records(window, window_ns, fits, solved_ns)
 
     def _solve_mesh(
         self,
         window: int,
         fits: Sequence[ClockFits],
-        window_input: WindowInput,
+        inputs: WindowInput,
         readings: Int64s,
         has_reading: Bools,
         expected: Mapping[int, int] | None = None,
     ) -> Mesh:
-        pairs = Pairs.of([pair for record in fits for pair in record["pairs"]], window_input.node_of_nic)
+        pairs = Pairs.of([pair for record in fits for pair in record["pairs"]], inputs.node_of_nic)
         correct_readings(readings, has_reading, pairs, expected or {})
         return solve_relative(
-            len(window_input.names),
-            usable_pairs(pairs, window_input, readings, has_reading),
+            len(inputs.names),
+            usable_pairs(pairs, inputs, readings, has_reading),
             self._mesh,
             window,
             self.parameters.asymmetry_share,
             readings,
             has_reading,
-            self._priors(window_input, readings),
+            self._priors(inputs, readings),
         )
 
-    def _expected_readings(self, window_input: WindowInput, middle_ns: int) -> dict[int, int]:
+    def _expected_readings(self, inputs: WindowInput, middle_ns: int) -> dict[int, int]:
         """Return the readings of the synchronised clocks at the window's middle, by their tracks."""
         return {
             node: track.reading_at(middle_ns)
-            for node, name in enumerate(window_input.names)
+            for node, name in enumerate(inputs.names)
             if (track := self.tracks.get(name)) is not None and track.state == SYNCED
         }
 
-    def _priors(self, window_input: WindowInput, readings: Int64s) -> Priors:
-        rate, sigma = np.zeros(len(window_input.names)), np.full(len(window_input.names), np.inf)
-        for node, name in enumerate(window_input.names):
+    def _priors(self, inputs: WindowInput, readings: Int64s) -> Priors:
+        rate, sigma = np.zeros(len(inputs.names)), np.full(len(inputs.names), np.inf)
+        for node, name in enumerate(inputs.names):
             track = self.tracks.get(name)
-            if track is not None and track.state != UNSYNCED and node not in window_input.jumped:
+            if track is not None and track.state != UNSYNCED and node not in inputs.jumped:
                 ahead_s = abs(int(readings[node]) - track.at_ns) * 1e-9 if readings[node] else 1.0
                 q = (self.wander.ppb_per_sqrt_s * track.wander) ** 2
                 rate[node], sigma[node] = log_ppb(track.drift_ppb), math.sqrt(track.p_drift + q * ahead_s)
         return Priors(rate, sigma)
 
-    def _place_parts(
-        self, window_input: WindowInput, mesh: Mesh, middle_ns: int, window_s: float
-    ) -> set[str]:
+    def _place_parts(self, inputs: WindowInput, mesh: Mesh, middle_ns: int, window_s: float) -> set[str]:
         """Place each connected part in fabric time and update its tracks; return the measured clocks."""
         measured: set[str] = set()
         self._timescale.slewed_ppb = {}
@@ -256,17 +254,17 @@ class ShardClocks:
             members = np.flatnonzero(mesh.component == component)
             if len(members) < 2:
                 continue
-            part = self._part(window_input, mesh, members, middle_ns, window_s)
-            self._timescale.set_gauge(self.tracks, window_input, mesh, part)
+            part = self._part(inputs, mesh, members, middle_ns, window_s)
+            self._timescale.set_gauge(self.tracks, inputs, mesh, part)
             for i, name in enumerate(part.names):
-                measurement = self._measurement(window_input, mesh, part, i)
+                measurement = self._measurement(inputs, mesh, part, i)
                 previous_track = self.tracks.get(name)
                 track, innovation = apply(previous_track, measurement, classify(previous_track, measurement))
                 self.tracks[name] = track
                 if innovation is not None:
                     innovations.append((track, *innovation))
             if not part.continuing and part.trusted:
-                hosts = flushes_by_host(window_input, part.members)
+                hosts = flushes_by_host(inputs, part.members)
                 self._timescale.follow_reference(self.tracks, part, hosts)
             measured.update(part.names)
         self.wander.learn(innovations)
@@ -274,18 +272,18 @@ class ShardClocks:
 
     def _part(
         self,
-        window_input: WindowInput,
+        inputs: WindowInput,
         mesh: Mesh,
         members: NDArray[np.intp],
         middle_ns: int,
         window_s: float,
     ) -> Part:
         """Advance the part's tracks to the window and choose the timeline that continues."""
-        names = [window_input.names[i] for i in members]
+        names = [inputs.names[i] for i in members]
         tracked_indices = []
         for i, (name, node) in enumerate(zip(names, members.tolist(), strict=True)):
             track = self.tracks.get(name)
-            if track is None or node in window_input.jumped:
+            if track is None or node in inputs.jumped:
                 continue
             track.advance(int(mesh.reading_ns[node]), self.wander.ppb_per_sqrt_s)
             if track.state != UNSYNCED:
@@ -295,7 +293,7 @@ class ShardClocks:
         continuing = {i for i in tracked_indices if self.tracks[names[i]].domain == leading}
         return Part(names, members, middle_ns, window_s, names[0], leading, continuing)
 
-    def _measurement(self, window_input: WindowInput, mesh: Mesh, part: Part, i: int) -> Measurement:
+    def _measurement(self, inputs: WindowInput, mesh: Mesh, part: Part, i: int) -> Measurement:
         """Return the window's measurement of clock `i` of a part, in fabric time."""
         node = int(part.members[i])
         track = self.tracks.get(part.names[i])
@@ -316,7 +314,7 @@ class ShardClocks:
             residual_ns=float(mesh.residual_ns[node]),
             stepped=bool(mesh.stepped[node]),
             contradiction_ns=float(mesh.contradiction_ns[node]),
-            jumped=node in window_input.jumped,
+            jumped=node in inputs.jumped,
             continues=i in part.continuing,
             trusted=part.trusted,
             domain=part.domain,
@@ -325,21 +323,21 @@ class ShardClocks:
             slew_change_ppb=part.slew_change_ppb,
         )
 
-    def _follow_log(self, window_input: WindowInput, step_ns: int) -> None:
+    def _follow_log(self, inputs: WindowInput, step_ns: int) -> None:
         """Follow the log's clock by the synchronised clocks that did not jump."""
         synced = {name for name, track in self.tracks.items() if track.state == SYNCED}
         offsets = [
             self.tracks[name].fabric_ns(nic["clock_ns"]) - nic["append_ns"]
-            for node, nics in window_input.nics_of_node.items()
-            if (name := window_input.names[node]) in synced and node not in window_input.jumped
+            for node, nics in inputs.nics_of_node.items()
+            if (name := inputs.names[node]) in synced and node not in inputs.jumped
             for nic in nics
         ]
         self._log_offset.follow(self.last_window, offsets, len(synced), step_ns)
 
-    def _carry_unmeasured(self, window_input: WindowInput, measured: set[str], middle_ns: int) -> None:
+    def _carry_unmeasured(self, inputs: WindowInput, measured: set[str], middle_ns: int) -> None:
         """Advance all clocks to the window's middle; put unmeasured ones in holdover, then forget them."""
-        self._start_unmeasured(window_input, measured, middle_ns)
-        reporting_names = set(window_input.names)
+        self._start_unmeasured(inputs, measured, middle_ns)
+        reporting_names = set(inputs.names)
         live_tracks: dict[str, ClockTrack] = {}
         for name, track in self.tracks.items():
             if not math.isfinite(track.offset_ns + track.drift_ppb + track.p_offset):
@@ -356,11 +354,11 @@ class ShardClocks:
             live_tracks[name] = track
         self.tracks = live_tracks
 
-    def _start_unmeasured(self, window_input: WindowInput, measured: set[str], middle_ns: int) -> None:
+    def _start_unmeasured(self, inputs: WindowInput, measured: set[str], middle_ns: int) -> None:
         """Start a track from the host's system clock for each unmeasured clock without a usable one."""
-        for node, name in enumerate(window_input.names):
-            track, flush = self.tracks.get(name), window_input.flush.get(node)
-            jumped = node in window_input.jumped
+        for node, name in enumerate(inputs.names):
+            track, flush = self.tracks.get(name), inputs.flush.get(node)
+            jumped = node in inputs.jumped
             if name in measured or flush is None:
                 continue
             if track is None or jumped or track.state == UNSYNCED:

@@ -57,14 +57,14 @@ class Timescale:
         self.slewed_ppb: dict[str, float] = {}
         """Domain of the previous window to the change of fabric time's rate in this one."""
 
-    def keep_flushes(self, window_input: WindowInput) -> None:
+    def keep_flushes(self, inputs: WindowInput) -> None:
         """Keep the flushes of a window, for the hosts' rates in the next one."""
-        for nic in window_input.nics:
+        for nic in inputs.nics:
             self._last_flush[nic["nic"]] = (nic["run"], nic["clock_ns"], nic["system_ns"])
 
-    def set_gauge(self, tracks: Tracks, window_input: WindowInput, mesh: Mesh, part: Part) -> None:
+    def set_gauge(self, tracks: Tracks, inputs: WindowInput, mesh: Mesh, part: Part) -> None:
         """Set the part's gauge: the values to add to theta and rate for fabric time."""
-        hosts = flushes_by_host(window_input, part.members)
+        hosts = flushes_by_host(inputs, part.members)
         reference = self._reference_node(part)
         if part.continuing:
             error_ns = self._continue_gauge(tracks, mesh, part, hosts, reference)
@@ -83,7 +83,7 @@ class Timescale:
             part.gauge_ns = hosts_gauge_ns(mesh, hosts, part.gauge_rate, part.gauge_base_ns)
         self._slew.pop(part.domain, None)
         if part.trusted:
-            self._join_provisional(tracks, window_input, mesh, part)
+            self._join_provisional(tracks, inputs, mesh, part)
 
     def _continue_gauge(
         self, tracks_by_name: Tracks, mesh: Mesh, part: Part, hosts: FlushesByHost, reference: int | None
@@ -133,7 +133,7 @@ class Timescale:
         self._far_s[part.domain] = far_s
         return False
 
-    def _join_provisional(self, tracks: Tracks, window_input: WindowInput, mesh: Mesh, part: Part) -> None:
+    def _join_provisional(self, tracks: Tracks, inputs: WindowInput, mesh: Mesh, part: Part) -> None:
         """Move the provisional tracks of the previous window, which had no gauge, to this window's gauge.
 
         Their offsets relative to each other are kept.
@@ -141,7 +141,7 @@ class Timescale:
         provisional = [
             (tracks[name], node)
             for name, node in zip(part.names, part.members.tolist(), strict=True)
-            if name in tracks and tracks[name].provisional and node not in window_input.jumped
+            if name in tracks and tracks[name].provisional and node not in inputs.jumped
         ]
         if not provisional:
             return
