@@ -34,8 +34,8 @@ class Run:
     @property
     def truth_known(self) -> bool:
         """Whether the NICs' clocks are test clocks, so that offsets can be held against the truth."""
-        known = self.fabric is not None or self.simulated
-        return known and any(nic.clock is not None for nic in self.nics)
+        has_truth = self.fabric is not None or self.simulated
+        return has_truth and any(nic.clock is not None for nic in self.nics)
 
     @property
     def simulated(self) -> bool:
@@ -70,9 +70,9 @@ class Run:
 
     def addresses(self) -> dict[str, str]:
         """Return where each service is reached, by name."""
-        found = {"log": self.config.bootstrap}
+        addresses = {"log": self.config.bootstrap}
         if self.has_history:
-            found["history"] = self.config.history_url
+            addresses["history"] = self.config.history_url
         if self.config.up.clock_pages and self.nics and not self.simulated:
-            found["clock"] = str(self.directory / "run" / "clock")
-        return found if self.web_url is None else {"web": self.web_url, **found}
+            addresses["clock"] = str(self.directory / "run" / "clock")
+        return addresses if self.web_url is None else {"web": self.web_url, **addresses}
