@@ -19,8 +19,6 @@ from schemas.records import AuditCategory, AuditSeverity, AuditStatus
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["as_json", "chosen", "draw", "main", "verdict"]
-
 NOT_RUN_EXIT: Final = 2
 TITLES: Final = {
     category: title for category, title in report.TITLES.items() if category is not AuditCategory.OTHER

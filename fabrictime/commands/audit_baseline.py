@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from streams.audit.baseline import Baseline
 
-__all__ = ["baseline_app", "draw"]
-
 baseline_app = typer.Typer(
     no_args_is_help=True, help="Save, learn and show the values that hosts are expected to have."
 )
@@ -45,7 +43,7 @@ def save(
     directory: DataDir = None,
 ) -> None:
     """Save the values of a run: those of a golden host, or of the larger part of each SKU's hosts."""
-    from fabrictime.audit.baseline_file import write_baseline
+    from fabrictime.audit.evaluate import write_baseline
     from fabrictime.audit.stored import load
     from streams.audit.baseline import save as saved
 
@@ -67,7 +65,7 @@ def learn(
     directory: DataDir = None,
 ) -> None:
     """Learn from several runs: median and spread of figures, and all usual texts."""
-    from fabrictime.audit.baseline_file import write_baseline
+    from fabrictime.audit.evaluate import write_baseline
     from fabrictime.audit.stored import load
     from streams.audit.baseline import learn as learned
 
@@ -85,7 +83,7 @@ def show(file: BaselineFile = DEFAULT_FILE, as_json: Json = False) -> None:
     """Show the expected values of a file."""
     from rich.console import Console
 
-    from fabrictime.audit.baseline_file import load_baseline
+    from fabrictime.audit.evaluate import load_baseline
 
     try:
         baseline = load_baseline(file)

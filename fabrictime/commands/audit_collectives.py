@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fabrictime.audit.collectives import Figures, Launch
     from schemas.skus import Sku
 
-__all__ = ["collectives"]
-
 
 def collectives(
     hosts: Annotated[str, typer.Option("--hosts", metavar="H1,H2", help="Hosts, at least two.")],

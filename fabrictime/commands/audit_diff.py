@@ -18,8 +18,6 @@ from fabrictime.audit.stored import load
 from fabrictime.state.units import counted
 from schemas.kafka.settings import KafkaSettings
 
-__all__ = ["draw", "main", "sentence"]
-
 MAX_NAMES: Final = 200
 """Characters of host names."""
 STYLES: Final = {

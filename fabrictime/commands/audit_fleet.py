@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from fabrictime.audit.baseline_file import load_baseline
 from fabrictime.audit.collect import Progress
 from fabrictime.audit.draw import draw
-from fabrictime.audit.evaluate import evaluated, for_agents
+from fabrictime.audit.evaluate import evaluated, for_agents, load_baseline
 from fabrictime.audit.fabric import read_fabric
 from fabrictime.audit.fleet import Request, audit_fleet, publish, read_nics
 from fabrictime.audit.html import page
@@ -21,8 +20,6 @@ from fabrictime.runtime.config import Config
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditResult
 from schemas.topics import AUDIT
-
-__all__ = ["Output", "computed", "main", "progress_line", "show"]
 
 
 class Output(NamedTuple):

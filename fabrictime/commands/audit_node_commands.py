@@ -17,8 +17,6 @@ from fabrictime.commands.options import (
     stop,
 )
 
-__all__ = ["act", "admit"]
-
 
 def admit(
     hosts: Annotated[str, typer.Option("--hosts", metavar="NAMES", help="Hosts, such as h1,h2.")],

@@ -27,8 +27,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.records import ActionOutcome, ActionReport
 from schemas.topics import ACTIONS
 
-__all__ = ["act", "admit", "host_names"]
-
 FIT_EXIT: Final = 0
 UNFIT_EXIT: Final = 1
 UNKNOWN_EXIT: Final = 2

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from fabrictime.runtime.config import TABLES, field_schema, model_of, takes
-from fabrictime.runtime.shared_values import SHARED_DOC
+from fabrictime.runtime.shared_values import SHARED
 
 _WIDTH: Final = 100
 _HEAD: Final = """\
@@ -40,16 +40,16 @@ def _table(path: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Ite
     for key, raw in schema.get("properties", {}).items():
         field = field_schema({**root, "properties": {key: raw}}, [key])
         inner, full = _inner(field), f"{path}.{key}"
-        if inner is not None and full not in SHARED_DOC:
+        if inner is not None and full not in SHARED:
             below.append((full, inner))
             continue
         text = f"{field.get('description', key)}; takes {takes(field)}"
-        if full in SHARED_DOC:
-            text += f"; not set: {SHARED_DOC[full]}"
+        if full in SHARED:
+            text += f"; not set: {SHARED[full].text}"
         elif full in _HIDDEN_DEFAULTS:
             text += f"; not set: {_HIDDEN_DEFAULTS[full]}"
         yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
-        yield f"#{key} = {_value(None if full in SHARED_DOC else field.get('default'))}".rstrip()
+        yield f"#{key} = {_value(None if full in SHARED else field.get('default'))}".rstrip()
     for name, inner in below:
         yield ""
         yield from _table(name, inner, root)
