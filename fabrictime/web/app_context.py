@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fabrictime.web.history_queries import HistoryQueries
+from fabrictime.web.history_reader import HistoryReader
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.query_poller import QueryPoller
 from fabrictime.web.service_faults import ServiceFaults
@@ -20,7 +20,7 @@ class AppContext:
 
     settings: WebSettings
     poller: QueryPoller
-    history: HistoryQueries
+    history: HistoryReader
     live: LiveFabric | None = None
     links: LinkQueries | None = None
     evidence: EvidenceReader | None = None

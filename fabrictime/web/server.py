@@ -31,8 +31,8 @@ from schemas.topics import FLOWS
 
 if TYPE_CHECKING:
     from fabrictime.web.app_context import AppContext
-    from fabrictime.web.history_queries import Fleet
     from fabrictime.web.tabs.base import Tab
+    from fabrictime.web.tabs.delays.queries import Fleet
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
     from nicegui import ui
 
     from fabrictime.web.app_context import AppContext
-    from fabrictime.web.history_queries import HistoryQueries
+    from fabrictime.web.history_reader import HistoryReader
     from fabrictime.web.tabs.alerts.evidence import evidence_reader
     from fabrictime.web.tabs.fabric.queries import LinkQueries
     from fabrictime.web.tabs.jobs.queries import JobQueries
@@ -163,8 +163,8 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
     links = None if live is None else LinkQueries(live.state, history)
     jobs = None if live is None or settings.kafka is None else JobQueries(live.state, history, settings.kafka)
     services = ServiceFaults(settings.state_file)
-    queries = HistoryQueries(history, time.time_ns if live is None else live.now_ns)
-    context = AppContext(settings, poller, queries, live, links, evidence, jobs, services)
+    reader = HistoryReader(history, time.time_ns if live is None else live.now_ns)
+    context = AppContext(settings, poller, reader, live, links, evidence, jobs, services)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -189,7 +189,9 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
 def _add_health_check(app: Any, context: AppContext) -> None:
     from fastapi.responses import JSONResponse
 
-    poller = context.poller
+    from fabrictime.web.tabs.delays.queries import fleet
+
+    poller, history = context.poller, context.history
     started_s = time.monotonic()
 
     async def healthz() -> JSONResponse:
@@ -202,7 +204,7 @@ def _add_health_check(app: Any, context: AppContext) -> None:
             snapshot = newest
             answered.set()
 
-        unsubscribe = poller.subscribe(("fleet",), context.history.fleet, keep)
+        unsubscribe = poller.subscribe((fleet, history), lambda: fleet(history), keep)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(answered.wait(), context.settings.query_timeout_s)
         unsubscribe()

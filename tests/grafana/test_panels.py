@@ -16,7 +16,7 @@ def test_a_target_is_answered_as_series_or_as_a_table(series, kind, number):
 
 def test_a_figure_changes_its_colour_from_each_value_on():
     steps = ((None, panels.BLUE), (5.0, panels.ORANGE))
-    made = panels.stat_panel("Lag", "Messages.", "SELECT 1", "short", *steps).build()
+    made = panels.stat_panel("Lag", "Messages.", "SELECT 1", "short", {5.0: panels.ORANGE}).build()
     thresholds = made.field_config.defaults.thresholds.steps
     assert [(step.value, step.color) for step in thresholds] == list(steps)
     assert made.field_config.defaults.unit == "short"

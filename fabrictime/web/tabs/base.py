@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 from urllib.parse import urlencode
 
 from nicegui import ui
@@ -15,13 +15,16 @@ from fabrictime.state.fabric_state import Part
 from fabrictime.state.units import count_text, seconds_text
 from fabrictime.web.elements import replace_address, text
 from fabrictime.web.history_client import HistoryEmpty
-from fabrictime.web.history_queries import Fleet
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.service_faults import banner_text
+from fabrictime.web.tabs.delays.queries import Fleet
 from fabrictime.web.widgets import LiveText
 
 if TYPE_CHECKING:
     from fabrictime.web.app_context import AppContext
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 PAGES = {
     "/": "Delays",
@@ -191,14 +194,16 @@ class Tab(ABC):
     def follow(
         self,
         slot: str,
-        key: tuple[Any, ...],
-        fetch: Callable[[], Any],
-        callback: Callable[[Any], None],
+        query: Callable[[*Arguments], T],
+        arguments: tuple[*Arguments],
+        callback: Callable[[Snapshot[T]], None],
         period_s: float = 0.0,
     ) -> None:
-        """Replace the slot's subscription."""
+        """Replace the slot's subscription. Tabs that follow a query with the same arguments share it."""
         self.unfollow(slot)
-        self._unsubscribe[slot] = self.context.poller.subscribe(key, fetch, callback, period_s)
+        self._unsubscribe[slot] = self.context.poller.subscribe(
+            (query, *arguments), lambda: query(*arguments), callback, period_s
+        )
 
     def unfollow(self, slot: str) -> None:
         """End the slot's subscription."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fabrictime.web import history_sql
-from fabrictime.web.tabs.delays.queries import SECOND_NS
+from fabrictime.web.history_sql import SECOND_NS
 
 
 class Fixed:

@@ -202,7 +202,7 @@ class ActionsTab(LiveTab):
             self.flow.part.set_visibility(False)
             self.mode.set_visibility(False)
         elif self.context.links is not None:
-            self.follow("pacing", ("pacing",), self.context.links.pacing, self._show_pacing, 2.0)
+            self.follow("pacing", self.context.links.pacing, (), self._show_pacing, 2.0)
 
     def on_live(self, parts: frozenset[Part]) -> None:
         """Show changed actions. Suppressed actions are shown by the timer."""

@@ -225,13 +225,7 @@ class AlertsTab(LiveTab):
             self.unfollow(f"evidence {k}")  # a record in the log does not change
 
         reference = (each["topic"], each["key"], each["at_ns"], each["text"])
-        self.follow(
-            f"evidence {k}",
-            ("evidence", *reference),
-            lambda: evidence(*reference),
-            show,
-            EVIDENCE_PERIOD_S,
-        )
+        self.follow(f"evidence {k}", evidence, reference, show, EVIDENCE_PERIOD_S)
 
 
 def _short_time(ns: int) -> str:

@@ -25,11 +25,11 @@ from fabrictime.web.elements import (
     utc_time,
 )
 from fabrictime.web.history_client import HistoryEmpty
-from fabrictime.web.history_queries import Fleet
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.audit import frames
-from fabrictime.web.tabs.audit.queries import AuditFleet, ResultRow, RunRow
+from fabrictime.web.tabs.audit import frames, queries
+from fabrictime.web.tabs.audit.queries import AuditFleet, ResultRow, RunRow, audited
 from fabrictime.web.tabs.base import Choice, Tab
+from fabrictime.web.tabs.delays.queries import Fleet
 from fabrictime.web.widgets import Cell, Chips, LiveMarkup, Row
 from streams.audit.results import FLEET
 
@@ -143,12 +143,12 @@ class AuditTab(Tab):
 
     def start(self) -> None:
         """Subscribe to history queries, also after the browser was disconnected. `stop` ends this."""
-        self.follow("runs", ("audit runs",), self.context.history.audit_runs, self._on_runs, 5.0)
+        self.follow("runs", queries.newest_runs, (self.context.history,), self._on_runs, 5.0)
         self._follow_all()
 
     def _follow_all(self) -> None:
         history, run = self.context.history, self.choice.run
-        self.follow("audit", ("audit", run), lambda: history.audit(run), self._on_audit, PERIOD_S)
+        self.follow("audit", audited, (history, queries.fleet, run), self._on_audit, PERIOD_S)
         self._follow_results()
 
     def _follow_results(self) -> None:
@@ -156,11 +156,11 @@ class AuditTab(Tab):
         history, run, host, check = self.context.history, self.choice.run, self.choice.host, self.choice.check
         self._results = []
         if host is not None:
-            key = ("audit host", run, host)
-            self.follow("results", key, lambda: history.audit_host(run, host), self._on_results, PERIOD_S)
+            of_host = (history, queries.host_results, run, host)
+            self.follow("results", audited, of_host, self._on_results, PERIOD_S)
         elif check is not None:
-            key = ("audit check", run, check)
-            self.follow("results", key, lambda: history.audit_check(run, check), self._on_results, PERIOD_S)
+            of_check = (history, queries.check_results, run, check)
+            self.follow("results", audited, of_check, self._on_results, PERIOD_S)
         else:
             self.unfollow("results")
             self._show_panel()

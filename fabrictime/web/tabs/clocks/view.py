@@ -15,20 +15,21 @@ from fabrictime.state.units import count_text, delay_text
 from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, text, toggle
-from fabrictime.web.history_queries import (
-    DRAW_ALL_CLOCKS,
-    WIDEST_CLOCKS,
-    ClockFleet,
-    ClockSeries,
-    Fleet,
-    Mesh,
-    series_period_s,
-)
+from fabrictime.web.history_sql import series_period_s
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import Choice, Tab
-from fabrictime.web.tabs.clocks import frames, tables
+from fabrictime.web.tabs.clocks import frames, queries, tables
 from fabrictime.web.tabs.clocks.frames import OffsetView
-from fabrictime.web.tabs.clocks.queries import EVENTS_PER_KIND, ClockRow
+from fabrictime.web.tabs.clocks.queries import (
+    DRAW_ALL_CLOCKS,
+    EVENTS_PER_KIND,
+    WIDEST_CLOCKS,
+    ClockFleet,
+    ClockRow,
+    ClockSeries,
+    Mesh,
+)
+from fabrictime.web.tabs.delays.queries import Fleet, fleet
 
 VIEWS: Final = {"wander": "wander", "offset": "offset"}
 SPANS: Final = {60: "1 min", 600: "10 min", 3600: "1 h"}
@@ -115,9 +116,9 @@ class ClocksTab(Tab):
     def start(self) -> None:
         """Subscribe to history queries, also after the browser was disconnected. `stop` ends this."""
         history = self.context.history
-        self.follow("fleet", ("fleet",), history.fleet, self._on_fleet)
-        self.follow("clocks", ("clocks",), history.clocks, self._on_clocks, 1.0)
-        self.follow("mesh", ("mesh",), history.mesh, self._on_mesh, 1.0)
+        self.follow("fleet", fleet, (history,), self._on_fleet)
+        self.follow("clocks", queries.clocks, (history,), self._on_clocks, 1.0)
+        self.follow("mesh", queries.mesh, (history,), self._on_mesh, 1.0)
         self._follow_series()
         for chart in (self.bounds, self.offsets, self.residuals, self.strip, self.timeline, self.mesh):
             chart.resume()
@@ -213,20 +214,8 @@ class ClocksTab(Tab):
         span, clocks, history = self.choice.span, self.choice.clocks, self.context.history
         period_s = series_period_s(span)
         self._clock_fleet = self._drawn = None
-        self.follow(
-            "clock fleet",
-            ("clock fleet", span),
-            lambda: history.clock_fleet(span),
-            self._on_clock_fleet,
-            period_s,
-        )
-        self.follow(
-            "drawn",
-            ("drawn clocks", span, clocks),
-            lambda: history.drawn_clocks(clocks, span),
-            self._on_drawn,
-            period_s,
-        )
+        self.follow("clock fleet", queries.clock_fleet, (history, span), self._on_clock_fleet, period_s)
+        self.follow("drawn", queries.drawn_clocks, (history, clocks, span), self._on_drawn, period_s)
 
     # ----------------------------------------------------------------------------------------------- filling
 

@@ -11,8 +11,7 @@ from nicegui.events import GenericEventArguments
 from fabrictime.state.units import delay_text, signed_delay_text
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import card, column, text, toggle
-from fabrictime.web.history_queries import MAX_DRAWN_CLOCKS, ClockSeries
-from fabrictime.web.tabs.clocks.queries import ClockRow
+from fabrictime.web.tabs.clocks.queries import MAX_DRAWN_CLOCKS, ClockRow, ClockSeries
 from fabrictime.web.tabs.delays import frames
 from fabrictime.web.tabs.delays.frames import COLOURS, ClockMetric
 from schemas.ids import natural

@@ -251,13 +251,8 @@ class FabricTab(LiveTab):
     def _follow_traffic(self) -> None:
         links, numbers = self.context.links, self._numbers
         if links is not None and numbers:
-            self.follow(
-                "traffic",
-                ("traffic", *numbers),
-                lambda: links.traffic(numbers, self.live.now_ns()),
-                self._on_traffic,
-                TRAFFIC_PERIOD_S,
-            )
+            arguments = (tuple(numbers), self.live.now_ns)
+            self.follow("traffic", links.traffic, arguments, self._on_traffic, TRAFFIC_PERIOD_S)
 
     def _follow_job(self) -> None:
         links, job = self.context.links, self.choice.job
@@ -269,7 +264,7 @@ class FabricTab(LiveTab):
             self._draw()
             return
         self.job_text.set_text(f"{job}: stop showing")
-        self.follow("job", ("job", job), lambda: links.job_links(job), self._on_job, TRAFFIC_PERIOD_S)
+        self.follow("job", links.job_links, (job,), self._on_job, TRAFFIC_PERIOD_S)
 
     # ----------------------------------------------------------------------------------------------- filling
 

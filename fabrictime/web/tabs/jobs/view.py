@@ -249,25 +249,19 @@ class JobsTab(LiveTab):
         self.unfollow("flows")
         if job is None:
             return
-        query = ("diagnosis", job, key)
-        self.follow(
-            "diagnosis", query, lambda: jobs.diagnosis(job, key), self._on_diagnosis, DIAGNOSIS_PERIOD_S
-        )
+        self.follow("diagnosis", jobs.diagnosis, (job, key), self._on_diagnosis, DIAGNOSIS_PERIOD_S)
         if key is None:
-            query = ("flows", job, None)
-            self.follow("flows", query, lambda: jobs.flows(job), self._on_flows, FLOWS_PERIOD_S)
+            self.follow("flows", jobs.flows, (job,), self._on_flows, FLOWS_PERIOD_S)
 
     def _follow_past(self, jobs: JobQueries) -> None:
         """Follow the jobs of the history, and the intervals of a long span."""
         job, span_s = self.choice.job, self.choice.span
         self._past = []
-        self.follow("past jobs", ("past jobs",), jobs.past_jobs, self._on_past_jobs, PAST_PERIOD_S)
+        self.follow("past jobs", jobs.past_jobs, (), self._on_past_jobs, PAST_PERIOD_S)
         self.unfollow("past")
         if job is not None and span_s > MAX_LIVE_SPAN_S:
-            query, span_ns = ("past", job, span_s), span_s * 1_000_000_000
-            self.follow(
-                "past", query, lambda: jobs.past_intervals(job, span_ns), self._on_past, PAST_PERIOD_S
-            )
+            arguments = (job, span_s * 1_000_000_000)
+            self.follow("past", jobs.past_intervals, arguments, self._on_past, PAST_PERIOD_S)
 
     def _follow_nic(self, jobs: JobQueries) -> None:
         """Follow the queue pairs of the chosen NIC."""
@@ -278,8 +272,7 @@ class JobsTab(LiveTab):
         self.nic.show_profile(None, "", key is not None)
         found = [each for each in self._intervals() if each.key == key]
         span = (found[0].begin_ns, found[0].end_ns) if found else None
-        query = ("nic", nic, job, span)
-        self.follow("nic", query, lambda: jobs.nic_profile(nic, job, span), self._on_profile, NIC_PERIOD_S)
+        self.follow("nic", jobs.nic_profile, (nic, job, span), self._on_profile, NIC_PERIOD_S)
 
     def _on_diagnosis(self, snapshot: Snapshot[Diagnosis | None]) -> None:
         if snapshot.value is not self._record:
