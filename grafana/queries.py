@@ -59,9 +59,10 @@ DELAY_SPREAD: Final = (
     f"FROM (SELECT {TIME}, arrayJoin(arrayZip(forward_bucket, forward_bucket_count)) AS z, "
     f"z.1 AS bucket, z.2 AS samples {_CHOSEN}) GROUP BY time, bucket ORDER BY time, bucket"
 )
+_KNOWN: Final = f"FROM ({queries.known_delays(_CHOSEN, 'forward')})"
 PAIR_MATRIX: Final = (
-    f"SELECT nic, peer, round({_P99}) AS p99_ns FROM (SELECT nic, peer, {_MERGED} {_CHOSEN} "
-    f"GROUP BY nic, peer) ORDER BY nic, peer LIMIT {_MAX_PAIRS}"
+    "SELECT nic, peer, round(p99_ns) AS p99_ns "
+    f"FROM ({queries.pairs(_KNOWN, 'forward')}) ORDER BY nic, peer LIMIT {_MAX_PAIRS}"
 )
 PAIR_SERIES: Final = (
     f"SELECT time, concat(nic, ' > ', peer) AS pair, {_P99} AS p99_ns "
@@ -156,11 +157,13 @@ LATENESS: Final = series(
 )
 FAULTS: Final = series("sum(late) AS late, sum(rejected) AS rejected", _FIRST_PARTS)
 NIC_TABLE: Final = f"{queries.nic_windows(GRAFANA)} ORDER BY lost_batches + restarts DESC, nic LIMIT 500"
+_APPENDED: Final = " AND ".join(
+    f"append_ns {sign} toUnixTimestamp64Milli($__{end}Time_ms) * 1000000"
+    for sign, end in ((">=", "from"), ("<=", "to"))
+)
 REJECTS: Final = (
-    "SELECT fromUnixTimestamp64Nano(append_ns, 'UTC') AS time, topic, "
-    "partition, offset, reader, reason, detail "
-    f"FROM {_DB}.{tables.REJECTS} FINAL WHERE append_ns >= toUnixTimestamp64Milli($__fromTime_ms) * 1000000 "
-    "AND append_ns <= toUnixTimestamp64Milli($__toTime_ms) * 1000000 ORDER BY append_ns DESC LIMIT 200"
+    "SELECT fromUnixTimestamp64Nano(append_ns, 'UTC') AS time, topic, partition, offset, reader, reason, "
+    f"detail FROM ({queries.rejects(_DB, _APPENDED, 200)})"
 )
 
 _LINK_STATES: Final = (

@@ -32,10 +32,44 @@ class Dialect:
         return f"FROM {source} WHERE {' AND '.join((self.in_range, *conditions))}"
 
 
+MAX_BOUND_RTTS: Final = 20
+"""A one-way delay with an error bound above this many round trips is unknown. This is normal while clocks
+start from the hosts' system clocks."""
 USABLE: Final = "state != 'UNSYNCED'"
 """Of a clock's solution: its offset and bound have a meaning."""
 RESULT_LEVEL: Final = "if(status = 'FAILED', severity, status)"
 """Of an audit's result: ERROR or WARNING of a failed check, else UNKNOWN, PASSED or SKIPPED."""
+
+
+def unknown_delay(rtt: str) -> str:
+    """Return the condition that a row's one-way delay is unknown. `rtt` is the round-trip column."""
+    return f"ifNull(bound_ns > {MAX_BOUND_RTTS} * {rtt}, 0)"
+
+
+def known_delays(rows: str, direction: str) -> str:
+    """Return rows of `delays_1s` without the one-way delays that are unknown. `rows` is a FROM and WHERE."""
+    empty = {f"{direction}_bucket": "[]", f"{direction}_bucket_count": "[]", f"{direction}_min_ns": "NULL"}
+    known = ", ".join(
+        f"if({unknown_delay('rtt_min_ns')}, {none}, {column}) AS {column}" for column, none in empty.items()
+    )
+    return f"SELECT * REPLACE ({known}) {rows}"
+
+
+def pairs(rows: str, direction: str) -> str:
+    """Return each pair of NICs with its paths merged, by name. `rows` is a FROM of `known_delays`.
+
+    p50 and p99 come from merged histograms, so they are exact to a bucket: 25% at worst, 10% typically.
+    """
+    merged, low = tables.merged_sql(direction), f"{direction}_min_ns"
+    p50, p99 = tables.quantile_sql(0.5, "merged"), tables.quantile_sql(0.99, "merged")
+    return (
+        f"SELECT nic, peer, samples, all_lost, loss, low_ns, greatest({p50}, low_ns) AS p50_ns, "
+        f"greatest({p99}, low_ns) AS p99_ns, rtt_ns, error_ns, end_ns FROM ("
+        "SELECT nic, peer, sum(count) AS samples, sum(lost) AS all_lost, "
+        f"max(lost / greatest(lost + count, 1)) AS loss, min({low}) AS low_ns, {merged} AS merged, "
+        f"min(rtt_min_ns) AS rtt_ns, maxIf(bound_ns, NOT {unknown_delay('rtt_min_ns')}) AS error_ns, "
+        f"max(toUnixTimestamp64Nano(window_end)) AS end_ns {rows} GROUP BY nic, peer) ORDER BY nic, peer"
+    )
 
 
 def newest_clocks(dialect: Dialect) -> str:
@@ -120,6 +154,15 @@ def nic_windows(dialect: Dialect) -> str:
         "sum(lost_batches) AS lost_batches, sum(restarts) AS restarts, "
         "countIf(clock_jump_ns != 0) AS clock_jumps, max(abs(clock_jump_ns)) AS largest_jump_ns, "
         f"max(window_end) AS last_window {dialect.rows(tables.NIC_WINDOWS)} GROUP BY nic"
+    )
+
+
+def rejects(database: str, in_range: str, limit: int) -> str:
+    """Return the rejected messages, the newest first. `in_range` is a condition on `append_ns`."""
+    return (
+        "SELECT append_ns, topic, partition, offset, reader, reason, detail, size_bytes "
+        f"FROM {database}.{tables.REJECTS} FINAL WHERE {in_range} "
+        f"ORDER BY append_ns DESC, topic, partition, offset DESC LIMIT {limit}"
     )
 
 

@@ -17,9 +17,6 @@ Direction = Literal["forward", "reverse"]
 SECOND_NS = 1_000_000_000
 MAX_POINTS = 300
 """Steps of a series."""
-MAX_BOUND_RTTS = 20
-"""A one-way delay with an error bound above this many round trips is unknown. This is normal while clocks
-start from the hosts' system clocks."""
 
 SINCE = "window_start >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
 UNTIL = "window_start < fromUnixTimestamp64Nano({until_ns:Int64}, 'UTC')"
@@ -60,11 +57,6 @@ def series_period_s(span_s: int) -> float:
 def dialect(history: History) -> Dialect:
     """Return the page's dialect: the parameters `since_ns` and `step_ns`."""
     return Dialect(history.database, SINCE, STEP)
-
-
-def unknown_delay(rtt: str) -> str:
-    """Return the condition that a row's one-way delay is unknown. `rtt` is the round-trip column."""
-    return f"ifNull(bound_ns > {MAX_BOUND_RTTS} * {rtt}, 0)"
 
 
 def rows(

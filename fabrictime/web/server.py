@@ -235,7 +235,7 @@ def _add_tabs(context: AppContext) -> None:
     from fabrictime.web.tabs.fabric.view import FabricChoice, FabricTab
     from fabrictime.web.tabs.jobs.view import JobsChoice, JobsTab
 
-    def serve(path: str, title: str, make: Callable[[Any], Tab]) -> None:
+    def serve(path: str, title: str, make: Callable[[Any], Tab[Any]]) -> None:
         def page() -> None:
             client = ui.context.client
             tab = make(client.request.query_params)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple
 from urllib.parse import urlencode
 
 from nicegui import ui
@@ -48,6 +48,9 @@ class Choice:
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
+TabChoice = TypeVar("TabChoice", bound=Choice)
+
+
 def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> str:
     """Return the banner for an old newest window of the history: it names the part that is late."""
     if log_s is None:
@@ -74,13 +77,14 @@ def with_pace(message: str, kind: str, slow: str) -> tuple[str, str]:
     return (f"{message} {sentence}", kind) if message else (sentence, "wait")
 
 
-class Tab(ABC):
+class Tab(ABC, Generic[TabChoice]):
     """One tab of the page in one browser."""
 
     address = "/"
 
-    def __init__(self, context: AppContext) -> None:
+    def __init__(self, context: AppContext, choice: TabChoice) -> None:
         self.context = context
+        self.choice = choice
         self._unsubscribe: dict[str, Callable[[], None]] = {}
         self._fleet: Snapshot[Fleet] = Snapshot()
 
@@ -107,7 +111,11 @@ class Tab(ABC):
         """Return the age of the tab's data, or None without data."""
         return fleet.delays_age_s
 
-    def _show_address(self, choice: Choice) -> None:
+    def _choose(self, **changes: Any) -> None:
+        self._set_choice(replace(self.choice, **changes))
+
+    def _set_choice(self, choice: TabChoice) -> None:
+        self.choice = choice
         query = choice.address()
         replace_address(f"{self.address}?{query}" if query else self.address)
 

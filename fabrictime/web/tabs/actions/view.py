@@ -87,14 +87,13 @@ class _View:
     alerts: list[Alert]
 
 
-class ActionsTab(LiveTab):
+class ActionsTab(LiveTab[ActionsChoice]):
     """All decisions, and one flow with its decisions."""
 
     address = "/actions"
 
     def __init__(self, context: AppContext, choice: ActionsChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._shown_s = 0.0
         self.flow = FlowPanel(self)
 
@@ -178,8 +177,7 @@ class ActionsTab(LiveTab):
 
     def choose(self, **changes: Any) -> None:
         """Change the choice and show it."""
-        self.choice = replace(self.choice, **changes)
-        self._show_address(self.choice)
+        self._choose(**changes)
         self.show()
 
     def on_entry_row(self, row: Row) -> None:

@@ -56,14 +56,13 @@ class AlertsChoice(Choice):
         return choice
 
 
-class AlertsTab(LiveTab):
+class AlertsTab(LiveTab[AlertsChoice]):
     """All alerts, and one of them in depth."""
 
     address = "/alerts"
 
     def __init__(self, context: AppContext, choice: AlertsChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._evidence_shown: tuple[str, list[Evidence]] = ("", [])
         self._opened: set[int] = set()
 
@@ -110,8 +109,7 @@ class AlertsTab(LiveTab):
     # ----------------------------------------------------------------------------------------------- choices
 
     def _choose(self, **changes: Any) -> None:
-        self.choice = replace(self.choice, **changes)
-        self._show_address(self.choice)
+        super()._choose(**changes)
         self._show()
 
     def _on_row(self, row: Row) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from nicegui import ui
@@ -69,14 +69,13 @@ class AuditChoice(Choice):
         )
 
 
-class AuditTab(Tab):
+class AuditTab(Tab[AuditChoice]):
     """Hosts, failed checks, and the chosen host's or check's results with their findings."""
 
     address = "/audit"
 
     def __init__(self, context: AppContext, choice: AuditChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._audit: Snapshot[AuditFleet] = Snapshot()
         self._results: list[ResultRow] = []
 
@@ -190,8 +189,8 @@ class AuditTab(Tab):
     # ----------------------------------------------------------------------------------------------- choices
 
     def _choose(self, **change: Any) -> None:
-        before, self.choice = self.choice, replace(self.choice, **change)
-        self._show_address(self.choice)
+        before = self.choice
+        super()._choose(**change)
         if before.run != self.choice.run:
             self._follow_all()
         elif (before.host, before.check) != (self.choice.host, self.choice.check):

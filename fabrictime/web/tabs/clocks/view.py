@@ -80,14 +80,13 @@ class ClocksChoice(Choice):
         return replace(self, clocks=(*self.clocks, clock)[-MAX_CHOSEN:])
 
 
-class ClocksTab(Tab):
+class ClocksTab(Tab[ClocksChoice]):
     """Bounds, offsets, the mesh, residuals, states and events."""
 
     address = "/clocks"
 
     def __init__(self, context: AppContext, choice: ClocksChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._rows: list[ClockRow] = []
         self._clock_fleet: ClockFleet | None = None
         self._drawn: ClockSeries | None = None
@@ -185,22 +184,18 @@ class ClocksTab(Tab):
 
     # ----------------------------------------------------------------------------------------------- choices
 
-    def _choose(self, choice: ClocksChoice) -> None:
-        self.choice = choice
-        self._show_address(self.choice)
-
     def _choose_span(self, span: int) -> None:
-        self._choose(replace(self.choice, span=span))
+        self._choose(span=span)
         self._follow_series()
 
     def _choose_view(self, view: OffsetView) -> None:
-        self._choose(replace(self.choice, view=view))
+        self._choose(view=view)
         self._draw_series()
 
     def _choose_clock(self, clock: str) -> None:
         if all(row.clock != clock for row in self._rows):
             return
-        self._choose(self.choice.toggled(clock))
+        self._set_choice(self.choice.toggled(clock))
         self._show_chips()
         self._follow_series()
         self._draw_strip()

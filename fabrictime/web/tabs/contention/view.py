@@ -55,14 +55,13 @@ class ContentionChoice(Choice):
         return replace(choice, span=int(span)) if span.isdecimal() and int(span) in SPANS else choice
 
 
-class ContentionTab(LiveTab):
+class ContentionTab(LiveTab[ContentionChoice]):
     """Contention over time by link, and one window."""
 
     address = "/contention"
 
     def __init__(self, context: AppContext, choice: ContentionChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._drawn: tuple[int, list[tuple[Any, ...]]] = 0, []
 
     # ------------------------------------------------------------------------------------------------ layout
@@ -127,9 +126,8 @@ class ContentionTab(LiveTab):
     # ----------------------------------------------------------------------------------------------- choices
 
     def _choose(self, **changes: Any) -> None:
-        self.choice = replace(self.choice, **changes)
+        super()._choose(**changes)
         self._drawn = 0, []
-        self._show_address(self.choice)
         self._show()
 
     def _on_row(self, row: Row) -> None:

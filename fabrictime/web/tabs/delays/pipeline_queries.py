@@ -187,9 +187,5 @@ def offset_latency(history: History, span: Span) -> LatencyRow:
 
 def recent_rejects(history: History, since_ns: int, limit: int) -> list[RejectRow]:
     """Return the rejected messages since `since_ns` (log append time), the newest first."""
-    sql = (
-        "SELECT append_ns, topic, partition, offset, reader, reason, detail, size_bytes "
-        f"FROM {history.database}.{tables.REJECTS} FINAL WHERE append_ns >= {{since_ns:Int64}} "
-        f"ORDER BY append_ns DESC, topic, partition, offset DESC LIMIT {limit}"
-    )
+    sql = queries.rejects(history.database, "append_ns >= {since_ns:Int64}", limit)
     return records(RejectRow, history, sql, since_ns=since_ns)

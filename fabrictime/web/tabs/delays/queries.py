@@ -19,10 +19,10 @@ from fabrictime.web.history_sql import (
     records,
     rows,
     to_float,
-    unknown_delay,
 )
 from fabrictime.web.tabs.delays import pipeline_queries
 from schemas import tables
+from schemas.queries import known_delays, pairs, unknown_delay
 from schemas.validation import MAX_NS
 
 MAX_WORST_PATHS = 12
@@ -180,38 +180,17 @@ def pair_delays(history: History, span: Span, direction: Direction) -> list[Pair
     """Return every (nic, peer) with a window in the span, which ends with a window.
 
     Spans up to a second use each NIC's own newest windows (at most 3 s old), because the windows of one
-    second do not reach the history together. p50 and p99 come from the rollup's merged histograms, so they
-    are exact to a bucket: 25% at worst, 10% typically."""
-    merged, low = tables.merged_sql(direction), f"{direction}_min_ns"
+    second do not reach the history together."""
     span_ns = span.end_ns - span.start_ns
     own = span_ns <= SECOND_NS
-    unknown = unknown_delay("rtt_min_ns")
-    known = ", ".join(
-        f"if({unknown}, {none}, {column}) AS {column}"
-        for column, none in (
-            (f"{direction}_bucket", "[]"),
-            (f"{direction}_bucket_count", "[]"),
-            (low, "NULL"),
-        )
-    )
-    source = f"(SELECT * REPLACE ({known}) {dialect(history).rows(tables.DELAYS_1S)})"
+    source = f"FROM ({known_delays(dialect(history).rows(tables.DELAYS_1S), direction)})"
     if own:
         source = (
-            f"(SELECT *, max({END}) OVER (PARTITION BY nic) AS own_end FROM {source})"
+            f"FROM (SELECT *, max({END}) OVER (PARTITION BY nic) AS own_end {source})"
             f" WHERE {START} >= own_end - {{span_ns:Int64}}"
         )
-    p50, p99 = tables.quantile_sql(0.5, "g"), tables.quantile_sql(0.99, "g")
-    sql = (
-        f"SELECT nic, peer, n, l, loss, low, greatest({p50}, low), greatest({p99}, low), rtt, bound, at "
-        "FROM ("
-        f"SELECT nic, peer, sum(count) AS n, sum(lost) AS l, "
-        f"max(lost / greatest(lost + count, 1)) AS loss, min({low}) AS low, {merged} AS g, "
-        f"min(rtt_min_ns) AS rtt, maxIf(bound_ns, NOT {unknown}) AS bound, max({END}) AS at "
-        f"FROM {source} GROUP BY nic, peer)"
-        " ORDER BY nic, peer"
-    )
     since_ns = span.end_ns - (max(span_ns, 3 * SECOND_NS) if own else span_ns)
-    return records(PairRow, history, sql, since_ns=since_ns, span_ns=span_ns)
+    return records(PairRow, history, pairs(source, direction), since_ns=since_ns, span_ns=span_ns)
 
 
 def worst_paths(history: History, span: Span, limit: int) -> list[WorstRow]:

@@ -77,12 +77,11 @@ class DelaysChoice(Choice):
         return replace(choice, clock=query.get("clock") or None)
 
 
-class DelaysTab(Tab):
+class DelaysTab(Tab[DelaysChoice]):
     """Heat map, a pair's series, clocks, pipeline."""
 
     def __init__(self, context: AppContext, choice: DelaysChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self.scope: frames.Scope | None = None
         self._nics: list[NicRow] = []
         self._heat: Heat = Heat([], None)
@@ -174,10 +173,6 @@ class DelaysTab(Tab):
             self.worst_empty = text("No path has a one-way delay yet.", "ft-empty")
 
     # ----------------------------------------------------------------------------------------------- choices
-
-    def _choose(self, **changes: Any) -> None:
-        self.choice = replace(self.choice, **changes)
-        self._show_address(self.choice)
 
     def _choose_heat(self, **changes: Any) -> None:
         self._choose(**changes)

@@ -58,14 +58,13 @@ class FabricChoice(Choice):
         return choice
 
 
-class FabricTab(LiveTab):
+class FabricTab(LiveTab[FabricChoice]):
     """The topology beside an overview, a cable or a node."""
 
     address = "/fabric"
 
     def __init__(self, context: AppContext, choice: FabricChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._numbers: list[int] = []
         """Both links of the chosen cable."""
         self._lit: set[int] = set()
@@ -145,10 +144,6 @@ class FabricTab(LiveTab):
             self.node_table = table(columns, "node-table", self._on_link_row)
 
     # ----------------------------------------------------------------------------------------------- choices
-
-    def _choose(self, **changes: Any) -> None:
-        self.choice = replace(self.choice, **changes)
-        self._show_address(self.choice)
 
     def _choose_metric(self, metric: LinkMetric) -> None:
         self._choose(metric=metric)

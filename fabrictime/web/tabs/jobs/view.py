@@ -84,14 +84,13 @@ class JobsChoice(Choice):
         return replace(choice, **valid, **numbers)
 
 
-class JobsTab(LiveTab):
+class JobsTab(LiveTab[JobsChoice]):
     """All jobs, and the chosen one."""
 
     address = "/jobs"
 
     def __init__(self, context: AppContext, choice: JobsChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._record: Diagnosis | None = None
         self._live_flows: list[JobFlow] = []
         self._past_jobs: list[dict[str, Any]] = []
@@ -173,9 +172,8 @@ class JobsTab(LiveTab):
             choice = self._with_rank(choice)
         elif changes.get("flow") is not None:
             choice = replace(choice, nic=changes["flow"].partition(">")[0])
-        self.choice = choice
+        self._set_choice(choice)
         self._drawn = 0, None
-        self._show_address(choice)
         self._follow(before)
         self._show()
 

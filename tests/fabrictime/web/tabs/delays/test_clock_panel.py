@@ -33,7 +33,7 @@ def names(panel: ClockPanel) -> list[str]:
 
 
 def ask(panel: ClockPanel, **pagination: Any) -> None:
-    panel._on_request(SimpleNamespace(args={"pagination": pagination}))
+    panel._pages.on_request(SimpleNamespace(args={"pagination": pagination}))
 
 
 def test_without_a_clock_the_note_explains_it(panel: ClockPanel) -> None:
