@@ -235,10 +235,7 @@ def _link_events(windows: Iterable[ContentionWindow], health: Iterable[LinkHealt
     for window in windows:
         closed[window["window_id"]] = window
         yield _counter(
-            LINKS,
-            f"queue kB {arrow(window['link'])}",
-            window["updated_ns"],
-            window["depth_bytes"] / 1e3,
+            LINKS, f"queue kB {arrow(window['link'])}", window["updated_ns"], window["depth_bytes"] / 1e3
         )
     for window in closed.values():
         end_ns = window["updated_ns"] if window["closed_ns"] is None else window["closed_ns"]

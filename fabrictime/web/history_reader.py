@@ -95,10 +95,7 @@ class HistoryReader:
 
 def until_changed(
     *names: str,
-) -> Callable[
-    [Callable[[HistoryReader, Ends, *Arguments], T]],
-    Callable[[HistoryReader, *Arguments], T],
-]:
+) -> Callable[[Callable[[HistoryReader, Ends, *Arguments], T]], Callable[[HistoryReader, *Arguments], T]]:
     """Reuse the result of a query, which gets the ends of all tables, until one of these tables changes."""
 
     def decorate(
@@ -117,15 +114,10 @@ def until_changed(
 
 def kept_for(
     kept_s: float,
-) -> Callable[
-    [Callable[[HistoryReader, *Arguments], T]],
-    Callable[[HistoryReader, *Arguments], T],
-]:
+) -> Callable[[Callable[[HistoryReader, *Arguments], T]], Callable[[HistoryReader, *Arguments], T]]:
     """Reuse the result of a query for a time."""
 
-    def decorate(
-        query: Callable[[HistoryReader, *Arguments], T],
-    ) -> Callable[[HistoryReader, *Arguments], T]:
+    def decorate(query: Callable[[HistoryReader, *Arguments], T]) -> Callable[[HistoryReader, *Arguments], T]:
         @wraps(query)
         def run(history: HistoryReader, *arguments: *Arguments) -> T:
             period = int(time.monotonic() / kept_s)

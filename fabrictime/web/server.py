@@ -30,8 +30,7 @@ from schemas import codec
 from schemas.topics import FLOWS
 
 if TYPE_CHECKING:
-    from fabrictime.web.app_context import AppContext
-    from fabrictime.web.tabs.base import Tab
+    from fabrictime.web.tabs.base import AppContext, Tab
     from fabrictime.web.tabs.delays.queries import Fleet
 
 log = logging.getLogger(__name__)
@@ -153,9 +152,9 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
     from fastapi import FastAPI
     from nicegui import ui
 
-    from fabrictime.web.app_context import AppContext
     from fabrictime.web.history_reader import HistoryReader
     from fabrictime.web.tabs.alerts.evidence import evidence_reader
+    from fabrictime.web.tabs.base import AppContext
     from fabrictime.web.tabs.fabric.queries import LinkQueries
     from fabrictime.web.tabs.jobs.queries import JobQueries
 

@@ -26,8 +26,7 @@ class WebSettings(BaseModel):
         "reader", min_length=1, description="user name for the history; read access is enough"
     )
     history_token_file: Path | None = Field(
-        None,
-        description="file with that user's token (its password), read at each connect; null: no token",
+        None, description="file with that user's token (its password), read at each connect; null: no token"
     )
     kafka: KafkaSettings | None = Field(
         None, description="Kafka cluster of the log with the fabric's state; null: no live tabs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -13,6 +14,14 @@ Values = list[float | None]
 
 GAP_STEPS = 3
 """Steps without a value that end a stretch: the clock may have restarted in between."""
+
+
+def rounded(value: float | None, digits: int) -> float | int | None:
+    """Round to more digits than a chart shows, to keep a frame small; None without a finite value."""
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() else short
 
 
 def steps(span: Span, known_ns: Iterable[int]) -> range:

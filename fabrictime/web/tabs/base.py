@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Generic, TypeVar, TypeVarTuple
 from urllib.parse import urlencode
 
 from nicegui import ui
@@ -15,13 +15,16 @@ from fabrictime.state.fabric_state import Part
 from fabrictime.state.units import count_text, seconds_text
 from fabrictime.web.elements import replace_address, text
 from fabrictime.web.history_client import HistoryEmpty
-from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.service_faults import banner_text
+from fabrictime.web.history_reader import HistoryReader
+from fabrictime.web.live_fabric import LiveFabric
+from fabrictime.web.query_poller import QueryPoller, Snapshot
+from fabrictime.web.service_faults import ServiceFaults, banner_text
+from fabrictime.web.settings import WebSettings
+from fabrictime.web.tabs.alerts.evidence import EvidenceReader
 from fabrictime.web.tabs.delays.queries import Fleet
+from fabrictime.web.tabs.fabric.queries import LinkQueries
+from fabrictime.web.tabs.jobs.queries import JobQueries
 from fabrictime.web.widgets import LiveText
-
-if TYPE_CHECKING:
-    from fabrictime.web.app_context import AppContext
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -36,6 +39,21 @@ PAGES = {
     "/alerts": "Alerts",
     "/audit": "Audit",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class AppContext:
+    """Settings, history and live state. Those that read the log are None without its address."""
+
+    settings: WebSettings
+    poller: QueryPoller
+    history: HistoryReader
+    live: LiveFabric | None = None
+    links: LinkQueries | None = None
+    evidence: EvidenceReader | None = None
+    jobs: JobQueries | None = None
+    services: ServiceFaults = field(default_factory=lambda: ServiceFaults(None))
+    tabs: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,22 +12,11 @@ from nicegui import ui
 from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import count_text
-from fabrictime.web.app_context import AppContext
-from fabrictime.web.elements import (
-    CSS,
-    card,
-    empty,
-    name_value_table,
-    part,
-    put_values,
-    table,
-    text,
-    toggle,
-)
+from fabrictime.web.elements import CSS, card, empty, name_value_table, part, put_values, table, text, toggle
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.alerts import frames
 from fabrictime.web.tabs.alerts.frames import LogRecord
-from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.records import Alert, Evidence

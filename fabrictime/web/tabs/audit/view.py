@@ -11,7 +11,6 @@ from nicegui.events import GenericEventArguments
 
 from fabrictime.audit.groups import Level
 from fabrictime.state.units import count_text, counted, delay_text, seconds_text
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.elements import (
     CSS,
     card,
@@ -28,7 +27,7 @@ from fabrictime.web.history_client import HistoryEmpty
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.audit import frames, queries
 from fabrictime.web.tabs.audit.queries import AuditFleet, ResultRow, RunRow, audited
-from fabrictime.web.tabs.base import Choice, Tab
+from fabrictime.web.tabs.base import AppContext, Choice, Tab
 from fabrictime.web.tabs.delays.queries import Fleet
 from fabrictime.web.widgets import Cell, Chips, LiveMarkup, Row
 from streams.audit.results import FLEET

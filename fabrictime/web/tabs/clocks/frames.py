@@ -24,7 +24,7 @@ from fabrictime.web.tabs.clocks.queries import (
 )
 from fabrictime.web.tabs.delays.frames import COLOURS, Level, Place, bound_band, place_order
 from fabrictime.web.tabs.delays.queries import NicRow
-from fabrictime.web.time_series import GAP_STEPS, Values, detrend, time_axis
+from fabrictime.web.time_series import GAP_STEPS, Values, detrend, rounded, time_axis
 from schemas.ids import host_of, natural
 
 OffsetView = Literal["wander", "offset"]
@@ -440,8 +440,4 @@ def _bound(row: ClockRow) -> float | int | None:
 
 
 def _short(value: float | None) -> float | int | None:
-    """Round to five digits, more than a chart shows, to keep the frame small."""
-    if value is None or not math.isfinite(value):
-        return None
-    rounded = float(f"{value:.5g}")
-    return int(rounded) if rounded.is_integer() else rounded
+    return rounded(value, 5)

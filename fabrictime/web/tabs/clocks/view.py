@@ -12,12 +12,11 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from fabrictime.state.units import count_text, delay_text
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, text, toggle
 from fabrictime.web.history_sql import series_period_s
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import Choice, Tab
+from fabrictime.web.tabs.base import AppContext, Choice, Tab
 from fabrictime.web.tabs.clocks import frames, queries, tables
 from fabrictime.web.tabs.clocks.frames import OffsetView
 from fabrictime.web.tabs.clocks.queries import (

@@ -11,7 +11,6 @@ from fabrictime.state.fabric_state import Part, is_active
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, count_text, counted, delay_text, percent_text
 from fabrictime.web.addresses import fabric_address
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import (
     CSS,
@@ -25,7 +24,7 @@ from fabrictime.web.elements import (
     toggle,
     utc_time,
 )
-from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.contention import frames
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
@@ -207,7 +206,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
                     "job": flow["job"] or "",
                 }
                 for flow in window["flows"][:FLOWS_SHOWN]
-            ],
+            ]
         )
         self.jobs.put(
             [

@@ -11,7 +11,7 @@ import numpy as np
 from fabrictime.web.history_sql import Direction
 from fabrictime.web.tabs.clocks.queries import ClockSeries
 from fabrictime.web.tabs.delays.queries import NicRow, PairRow, PointRow, Series
-from fabrictime.web.time_series import Values, detrend, time_axis
+from fabrictime.web.time_series import Values, detrend, rounded, time_axis
 from schemas.ids import host_of, natural
 
 Metric = Literal["p50", "p99", "loss"]
@@ -324,8 +324,4 @@ def _value(pair: PairRow, metric: Metric) -> float | int | None:
 
 
 def _ns(value: float | None) -> float | int | None:
-    """Round to four digits, more than a chart shows, to keep the frame small."""
-    if value is None:
-        return None
-    rounded = float(f"{value:.4g}")
-    return int(rounded) if rounded.is_integer() else rounded
+    return rounded(value, 4)

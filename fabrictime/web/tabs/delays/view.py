@@ -9,12 +9,11 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from fabrictime.state.units import count_text, delay_text, percent_text, rate_text
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, column, link_button, text, toggle
 from fabrictime.web.history_sql import Direction, series_period_s
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import Choice, Tab
+from fabrictime.web.tabs.base import AppContext, Choice, Tab
 from fabrictime.web.tabs.clocks.queries import ClockRow, ClockSeries, clock_series, clocks
 from fabrictime.web.tabs.delays import frames, pipeline_queries, queries
 from fabrictime.web.tabs.delays.clock_panel import ClockPanel

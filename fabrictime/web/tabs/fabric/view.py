@@ -10,20 +10,10 @@ from nicegui import ui
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.units import counted
 from fabrictime.web.addresses import jobs_address
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import FabricMap
-from fabrictime.web.elements import (
-    CSS,
-    card,
-    empty,
-    link_button,
-    part,
-    table,
-    text,
-    toggle,
-)
+from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import LinkMetric
 from fabrictime.web.tabs.fabric.link_panel import LinkPanel, nic_chip

@@ -11,11 +11,10 @@ from nicegui import ui
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.job_state import Interval
 from fabrictime.state.units import count_text, counted
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle, utc_time
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.jobs import flow_frames, frames
 from fabrictime.web.tabs.jobs.nic_panel import NicPanel
 from fabrictime.web.tabs.jobs.queries import JobQueries, NicProfile

@@ -10,12 +10,11 @@ import pytest
 
 from fabrictime.state.evidence import CHECKING, Verdict
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import ALL_PARTS, LiveFabric
 from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings
-from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.live_tab import FAST_PARTS, KPIS, LiveTab
 from tests.fabrictime.fill import fill, fill_health
 
