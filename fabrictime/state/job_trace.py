@@ -15,8 +15,6 @@ from typing import Any, Final
 from fabrictime.state.labels import arrow
 from schemas.records import CollectiveBatch, ContentionWindow, Diagnosis, LinkHealth
 
-__all__ = ["Ranks", "chakra_nodes", "chrome_events", "operations_of"]
-
 SPLITS: Final = (
     ("gpu_late_ns", "GPU late"),
     ("peer_late_ns", "peer late"),

@@ -14,8 +14,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.simulation_pace import SimulatedTime
 from schemas.topics import INVENTORY
 
-__all__ = ["SimulatedTimeReader", "fabric_now_ns"]
-
 FETCH_WAIT_MS: Final = 200
 """Longest wait for the end of the inventory, and for later announcements."""
 
