@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fabrictime.state import action_entries, action_limits, action_text
 from fabrictime.state.action_entries import ActionEntry
 from fabrictime.state.action_state import ActionState, SuppressedAction
-from fabrictime.state.fabric_now import fabric_now_ns
+from fabrictime.state.simulated_time_reader import fabric_now_ns
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.message import Message

@@ -100,7 +100,7 @@ def _compare(
 def _explain(cluster: KafkaSettings, subject: str, since_s: float | None, check: bool, as_json: bool) -> None:
     from fabrictime.commands import explain_job, job_records
     from fabrictime.state import job_story
-    from fabrictime.state.fabric_now import fabric_now_ns
+    from fabrictime.state.simulated_time_reader import fabric_now_ns
 
     run = explain_job.read(cluster, subject, since_s or job_records.RECENT_S, cluster.registry())
     if run is None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fabrictime.commands.explain_job import COLOURS, STALE_NS
 from fabrictime.commands.job_records import newest_of_jobs
-from fabrictime.state.fabric_now import fabric_now_ns
+from fabrictime.state.simulated_time_reader import fabric_now_ns
 from fabrictime.state.units import bps_text, delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.settings import KafkaSettings

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fabrictime.state.fabric_now import fabric_now_ns
+from fabrictime.state.simulated_time_reader import fabric_now_ns
 from schemas.kafka.publisher import Publisher
 from schemas.topics import INVENTORY
 from tests.records import make
