@@ -4,48 +4,38 @@ from __future__ import annotations
 
 from typing import Final
 
-from grafana.queries import IN_RANGE, TIME
-from schemas import tables
+from grafana.queries import GRAFANA, IN_RANGE, series
+from schemas import queries, tables
 
-_AUDIT: Final = (
-    f"FROM (SELECT *, checked AS window_start FROM {tables.DATABASE}.{tables.AUDIT} FINAL) WHERE {IN_RANGE}"
-)
-_LEVEL: Final = "if(status = 'FAILED', severity, status)"
-"""ERROR or WARNING of a failed check, else UNKNOWN, PASSED or SKIPPED."""
-_LATEST: Final = (
-    f"FROM (SELECT host, check, argMax({_LEVEL}, checked) AS level, argMax(category, checked) AS area, "
-    "argMax(title, checked) AS expected, argMax(text, checked) AS found, argMax(action, checked) AS advice, "
-    "argMax(remedy, checked) AS mend, argMax(run, checked) AS in_run, max(checked) AS at "
-    f"{_AUDIT} GROUP BY host, check)"
-)
+_AUDIT: Final = GRAFANA.rows(tables.AUDIT, time="checked")
+_COLUMNS: Final = ("category", "title", "text", "action", "remedy", "run")
+_LATEST: Final = f"FROM ({queries.newest_results(_AUDIT, _COLUMNS)})"
+_UNFIT: Final = "level IN ('ERROR', 'WARNING', 'UNKNOWN')"
+_WORST_FIRST: Final = "indexOf(['ERROR', 'WARNING', 'UNKNOWN'], level)"
 HOSTS: Final = f"SELECT uniqExact(host) AS hosts {_LATEST}"
 UNFIT_HOSTS: Final = f"SELECT uniqExactIf(host, level = 'ERROR') AS hosts {_LATEST}"
 ERRORS: Final = f"SELECT countIf(level = 'ERROR') AS errors {_LATEST}"
 UNKNOWN: Final = f"SELECT countIf(level = 'UNKNOWN') AS unknown {_LATEST}"
-LEVEL_SERIES: Final = (
-    f"SELECT {TIME}, {_LEVEL} AS level, count() AS results {_AUDIT} AND level IN ('ERROR', 'WARNING', "
-    "'UNKNOWN') GROUP BY time, level ORDER BY time, level"
+LEVEL_SERIES: Final = series(
+    "count() AS results", f"{_AUDIT} AND {_UNFIT}", f"{queries.RESULT_LEVEL} AS level"
 )
-UNFIT_SERIES: Final = (
-    f"SELECT {TIME}, uniqExactIf(host, status = 'FAILED' AND severity = 'ERROR') AS unfit, "
-    f"uniqExact(host) AS audited {_AUDIT} GROUP BY time ORDER BY time"
+UNFIT_SERIES: Final = series(
+    "uniqExactIf(host, status = 'FAILED' AND severity = 'ERROR') AS unfit, uniqExact(host) AS audited", _AUDIT
 )
 FAILED_CHECKS: Final = (
-    "SELECT level, any(expected) AS expectation, check, uniqExact(host) AS hosts, any(advice) AS action, "
-    "any(mend) AS remedy, any(found) AS example "
-    f"{_LATEST} WHERE level IN ('ERROR', 'WARNING', 'UNKNOWN') GROUP BY level, check "
-    "ORDER BY indexOf(['ERROR', 'WARNING', 'UNKNOWN'], level), hosts DESC, check LIMIT 200"
+    "SELECT level, any(title) AS expectation, check, uniqExact(host) AS hosts, any(action) AS action, "
+    f"any(remedy) AS remedy, any(text) AS example {_LATEST} WHERE {_UNFIT} GROUP BY level, check "
+    f"ORDER BY {_WORST_FIRST}, hosts DESC, check LIMIT 200"
 )
 HOST_TABLE: Final = (
     "SELECT host, countIf(level = 'ERROR') AS errors, countIf(level = 'WARNING') AS warnings, "
     "countIf(level = 'UNKNOWN') AS unknown, countIf(level = 'PASSED') AS passed, "
-    "arrayStringConcat(groupUniqArrayIf(advice, level = 'ERROR'), ', ') AS actions, max(at) AS last_checked, "
-    f"argMax(in_run, at) AS run {_LATEST} GROUP BY host ORDER BY errors DESC, warnings DESC, host LIMIT 2000"
+    "arrayStringConcat(groupUniqArrayIf(action, level = 'ERROR'), ', ') AS actions, max(at) AS last_checked, "
+    f"argMax(run, at) AS run {_LATEST} GROUP BY host ORDER BY errors DESC, warnings DESC, host LIMIT 2000"
 )
 FINDINGS: Final = (
-    "SELECT host, level, area AS category, expected AS expectation, found AS text, advice AS action, "
-    f"mend AS remedy, check, at AS checked_at {_LATEST} WHERE level IN ('ERROR', 'WARNING', 'UNKNOWN') "
-    "ORDER BY indexOf(['ERROR', 'WARNING', 'UNKNOWN'], level), host, check LIMIT 1000"
+    "SELECT host, level, category, title AS expectation, text, action, remedy, check, at AS checked_at "
+    f"{_LATEST} WHERE {_UNFIT} ORDER BY {_WORST_FIRST}, host, check LIMIT 1000"
 )
 UNLIKE_VALUES: Final = (
     "SELECT name, subject, check, uniqExact(host) AS hosts, uniqExact(value) AS different, "

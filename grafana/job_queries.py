@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from grafana.queries import IN_RANGE, TIME
+from grafana.queries import GRAFANA, series, top
 from schemas import tables
 
 _JOBS: Final = "job IN (${job:singlequote})"
-_MAX_SERIES: Final = 20
 
 
 def _from(table: str, condition: str = _JOBS) -> str:
-    return (
-        f"FROM (SELECT *, began AS window_start FROM {tables.DATABASE}.{table} FINAL) "
-        f"WHERE {IN_RANGE} AND {condition}"
-    )
+    return GRAFANA.rows(table, condition, time="began")
 
 
 _DIAGNOSES: Final = _from(tables.DIAGNOSES)
@@ -44,9 +40,7 @@ RANKS_REPORTING: Final = (
     f"SELECT sum(seen) AS reporting, sum(total) AS in_all FROM (SELECT job, argMax(ranks_seen, (began, "
     f"number)) AS seen, argMax(ranks_total, (began, number)) AS total {_DIAGNOSES} GROUP BY job)"
 )
-VERDICT_ROWS: Final = (
-    f"SELECT {TIME}, job, max({_KIND}) AS kind {_DIAGNOSES} GROUP BY time, job ORDER BY time, job"
-)
+VERDICT_ROWS: Final = series(f"max({_KIND}) AS kind", _DIAGNOSES, "job")
 VERDICT_TABLE: Final = (
     "SELECT job, verdict, min(began) AS first_time, max(began) AS last_time, count() AS intervals, "
     "max(loss_share) AS lost, argMax(subject, (began, number)) AS named, argMax(text, (began, number)) AS "
@@ -54,28 +48,24 @@ VERDICT_TABLE: Final = (
     f"{_DIAGNOSES} AND verdict != 'HEALTHY' GROUP BY job, verdict "
     "ORDER BY last_time DESC, lost DESC LIMIT 200"
 )
-ITERATIONS: Final = (
-    f"SELECT {TIME}, job, avg(iteration_ns) AS iteration, avg(expected_iteration_ns) AS expected "
-    f"{_DIAGNOSES} AND iteration_ns IS NOT NULL GROUP BY time, job ORDER BY time, job"
+ITERATIONS: Final = series(
+    "avg(iteration_ns) AS iteration, avg(expected_iteration_ns) AS expected",
+    f"{_DIAGNOSES} AND iteration_ns IS NOT NULL",
+    "job",
 )
-BUS_SERIES: Final = (
-    f"SELECT {TIME}, job, avg(bus_bps) AS bus, avg(expected_bus_bps) AS expected "
-    f"{_DIAGNOSES} AND bus_bps IS NOT NULL GROUP BY time, job ORDER BY time, job"
+BUS_SERIES: Final = series(
+    "avg(bus_bps) AS bus, avg(expected_bus_bps) AS expected", f"{_DIAGNOSES} AND bus_bps IS NOT NULL", "job"
 )
-SPLIT_SERIES: Final = (
-    f"SELECT {TIME}, "
-    + ", ".join(
+SPLIT_SERIES: Final = series(
+    ", ".join(
         f"sum({part}_ns) / sum(end_ns - toUnixTimestamp64Nano(began)) AS {part}_share" for part in PARTS
-    )
-    + f" {_RANKS} GROUP BY time ORDER BY time"
+    ),
+    _RANKS,
 )
-_WORST_RANKS: Final = (
-    f"(job, rank) IN (SELECT job, rank {_RANKS} GROUP BY job, rank ORDER BY max(network_late_ns) DESC "
-    f"LIMIT {_MAX_SERIES})"
-)
-RANK_SERIES: Final = (
-    f"SELECT {TIME}, concat(job, ' rank ', toString(rank)) AS of, avg(network_late_ns) AS network_late "
-    f"{_RANKS} AND {_WORST_RANKS} GROUP BY time, of ORDER BY time, of"
+RANK_SERIES: Final = series(
+    "avg(network_late_ns) AS network_late",
+    f"{_RANKS} {top('job, rank', 'max(network_late_ns) DESC', _RANKS)}",
+    "concat(job, ' rank ', toString(rank)) AS of",
 )
 RANK_TABLE: Final = (
     "SELECT job, rank, argMax(host, began) AS on_host, argMax(nic, began) AS by_nic, "
@@ -83,9 +73,10 @@ RANK_TABLE: Final = (
     + f", sum(last_arrivals) AS arrived_last {_RANKS} GROUP BY job, rank "
     "ORDER BY mean_network_late_ns DESC LIMIT 1000"
 )
-FUNCTION_SERIES: Final = (
-    f"SELECT {TIME}, function, sum(bus_bps * busy_ns) / sum(busy_ns) AS bus {_COLLECTIVES} "
-    "AND bus_bps IS NOT NULL AND busy_ns > 0 GROUP BY time, function ORDER BY time, function"
+FUNCTION_SERIES: Final = series(
+    "sum(bus_bps * busy_ns) / sum(busy_ns) AS bus",
+    f"{_COLLECTIVES} AND bus_bps IS NOT NULL AND busy_ns > 0",
+    "function",
 )
 FUNCTION_TABLE: Final = (
     "SELECT job, function, algorithm, protocol, bytes_from AS from_bytes, sum(count) AS operations, "
@@ -95,26 +86,17 @@ FUNCTION_TABLE: Final = (
     f"sum(peer_late_ns) / sum(count) AS peer_late_each_ns {_COLLECTIVES} AND count > 0 "
     "GROUP BY job, function, algorithm, protocol, bytes_from ORDER BY sum(busy_ns) DESC LIMIT 200"
 )
-_SLOW_PAIRS: Final = (
-    f"(nic, peer) IN (SELECT nic, peer {_FLOWS} GROUP BY nic, peer "
-    f"ORDER BY max(ifNull(data_ns, 0)) DESC, max(ifNull(delay_ns, 0)) DESC LIMIT {_MAX_SERIES})"
-)
+_SLOW_PAIRS: Final = top("nic, peer", "max(ifNull(data_ns, 0)) DESC, max(ifNull(delay_ns, 0)) DESC", _FLOWS)
 _PAIR: Final = "concat(nic, ' > ', peer) AS pair"
-DATA_SERIES: Final = (
-    f"SELECT {TIME}, {_PAIR}, max(data_ns) AS data {_FLOWS} AND data_ns IS NOT NULL AND {_SLOW_PAIRS} "
-    "GROUP BY time, pair ORDER BY time, pair"
-)
-PROBE_SERIES: Final = (
-    f"SELECT {TIME}, {_PAIR}, max(delay_ns) AS probes {_FLOWS} AND delay_ns IS NOT NULL AND {_SLOW_PAIRS} "
-    "GROUP BY time, pair ORDER BY time, pair"
+DATA_SERIES: Final = series("max(data_ns) AS data", f"{_FLOWS} AND data_ns IS NOT NULL {_SLOW_PAIRS}", _PAIR)
+PROBE_SERIES: Final = series(
+    "max(delay_ns) AS probes", f"{_FLOWS} AND delay_ns IS NOT NULL {_SLOW_PAIRS}", _PAIR
 )
 _NICS: Final = _from(tables.JOB_NICS)
-_SLOW_NICS: Final = (
-    f"nic IN (SELECT nic {_NICS} GROUP BY nic ORDER BY max(ifNull(p99_ns, 0)) DESC, nic LIMIT {_MAX_SERIES})"
-)
-QUEUE_PAIR_SERIES: Final = (
-    f"SELECT {TIME}, nic, max(p99_ns) AS p99 {_NICS} AND p99_ns IS NOT NULL AND {_SLOW_NICS} "
-    "GROUP BY time, nic ORDER BY time, nic"
+QUEUE_PAIR_SERIES: Final = series(
+    "max(p99_ns) AS p99",
+    f"{_NICS} AND p99_ns IS NOT NULL {top('nic', 'max(ifNull(p99_ns, 0)) DESC, nic', _NICS)}",
+    "nic",
 )
 COUNTERS: Final = (
     "cnp_sent",
@@ -128,7 +110,7 @@ COUNTERS: Final = (
 COUNTER_SERIES: Final = (
     "SELECT time, "
     + ", ".join(f"sum({name}_most) AS {name}_all" for name in COUNTERS)
-    + f" FROM (SELECT {TIME}, nic, began, "
+    + f" FROM (SELECT {GRAFANA.step} AS time, nic, began, "
     + ", ".join(f"max(ifNull({name}, 0)) AS {name}_most" for name in COUNTERS)
     + f" {_NICS} GROUP BY time, nic, began) GROUP BY time ORDER BY time"
 )

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, stat, statetimeline, table, timeseries
-from grafana_foundation_sdk.cog import builder as cogbuilder
 from grafana_foundation_sdk.cog import variants
+from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
@@ -54,7 +54,7 @@ class ClickHouseQuery(variants.Dataquery):
         }
 
 
-class Query(cogbuilder.Builder[ClickHouseQuery]):
+class Query(Builder[ClickHouseQuery]):
     """Builder of a `ClickHouseQuery`."""
 
     def __init__(self, sql: str, ref_id: str = "A", series: bool = False) -> None:
@@ -63,11 +63,6 @@ class Query(cogbuilder.Builder[ClickHouseQuery]):
     def build(self) -> ClickHouseQuery:
         """Return the target."""
         return self._query
-
-
-def _thresholds(*steps: tuple[float | None, str]) -> dashboard.ThresholdsConfig:
-    made = [models.Threshold(value=value, color=color) for value, color in steps]
-    return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(made)
 
 
 def fixed_color(color: str) -> dashboard.FieldColor:
@@ -80,8 +75,13 @@ def scaled_color() -> dashboard.FieldColor:
     return dashboard.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_YL_RD)
 
 
-def stat_panel(title: str, doc: str, sql: str, unit: str, *steps: tuple[float | None, str]) -> stat.Panel:
-    """Return a single figure; `steps`: the colour from each value on."""
+def stat_panel(
+    title: str, doc: str, sql: str, unit: str, colors: Mapping[float | None, str] | None = None
+) -> stat.Panel:
+    """Return a single figure, blue or with the colour from each value on."""
+    steps = [
+        models.Threshold(value=value, color=color) for value, color in {None: BLUE, **(colors or {})}.items()
+    ]
     return (
         stat.Panel()
         .title(title)
@@ -92,7 +92,7 @@ def stat_panel(title: str, doc: str, sql: str, unit: str, *steps: tuple[float | 
         .unit(unit)
         .color_mode(common_models.BigValueColorMode.VALUE)
         .graph_mode(common_models.BigValueGraphMode.NONE)
-        .thresholds(_thresholds(*(steps or ((None, BLUE),))))
+        .thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
         .with_target(Query(sql))
     )
 
@@ -231,9 +231,15 @@ def choice(name: str, label: str, sql: str) -> dashboard.QueryVariable:
     )
 
 
-def new_dashboard(uid: str, title: str, doc: str) -> dashboard.Dashboard:
-    """Return an empty dashboard that is linked to the others."""
-    return (
+def new_dashboard(
+    uid: str,
+    title: str,
+    doc: str,
+    *panels: Builder[models.Panel],
+    variables: Sequence[dashboard.QueryVariable] = (),
+) -> dashboard.Dashboard:
+    """Return a dashboard that is linked to the others."""
+    board = (
         dashboard.Dashboard(title)
         .uid(uid)
         .description(doc)
@@ -251,3 +257,8 @@ def new_dashboard(uid: str, title: str, doc: str) -> dashboard.Dashboard:
             .keep_time(True)
         )
     )
+    for variable in variables:
+        board = board.with_variable(variable)
+    for panel in panels:
+        board = board.with_panel(panel)
+    return board

@@ -49,11 +49,11 @@ def save(
 
     try:
         cluster = running_log(settings_of(config, directory, log))
-        found = saved(load(run, cluster).all_results(), golden)
-        write_baseline(file, found)
+        baseline = saved(load(run, cluster).all_results(), golden)
+        write_baseline(file, baseline)
     except ValueError as error:
         stop(str(error))
-    _print_saved(file, found)
+    _print_saved(file, baseline)
 
 
 @baseline_app.command("learn")
@@ -71,11 +71,11 @@ def learn(
 
     try:
         cluster = running_log(settings_of(config, directory, log))
-        found = learned(load(run, cluster).all_results() for run in runs)
-        write_baseline(file, found)
+        baseline = learned(load(run, cluster).all_results() for run in runs)
+        write_baseline(file, baseline)
     except ValueError as error:
         stop(str(error))
-    _print_saved(file, found)
+    _print_saved(file, baseline)
 
 
 @baseline_app.command("show")
@@ -86,21 +86,21 @@ def show(file: BaselineFile = DEFAULT_FILE, as_json: Json = False) -> None:
     from fabrictime.audit.evaluate import load_baseline
 
     try:
-        found = load_baseline(file)
+        baseline = load_baseline(file)
     except ValueError as error:
         stop(str(error))
     if as_json:
-        print(found.model_dump_json())
+        print(baseline.model_dump_json())
     else:
-        Console().print(draw(found))
+        Console().print(draw(baseline))
 
 
-def _print_saved(file: Path, found: Baseline) -> None:
-    skus = sorted({each.sku or "unknown" for each in found.expected})
-    typer.echo(f"{file}: {len(found.expected)} expected values of SKU {', '.join(skus)}")
+def _print_saved(file: Path, baseline: Baseline) -> None:
+    skus = sorted({entry.sku or "unknown" for entry in baseline.expected})
+    typer.echo(f"{file}: {len(baseline.expected)} expected values of SKU {', '.join(skus)}")
 
 
-def draw(found: Baseline) -> Table:
+def draw(baseline: Baseline) -> Table:
     """Return the table for rich."""
     from rich.markup import escape
     from rich.table import Table
@@ -108,14 +108,14 @@ def draw(found: Baseline) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("SKU", "value", "device", "expected", "learned from"):
         table.add_column(column, no_wrap=column != "expected")
-    for each in found.expected:
-        devices = f" x {each.devices}" if each.devices is not None else ""
+    for entry in baseline.expected:
+        devices = f" x {entry.devices}" if entry.devices is not None else ""
         row = (
-            each.sku or "unknown",
-            each.fact,
-            f"{each.subject}{devices}",
-            str(each),
-            f"{each.values} values",
+            entry.sku or "unknown",
+            entry.fact,
+            f"{entry.subject}{devices}",
+            str(entry),
+            f"{entry.values} values",
         )
         table.add_row(*map(escape, row))
     return table

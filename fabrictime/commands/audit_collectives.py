@@ -95,7 +95,7 @@ def collectives(
         stop(str(error))
     audit_fleet.show(report, audit_fleet.Output(as_json, everything=True))
     is_known = all(
-        each["status"] is not AuditStatus.UNKNOWN for each in results if each["check"] == HOSTS.check
+        result["status"] is not AuditStatus.UNKNOWN for result in results if result["check"] == HOSTS.check
     )
     raise typer.Exit(verdict(report)[0] or (0 if is_known else USAGE_EXIT))
 

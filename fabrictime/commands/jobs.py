@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fabrictime.commands.explain_job import COLOURS, STALE_NS
 from fabrictime.commands.job_records import newest_of_jobs
-from fabrictime.state.fabric_now import fabric_now_ns
+from fabrictime.state.simulated_time_reader import fabric_now_ns
 from fabrictime.state.units import bps_text, delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.settings import KafkaSettings
@@ -43,8 +43,8 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     """Return the jobs that run, or all, unhealthy ones first."""
     rows = [
-        {name: each[name] for name in FIELDS} | {"runs": now_ns - each["end_ns"] <= STALE_NS}
-        for each in newest.values()
+        {name: head[name] for name in FIELDS} | {"runs": now_ns - head["end_ns"] <= STALE_NS}
+        for head in newest.values()
     ]
     rows.sort(key=lambda row: (not row["runs"], row["verdict"] in COLOURS, -row["loss_share"], row["job"]))
     return [row for row in rows if everything or row["runs"]]

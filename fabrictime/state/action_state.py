@@ -24,8 +24,6 @@ from schemas.records import (
 )
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, POLICY_CYCLES
 
-__all__ = ["WATCH_NS", "ActionState", "Mode", "ShardPolicy", "SuppressedAction"]
-
 MAX_DECISIONS: Final = 4_000
 """Decisions that are kept, and as many with their reports and their effects."""
 MINUTE_NS: Final = 60_000_000_000

@@ -349,13 +349,7 @@ def _shard_line(records: Sequence[ClockOffsets], age_s: float, ahead_s: float) -
     first = records[0]
     domains = tuple(sorted({record["domain"] for record in records if record["clocks"]}))
     return ShardLine(
-        first["shard"],
-        first["window"],
-        first["window_end_ns"],
-        age_s,
-        first["reference"],
-        domains,
-        ahead_s,
+        first["shard"], first["window"], first["window_end_ns"], age_s, first["reference"], domains, ahead_s
     )
 
 

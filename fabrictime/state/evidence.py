@@ -15,8 +15,6 @@ from typing import Final
 from fabrictime.state.units import seconds_text
 from schemas.log_time import is_log_time_wrong
 
-__all__ = ["CHECKING", "FRESH_S", "Age", "EvidenceAges", "Source", "Verdict", "evaluate"]
-
 FRESH_S: Final = 5.0
 """s without an advance after which evidence is missing: five times the usual period of every source."""
 

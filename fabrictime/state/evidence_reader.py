@@ -22,8 +22,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import is_log_time_wrong
 from schemas.topics import CLOCK_OFFSETS, LINKS
 
-__all__ = ["EvidenceReader", "EvidenceSettings", "EvidenceWatch", "fresh_s_of"]
-
 PERIOD_S: Final = 1.0
 """s between two readings."""
 QUICK_PERIOD_S: Final = 0.2

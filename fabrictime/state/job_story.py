@@ -15,8 +15,6 @@ from typing import Any, Final
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, delay_text, percent_text
 
-__all__ = ["HEAD", "SPLITS", "Run", "Span", "compare", "explain", "spans_of", "whole"]
-
 HEAD: Final = "bound_ns"
 """The last field of a head."""
 PARTS: Final = ("time_splits", "flows")

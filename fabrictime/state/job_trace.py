@@ -15,8 +15,6 @@ from typing import Any, Final
 from fabrictime.state.labels import arrow
 from schemas.records import CollectiveBatch, ContentionWindow, Diagnosis, LinkHealth
 
-__all__ = ["Ranks", "chakra_nodes", "chrome_events", "operations_of"]
-
 SPLITS: Final = (
     ("gpu_late_ns", "GPU late"),
     ("peer_late_ns", "peer late"),
@@ -235,10 +233,7 @@ def _link_events(windows: Iterable[ContentionWindow], health: Iterable[LinkHealt
     for window in windows:
         closed[window["window_id"]] = window
         yield _counter(
-            LINKS,
-            f"queue kB {arrow(window['link'])}",
-            window["updated_ns"],
-            window["depth_bytes"] / 1e3,
+            LINKS, f"queue kB {arrow(window['link'])}", window["updated_ns"], window["depth_bytes"] / 1e3
         )
     for window in closed.values():
         end_ns = window["updated_ns"] if window["closed_ns"] is None else window["closed_ns"]

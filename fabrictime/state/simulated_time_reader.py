@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final
 
 from schemas import codec
@@ -11,8 +13,6 @@ from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.simulation_pace import SimulatedTime
 from schemas.topics import INVENTORY
-
-__all__ = ["SimulatedTimeReader"]
 
 FETCH_WAIT_MS: Final = 200
 """Longest wait for the end of the inventory, and for later announcements."""
@@ -50,3 +50,15 @@ class SimulatedTimeReader:
         yield from self._reader.read_to_end()
         while messages := self._reader.poll(0.0):
             yield from messages
+
+
+def fabric_now_ns(cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> int:
+    """Return fabric time, ns since the Unix epoch, for commands that compare records with the present.
+
+    The system clock gives it, unless the log's fleet is simulated and its time is behind. Raises ValueError
+    if the log cannot be read.
+    """
+    with closing(SimulatedTimeReader(cluster, registry)) as reader:
+        simulated = reader.read()
+    now_ns = time.time_ns()
+    return now_ns - simulated.lag_ns(now_ns)

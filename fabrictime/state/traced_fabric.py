@@ -177,10 +177,7 @@ class _Switches:
 
 
 def picture_of(
-    book: RouteTable,
-    nics: Mapping[str, Nic],
-    topology: Topology | None = None,
-    unreadable: int = 0,
+    book: RouteTable, nics: Mapping[str, Nic], topology: Topology | None = None, unreadable: int = 0
 ) -> Picture:
     """Return the fabric that the paths show. `nics`: the announcements of those that are alive."""
     topology = topology if topology is not None else Topology()
@@ -293,13 +290,7 @@ def _cable_line(
     nic = nics.get(f"{a.node}/{a.port}")
     rate_bps = topology.rate_bps(up) or (nic["speed_bps"] if nic is not None else None) or 0
     return CableLine(
-        cable,
-        switches.at(a),
-        switches.at(b),
-        crossed.get(up, 0),
-        crossed.get(down, 0),
-        rate_bps,
-        listed,
+        cable, switches.at(a), switches.at(b), crossed.get(up, 0), crossed.get(down, 0), rate_bps, listed
     )
 
 

@@ -4,6 +4,7 @@
 // Three layers: the topology, the present states and queues, and the element under the mouse. With many NICs the
 // cables from a rack to a leaf are one bundle and a NIC is a cell; cables that are not UP are always drawn singly.
 import { dark, ink, ramp, text, delay, percent, bytes, above, row, heading, stateInk, STATE_NAMES } from "fabrictime-draw";
+import { canvasComponent, placeTip } from "fabrictime-draw/canvas.js";
 
 const SINGLE = 160;   // NICs up to here have a drawn cable each
 const PLAIN = 9000;   // cables up to here are drawn one by one
@@ -483,11 +484,7 @@ class Fabric {
     this.el.style.cursor = hit && hit.kind !== "bundle" ? "pointer" : "grab";
     if (!same) this.paint();
     if (!hit) { this.tipBox.style.display = "none"; return; }
-    this.tipBox.innerHTML = this.tip(hit);
-    this.tipBox.style.display = "block";
-    const w = this.tipBox.offsetWidth, h = this.tipBox.offsetHeight;
-    this.tipBox.style.left = `${Math.max(4, Math.min(px + 14, this.width - w - 6))}px`;
-    this.tipBox.style.top = `${py + 16 + h > this.height ? Math.max(4, py - h - 10) : py + 16}px`;
+    placeTip(this.tipBox, this.tip(hit), px, py, this.width, this.height);
   }
 
   cableName(i) {
@@ -567,57 +564,33 @@ function distance(x, y, l, at) {
   return Math.hypot(x - l[at] - t * dx, y - l[at + 1] - t * dy);
 }
 
-export default {
-  template: `<div class="ft-map" role="img" :aria-label="label"><canvas></canvas><canvas></canvas><canvas></canvas><div class="ft-map-key"></div><div class="ft-map-tip"></div></div>`,
-  props: { label: String },
-  async mounted() {
-    await new Promise((resolve) => setTimeout(resolve, 0));
-    const el = this.$el, drawer = (this.drawer = new Fabric(el));
-    const at = (e) => { const b = el.getBoundingClientRect(); return [e.clientX - b.left, e.clientY - b.top]; };
-    let drag = null;
-    el.addEventListener("pointermove", (e) => {
-      const [x, y] = at(e);
-      if (drag) {
-        if (!drag.far && Math.hypot(x - drag.x, y - drag.y) < 4) return;
-        drag.far = true;
-        Object.assign(drawer.view, { x: drag.vx + x - drag.x, y: drag.vy + y - drag.y });
-        drawer.moved();
-        drawer.hover(null);
-      } else drawer.hover(x, y);
-    });
-    el.addEventListener("pointerdown", (e) => { const [x, y] = at(e); drag = { x, y, vx: drawer.view.x, vy: drawer.view.y, far: false }; });
-    el.addEventListener("pointerup", (e) => {
-      if (drag && !drag.far) {
-        const hit = drawer.find(...at(e));
-        if (hit?.kind === "bundle") { const [x, y] = at(e); drawer.zoom(x, y, 2); }
-        else this.$emit("pick", hit === null ? { kind: "none", k: -1, plan: drawer.plan?.plan ?? 0 } : { ...hit, plan: drawer.plan.plan });
-      }
-      drag = null;
-    });
-    el.addEventListener("pointerleave", () => { drag = null; drawer.hover(null); });
-    el.addEventListener("wheel", (e) => { e.preventDefault(); drawer.zoom(...at(e), Math.exp(-e.deltaY / 400)); }, { passive: false });
-    el.addEventListener("dblclick", () => { drawer.view = { k: 1, x: 0, y: 0 }; drawer.moved(); });
-    this.watch = new ResizeObserver(() => drawer.size());
-    this.watch.observe(el);
-    this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.repaint = () => { drawer.stale = true; drawer.paint(); drawer.legend(); };
-    this.scheme.addEventListener("change", this.repaint);
-    drawer.size();
-    this.frames = 0;
-    el.ft = { drawer };
-    this.$emit("ready");
-  },
-  beforeUnmount() {
-    this.scheme?.removeEventListener("change", this.repaint);
-    this.watch?.disconnect();
-  },
-  methods: {
-    frame(seq, f) {
-      if (!this.drawer) return; // not mounted yet: the server sends all again at `ready`
-      this.drawer.frame(f);
-      this.frames++;
-      this.$el.dataset.frames = this.frames;
-      requestAnimationFrame(() => this.$emit("ack", seq));
-    },
-  },
-};
+function connect(el, drawer, at, pick) {
+  let drag = null;
+  el.addEventListener("pointermove", (e) => {
+    const [x, y] = at(e);
+    if (drag) {
+      if (!drag.far && Math.hypot(x - drag.x, y - drag.y) < 4) return;
+      drag.far = true;
+      Object.assign(drawer.view, { x: drag.vx + x - drag.x, y: drag.vy + y - drag.y });
+      drawer.moved();
+      drawer.hover(null);
+    } else drawer.hover(x, y);
+  });
+  el.addEventListener("pointerdown", (e) => { const [x, y] = at(e); drag = { x, y, vx: drawer.view.x, vy: drawer.view.y, far: false }; });
+  el.addEventListener("pointerup", (e) => {
+    if (drag && !drag.far) {
+      const hit = drawer.find(...at(e));
+      if (hit?.kind === "bundle") { const [x, y] = at(e); drawer.zoom(x, y, 2); }
+      else pick(hit === null ? { kind: "none", k: -1, plan: drawer.plan?.plan ?? 0 } : { ...hit, plan: drawer.plan.plan });
+    }
+    drag = null;
+  });
+  el.addEventListener("pointerleave", () => { drag = null; drawer.hover(null); });
+  el.addEventListener("wheel", (e) => { e.preventDefault(); drawer.zoom(...at(e), Math.exp(-e.deltaY / 400)); }, { passive: false });
+  el.addEventListener("dblclick", () => { drawer.view = { k: 1, x: 0, y: 0 }; drawer.moved(); });
+}
+
+export default canvasComponent(
+  `<div class="ft-map" role="img" :aria-label="label"><canvas></canvas><canvas></canvas><canvas></canvas><div class="ft-map-key"></div><div class="ft-map-tip"></div></div>`,
+  Fabric, connect, (drawer) => { drawer.stale = true; drawer.paint(); drawer.legend(); },
+);

@@ -1,20 +1,22 @@
-"""SQL fragments and value conversions that the history queries of all tabs share."""
+"""SQL fragments of the history queries of all tabs, and records of their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
 from fabrictime.web.history_client import History
+from schemas.queries import Dialect
 
+Record = TypeVar("Record")
 Direction = Literal["forward", "reverse"]
 """Forward: from the prober to its peer."""
 
 SECOND_NS = 1_000_000_000
-
-MAX_BOUND_RTTS = 20
-"""A one-way delay with an error bound above this many round trips is unknown. This is normal while clocks
-start from the hosts' system clocks."""
+MAX_POINTS = 300
+"""Steps of a series."""
 
 SINCE = "window_start >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
 UNTIL = "window_start < fromUnixTimestamp64Nano({until_ns:Int64}, 'UTC')"
@@ -32,14 +34,57 @@ MIDDLE_OFFSET = f"tupleElement({_AT_MIDDLE}, 1)"
 MIDDLE_REST = f"tupleElement({_AT_MIDDLE}, 2)"
 
 
-def unknown_delay(rtt: str) -> str:
-    """Return the condition that a row's one-way delay is unknown. `rtt` is the round-trip column."""
-    return f"ifNull(bound_ns > {MAX_BOUND_RTTS} * {rtt}, 0)"
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time range and the step of its series, ns."""
+
+    start_ns: int
+    end_ns: int
+    step_ns: int = SECOND_NS
+
+    @staticmethod
+    def before(end_ns: int | None, span_s: int) -> Span:
+        """Return the span before a time (None: no time yet) in whole seconds, at most `MAX_POINTS` steps."""
+        end_ns = end_ns or 0
+        return Span(end_ns - span_s * SECOND_NS, end_ns, max(1, span_s // MAX_POINTS) * SECOND_NS)
 
 
-def rows(history: History, sql: str, **parameters: Any) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a query."""
+def series_period_s(span_s: int) -> float:
+    """Return the poll period of a series. A series with a wide step changes less often."""
+    return min(Span.before(None, span_s).step_ns / 1e9, 2.0) / 2
+
+
+def dialect(history: History) -> Dialect:
+    """Return the page's dialect: the parameters `since_ns` and `step_ns`."""
+    return Dialect(history.database, SINCE, STEP)
+
+
+def rows(
+    history: History, sql: str, span: Span | None = None, /, **parameters: Any
+) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of a query, with the parameters of a span."""
+    if span is not None:
+        parameters = {"since_ns": span.start_ns, "step_ns": span.step_ns, **parameters}
     return zip(*history.columns(sql, parameters), strict=True)
+
+
+def records(
+    kind: type[Record], history: History, sql: str, span: Span | None = None, /, **parameters: Any
+) -> list[Record]:
+    """Return the rows of a query as dataclasses. Columns stand in the order of the fields and get their
+    types."""
+    convert = [_converter(hint) for hint in get_type_hints(kind).values()]
+    return [
+        kind(*(each(value) for each, value in zip(convert, row, strict=True)))
+        for row in rows(history, sql, span, **parameters)
+    ]
+
+
+def _converter(hint: Any) -> Callable[[Any], Any]:
+    if hint in (float | None, int | None):
+        return to_int if hint == int | None else to_float
+    plain = get_origin(hint) or hint
+    return plain if isinstance(plain, type) and plain is not UnionType else lambda value: value
 
 
 def to_float(value: Any) -> float | None:

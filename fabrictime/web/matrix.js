@@ -1,8 +1,8 @@
 // Senders (rows) against receivers (columns) on canvas: one image of a pixel a cell, scaled without smoothing.
 // frame() takes names, groups, levels (base64, a byte a cell, row by row), metric, low, high and chosen.
 // Emits `ready`, `ack` (drawn, the next frame may come), and `pick` ({row, column}) for a click on a cell.
-import { ink, ramp, text, delay, three, row, heading } from "fabrictime-draw";
-import { rate } from "fabrictime-draw/jobs.js";
+import { ink, ramp, text, delay, rate, row, heading } from "fabrictime-draw";
+import { canvasComponent, placeTip } from "fabrictime-draw/canvas.js";
 
 const TITLES = { rate: "rate", probes: "delay of probes", data: "delay of the data" };
 const LEVELS = 254, MIN_LABEL = 11;
@@ -171,11 +171,7 @@ class Matrix {
     if (String(hit) !== String(this.hovered)) { this.hovered = hit; this.paint(); }
     this.el.style.cursor = hit && this.levels[hit[0] * this.side + hit[1]] ? "pointer" : "default";
     if (!hit) { this.tip.style.display = "none"; return; }
-    this.tip.innerHTML = this.content(hit);
-    this.tip.style.display = "block";
-    const w = this.tip.offsetWidth, h = this.tip.offsetHeight;
-    this.tip.style.left = `${Math.max(4, Math.min(x + 14, this.width - w - 6))}px`;
-    this.tip.style.top = `${y + 16 + h > this.height ? Math.max(4, y - h - 10) : y + 16}px`;
+    placeTip(this.tip, this.content(hit), x, y, this.width, this.height);
   }
 
   content([r, k]) {
@@ -187,40 +183,16 @@ class Matrix {
   spot(r, k) { const { left, top, cell } = this.layout(); return [left + (k + 0.5) * cell, top + (r + 0.5) * cell]; } // for tests
 }
 
-export default {
-  template: `<div class="ft-map ft-matrix" role="img" :aria-label="label"><canvas></canvas><div class="ft-map-tip"></div></div>`,
-  props: { label: String },
-  async mounted() {
-    await new Promise((resolve) => setTimeout(resolve, 0));
-    const el = this.$el, drawer = (this.drawer = new Matrix(el));
-    const at = (e) => { const b = el.getBoundingClientRect(); return [e.clientX - b.left, e.clientY - b.top]; };
-    el.addEventListener("pointermove", (e) => drawer.hover(...at(e)));
-    el.addEventListener("pointerleave", () => drawer.hover(null));
-    el.addEventListener("click", (e) => {
-      const hit = drawer.find(...at(e));
-      if (hit) this.$emit("pick", { row: hit[0], column: hit[1] });
-    });
-    this.watch = new ResizeObserver(() => drawer.size());
-    this.watch.observe(el);
-    this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.repaint = () => { drawer.colored = null; drawer.paint(); };
-    this.scheme.addEventListener("change", this.repaint);
-    drawer.size();
-    this.frames = 0;
-    el.ft = { drawer };
-    this.$emit("ready");
-  },
-  beforeUnmount() {
-    this.scheme?.removeEventListener("change", this.repaint);
-    this.watch?.disconnect();
-  },
-  methods: {
-    frame(seq, f) {
-      if (!this.drawer) return; // not mounted yet: the server sends all again at `ready`
-      this.drawer.frame(f);
-      this.frames++;
-      this.$el.dataset.frames = this.frames;
-      requestAnimationFrame(() => this.$emit("ack", seq));
-    },
-  },
-};
+function connect(el, drawer, at, pick) {
+  el.addEventListener("pointermove", (e) => drawer.hover(...at(e)));
+  el.addEventListener("pointerleave", () => drawer.hover(null));
+  el.addEventListener("click", (e) => {
+    const hit = drawer.find(...at(e));
+    if (hit) pick({ row: hit[0], column: hit[1] });
+  });
+}
+
+export default canvasComponent(
+  `<div class="ft-map ft-matrix" role="img" :aria-label="label"><canvas></canvas><div class="ft-map-tip"></div></div>`,
+  Matrix, connect, (drawer) => { drawer.colored = null; drawer.paint(); },
+);

@@ -30,9 +30,8 @@ from schemas import codec
 from schemas.topics import FLOWS
 
 if TYPE_CHECKING:
-    from fabrictime.web.app_context import AppContext
-    from fabrictime.web.history_queries import Fleet
-    from fabrictime.web.tabs.base import Tab
+    from fabrictime.web.tabs.base import AppContext, Tab
+    from fabrictime.web.tabs.delays.queries import Fleet
 
 log = logging.getLogger(__name__)
 
@@ -153,9 +152,9 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
     from fastapi import FastAPI
     from nicegui import ui
 
-    from fabrictime.web.app_context import AppContext
-    from fabrictime.web.history_queries import HistoryQueries
+    from fabrictime.web.history_reader import HistoryReader
     from fabrictime.web.tabs.alerts.evidence import evidence_reader
+    from fabrictime.web.tabs.base import AppContext
     from fabrictime.web.tabs.fabric.queries import LinkQueries
     from fabrictime.web.tabs.jobs.queries import JobQueries
 
@@ -163,8 +162,8 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
     links = None if live is None else LinkQueries(live.state, history)
     jobs = None if live is None or settings.kafka is None else JobQueries(live.state, history, settings.kafka)
     services = ServiceFaults(settings.state_file)
-    queries = HistoryQueries(history, time.time_ns if live is None else live.now_ns)
-    context = AppContext(settings, poller, queries, live, links, evidence, jobs, services)
+    reader = HistoryReader(history, time.time_ns if live is None else live.now_ns)
+    context = AppContext(settings, poller, reader, live, links, evidence, jobs, services)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -189,7 +188,9 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
 def _add_health_check(app: Any, context: AppContext) -> None:
     from fastapi.responses import JSONResponse
 
-    poller = context.poller
+    from fabrictime.web.tabs.delays.queries import fleet
+
+    poller, history = context.poller, context.history
     started_s = time.monotonic()
 
     async def healthz() -> JSONResponse:
@@ -202,7 +203,7 @@ def _add_health_check(app: Any, context: AppContext) -> None:
             snapshot = newest
             answered.set()
 
-        unsubscribe = poller.subscribe(("fleet",), context.history.fleet, keep)
+        unsubscribe = poller.subscribe((fleet, history), lambda: fleet(history), keep)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(answered.wait(), context.settings.query_timeout_s)
         unsubscribe()
@@ -233,7 +234,7 @@ def _add_tabs(context: AppContext) -> None:
     from fabrictime.web.tabs.fabric.view import FabricChoice, FabricTab
     from fabrictime.web.tabs.jobs.view import JobsChoice, JobsTab
 
-    def serve(path: str, title: str, make: Callable[[Any], Tab]) -> None:
+    def serve(path: str, title: str, make: Callable[[Any], Tab[Any]]) -> None:
         def page() -> None:
             client = ui.context.client
             tab = make(client.request.query_params)

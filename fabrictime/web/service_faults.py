@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["ServiceFaults", "banner_text"]
-
 PERIOD_S: Final = 1.0
 """s between two readings of the file, for all tabs together."""
 SHOWN: Final = 3

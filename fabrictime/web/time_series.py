@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+
+from fabrictime.web.history_sql import Span
 
 Values = list[float | None]
 
@@ -13,20 +16,26 @@ GAP_STEPS = 3
 """Steps without a value that end a stretch: the clock may have restarted in between."""
 
 
-def steps(start_ns: int, end_ns: int, step_ns: int, known_ns: Iterable[int]) -> range:
+def rounded(value: float | None, digits: int) -> float | int | None:
+    """Round to more digits than a chart shows, to keep a frame small; None without a finite value."""
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() else short
+
+
+def steps(span: Span, known_ns: Iterable[int]) -> range:
     """Return the numbers of a span's steps, from the first one with a point: a young history fills the
     chart."""
-    first, last = -(-start_ns // step_ns), end_ns // step_ns
-    first = max(first, min((at // step_ns for at in known_ns), default=first))
+    first, last = -(-span.start_ns // span.step_ns), span.end_ns // span.step_ns
+    first = max(first, min((at // span.step_ns for at in known_ns), default=first))
     return range(first, max(last, first + 2))
 
 
-def time_axis(
-    start_ns: int, end_ns: int, step_ns: int, known_ns: Iterable[int]
-) -> tuple[list[int], dict[int, int]]:
+def time_axis(span: Span, known_ns: Iterable[int]) -> tuple[list[int], dict[int, int]]:
     """Return the axis in ms and the index of each step number on it."""
-    numbers = steps(start_ns, end_ns, step_ns, known_ns)
-    return [number * step_ns // 1_000_000 for number in numbers], {n: i for i, n in enumerate(numbers)}
+    numbers = steps(span, known_ns)
+    return [number * span.step_ns // 1_000_000 for number in numbers], {n: i for i, n in enumerate(numbers)}
 
 
 def detrend(values: Sequence[float | None]) -> Values:

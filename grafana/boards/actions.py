@@ -67,42 +67,29 @@ def actions() -> dashboard.Dashboard:
         .override_by_name("effector_ns", unit_override("ns"))
         .override_by_name("held_to_bps", unit_override("bps"))
     )
-    return (
-        new_dashboard(
-            "fabrictime-actions", "fabrictime: actions", "Decisions about flows, and their outcomes."
-        )
-        .with_panel(stat_panel("Decisions", "Made within the range.", queries.DECISION_COUNT, "short"))
-        .with_panel(
-            stat_panel("Done", "Of those that an actuator answered.", queries.DONE_SHARE, "percentunit")
-        )
-        .with_panel(
-            stat_panel(
-                "Decision to done, p99",
-                "99% of the actions took less.",
-                queries.TAKEN_P99,
-                "ns",
-                (None, BLUE),
-                (20_000_000, ORANGE),
-                (100_000_000, VERMILLION),
-            ).span(12)
-        )
-        .with_panel(reasons)
-        .with_panel(outcomes)
-        .with_panel(taken)
-        .with_panel(
-            series_panel(
-                "By which means",
-                "Moved sockets, changed ports, pacing and so on.",
-                queries.MEANS_SERIES,
-                "short",
-            )
-        )
-        .with_panel(listed)
-        .with_panel(
-            table_panel(
-                "Flows with most decisions",
-                "A flow that comes again and again is worth a look.",
-                queries.MAX_MOVED,
-            )
-        )
+    return new_dashboard(
+        "fabrictime-actions",
+        "fabrictime: actions",
+        "Decisions about flows, and their outcomes.",
+        stat_panel("Decisions", "Made within the range.", queries.DECISION_COUNT, "short"),
+        stat_panel("Done", "Of those that an actuator answered.", queries.DONE_SHARE, "percentunit"),
+        stat_panel(
+            "Decision to done, p99",
+            "99% of the actions took less.",
+            queries.TAKEN_P99,
+            "ns",
+            {20_000_000: ORANGE, 100_000_000: VERMILLION},
+        ).span(12),
+        reasons,
+        outcomes,
+        taken,
+        series_panel(
+            "By which means", "Moved sockets, changed ports, pacing and so on.", queries.MEANS_SERIES, "short"
+        ),
+        listed,
+        table_panel(
+            "Flows with most decisions",
+            "A flow that comes again and again is worth a look.",
+            queries.MAX_MOVED,
+        ),
     )

@@ -6,7 +6,6 @@ from grafana_foundation_sdk.builders import dashboard
 
 from grafana import audit_queries
 from grafana.panels import (
-    BLUE,
     GREY,
     ORANGE,
     PURPLE,
@@ -36,60 +35,45 @@ def audit() -> dashboard.Dashboard:
         {"unfit": VERMILLION, "audited": GREY},
     )
     return (
-        new_dashboard("fabrictime-audit", "fabrictime: audit", "Checks of hosts and fabric, and remedies.")
-        .time("now-7d", "now")
-        .refresh("1m")
-        .with_panel(stat_panel("Hosts audited", "Within the range.", audit_queries.HOSTS, "short"))
-        .with_panel(
+        new_dashboard(
+            "fabrictime-audit",
+            "fabrictime: audit",
+            "Checks of hosts and fabric, and remedies.",
+            stat_panel("Hosts audited", "Within the range.", audit_queries.HOSTS, "short"),
             stat_panel(
                 "Hosts not fit",
                 "At least one error in the newest results.",
                 audit_queries.UNFIT_HOSTS,
                 "short",
-                (None, BLUE),
-                (1, VERMILLION),
-            )
-        )
-        .with_panel(
+                {1: VERMILLION},
+            ),
             stat_panel(
-                "Errors",
-                "Failed checks of severity error.",
-                audit_queries.ERRORS,
-                "short",
-                (None, BLUE),
-                (1, VERMILLION),
-            )
-        )
-        .with_panel(
+                "Errors", "Failed checks of severity error.", audit_queries.ERRORS, "short", {1: VERMILLION}
+            ),
             stat_panel(
                 "Not known",
                 "Checks that could not be read; never counted as passed.",
                 audit_queries.UNKNOWN,
                 "short",
-                (None, BLUE),
-                (1, PURPLE),
-            )
-        )
-        .with_panel(
+                {1: PURPLE},
+            ),
             table_panel(
                 "Failed checks",
                 "Errors first, then warnings and unknown ones; with the number of hosts and the remedy.",
                 audit_queries.FAILED_CHECKS,
                 12,
-            )
-        )
-        .with_panel(outcomes)
-        .with_panel(hosts)
-        .with_panel(
-            table_panel("Hosts by errors", "Newest result of each check.", audit_queries.HOST_TABLE, span=12)
-        )
-        .with_panel(
+            ),
+            outcomes,
+            hosts,
+            table_panel("Hosts by errors", "Newest result of each check.", audit_queries.HOST_TABLE, span=12),
             table_panel(
                 "Values that differ across the fleet",
                 "Texts such as versions that are not equal on all hosts.",
                 audit_queries.UNLIKE_VALUES,
                 span=12,
-            )
+            ),
+            table_panel("Findings", "Each host's newest results.", audit_queries.FINDINGS, 12),
         )
-        .with_panel(table_panel("Findings", "Each host's newest results.", audit_queries.FINDINGS, 12))
+        .time("now-7d", "now")
+        .refresh("1m")
     )

@@ -106,67 +106,52 @@ def clocks() -> dashboard.Dashboard:
         ),
         {"p50_ns": BLUE, "p99_ns": ORANGE, "worst_ns": VERMILLION},
     )
-    return (
-        new_dashboard(
-            "fabrictime-clocks", "fabrictime: clocks", "Every clock's offset, its bound, and the mesh."
-        )
-        .with_variable(choice("clock", "Clock", queries.CLOCK_VALUES))
-        .with_panel(states)
-        .with_panel(
-            stat_panel(
-                "Largest bound",
-                "Of the clocks that are not UNSYNCED.",
-                queries.WORST_BOUND,
-                "ns",
-                (None, BLUE),
-                (1_000, ORANGE),
-                (10_000, VERMILLION),
-            )
-        )
-        .with_panel(
-            stat_panel(
-                "Suspect pairs",
-                "Whose path looks asymmetric in the newest window.",
-                queries.SUSPECT_COUNT,
-                "short",
-                (None, BLUE),
-                (1, ORANGE),
-            )
-        )
-        .with_panel(spread)
-        .with_panel(counted)
-        .with_panel(residuals)
-        .with_panel(rows)
-        .with_panel(events)
-        .with_panel(suspects)
-        .with_panel(
-            series_panel(
-                "Residuals of the worst clocks",
-                "The 20 largest of the chosen clocks.",
-                queries.WORST_RESIDUALS,
-                "ns",
-            )
-        )
-        .with_panel(
-            series_panel("Asymmetry of the worst suspects", "The 20 largest.", queries.SUSPECT_SERIES, "ns")
-        )
-        .with_panel(
-            series_panel(
-                "Offset since the range's start",
-                "How far each clock's offset moved.",
-                queries.CLOCK_OFFSETS,
-                "ns",
-            )
-        )
-        .with_panel(series_panel("Error bound by clock", "", queries.CLOCK_BOUNDS, "ns"))
-        .with_panel(
-            series_panel(
-                "Drift",
-                "Rate of each clock against fabric time, in parts per billion.",
-                queries.CLOCK_DRIFT,
-                "suffix: ppb",
-            )
-        )
-        .with_panel(band)
-        .with_panel(listed)
+    return new_dashboard(
+        "fabrictime-clocks",
+        "fabrictime: clocks",
+        "Every clock's offset, its bound, and the mesh.",
+        states,
+        stat_panel(
+            "Largest bound",
+            "Of the clocks that are not UNSYNCED.",
+            queries.WORST_BOUND,
+            "ns",
+            {1_000: ORANGE, 10_000: VERMILLION},
+        ),
+        stat_panel(
+            "Suspect pairs",
+            "Whose path looks asymmetric in the newest window.",
+            queries.SUSPECT_COUNT,
+            "short",
+            {1: ORANGE},
+        ),
+        spread,
+        counted,
+        residuals,
+        rows,
+        events,
+        suspects,
+        series_panel(
+            "Residuals of the worst clocks",
+            "The 20 largest of the chosen clocks.",
+            queries.WORST_RESIDUALS,
+            "ns",
+        ),
+        series_panel("Asymmetry of the worst suspects", "The 20 largest.", queries.SUSPECT_SERIES, "ns"),
+        series_panel(
+            "Offset since the range's start",
+            "How far each clock's offset moved.",
+            queries.CLOCK_OFFSETS,
+            "ns",
+        ),
+        series_panel("Error bound by clock", "", queries.CLOCK_BOUNDS, "ns"),
+        series_panel(
+            "Drift",
+            "Rate of each clock against fabric time, in parts per billion.",
+            queries.CLOCK_DRIFT,
+            "suffix: ppb",
+        ),
+        band,
+        listed,
+        variables=(choice("clock", "Clock", queries.CLOCK_VALUES),),
     )

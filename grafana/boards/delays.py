@@ -8,7 +8,6 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from grafana import queries
 from grafana.panels import (
-    BLUE,
     ORANGE,
     VERMILLION,
     choice,
@@ -73,78 +72,53 @@ def delays() -> dashboard.Dashboard:
         .override_by_name("loss", unit_override("percentunit"))
         .override_by_name("nic", link_override("this pair", pair_link))
     )
-    return (
-        new_dashboard(
-            "fabrictime-delays", "fabrictime: fleet delays", "True one-way delay of every pair and path."
-        )
-        .with_variable(choice("nic", "NIC", queries.NIC_VALUES))
-        .with_variable(choice("peer", "Peer", queries.PEER_VALUES))
-        .with_panel(
-            stat_panel("Pairs measured", "Pairs of NICs with a window in range.", queries.PAIRS, "short")
-        )
-        .with_panel(stat_panel("Samples", "Samples with all four stamps, a second.", queries.SAMPLES, "cps"))
-        .with_panel(
-            stat_panel(
-                "p99 of the fleet",
-                "99% of all samples took less.",
-                queries.FLEET_P99,
-                "ns",
-                (None, BLUE),
-                (50_000, ORANGE),
-                (200_000, VERMILLION),
-            )
-        )
-        .with_panel(
-            stat_panel(
-                "Loss",
-                "Requests without a reply.",
-                queries.LOSS,
-                "percentunit",
-                (None, BLUE),
-                (0.0001, ORANGE),
-                (0.01, VERMILLION),
-            )
-        )
-        .with_panel(matrix)
-        .with_panel(spread)
-        .with_panel(
-            series_panel(
-                "p99 of the slowest pairs", "The 20 slowest of the chosen pairs.", queries.PAIR_SERIES, "ns"
-            )
-        )
-        .with_panel(
-            series_panel(
-                "p99 of the slowest paths",
-                "The 20 slowest paths of these pairs: the path of "
-                "a pair that is slow alone shares a link with others that are.",
-                queries.PATH_SERIES,
-                "ns",
-            )
-        )
-        .with_panel(
-            series_panel(
-                "Loss",
-                "Requests without a reply, of the chosen pairs.",
-                queries.LOSS_SERIES,
-                "percentunit",
-                24,
-            ).color_scheme(fixed_color(VERMILLION))
-        )
-        .with_panel(
-            series_panel(
-                "CE marks by class",
-                "Share of the probes that a queue marked, of the chosen pairs, both directions.",
-                queries.CE_SERIES,
-                "percentunit",
-            )
-        )
-        .with_panel(
-            series_panel(
-                "p99 by class",
-                "The slowest path of each traffic class, of the chosen pairs.",
-                queries.CLASS_SERIES,
-                "ns",
-            )
-        )
-        .with_panel(worst)
+    return new_dashboard(
+        "fabrictime-delays",
+        "fabrictime: fleet delays",
+        "True one-way delay of every pair and path.",
+        stat_panel("Pairs measured", "Pairs of NICs with a window in range.", queries.PAIRS, "short"),
+        stat_panel("Samples", "Samples with all four stamps, a second.", queries.SAMPLES, "cps"),
+        stat_panel(
+            "p99 of the fleet",
+            "99% of all samples took less.",
+            queries.FLEET_P99,
+            "ns",
+            {50_000: ORANGE, 200_000: VERMILLION},
+        ),
+        stat_panel(
+            "Loss",
+            "Requests without a reply.",
+            queries.LOSS,
+            "percentunit",
+            {0.0001: ORANGE, 0.01: VERMILLION},
+        ),
+        matrix,
+        spread,
+        series_panel(
+            "p99 of the slowest pairs", "The 20 slowest of the chosen pairs.", queries.PAIR_SERIES, "ns"
+        ),
+        series_panel(
+            "p99 of the slowest paths",
+            "The 20 slowest paths of these pairs: the path of "
+            "a pair that is slow alone shares a link with others that are.",
+            queries.PATH_SERIES,
+            "ns",
+        ),
+        series_panel(
+            "Loss", "Requests without a reply, of the chosen pairs.", queries.LOSS_SERIES, "percentunit", 24
+        ).color_scheme(fixed_color(VERMILLION)),
+        series_panel(
+            "CE marks by class",
+            "Share of the probes that a queue marked, of the chosen pairs, both directions.",
+            queries.CE_SERIES,
+            "percentunit",
+        ),
+        series_panel(
+            "p99 by class",
+            "The slowest path of each traffic class, of the chosen pairs.",
+            queries.CLASS_SERIES,
+            "ns",
+        ),
+        worst,
+        variables=(choice("nic", "NIC", queries.NIC_VALUES), choice("peer", "Peer", queries.PEER_VALUES)),
     )

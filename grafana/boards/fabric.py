@@ -68,72 +68,46 @@ def fabric() -> dashboard.Dashboard:
             link_override("this job", "/d/fabrictime-jobs?${__url_time_range}&var-job=${__data.fields.job}"),
         )
     )
-    return (
-        new_dashboard("fabrictime-fabric", "fabrictime: fabric", "Links, queues, contention and alerts.")
-        .with_panel(states)
-        .with_panel(
-            stat_panel(
-                "Flaps",
-                "Times that a link went down within the range.",
-                queries.FLAP_COUNT,
-                "short",
-                (None, BLUE),
-                (1, ORANGE),
-                (9, VERMILLION),
-            )
-        )
-        .with_panel(
-            stat_panel(
-                "Contention now",
-                "Queues that stand.",
-                queries.CONTENTION_COUNT,
-                "short",
-                (None, BLUE),
-                (1, ORANGE),
-            )
-        )
-        .with_panel(
-            stat_panel(
-                "Standing alerts",
-                "Raised and not cleared.",
-                queries.ALERT_COUNT,
-                "short",
-                (None, BLUE),
-                (1, VERMILLION),
-            )
-        )
-        .with_panel(rows)
-        .with_panel(
-            series_panel(
-                "Flaps", "Times that a link went down, the 20 with most.", queries.FLAP_SERIES, "short", 10
-            )
-        )
-        .with_panel(
-            table_panel(
-                "Links in trouble",
-                "Subjects that were not UP within the range, with their last state.",
-                queries.LINK_TABLE,
-            )
-        )
-        .with_panel(spread)
-        .with_panel(
-            series_panel(
-                "Deepest queues",
-                "Mean depth of a window; the 20 deepest links.",
-                queries.QUEUE_SERIES,
-                "decbytes",
-            ).height(10)
-        )
-        .with_panel(
-            series_panel(
-                "Busiest links",
-                "Share of the time that a link sends; the 20 busiest.",
-                queries.LOAD_SERIES,
-                "percentunit",
-            )
-        )
-        .with_panel(series_panel("Contention windows opened", "By kind.", queries.CONTENTION_SERIES, "short"))
-        .with_panel(contention)
-        .with_panel(table_panel("Alerts", "Standing ones first.", queries.ALERT_TABLE))
-        .with_panel(flows)
+    return new_dashboard(
+        "fabrictime-fabric",
+        "fabrictime: fabric",
+        "Links, queues, contention and alerts.",
+        states,
+        stat_panel(
+            "Flaps",
+            "Times that a link went down within the range.",
+            queries.FLAP_COUNT,
+            "short",
+            {1: ORANGE, 9: VERMILLION},
+        ),
+        stat_panel("Contention now", "Queues that stand.", queries.CONTENTION_COUNT, "short", {1: ORANGE}),
+        stat_panel(
+            "Standing alerts", "Raised and not cleared.", queries.ALERT_COUNT, "short", {1: VERMILLION}
+        ),
+        rows,
+        series_panel(
+            "Flaps", "Times that a link went down, the 20 with most.", queries.FLAP_SERIES, "short", 10
+        ),
+        table_panel(
+            "Links in trouble",
+            "Subjects that were not UP within the range, with their last state.",
+            queries.LINK_TABLE,
+        ),
+        spread,
+        series_panel(
+            "Deepest queues",
+            "Mean depth of a window; the 20 deepest links.",
+            queries.QUEUE_SERIES,
+            "decbytes",
+        ).height(10),
+        series_panel(
+            "Busiest links",
+            "Share of the time that a link sends; the 20 busiest.",
+            queries.LOAD_SERIES,
+            "percentunit",
+        ),
+        series_panel("Contention windows opened", "By kind.", queries.CONTENTION_SERIES, "short"),
+        contention,
+        table_panel("Alerts", "Standing ones first.", queries.ALERT_TABLE),
+        flows,
     )

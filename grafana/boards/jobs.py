@@ -59,18 +59,14 @@ def jobs() -> dashboard.Dashboard:
         "Of the slowest job, over its expected one.",
         job_queries.SLOWEST,
         "suffix: times",
-        (None, BLUE),
-        (1.1, ORANGE),
-        (1.5, VERMILLION),
+        {1.1: ORANGE, 1.5: VERMILLION},
     )
     lost = stat_panel(
         "Time lost",
         "Of the job that loses most to one cause.",
         job_queries.LOST_SHARE,
         "percentunit",
-        (None, BLUE),
-        (0.05, ORANGE),
-        (0.2, VERMILLION),
+        {0.05: ORANGE, 0.2: VERMILLION},
     )
     split = colored(
         stacked_panel(
@@ -81,76 +77,64 @@ def jobs() -> dashboard.Dashboard:
         ),
         PART_COLORS,
     )
-    return (
-        new_dashboard("fabrictime-jobs", "fabrictime: jobs", "Why a job is slow: rank, flow and link.")
-        .with_variable(choice("job", "Job", job_queries.JOB_VALUES))
-        .with_panel(kinds)
-        .with_panel(slower)
-        .with_panel(lost)
-        .with_panel(stat_panel("Ranks", "Ranks that report, and all.", job_queries.RANKS_REPORTING, "short"))
-        .with_panel(state_panel("Verdicts", job_queries.VERDICT_ROWS, 24, KINDS))
-        .with_panel(_verdicts())
-        .with_panel(_with_expected("Iteration", "Mean of each interval.", job_queries.ITERATIONS, "ns"))
-        .with_panel(_with_expected("Bus bandwidth", "As nccl-tests has it.", job_queries.BUS_SERIES, "bps"))
-        .with_panel(split)
-        .with_panel(
-            series_panel(
-                "Network-late ranks",
-                "Time of moving data in an interval; the 20 ranks with most.",
-                job_queries.RANK_SERIES,
-                "ns",
-            )
+    return new_dashboard(
+        "fabrictime-jobs",
+        "fabrictime: jobs",
+        "Why a job is slow: rank, flow and link.",
+        kinds,
+        slower,
+        lost,
+        stat_panel("Ranks", "Ranks that report, and all.", job_queries.RANKS_REPORTING, "short"),
+        state_panel("Verdicts", job_queries.VERDICT_ROWS, 24, KINDS),
+        _verdicts(),
+        _with_expected("Iteration", "Mean of each interval.", job_queries.ITERATIONS, "ns"),
+        _with_expected("Bus bandwidth", "As nccl-tests has it.", job_queries.BUS_SERIES, "bps"),
+        split,
+        series_panel(
+            "Network-late ranks",
+            "Time of moving data in an interval; the 20 ranks with most.",
+            job_queries.RANK_SERIES,
+            "ns",
+        ),
+        _nanoseconds(table_panel("Ranks", "Means over the range.", job_queries.RANK_TABLE)),
+        series_panel(
+            "Bus bandwidth by function",
+            "Weighted by the time of the operations.",
+            job_queries.FUNCTION_SERIES,
+            "bps",
+            24,
+        ),
+        _nanoseconds(
+            table_panel("Collectives", "By function, algorithm and size.", job_queries.FUNCTION_TABLE)
         )
-        .with_panel(_nanoseconds(table_panel("Ranks", "Means over the range.", job_queries.RANK_TABLE)))
-        .with_panel(
-            series_panel(
-                "Bus bandwidth by function",
-                "Weighted by the time of the operations.",
-                job_queries.FUNCTION_SERIES,
-                "bps",
-                24,
-            )
-        )
-        .with_panel(
-            _nanoseconds(
-                table_panel("Collectives", "By function, algorithm and size.", job_queries.FUNCTION_TABLE)
-            )
-            .override_by_name("bus", unit_override("bps"))
-            .override_by_name("from_bytes", unit_override("decbytes"))
-        )
-        .with_panel(
-            series_panel(
-                "Delay of the data",
-                "From post to completion; the 20 slowest pairs of NICs.",
-                job_queries.DATA_SERIES,
-                "ns",
-            )
-        )
-        .with_panel(
-            series_panel(
-                "Delay of probes between the same NICs",
-                "One-way, median. Data far slower than probes: see traffic class and queue pairs.",
-                job_queries.PROBE_SERIES,
-                "ns",
-            )
-        )
-        .with_panel(
-            series_panel(
-                "Queue pairs, p99",
-                "From post to completion, the slowest queue pair of each NIC; the 20 slowest NICs.",
-                job_queries.QUEUE_PAIR_SERIES,
-                "ns",
-            )
-        )
-        .with_panel(
-            series_panel(
-                "Counters of the jobs' NICs",
-                "Increments of all NICs: congestion notifications, CE marks, retransmits, pause frames.",
-                job_queries.COUNTER_SERIES,
-                "short",
-            )
-        )
-        .with_panel(_flows())
+        .override_by_name("bus", unit_override("bps"))
+        .override_by_name("from_bytes", unit_override("decbytes")),
+        series_panel(
+            "Delay of the data",
+            "From post to completion; the 20 slowest pairs of NICs.",
+            job_queries.DATA_SERIES,
+            "ns",
+        ),
+        series_panel(
+            "Delay of probes between the same NICs",
+            "One-way, median. Data far slower than probes: see traffic class and queue pairs.",
+            job_queries.PROBE_SERIES,
+            "ns",
+        ),
+        series_panel(
+            "Queue pairs, p99",
+            "From post to completion, the slowest queue pair of each NIC; the 20 slowest NICs.",
+            job_queries.QUEUE_PAIR_SERIES,
+            "ns",
+        ),
+        series_panel(
+            "Counters of the jobs' NICs",
+            "Increments of all NICs: congestion notifications, CE marks, retransmits, pause frames.",
+            job_queries.COUNTER_SERIES,
+            "short",
+        ),
+        _flows(),
+        variables=(choice("job", "Job", job_queries.JOB_VALUES),),
     )
 
 

@@ -43,7 +43,7 @@ def pipeline() -> dashboard.Dashboard:
         table_panel(
             "Probers", "Lost batches are messages missing by their counter.", queries.NIC_TABLE, 10, 12
         )
-        .override_by_name("clock_jump_ns", unit_override("ns"))
+        .override_by_name("largest_jump_ns", unit_override("ns"))
         .override_by_name(
             "nic",
             link_override(
@@ -51,20 +51,14 @@ def pipeline() -> dashboard.Dashboard:
             ),
         )
     )
-    return (
-        new_dashboard(
-            "fabrictime-pipeline", "fabrictime: pipeline health", "From the probers to the published windows."
-        )
-        .with_panel(rates)
-        .with_panel(
-            series_panel(
-                "Lag", "Messages in the log that the map stage had not read yet.", queries.LAG, "short"
-            )
-        )
-        .with_panel(lateness)
-        .with_panel(faults)
-        .with_panel(nics)
-        .with_panel(
-            table_panel("Refused messages", "What could not be read, and why.", queries.REJECTS, 10, 12)
-        )
+    return new_dashboard(
+        "fabrictime-pipeline",
+        "fabrictime: pipeline health",
+        "From the probers to the published windows.",
+        rates,
+        series_panel("Lag", "Messages in the log that the map stage had not read yet.", queries.LAG, "short"),
+        lateness,
+        faults,
+        nics,
+        table_panel("Refused messages", "What could not be read, and why.", queries.REJECTS, 10, 12),
     )

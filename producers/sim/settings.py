@@ -177,7 +177,7 @@ def parse_fleet(text: str) -> dict[str, object]:
     count, *parts = text.split(",")
     if not re.fullmatch(r"[1-9]\d{0,5}", count.strip()):
         raise ValueError(f"fleet sim:{text}: expected a number of NICs first, as in sim:1024")
-    given: dict[str, object] = {"nics": int(count)}
+    values: dict[str, object] = {"nics": int(count)}
     jobs: list[dict[str, object]] = []
     faults: list[str] = []
     plain = set(SimSettings.model_fields) - {
@@ -194,12 +194,12 @@ def parse_fleet(text: str) -> dict[str, object]:
         elif key == "fault" and mark:
             faults.append(value)
         elif key in plain and mark:
-            given[key] = value
+            values[key] = value
         else:
-            known = ", ".join(sorted(plain))
-            raise ValueError(f"fleet sim: {part!r}: expected job=, fault= or one of {known}, with =")
+            names = ", ".join(sorted(plain))
+            raise ValueError(f"fleet sim: {part!r}: expected job=, fault= or one of {names}, with =")
     if jobs:
-        given["jobs"] = jobs
+        values["jobs"] = jobs
     if faults:
-        given["faults"] = faults
-    return given
+        values["faults"] = faults
+    return values

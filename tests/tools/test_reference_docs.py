@@ -4,7 +4,7 @@ import click
 import pytest
 
 from streams.runtime.thresholds import THRESHOLDS
-from tools import reference_docs
+from tools import reference_docs, topics_doc
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,12 @@ from tools import reference_docs
 def test_the_page_is_current(name):
     made = reference_docs.pages()[name]
     assert (reference_docs.ROOT / name).read_text() == made, "run python tools/reference_docs.py"
+
+
+def test_each_page_is_marked_as_generated():
+    pages = {**reference_docs.pages(), "docs/topics.md": topics_doc.page()}
+    for name, text in pages.items():
+        assert any("enerated " in line for line in text.splitlines()[:3]), name
 
 
 def test_every_threshold_has_a_row():

@@ -1,24 +1,11 @@
 // One flow over time: rate, limit, round trip, and a mark for each action. A click on a mark returns its decision.
-import { ink, color, text, delay, short, above, clockTime, three, tooltip, row, heading, timeAxis } from "./index.js";
+import { Drawing, ink, color, text, delay, short, above, clockTime, rate, shortRate, tooltip, row, heading, timeAxis } from "./index.js";
 
 // Each cause has its own colour and shape.
 const CAUSES = { DOWN: [5, "triangle"], GREY: [1, "triangle"], HEALED: [2, "circle"], COLLISION: [0, "diamond"], DELAY: [3, "rect"],
   INCAST: [7, "diamond"], DRAINED: [4, "circle"], SLICE: [6, "rect"] };
-const UNITS = [[1e12, "Tbit/s"], [1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
 
-function rate(bps) {
-  if (bps === null || bps === undefined) return "–";
-  for (const [size, unit] of UNITS) if (bps >= size * 0.9995) return `${three(bps / size)} ${unit}`;
-  return `${bps.toFixed(0)} bit/s`;
-}
-function shortRate(bps) {
-  for (const [size, unit] of UNITS) if (bps >= size * 0.9995) return `${+(bps / size).toPrecision(3)} ${unit}`;
-  return `${bps}`;
-}
-
-export class FlowHistory {
-  constructor(chart) { this.chart = chart; }
-
+export class FlowHistory extends Drawing {
   frame(f) {
     this.last = f;
     const c = ink();
@@ -69,6 +56,4 @@ export class FlowHistory {
     const m = p.seriesId === "marks" ? this.last?.marks[p.dataIndex] : undefined;
     return m ? { name: m[6] } : null;
   }
-
-  repaint() { if (this.last) this.frame(this.last); }
 }

@@ -1,6 +1,6 @@
 // Charts of the Clocks tab: quantiles of all clocks with lines of some, the strip of bounds, state timelines, the mesh.
 import {
-  LOSS, dark, ink, color, text, delay, short, percent,
+  Drawing, LOSS, dark, ink, color, text, delay, short, percent,
   clockTime, below, above, tooltip, row, heading, timeAxis, band,
 } from "./index.js";
 
@@ -11,11 +11,8 @@ const UNKNOWN = "#8b94a5";
 const EVENTS = { NEW: "circle", STEP: "triangle", RATE_CHANGE: "diamond", FALSETICKER: "rect", MERGED: "roundRect" };
 const eventColor = (kind) => (kind === "FALSETICKER" || kind === "STEP" ? LOSS : ink().text);
 
-export class Fleet {
-  constructor(chart) {
-    this.chart = chart;
-    this.shape = null;
-  }
+export class Fleet extends Drawing {
+  shape = null;
 
   frame(f) {
     this.last = f;
@@ -83,13 +80,9 @@ export class Fleet {
     return heading(`${clockTime(f.t[i])} UTC`) + rows.join("") +
       near.slice(0, 6).map((m) => row(text(m.clock), text(m.text))).join("") + "</table>";
   }
-
-  repaint() { if (this.last) this.frame(this.last); }
 }
 
-export class Strip {
-  constructor(chart) { this.chart = chart; }
-
+export class Strip extends Drawing {
   frame(f) {
     this.last = f;
     const c = ink();
@@ -125,13 +118,9 @@ export class Strip {
     const found = this.last?.points[p.dataIndex];
     return found ? { name: found[3] } : null;
   }
-
-  repaint() { if (this.last) this.frame(this.last); }
 }
 
-export class Timeline {
-  constructor(chart) { this.chart = chart; }
-
+export class Timeline extends Drawing {
   frame(f) {
     this.last = f;
     const c = ink();
@@ -172,13 +161,9 @@ export class Timeline {
     const f = this.last, index = p.seriesId === "events" ? f.marks[p.dataIndex]?.[0] : f.segments[p.dataIndex]?.[0];
     return index === undefined ? null : { name: f.rows[index] };
   }
-
-  repaint() { if (this.last) this.frame(this.last); }
 }
 
-export class Mesh {
-  constructor(chart) { this.chart = chart; }
-
+export class Mesh extends Drawing {
   frame(f) {
     this.last = f;
     const c = ink();
@@ -242,6 +227,5 @@ export class Mesh {
     return p.seriesId === "nics" && this.last ? { name: this.last.nodes[p.dataIndex][3] } : null;
   }
 
-  repaint() { if (this.last) this.frame(this.last); }
   resized() { this.repaint(); }
 }

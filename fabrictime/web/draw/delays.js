@@ -1,18 +1,14 @@
 // Charts of the Delays tab: heat map, paths of one pair over time, clocks over time.
 // A heat frame has only the cells that changed.
 import {
-  LOSS, STEPS, dark, ink, color, ramp, text, delay, short,
+  Drawing, LOSS, STEPS, dark, ink, color, ramp, text, delay, short,
   percent, clockTime, below, above, tooltip, row, timeAxis, band,
 } from "./index.js";
 
-export class Heat {
-  constructor(chart, el) {
-    this.chart = chart;
-    this.el = el;
-    this.cells = new Map();
-    this.range = null;
-    this.shrunk = 0;
-  }
+export class Heat extends Drawing {
+  cells = new Map();
+  range = null;
+  shrunk = 0;
 
   frame(f) {
     if (f.full) {
@@ -187,10 +183,9 @@ function mark(params, api) {
     style: { fill: LOSS, stroke: dark() ? "#000" : "#fff", lineWidth: s > 5 ? 0.75 : 0 } };
 }
 
-export class Pair {
+export class Pair extends Drawing {
   constructor(chart, el) {
-    this.chart = chart;
-    this.el = el;
+    super(chart, el);
     this.shape = null;
     this.off = {};
     chart.on("legendselectchanged", (e) => { this.off = e.selected; });
@@ -281,16 +276,10 @@ export class Pair {
     });
     return html + "</table>";
   }
-
-  repaint() { if (this.last) this.frame(this.last); }
 }
 
-export class Clocks {
-  constructor(chart, el) {
-    this.chart = chart;
-    this.el = el;
-    this.shape = null;
-  }
+export class Clocks extends Drawing {
+  shape = null;
 
   frame(f) {
     this.last = f;
@@ -339,6 +328,4 @@ export class Clocks {
     return `<div style="font-weight:600;margin-bottom:4px">${clockTime(lines[0].value[0])} UTC</div><table style="border-spacing:0">` +
       lines.map((p) => row(`<span style="color:${p.color}">■</span> ${text(p.seriesName)}`, delay(p.value[1]))).join("") + "</table>";
   }
-
-  repaint() { if (this.last) this.frame(this.last); }
 }

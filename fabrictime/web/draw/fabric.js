@@ -1,9 +1,7 @@
 // Charts of links: a cable's past hour, its queues of the last minute, and contention as bars over time.
-import { ink, color, text, delay, bytes, above, clockTime, tooltip, row, heading, timeAxis, stateInk, STATE_NAMES, LOSS } from "./index.js";
+import { Drawing, ink, color, text, delay, bytes, above, clockTime, tooltip, row, heading, timeAxis, stateInk, STATE_NAMES, LOSS } from "./index.js";
 
-export class Hour {
-  constructor(chart) { this.chart = chart; }
-
+export class Hour extends Drawing {
   frame(f) {
     this.last = f;
     const c = ink();
@@ -31,13 +29,9 @@ export class Hour {
     const s = f.states[p.dataIndex];
     return s ? heading(STATE_NAMES[s[2]]) + row("from", `${clockTime(s[0])} UTC`) + row("to", s[1] >= f.to ? "now" : `${clockTime(s[1])} UTC`) + "</table>" : "";
   }
-
-  repaint() { if (this.last) this.frame(this.last); }
 }
 
-export class Minute {
-  constructor(chart) { this.chart = chart; }
-
+export class Minute extends Drawing {
   frame(f) {
     this.last = f;
     const c = ink(), series = [];
@@ -75,8 +69,6 @@ export class Minute {
     });
     return heading(`${clockTime(at)} UTC`) + rows.join("") + "</table>";
   }
-
-  repaint() { if (this.last) this.frame(this.last); }
 }
 
 function nearest(t, at) {
@@ -91,9 +83,7 @@ const KIND_NAMES = { COLLISION: "collision in the fabric", INCAST: "incast", SLO
 const KINDS = { COLLISION: 0, INCAST: 1, SLOW_SENDER: 2, SLOW_RECEIVER: 3, PAUSE_STORM: 5, UNKNOWN: 6 };
 export const kindInk = (kind) => color(KINDS[kind] ?? 6);
 
-export class Gantt {
-  constructor(chart) { this.chart = chart; }
-
+export class Gantt extends Drawing {
   frame(f) {
     this.last = f;
     const c = ink();
@@ -136,6 +126,4 @@ export class Gantt {
     const b = p.seriesId === "bars" ? this.last?.bars[p.dataIndex] : undefined;
     return b ? { name: b[5] } : null;
   }
-
-  repaint() { if (this.last) this.frame(this.last); }
 }

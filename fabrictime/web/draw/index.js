@@ -90,3 +90,19 @@ export function band(id, index, t, low, high, fill, opacity) {
     },
   };
 }
+// A kind of chart. `frame(f)` draws; `tip`, `clicked`, `pointed` and `resized` are called where a kind has them.
+export class Drawing {
+  constructor(chart, el) {
+    this.chart = chart;
+    this.el = el;
+  }
+
+  repaint() { if (this.last) this.frame(this.last); }
+}
+const RATES = [[1e12, "Tbit/s"], [1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
+export function rate(bps, digits = three) {
+  if (bps === null || bps === undefined) return "–";
+  for (const [size, unit] of RATES) if (bps >= size * 0.9995) return `${digits(bps / size)} ${unit}`;
+  return `${bps.toFixed(0)} bit/s`;
+}
+export const shortRate = (bps) => rate(bps, (v) => +v.toPrecision(3));

@@ -1,13 +1,5 @@
 // Charts of the Jobs tab: iterations over time with verdicts, ranks by time split as bars and as a heat map.
-import { dark, ink, color, text, delay, short, three, above, clockTime, percent, tooltip, row, heading, timeAxis } from "./index.js";
-
-const UNITS = [[1e12, "Tbit/s"], [1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
-export function rate(bps, digits = three) {
-  if (bps === null || bps === undefined) return "–";
-  for (const [size, unit] of UNITS) if (bps >= size * 0.9995) return `${digits(bps / size)} ${unit}`;
-  return `${bps.toFixed(0)} bit/s`;
-}
-const shortRate = (bps) => rate(bps, (v) => +v.toPrecision(3));
+import { Drawing, dark, ink, color, text, delay, short, three, rate, shortRate, above, clockTime, percent, tooltip, row, heading, timeAxis } from "./index.js";
 
 // Kinds of verdict; a mark repeats the colour as a shape.
 const KINDS = { healthy: [2, "circle"], network: [5, "triangle"], host: [1, "diamond"], unknown: [-1, "rect"] };
@@ -17,9 +9,7 @@ const kindInk = (kind) => (KINDS[kind][0] < 0 ? ink().grey : color(KINDS[kind][0
 // Parts of a rank's time: compute is neutral, waiting for the network is the warmest colour.
 const partInk = (p) => [dark() ? "#46505f" : "#c3cad5", color(3), color(1), color(4), color(5), color(2)][p];
 
-export class Iterations {
-  constructor(chart) { this.chart = chart; }
-
+export class Iterations extends Drawing {
   frame(f) {
     this.last = f;
     const c = ink();
@@ -91,8 +81,6 @@ export class Iterations {
     const i = this.last ? this.nearest(this.chart.convertFromPixel({ xAxisIndex: 0 }, x)) : -1;
     return i < 0 || x < 60 ? null : { name: this.last.keys[i] };
   }
-
-  repaint() { if (this.last) this.frame(this.last); }
 }
 
 function rankTip(f, k) {
@@ -102,9 +90,7 @@ function rankTip(f, k) {
       `${delay((f.parts[p][k] * f.length) / 1000)}, ${percent(f.parts[p][k] / 1000)}`)).reverse().join("") + row("arrived last in", `${last} operations`) + "</table>";
 }
 
-export class RankBars {
-  constructor(chart) { this.chart = chart; }
-
+export class RankBars extends Drawing {
   frame(f) {
     this.last = f;
     const c = ink(), count = Math.min(f.shown, f.ranks.length);
@@ -133,15 +119,12 @@ export class RankBars {
   }
 
   resized() { this.repaint(); }
-  repaint() { if (this.last) this.frame(this.last); }
 }
 
 // Each part is a row, each rank a column, in colours of its difference from the median rank.
 const MIN_COLUMN = 3;
 
-export class RankMap {
-  constructor(chart) { this.chart = chart; }
-
+export class RankMap extends Drawing {
   // Ranks that share a column of pixels are one column: in each part, the rank with the greatest difference counts.
   columns(f) {
     const count = f.ranks.length, width = Math.max(20, this.chart.getWidth() - 104);
@@ -190,5 +173,4 @@ export class RankMap {
   }
 
   resized() { this.repaint(); }
-  repaint() { if (this.last) this.frame(this.last); }
 }

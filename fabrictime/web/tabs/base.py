@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Generic, TypeVar, TypeVarTuple
 from urllib.parse import urlencode
 
 from nicegui import ui
@@ -15,13 +15,19 @@ from fabrictime.state.fabric_state import Part
 from fabrictime.state.units import count_text, seconds_text
 from fabrictime.web.elements import replace_address, text
 from fabrictime.web.history_client import HistoryEmpty
-from fabrictime.web.history_queries import Fleet
-from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.service_faults import banner_text
+from fabrictime.web.history_reader import HistoryReader
+from fabrictime.web.live_fabric import LiveFabric
+from fabrictime.web.query_poller import QueryPoller, Snapshot
+from fabrictime.web.service_faults import ServiceFaults, banner_text
+from fabrictime.web.settings import WebSettings
+from fabrictime.web.tabs.alerts.evidence import EvidenceReader
+from fabrictime.web.tabs.delays.queries import Fleet
+from fabrictime.web.tabs.fabric.queries import LinkQueries
+from fabrictime.web.tabs.jobs.queries import JobQueries
 from fabrictime.web.widgets import LiveText
 
-if TYPE_CHECKING:
-    from fabrictime.web.app_context import AppContext
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 PAGES = {
     "/": "Delays",
@@ -36,6 +42,21 @@ PAGES = {
 
 
 @dataclass(frozen=True, slots=True)
+class AppContext:
+    """Settings, history and live state. Those that read the log are None without its address."""
+
+    settings: WebSettings
+    poller: QueryPoller
+    history: HistoryReader
+    live: LiveFabric | None = None
+    links: LinkQueries | None = None
+    evidence: EvidenceReader | None = None
+    jobs: JobQueries | None = None
+    services: ServiceFaults = field(default_factory=lambda: ServiceFaults(None))
+    tabs: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """The choices of a tab, which its address keeps."""
 
@@ -43,6 +64,9 @@ class Choice:
         """Return the query of this choice without the defaults."""
         default = asdict(type(self)())
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
+
+
+TabChoice = TypeVar("TabChoice", bound=Choice)
 
 
 def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> str:
@@ -71,13 +95,14 @@ def with_pace(message: str, kind: str, slow: str) -> tuple[str, str]:
     return (f"{message} {sentence}", kind) if message else (sentence, "wait")
 
 
-class Tab(ABC):
+class Tab(ABC, Generic[TabChoice]):
     """One tab of the page in one browser."""
 
     address = "/"
 
-    def __init__(self, context: AppContext) -> None:
+    def __init__(self, context: AppContext, choice: TabChoice) -> None:
         self.context = context
+        self.choice = choice
         self._unsubscribe: dict[str, Callable[[], None]] = {}
         self._fleet: Snapshot[Fleet] = Snapshot()
 
@@ -104,7 +129,11 @@ class Tab(ABC):
         """Return the age of the tab's data, or None without data."""
         return fleet.delays_age_s
 
-    def _show_address(self, choice: Choice) -> None:
+    def _choose(self, **changes: Any) -> None:
+        self._set_choice(replace(self.choice, **changes))
+
+    def _set_choice(self, choice: TabChoice) -> None:
+        self.choice = choice
         query = choice.address()
         replace_address(f"{self.address}?{query}" if query else self.address)
 
@@ -191,14 +220,16 @@ class Tab(ABC):
     def follow(
         self,
         slot: str,
-        key: tuple[Any, ...],
-        fetch: Callable[[], Any],
-        callback: Callable[[Any], None],
+        query: Callable[[*Arguments], T],
+        arguments: tuple[*Arguments],
+        callback: Callable[[Snapshot[T]], None],
         period_s: float = 0.0,
     ) -> None:
-        """Replace the slot's subscription."""
+        """Replace the slot's subscription. Tabs that follow a query with the same arguments share it."""
         self.unfollow(slot)
-        self._unsubscribe[slot] = self.context.poller.subscribe(key, fetch, callback, period_s)
+        self._unsubscribe[slot] = self.context.poller.subscribe(
+            (query, *arguments), lambda: query(*arguments), callback, period_s
+        )
 
     def unfollow(self, slot: str) -> None:
         """End the slot's subscription."""

@@ -8,7 +8,7 @@ from typing import Final
 from fabrictime.state.fabric_state import FabricState, Part
 from fabrictime.state.units import bytes_text, count_text, counted, delay_text, seconds_text
 from fabrictime.web.live_fabric import LiveFabric
-from fabrictime.web.tabs.base import Tab
+from fabrictime.web.tabs.base import Tab, TabChoice
 from schemas.records import LinkState
 
 KPIS: Final = (
@@ -25,7 +25,7 @@ FAST_PARTS: Final[frozenset[Part]] = frozenset({"queues", "paths", "flows"})
 changes makes the browser lay out the page."""
 
 
-class LiveTab(Tab):
+class LiveTab(Tab[TabChoice]):
     """A tab whose content comes from the topics."""
 
     @property

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fabrictime.web import history_sql
-from fabrictime.web.tabs.delays.queries import SECOND_NS
+from fabrictime.web.history_sql import SECOND_NS
+from schemas import queries
 
 
 class Fixed:
@@ -54,6 +55,6 @@ def test_windows_near_a_steps_edge_belong_to_the_step_of_their_middle(filled: An
 
 def test_a_delay_is_unknown_above_20_round_trips_of_error(filled: Any) -> None:
     row = "SELECT {b:Nullable(Float64)} AS bound_ns, 10 AS rtt"
-    sql = f"SELECT {history_sql.unknown_delay('rtt')} FROM ({row})"
+    sql = f"SELECT {queries.unknown_delay('rtt')} FROM ({row})"
     found = [filled.history.columns(sql, {"b": bound})[0][0] for bound in (200.0, 200.1, None)]
     assert found == [0, 1, 0]

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from fabrictime.web.history_sql import Span
 from fabrictime.web.time_series import GAP_STEPS, detrend, steps, time_axis
 
 S = 1_000_000_000
 
 
 def test_an_axis_begins_with_the_first_point() -> None:
-    assert steps(0, 100 * S, 10 * S, []) == range(10)
-    assert steps(0, 100 * S, 10 * S, [55 * S, 72 * S]) == range(5, 10)
-    assert steps(5, 100 * S, 10 * S, []) == range(1, 10), "an incomplete first step is left out"
-    assert len(steps(99 * S, 100 * S, 10 * S, [])) >= 2
+    assert steps(Span(0, 100 * S, 10 * S), []) == range(10)
+    assert steps(Span(0, 100 * S, 10 * S), [55 * S, 72 * S]) == range(5, 10)
+    assert steps(Span(5, 100 * S, 10 * S), []) == range(1, 10), "an incomplete first step is left out"
+    assert len(steps(Span(99 * S, 100 * S, 10 * S), [])) >= 2
 
 
 def test_an_axis_is_in_milliseconds_and_indexed_by_step() -> None:
-    axis, index = time_axis(0, 30 * S, 10 * S, [])
+    axis, index = time_axis(Span(0, 30 * S, 10 * S), [])
     assert axis == [0, 10_000, 20_000]
     assert index == {0: 0, 1: 1, 2: 2}
 

@@ -138,23 +138,12 @@ class FlowPanel:
             return None
         if self._move_of != entry.decision_id:
             self._move_of, self._move = entry.decision_id, None
-            left, taken, at_ns, done_ns = (
-                entry.effect.left,
-                entry.effect.taken,
-                entry.at_ns,
-                entry.done_ns or 0,
-            )
+            arguments = (entry.effect.left, entry.effect.taken, entry.at_ns, entry.done_ns or 0)
 
             def keep(snapshot: Snapshot[MoveDelays]) -> None:
                 self._move = snapshot.value
 
-            tab.follow(
-                "move",
-                ("move", entry.decision_id, left, taken),
-                lambda: queries.move_delays(left, taken, at_ns, done_ns),
-                keep,
-                MOVE_PERIOD_S,
-            )
+            tab.follow("move", queries.move_delays, arguments, keep, MOVE_PERIOD_S)
         return self._move
 
 

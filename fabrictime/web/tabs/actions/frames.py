@@ -6,12 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from fabrictime.state.action_entries import NS_PER_S, ActionEntry
-from fabrictime.state.action_text import (
-    LINK_CAUSES,
-    QUEUE_CAUSES,
-    action_text,
-    cause_text,
-)
+from fabrictime.state.action_text import LINK_CAUSES, QUEUE_CAUSES, action_text, cause_text
 from fabrictime.state.flow_history import Sample
 from fabrictime.state.labels import arrow
 from fabrictime.web.addresses import alert_address, contention_address, fabric_address

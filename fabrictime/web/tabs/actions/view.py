@@ -17,11 +17,10 @@ from fabrictime.state.action_state import WATCH_NS, ActionState, SuppressedActio
 from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.flow_history import Sample
 from fabrictime.state.units import bps_text, count_text
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.elements import CSS, card, empty, table, text, toggle
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.actions.flow_panel import FlowPanel, entry_table
-from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.live_tab import LiveTab
 from fabrictime.web.widgets import Row
 from schemas.records import Alert
@@ -87,14 +86,13 @@ class _View:
     alerts: list[Alert]
 
 
-class ActionsTab(LiveTab):
+class ActionsTab(LiveTab[ActionsChoice]):
     """All decisions, and one flow with its decisions."""
 
     address = "/actions"
 
     def __init__(self, context: AppContext, choice: ActionsChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._shown_s = 0.0
         self.flow = FlowPanel(self)
 
@@ -178,8 +176,7 @@ class ActionsTab(LiveTab):
 
     def choose(self, **changes: Any) -> None:
         """Change the choice and show it."""
-        self.choice = replace(self.choice, **changes)
-        self._show_address(self.choice)
+        self._choose(**changes)
         self.show()
 
     def on_entry_row(self, row: Row) -> None:
@@ -202,7 +199,7 @@ class ActionsTab(LiveTab):
             self.flow.part.set_visibility(False)
             self.mode.set_visibility(False)
         elif self.context.links is not None:
-            self.follow("pacing", ("pacing",), self.context.links.pacing, self._show_pacing, 2.0)
+            self.follow("pacing", self.context.links.pacing, (), self._show_pacing, 2.0)
 
     def on_live(self, parts: frozenset[Part]) -> None:
         """Show changed actions. Suppressed actions are shown by the timer."""

@@ -24,17 +24,7 @@ from schemas.topics import (
     TOPICS,
 )
 
-READABLE_TOPICS: Final = (
-    LINKS,
-    LINK_HEALTH,
-    QUEUES,
-    CONTENTION,
-    FLOWS,
-    PATHS,
-    DELAYS,
-    CLOCK_OFFSETS,
-    ALERTS,
-)
+READABLE_TOPICS: Final = (LINKS, LINK_HEALTH, QUEUES, CONTENTION, FLOWS, PATHS, DELAYS, CLOCK_OFFSETS, ALERTS)
 """Topics that the search reads."""
 AROUND_NS: Final = 3_000_000_000
 """Searched interval on both sides of the evidence's time."""

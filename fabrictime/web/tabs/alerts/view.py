@@ -12,22 +12,11 @@ from nicegui import ui
 from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import count_text
-from fabrictime.web.app_context import AppContext
-from fabrictime.web.elements import (
-    CSS,
-    card,
-    empty,
-    name_value_table,
-    part,
-    put_values,
-    table,
-    text,
-    toggle,
-)
+from fabrictime.web.elements import CSS, card, empty, name_value_table, part, put_values, table, text, toggle
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.alerts import frames
 from fabrictime.web.tabs.alerts.frames import LogRecord
-from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.records import Alert, Evidence
@@ -56,14 +45,13 @@ class AlertsChoice(Choice):
         return choice
 
 
-class AlertsTab(LiveTab):
+class AlertsTab(LiveTab[AlertsChoice]):
     """All alerts, and one of them in depth."""
 
     address = "/alerts"
 
     def __init__(self, context: AppContext, choice: AlertsChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._evidence_shown: tuple[str, list[Evidence]] = ("", [])
         self._opened: set[int] = set()
 
@@ -110,8 +98,7 @@ class AlertsTab(LiveTab):
     # ----------------------------------------------------------------------------------------------- choices
 
     def _choose(self, **changes: Any) -> None:
-        self.choice = replace(self.choice, **changes)
-        self._show_address(self.choice)
+        super()._choose(**changes)
         self._show()
 
     def _on_row(self, row: Row) -> None:
@@ -225,13 +212,7 @@ class AlertsTab(LiveTab):
             self.unfollow(f"evidence {k}")  # a record in the log does not change
 
         reference = (each["topic"], each["key"], each["at_ns"], each["text"])
-        self.follow(
-            f"evidence {k}",
-            ("evidence", *reference),
-            lambda: evidence(*reference),
-            show,
-            EVIDENCE_PERIOD_S,
-        )
+        self.follow(f"evidence {k}", evidence, reference, show, EVIDENCE_PERIOD_S)
 
 
 def _short_time(ns: int) -> str:

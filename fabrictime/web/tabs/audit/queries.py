@@ -5,14 +5,18 @@ The aggregates ignore repeated rows, so the queries read without FINAL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from fabrictime.audit.groups import LEVELS, Level
 from fabrictime.web.history_client import History
-from fabrictime.web.history_sql import rows
-from schemas import tables
+from fabrictime.web.history_reader import HistoryReader, kept_for
+from fabrictime.web.history_sql import records, rows
+from schemas import queries, tables
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 MAX_CHECKS: Final = 300
 MAX_HOSTS: Final = 500
@@ -20,13 +24,17 @@ MAX_HOSTS: Final = 500
 MAX_RESULTS: Final = 500
 """Results of one host."""
 
-_LEVEL: Final = "lower(if(status = 'FAILED', severity, status))"
-_RANK: Final = f"indexOf([{', '.join(repr(str(level)) for level in LEVELS)}], level)"
+MAX_RUNS: Final = 8
+HOUR_NS: Final = 3_600_000_000_000
+DAY_NS: Final = 24 * HOUR_NS
+RUN_DAYS: Final = 7
+"""Days of which the runs are listed."""
+
+_RANK: Final = f"indexOf([{', '.join(repr(level.name) for level in LEVELS)}], level)"
 _SCOPE: Final = (
     "({run:String} = '' OR run = {run:String}) "
     "AND checked >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
 )
-_NEWEST_NS: Final = "toUnixTimestamp64Nano(max(checked))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +108,30 @@ class AuditFleet:
     newest_ns: int | None
 
 
+def audited(
+    history: HistoryReader, query: Callable[[History, Scope, *Arguments], T], run: str, *arguments: *Arguments
+) -> T:
+    """Return what a query says of one run, or of the last day if `run` is empty, until there is a new
+    result."""
+    scope = Scope(run, 0 if run else (history.now_ns() - DAY_NS) // HOUR_NS * HOUR_NS)
+    key = (query, scope, *arguments)
+    return history.cached(key, _state_now(history, scope), lambda: query(history, scope, *arguments))
+
+
+@kept_for(1.0)
+def _state_now(history: HistoryReader, scope: Scope) -> tuple[int, int]:
+    return state(history, scope)
+
+
+@kept_for(5.0)
+def newest_runs(history: HistoryReader) -> list[RunRow]:
+    """Return the newest runs of the last days."""
+    return runs(history, history.now_ns() - RUN_DAYS * DAY_NS, MAX_RUNS)
+
+
 def state(history: History, scope: Scope) -> tuple[int, int]:
     """Return figures that change with every new result."""
-    sql = f"SELECT count(), max(recorded_ns) FROM {_table(history)} WHERE {_SCOPE}"
+    sql = f"SELECT count(), max(recorded_ns) {_rows(history)}"
     count, recorded_ns = next(rows(history, sql, **scope.parameters()))
     return int(count), int(recorded_ns)
 
@@ -110,10 +139,9 @@ def state(history: History, scope: Scope) -> tuple[int, int]:
 def fleet(history: History, scope: Scope) -> AuditFleet:
     """Return the counts of each host and category, and the checks that did not pass."""
     sql = (
-        "SELECT host, category, check, level, count(), max(at) FROM (SELECT host, check, "
-        f"any(category) AS category, argMax({_LEVEL}, (checked, recorded_ns)) AS level, {_NEWEST_NS} AS at "
-        f"FROM {_table(history)} WHERE {_SCOPE} GROUP BY host, check) "
-        "GROUP BY GROUPING SETS ((host, category, level), (check, level))"
+        "SELECT host, category, check, lower(level) AS outcome, count(), toUnixTimestamp64Nano(max(at)) "
+        f"FROM ({queries.newest_results(_rows(history), ('category',))}) "
+        "GROUP BY GROUPING SETS ((host, category, outcome), (check, outcome))"
     )
     cells: dict[tuple[str, str], dict[str, int]] = {}
     hosts: dict[tuple[str, str], int] = {}
@@ -124,12 +152,9 @@ def fleet(history: History, scope: Scope) -> AuditFleet:
             cells.setdefault((host, category), {})[level] = int(count)
         else:
             hosts[check, level] = int(count)
-    found = [Cell(*key, tuple(counts.get(level, 0) for level in LEVELS)) for key, counts in cells.items()]
-    return AuditFleet(sorted(found, key=_by_host), _checks(history, scope, hosts), newest_ns)
-
-
-def _by_host(cell: Cell) -> tuple[str, str]:
-    return cell.host, cell.category
+    counted = [Cell(*key, tuple(counts.get(level, 0) for level in LEVELS)) for key, counts in cells.items()]
+    counted.sort(key=lambda cell: (cell.host, cell.category))
+    return AuditFleet(counted, _checks(history, scope, hosts), newest_ns)
 
 
 def _checks(history: History, scope: Scope, hosts: Mapping[tuple[str, str], int]) -> list[CheckRow]:
@@ -137,80 +162,49 @@ def _checks(history: History, scope: Scope, hosts: Mapping[tuple[str, str], int]
     texts = ("title", "action", "remedy", "category")
     newest = ", ".join(f"argMax({name}, (checked, recorded_ns))" for name in texts)
     sql = (
-        f"SELECT check, {_LEVEL} AS level, {newest} FROM {_table(history)} "
-        f"WHERE {_SCOPE} AND status NOT IN ('PASSED', 'SKIPPED') GROUP BY check, level"
+        f"SELECT check, lower({queries.RESULT_LEVEL}) AS level, {newest} {_rows(history)} "
+        "AND status NOT IN ('PASSED', 'SKIPPED') GROUP BY check, level"
     )
-    found = [
+    checks = [
         CheckRow(check, title, Level(level), hosts[check, level], action, remedy, category)
         for check, level, title, action, remedy, category in rows(history, sql, **scope.parameters())
         if (check, level) in hosts
     ]
-    found.sort(key=lambda row: (LEVELS.index(row.level), -row.hosts, row.check))
-    return found[:MAX_CHECKS]
+    checks.sort(key=lambda row: (LEVELS.index(row.level), -row.hosts, row.check))
+    return checks[:MAX_CHECKS]
 
 
 def runs(history: History, since_ns: int, limit: int) -> list[RunRow]:
     """Return the newest runs; those of several hosts stand before those of one."""
     sql = (
-        f"SELECT run, {_NEWEST_NS} AS newest, uniqExact(host) AS hosts, "
+        "SELECT run, toUnixTimestamp64Nano(max(checked)) AS newest, uniqExact(host) AS hosts, "
         "uniqExactIf((host, check), status = 'FAILED' AND severity = 'ERROR') "
-        f"FROM {_table(history)} WHERE {_SCOPE} GROUP BY run "
-        f"ORDER BY hosts > 1 DESC, newest DESC LIMIT {int(limit)}"
+        f"{_rows(history)} GROUP BY run ORDER BY hosts > 1 DESC, newest DESC LIMIT {limit}"
     )
-    found = rows(history, sql, **Scope("", since_ns).parameters())
-    return [RunRow(run, int(newest), int(hosts), int(errors)) for run, newest, hosts, errors in found]
+    return records(RunRow, history, sql, **Scope("", since_ns).parameters())
 
 
 def host_results(history: History, scope: Scope, host: str) -> list[ResultRow]:
     """Return a host's results, the worst first."""
-    return _results(history, scope, "host = {host:String}", f"LIMIT {MAX_RESULTS}", host=host)
+    return _results(history, scope, "host = {host:String}", MAX_RESULTS, host=host)
 
 
 def check_results(history: History, scope: Scope, check: str) -> list[ResultRow]:
     """Return a check's results on all hosts, the worst first."""
-    return _results(history, scope, "check = {check:String}", f"LIMIT {MAX_HOSTS}", check=check)
+    return _results(history, scope, "check = {check:String}", MAX_HOSTS, check=check)
 
 
-def _results(history: History, scope: Scope, where: str, limit: str, **more: str) -> list[ResultRow]:
-    columns = (
-        "title, category, text, action, remedy, run, took_ns, finding_subject, finding_status, finding_text"
-    )
+def _results(history: History, scope: Scope, where: str, limit: int, **more: str) -> list[ResultRow]:
+    texts = ("title", "category", "text", "action", "remedy", "run", "took_ns")
+    columns = (*texts, "finding_subject", "finding_status", "finding_text")
     sql = (
-        "SELECT host, check, level, at, title, category, text, action, remedy, run, took_ns, "
-        f"arrayZip(finding_subject, finding_status, finding_text) FROM ({_latest(history, columns, where)}) "
-        f"ORDER BY {_RANK}, check, host {limit}"
+        "SELECT host, check, title, lower(level), category, text, action, remedy, run, "
+        "toUnixTimestamp64Nano(at), took_ns, arrayZip(finding_subject, finding_status, finding_text) "
+        f"FROM ({queries.newest_results(f'{_rows(history)} AND {where}', columns)}) "
+        f"ORDER BY {_RANK}, check, host LIMIT {limit}"
     )
-    return [
-        ResultRow(
-            host=host,
-            check=check,
-            title=title,
-            level=Level(level),
-            category=category,
-            text=text,
-            action=action,
-            remedy=remedy,
-            run=run,
-            checked_ns=int(at),
-            took_ns=int(took_ns),
-            findings=tuple(findings),
-        )
-        for host, check, level, at, title, category, text, action, remedy, run, took_ns, findings in rows(
-            history, sql, **scope.parameters(), **more
-        )
-    ]
+    return records(ResultRow, history, sql, **scope.parameters(), **more)
 
 
-def _latest(history: History, columns: str, where: str = "1") -> str:
-    """Return the query of each host's and check's newest result: host, check, level, at, and `columns`."""
-    names = [name.strip() for name in columns.split(",")]
-    newest = ", ".join(f"newest.{k} AS {name}" for k, name in enumerate(names, start=2))
-    return (
-        f"SELECT host, check, newest.1 AS level, at, {newest} FROM (SELECT host, check, "
-        f"argMax(({_LEVEL}, {', '.join(names)}), (checked, recorded_ns)) AS newest, {_NEWEST_NS} AS at "
-        f"FROM {_table(history)} WHERE {_SCOPE} AND {where} GROUP BY host, check)"
-    )
-
-
-def _table(history: History) -> str:
-    return f"{history.database}.{tables.AUDIT}"
+def _rows(history: History) -> str:
+    return f"FROM {history.database}.{tables.AUDIT} WHERE {_SCOPE}"

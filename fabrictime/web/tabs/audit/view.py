@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from nicegui import ui
@@ -11,7 +11,6 @@ from nicegui.events import GenericEventArguments
 
 from fabrictime.audit.groups import Level
 from fabrictime.state.units import count_text, counted, delay_text, seconds_text
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.elements import (
     CSS,
     card,
@@ -25,11 +24,11 @@ from fabrictime.web.elements import (
     utc_time,
 )
 from fabrictime.web.history_client import HistoryEmpty
-from fabrictime.web.history_queries import Fleet
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.audit import frames
-from fabrictime.web.tabs.audit.queries import AuditFleet, ResultRow, RunRow
-from fabrictime.web.tabs.base import Choice, Tab
+from fabrictime.web.tabs.audit import frames, queries
+from fabrictime.web.tabs.audit.queries import AuditFleet, ResultRow, RunRow, audited
+from fabrictime.web.tabs.base import AppContext, Choice, Tab
+from fabrictime.web.tabs.delays.queries import Fleet
 from fabrictime.web.widgets import Cell, Chips, LiveMarkup, Row
 from streams.audit.results import FLEET
 
@@ -69,14 +68,13 @@ class AuditChoice(Choice):
         )
 
 
-class AuditTab(Tab):
+class AuditTab(Tab[AuditChoice]):
     """Hosts, failed checks, and the chosen host's or check's results with their findings."""
 
     address = "/audit"
 
     def __init__(self, context: AppContext, choice: AuditChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._audit: Snapshot[AuditFleet] = Snapshot()
         self._results: list[ResultRow] = []
 
@@ -143,12 +141,12 @@ class AuditTab(Tab):
 
     def start(self) -> None:
         """Subscribe to history queries, also after the browser was disconnected. `stop` ends this."""
-        self.follow("runs", ("audit runs",), self.context.history.audit_runs, self._on_runs, 5.0)
+        self.follow("runs", queries.newest_runs, (self.context.history,), self._on_runs, 5.0)
         self._follow_all()
 
     def _follow_all(self) -> None:
         history, run = self.context.history, self.choice.run
-        self.follow("audit", ("audit", run), lambda: history.audit(run), self._on_audit, PERIOD_S)
+        self.follow("audit", audited, (history, queries.fleet, run), self._on_audit, PERIOD_S)
         self._follow_results()
 
     def _follow_results(self) -> None:
@@ -156,11 +154,11 @@ class AuditTab(Tab):
         history, run, host, check = self.context.history, self.choice.run, self.choice.host, self.choice.check
         self._results = []
         if host is not None:
-            key = ("audit host", run, host)
-            self.follow("results", key, lambda: history.audit_host(run, host), self._on_results, PERIOD_S)
+            of_host = (history, queries.host_results, run, host)
+            self.follow("results", audited, of_host, self._on_results, PERIOD_S)
         elif check is not None:
-            key = ("audit check", run, check)
-            self.follow("results", key, lambda: history.audit_check(run, check), self._on_results, PERIOD_S)
+            of_check = (history, queries.check_results, run, check)
+            self.follow("results", audited, of_check, self._on_results, PERIOD_S)
         else:
             self.unfollow("results")
             self._show_panel()
@@ -190,8 +188,8 @@ class AuditTab(Tab):
     # ----------------------------------------------------------------------------------------------- choices
 
     def _choose(self, **change: Any) -> None:
-        before, self.choice = self.choice, replace(self.choice, **change)
-        self._show_address(self.choice)
+        before = self.choice
+        super()._choose(**change)
         if before.run != self.choice.run:
             self._follow_all()
         elif (before.host, before.check) != (self.choice.host, self.choice.check):

@@ -10,11 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fabrictime.state.units import delay_text, signed_delay_text
-from fabrictime.web.history_queries import DRAW_ALL_CLOCKS, MAX_MESH_NICS, ClockFleet, ClockSeries, Mesh
-from fabrictime.web.tabs.clocks.queries import ClockPoint, ClockRow, EventRow, MeshPair, SuspectRow
+from fabrictime.web.tabs.clocks.queries import (
+    DRAW_ALL_CLOCKS,
+    MAX_MESH_NICS,
+    ClockFleet,
+    ClockPoint,
+    ClockRow,
+    ClockSeries,
+    EventRow,
+    Mesh,
+    MeshPair,
+    SuspectRow,
+)
 from fabrictime.web.tabs.delays.frames import COLOURS, Level, Place, bound_band, place_order
 from fabrictime.web.tabs.delays.queries import NicRow
-from fabrictime.web.time_series import GAP_STEPS, Values, detrend, time_axis
+from fabrictime.web.time_series import GAP_STEPS, Values, detrend, rounded, time_axis
 from schemas.ids import host_of, natural
 
 OffsetView = Literal["wander", "offset"]
@@ -102,7 +112,7 @@ def _worst_clocks(fleet: ClockFleet, field: str, index: dict[int, int]) -> list[
     """Return the worst clock of each step."""
     found: list[str | None] = [None] * len(index)
     for point in fleet.points:
-        i = index.get(point.at_ns // fleet.step_ns)
+        i = index.get(point.at_ns // fleet.span.step_ns)
         if i is not None:
             found[i] = getattr(point, field) or None
     return found
@@ -110,11 +120,13 @@ def _worst_clocks(fleet: ClockFleet, field: str, index: dict[int, int]) -> list[
 
 def bounds_frame(fleet: ClockFleet, drawn: ClockSeries) -> dict[str, Any]:
     """Return error bounds over time: quantiles over all clocks, and each drawn clock."""
-    t, index = time_axis(fleet.start_ns, fleet.end_ns, fleet.step_ns, (p.at_ns for p in fleet.points))
-    columns = _columns(drawn.points, index, fleet.step_ns, len(t), "bound_ns")
+    t, index = time_axis(fleet.span, (p.at_ns for p in fleet.points))
+    columns = _columns(drawn.points, index, fleet.span.step_ns, len(t), "bound_ns")
     quantiles: dict[str, Values] = {}
     if _is_large(fleet):
-        quantiles = _quantiles(fleet.points, ("p50", "p90", "p99", "max"), "bound_", fleet.step_ns, index)
+        quantiles = _quantiles(
+            fleet.points, ("p50", "p90", "p99", "max"), "bound_", fleet.span.step_ns, index
+        )
     return {
         "id": "bounds",
         "log": True,
@@ -131,14 +143,14 @@ def residuals_frame(fleet: ClockFleet, drawn: ClockSeries) -> dict[str, Any]:
 
     A clock without a pair has a residual of 0 in its record. It becomes a gap, as the axis is logarithmic.
     """
-    t, index = time_axis(fleet.start_ns, fleet.end_ns, fleet.step_ns, (p.at_ns for p in fleet.points))
+    t, index = time_axis(fleet.span, (p.at_ns for p in fleet.points))
     columns = {
         name: [value or None for value in column]
-        for name, column in _columns(drawn.points, index, fleet.step_ns, len(t), "residual_ns").items()
+        for name, column in _columns(drawn.points, index, fleet.span.step_ns, len(t), "residual_ns").items()
     }
     quantiles: dict[str, Values] = {}
     if _is_large(fleet):
-        quantiles = _quantiles(fleet.points, ("p50", "p99", "max"), "residual_", fleet.step_ns, index)
+        quantiles = _quantiles(fleet.points, ("p50", "p99", "max"), "residual_", fleet.span.step_ns, index)
     return {
         "id": "residuals",
         "log": True,
@@ -155,9 +167,9 @@ def offsets_frame(fleet: ClockFleet, drawn: ClockSeries, view: OffsetView) -> di
 
     `wander` is offset_ns minus its linear fit, over the wander of all clocks. `offset` is offset_ns.
     """
-    step_ns = fleet.step_ns
+    step_ns = fleet.span.step_ns
     known = [*(p.at_ns for p in fleet.points), *(p.at_ns for p in drawn.points)]
-    t, index = time_axis(fleet.start_ns, fleet.end_ns, step_ns, known)
+    t, index = time_axis(fleet.span, known)
     field = "moved_ns" if view == "wander" else "offset_ns"
     columns = _columns(drawn.points, index, step_ns, len(t), field)
     bounds = _columns(drawn.points, index, step_ns, len(t), "bound_ns")
@@ -256,7 +268,7 @@ def timeline_frame(fleet: ClockFleet) -> dict[str, Any]:
 
     Events of other clocks are only in the list of events.
     """
-    step_ms = fleet.step_ns // 1_000_000
+    step_ms = fleet.span.step_ns // 1_000_000
     states: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for point in fleet.states:
         states[point.clock].append((point.at_ns // 1_000_000, STATES.index(point.state)))
@@ -270,12 +282,12 @@ def timeline_frame(fleet: ClockFleet) -> dict[str, Any]:
         for row in fleet.events
         if row.clock in index
     ]
-    first = min((segment[1] for segment in segments), default=fleet.start_ns // 1_000_000)
+    first = min((segment[1] for segment in segments), default=fleet.span.start_ns // 1_000_000)
     return {
         "rows": names,
         "segments": segments,
         "marks": marks,
-        "t": [first, max(fleet.end_ns // 1_000_000, first + step_ms)],
+        "t": [first, max(fleet.span.end_ns // 1_000_000, first + step_ms)],
     }
 
 
@@ -428,8 +440,4 @@ def _bound(row: ClockRow) -> float | int | None:
 
 
 def _short(value: float | None) -> float | int | None:
-    """Round to five digits, more than a chart shows, to keep the frame small."""
-    if value is None or not math.isfinite(value):
-        return None
-    rounded = float(f"{value:.5g}")
-    return int(rounded) if rounded.is_integer() else rounded
+    return rounded(value, 5)

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fabrictime.web.history_client import History
-from fabrictime.web.history_sql import END, MIDDLE_OFFSET, MIDDLE_REST, SECOND_NS, SINCE, START, STEP, rows
-from schemas import tables
+from fabrictime.web.history_reader import Ends, HistoryReader, until_changed
+from fabrictime.web.history_sql import (
+    MIDDLE_OFFSET,
+    MIDDLE_REST,
+    SECOND_NS,
+    SINCE,
+    STEP,
+    Span,
+    dialect,
+    records,
+    rows,
+)
+from schemas import queries, tables
+
+MAX_DRAWN_CLOCKS = 16
+"""Clocks that the Delays tab draws one by one. More clocks are shown as a distribution."""
+DRAW_ALL_CLOCKS = 8
+"""Clocks that the Clocks tab draws one by one. With more clocks, it draws the chosen or the widest ones."""
+WIDEST_CLOCKS = 3
+MAX_TIMELINES = 16
+MAX_EVENTS = 200
+EVENTS_PER_KIND = 60
+MAX_SUSPECTS = 256
+MAX_MESH_NICS = 200
+"""With more NICs in the mesh, only the suspect pairs are queried and drawn."""
+MESH_AGE_NS = 10 * SECOND_NS
+"""Age at which a source's pairs leave the mesh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +65,6 @@ class ClockPoint:
     residual_ns: float = 0.0
     moved_ns: float = 0.0
     """The offset minus that of the clock's first point: exact for any offset."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClockSpread:
-    """All clocks of one step: quantiles of their bounds, and the number of clocks that are not SYNCED."""
-
-    at_ns: int
-    clocks: int
-    unsynced: int
-    bound_p50_ns: float
-    bound_p90_ns: float
-    bound_p99_ns: float
-    bound_max_ns: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,113 +157,120 @@ class MeshSize:
     pairs: int
 
 
-def clocks_now(history: History, newest_ns: int, within_ns: int = 60 * SECOND_NS) -> list[ClockRow]:
-    """Return the newest solution of each clock within `within_ns`, by name."""
-    columns = "at_ns, offset_ns, drift_ppb, bound_ns, toString(state), pairs, residual_ns, "
-    columns += "drift_sigma_ppb, reference"
-    sql = (
-        f"SELECT clock, shard, domain, {END}, {columns} FROM {history.database}.{tables.CLOCKS} FINAL "
-        f"WHERE {SINCE} ORDER BY clock, shard, window DESC LIMIT 1 BY clock, shard"
+@dataclass(frozen=True, slots=True)
+class ClockSeries:
+    """Clocks over time: `points` of few clocks, or the `spread` of many."""
+
+    points: list[ClockPoint]
+    spread: list[FleetPoint]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFleet:
+    """All clocks over a span. `wander` is empty for few clocks, `states` holds the clocks with most
+    trouble."""
+
+    points: list[FleetPoint]
+    wander: list[WanderPoint]
+    events: list[EventRow]
+    states: list[StatePoint]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The mesh of the newest windows. `pairs` is empty with more than `MAX_MESH_NICS` NICs."""
+
+    size: MeshSize
+    pairs: list[MeshPair]
+    suspects: list[SuspectRow]
+
+
+@until_changed(tables.CLOCKS)
+def clocks(history: HistoryReader, ends: Ends) -> list[ClockRow]:
+    """Return each clock's newest solution of the last minute, by name."""
+    return newest_clocks(history, Span.before(ends[tables.CLOCKS].end_ns, 60))
+
+
+@until_changed(tables.CLOCKS)
+def clock_series(history: HistoryReader, ends: Ends, span_s: int) -> ClockSeries:
+    """Return each clock over the span, or the spread of many clocks."""
+    span = Span.before(ends[tables.CLOCKS].end_ns, span_s)
+    names = [row.clock for row in clocks(history)]
+    if len(names) > MAX_DRAWN_CLOCKS:
+        return ClockSeries([], fleet_points(history, span), span)
+    return ClockSeries(clock_points(history, span, names), [], span)
+
+
+@until_changed(tables.CLOCKS)
+def drawn_clocks(history: HistoryReader, ends: Ends, names: tuple[str, ...], span_s: int) -> ClockSeries:
+    """Return the named clocks over the span. Without names: all of few clocks, or the widest of many."""
+    span = Span.before(ends[tables.CLOCKS].end_ns, span_s)
+    drawn = names or sorted({row.clock for row in clocks(history)})
+    if not names and len(drawn) > DRAW_ALL_CLOCKS:
+        drawn = widest_clocks(history, span, WIDEST_CLOCKS)
+    return ClockSeries(clock_points(history, span, drawn), [], span)
+
+
+@until_changed(tables.CLOCKS)
+def clock_fleet(history: HistoryReader, ends: Ends, span_s: int) -> ClockFleet:
+    """Return all clocks over the span."""
+    span = Span.before(ends[tables.CLOCKS].end_ns, span_s)
+    many = len(clocks(history)) > DRAW_ALL_CLOCKS
+    return ClockFleet(
+        fleet_points(history, span),
+        clock_wander(history, span) if many else [],
+        clock_events(history, span, MAX_EVENTS),
+        clock_states(history, span, MAX_TIMELINES),
+        span,
     )
-    found = []
-    for row in rows(history, sql, since_ns=newest_ns - within_ns):
-        clock, shard, domain, end, _at, offset, drift, bound, state, pairs, residual, sigma, reference = row
-        found.append(
-            ClockRow(
-                clock,
-                shard,
-                domain,
-                int(end),
-                float(offset),
-                float(drift),
-                float(bound),
-                state,
-                int(pairs),
-                float(residual),
-                float(sigma),
-                reference,
-            )
-        )
-    return found
 
 
-def clock_series(
-    history: History, clocks: list[str], span_ns: int, newest_ns: int, step_ns: int
-) -> list[ClockPoint]:
-    """Return the series of the named clocks in steps of `step_ns`, oldest first."""
+@until_changed(tables.CLOCKS, tables.PIPELINE)
+def mesh(history: HistoryReader, ends: Ends) -> Mesh:
+    """Return the newest mesh and its suspect pairs."""
+    fits_ns = ends[tables.PIPELINE].end_ns or 0
+    size = mesh_size(history, fits_ns)
+    pairs = mesh_pairs(history, fits_ns) if size.nics <= MAX_MESH_NICS else []
+    recent = Span.before(ends[tables.CLOCKS].end_ns, 600)
+    return Mesh(size, pairs, newest_suspects(history, recent, MAX_SUSPECTS))
+
+
+def newest_clocks(history: History, span: Span) -> list[ClockRow]:
+    """Return the newest solution of each clock within the span, by name."""
+    columns = (
+        "clock, shard, domain, toUnixTimestamp64Nano(updated), offset_ns, drift_ppb, bound_ns, state, pairs, "
+        "residual_ns, drift_sigma_ppb, follows"
+    )
+    sql = f"SELECT {columns} FROM ({queries.newest_clocks(dialect(history))}) ORDER BY clock, shard"
+    return records(ClockRow, history, sql, span)
+
+
+def clock_points(history: History, span: Span, names: Sequence[str]) -> list[ClockPoint]:
+    """Return the series of the named clocks, the oldest step first."""
     sql = (
         f"SELECT clock, {STEP} AS at, "
         f"{MIDDLE_OFFSET}, {MIDDLE_REST}, max(bound_ns), toString(min(state)), max(residual_ns) "
-        f"FROM {history.database}.{tables.CLOCKS} FINAL "
-        f"WHERE {SINCE} AND clock IN {{clocks:Array(String)}} GROUP BY clock, at ORDER BY clock, at"
+        f"{dialect(history).rows(tables.CLOCKS, 'clock IN {clocks:Array(String)}')} "
+        "GROUP BY clock, at ORDER BY clock, at"
     )
-    found: list[ClockPoint] = []
+    points: list[ClockPoint] = []
     first: dict[str, int] = {}
-    for clock, at, whole, rest, bound, state, residual in rows(
-        history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, clocks=clocks
-    ):
+    for clock, at, whole, rest, bound, state, residual in rows(history, sql, span, clocks=list(names)):
         moved = int(whole) - first.setdefault(clock, int(whole)) + float(rest)
         offset = int(whole) + float(rest)
-        found.append(ClockPoint(clock, int(at), offset, float(bound), state, float(residual), moved))
-    return found
-
-
-def clock_spread(history: History, span_ns: int, newest_ns: int, step_ns: int) -> list[ClockSpread]:
-    """Return quantiles over all clocks in steps of `step_ns`, oldest first."""
-    sql = (
-        f"SELECT {STEP} AS at, uniqExact(shard, clock), "
-        "uniqExactIf((shard, clock), state != 'SYNCED'), "
-        "quantilesExact(0.5, 0.9, 0.99)(bound_ns) AS q, max(bound_ns) "
-        f"FROM {history.database}.{tables.CLOCKS} FINAL WHERE {SINCE} GROUP BY at ORDER BY at"
-    )
-    return [
-        ClockSpread(int(at), int(clocks), int(unsynced), *map(float, (q[0], q[1], q[2], worst)))
-        for at, clocks, unsynced, q, worst in rows(
-            history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns
-        )
-    ]
-
-
-def clock_fleet(history: History, span_ns: int, newest_ns: int, step_ns: int) -> list[FleetPoint]:
-    """Return states, bounds and residuals of all clocks in steps of `step_ns`, oldest first."""
-    usable = "worst != 'UNSYNCED'"
-    sql = (
-        "SELECT at, countIf(worst = 'SYNCED'), countIf(worst = 'HOLDOVER'), countIf(worst = 'UNSYNCED'), "
-        f"quantilesExactIf(0.5, 0.9, 0.99, 1)(bound, {usable}), argMaxIf(clock, bound, {usable}), "
-        f"quantilesExactIf(0.5, 0.99, 1)(residual, {usable}), argMaxIf(clock, residual, {usable}) FROM ("
-        f"SELECT {STEP} AS at, shard, clock, min(state) AS worst, max(bound_ns) AS bound, "
-        f"max(residual_ns) AS residual FROM {history.database}.{tables.CLOCKS} FINAL WHERE {SINCE} "
-        "GROUP BY at, shard, clock) GROUP BY at ORDER BY at"
-    )
-    points = []
-    for at, synced, holdover, unsynced, bound, bound_clock, residual, residual_clock in rows(
-        history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns
-    ):
-        known = synced + holdover > 0  # ClickHouse returns 0 for quantiles of no rows
-        p50, p90, p99, widest = (float(value) if known else None for value in bound)
-        middle, high, largest = (float(value) if known else None for value in residual)
-        points.append(
-            FleetPoint(
-                int(at),
-                int(synced),
-                int(holdover),
-                int(unsynced),
-                p50,
-                p90,
-                p99,
-                widest,
-                bound_clock,
-                middle,
-                high,
-                largest,
-                residual_clock,
-            )
-        )
+        points.append(ClockPoint(clock, int(at), offset, float(bound), state, float(residual), moved))
     return points
 
 
-def clock_wander(history: History, span_ns: int, newest_ns: int, step_ns: int) -> list[WanderPoint]:
-    """Return how far all clocks deviate from their linear fits, in steps of `step_ns`, oldest first."""
+def fleet_points(history: History, span: Span) -> list[FleetPoint]:
+    """Return states, bounds and residuals of all clocks, the oldest step first."""
+    return records(FleetPoint, history, queries.clock_fleet(dialect(history)), span)
+
+
+def clock_wander(history: History, span: Span) -> list[WanderPoint]:
+    """Return how far all clocks deviate from their linear fits, the oldest step first."""
     window = "OVER (PARTITION BY shard, clock ORDER BY at)"
     sql = (
         "SELECT p.1 AS at, quantilesExact(0.01, 0.1, 0.5, 0.9, 0.99)(p.2) FROM (SELECT arrayJoin(arrayMap("
@@ -260,97 +280,46 @@ def clock_wander(history: History, span_ns: int, newest_ns: int, step_ns: int) -
         f"SELECT shard, clock, at, (at - first_value(at) {window}) / 1e9 AS x, "
         f"(whole - first_value(whole) {window}) + (rest - first_value(rest) {window}) AS moved FROM ("
         f"SELECT shard, clock, {STEP} AS at, {MIDDLE_OFFSET} AS whole, {MIDDLE_REST} AS rest "
-        f"FROM {history.database}.{tables.CLOCKS} FINAL WHERE {SINCE} AND state != 'UNSYNCED' "
+        f"{dialect(history).rows(tables.CLOCKS, queries.USABLE)} "
         "GROUP BY shard, clock, at)) GROUP BY shard, clock HAVING count() > 2)) GROUP BY at ORDER BY at"
     )
-    return [
-        WanderPoint(int(at), *map(float, quantiles))
-        for at, quantiles in rows(history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns)
-    ]
+    return [WanderPoint(int(at), *map(float, quantiles)) for at, quantiles in rows(history, sql, span)]
 
 
-def widest_clocks(history: History, span_ns: int, newest_ns: int, limit: int) -> list[str]:
+def widest_clocks(history: History, span: Span, limit: int) -> list[str]:
     """Return the clocks with the widest mean bounds over the span, the widest first."""
     sql = (
-        f"SELECT clock FROM {history.database}.{tables.CLOCKS} FINAL WHERE {SINCE} "
-        "GROUP BY clock ORDER BY avgIf(bound_ns, state != 'UNSYNCED') DESC NULLS LAST, clock "
-        "LIMIT {limit:UInt32}"
+        f"SELECT clock {dialect(history).rows(tables.CLOCKS)} "
+        f"GROUP BY clock ORDER BY avgIf(bound_ns, {queries.USABLE}) DESC NULLS LAST, clock LIMIT {limit}"
     )
-    return [clock for (clock,) in rows(history, sql, since_ns=newest_ns - span_ns, limit=limit)]
+    return [clock for (clock,) in rows(history, sql, span)]
 
 
-EVENTS_PER_KIND = 60
+def clock_events(history: History, span: Span, limit: int) -> list[EventRow]:
+    """Return the events of clocks in the span, the newest first, at most `EVENTS_PER_KIND` of a kind."""
+    sql = queries.clock_events(dialect(history), EVENTS_PER_KIND, limit)
+    columns = "toUnixTimestamp64Nano(window_start), clock, shard, event, event_ns, state"
+    return records(EventRow, history, f"SELECT {columns} FROM ({sql})", span)
 
 
-def clock_events(history: History, span_ns: int, newest_ns: int, limit: int) -> list[EventRow]:
-    """Return the events of clocks in the span, the newest first, at most `EVENTS_PER_KIND` of a kind.
-
-    The limit per kind keeps a worker's start, at which every clock is NEW, from hiding other events.
-    """
-    sql = (
-        f"SELECT {START}, clock, shard, toString(event), event_ns, toString(state) "
-        f"FROM {history.database}.{tables.CLOCKS} FINAL WHERE {SINCE} AND event != 'NONE' "
-        f"ORDER BY window DESC, shard, clock LIMIT {EVENTS_PER_KIND} BY event LIMIT {{limit:UInt32}}"
-    )
-    return [
-        EventRow(int(at), clock, shard, event, float(event_ns), state)
-        for at, clock, shard, event, event_ns, state in rows(
-            history, sql, since_ns=newest_ns - span_ns, limit=limit
-        )
-    ]
+def clock_states(history: History, span: Span, limit: int) -> list[StatePoint]:
+    """Return states over the span of the clocks with most trouble."""
+    sql = queries.clock_states(dialect(history), limit)
+    sql = f"SELECT clock, time, toString(worst) FROM ({sql}) ORDER BY clock, time"
+    return records(StatePoint, history, sql, span)
 
 
-def clock_states(
-    history: History, span_ns: int, newest_ns: int, step_ns: int, limit: int
-) -> list[StatePoint]:
-    """Return states over the span of the clocks that were not SYNCED longest, then of those with most
-    events."""
-    table = f"{history.database}.{tables.CLOCKS} FINAL WHERE {SINCE}"
-    sql = (
-        f"SELECT clock, {STEP} AS at, toString(min(state)) FROM {table} AND clock IN ("
-        f"SELECT clock FROM {table} GROUP BY clock "
-        "ORDER BY countIf(state != 'SYNCED') DESC, countIf(event != 'NONE') DESC, clock "
-        "LIMIT {limit:UInt32}) GROUP BY clock, at ORDER BY clock, at"
-    )
-    return [
-        StatePoint(clock, int(at), state)
-        for clock, at, state in rows(history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, limit=limit)
-    ]
-
-
-def suspects_now(
-    history: History, newest_ns: int, limit: int, within_ns: int = 600 * SECOND_NS
-) -> list[SuspectRow]:
+def newest_suspects(history: History, span: Span, limit: int) -> list[SuspectRow]:
     """Return the suspect pairs of each shard's newest window, the most asymmetric first."""
-    database = history.database
-    sql = (
-        "SELECT prober, peer, shard, argMax(asymmetry_ns, window), argMax(sigma_ns, window), "
-        f"argMax(weight, window), min({START}), uniqExact(window) "
-        f"FROM {database}.{tables.SUSPECTS} FINAL WHERE {SINCE} GROUP BY prober, peer, shard "
-        "HAVING (shard, max(window)) IN "
-        f"(SELECT shard, max(window) FROM {database}.{tables.CLOCKS} WHERE {SINCE} GROUP BY shard) "
-        "ORDER BY abs(argMax(asymmetry_ns, window)) DESC, prober, peer LIMIT {limit:UInt32}"
-    )
-    return [
-        SuspectRow(
-            prober, peer, shard, float(asymmetry), float(sigma), float(weight), int(since), int(windows)
-        )
-        for prober, peer, shard, asymmetry, sigma, weight, since, windows in rows(
-            history, sql, since_ns=newest_ns - within_ns, limit=limit
-        )
-    ]
+    columns = "prober, peer, shard, asymmetry_ns, sigma_ns, weight, toUnixTimestamp64Nano(since), windows"
+    sql = f"SELECT {columns} FROM ({queries.suspects(dialect(history), newest=True)} LIMIT {limit})"
+    return records(SuspectRow, history, sql, span)
 
 
 def mesh_size(history: History, newest_ns: int) -> MeshSize:
     """Return the size of the mesh in the newest windows. `newest_ns` is log append time."""
-    pairs, nics = next(
-        rows(
-            history,
-            f"SELECT uniqExact(prober, peer), uniqExactArray([prober, peer]) FROM {_newest_fits(history)}",
-            since_ns=newest_ns - MESH_AGE_NS,
-        )
-    )
-    return MeshSize(int(nics), int(pairs))
+    sql = f"SELECT uniqExactArray([prober, peer]), uniqExact(prober, peer) FROM {_newest_fits(history)}"
+    return records(MeshSize, history, sql, since_ns=newest_ns - MESH_AGE_NS)[0]
 
 
 def mesh_pairs(history: History, newest_ns: int) -> list[MeshPair]:
@@ -359,16 +328,7 @@ def mesh_pairs(history: History, newest_ns: int) -> list[MeshPair]:
         "SELECT prober, peer, sigma_ns, rtt_min_ns, samples, accepted "
         f"FROM {_newest_fits(history)} ORDER BY prober, peer, window DESC LIMIT 1 BY prober, peer"
     )
-    return [
-        MeshPair(prober, peer, float(sigma), float(rtt), int(samples), int(accepted))
-        for prober, peer, sigma, rtt, samples, accepted in rows(
-            history, sql, since_ns=newest_ns - MESH_AGE_NS
-        )
-    ]
-
-
-MESH_AGE_NS = 10 * SECOND_NS
-"""Age at which a source's pairs leave the mesh."""
+    return records(MeshPair, history, sql, since_ns=newest_ns - MESH_AGE_NS)
 
 
 def _newest_fits(history: History) -> str:

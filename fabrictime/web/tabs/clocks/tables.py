@@ -19,6 +19,7 @@ STATE_CELL: Final = (
     """<q-td :props="props"><span :class="'ft-pill ft-' + props.value">{{ props.value }}</span></q-td>"""
 )
 _SORT_KEYS: Final[dict[str, Callable[[ClockRow], Any]]] = {
+    "clock": lambda r: natural(r.clock),
     "state": lambda r: r.state,
     "bound": lambda r: r.bound_ns,
     "offset": lambda r: abs(r.offset_ns),
@@ -79,19 +80,64 @@ def suspect_row(row: SuspectRow) -> dict[str, Any]:
     }
 
 
+class PagedClocks:
+    """Rows of clocks that the server sorts and pages: a fleet's are too many for a browser.
+
+    With `leaves_space`, several pages have one row fewer, so that their buttons need no more space.
+    """
+
+    def __init__(
+        self, size: int, make_row: Callable[[ClockRow], dict[str, Any]], leaves_space: bool = False
+    ) -> None:
+        self._rows: Sequence[ClockRow] = []
+        self._size = size
+        self._make_row = make_row
+        self._leaves_space = leaves_space
+        self.page: dict[str, Any] = {
+            "sortBy": "bound",
+            "descending": True,
+            "page": 1,
+            "rowsPerPage": size,
+            "rowsNumber": 0,
+        }
+
+    def attach(self, table: Any, on_click: Callable[[GenericEventArguments], None]) -> None:
+        """Show the rows in a table that was made with `page`. `on_click` gets a clicked clock."""
+        self.table = table
+        table.add_slot("body-cell-state", STATE_CELL)
+        table.on("request", self.on_request)
+        table.on("rowClick", on_click, js_handler="(e, row) => emit(row.clock)")
+
+    def on_request(self, event: GenericEventArguments) -> None:
+        """Sort or turn the pages."""
+        request = event.args["pagination"]
+        self.page.update({k: request[k] for k in ("sortBy", "descending", "page") if k in request})
+        self.show(self._rows)
+
+    def show(self, rows: Sequence[ClockRow]) -> None:
+        """Show a page of these clocks."""
+        self._rows, page = rows, self.page
+        ordered = sorted(rows, key=lambda row: natural(row.clock))
+        if page["sortBy"] in _SORT_KEYS:
+            ordered.sort(key=_SORT_KEYS[page["sortBy"]], reverse=bool(page["descending"]))
+        size = page["rowsPerPage"] = self._size - (self._leaves_space and len(ordered) > self._size)
+        page["rowsNumber"] = len(ordered)
+        page["page"] = min(int(page["page"]), max(1, -(-len(ordered) // size)))
+        first = (page["page"] - 1) * size
+        shown = [self._make_row(row) for row in ordered[first : first + size]]
+        if shown != self.table.rows or self.table.pagination != page:
+            self.table.pagination = dict(page)
+            self.table.rows = shown
+            self.table.props(f":hide-bottom={'true' if len(ordered) <= size else 'false'}")
+
+
 class ClockTable:
-    """The table of all clocks, sorted and paged by the server."""
+    """The table of all clocks with a filter."""
 
     def __init__(self) -> None:
         self._rows: Sequence[ClockRow] = []
         self._filter = ""
-        self._page: dict[str, Any] = {
-            "sortBy": "bound",
-            "descending": True,
-            "page": 1,
-            "rowsPerPage": ROWS_PER_PAGE,
-            "rowsNumber": 0,
-        }
+        self._pages = PagedClocks(ROWS_PER_PAGE, _clock_row)
 
     def build(self, on_row: Callable[[GenericEventArguments], None]) -> None:
         """Create the table's elements."""
@@ -99,9 +145,9 @@ class ClockTable:
             with ui.element("div").classes("ft-head"):
                 text("All clocks", "ft-title")
                 text("a click adds a clock to the charts above, or removes it", "ft-note")
-                wanted = ui.element("input").classes("ft-input")
-                wanted.props('data-testid=filter placeholder="name contains" aria-label="name contains"')
-                wanted.on("input", self._on_filter, js_handler="(e) => emit(e.target.value)")
+                name_filter = ui.element("input").classes("ft-input")
+                name_filter.props('data-testid=filter placeholder="name contains" aria-label="name contains"')
+                name_filter.on("input", self._on_filter, js_handler="(e) => emit(e.target.value)")
             columns = [
                 column("clock", "clock", align="left", sortable=True),
                 column("state", "state", align="left", sortable=True),
@@ -113,43 +159,16 @@ class ClockTable:
                 column("residual", "residual", sortable=True),
                 column("domain", "domain", align="left", sortable=True),
             ]
-            self.table = _table(columns, "clock-table", None, self._page)
-            self.table.add_slot("body-cell-state", STATE_CELL)
-            self.table.on("request", self._on_request)
-            self.table.on("rowClick", on_row, js_handler="(e, row) => emit(row.clock)")
+            self._pages.attach(_table(columns, "clock-table", None, self._pages.page), on_row)
 
     def show(self, rows: Sequence[ClockRow]) -> None:
         """Show the clocks."""
         self._rows = rows
-        self._show_page()
+        self._pages.show([row for row in rows if self._filter.lower() in row.clock.lower()])
 
     def _on_filter(self, event: GenericEventArguments) -> None:
-        self._filter, self._page["page"] = str(event.args).strip(), 1
-        self._show_page()
-
-    def _on_request(self, event: GenericEventArguments) -> None:
-        wanted = event.args["pagination"]
-        self._page.update({k: wanted[k] for k in ("sortBy", "descending", "page") if k in wanted})
-        self._show_page()
-
-    def _show_page(self) -> None:
-        page = self._page
-        ordered = sorted(
-            (row for row in self._rows if self._filter.lower() in row.clock.lower()),
-            key=lambda r: natural(r.clock),
-            reverse=page["sortBy"] == "clock" and bool(page["descending"]),
-        )
-        if page["sortBy"] in _SORT_KEYS:
-            ordered.sort(key=_SORT_KEYS[page["sortBy"]], reverse=bool(page["descending"]))
-        size = page["rowsPerPage"] = ROWS_PER_PAGE
-        page["rowsNumber"] = len(ordered)
-        page["page"] = min(int(page["page"]), max(1, -(-len(ordered) // size)))
-        first = (page["page"] - 1) * size
-        rows = [_clock_row(row) for row in ordered[first : first + size]]
-        if rows != self.table.rows or self.table.pagination != page:
-            self.table.pagination = dict(page)
-            self.table.rows = rows
-            self.table.props(f":hide-bottom={'true' if len(ordered) <= size else 'false'}")
+        self._filter, self._pages.page["page"] = str(event.args).strip(), 1
+        self.show(self._rows)
 
 
 def _clock_row(row: ClockRow) -> dict[str, Any]:

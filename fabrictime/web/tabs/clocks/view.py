@@ -12,23 +12,23 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from fabrictime.state.units import count_text, delay_text
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, text, toggle
-from fabrictime.web.history_queries import (
+from fabrictime.web.history_sql import series_period_s
+from fabrictime.web.query_poller import Snapshot
+from fabrictime.web.tabs.base import AppContext, Choice, Tab
+from fabrictime.web.tabs.clocks import frames, queries, tables
+from fabrictime.web.tabs.clocks.frames import OffsetView
+from fabrictime.web.tabs.clocks.queries import (
     DRAW_ALL_CLOCKS,
+    EVENTS_PER_KIND,
     WIDEST_CLOCKS,
     ClockFleet,
+    ClockRow,
     ClockSeries,
-    Fleet,
     Mesh,
-    series_period_s,
 )
-from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import Choice, Tab
-from fabrictime.web.tabs.clocks import frames, tables
-from fabrictime.web.tabs.clocks.frames import OffsetView
-from fabrictime.web.tabs.clocks.queries import EVENTS_PER_KIND, ClockRow
+from fabrictime.web.tabs.delays.queries import Fleet, fleet
 
 VIEWS: Final = {"wander": "wander", "offset": "offset"}
 SPANS: Final = {60: "1 min", 600: "10 min", 3600: "1 h"}
@@ -79,14 +79,13 @@ class ClocksChoice(Choice):
         return replace(self, clocks=(*self.clocks, clock)[-MAX_CHOSEN:])
 
 
-class ClocksTab(Tab):
+class ClocksTab(Tab[ClocksChoice]):
     """Bounds, offsets, the mesh, residuals, states and events."""
 
     address = "/clocks"
 
     def __init__(self, context: AppContext, choice: ClocksChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._rows: list[ClockRow] = []
         self._clock_fleet: ClockFleet | None = None
         self._drawn: ClockSeries | None = None
@@ -115,9 +114,9 @@ class ClocksTab(Tab):
     def start(self) -> None:
         """Subscribe to history queries, also after the browser was disconnected. `stop` ends this."""
         history = self.context.history
-        self.follow("fleet", ("fleet",), history.fleet, self._on_fleet)
-        self.follow("clocks", ("clocks",), history.clocks, self._on_clocks, 1.0)
-        self.follow("mesh", ("mesh",), history.mesh, self._on_mesh, 1.0)
+        self.follow("fleet", fleet, (history,), self._on_fleet)
+        self.follow("clocks", queries.clocks, (history,), self._on_clocks, 1.0)
+        self.follow("mesh", queries.mesh, (history,), self._on_mesh, 1.0)
         self._follow_series()
         for chart in (self.bounds, self.offsets, self.residuals, self.strip, self.timeline, self.mesh):
             chart.resume()
@@ -184,22 +183,18 @@ class ClocksTab(Tab):
 
     # ----------------------------------------------------------------------------------------------- choices
 
-    def _choose(self, choice: ClocksChoice) -> None:
-        self.choice = choice
-        self._show_address(self.choice)
-
     def _choose_span(self, span: int) -> None:
-        self._choose(replace(self.choice, span=span))
+        self._choose(span=span)
         self._follow_series()
 
     def _choose_view(self, view: OffsetView) -> None:
-        self._choose(replace(self.choice, view=view))
+        self._choose(view=view)
         self._draw_series()
 
     def _choose_clock(self, clock: str) -> None:
         if all(row.clock != clock for row in self._rows):
             return
-        self._choose(self.choice.toggled(clock))
+        self._set_choice(self.choice.toggled(clock))
         self._show_chips()
         self._follow_series()
         self._draw_strip()
@@ -213,20 +208,8 @@ class ClocksTab(Tab):
         span, clocks, history = self.choice.span, self.choice.clocks, self.context.history
         period_s = series_period_s(span)
         self._clock_fleet = self._drawn = None
-        self.follow(
-            "clock fleet",
-            ("clock fleet", span),
-            lambda: history.clock_fleet(span),
-            self._on_clock_fleet,
-            period_s,
-        )
-        self.follow(
-            "drawn",
-            ("drawn clocks", span, clocks),
-            lambda: history.drawn_clocks(clocks, span),
-            self._on_drawn,
-            period_s,
-        )
+        self.follow("clock fleet", queries.clock_fleet, (history, span), self._on_clock_fleet, period_s)
+        self.follow("drawn", queries.drawn_clocks, (history, clocks, span), self._on_drawn, period_s)
 
     # ----------------------------------------------------------------------------------------------- filling
 

@@ -11,7 +11,6 @@ from fabrictime.state.fabric_state import Part, is_active
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, count_text, counted, delay_text, percent_text
 from fabrictime.web.addresses import fabric_address
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import (
     CSS,
@@ -25,7 +24,7 @@ from fabrictime.web.elements import (
     toggle,
     utc_time,
 )
-from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.contention import frames
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
@@ -55,14 +54,13 @@ class ContentionChoice(Choice):
         return replace(choice, span=int(span)) if span.isdecimal() and int(span) in SPANS else choice
 
 
-class ContentionTab(LiveTab):
+class ContentionTab(LiveTab[ContentionChoice]):
     """Contention over time by link, and one window."""
 
     address = "/contention"
 
     def __init__(self, context: AppContext, choice: ContentionChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._drawn: tuple[int, list[tuple[Any, ...]]] = 0, []
 
     # ------------------------------------------------------------------------------------------------ layout
@@ -127,9 +125,8 @@ class ContentionTab(LiveTab):
     # ----------------------------------------------------------------------------------------------- choices
 
     def _choose(self, **changes: Any) -> None:
-        self.choice = replace(self.choice, **changes)
+        super()._choose(**changes)
         self._drawn = 0, []
-        self._show_address(self.choice)
         self._show()
 
     def _on_row(self, row: Row) -> None:
@@ -209,7 +206,7 @@ class ContentionTab(LiveTab):
                     "job": flow["job"] or "",
                 }
                 for flow in window["flows"][:FLOWS_SHOWN]
-            ],
+            ]
         )
         self.jobs.put(
             [

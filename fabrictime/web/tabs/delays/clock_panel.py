@@ -11,28 +11,16 @@ from nicegui.events import GenericEventArguments
 from fabrictime.state.units import delay_text, signed_delay_text
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import card, column, text, toggle
-from fabrictime.web.history_queries import MAX_DRAWN_CLOCKS, ClockSeries
-from fabrictime.web.tabs.clocks.queries import ClockRow
+from fabrictime.web.tabs.clocks.queries import MAX_DRAWN_CLOCKS, ClockRow, ClockSeries
+from fabrictime.web.tabs.clocks.tables import PagedClocks
 from fabrictime.web.tabs.delays import frames
 from fabrictime.web.tabs.delays.frames import COLOURS, ClockMetric
 from schemas.ids import natural
 
 CLOCK_VIEWS: Final = {"wander": "wander", "offset": "offset", "bound": "bound"}
 ROWS_PER_PAGE: Final = 8
-STATE_CELL: Final = (
-    """<q-td :props="props"><span :class="'ft-pill ft-' + props.value">{{ props.value }}</span></q-td>"""
-)
 _CLOCK_CELL: Final = """<q-td :props="props"><span v-if="props.row.color >= 0"
  :class="'ft-swatch ft-c' + props.row.color"></span>{{ props.value }}</q-td>"""
-_SORT_KEYS: Final[dict[str, Callable[[ClockRow], Any]]] = {
-    "clock": lambda r: natural(r.clock),
-    "state": lambda r: r.state,
-    "offset": lambda r: abs(r.offset_ns),
-    "drift": lambda r: abs(r.drift_ppb),
-    "bound": lambda r: r.bound_ns,
-    "pairs": lambda r: r.pairs,
-    "residual": lambda r: r.residual_ns,
-}
 
 
 class ClockPanel:
@@ -44,13 +32,8 @@ class ClockPanel:
         self._choose = choose
         self._rows: list[ClockRow] = []
         self._series: ClockSeries | None = None
-        self._page: dict[str, Any] = {
-            "sortBy": "bound",
-            "descending": True,
-            "page": 1,
-            "rowsPerPage": ROWS_PER_PAGE,
-            "rowsNumber": 0,
-        }
+        self._colors: dict[str, int] = {}
+        self._pages = PagedClocks(ROWS_PER_PAGE, self._table_row, leaves_space=True)
 
     def build(self, spans: dict[int, str], span: int, choose_span: Callable[[int], None]) -> None:
         """Create the panel's elements."""
@@ -74,19 +57,20 @@ class ClockPanel:
             column("pairs", "pairs", sortable=True),
             column("residual", "residual", sortable=True),
         ]
-        self.table = ui.table(rows=[], columns=columns, row_key="clock", pagination=self._page)
+        self.table = ui.table(rows=[], columns=columns, row_key="clock", pagination=self._pages.page)
         self.table.classes("ft-table").props(
             'flat dense data-testid=clock-table binary-state-sort :rows-per-page-options="[0]"'
         )
         self.table.add_slot("body-cell-clock", _CLOCK_CELL)
-        self.table.add_slot("body-cell-state", STATE_CELL)
-        self.table.on("request", self._on_request)
-        self.table.on("rowClick", self._on_click, js_handler="(e, row) => emit(row.clock)")
+        self._pages.attach(self.table, self._on_click)
 
     def show_rows(self, rows: list[ClockRow]) -> None:
         """Show the newest solutions."""
         self._rows = rows
-        self._show_table()
+        names = sorted({row.clock for row in rows}, key=natural)
+        drawn = names if len(names) <= MAX_DRAWN_CLOCKS else []
+        self._colors = {name: at % COLOURS for at, name in enumerate(drawn)}
+        self._pages.show(rows)
         states = {
             state: sum(row.state == state for row in rows) for state in ("SYNCED", "HOLDOVER", "UNSYNCED")
         }
@@ -108,11 +92,6 @@ class ClockPanel:
         self._choose("clock_view", metric)
         self._draw()
 
-    def _on_request(self, event: GenericEventArguments) -> None:
-        wanted = event.args["pagination"]
-        self._page.update({k: wanted[k] for k in ("sortBy", "descending", "page") if k in wanted})
-        self._show_table()
-
     def _on_click(self, event: GenericEventArguments) -> None:
         self._chosen = event.args
         self._choose("clock", event.args)
@@ -128,35 +107,14 @@ class ClockPanel:
             chosen = max(self._rows, key=lambda row: row.bound_ns).clock
         self.chart.show(lambda _whole: frames.clock_frame(series, self._metric, chosen))
 
-    def _show_table(self) -> None:
-        page = self._page
-        ordered = sorted(self._rows, key=lambda r: natural(r.clock))
-        if page["sortBy"] in _SORT_KEYS:
-            ordered.sort(key=_SORT_KEYS[page["sortBy"]], reverse=bool(page["descending"]))
-        # One row fewer leaves space for the page buttons.
-        size = page["rowsPerPage"] = ROWS_PER_PAGE - (len(ordered) > ROWS_PER_PAGE)
-        page["rowsNumber"] = len(ordered)
-        page["page"] = min(int(page["page"]), max(1, -(-len(ordered) // size)))
-        first = (page["page"] - 1) * size
-        names = sorted({row.clock for row in ordered}, key=natural)
-        coloured = len(names) <= MAX_DRAWN_CLOCKS
-        rows = [
-            {**_table_row(row), "color": names.index(row.clock) % COLOURS if coloured else -1}
-            for row in ordered[first : first + size]
-        ]
-        if rows != self.table.rows or self.table.pagination != page:
-            self.table.pagination = dict(page)
-            self.table.rows = rows
-            self.table.props(f":hide-bottom={'true' if len(ordered) <= size else 'false'}")
-
-
-def _table_row(row: ClockRow) -> dict[str, Any]:
-    return {
-        "clock": row.clock,
-        "state": row.state,
-        "offset": signed_delay_text(row.offset_ns),
-        "drift": f"{row.drift_ppb:+,.0f}",
-        "bound": delay_text(row.bound_ns),
-        "pairs": row.pairs,
-        "residual": delay_text(row.residual_ns),
-    }
+    def _table_row(self, row: ClockRow) -> dict[str, Any]:
+        return {
+            "clock": row.clock,
+            "state": row.state,
+            "offset": signed_delay_text(row.offset_ns),
+            "drift": f"{row.drift_ppb:+,.0f}",
+            "bound": delay_text(row.bound_ns),
+            "pairs": row.pairs,
+            "residual": delay_text(row.residual_ns),
+            "color": self._colors.get(row.clock, -1),
+        }

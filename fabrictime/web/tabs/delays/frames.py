@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fabrictime.web.history_queries import ClockSeries, Series
 from fabrictime.web.history_sql import Direction
-from fabrictime.web.tabs.delays.queries import NicRow, PairRow, PointRow
-from fabrictime.web.time_series import Values, detrend, time_axis
+from fabrictime.web.tabs.clocks.queries import ClockSeries
+from fabrictime.web.tabs.delays.queries import NicRow, PairRow, PointRow, Series
+from fabrictime.web.time_series import Values, detrend, rounded, time_axis
 from schemas.ids import host_of, natural
 
 Metric = Literal["p50", "p99", "loss"]
@@ -186,8 +186,8 @@ def heat_frame(matrix: HeatMatrix, sent: HeatMatrix | None) -> dict[str, Any]:
 
 def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
     """Return a pair's series on one time axis (ms since the Unix epoch), gaps as None."""
-    step_ns = series.step_ns
-    t, index = time_axis(series.start_ns, series.end_ns, step_ns, (p.at_ns for p in series.points))
+    step_ns = series.span.step_ns
+    t, index = time_axis(series.span, (p.at_ns for p in series.points))
     paths = [
         label for _, _, label in sorted({(point.path, point.dscp, point.label) for point in series.points})
     ]
@@ -244,7 +244,7 @@ def clock_frame(series: ClockSeries, metric: ClockMetric, chosen: str | None) ->
     their bounds for every metric."""
     known = [point.at_ns for point in series.points if point.state != "UNSYNCED"]
     known += [row.at_ns for row in series.spread]
-    t, index = time_axis(series.start_ns, series.end_ns, series.step_ns, known)
+    t, index = time_axis(series.span, known)
     if series.spread:
         return _spread_frame(series, t, index)
     return _lines_frame(series, metric, chosen, t, index)
@@ -254,7 +254,7 @@ def _spread_frame(series: ClockSeries, t: list[int], index: dict[int, int]) -> d
     names = {"max": "widest bound", "p99": "p99", "p90": "p90", "p50": "median"}
     columns: dict[str, Values] = {name: [None] * len(t) for name in names}
     for row in series.spread:
-        i = index.get(row.at_ns // series.step_ns)
+        i = index.get(row.at_ns // series.span.step_ns)
         if i is not None:
             for name in names:
                 columns[name][i] = _ns(getattr(row, f"bound_{name}_ns"))
@@ -270,7 +270,7 @@ def _lines_frame(
     values: dict[str, Values] = {}
     bounds: dict[str, Values] = {}
     for point in series.points:
-        i = index.get(point.at_ns // series.step_ns)
+        i = index.get(point.at_ns // series.span.step_ns)
         if i is None or point.state == "UNSYNCED":
             continue
         value = getattr(point, {"bound": "bound_ns", "wander": "moved_ns"}.get(metric, "offset_ns"))
@@ -324,8 +324,4 @@ def _value(pair: PairRow, metric: Metric) -> float | int | None:
 
 
 def _ns(value: float | None) -> float | int | None:
-    """Round to four digits, more than a chart shows, to keep the frame small."""
-    if value is None:
-        return None
-    rounded = float(f"{value:.4g}")
-    return int(rounded) if rounded.is_integer() else rounded
+    return rounded(value, 4)

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from fabrictime.state.units import count_text, counted, ms_text, percent_text, rate_text, seconds_text
-from fabrictime.web.tabs.delays.pipeline_queries import LagRow, LatencyRow, ProberRow, ThroughputRow
+from fabrictime.web.tabs.delays.pipeline_queries import (
+    MAX_REJECTS,
+    LagRow,
+    LatencyRow,
+    PipelineRows,
+    ProberRow,
+    ThroughputRow,
+)
 
 LOSS_WARN, LOSS_BAD = 0.001, 0.02
 LAG_WARN_MESSAGES, LAG_BAD_MESSAGES = 50, 1_000
@@ -14,8 +21,6 @@ LATENCY_WARN_MS, LATENCY_BAD_MS = 300.0, 2_000.0
 AGE_WARN_S, AGE_BAD_S = 3.0, 10.0
 RATE_WARN = 0.5
 """Share of the usual sample rate below which the check warns."""
-MAX_REJECTS = 200
-"""Rejects that are queried. With this many, there may be more."""
 
 
 class State(IntEnum):
@@ -36,21 +41,6 @@ class Check:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineRows:
-    """Inputs of the checks: `now` over the last 10 s, `recent` over the last 10 min."""
-
-    throughput_now: ThroughputRow
-    throughput_recent: ThroughputRow
-    probers_now: ProberRow
-    probers_recent: ProberRow
-    lags: list[LagRow]
-    latency: LatencyRow
-    delays_age_s: float | None
-    clocks_age_s: float | None
-    rejects_recent: int
-
-
 def evaluate(rows: PipelineRows) -> list[Check]:
     """Return the checks in the order of the pipeline: probers, log, map, solve, history."""
     return [
@@ -66,21 +56,16 @@ def evaluate(rows: PipelineRows) -> list[Check]:
     ]
 
 
-def samples_per_s(throughput: ThroughputRow) -> float:
-    """Return samples per second, or 0 without a window."""
-    return throughput.samples / throughput.span_s if throughput.span_s > 0 else 0.0
-
-
 def _state(value: float, warn: float, bad: float) -> State:
     return State.BAD if value >= bad else State.WARN if value >= warn else State.OK
 
 
 def _samples(rows: PipelineRows) -> Check:
-    rate = samples_per_s(rows.throughput_now)
+    rate = rows.throughput_now.samples_per_s
     name = "Samples"
     if rate == 0:
         return Check(name, State.BAD, "0/s", "No sample in the last 10 s: is a prober running?")
-    usual = samples_per_s(rows.throughput_recent)
+    usual = rows.throughput_recent.samples_per_s
     figure = rate_text(rate)
     if rate < RATE_WARN * usual:
         return Check(name, State.WARN, figure, f"Down from {rate_text(usual)} over 10 min.")

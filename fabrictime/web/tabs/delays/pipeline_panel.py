@@ -10,8 +10,8 @@ from nicegui import ui
 from fabrictime.state.units import count_text
 from fabrictime.web.elements import card, column, text
 from fabrictime.web.tabs.delays import pipeline_health
-from fabrictime.web.tabs.delays.pipeline_health import Check, PipelineRows
-from fabrictime.web.tabs.delays.pipeline_queries import RejectRow
+from fabrictime.web.tabs.delays.pipeline_health import Check
+from fabrictime.web.tabs.delays.pipeline_queries import PipelineRows, RejectRow
 from fabrictime.web.widgets import LiveText
 
 REJECTS_PER_PAGE: Final = 8

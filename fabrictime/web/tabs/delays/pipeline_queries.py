@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fabrictime.web.history_client import History
-from fabrictime.web.history_sql import END, SECOND_NS, SINCE, START, rows
-from schemas import tables
+from fabrictime.web.history_reader import Ends, HistoryReader, kept_for, until_changed
+from fabrictime.web.history_sql import END, START, Span, dialect, records
+from schemas import queries, tables
+
+DAY_NS = 86_400_000_000_000
+RECENT_S = 10
+LONG_S = 600
+MAX_REJECTS = 200
+"""Rejects that are queried. With this many, there may be more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +27,11 @@ class ThroughputRow:
     size_bytes: int
     late: int
     rejected: int
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second, or 0 without a window."""
+        return self.samples / self.span_s if self.span_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,66 +80,112 @@ class RejectRow:
     size_bytes: int
 
 
-def throughput(history: History, span_ns: int, newest_ns: int) -> ThroughputRow:
-    """Return the map stage's input in the span before `newest_ns` (log append time)."""
+@dataclass(frozen=True, slots=True)
+class PipelineRows:
+    """Inputs of the checks: `now` over the last 10 s, `recent` over the last 10 min."""
+
+    throughput_now: ThroughputRow
+    throughput_recent: ThroughputRow
+    probers_now: ProberRow
+    probers_recent: ProberRow
+    lags: list[LagRow]
+    latency: LatencyRow
+    delays_age_s: float | None
+    clocks_age_s: float | None
+    rejects_recent: int
+
+
+def pipeline(history: HistoryReader) -> PipelineRows | None:
+    """Return the inputs of the pipeline checks, or None while the history has no pipeline rows."""
+    ends = history.ends()
+    end_ns = ends[tables.PIPELINE].end_ns
+    if end_ns is None:
+        return None
+    throughput_now, probers_now = recent(history)
+    throughput_recent, probers_recent = _long(history)
+    return PipelineRows(
+        throughput_now,
+        throughput_recent,
+        probers_now,
+        probers_recent,
+        _newest_lags(history),
+        _newest_latency(history),
+        history.age_s(ends[tables.DELAYS_1S]),
+        history.age_s(ends[tables.CLOCKS]),
+        sum(row.append_ns >= end_ns - LONG_S * 1_000_000_000 for row in rejects(history)),
+    )
+
+
+@kept_for(1.0)
+def rejects(history: HistoryReader) -> list[RejectRow]:
+    """Return the newest rejects of the last day."""
+    return recent_rejects(history, history.now_ns() - DAY_NS, MAX_REJECTS)
+
+
+@until_changed(tables.PIPELINE)
+def recent(history: HistoryReader, ends: Ends) -> tuple[ThroughputRow, ProberRow]:
+    """Return volume and losses of the last 10 s."""
+    span = Span.before(ends[tables.PIPELINE].end_ns, RECENT_S)
+    return throughput(history, span), probers(history, span)
+
+
+@kept_for(5.0)
+def _long(history: HistoryReader) -> tuple[ThroughputRow, ProberRow]:
+    span = Span.before(history.ends()[tables.PIPELINE].end_ns, LONG_S)
+    return throughput(history, span), probers(history, span)
+
+
+@until_changed(tables.PIPELINE)
+def _newest_lags(history: HistoryReader, ends: Ends) -> list[LagRow]:
+    return lags(history, Span.before(ends[tables.PIPELINE].end_ns, 60))
+
+
+@until_changed(tables.CLOCKS)
+def _newest_latency(history: HistoryReader, ends: Ends) -> LatencyRow:
+    return offset_latency(history, Span.before(ends[tables.CLOCKS].end_ns, 60))
+
+
+def throughput(history: History, span: Span) -> ThroughputRow:
+    """Return the map stage's input in the span (log append time)."""
     sql = (
         f"SELECT uniqExact(window), (max({END}) - min({START})) / 1e9, sum(samples), sum(messages), "
-        f"sum(bytes), sum(late), sum(rejected) FROM {history.database}.{tables.PIPELINE} FINAL WHERE {SINCE}"
+        f"sum(bytes), sum(late), sum(rejected) {dialect(history).rows(tables.PIPELINE)}"
     )
-    windows, span_s, *sums = next(rows(history, sql, since_ns=newest_ns - span_ns))
-    return ThroughputRow(int(windows), float(span_s) if windows else 0.0, *map(int, sums))
+    return records(ThroughputRow, history, sql, span)[0]
 
 
-def probers(history: History, span_ns: int, newest_ns: int) -> ProberRow:
+def probers(history: History, span: Span) -> ProberRow:
     """Return losses, restarts and clock jumps of the probers in the span, and the NIC with the largest
     loss."""
+    loss = "lost / greatest(samples + lost, 1)"
     sql = (
-        "SELECT count(), sum(n), sum(l), sum(b), sum(r), sum(j), argMax(nic, loss), max(loss) FROM ("
-        "SELECT nic, sum(samples) AS n, sum(lost) AS l, sum(lost_batches) AS b, sum(restarts) AS r, "
-        "countIf(clock_jump_ns != 0) AS j, l / greatest(n + l, 1) AS loss "
-        f"FROM {history.database}.{tables.NIC_WINDOWS} FINAL WHERE {SINCE} GROUP BY nic)"
+        "SELECT count(), sum(samples), sum(lost), sum(lost_batches), sum(restarts), "
+        f"sum(clock_jumps), argMax(nic, {loss}), max({loss}) FROM ({queries.nic_windows(dialect(history))})"
     )
-    nics, n, lost, batches, restarts, jumps, nic, loss = next(
-        rows(history, sql, since_ns=newest_ns - span_ns)
-    )
-    return ProberRow(int(nics), int(n), int(lost), int(batches), int(restarts), int(jumps), nic, float(loss))
+    return records(ProberRow, history, sql, span)[0]
 
 
-def lags(history: History, newest_ns: int, within_ns: int = 60 * SECOND_NS) -> list[LagRow]:
-    """Return each source's newest window within `within_ns`, the largest lag first."""
+def lags(history: History, span: Span) -> list[LagRow]:
+    """Return each source's newest window in the span, the largest lag first."""
     sql = (
-        f"SELECT source, lag_messages, {END} AS at FROM {history.database}.{tables.PIPELINE} FINAL "
-        f"WHERE {SINCE} AND part = 0 ORDER BY source, window DESC LIMIT 1 BY source"
+        f"SELECT source, lag_messages, {END} AS at {dialect(history).rows(tables.PIPELINE, 'part = 0')} "
+        "ORDER BY source, window DESC LIMIT 1 BY source"
     )
-    found = [
-        LagRow(source, int(lag), int(at))
-        for source, lag, at in rows(history, sql, since_ns=newest_ns - within_ns)
-    ]
-    return sorted(found, key=lambda row: (-row.lag_messages, row.source))
+    return sorted(records(LagRow, history, sql, span), key=lambda row: (-row.lag_messages, row.source))
 
 
-def offset_latency(history: History, span_ns: int, newest_ns: int) -> LatencyRow:
+def offset_latency(history: History, span: Span) -> LatencyRow:
     """Return the time from a window's end (in log time) to its solution, over the span."""
     delay = f"(solved_ns - ({END} - log_offset_ns)) / 1e6"
     sql = (
-        "SELECT count(), quantilesExact(0.5, 0.99)(ms) FROM ("
-        f"SELECT max({delay}) AS ms FROM {history.database}.{tables.CLOCKS} FINAL WHERE {SINCE} "
-        "GROUP BY shard, window)"
+        "SELECT windows, if(windows > 0, ms[1], 0), if(windows > 0, ms[2], 0) FROM ("
+        "SELECT count() AS windows, quantilesExact(0.5, 0.99)(delay) AS ms FROM ("
+        f"SELECT max({delay}) AS delay {dialect(history).rows(tables.CLOCKS)} GROUP BY shard, window))"
     )
-    windows, (p50, p99) = next(rows(history, sql, since_ns=newest_ns - span_ns))
-    return LatencyRow(int(windows), float(p50) if windows else 0.0, float(p99) if windows else 0.0)
+    return records(LatencyRow, history, sql, span)[0]
 
 
 def recent_rejects(history: History, since_ns: int, limit: int) -> list[RejectRow]:
     """Return the rejected messages since `since_ns` (log append time), the newest first."""
-    sql = (
-        "SELECT append_ns, topic, partition, offset, reader, reason, detail, size_bytes "
-        f"FROM {history.database}.{tables.REJECTS} FINAL WHERE append_ns >= {{since_ns:Int64}} "
-        "ORDER BY append_ns DESC, topic, partition, offset DESC LIMIT {limit:UInt32}"
-    )
-    return [
-        RejectRow(int(at), topic, int(partition), int(offset), reader, reason, detail, int(size))
-        for at, topic, partition, offset, reader, reason, detail, size in rows(
-            history, sql, since_ns=since_ns, limit=limit
-        )
-    ]
+    sql = queries.rejects(history.database, "append_ns >= {since_ns:Int64}", limit)
+    return records(RejectRow, history, sql, since_ns=since_ns)

@@ -1,4 +1,4 @@
-"""History queries of the Delays tab: inventory, delays of pairs and paths, table ends."""
+"""History queries of the Delays tab: the fleet's summary, inventory, delays of pairs and paths."""
 
 from __future__ import annotations
 
@@ -6,29 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fabrictime.web.history_client import History
+from fabrictime.web.history_reader import Ends, HistoryReader, kept_for, until_changed
 from fabrictime.web.history_sql import (
     END,
     SECOND_NS,
-    SINCE,
     START,
     STEP,
     UNTIL,
     Direction,
+    Span,
+    dialect,
+    records,
     rows,
     to_float,
-    to_int,
-    unknown_delay,
 )
+from fabrictime.web.tabs.delays import pipeline_queries
 from schemas import tables
+from schemas.queries import known_delays, pairs, unknown_delay
 from schemas.validation import MAX_NS
 
-
-@dataclass(frozen=True, slots=True)
-class TableEnd:
-    """A table's number of rows before merging, and the start of its newest window; None without rows."""
-
-    rows: int
-    start_ns: int | None
+MAX_WORST_PATHS = 12
+NEWEST_S = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,93 +105,95 @@ class PointRow:
         return f"{self.path} DSCP {self.dscp}" if self.dscp else self.path
 
 
-def table_ends(history: History) -> dict[str, TableEnd]:
-    """Return the end of each table. Only part metadata is read, so the cost does not depend on the size."""
-    select = "SELECT '{0}', count(), toUnixTimestamp64Nano(max(window_start)) FROM {1}.{0}"
-    names = (tables.DELAYS_1S, tables.CLOCKS, tables.PIPELINE)
-    sql = " UNION ALL ".join(select.format(table, history.database) for table in names)
-    return {
-        table: TableEnd(int(rows), int(start) if rows else None) for table, rows, start in rows(history, sql)
-    }
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """All pairs of a span that ends at `end_ns` (fabric time)."""
+
+    pairs: list[PairRow]
+    end_ns: int | None
 
 
-def window_ns(history: History, table: str, start_ns: int) -> int:
-    """Return the length of a table's windows from `start_ns` on. Raises ValueError without a window."""
-    sql = f"SELECT count(), max({END} - {START}) FROM {history.database}.{table} WHERE {SINCE}"
-    windows, length = next(rows(history, sql, since_ns=start_ns))
-    if not windows:
-        raise ValueError(f"{table}: no window from {start_ns} ns on, expected the newest one")
-    return int(length)
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A pair's series."""
+
+    points: list[PointRow]
+    span: Span
 
 
-def inventory(history: History) -> list[NicRow]:
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The header's figures. Ages in seconds by this machine's clock."""
+
+    nics: list[NicRow]
+    probing: int
+    samples_per_s: float
+    worst: list[WorstRow]
+    delays_age_s: float | None
+    clocks_age_s: float | None
+
+
+@until_changed(tables.DELAYS_1S)
+def heat(history: HistoryReader, ends: Ends, direction: Direction, span_s: int) -> Heat:
+    """Return every pair's delays in the span."""
+    end_ns = ends[tables.DELAYS_1S].end_ns
+    return Heat(pair_delays(history, Span.before(end_ns, span_s), direction), end_ns)
+
+
+@until_changed(tables.DELAYS_1S)
+def series(history: HistoryReader, ends: Ends, nic: str, peer: str, span_s: int) -> Series:
+    """Return the series of one pair by path."""
+    span = Span.before(ends[tables.DELAYS_1S].end_ns, span_s)
+    return Series(pair_series(history, span, nic, peer), span)
+
+
+@until_changed(tables.DELAYS_1S)
+def _worst_now(history: HistoryReader, ends: Ends) -> list[WorstRow]:
+    return worst_paths(history, Span.before(ends[tables.DELAYS_1S].end_ns, NEWEST_S), MAX_WORST_PATHS)
+
+
+def fleet(history: HistoryReader) -> Fleet:
+    """Return the fleet's summary: the worst paths of the last 3 s, rates of the last 10 s."""
+    throughput, probers = pipeline_queries.recent(history)
+    ends = history.ends()
+    return Fleet(
+        inventory(history),
+        probers.nics,
+        throughput.samples_per_s,
+        _worst_now(history),
+        history.age_s(ends[tables.DELAYS_1S]),
+        history.age_s(ends[tables.CLOCKS]),
+    )
+
+
+@kept_for(5.0)
+def inventory(history: HistoryReader) -> list[NicRow]:
     """Return the announced NICs by name."""
-    return [
-        NicRow(nic, host, device, shard, to_int(rail), rack, clock, stamp)
-        for nic, host, device, shard, rail, rack, clock, stamp in rows(
-            history,
-            "SELECT nic, host, device, shard, rail, rack, clock, toString(stamp) "
-            f"FROM {history.database}.{tables.NICS} FINAL WHERE gone = 0 AND probe_port > 0 ORDER BY nic",
-        )
-    ]
+    sql = (
+        "SELECT nic, host, device, shard, rail, rack, clock, toString(stamp) "
+        f"FROM {history.database}.{tables.NICS} FINAL WHERE gone = 0 AND probe_port > 0 ORDER BY nic"
+    )
+    return records(NicRow, history, sql)
 
 
-def pair_delays(history: History, direction: Direction, span_ns: int, newest_ns: int) -> list[PairRow]:
-    """Return every (nic, peer) with a window in the `span_ns` before `newest_ns` (a window's end).
+def pair_delays(history: History, span: Span, direction: Direction) -> list[PairRow]:
+    """Return every (nic, peer) with a window in the span, which ends with a window.
 
     Spans up to a second use each NIC's own newest windows (at most 3 s old), because the windows of one
-    second do not reach the history together. p50 and p99 come from the rollup's merged histograms, so they
-    are exact to a bucket: 25% at worst, 10% typically."""
-    merged, low = tables.merged_sql(direction), f"{direction}_min_ns"
-    table = f"{history.database}.{tables.DELAYS_1S}"
+    second do not reach the history together."""
+    span_ns = span.end_ns - span.start_ns
     own = span_ns <= SECOND_NS
-    unknown = unknown_delay("rtt_min_ns")
-    known = ", ".join(
-        f"if({unknown}, {none}, {column}) AS {column}"
-        for column, none in (
-            (f"{direction}_bucket", "[]"),
-            (f"{direction}_bucket_count", "[]"),
-            (low, "NULL"),
-        )
-    )
-    source = f"(SELECT * REPLACE ({known}) FROM {table} FINAL WHERE {SINCE})"
+    source = f"FROM ({known_delays(dialect(history).rows(tables.DELAYS_1S), direction)})"
     if own:
         source = (
-            f"(SELECT *, max({END}) OVER (PARTITION BY nic) AS own_end FROM {source})"
+            f"FROM (SELECT *, max({END}) OVER (PARTITION BY nic) AS own_end {source})"
             f" WHERE {START} >= own_end - {{span_ns:Int64}}"
         )
-    p50, p99 = tables.quantile_sql(0.5, "g"), tables.quantile_sql(0.99, "g")
-    sql = (
-        f"SELECT nic, peer, n, l, loss, low, greatest({p50}, low), greatest({p99}, low), rtt, bound, at "
-        "FROM ("
-        f"SELECT nic, peer, sum(count) AS n, sum(lost) AS l, "
-        f"max(lost / greatest(lost + count, 1)) AS loss, min({low}) AS low, {merged} AS g, "
-        f"min(rtt_min_ns) AS rtt, maxIf(bound_ns, NOT {unknown}) AS bound, max({END}) AS at "
-        f"FROM {source} GROUP BY nic, peer)"
-        " ORDER BY nic, peer"
-    )
-    since_ns = newest_ns - (max(span_ns, 3 * SECOND_NS) if own else span_ns)
-    return [
-        PairRow(
-            nic,
-            peer,
-            int(n),
-            int(lost),
-            float(loss),
-            to_float(low),
-            to_float(p50),
-            to_float(p99),
-            to_float(rtt),
-            to_float(bound),
-            int(at),
-        )
-        for nic, peer, n, lost, loss, low, p50, p99, rtt, bound, at in rows(
-            history, sql, since_ns=since_ns, span_ns=span_ns
-        )
-    ]
+    since_ns = span.end_ns - (max(span_ns, 3 * SECOND_NS) if own else span_ns)
+    return records(PairRow, history, pairs(source, direction), since_ns=since_ns, span_ns=span_ns)
 
 
-def worst_paths(history: History, span_ns: int, newest_ns: int, limit: int) -> list[WorstRow]:
+def worst_paths(history: History, span: Span, limit: int) -> list[WorstRow]:
     """Return the paths with the highest p99 one-way delay in the span, each in its worst window."""
     sql = (
         "SELECT nic, peer, path, leg.1 AS d, leg.2 AS p50, leg.3 AS p99, bound_ns, lost, count, dscp, "
@@ -201,29 +201,11 @@ def worst_paths(history: History, span_ns: int, newest_ns: int, limit: int) -> l
         "SELECT nic, peer, path, bound_ns, lost, count, dscp, ecn, "
         "arrayJoin([('forward', forward_p50_ns, forward_p99_ns, forward_ce), "
         "('reverse', reverse_p50_ns, reverse_p99_ns, reverse_ce)]) AS leg "
-        f"FROM {history.database}.{tables.DELAYS} FINAL "
-        f"WHERE {SINCE} AND NOT {unknown_delay('rtt_p50_ns')}) "
+        f"{dialect(history).rows(tables.DELAYS)} AND NOT {unknown_delay('rtt_p50_ns')}) "
         "WHERE p99 IS NOT NULL ORDER BY p99 DESC, nic, peer, path, d, dscp "
-        "LIMIT 1 BY nic, peer, path, d, dscp LIMIT {limit:UInt32}"
+        f"LIMIT 1 BY nic, peer, path, d, dscp LIMIT {limit}"
     )
-    return [
-        WorstRow(
-            nic,
-            peer,
-            int(path),
-            direction,
-            float(p50),
-            float(p99),
-            to_float(bound),
-            int(lost),
-            int(count),
-            int(dscp),
-            to_float(ce),
-        )
-        for nic, peer, path, direction, p50, p99, bound, lost, count, dscp, ce in rows(
-            history, sql, since_ns=newest_ns - span_ns, limit=limit
-        )
-    ]
+    return records(WorstRow, history, sql, span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +235,7 @@ def delays_of(
     named = "arrayZip({nics:Array(String)}, {peers:Array(String)}, {paths:Array(UInt32)})"
     sql = (
         f"SELECT nic, peer, path, {figures}, maxIf(bound_ns, {known}), sum(lost), sum(count) "
-        f"FROM {history.database}.{tables.DELAYS} FINAL WHERE {SINCE} AND {UNTIL} "
+        f"{dialect(history).rows(tables.DELAYS, UNTIL)} "
         "AND (nic, peer, path) IN ("
         f"SELECT each.1, each.2, each.3 FROM (SELECT arrayJoin({named}) AS each)) GROUP BY nic, peer, path"
     )
@@ -277,11 +259,8 @@ def delays_of(
     }
 
 
-def pair_series(
-    history: History, nic: str, peer: str, span_ns: int, newest_ns: int, step_ns: int
-) -> list[PointRow]:
-    """Return the series of one (nic, peer) by path in steps of `step_ns`, oldest first, from the base
-    table."""
+def pair_series(history: History, span: Span, nic: str, peer: str) -> list[PointRow]:
+    """Return the series of one (nic, peer) by path, the oldest step first, from the base table."""
     known = f"NOT {unknown_delay('rtt_p50_ns')}"
     figures = ", ".join(
         f"minIf({direction}_min_ns, {known}), "
@@ -292,13 +271,7 @@ def pair_series(
     sql = (
         f"SELECT path, dscp, {STEP} AS at, sum(count), sum(lost), {figures}, "
         f"quantileExactWeighted(0.5)(rtt_p50_ns, count), maxIf(bound_ns, {known}) "
-        f"FROM {history.database}.{tables.DELAYS} FINAL "
-        f"WHERE {SINCE} AND nic = {{nic:String}} AND peer = {{peer:String}} "
+        f"{dialect(history).rows(tables.DELAYS)} AND nic = {{nic:String}} AND peer = {{peer:String}} "
         "GROUP BY path, dscp, at ORDER BY path, dscp, at"
     )
-    return [
-        PointRow(int(path), int(dscp), int(at), int(count), int(lost), *map(to_float, figures))
-        for path, dscp, at, count, lost, *figures in rows(
-            history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, nic=nic, peer=peer
-        )
-    ]
+    return records(PointRow, history, sql, span, nic=nic, peer=peer)

@@ -9,21 +9,18 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from fabrictime.state.units import count_text, delay_text, percent_text, rate_text
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, column, link_button, text, toggle
-from fabrictime.web.history_queries import ClockSeries, Fleet, Heat, Series, series_period_s
-from fabrictime.web.history_sql import Direction
+from fabrictime.web.history_sql import Direction, series_period_s
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import Choice, Tab
-from fabrictime.web.tabs.clocks.queries import ClockRow
-from fabrictime.web.tabs.delays import frames
+from fabrictime.web.tabs.base import AppContext, Choice, Tab
+from fabrictime.web.tabs.clocks.queries import ClockRow, ClockSeries, clock_series, clocks
+from fabrictime.web.tabs.delays import frames, pipeline_queries, queries
 from fabrictime.web.tabs.delays.clock_panel import ClockPanel
 from fabrictime.web.tabs.delays.frames import ClockMetric
-from fabrictime.web.tabs.delays.pipeline_health import PipelineRows
 from fabrictime.web.tabs.delays.pipeline_panel import PipelinePanel, RejectsPanel
-from fabrictime.web.tabs.delays.pipeline_queries import RejectRow
-from fabrictime.web.tabs.delays.queries import NicRow, WorstRow
+from fabrictime.web.tabs.delays.pipeline_queries import PipelineRows, RejectRow
+from fabrictime.web.tabs.delays.queries import Fleet, Heat, NicRow, Series, WorstRow
 
 SPANS: Final = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h"}
 SERIES_SPANS: Final = {60: "1 min", 600: "10 min", 3600: "1 h"}
@@ -79,12 +76,11 @@ class DelaysChoice(Choice):
         return replace(choice, clock=query.get("clock") or None)
 
 
-class DelaysTab(Tab):
+class DelaysTab(Tab[DelaysChoice]):
     """Heat map, a pair's series, clocks, pipeline."""
 
     def __init__(self, context: AppContext, choice: DelaysChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self.scope: frames.Scope | None = None
         self._nics: list[NicRow] = []
         self._heat: Heat = Heat([], None)
@@ -117,10 +113,10 @@ class DelaysTab(Tab):
     def start(self) -> None:
         """Subscribe to history queries, also after the browser was disconnected. `stop` ends this."""
         history = self.context.history
-        self.follow("fleet", ("fleet",), history.fleet, self._on_fleet)
-        self.follow("clocks", ("clocks",), history.clocks, self._on_clocks, 1.0)
-        self.follow("health", ("health",), history.pipeline, self._on_health, 1.0)
-        self.follow("rejects", ("rejects",), history.rejects, self._on_rejects, 2.0)
+        self.follow("fleet", queries.fleet, (history,), self._on_fleet)
+        self.follow("clocks", clocks, (history,), self._on_clocks, 1.0)
+        self.follow("health", pipeline_queries.pipeline, (history,), self._on_health, 1.0)
+        self.follow("rejects", pipeline_queries.rejects, (history,), self._on_rejects, 2.0)
         self._follow_heat()
         self._follow_pair()
         self._follow_clock_series()
@@ -177,10 +173,6 @@ class DelaysTab(Tab):
 
     # ----------------------------------------------------------------------------------------------- choices
 
-    def _choose(self, **changes: Any) -> None:
-        self.choice = replace(self.choice, **changes)
-        self._show_address(self.choice)
-
     def _choose_heat(self, **changes: Any) -> None:
         self._choose(**changes)
         if {"direction", "span"} & changes.keys():
@@ -225,8 +217,8 @@ class DelaysTab(Tab):
     # --------------------------------------------------------------------------------------------- following
 
     def _follow_heat(self) -> None:
-        direction, span, history = self.choice.direction, self.choice.span, self.context.history
-        self.follow("heat", ("heat", direction, span), lambda: history.heat(direction, span), self._on_heat)
+        arguments = (self.context.history, self.choice.direction, self.choice.span)
+        self.follow("heat", queries.heat, arguments, self._on_heat)
 
     def _follow_pair(self) -> None:
         nic, peer, span = self.choice.nic, self.choice.peer, self.choice.series
@@ -241,23 +233,13 @@ class DelaysTab(Tab):
         if nic is None or peer is None:
             self.unfollow("pair")
             return
-        self.follow(
-            "pair",
-            ("pair", nic, peer, span),
-            lambda: self.context.history.series(nic, peer, span),
-            self._on_series,
-            series_period_s(span),
-        )
+        arguments = (self.context.history, nic, peer, span)
+        self.follow("pair", queries.series, arguments, self._on_series, series_period_s(span))
 
     def _follow_clock_series(self) -> None:
         span = self.choice.clock_span
-        self.follow(
-            "clock series",
-            ("clock series", span),
-            lambda: self.context.history.clock_series(span),
-            self._on_clock_series,
-            series_period_s(span),
-        )
+        arguments = (self.context.history, span)
+        self.follow("clock series", clock_series, arguments, self._on_clock_series, series_period_s(span))
 
     # ----------------------------------------------------------------------------------------------- filling
 
@@ -324,7 +306,7 @@ class DelaysTab(Tab):
             return
         self._series = series
         nic, peer = self.choice.nic or "", self.choice.peer or ""
-        step_s = series.step_ns / 1e9
+        step_s = series.span.step_ns / 1e9
         point = "a point a window" if step_s <= 1 else f"a point {step_s:.0f} s: median p50, worst p99"
         if series.points:
             note = f"solid p50, dashed p99, dotted min; grey: bound around the paths' median; {point}"

@@ -168,7 +168,7 @@ class LinkPanel:
                     "job": flow["job"] or "",
                 }
                 for flow in traffic.flows[:FLOWS_SHOWN]
-            ],
+            ]
         )
         jobs = list(traffic.jobs.items())[:JOBS_SHOWN]
         self.jobs.put([(job, f"{job}: {bps_text(rate_bps)}", "") for job, rate_bps in jobs])

@@ -6,7 +6,7 @@ Paths and flows come from the live state, delays from the history. Without the h
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,14 +71,14 @@ class LinkQueries:
         self._state = state
         self._history = history
 
-    def traffic(self, numbers: Sequence[int], now_ns: int) -> LinkTraffic:
+    def traffic(self, numbers: Sequence[int], now_ns: Callable[[], int]) -> LinkTraffic:
         """Return the traffic of the union of some links, such as both directions of a cable."""
         state = self._state
         with state.lock:
             found = list(dict.fromkeys(each for n in numbers for each in state.link_index.paths_over(n)))
             flows = state.flows.flows()
             names = [state.cable_graph.name(number) for number in numbers]
-        paths, trouble = self._with_delays(found, now_ns)
+        paths, trouble = self._with_delays(found, now_ns())
         on_links = flow_cache.flows_on(flows, names)
         jobs: dict[str, float] = {}
         for flow in on_links:

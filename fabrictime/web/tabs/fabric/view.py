@@ -10,20 +10,10 @@ from nicegui import ui
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.units import counted
 from fabrictime.web.addresses import jobs_address
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import FabricMap
-from fabrictime.web.elements import (
-    CSS,
-    card,
-    empty,
-    link_button,
-    part,
-    table,
-    text,
-    toggle,
-)
+from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import LinkMetric
 from fabrictime.web.tabs.fabric.link_panel import LinkPanel, nic_chip
@@ -58,14 +48,13 @@ class FabricChoice(Choice):
         return choice
 
 
-class FabricTab(LiveTab):
+class FabricTab(LiveTab[FabricChoice]):
     """The topology beside an overview, a cable or a node."""
 
     address = "/fabric"
 
     def __init__(self, context: AppContext, choice: FabricChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._numbers: list[int] = []
         """Both links of the chosen cable."""
         self._lit: set[int] = set()
@@ -145,10 +134,6 @@ class FabricTab(LiveTab):
             self.node_table = table(columns, "node-table", self._on_link_row)
 
     # ----------------------------------------------------------------------------------------------- choices
-
-    def _choose(self, **changes: Any) -> None:
-        self.choice = replace(self.choice, **changes)
-        self._show_address(self.choice)
 
     def _choose_metric(self, metric: LinkMetric) -> None:
         self._choose(metric=metric)
@@ -251,13 +236,8 @@ class FabricTab(LiveTab):
     def _follow_traffic(self) -> None:
         links, numbers = self.context.links, self._numbers
         if links is not None and numbers:
-            self.follow(
-                "traffic",
-                ("traffic", *numbers),
-                lambda: links.traffic(numbers, self.live.now_ns()),
-                self._on_traffic,
-                TRAFFIC_PERIOD_S,
-            )
+            arguments = (tuple(numbers), self.live.now_ns)
+            self.follow("traffic", links.traffic, arguments, self._on_traffic, TRAFFIC_PERIOD_S)
 
     def _follow_job(self) -> None:
         links, job = self.context.links, self.choice.job
@@ -269,7 +249,7 @@ class FabricTab(LiveTab):
             self._draw()
             return
         self.job_text.set_text(f"{job}: stop showing")
-        self.follow("job", ("job", job), lambda: links.job_links(job), self._on_job, TRAFFIC_PERIOD_S)
+        self.follow("job", links.job_links, (job,), self._on_job, TRAFFIC_PERIOD_S)
 
     # ----------------------------------------------------------------------------------------------- filling
 

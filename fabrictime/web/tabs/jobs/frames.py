@@ -12,14 +12,7 @@ import numpy as np
 
 from fabrictime.state.job_state import Interval, Job
 from fabrictime.state.labels import verdict_label
-from fabrictime.state.units import (
-    bps_text,
-    bytes_text,
-    count_text,
-    delay_text,
-    percent_text,
-    seconds_text,
-)
+from fabrictime.state.units import bps_text, bytes_text, count_text, delay_text, percent_text, seconds_text
 from fabrictime.web.addresses import fabric_address, jobs_address
 from fabrictime.web.elements import utc_time
 from schemas.records import RankTime, Verdict
@@ -48,12 +41,7 @@ _SORT_OF_VERDICT: Final = {
     Verdict.LAUNCH_SKEW: "launch_ns",
     Verdict.PCIE_LIMIT: "gpu_late_ns",
 }
-_TEXTS: Final = (
-    ("_ns", delay_text),
-    ("_bps", bps_text),
-    ("_bytes", bytes_text),
-    ("_share", percent_text),
-)
+_TEXTS: Final = (("_ns", delay_text), ("_bps", bps_text), ("_bytes", bytes_text), ("_share", percent_text))
 
 
 KINDS: Final = ("network", "host", "unknown", "healthy")

@@ -91,13 +91,7 @@ class TrafficPanel:
             self._choose(flow=flow_frames.pair_id(shown.names[row], shown.names[column]))
 
     def show(
-        self,
-        job: str,
-        flows: Sequence[JobFlow],
-        view: str,
-        metric: Metric,
-        nic: str | None,
-        flow: str | None,
+        self, job: str, flows: Sequence[JobFlow], view: str, metric: Metric, nic: str | None, flow: str | None
     ) -> None:
         """Show the flows as a list or a matrix."""
         self._job = job

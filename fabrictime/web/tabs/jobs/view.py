@@ -11,11 +11,10 @@ from nicegui import ui
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.job_state import Interval
 from fabrictime.state.units import count_text, counted
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle, utc_time
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.jobs import flow_frames, frames
 from fabrictime.web.tabs.jobs.nic_panel import NicPanel
 from fabrictime.web.tabs.jobs.queries import JobQueries, NicProfile
@@ -84,14 +83,13 @@ class JobsChoice(Choice):
         return replace(choice, **valid, **numbers)
 
 
-class JobsTab(LiveTab):
+class JobsTab(LiveTab[JobsChoice]):
     """All jobs, and the chosen one."""
 
     address = "/jobs"
 
     def __init__(self, context: AppContext, choice: JobsChoice) -> None:
-        super().__init__(context)
-        self.choice = choice
+        super().__init__(context, choice)
         self._record: Diagnosis | None = None
         self._live_flows: list[JobFlow] = []
         self._past_jobs: list[dict[str, Any]] = []
@@ -173,9 +171,8 @@ class JobsTab(LiveTab):
             choice = self._with_rank(choice)
         elif changes.get("flow") is not None:
             choice = replace(choice, nic=changes["flow"].partition(">")[0])
-        self.choice = choice
+        self._set_choice(choice)
         self._drawn = 0, None
-        self._show_address(choice)
         self._follow(before)
         self._show()
 
@@ -249,25 +246,19 @@ class JobsTab(LiveTab):
         self.unfollow("flows")
         if job is None:
             return
-        query = ("diagnosis", job, key)
-        self.follow(
-            "diagnosis", query, lambda: jobs.diagnosis(job, key), self._on_diagnosis, DIAGNOSIS_PERIOD_S
-        )
+        self.follow("diagnosis", jobs.diagnosis, (job, key), self._on_diagnosis, DIAGNOSIS_PERIOD_S)
         if key is None:
-            query = ("flows", job, None)
-            self.follow("flows", query, lambda: jobs.flows(job), self._on_flows, FLOWS_PERIOD_S)
+            self.follow("flows", jobs.flows, (job,), self._on_flows, FLOWS_PERIOD_S)
 
     def _follow_past(self, jobs: JobQueries) -> None:
         """Follow the jobs of the history, and the intervals of a long span."""
         job, span_s = self.choice.job, self.choice.span
         self._past = []
-        self.follow("past jobs", ("past jobs",), jobs.past_jobs, self._on_past_jobs, PAST_PERIOD_S)
+        self.follow("past jobs", jobs.past_jobs, (), self._on_past_jobs, PAST_PERIOD_S)
         self.unfollow("past")
         if job is not None and span_s > MAX_LIVE_SPAN_S:
-            query, span_ns = ("past", job, span_s), span_s * 1_000_000_000
-            self.follow(
-                "past", query, lambda: jobs.past_intervals(job, span_ns), self._on_past, PAST_PERIOD_S
-            )
+            arguments = (job, span_s * 1_000_000_000)
+            self.follow("past", jobs.past_intervals, arguments, self._on_past, PAST_PERIOD_S)
 
     def _follow_nic(self, jobs: JobQueries) -> None:
         """Follow the queue pairs of the chosen NIC."""
@@ -278,8 +269,7 @@ class JobsTab(LiveTab):
         self.nic.show_profile(None, "", key is not None)
         found = [each for each in self._intervals() if each.key == key]
         span = (found[0].begin_ns, found[0].end_ns) if found else None
-        query = ("nic", nic, job, span)
-        self.follow("nic", query, lambda: jobs.nic_profile(nic, job, span), self._on_profile, NIC_PERIOD_S)
+        self.follow("nic", jobs.nic_profile, (nic, job, span), self._on_profile, NIC_PERIOD_S)
 
     def _on_diagnosis(self, snapshot: Snapshot[Diagnosis | None]) -> None:
         if snapshot.value is not self._record:

@@ -10,18 +10,18 @@ import pytest
 
 from fabrictime.state.evidence import CHECKING, Verdict
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.app_context import AppContext
 from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import ALL_PARTS, LiveFabric
 from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings
+from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.live_tab import FAST_PARTS, KPIS, LiveTab
 from tests.fabrictime.fill import fill, fill_health
 
 S = 1_000_000_000
 
 
-class Tab(LiveTab):
+class Tab(LiveTab[Choice]):
     """A tab without content of its own."""
 
     address = "/fabric"
@@ -51,7 +51,7 @@ def verdict() -> list[Verdict]:
 @pytest.fixture
 def tab(page_client: Any, state: FabricState, status: list[ConsumerStatus], verdict: list[Verdict]) -> Tab:
     live = LiveFabric(state, lambda: status[0], lambda: 5 * S, lambda: verdict[0])
-    made = Tab(AppContext(WebSettings(), None, None, live))  # type: ignore[arg-type]
+    made = Tab(AppContext(WebSettings(), None, None, live), Choice())  # type: ignore[arg-type]
     made.build()
     return made
 
@@ -184,7 +184,7 @@ def test_the_banner_names_the_services_that_do_not_work(
 
 
 def test_a_tab_without_a_log_names_the_missing_setting(page_client: Any) -> None:
-    tab = Tab(AppContext(WebSettings(), None, None))  # type: ignore[arg-type]
+    tab = Tab(AppContext(WebSettings(), None, None), Choice())  # type: ignore[arg-type]
     tab.build()
     tab.start_live()
     tab._show_banner()

@@ -36,8 +36,8 @@ class Tab:
     def on_entry_row(self, row: Any) -> None:
         self.choose(decision=row["id"])
 
-    def follow(self, slot: str, key: Any, fetch: Any, callback: Any, period_s: float) -> None:
-        self.followed[slot] = (key, fetch, callback)
+    def follow(self, slot: str, query: Any, arguments: Any, callback: Any, period_s: float) -> None:
+        self.followed[slot] = (query, arguments, callback)
 
     def unfollow(self, slot: str) -> None:
         del self.followed[slot]
@@ -98,9 +98,9 @@ def test_probe_delays_of_a_move_are_followed_until_another_entry_is_chosen(
     [still] = entries(fabric, 1)
     moved = replace(still, effect=Effect(None, None, None, None, ("a>b",), ("c>d",)))
     panel.show(FLOW, moved, [], [], [], fabric.now_ns)
-    key, fetch, answer = tab.followed["move"]
-    assert key == ("move", "fabric/7/0", ("a>b",), ("c>d",))
-    assert fetch() == (("a>b",), ("c>d",), moved.at_ns, moved.done_ns)
+    query, arguments, answer = tab.followed["move"]
+    assert query == tab.context.links.move_delays
+    assert arguments == (("a>b",), ("c>d",), moved.at_ns, moved.done_ns)
     answer(Snapshot(MoveDelays(40_000.0, None)))
     panel.show(FLOW, moved, [], [], [], fabric.now_ns)
     rows = dict(row[1] for row in panel.figures.state()["rows"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fabrictime.audit.groups import Level
-from fabrictime.web.history_queries import HistoryQueries
+from fabrictime.web.history_reader import HistoryReader
 from fabrictime.web.tabs.audit import queries
 from fabrictime.web.tabs.audit.queries import Cell, Scope
 from tests.fabrictime.audit.fleets import START_NS, F, P, U, finding, fleet, result
@@ -79,10 +79,10 @@ def test_the_state_changes_with_new_results(filled: Any) -> None:
 
 def test_a_thousand_hosts_are_summed_up_once(filled: Any) -> None:
     filled.audits(each for each in fleet(1000) if each["category"] == "BACKEND")
-    history = HistoryQueries(filled.history, lambda: T + 10**9)
-    found = history.audit("")
+    history = HistoryReader(filled.history, lambda: T + 10**9)
+    found = queries.audited(history, queries.fleet, "")
     assert len({cell.host for cell in found.cells}) == 1000
-    assert history.audit("") is found, "kept until there is a new result"
-    assert len(history.audit_host("", "node007")) >= 10
-    assert history.audit_check("r1", MTU)[0].level is Level.ERROR
-    assert history.audit_runs()[0].hosts == 1000
+    assert queries.audited(history, queries.fleet, "") is found, "kept until there is a new result"
+    assert len(queries.audited(history, queries.host_results, "", "node007")) >= 10
+    assert queries.audited(history, queries.check_results, "r1", MTU)[0].level is Level.ERROR
+    assert queries.newest_runs(history)[0].hosts == 1000

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from fabrictime.web.history_queries import MAX_MESH_NICS, ClockFleet, ClockSeries, Mesh
+from fabrictime.web.history_sql import Span
 from fabrictime.web.tabs.clocks import frames
 from fabrictime.web.tabs.clocks.queries import (
+    MAX_MESH_NICS,
+    ClockFleet,
     ClockPoint,
     ClockRow,
+    ClockSeries,
     EventRow,
     FleetPoint,
+    Mesh,
     MeshPair,
     MeshSize,
     StatePoint,
@@ -35,11 +39,11 @@ def fleet(clocks: int, seconds: int = 5, **fields: Any) -> ClockFleet:
         for i in range(seconds)
     ]
     given: dict[str, Any] = {"points": points, "wander": [], "events": [], "states": [], **fields}
-    return ClockFleet(**given, start_ns=T - 60 * S, end_ns=T + seconds * S, step_ns=S)
+    return ClockFleet(**given, span=Span(T - 60 * S, T + seconds * S))
 
 
 def series(*points: ClockPoint) -> ClockSeries:
-    return ClockSeries(list(points), [], T - 60 * S, T + 5 * S, S)
+    return ClockSeries(list(points), [], Span(T - 60 * S, T + 5 * S))
 
 
 def row(clock: str, bound_ns: float = 10.0, state: str = "SYNCED") -> ClockRow:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fabrictime.web.history_queries import ClockSeries
-from fabrictime.web.tabs.clocks.queries import ClockRow
+from fabrictime.web.history_sql import Span
+from fabrictime.web.tabs.clocks.queries import ClockRow, ClockSeries
 from fabrictime.web.tabs.delays.clock_panel import ROWS_PER_PAGE, ClockPanel
 
 
@@ -33,13 +33,13 @@ def names(panel: ClockPanel) -> list[str]:
 
 
 def ask(panel: ClockPanel, **pagination: Any) -> None:
-    panel._on_request(SimpleNamespace(args={"pagination": pagination}))
+    panel._pages.on_request(SimpleNamespace(args={"pagination": pagination}))
 
 
 def test_without_a_clock_the_note_explains_it(panel: ClockPanel) -> None:
     panel.show_rows([])
     assert (panel.note.text, names(panel)) == ("No clock solved yet.", [])
-    panel.show_series(ClockSeries([], [], 0, 0, 1))
+    panel.show_series(ClockSeries([], [], Span(0, 0, 1)))
 
 
 def test_one_clock_is_one_row_with_signed_figures(panel: ClockPanel) -> None:

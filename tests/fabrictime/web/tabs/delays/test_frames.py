@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fabrictime.web.history_queries import ClockSeries, Series
-from fabrictime.web.tabs.clocks.queries import ClockPoint, ClockSpread
+from fabrictime.web.history_sql import Span
+from fabrictime.web.tabs.clocks.queries import ClockPoint, ClockSeries, FleetPoint
 from fabrictime.web.tabs.delays import frames
 from fabrictime.web.tabs.delays.frames import Place, Scope
-from fabrictime.web.tabs.delays.queries import NicRow, PairRow, PointRow
+from fabrictime.web.tabs.delays.queries import NicRow, PairRow, PointRow, Series
 from fabrictime.web.time_series import detrend
 
 S = 1_000_000_000
@@ -128,7 +128,7 @@ def point(path: int, at_ns: int, p50: float | None, lost: int = 0) -> PointRow:
 def test_gaps_of_a_pair_are_none() -> None:
     start = 1_000 * S
     points = [point(1, start + S, 1e4), point(1, start + 3 * S, 3e4, lost=2), point(2, start + 3 * S, 5e4)]
-    frame = frames.pair_frame(Series(points, start, start + 5 * S, S), "a", "b")
+    frame = frames.pair_frame(Series(points, Span(start, start + 5 * S)), "a", "b")
     assert frame["t"] == [1_001_000, 1_002_000, 1_003_000, 1_004_000]
     assert frame["series"][1]["forward"]["p50"] == [10_000, None, 30_000, None]
     assert frame["series"][1]["lost"] == [0, None, 2, None]
@@ -138,7 +138,7 @@ def test_gaps_of_a_pair_are_none() -> None:
 
 
 def test_an_empty_pair_still_has_a_time_axis() -> None:
-    frame = frames.pair_frame(Series([], 10 * S, 70 * S, S), "a", "b")
+    frame = frames.pair_frame(Series([], Span(10 * S, 70 * S)), "a", "b")
     assert len(frame["t"]) == 60
     assert frame["paths"] == []
 
@@ -163,7 +163,7 @@ def test_the_chosen_clock_has_its_bound() -> None:
     points = [
         ClockPoint(name, i * S, 100.0 * i, 40.0, "SYNCED") for name in ("h2/c", "h10/c") for i in range(5, 10)
     ]
-    frame = frames.clock_frame(ClockSeries(points, [], 0, 10 * S, S), "offset", "h2/c")
+    frame = frames.clock_frame(ClockSeries(points, [], Span(0, 10 * S)), "offset", "h2/c")
     assert [(line["name"], line["bold"]) for line in frame["lines"]] == [("h2/c", True), ("h10/c", False)]
     assert frame["t"][0] == 5_000
     (band,) = frame["bands"]
@@ -171,8 +171,9 @@ def test_the_chosen_clock_has_its_bound() -> None:
 
 
 def test_many_clocks_are_a_distribution() -> None:
-    spread = [ClockSpread(i * S, 1_000, 3, 10.0, 20.0, 30.0, 40.0) for i in range(5)]
-    frame = frames.clock_frame(ClockSeries([], spread, 0, 5 * S, S), "wander", None)
+    bounds, residuals = (10.0, 20.0, 30.0, 40.0), (1.0, 2.0, 3.0)
+    spread = [FleetPoint(i * S, 997, 3, 0, *bounds, "h1/c", *residuals, "h2/c") for i in range(5)]
+    frame = frames.clock_frame(ClockSeries([], spread, Span(0, 5 * S)), "wander", None)
     assert frame["kind"] == "spread"
     assert [line["v"][-1] for line in frame["lines"]] == [40, 30, 20, 10]
 
@@ -184,6 +185,6 @@ def test_a_clock_that_is_not_synced_is_a_gap() -> None:
         )
         for i in range(5)
     ]
-    frame = frames.clock_frame(ClockSeries(points, [], 0, 5 * S, S), "offset", "h1/c")
+    frame = frames.clock_frame(ClockSeries(points, [], Span(0, 5 * S)), "offset", "h1/c")
     assert frame["lines"][0]["v"] == [5.0, 5.0, None, 5.0, 5.0]
     assert frame["bands"][0]["high"] == [45.0, 45.0, None, 45.0, 45.0]

@@ -7,41 +7,48 @@ from typing import Any
 
 import pytest
 
+from fabrictime.web import history_reader
 from fabrictime.web.history_client import HistoryEmpty, QueryFailed
+from fabrictime.web.history_reader import HistoryReader
+from fabrictime.web.history_sql import Span
 from fabrictime.web.tabs.delays import queries
 
 S = 1_000_000_000
 T = time.time_ns() // S * S - 100 * S  # older rows are removed by retention
 
 
+def span(length_ns: int, end_ns: int, step_ns: int = S) -> Span:
+    return Span(end_ns - length_ns, end_ns, step_ns)
+
+
 def test_an_empty_history_has_no_table_ends_and_no_rows(filled: Any) -> None:
     history = filled.history
-    assert set(queries.table_ends(history).values()) == {queries.TableEnd(0, None)}
+    assert {end[1:] for end in history_reader.table_starts(history)} == {(0, None)}
     with pytest.raises(ValueError, match="delays_1s: no window"):
-        queries.window_ns(history, "delays_1s", T)
-    assert queries.inventory(history) == []
-    assert queries.pair_delays(history, "forward", S, T) == []
-    assert queries.worst_paths(history, S, T, 5) == []
-    assert queries.pair_series(history, "a/e", "b/e", S, T, S) == []
+        history_reader.window_ns(history, "delays_1s", T)
+    assert queries.inventory(HistoryReader(history)) == []
+    assert queries.pair_delays(history, span(S, T), "forward") == []
+    assert queries.worst_paths(history, span(S, T), 5) == []
+    assert queries.pair_series(history, span(S, T, S), "a/e", "b/e") == []
 
 
 def test_each_table_has_its_newest_window(filled: Any) -> None:
     for second in (0, 3, 1):
         filled.delays(T + second * S, {("a/e", "b/e"): {0: {}}})
     filled.clocks(T + 2 * S, {"a/system": {}})
-    assert queries.table_ends(filled.history) == {
-        "delays_1s": queries.TableEnd(3, T + 3 * S),
-        "clocks": queries.TableEnd(1, T + 2 * S),
-        "pipeline": queries.TableEnd(0, None),
+    assert set(history_reader.table_starts(filled.history)) == {
+        ("delays_1s", 3, T + 3 * S),
+        ("clocks", 1, T + 2 * S),
+        ("pipeline", 0, None),
     }
     filled.delays(T + 4 * S, {("a/e", "b/e"): {0: {}}}, window_ns=S // 5)
-    assert queries.window_ns(filled.history, "delays_1s", T + 4 * S) == S // 5
+    assert history_reader.window_ns(filled.history, "delays_1s", T + 4 * S) == S // 5
 
 
 def test_the_last_second_is_each_probers_newest_window(filled: Any) -> None:
     filled.delays(T, {("a/e", "b/e"): {0: {"forward_p50_ns": 1_000.0}}, ("b/e", "a/e"): {0: {}}})
     filled.delays(T + S, {("a/e", "b/e"): {0: {"forward_p50_ns": 4_096.0, "lost": 25}}})
-    rows = queries.pair_delays(filled.history, "forward", S, T + 2 * S)
+    rows = queries.pair_delays(filled.history, span(S, T + 2 * S), "forward")
     assert [(r.nic, r.peer, r.last_ns) for r in rows] == [
         ("a/e", "b/e", T + 2 * S),
         ("b/e", "a/e", T + S),
@@ -57,7 +64,7 @@ def test_the_last_second_is_each_probers_newest_window(filled: Any) -> None:
 def test_a_silent_prober_leaves_the_last_second_after_three(filled: Any) -> None:
     filled.delays(T, {("a/e", "b/e"): {0: {}}})
     filled.delays(T + 4 * S, {("b/e", "a/e"): {0: {}}})
-    assert [r.nic for r in queries.pair_delays(filled.history, "forward", S, T + 5 * S)] == ["b/e"]
+    assert [r.nic for r in queries.pair_delays(filled.history, span(S, T + 5 * S), "forward")] == ["b/e"]
 
 
 def test_a_span_merges_windows_and_paths_and_counts_a_repeated_row_once(filled: Any) -> None:
@@ -67,7 +74,7 @@ def test_a_span_merges_windows_and_paths_and_counts_a_repeated_row_once(filled: 
         filled.delays(T, {("a/e", "b/e"): {0: {"reverse_p50_ns": 1_024.0, **recorded}, 1: slow | recorded}})
         wide = {"reverse_p50_ns": 1_024.0, "bound_ns": 950.0, **recorded}
         filled.delays(T + S, {("a/e", "b/e"): {0: wide}})
-    (row,) = queries.pair_delays(filled.history, "reverse", 10 * S, T + 2 * S)
+    (row,) = queries.pair_delays(filled.history, span(10 * S, T + 2 * S), "reverse")
     assert (row.count, row.lost, row.bound_ns) == (201, 1, 950.0)
     assert row.loss_max == pytest.approx(1 / 102)
     assert row.p50_ns is not None
@@ -79,24 +86,24 @@ def test_a_span_merges_windows_and_paths_and_counts_a_repeated_row_once(filled: 
 def test_a_pair_without_clocks_has_only_a_round_trip(filled: Any) -> None:
     unsynced = {"forward_p50_ns": None, "reverse_p50_ns": None, "bound_ns": None}
     filled.delays(T, {("a/e", "b/e"): {0: unsynced}})
-    (row,) = queries.pair_delays(filled.history, "forward", S, T + S)
+    (row,) = queries.pair_delays(filled.history, span(S, T + S), "forward")
     assert (row.min_ns, row.p50_ns, row.p99_ns, row.bound_ns) == (None, None, None, None)
     assert row.rtt_min_ns == 15_000.0
-    assert queries.worst_paths(filled.history, S, T + S, 5) == []
+    assert queries.worst_paths(filled.history, span(S, T + S), 5) == []
 
 
 def test_a_delay_with_a_bound_above_twenty_round_trips_is_unknown(filled: Any) -> None:
     start = {"forward_p50_ns": 1e9, "reverse_p50_ns": -1e9, "bound_ns": 1e9, "lost": 3}
     filled.delays(T, {("a/e", "b/e"): {7: start}})
     filled.delays(T + S, {("a/e", "b/e"): {7: {"forward_p50_ns": 8_192.0}}})
-    (row,) = queries.pair_delays(filled.history, "forward", 10 * S, T + 2 * S)
+    (row,) = queries.pair_delays(filled.history, span(10 * S, T + 2 * S), "forward")
     assert (row.count, row.lost, row.bound_ns) == (200, 3, 800.0)
     assert row.p99_ns is not None
     assert row.p99_ns < 10_240
     assert row.min_ns == pytest.approx(8_192 * 0.8)
-    worst = queries.worst_paths(filled.history, 10 * S, T + 2 * S, 5)
+    worst = queries.worst_paths(filled.history, span(10 * S, T + 2 * S), 5)
     assert max(path.p99_ns for path in worst) == 18_000.0
-    first, second = queries.pair_series(filled.history, "a/e", "b/e", 60 * S, T + 2 * S, S)
+    first, second = queries.pair_series(filled.history, span(60 * S, T + 2 * S, S), "a/e", "b/e")
     assert (first.forward_p50_ns, first.reverse_min_ns, first.bound_ns, first.lost) == (None, None, None, 3)
     assert (second.forward_p50_ns, second.bound_ns) == (8_192.0, 800.0)
 
@@ -104,7 +111,7 @@ def test_a_delay_with_a_bound_above_twenty_round_trips_is_unknown(filled: Any) -
 def test_the_worst_paths_come_worst_first_each_in_its_worst_window(filled: Any) -> None:
     filled.delays(T, {("a/e", "b/e"): {7: {"forward_p50_ns": 50_000.0}, 8: {}}})
     filled.delays(T + S, {("a/e", "b/e"): {7: {"reverse_p50_ns": 30_000.0}, 8: {}}})
-    rows = queries.worst_paths(filled.history, 3 * S, T + 2 * S, 2)
+    rows = queries.worst_paths(filled.history, span(3 * S, T + 2 * S), 2)
     assert [(r.path, r.direction, r.p50_ns, r.p99_ns) for r in rows] == [
         (7, "forward", 50_000.0, 100_000.0),
         (7, "reverse", 30_000.0, 60_000.0),
@@ -123,7 +130,7 @@ def test_a_pairs_series_has_the_measured_figures_by_path(filled: Any) -> None:
                 ("b/e", "a/e"): {3: {}},
             },
         )
-    rows = queries.pair_series(filled.history, "a/e", "b/e", 60 * S, T + 3 * S, S)
+    rows = queries.pair_series(filled.history, span(60 * S, T + 3 * S, S), "a/e", "b/e")
     assert [(r.path, r.at_ns, r.forward_p50_ns, r.lost) for r in rows if r.path == 3] == [
         (3, T, 5_000.0, 0),
         (3, T + S, 5_001.0, 1),
@@ -138,7 +145,7 @@ def test_a_wider_step_keeps_the_worst_p99_and_all_losses(filled: Any) -> None:
     start = T // (10 * S) * 10 * S
     for second, p50 in enumerate((5_000.0, 70_000.0, 6_000.0)):
         filled.delays(start + second * S, {("a/e", "b/e"): {3: {"forward_p50_ns": p50, "lost": 2}}})
-    (row,) = queries.pair_series(filled.history, "a/e", "b/e", 60 * S, start + 3 * S, 10 * S)
+    (row,) = queries.pair_series(filled.history, span(60 * S, start + 3 * S, 10 * S), "a/e", "b/e")
     assert (row.at_ns, row.lost, row.count) == (start, 6, 300)
     assert (row.forward_min_ns, row.forward_p50_ns, row.forward_p99_ns) == (4_000.0, 6_000.0, 140_000.0)
 
@@ -146,13 +153,13 @@ def test_a_wider_step_keeps_the_worst_p99_and_all_losses(filled: Any) -> None:
 def test_names_are_data_and_never_sql(filled: Any) -> None:
     name = "a'} OR 1=1 --/e\\"
     filled.delays(T, {("a/e", "b/e"): {0: {}}, (name, "b/e"): {0: {}}})
-    assert len(queries.pair_series(filled.history, name, "b/e", 60 * S, T + S, S)) == 1
+    assert len(queries.pair_series(filled.history, span(60 * S, T + S, S), name, "b/e")) == 1
 
 
 def test_the_inventory_excludes_removed_nics(filled: Any) -> None:
     filled.nics({"a/e": {"rack": "r1", "rail": 3}, "b/e": {}}, T)
     filled.nics({"b/e": {"gone": 1}}, T + S)
-    assert queries.inventory(filled.history) == [
+    assert queries.inventory(HistoryReader(filled.history)) == [
         queries.NicRow("a/e", "a", "e", "s0", 3, "r1", "a/system", "KERNEL")
     ]
 
@@ -173,6 +180,6 @@ def test_missing_tables_differ_from_a_wrong_query(filled: Any) -> None:
 
     history = ClickHouse(Kept, "chdb", "fabrictime")
     with pytest.raises(HistoryEmpty, match="no tables yet"):
-        queries.table_ends(history)
+        history_reader.table_starts(history)
     with pytest.raises(QueryFailed, match="history at chdb"):
         history.columns("SELECT nonsense")

@@ -1,0 +1,148 @@
+"""Runs the history queries of all tabs, with a cache of their results.
+
+Every query ends at the newest window of the history and not at the current time. A stopped pipeline thus
+shows its last state beside its age."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, TypeVarTuple
+
+from fabrictime.web.history_client import History
+from fabrictime.web.history_sql import END, SINCE, START, rows
+from schemas import tables
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+ENDS_KEPT_S = 0.15
+"""How long the table ends are reused."""
+WINDOW_KEPT_S = 30.0
+"""How long a table's window length is reused."""
+MAX_RESULTS = 48
+"""Results in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableEnd:
+    """A table's rows before merging, and the end of its newest window, ns; None for an empty table.
+
+    A cached result is valid while the ends of its tables are the same.
+    """
+
+    rows: int
+    end_ns: int | None
+
+
+Ends = Mapping[str, TableEnd]
+"""The ends of `delays_1s` and `clocks` in fabric time, that of `pipeline` in log append time."""
+
+
+class HistoryReader:
+    """A history with a cache of results. Thread-safe."""
+
+    def __init__(self, history: History, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self.database = history.database
+        self.columns = history.columns
+        self.now_ns = now_ns
+        self._lock = threading.Lock()
+        self._ends: tuple[float, Ends] = -1e9, {}
+        self._windows: dict[str, tuple[float, int]] = {}
+        self._results: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
+
+    def ends(self) -> Ends:
+        """Return the newest windows' ends, at most `ENDS_KEPT_S` old."""
+        with self._lock:
+            queried_s, ends = self._ends
+            if time.monotonic() - queried_s > ENDS_KEPT_S:
+                starts = table_starts(self)
+                ends = {table: TableEnd(count, self._end_ns(table, at)) for table, count, at in starts}
+                self._ends = time.monotonic(), ends
+            return ends
+
+    def age_s(self, end: TableEnd) -> float | None:
+        """Return the age of a table's newest window by this machine's clock; None without one."""
+        return None if end.end_ns is None else max(0.0, (self.now_ns() - end.end_ns) / 1e9)
+
+    def cached(self, key: Hashable, state: Hashable, query: Callable[[], T]) -> T:
+        """Return the cached result for this key and state, else run the query."""
+        with self._lock:
+            kept = self._results.get(key)
+        if kept is not None and kept[0] == state:
+            return kept[1]  # type: ignore[no-any-return]
+        result = query()
+        with self._lock:
+            self._results[key] = (state, result)
+            self._results.move_to_end(key)
+            while len(self._results) > MAX_RESULTS:
+                self._results.popitem(last=False)
+        return result
+
+    def _end_ns(self, table: str, start_ns: int | None) -> int | None:
+        if start_ns is None:
+            return None
+        queried_s, length_ns = self._windows.get(table, (-1e9, 0))
+        if time.monotonic() - queried_s > WINDOW_KEPT_S:
+            length_ns = window_ns(self, table, start_ns)
+            self._windows[table] = (time.monotonic(), length_ns)
+        return start_ns + length_ns
+
+
+def until_changed(
+    *names: str,
+) -> Callable[[Callable[[HistoryReader, Ends, *Arguments], T]], Callable[[HistoryReader, *Arguments], T]]:
+    """Reuse the result of a query, which gets the ends of all tables, until one of these tables changes."""
+
+    def decorate(
+        query: Callable[[HistoryReader, Ends, *Arguments], T],
+    ) -> Callable[[HistoryReader, *Arguments], T]:
+        @wraps(query)
+        def run(history: HistoryReader, *arguments: *Arguments) -> T:
+            ends = history.ends()
+            state = tuple(ends[name] for name in names)
+            return history.cached((query, *arguments), state, lambda: query(history, ends, *arguments))
+
+        return run
+
+    return decorate
+
+
+def kept_for(
+    kept_s: float,
+) -> Callable[[Callable[[HistoryReader, *Arguments], T]], Callable[[HistoryReader, *Arguments], T]]:
+    """Reuse the result of a query for a time."""
+
+    def decorate(query: Callable[[HistoryReader, *Arguments], T]) -> Callable[[HistoryReader, *Arguments], T]:
+        @wraps(query)
+        def run(history: HistoryReader, *arguments: *Arguments) -> T:
+            period = int(time.monotonic() / kept_s)
+            return history.cached((query, *arguments), period, lambda: query(history, *arguments))
+
+        return run
+
+    return decorate
+
+
+def table_starts(history: History) -> list[tuple[str, int, int | None]]:
+    """Return each table's rows and the start of its newest window, ns. Only part metadata is read, so the
+    cost does not depend on the size."""
+    select = "SELECT '{0}', count(), toUnixTimestamp64Nano(max(window_start)) FROM {1}.{0}"
+    names = (tables.DELAYS_1S, tables.CLOCKS, tables.PIPELINE)
+    sql = " UNION ALL ".join(select.format(table, history.database) for table in names)
+    return [
+        (table, int(count), int(start_ns) if count else None) for table, count, start_ns in rows(history, sql)
+    ]
+
+
+def window_ns(history: History, table: str, start_ns: int) -> int:
+    """Return the length of a table's windows from `start_ns` on. Raises ValueError without a window."""
+    sql = f"SELECT count(), max({END} - {START}) FROM {history.database}.{table} WHERE {SINCE}"
+    windows, length = next(rows(history, sql, since_ns=start_ns))
+    if not windows:
+        raise ValueError(f"{table}: no window from {start_ns} ns on, expected the newest one")
+    return int(length)
