@@ -6,7 +6,8 @@ RUN apt-get update \
 WORKDIR /src
 COPY requirements.lock ./
 RUN pip download --no-cache-dir --require-hashes -r requirements.lock -d /wheels \
- && pip install --no-cache-dir --no-index --find-links /wheels scikit-build-core cython cmake ninja
+ && pip install --no-cache-dir --no-index --find-links /wheels scikit-build-core cython cmake ninja \
+      fastavro grafana-foundation-sdk typing-extensions
 COPY pyproject.toml CMakeLists.txt README.md LICENSE ./
 COPY schemas schemas
 COPY native native
@@ -22,7 +23,8 @@ RUN pip wheel --no-cache-dir --no-deps --no-build-isolation -w /dist . \
  && /venv/bin/pip uninstall -y pip setuptools
 
 FROM python:3.11.13-slim-bookworm
-RUN groupadd --gid 10001 fabrictime && useradd --uid 10001 --gid 10001 --no-create-home fabrictime
+RUN groupadd --gid 10001 fabrictime && useradd --uid 10001 --gid 10001 --no-create-home fabrictime \
+ && install -d -o 10001 -g 10001 /dashboards
 COPY --from=build /venv /venv
 COPY docker/group_health.py /opt/fabrictime/group_health.py
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp

@@ -8,29 +8,35 @@ MPICC  ?= mpicc
 # Tests start hundreds of interpreters: without byte code, each compiles its modules for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test lint build native mpi lock clean help
+.PHONY: run test test-all lint build native mpi lock clean help
 
 run: build  ## start the whole pipeline; Ctrl-C stops it
 	@exec $(BIN)/fabrictime up $(ARGS)
 
 # The whole pipeline takes both processors of a small machine: beside other tests its history starves. The Soft-RoCE guest
 # is an emulated machine with time-outs of its own. So both run alone, after the rest.
-test: build  ## run the whole test suite, or the part that ARGS names
+test: $(VENV)/.complete native  ## run the suite without the tests marked slow, or the part that ARGS names
 ifeq ($(strip $(ARGS)),)
 	@code=0; \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not pipeline and not rdma" || code=$$?; \
-	  $(BIN)/python -m pytest -m pipeline tests/fabrictime/commands || code=$$?; \
-	  $(BIN)/python -m pytest -m rdma tests/rdma || code=$$?; \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not pipeline and not rdma" || code=$$?; \
+	  $(BIN)/python -m pytest -m "pipeline and not slow" tests/fabrictime/commands || code=$$?; \
 	  exit $$code
 else
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 endif
 
-lint: build  ## run ruff, clang-format, mypy, import-linter and the house figures alone
+test-all: $(VENV)/.complete native  ## run the whole suite, with all examples of property tests
+	@code=0; export FABRICTIME_TESTS=all; \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not pipeline and not rdma" || code=$$?; \
+	  $(BIN)/python -m pytest -m pipeline tests/fabrictime/commands || code=$$?; \
+	  $(BIN)/python -m pytest -m rdma tests/rdma || code=$$?; \
+	  exit $$code
+
+lint: $(VENV)/.complete native  ## run ruff, clang-format, mypy, import-linter and the house figures alone
 	@$(BIN)/python -m pytest tests/test_lint.py tests/tools/test_house.py $(ARGS)
 	@$(BIN)/python tools/house.py --json
 
-build: $(VENV)/.installed native
+build: $(VENV)/.installed native  ## install what a run needs, and compile native/
 
 $(VENV)/.installed: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -41,9 +47,15 @@ $(VENV)/.installed: requirements.lock
 	  { echo "fabrictime: Python.h is missing (Debian: apt-get install python3-dev)" >&2; exit 1; }
 	@command -v $${CC:-gcc} >/dev/null || \
 	  { echo "fabrictime: no C compiler (Debian: apt-get install gcc)" >&2; exit 1; }
-	@echo "fabrictime: making $(VENV), 1.4 GB, and installing the dependencies into it: some minutes"
+	@echo "fabrictime: making $(VENV), 1.2 GB, and compiling native/: some minutes"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -W ignore -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python tools/install.py run
+	@touch $@
+
+# What tests, benches and `make lock` need besides.
+$(VENV)/.complete: $(VENV)/.installed
+	@echo "fabrictime: installing the packages of tests and benches, 0.6 GB"
+	@$(BIN)/python tools/install.py all
 	@touch $@
 
 # The extension modules, beside their sources, and the `fabrictime` command.
@@ -55,13 +67,14 @@ mpi:  ## build the profiler of MPI programs for another MPI, with MPICC
 	  $(filter-out native/mpi/testbed.c,$(wildcard native/mpi/*.c)) $(addprefix native/collectives/,writer.c connect.c sockets.c) \
 	  -lpthread -Wl,-z,nodelete
 
-lock:  ## resolve the dependencies into requirements.lock
+lock: $(VENV)/.complete  ## resolve the dependencies into requirements.lock
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
 	  --no-emit-trusted-host --no-emit-find-links --extra server --extra test --extra build --extra registry --extra bench --extra kubernetes \
 	  -o requirements.lock pyproject.toml
 
 clean:  ## remove the results of the build
 	rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf grafana/dashboards
 	find native -name '*.so' -delete
 	rm -f native/nccl/nccl-replay native/nccl/nccl-split
 

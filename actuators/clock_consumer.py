@@ -65,9 +65,9 @@ class ClockConsumer:
         on_nic: Callable[[str, Nic | None], None],
         on_offsets: Callable[[ClockOffsets], None],
         registry: codec.Registry | None = None,
-        wanted: Callable[[str], bool] = lambda shard: True,
+        serves_shard: Callable[[str], bool] = lambda shard: True,
     ) -> None:
-        """`wanted` returns True for the shards whose records are useful. Others are not decoded."""
+        """`serves_shard` returns True for the shards whose records are useful. Others are not decoded."""
         self._cluster = cluster
         self._reader = TopicReader(
             cluster,
@@ -77,7 +77,7 @@ class ClockConsumer:
         )
         self._producer: Any = None
         self._window_ns = window_ns
-        self._on_nic, self._on_offsets, self._wanted = on_nic, on_offsets, wanted
+        self._on_nic, self._on_offsets, self._serves_shard = on_nic, on_offsets, serves_shard
         self._registry = registry
         self._ask_at_s = 0.0
         self._last_warned_s: dict[str, float] = {}
@@ -125,7 +125,7 @@ class ClockConsumer:
                 self._on_nic(
                     key, None if value is None else decode_message(INVENTORY, key, value, self._registry)
                 )
-            elif value is not None and self._wanted(key.rpartition("/")[0]):
+            elif value is not None and self._serves_shard(key.rpartition("/")[0]):
                 record = decode_message(CLOCK_OFFSETS, key, value, self._registry)
                 record, left_out = validate_offsets(record, message.append_ns, self._window_ns)
                 if left_out:

@@ -289,8 +289,8 @@ class PageFile:
         except BlockingIOError:
             os.close(fd)
             raise PageError(f"clock_file {self.path}: another actuator writes it") from None
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        file_status = os.fstat(fd)
+        if not stat.S_ISREG(file_status.st_mode) or file_status.st_uid != os.geteuid():
             os.close(fd)
             raise PageError(f"clock_file {self.path}: expected a regular file of this user, or none")
         return fd

@@ -64,10 +64,12 @@ def shortest(reads: OffsetReads) -> tuple[int, int, float]:
 
     Raises ValueError if no read is in order.
     """
-    whole = [(after - before, before, hardware) for before, hardware, after in reads if after >= before]
-    if not whole:
+    ordered_reads = [
+        (after - before, before, hardware) for before, hardware, after in reads if after >= before
+    ]
+    if not ordered_reads:
         raise ValueError(f"{len(reads)} readings of a PTP clock, expected one with times in order")
-    took, before, hardware = min(whole)
+    took, before, hardware = min(ordered_reads)
     return before + took // 2, hardware, (took + 1) / 2
 
 
@@ -118,17 +120,17 @@ class Sources:
     def read(self, clocks: Iterable[str]) -> dict[str, CrossTimestamp]:
         """Return a cross-timestamp of the system clock, and of each of `clocks` that can be read here."""
         system = cross_timestamp_system()
-        found = {"system": system}
+        timestamps = {"system": system}
         for name in clocks:
             if name in self._test:
                 # A test clock is a function of the system clock, so both readings have the same error.
                 reading = self._test[name].reading(system.clock_ns)
-                found[name] = CrossTimestamp(system.raw_ns, reading, system.half_ns)
+                timestamps[name] = CrossTimestamp(system.raw_ns, reading, system.half_ns)
             elif name.startswith("ptp") and name[3:].isdigit():
                 cross_timestamp = self._cross_timestamp_phc(name)
                 if cross_timestamp is not None:
-                    found[name] = cross_timestamp
-        return found
+                    timestamps[name] = cross_timestamp
+        return timestamps
 
     def _cross_timestamp_phc(self, name: str) -> CrossTimestamp | None:
         """Read a hardware clock between two cross-timestamps of the system clock."""

@@ -79,11 +79,11 @@ class Offsets:
         """Return the offset below which all messages are done; None if it is committed already."""
         while self._open and self._open[0] in self._done:
             self._done.discard(heapq.heappop(self._open))
-        found = self._open[0] if self._open else self.next
-        if found is None or found == self.committed:
+        offset = self._open[0] if self._open else self.next
+        if offset is None or offset == self.committed:
             return None
-        self.committed = found
-        return found
+        self.committed = offset
+        return offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,14 +306,14 @@ class CommandIO:
 
     def _commit(self, final: bool = False) -> None:
         with self._lock:
-            found = {
+            commits = {
                 place: offset
                 for place, offsets in self._offsets.items()
                 if (offset := offsets.to_commit()) is not None
             }
-        if found:
+        if commits:
             try:
-                self._reader.commit(found, wait=final)
+                self._reader.commit(commits, wait=final)
             except LogUnavailable as error:
                 self._warn(str(error))
 

@@ -73,9 +73,9 @@ class Servo:
         t, max_ppb = s.time_constant_s, s.rate_max_ppm * 1000
         passed_s = min(max(passed_s, 0.0), 2 * s.interval_s)  # after a pause the integral must not jump
         integral = self._integral_ppb - error_ns * passed_s / (t * t)
-        wanted = integral - 2 * error_ns / t
-        self.rate_ppb = max(-max_ppb, min(max_ppb, wanted))
-        if self.rate_ppb == wanted:  # anti-windup: at the limit the integral stays
+        unlimited_ppb = integral - 2 * error_ns / t
+        self.rate_ppb = max(-max_ppb, min(max_ppb, unlimited_ppb))
+        if self.rate_ppb == unlimited_ppb:  # anti-windup: at the limit the integral stays
             self._integral_ppb = integral
         return Correction(self.rate_ppb)
 

@@ -46,8 +46,8 @@ class FabricTime:
         content = self._content
         if content is None or now_ns >= content.expires_raw_ns:
             return time.time_ns()
-        whole, rest = content.slewed.fabric_ns(now_ns)
-        return whole + round(rest)
+        time_ns, rest = content.slewed.fabric_ns(now_ns)
+        return time_ns + round(rest)
 
     @property
     def known(self) -> bool:
@@ -94,10 +94,10 @@ def _read(path: Path) -> Content | None:
             if os.fstat(fd).st_size == PAGE_BYTES and os.pread(fd, len(MAGIC), 0) == MAGIC:
                 page = PageWriter(fd, PAGE_BYTES, SEQUENCE_AT, COPY_AT, COPY_BYTES)
                 try:
-                    found = unpack(page.read())
+                    content = unpack(page.read())
                 finally:
                     page.close()
-                return None if found is None or found.retired else found
+                return None if content is None or content.retired else content
         finally:
             os.close(fd)
     return None

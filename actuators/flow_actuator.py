@@ -271,8 +271,8 @@ class FlowActuator:
             flows = list(repair.flows())
             paths = {flow: self.endpoints.path_of(host, key_of(flow)) for flow in flows}
             fences = {flow: applier.fence_of(flow) for flow in flows}
-            for wanted in repair.due(dead, paths, fences, now_ns):
-                applier.repair(*wanted, len(flows))
+            for due_repair in repair.due(dead, paths, fences, now_ns):
+                applier.repair(*due_repair, len(flows))
 
     def _take_fallbacks(self, message: Message) -> None:
         host = message.key
@@ -416,17 +416,19 @@ def main(
     """
     stopping = threading.Event()
     _on_signals(stopping)
-    found = name or (hosts[0].host if len(hosts) == 1 else socket.gethostname())
+    actuator_name = name or (hosts[0].host if len(hosts) == 1 else socket.gethostname())
     registry = settings.kafka.registry()
     command_io = CommandIO(
         settings.kafka,
-        found,
+        actuator_name,
         [host.host for host in hosts],
         registry,
         flows=bool(settings.kernel_nics),
     )
     try:
-        actuator = FlowActuator(settings, hosts, found, command_io, simulated=simulated, registry=registry)
+        actuator = FlowActuator(
+            settings, hosts, actuator_name, command_io, simulated=simulated, registry=registry
+        )
     except OSError as error:
         _log.error("%s", ": ".join(filter(None, (error.filename, error.strerror or str(error)))))
         return 2
@@ -441,7 +443,7 @@ def main(
                 ready = True
                 _log.info(
                     "%s: acts for %d hosts, flow endpoints connect to %s",
-                    found,
+                    actuator_name,
                     len(hosts),
                     settings.control_path,
                 )
@@ -466,11 +468,11 @@ def _nothing() -> None:
 
 def _of_hosts(states: dict[str, State]) -> dict[str, dict[str, State]]:
     """Return the saved states, grouped by host."""
-    found: dict[str, dict[str, State]] = {}
+    states_by_host: dict[str, dict[str, State]] = {}
     for name, state in states.items():
         host = name.partition(" ")[2].partition("/")[0]
-        found.setdefault(host, {})[name] = state
-    return found
+        states_by_host.setdefault(host, {})[name] = state
+    return states_by_host
 
 
 def _boot() -> str:

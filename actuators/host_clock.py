@@ -146,7 +146,7 @@ class HostClock:
 
         Returns the number of its clocks that belong to this host and are new.
         """
-        taken = 0
+        count = 0
         if self._order.steps_back(record):
             self._order_windows_from(record["window"])
         half_ns = (record["window_end_ns"] - record["window_start_ns"]) // 2
@@ -154,10 +154,10 @@ class HostClock:
             host, _, name = clock["clock"].partition("/")
             if host != self.host or not name:
                 continue
-            known = self._published.get(name)
-            if known is not None and record["window"] <= known.window:
+            published = self._published.get(name)
+            if published is not None and record["window"] <= published.window:
                 continue
-            since_ns = ALWAYS_NS if known is None else known.since_ns
+            since_ns = ALWAYS_NS if published is None else published.since_ns
             if clock["event"] in (ClockEvent.STEP, ClockEvent.NEW):
                 since_ns = clock["at_ns"] - half_ns
             self._published[name] = _Published(
@@ -169,14 +169,14 @@ class HostClock:
                 raw_ns,
                 since_ns,
             )
-            taken += 1
-        return taken
+            count += 1
+        return count
 
     def _order_windows_from(self, window: int) -> None:
         """Accept windows from this one on in place of published ones, after a step back of log time."""
-        for known in self._published.values():
-            if known.window > window:
-                known.window = window - 1
+        for published in self._published.values():
+            if published.window > window:
+                published.window = window - 1
 
     def add_cross_timestamp(self, name: str, cross_timestamp: Any) -> None:
         """Take a cross-timestamp of clock `name` and the raw clock."""
@@ -254,27 +254,29 @@ class HostClock:
     def _choose(self, raw_ns: int) -> None:
         """Follow the newest model of the host's best clock."""
         targets = {name: self._on_raw(name, published, raw_ns) for name, published in self._published.items()}
-        found = {name: target for name, target in targets.items() if target is not None}
-        if not found:
+        usable = {name: target for name, target in targets.items() if target is not None}
+        if not usable:
             return
         present = self._target
         has_time = present is not None and self._state(raw_ns) != ClockSync.UNSYNCED
-        synced = {name: target for name, target in found.items() if not target.in_holdover}
+        synced = {name: target for name, target in usable.items() if not target.in_holdover}
         if has_time and not synced:
             return  # our own model is as old as theirs, and does not change
-        chosen = self._best(synced or found, raw_ns)
-        if has_time and present is not None and chosen.window < present.window:
+        best = self._best(synced or usable, raw_ns)
+        if has_time and present is not None and best.window < present.window:
             return
-        if present is None or chosen.model != present.model:
-            self._target = chosen
-            self._measured_raw_ns = chosen.model.raw_at_ns
+        if present is None or best.model != present.model:
+            self._target = best
+            self._measured_raw_ns = best.model.raw_at_ns
 
     def _best(self, candidates: Mapping[str, _Target], raw_ns: int) -> _Target:
         """Return the model with the lowest bound; the present clock stays unless one is clearly better."""
         best = min(candidates.values(), key=lambda target: target.model.bound_at(raw_ns))
-        kept = None if self._target is None else candidates.get(self._target.source)
-        if kept is not None and best.model.bound_at(raw_ns) > SWITCH_RATIO * kept.model.bound_at(raw_ns):
-            return kept
+        present = None if self._target is None else candidates.get(self._target.source)
+        if present is not None and best.model.bound_at(raw_ns) > SWITCH_RATIO * present.model.bound_at(
+            raw_ns
+        ):
+            return present
         return best
 
     def _on_raw(self, name: str, published: _Published, raw_ns: int) -> _Target | None:
@@ -370,13 +372,13 @@ class HostClock:
         if relation is None or self._target is None or state == ClockSync.UNSYNCED:
             return None
         model = self._target.model
-        whole, rest = model.fabric_ns(relation.raw_ns)
+        time_ns, rest = model.fabric_ns(relation.raw_ns)
         here = model.rebased_to(relation.raw_ns)
         rate = (1 + model.rate_ppb * 1e-9) / (1 + relation.rate_ppb * 1e-9)
         return ClockRow(
             state,
             relation.clock_ns,
-            whole - relation.clock_ns + round(rest),
+            time_ns - relation.clock_ns + round(rest),
             (rate - 1) * 1e9,
             here.bound_ns + relation.error_ns,
             here.growth_ppb + SIGMAS * relation.rate_sigma_ppb,

@@ -72,12 +72,12 @@ class HtbQdisc:
     """
 
     def __init__(self, ip: IPRoute, device: str, rate_bps: int) -> None:
-        found = list(ip.link_lookup(ifname=device))
-        if not found:
+        indices = list(ip.link_lookup(ifname=device))
+        if not indices:
             raise ValueError(f"NIC {device!r}: no such device here")
         if rate_bps < MIN_BPS:
             raise ValueError(f"NIC {device}: {rate_bps} bit/s, expected at least {MIN_BPS}")
-        self._ip, self.device, self.rate_bps, self._index = ip, device, rate_bps, found[0]
+        self._ip, self.device, self.rate_bps, self._index = ip, device, rate_bps, indices[0]
 
     def apply(self, shares: Mapping[str, Share], flows: Mapping[Match, str]) -> int:
         """Apply the shares of tenants, and assign flows to them. Return the number of changes.
@@ -89,20 +89,20 @@ class HtbQdisc:
             return int(self.remove())
         minors = _minors(shares)
         classes = self._classes(shares, minors)
-        wanted = {
+        class_of_keys = {
             _keys(match): HANDLE | minors[tenant] for match, tenant in flows.items() if tenant in shares
         }
         changes = self._root()
         there = self.read()
         for keys, (target, handle) in there.flows.items():
-            if wanted.get(keys) != target:
+            if class_of_keys.get(keys) != target:
                 self._drop_filter(handle)
                 changes += 1
         for minor in (1, *sorted(classes.keys() - {1})):
             if there.classes.get(minor) != classes[minor]:
                 self._set_class(minor, *classes[minor])
                 changes += 1
-        for keys, target in sorted(wanted.items()):
+        for keys, target in sorted(class_of_keys.items()):
             if keys not in there.flows or there.flows[keys][0] != target:
                 self._add_filter(keys, target)
                 changes += 1
@@ -116,21 +116,21 @@ class HtbQdisc:
         if self._root_kind()[1] != HANDLE:
             return Applied({}, {})
         classes = {}
-        for found in self._ip.get_classes(index=self._index):
-            if found["handle"] & 0xFFFF_0000 == HANDLE:
-                options = found.get_attr("TCA_OPTIONS")
+        for message in self._ip.get_classes(index=self._index):
+            if message["handle"] & 0xFFFF_0000 == HANDLE:
+                options = message.get_attr("TCA_OPTIONS")
                 parms = options.get_attr("TCA_HTB_PARMS")
                 rate = options.get_attr("TCA_HTB_RATE64") or parms["rate"]
                 ceil = options.get_attr("TCA_HTB_CEIL64") or parms["ceil"]
-                classes[found["handle"] & 0xFFFF] = (8 * rate, 8 * ceil)
+                classes[message["handle"] & 0xFFFF] = (8 * rate, 8 * ceil)
         flows: dict[Keys, tuple[int, int]] = {}
-        for found in self._ip.get_filters(index=self._index, parent=HANDLE):
-            options = found.get_attr("TCA_OPTIONS")
+        for message in self._ip.get_filters(index=self._index, parent=HANDLE):
+            options = message.get_attr("TCA_OPTIONS")
             selector = None if options is None else options.get_attr("TCA_U32_SEL")
             if selector is not None and options.get_attr("TCA_U32_CLASSID"):
                 flows[_read_keys(selector.data[selector.offset + 4 : selector.offset + selector.length])] = (
                     options.get_attr("TCA_U32_CLASSID"),
-                    found["handle"],
+                    message["handle"],
                 )
         return Applied(classes, flows)
 
@@ -145,9 +145,9 @@ class HtbQdisc:
 
     def _root_kind(self) -> tuple[str, int]:
         """Return kind and handle of the root qdisc."""
-        for found in self._ip.get_qdiscs(index=self._index):
-            if found["parent"] == TC_H_ROOT:
-                return found.get_attr("TCA_KIND"), found["handle"]
+        for message in self._ip.get_qdiscs(index=self._index):
+            if message["parent"] == TC_H_ROOT:
+                return message.get_attr("TCA_KIND"), message["handle"]
         return "noqueue", 0
 
     def _root(self) -> int:
@@ -205,8 +205,8 @@ class HtbQdisc:
             raise ValueError(
                 f"NIC {self.device}: guarantees of {guaranteed_bps} bit/s, expected at most {self.rate_bps}"
             )
-        found = {TOP & 0xFFFF: (line_bps, line_bps)}
-        found[DEFAULT_CLASS & 0xFFFF] = (_whole_bytes(max(MIN_BPS, self.rate_bps - guaranteed_bps)), line_bps)
+        rates = {TOP & 0xFFFF: (line_bps, line_bps)}
+        rates[DEFAULT_CLASS & 0xFFFF] = (_whole_bytes(max(MIN_BPS, self.rate_bps - guaranteed_bps)), line_bps)
         for tenant, share in shares.items():
             max_bps = self.rate_bps if share.ceiling_bps is None else min(share.ceiling_bps, self.rate_bps)
             if max_bps < max(share.guarantee_bps, MIN_BPS):
@@ -214,8 +214,8 @@ class HtbQdisc:
                     f"tenant {tenant}: ceiling of {max_bps} bit/s, expected at least its guarantee of"
                     f" {share.guarantee_bps} and {MIN_BPS}"
                 )
-            found[minors[tenant]] = (_whole_bytes(max(MIN_BPS, share.guarantee_bps)), _whole_bytes(max_bps))
-        return found
+            rates[minors[tenant]] = (_whole_bytes(max(MIN_BPS, share.guarantee_bps)), _whole_bytes(max_bps))
+        return rates
 
 
 def _whole_bytes(bps: int) -> int:
@@ -224,16 +224,16 @@ def _whole_bytes(bps: int) -> int:
 
 def _minors(tenants: Iterable[str]) -> dict[str, int]:
     """Return a class number for each tenant. It depends on other tenants only after a hash collision."""
-    found: dict[str, int] = {}
-    taken: set[int] = set()
+    minors: dict[str, int] = {}
+    in_use: set[int] = set()
     for tenant in sorted(tenants):
         minor = int.from_bytes(hashlib.blake2b(tenant.encode(), digest_size=4).digest(), "big")
         minor = FIRST + minor % (LAST - FIRST)
-        while minor in taken:
+        while minor in in_use:
             minor = FIRST + (minor + 1 - FIRST) % (LAST - FIRST)
-        found[tenant] = minor
-        taken.add(minor)
-    return found
+        minors[tenant] = minor
+        in_use.add(minor)
+    return minors
 
 
 def _keys(match: Match) -> Keys:

@@ -105,7 +105,7 @@ class DeadLinks:
         return self.dead if fresh else frozenset()
 
     def _update(self) -> None:
-        paths = [path for _, found in self._statuses.values() for path in found if path.links]
+        paths = [path for _, statuses in self._statuses.values() for path in statuses if path.links]
         answered_ns: dict[str, int] = {}
         for path in paths:
             if path.answered_ns is not None:
@@ -144,7 +144,7 @@ class LocalRepair:
         elif (record["epoch"], record["seq"]) >= self._newest:
             self._newest = (record["epoch"], record["seq"])
             self._rows = {row["flow_id"]: row for row in record["flows"]}
-        self._waiting = {name: each for name, each in self._waiting.items() if name in self._rows}
+        self._waiting = {name: waiting for name, waiting in self._waiting.items() if name in self._rows}
 
     def flows(self) -> Iterable[str]:
         """Return the flows that have fallbacks."""
@@ -161,7 +161,7 @@ class LocalRepair:
         if not dead:
             self._waiting.clear()
             return []
-        found = []
+        repairs = []
         for flow_id, row in self._rows.items():
             path, fence = paths.get(flow_id), fences.get(flow_id, (-1, -1))
             links = None if path is None else _links_of(row, path)
@@ -177,13 +177,13 @@ class LocalRepair:
             if to_path is not None:
                 link = min(dead.intersection(links))
                 detail = f"path {path} is dead at {link}, no decision came"
-                found.append(Repair(flow_id, to_path, detail, row["job"]))
+                repairs.append(Repair(flow_id, to_path, detail, row["job"]))
                 waiting.since_ns = now_ns + REST_NS
-        return found
+        return repairs
 
     def due_ns(self) -> int | None:
         """Return the time of the next check; None if only a new report can change the result."""
-        dues = (each.since_ns + self._wait_ns for each in self._waiting.values())
+        dues = (waiting.since_ns + self._wait_ns for waiting in self._waiting.values())
         return min((due_ns for due_ns in dues if due_ns > self._checked_ns), default=None)
 
 

@@ -54,15 +54,15 @@ class NodeActuator:
 
     def recover(self, states: Mapping[str, State], nodes: Iterable[NodeState]) -> list[Done]:
         """Report the actions that a former process took and did not report. Raises ValueError."""
-        known = {node.name: node for node in nodes}
-        found = []
+        node_by_name = {node.name: node for node in nodes}
+        reports = []
         for name, state in list(states.items()):
             step = _step(state)
-            node = known.get(name)
+            node = node_by_name.get(name)
             if step is not None and node is not None and _is_done(step, node):
-                found.append(self._report(step, ActionOutcome.APPLIED, step.text))
+                reports.append(self._report(step, ActionOutcome.APPLIED, step.text))
             self._journal.save(name, None)
-        return found
+        return reports
 
     def carry_out(self, steps: Iterable[NodeStep], *, observe: bool = False) -> list[Done]:
         """Take the steps that limits and mode allow, and report them. `observe`: take none.

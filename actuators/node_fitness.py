@@ -99,8 +99,8 @@ class AuditHistory:
         host, check, run = record["host"], record["check"], record["run"]
         status, is_error = AuditStatus(record["status"]), record["severity"] == AuditSeverity.ERROR
         outcome = Outcome(check, run, at_ns, status, is_error, record["text"])
-        known = self._outcomes.setdefault(host, {}).setdefault(check, [])
-        known[:] = [outcome, *(each for each in known if each.run != run)][:MAX_OUTCOMES]
+        outcomes = self._outcomes.setdefault(host, {}).setdefault(check, [])
+        outcomes[:] = [outcome, *(earlier for earlier in outcomes if earlier.run != run)][:MAX_OUTCOMES]
         if not check.startswith(COMPARED):
             part = self._runs.setdefault(host, {}).setdefault(run, _Run())
             part.expected = max(part.expected, record["checks"])
@@ -114,12 +114,16 @@ class AuditHistory:
         outcomes = {
             check: recent
             for check in self._outcomes.get(host, {})
-            if (recent := tuple(each for each in self._of_check(host, check) if each.at_ns >= since_ns))
+            if (
+                recent := tuple(
+                    outcome for outcome in self._of_check(host, check) if outcome.at_ns >= since_ns
+                )
+            )
         }
         newest = [every[0] for _, every in sorted(outcomes.items())]
-        failures = tuple(each for each in newest if each.is_failed)
+        failures = tuple(outcome for outcome in newest if outcome.is_failed)
         if failures:
-            reasons = tuple(_text(each) for each in failures)
+            reasons = tuple(_text(outcome) for outcome in failures)
             return HostFitness(host, Fitness.UNFIT, reasons, failures, outcomes)
         unknown = self._unknown(host, since_ns, newest, strict)
         return HostFitness(host, Fitness.UNKNOWN if unknown else Fitness.FIT, unknown, (), outcomes)
@@ -133,18 +137,18 @@ class AuditHistory:
         every = self._outcomes[host][check]
         if not check.startswith(COMPARED):
             return every
-        named, runs = {each.run for each in every}, self._runs.get(host, {})
+        named, runs = {outcome.run for outcome in every}, self._runs.get(host, {})
         passed = [
-            each
-            for each in self._outcomes.get(FLEET, {}).get(check, ())
-            if each.status is AuditStatus.PASSED and each.run not in named and each.run in runs
+            outcome
+            for outcome in self._outcomes.get(FLEET, {}).get(check, ())
+            if outcome.status is AuditStatus.PASSED and outcome.run not in named and outcome.run in runs
         ]
-        return sorted([*every, *passed], key=lambda each: each.at_ns, reverse=True)
+        return sorted([*every, *passed], key=lambda outcome: outcome.at_ns, reverse=True)
 
     def _unknown(self, host: str, since_ns: int, newest: Iterable[Outcome], strict: bool) -> tuple[str, ...]:
         """Return the reasons for which a host without failures is not known to be fit."""
         runs = {name: run for name, run in self._runs.get(host, {}).items() if run.at_ns >= since_ns}
-        statuses = {each.status for each in newest if not each.check.startswith(AGENT)}
+        statuses = {outcome.status for outcome in newest if not outcome.check.startswith(AGENT)}
         if not runs:
             return ("no result" if self._run is None else f"no result of run {self._run}",)
         needed = MIN_SHARE * self._whole
@@ -154,8 +158,10 @@ class AuditHistory:
             return (f"run {name}: {len(run.checks)} of {expected} results",)
         if AuditStatus.PASSED not in statuses:
             return ("no check passed",)
-        unknown = [each for each in newest if each.is_error and each.status is AuditStatus.UNKNOWN]
-        return tuple(_text(each) for each in unknown) if strict else ()
+        unknown = [
+            outcome for outcome in newest if outcome.is_error and outcome.status is AuditStatus.UNKNOWN
+        ]
+        return tuple(_text(outcome) for outcome in unknown) if strict else ()
 
 
 def _text(outcome: Outcome) -> str:

@@ -92,12 +92,12 @@ def is_same_drain(reason: str, other: str) -> bool:
 def reason_of(failures: Sequence[Outcome]) -> str:
     """Return the reason of a drain: run, checks and findings in one line, without quotes."""
     names = failures[0].check
-    for each in failures[1:]:
-        if len(names) + len(each.check) < MAX_NAMED:
-            names += f",{each.check}"
-    text = "; ".join(each.text for each in failures)
+    for failure in failures[1:]:
+        if len(names) + len(failure.check) < MAX_NAMED:
+            names += f",{failure.check}"
+    text = "; ".join(outcome.text for outcome in failures)
     line = f"{PREFIX} run={failures[0].run} checks={names}: {text}"
-    plain = "".join(each if each.isprintable() and each not in "\"'" else " " for each in line)
+    plain = "".join(char if char.isprintable() and char not in "\"'" else " " for char in line)
     return plain[:MAX_REASON].strip()
 
 
@@ -113,38 +113,44 @@ def plan(
     because the scheduler has not confirmed it.
     """
     every = sorted(nodes, key=lambda node: node.name)
-    known = {
-        node.name: found
+    fitness_by_node = {
+        node.name: host_fitness
         for node in every
-        if (found := fitness.get((host_of or {}).get(node.name, node.name))) is not None
+        if (host_fitness := fitness.get((host_of or {}).get(node.name, node.name))) is not None
     }
     steps = [
-        step for node in every if node.name in known and (step := _resume(node, known[node.name], rules))
-    ]
-    wanted = [
-        (node, known[node.name], failures)
+        step
         for node in every
-        if node.name in known and (failures := _lasting(known[node.name], rules)) and not is_ours(node.reason)
+        if node.name in fitness_by_node and (step := _resume(node, fitness_by_node[node.name], rules))
     ]
-    wanted.sort(key=lambda each: (-len(each[2]), each[0].name))
+    candidates = [
+        (node, fitness_by_node[node.name], failures)
+        for node in every
+        if node.name in fitness_by_node
+        and (failures := _lasting(fitness_by_node[node.name], rules))
+        and not is_ours(node.reason)
+    ]
+    candidates.sort(key=lambda candidate: (-len(candidate[2]), candidate[0].name))
     total, out = len(every), sum(node.is_out for node in every)
-    for node, found, failures in wanted:
+    for node, host_fitness, failures in candidates:
         limit = "" if node.is_out else _breaker(total, out, rules)
         obstacle = f"already out: {node.reason or node.state}" if node.is_out else limit
         out += not obstacle
         run, text = failures[0].run, reason_of(failures)
         steps.append(
-            NodeStep(node.name, found.host, FlowAction.DRAIN, run, text, obstacle, is_limited=bool(limit))
+            NodeStep(
+                node.name, host_fitness.host, FlowAction.DRAIN, run, text, obstacle, is_limited=bool(limit)
+            )
         )
     return steps
 
 
-def _lasting(found: HostFitness, rules: NodeRules) -> list[Outcome]:
+def _lasting(host_fitness: HostFitness, rules: NodeRules) -> list[Outcome]:
     """Return the failures that lasted for enough runs."""
     return [
-        each
-        for each in found.failures
-        if len(recent := found.outcomes[each.check][: rules.failed_runs]) == rules.failed_runs
+        failure
+        for failure in host_fitness.failures
+        if len(recent := host_fitness.outcomes[failure.check][: rules.failed_runs]) == rules.failed_runs
         and all(outcome.is_failed for outcome in recent)
     ]
 
@@ -162,26 +168,26 @@ def _breaker(total: int, out: int, rules: NodeRules) -> str:
     return ""
 
 
-def _resume(node: NodeState, found: HostFitness, rules: NodeRules) -> NodeStep | None:
+def _resume(node: NodeState, host_fitness: HostFitness, rules: NodeRules) -> NodeStep | None:
     """Return the resume of a node that we drained; it has an obstacle until enough runs are clean."""
     if not node.is_out or not is_ours(node.reason):
         return None
     parsed = _REASON.match(node.reason)
     if parsed is None:
         text = f"{node.reason}: expected {PREFIX} run=RUN checks=CHECKS: TEXT"
-        return NodeStep(node.name, found.host, FlowAction.RESUME, "", "", text)
+        return NodeStep(node.name, host_fitness.host, FlowAction.RESUME, "", "", text)
     drained_by, checks = parsed[1], parsed[2].split(",")
     obstacles = [
         text
         for check in checks
-        if (text := _not_clean(check, found.outcomes.get(check, ()), drained_by, rules))
+        if (text := _not_clean(check, host_fitness.outcomes.get(check, ()), drained_by, rules))
     ]
-    if found.fitness is not Fitness.FIT:
-        obstacles.append(f"{found.fitness.lower()}: {'; '.join(found.reasons)}")
-    newest = found.outcomes.get(checks[0], ())
+    if host_fitness.fitness is not Fitness.FIT:
+        obstacles.append(f"{host_fitness.fitness.lower()}: {'; '.join(host_fitness.reasons)}")
+    newest = host_fitness.outcomes.get(checks[0], ())
     run = newest[0].run if newest else ""
     text = f"{', '.join(checks)} passed in run {run}; drained by run {drained_by}"
-    return NodeStep(node.name, found.host, FlowAction.RESUME, run, text, "; ".join(obstacles))
+    return NodeStep(node.name, host_fitness.host, FlowAction.RESUME, run, text, "; ".join(obstacles))
 
 
 def _not_clean(check: str, outcomes: Sequence[Outcome], drained_by: str, rules: NodeRules) -> str:

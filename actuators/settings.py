@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from schemas.kafka.settings import KafkaSettings
+from schemas.kafka.settings import KAFKA, KafkaSettings
+from schemas.strict_model import StrictModel, quantity
 
 __all__ = [
     "ActuatorSettings",
@@ -26,10 +27,8 @@ def default_directory() -> Path:
     return (Path(runtime) if runtime else Path("/run")) / "fabrictime"
 
 
-class DisciplineSettings(BaseModel):
+class DisciplineSettings(StrictModel):
     """The clock of this host to be disciplined, and the limits."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Literal["off", "dry-run", "on"] = Field(
         default="off", description="dry-run: logs what it would do and changes nothing; on needs CAP_SYS_TIME"
@@ -37,14 +36,12 @@ class DisciplineSettings(BaseModel):
     clock: str = Field(
         default="system", pattern=r"^(system|ptp\d{1,3})$", description="system, or ptpN for /dev/ptpN"
     )
-    time_constant_s: float = Field(
-        default=60.0,
-        ge=10,
-        le=3600,
-        description="s in which an offset is corrected; far above a window, so that the clock"
-        " stage sees a steady clock",
+    time_constant_s: float = quantity(
+        60.0,
+        (10, 3600),
+        "s in which an offset is corrected; far above a window, so that the clock stage sees a steady clock",
     )
-    interval_s: float = Field(default=1.0, ge=0.1, le=60, description="s between two corrections")
+    interval_s: float = quantity(1.0, (0.1, 60), "s between two corrections")
     offset_max_us: float = Field(
         default=500.0,
         gt=0,
@@ -74,36 +71,27 @@ class DisciplineSettings(BaseModel):
         return self
 
 
-class NodeSettings(BaseModel):
+class NodeSettings(StrictModel):
     """Drains and resumes of a scheduler's nodes (`fabrictime audit act`). `fabric.config` sets the mode."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     scheduler: Literal["none", "slurm", "kubernetes"] = Field(
         default="none", description="scheduler of the nodes; kubernetes needs the extra of that name"
     )
-    max_out_share: float = Field(
-        default=0.1,
-        ge=0,
-        le=0.5,
-        description="share of nodes that may be out at once, also by others (circuit breaker); a drain"
-        " beyond it is suppressed",
+    max_out_share: float = quantity(
+        0.1,
+        (0, 0.5),
+        "share of nodes that may be out at once, also by others (circuit breaker); a drain beyond it is "
+        "suppressed",
     )
-    min_in: int = Field(default=1, ge=1, le=1_000_000, description="nodes that stay in")
-    max_age_s: int = Field(
-        default=7200,
-        ge=60,
-        le=604_800,
-        description="s after which an audit result does not count any more; twice the agents' schedule",
+    min_in: int = quantity(1, (1, 1_000_000), "nodes that stay in")
+    max_age_s: int = quantity(
+        7200,
+        (60, 604_800),
+        "s after which an audit result does not count any more; twice the agents' schedule",
     )
-    failed_runs: int = Field(
-        default=1, ge=1, le=10, description="runs in which a check must fail, one after another, for a drain"
-    )
-    clean_runs: int = Field(
-        default=1,
-        ge=1,
-        le=10,
-        description="runs after a drain in which its checks must pass, one after another, for a resume",
+    failed_runs: int = quantity(1, (1, 10), "runs in which a check must fail, one after another, for a drain")
+    clean_runs: int = quantity(
+        1, (1, 10), "runs after a drain in which its checks must pass, one after another, for a resume"
     )
     hosts: dict[str, str] = Field(
         default_factory=dict, description="host in the inventory of a node, where their names differ"
@@ -112,23 +100,19 @@ class NodeSettings(BaseModel):
         default=None, description="kubeconfig file; default: ~/.kube/config, else the pod's account"
     )
     context: str | None = Field(default=None, description="context in that file; default: its current one")
-    limit_s: float = Field(
-        default=10.0, ge=1, le=120, description="s within which the scheduler must answer a command"
-    )
+    limit_s: float = quantity(10.0, (1, 120), "s within which the scheduler must answer a command")
     journal_file: Path | None = Field(
         default=None,
-        description="file with the action under way, for the restart after a crash; default: 'nodes.jsonl'"
-        " beside actuators.journal_file",
+        description="file with the action under way, for the restart after a crash; default: 'nodes.jsonl' "
+        "beside actuators.journal_file",
     )
 
 
-class ActuatorSettings(BaseModel):
+class ActuatorSettings(StrictModel):
     """A host's actuator: its clock page, and the flow actuator."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
-    window_ms: int = Field(default=1000, ge=100, le=60_000, description="ms of log append time in a window")
+    kafka: KafkaSettings = KAFKA
+    window_ms: int = quantity(1000, (100, 60_000), "ms of log append time in a window")
     host: str | None = Field(
         default=None,
         pattern=r"^[^\s/>]{1,128}$",
@@ -136,35 +120,26 @@ class ActuatorSettings(BaseModel):
     )
     clock_file: Path | None = Field(
         default=None,
-        description="the clock page of this host; default: 'clock' in $XDG_RUNTIME_DIR/fabrictime, or in"
-        " /run/fabrictime",
+        description="the clock page of this host; default: 'clock' in $XDG_RUNTIME_DIR/fabrictime, or in "
+        "/run/fabrictime",
     )
     readable: Literal["owner", "group", "all"] = Field(
         default="owner", description="readers of a page, besides its owner"
     )
-    refresh_ms: int = Field(
-        default=200, ge=20, le=1000, description="ms between two readings of this host's clocks"
+    refresh_ms: int = quantity(200, (20, 1000), "ms between two readings of this host's clocks")
+    wander_ppb_per_sqrt_s: float = quantity(
+        3.0,
+        (0, 10_000),
+        "ppb per square root of a second that a clock's rate may wander; the bound grows with it",
     )
-    wander_ppb_per_sqrt_s: float = Field(
-        default=3.0,
-        ge=0,
-        le=10_000,
-        description="ppb per square root of a second that a clock's rate may wander; the bound grows with it",
+    holdover_after_s: float = quantity(
+        10.0, (1, 3600), "s without a new window after which SYNCED becomes HOLDOVER"
     )
-    holdover_after_s: float = Field(
-        default=10.0, ge=1, le=3600, description="s without a new window after which SYNCED becomes HOLDOVER"
+    expires_s: float = quantity(
+        60.0, (2, 86_400), "s without a new window after which fabric time is UNSYNCED"
     )
-    expires_s: float = Field(
-        default=60.0,
-        ge=2,
-        le=86_400,
-        description="s without a new window after which fabric time is UNSYNCED",
-    )
-    slew_s: float = Field(
-        default=0.5,
-        ge=0.05,
-        le=60,
-        description="s in which the difference between a new model and the last one is slewed away",
+    slew_s: float = quantity(
+        0.5, (0.05, 60), "s in which the difference between a new model and the last one is slewed away"
     )
     slew_max_ppm: float = Field(
         default=50.0, gt=0, le=1000, description="ppm by which slewing may change the rate of fabric time"
@@ -177,40 +152,35 @@ class ActuatorSettings(BaseModel):
     )
     control_socket: Path | None = Field(
         default=None,
-        description="Unix socket that flow endpoints connect to, owner-only; default: 'control.sock' in"
-        " $XDG_RUNTIME_DIR/fabrictime, or in /run/fabrictime; programs find it in FABRICTIME_CONTROL",
+        description="Unix socket that flow endpoints connect to, owner-only; default: 'control.sock' in "
+        "$XDG_RUNTIME_DIR/fabrictime, or in /run/fabrictime; programs find it in "
+        "FABRICTIME_CONTROL",
     )
     path_status_socket: Path | None = Field(
         default=None,
-        description="Unix socket for path status reports of probers, owner-only; default:"
-        " 'path-status.sock' beside the control socket",
+        description="Unix socket for path status reports of probers, owner-only; default: "
+        "'path-status.sock' beside the control socket",
     )
     journal_file: Path | None = Field(
         default=None,
-        description="file with the actions in force, for the restart after a crash; default: 'journal.jsonl'"
-        " beside the control socket",
+        description="file with the actions in force, for the restart after a crash; default: "
+        "'journal.jsonl' beside the control socket",
     )
-    answer_ms: int = Field(
-        default=200, ge=10, le=10_000, description="ms within which a flow endpoint must answer a command"
+    answer_ms: int = quantity(200, (10, 10_000), "ms within which a flow endpoint must answer a command")
+    settle_ms: int = quantity(
+        1500, (0, 60_000), "ms after the start for endpoints to reconnect; decisions for their flows wait"
     )
-    settle_ms: int = Field(
-        default=1500,
-        ge=0,
-        le=60_000,
-        description="ms after the start for endpoints to reconnect; decisions for their flows wait",
-    )
-    local_repair_ms: int | None = Field(
-        default=30,
-        ge=0,
-        le=10_000,
-        description="ms to wait for a decision after probers declared a flow's path dead, before the flow"
-        " moves to its first living fallback; none: never",
+    local_repair_ms: int | None = quantity(
+        30,
+        (0, 10_000),
+        "ms to wait for a decision after probers declared a flow's path dead, before the flow moves to its "
+        "first living fallback; none: never",
     )
     kernel_nics: dict[str, int] = Field(
         default_factory=dict,
-        description="NICs, by device, with bit/s of their links, at which the kernel (HTB) paces flows that"
-        " no endpoint paces; a NIC with a foreign root qdisc stays untouched. Needs CAP_NET_ADMIN,"
-        " and flows.kernel_pacing",
+        description="NICs, by device, with bit/s of their links, at which the kernel (HTB) paces flows that "
+        "no endpoint paces; a NIC with a foreign root qdisc stays untouched. Needs "
+        "CAP_NET_ADMIN, and flows.kernel_pacing",
     )
     discipline: DisciplineSettings = Field(
         default_factory=DisciplineSettings, description="clock discipline of this host"
@@ -254,12 +224,10 @@ class ActuatorSettings(BaseModel):
         return self.nodes.journal_file or self.journal_path.with_name("nodes.jsonl")
 
 
-class TestClockSettings(BaseModel):
+class TestClockSettings(StrictModel):
     """The test clock of a NIC; see `native.core.TestClock`."""
 
     __test__ = False
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     offset_ns: int = Field(default=0, description="ns ahead of the system clock")
     drift_ppb: float = Field(default=0, description="ppb by which it runs fast")
     wander_ppb_per_sqrt_s: float = Field(default=0, ge=0, description="random walk of its rate")
@@ -269,10 +237,8 @@ class TestClockSettings(BaseModel):
     step_at_ns: int = Field(default=0, ge=0, description="ns since the Unix epoch at which it jumps")
 
 
-class HostSettings(BaseModel):
+class HostSettings(StrictModel):
     """A host with a clock page: this one, or each of the hosts of a testbed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = Field(pattern=r"^[^\s/>]{1,128}$", description="its name in the inventory")
     clock_file: Path = Field(description="its page")

@@ -194,11 +194,11 @@ class RawClockModel:
     def rebased_to(self, raw_ns: int) -> RawClockModel:
         """Return the same model and bound, relative to a later raw reading."""
         t = (raw_ns - self.raw_at_ns) * 1e-9
-        whole, rest = self.fabric_ns(raw_ns)
+        time_ns, rest = self.fabric_ns(raw_ns)
         return replace(
             self,
             raw_at_ns=raw_ns,
-            fabric_at_ns=whole + round(rest),
+            fabric_at_ns=time_ns + round(rest),
             bound_ns=self.bound_at(raw_ns),
             growth_ppb=self.growth_ppb + 2 * self.wander_ppb_per_s * t,
         )
@@ -250,9 +250,9 @@ class SlewedModel:
 
     def fabric_ns(self, raw_ns: int) -> tuple[int, float]:
         """Return fabric time at a raw reading: whole ns, and a remainder to add."""
-        whole, rest = self.model.fabric_ns(raw_ns)
+        time_ns, rest = self.model.fabric_ns(raw_ns)
         until = min(raw_ns, max(self.slew_end_raw_ns, self.model.raw_at_ns))
-        return whole, rest + self.slew_ppb * 1e-9 * (until - self.model.raw_at_ns)
+        return time_ns, rest + self.slew_ppb * 1e-9 * (until - self.model.raw_at_ns)
 
     def bound_at(self, raw_ns: int) -> float:
         """Return the bound including the remaining slew."""
@@ -277,8 +277,8 @@ def slew(
     here = model.rebased_to(raw_ns)
     if last is None:
         return SlewedModel(here), 0.0
-    whole, rest = last.fabric_ns(raw_ns)
-    begin_ns = whole + round(rest)
+    time_ns, rest = last.fabric_ns(raw_ns)
+    begin_ns = time_ns + round(rest)
     own_whole, own_rest = model.fabric_ns(raw_ns)
     ahead_ns = (begin_ns - own_whole) - own_rest
     if abs(ahead_ns) > step_ns:

@@ -1,4 +1,7 @@
-"""Builds the dashboards: `python -m grafana.build` writes the JSON in grafana/dashboards/."""
+"""Builds the dashboards: `python -m grafana.build [FOLDER]` writes JSON, by default to grafana/dashboards/.
+
+The build of the package runs it. Its imports are requirements of the build, not of the package.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from grafana.boards.delays import delays
 from grafana.boards.fabric import fabric
 from grafana.boards.jobs import jobs
 from grafana.boards.pipeline import pipeline
+from grafana.dashboard_files import FOLDER, write_all
 
-FOLDER: Final = Path(__file__).resolve().parent / "dashboards"
 DASHBOARDS: Final[Mapping[str, Callable[[], dashboard.Dashboard]]] = {
     "fabrictime-delays": delays,
     "fabrictime-clocks": clocks,
@@ -32,27 +35,19 @@ DASHBOARDS: Final[Mapping[str, Callable[[], dashboard.Dashboard]]] = {
 """Builder of each dashboard by its uid."""
 
 
-def made(uid: str) -> str:
-    """Return the JSON text of a dashboard. Raises KeyError for an unknown uid."""
-    return (
-        json.dumps(json.loads(JSONEncoder(sort_keys=True).encode(DASHBOARDS[uid]().build())), indent=1) + "\n"
-    )
+def made(uid: str) -> dict[str, Any]:
+    """Return a dashboard as JSON has it. Raises KeyError for an unknown uid."""
+    dashboard_json: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(DASHBOARDS[uid]().build()))
+    return dashboard_json
 
 
-def committed(uid: str) -> dict[str, Any]:
-    """Return a dashboard as it stands in grafana/dashboards/."""
-    loaded: dict[str, Any] = json.loads((FOLDER / f"{uid}.json").read_text(encoding="utf-8"))
-    return loaded
-
-
-def main() -> int:
-    """Write all dashboards. Returns the exit code."""
-    for uid in DASHBOARDS:
-        path = FOLDER / f"{uid}.json"
-        path.write_text(made(uid), encoding="utf-8")
+def main(arguments: list[str]) -> int:
+    """Write all dashboards into the folder that the arguments name. Returns the exit code."""
+    folder = Path(arguments[0]) if arguments else FOLDER
+    for path in write_all(folder, {uid: made(uid) for uid in DASHBOARDS}):
         print(path)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -16,7 +16,7 @@ import requests
 from grafana_api.grafana_api import GrafanaException
 from grafana_api.grafana_face import GrafanaFace
 
-from grafana.build import DASHBOARDS, committed
+from grafana.dashboard_files import read_all
 from grafana.datasource import DEFAULT_URL, PLUGIN, UID, data_source
 
 FOLDER_UID: Final = "fabrictime"
@@ -47,8 +47,9 @@ def push(
 
     `token_file` holds a service account's token; else `user` and `password`. Without `history_url` a data
     source that is there stays as it is. Raises PushError, or ValueError for an address or token of the
-    wrong form, OSError where the file or Grafana cannot be reached.
+    wrong form and for dashboards that are not built, OSError where the file or Grafana cannot be reached.
     """
+    dashboards = read_all()
     grafana = _connect(url, token_file, user, password)
     lines = []
     try:
@@ -59,7 +60,7 @@ def push(
             raise PushError(f"{PLUGIN}: not installed on {url}; {remedy}")
         lines.append(_put_source(grafana, history_url, history_user, history_password))
         lines.append(_put_folder(grafana))
-        lines += [_put_dashboard(grafana, uid) for uid in DASHBOARDS]
+        lines += [_put_dashboard(grafana, uid, model) for uid, model in dashboards.items()]
     except requests.JSONDecodeError:
         raise PushError(f"{url}: {NO_JSON}") from None
     except requests.RequestException as error:
@@ -172,8 +173,8 @@ def _put_folder(grafana: Any) -> str:
     return f"folder {FOLDER_TITLE}: created"
 
 
-def _put_dashboard(grafana: Any, uid: str) -> str:
-    model = {**committed(uid), "id": None}
+def _put_dashboard(grafana: Any, uid: str, dashboard: dict[str, Any]) -> str:
+    model = {**dashboard, "id": None}
     model.pop("version", None)
     body = {
         "dashboard": model,

@@ -7,9 +7,10 @@ import socket
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from schemas.kafka.settings import KafkaSettings
+from schemas.kafka.settings import COMPRESSION, KAFKA, Compression, KafkaSettings
+from schemas.strict_model import StrictModel, quantity
 
 __all__ = ["ClockSettings", "FlowSettings", "NicSettings", "ProbeSettings", "flush_ms_of"]
 
@@ -19,6 +20,15 @@ ROCE_PORT = 4791
 """UDP port whose packets an RDMA NIC keeps from the kernel."""
 SMALL_FLEET_FLUSH_MS, FLUSH_MS, SMALL_FLEET_NICS = 50, 100, 250
 """ms between two batches of a NIC, in small and other fleets, which limits the log's message rate."""
+KEY_FILE = Field(
+    description="file with the fleet's probe key, 16 or 32 random bytes, readable only by its owner"
+)
+TOPOLOGY_FILE = Field(
+    default=None,
+    description="file with the fabric's names, cables and rates; none: nodes are named by addresses",
+)
+SILENT_S = quantity(95, (1, 86_400), "s of log time without an announcement after which a peer is dropped")
+"""Fields that several agents have."""
 _ID_PART = r"^[^\s/>:]{1,128}$"
 
 
@@ -36,157 +46,117 @@ def flush_ms_of(given_ms: int | None, nics: int) -> int:
     return given_ms or (SMALL_FLEET_FLUSH_MS if nics <= SMALL_FLEET_NICS else FLUSH_MS)
 
 
-class ProbeClass(BaseModel):
+class ProbeClass(StrictModel):
     """A traffic class of probes: the queues in which they wait."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    dscp: int = Field(default=0, ge=0, le=63, description="DSCP of the probes, as that of the data")
-    priority: int | None = Field(
-        default=None,
-        ge=0,
-        le=15,
-        description="SO_PRIORITY of the probes, which chooses the VLAN priority and the NIC's queue; above 6 "
-        "it needs CAP_NET_ADMIN; none: the kernel's choice by DSCP",
+    dscp: int = quantity(0, (0, 63), "DSCP of the probes, as that of the data")
+    priority: int | None = quantity(
+        None,
+        (0, 15),
+        "SO_PRIORITY of the probes, which chooses the VLAN priority and the NIC's queue; above 6 it needs "
+        "CAP_NET_ADMIN; none: the kernel's choice by DSCP",
     )
 
 
-class ProbeSettings(BaseModel):
+class ProbeSettings(StrictModel):
     """Settings of all probers of the fleet."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
-    key_file: Path = Field(
-        description="file with the fleet's probe key, 16 or 32 random bytes, readable only by its owner"
-    )
+    kafka: KafkaSettings = KAFKA
+    key_file: Path = KEY_FILE
     publish: Literal["raw", "reduced"] = Field(
         default="raw", description="raw: samples; reduced: fits and delays per window, computed by the prober"
     )
-    udp_port: int = Field(
-        default=9319, ge=0, le=65535, description="UDP port that answers probes; 0: any free one"
+    udp_port: int = quantity(9319, (0, 65535), "UDP port that answers probes; 0: any free one")
+    first_path_port: int = quantity(
+        9320, (0, 65472), "source port of path 0, followed by those of the other paths; 0: any free ones"
     )
-    first_path_port: int = Field(
-        default=9320,
-        ge=0,
-        le=65472,
-        description="source port of path 0, followed by those of the other paths; 0: any free ones",
-    )
-    paths: int = Field(default=4, ge=1, le=64, description="paths probed to each peer, one source port each")
-    path_candidates: int = Field(
-        default=64,
-        ge=0,
-        le=1024,
-        description="source ports from first_path_port on that are traced to choose the paths' ports, so "
-        "that they use every spine; with at most `paths` there is no search",
+    paths: int = quantity(4, (1, 64), "paths probed to each peer, one source port each")
+    path_candidates: int = quantity(
+        64,
+        (0, 1024),
+        "source ports from first_path_port on that are traced to choose the paths' ports, so that they use "
+        "every spine; with at most `paths` there is no search",
     )
     trace: bool = Field(
         default=True,
         description="trace the links of probes; without traces, routes come from the topology file alone",
     )
-    trace_pps: float = Field(
-        default=1000,
-        ge=1,
-        le=100_000,
-        description="maximum trace packets per second of a NIC, because switches answer few",
+    trace_pps: float = quantity(
+        1000, (1, 100_000), "maximum trace packets per second of a NIC, because switches answer few"
     )
-    trace_max_hops: int = Field(default=8, ge=1, le=64, description="links of the longest traced path")
-    uplink_check_switch_pps: float = Field(
-        default=64,
-        ge=0,
-        le=100_000,
-        description="maximum packets per second that a switch at the apex of routes answers for uplink "
-        "checks of all NICs; they find paths that switches move without loss; 0: no checks, "
-        "the next trace finds the move",
+    trace_max_hops: int = quantity(8, (1, 64), "links of the longest traced path")
+    uplink_check_switch_pps: float = quantity(
+        64,
+        (0, 100_000),
+        "maximum packets per second that a switch at the apex of routes answers for uplink checks of all "
+        "NICs; they find paths that switches move without loss; 0: no checks, the next trace finds the move",
     )
-    retrace_s: float = Field(
-        default=60,
-        ge=0.5,
-        le=86_400,
-        description="s between two traces of a path without signs of a move, spread by a quarter",
+    retrace_s: float = quantity(
+        60, (0.5, 86_400), "s between two traces of a path without signs of a move, spread by a quarter"
     )
     link_prefix: Literal["auto", 31, 30, 0] = Field(
         default="auto",
-        description="length of the IPv4 prefix that both ends of a cable share (31 also for IPv6 /127, 30"
-        " for /126), to name ends that no topology file names; 0: switches answer from loopbacks; auto: as"
-        " the traces show",
+        description="length of the IPv4 prefix that both ends of a cable share (31 also for IPv6 /127, 30 "
+        "for /126), to name ends that no topology file names; 0: switches answer from "
+        "loopbacks; auto: as the traces show",
     )
-    topology_file: Path | None = Field(
-        default=None,
-        description="file with the fabric's names, cables and rates; none: nodes are named by addresses",
-    )
+    topology_file: Path | None = TOPOLOGY_FILE
     path_status_socket: Path | None = Field(
         default=None,
         description="Unix socket of the host's flow actuator for path status reports; none: no reports",
     )
-    peers: int = Field(default=10, ge=1, le=256, description="random peers that a NIC probes")
-    peers_seed: int = Field(
-        default=0, ge=0, le=2**63 - 1, description="seed of the choice of peers, the same for the whole fleet"
+    peers: int = quantity(10, (1, 256), "random peers that a NIC probes")
+    peers_seed: int = quantity(0, (0, 2**63 - 1), "seed of the choice of peers, the same for the whole fleet")
+    rate_pps: float = quantity(1000, (0.1, 1_000_000), "requests per second of a NIC, all peers together")
+    max_pps: float = quantity(
+        20_000,
+        (1, 1_000_000),
+        "maximum packets per second that a NIC's prober sends; slows it down, never stops it",
     )
-    rate_pps: float = Field(
-        default=1000,
-        ge=0.1,
-        le=1_000_000,
-        description="requests per second of a NIC, all peers together",
+    answer_max_pps: float = quantity(
+        100_000,
+        (1, 1_000_000),
+        "maximum packets per second that a NIC answers; slows it down, never stops it",
     )
-    max_pps: float = Field(
-        default=20_000,
-        ge=1,
-        le=1_000_000,
-        description="maximum packets per second that a NIC's prober sends; slows it down, never stops it",
+    spacing_ns: int = quantity(
+        20_000,
+        (0, 10_000_000),
+        "ns between the two probes of a coded pair, best below the time of a full packet on the slowest "
+        "link; 0: single probes",
     )
-    answer_max_pps: float = Field(
-        default=100_000,
-        ge=1,
-        le=1_000_000,
-        description="maximum packets per second that a NIC answers; slows it down, never stops it",
-    )
-    spacing_ns: int = Field(
-        default=20_000,
-        ge=0,
-        le=10_000_000,
-        description="ns between the two probes of a coded pair, best below the time of a full packet on "
-        "the slowest link; 0: single probes",
-    )
-    singles: int = Field(
-        default=3,
-        ge=0,
-        le=8,
-        description="single probes sent along with each coded pair, to all peers and paths in turn: more "
-        "probes per wake-up",
+    singles: int = quantity(
+        3,
+        (0, 8),
+        "single probes sent along with each coded pair, to all peers and paths in turn: more probes per "
+        "wake-up",
     )
     scheduled: bool = Field(
         default=True,
         description="follow the probe schedule (fabric.probe-schedules), so that all NICs together probe "
         "every link at even intervals; without a schedule, probe at random times",
     )
-    flow_pps: float = Field(
-        default=500,
-        ge=0,
-        le=1_000_000,
-        description="maximum additional probes per second of a NIC along the routes of its own live "
-        "flows, so that each route is probed every flow_gap_ms; 0: none",
+    flow_pps: float = quantity(
+        500,
+        (0, 1_000_000),
+        "maximum additional probes per second of a NIC along the routes of its own live flows, so that each "
+        "route is probed every flow_gap_ms; 0: none",
     )
-    flow_gap_ms: float = Field(
-        default=5,
-        ge=1,
-        le=10_000,
-        description="ms between probes on the route of a live flow; longer for all routes if flow_pps "
-        "does not suffice",
+    flow_gap_ms: float = quantity(
+        5,
+        (1, 10_000),
+        "ms between probes on the route of a live flow; longer for all routes if flow_pps does not suffice",
     )
-    flow_paths: int = Field(
-        default=4,
-        ge=0,
-        le=63,
-        description="additional source ports for flows' routes that no port of `paths` takes, probed only"
-        " for flows; at most 64 ports in total",
+    flow_paths: int = quantity(
+        4,
+        (0, 63),
+        "additional source ports for flows' routes that no port of `paths` takes, probed only for flows; at "
+        "most 64 ports in total",
     )
-    size_pps: float = Field(
-        default=2,
-        ge=0,
-        le=1000,
-        description="packets of the NIC's MTU per second, all paths of a NIC in turn, to find paths that "
-        "drop large packets; more on up to four paths for some seconds after one is lost; 0: none",
+    size_pps: float = quantity(
+        2,
+        (0, 1000),
+        "packets of the NIC's MTU per second, all paths of a NIC in turn, to find paths that drop large "
+        "packets; more on up to four paths for some seconds after one is lost; 0: none",
     )
     classes: tuple[ProbeClass, ...] = Field(
         default=(ProbeClass(),),
@@ -199,77 +169,50 @@ class ProbeSettings(BaseModel):
         default=True,
         description="probes leave ECN-capable (ECT(0)), so that queues mark them as they mark the data",
     )
-    timeout_ms: float = Field(
-        default=100, ge=1, le=10_000, description="ms after which a request without a reply is lost"
+    timeout_ms: float = quantity(100, (1, 10_000), "ms after which a request without a reply is lost")
+    overdue_ms: float = quantity(
+        2,
+        (0.1, 10_000),
+        "minimum ms after which a request may be declared lost in fabric.links, or four times its path's "
+        "p99 if that is more",
     )
-    overdue_ms: float = Field(
-        default=2,
-        ge=0.1,
-        le=10_000,
-        description="minimum ms after which a request may be declared lost in fabric.links, or four times"
-        " its path's p99 if that is more",
+    evidence_ms: float = quantity(
+        5, (1, 1000), "minimum ms between two events about new losses in fabric.links"
     )
-    evidence_ms: float = Field(
-        default=5, ge=1, le=1000, description="minimum ms between two events about new losses in fabric.links"
+    evidence_calm_ms: float = quantity(1000, (10, 60_000), "ms between two events while no probe is lost")
+    cpu_starved_ms: float = quantity(
+        5,
+        (0.1, 10_000),
+        "ms by which the prober's thread or an answer must be late to count as starved of CPU",
     )
-    evidence_calm_ms: float = Field(
-        default=1000, ge=10, le=60_000, description="ms between two events while no probe is lost"
-    )
-    cpu_starved_ms: float = Field(
-        default=5,
-        ge=0.1,
-        le=10_000,
-        description="ms by which the prober's thread or an answer must be late to count as starved of CPU",
-    )
-    counters_s: float = Field(
-        default=1, ge=0.1, le=3600, description="s between two readings of the port's error counters"
-    )
+    counters_s: float = quantity(1, (0.1, 3600), "s between two readings of the port's error counters")
     verbs_python: str | None = Field(
         default=None,
         description="interpreter with pyverbs, for the events of RDMA devices, such as /usr/bin/python3 "
         "with Debian's python3-pyverbs; none: this one",
     )
-    flush_ms: int | None = Field(
-        default=None,
-        ge=10,
-        le=10_000,
-        description=f"ms between two batches; not set: {SMALL_FLEET_FLUSH_MS} up to {SMALL_FLEET_NICS} "
+    flush_ms: int | None = quantity(
+        None,
+        (10, 10_000),
+        f"ms between two batches; not set: {SMALL_FLEET_FLUSH_MS} up to {SMALL_FLEET_NICS} "
         f"NICs, else {FLUSH_MS}",
     )
-    window_ms: int = Field(
-        default=1000,
-        ge=100,
-        le=60_000,
-        description="ms of log append time per window, with publish = reduced",
-    )
+    window_ms: int = quantity(1000, (100, 60_000), "ms of log append time per window, with publish = reduced")
     retention_hours: float = Field(
         default=24, gt=0, le=24 * 3650, description="hours that fabric.probes keeps raw samples"
     )
-    queue_messages: int = Field(
-        default=1200,
-        ge=10,
-        le=1_000_000,
-        description="messages that wait while the log is down; beyond, the oldest are dropped",
+    queue_messages: int = quantity(
+        1200, (10, 1_000_000), "messages that wait while the log is down; beyond, the oldest are dropped"
     )
-    queue_bytes: int = Field(
-        default=32 * 1024 * 1024, ge=1 << 20, le=1 << 32, description="bytes of these messages together"
-    )
-    compression: Literal["none", "lz4", "zstd"] = Field(default="none", description="compression of messages")
-    announce_s: float = Field(
-        default=30, ge=0.1, le=30, description="s between two announcements of a NIC to the inventory"
-    )
-    silent_s: float = Field(
-        default=95,
-        ge=1,
-        le=86_400,
-        description="s of log time without an announcement after which a peer is dropped",
-    )
-    max_age_s: float = Field(
-        default=300,
-        ge=1,
-        le=31_536_000,
-        description="maximum difference in s between a prober's system clock and ours, so all hosts must "
-        "agree within it: an older request is a replay and gets no answer",
+    queue_bytes: int = quantity(32 * 1024 * 1024, (1 << 20, 1 << 32), "bytes of these messages together")
+    compression: Compression = COMPRESSION
+    announce_s: float = quantity(30, (0.1, 30), "s between two announcements of a NIC to the inventory")
+    silent_s: float = SILENT_S
+    max_age_s: float = quantity(
+        300,
+        (1, 31_536_000),
+        "maximum difference in s between a prober's system clock and ours, so all hosts must agree within "
+        "it: an older request is a replay and gets no answer",
     )
     hardware_stamps: bool = Field(default=True, description="use a NIC's hardware timestamps if it has them")
 
@@ -305,27 +248,19 @@ class ProbeSettings(BaseModel):
         return self
 
 
-class FlowSettings(BaseModel):
+class FlowSettings(StrictModel):
     """Settings of the flow reporters."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
+    kafka: KafkaSettings = KAFKA
     socket: Path = Field(
         description="Unix socket where programs register their flows; only its owner may connect"
     )
-    poll_ms: int = Field(
-        default=100,
-        ge=10,
-        le=10_000,
-        description="ms between two readings of the flows, which delays a reported change",
+    poll_ms: int = quantity(
+        100, (10, 10_000), "ms between two readings of the flows, which delays a reported change"
     )
-    whole_ms: int = Field(default=1000, ge=100, le=60_000, description="ms between two reports of all flows")
-    min_bytes: int = Field(
-        default=65_536,
-        ge=0,
-        le=2**40,
-        description="minimum payload in bytes that an unregistered flow must have sent to be reported",
+    whole_ms: int = quantity(1000, (100, 60_000), "ms between two reports of all flows")
+    min_bytes: int = quantity(
+        65_536, (0, 2**40), "minimum payload in bytes that an unregistered flow must have sent to be reported"
     )
     changed_share: float = Field(
         default=0.25, gt=0, le=100, description="share by which a rate must change to be reported at once"
@@ -335,110 +270,82 @@ class FlowSettings(BaseModel):
     )
     kernel_pacing: bool = Field(
         default=False,
-        description="report that flows can be paced even if their programs do not: this host's actuator "
-        "has the kernel pace them (actuators.kernel_nics)",
+        description="report that flows can be paced even if their programs do not: this host's actuator has "
+        "the kernel pace them (actuators.kernel_nics)",
     )
     trace: bool = Field(
         default=True,
         description="trace the links that flows take with their own ports, and would take from others",
     )
-    trace_pps: float = Field(
-        default=1000,
-        ge=1,
-        le=100_000,
-        description="maximum trace packets per second of a NIC for flows, in addition to the prober's",
+    trace_pps: float = quantity(
+        1000, (1, 100_000), "maximum trace packets per second of a NIC for flows, in addition to the prober's"
     )
-    trace_max_hops: int = Field(default=8, ge=1, le=64, description="links of the longest traced path")
-    retrace_own_s: float = Field(
-        default=2,
-        ge=0.1,
-        le=86_400,
-        description="s between two traces of a live flow's route without signs of a move; longer if the "
-        "routes need more than half of trace_pps",
+    trace_max_hops: int = quantity(8, (1, 64), "links of the longest traced path")
+    retrace_own_s: float = quantity(
+        2,
+        (0.1, 86_400),
+        "s between two traces of a live flow's route without signs of a move; longer if the routes need "
+        "more than half of trace_pps",
     )
-    retrace_s: float = Field(
-        default=60,
-        ge=0.5,
-        le=86_400,
-        description="the same for routes that flows would take from other ports",
+    retrace_s: float = quantity(
+        60, (0.5, 86_400), "the same for routes that flows would take from other ports"
     )
     trace_tcp_with_udp: bool = Field(
         default=False,
         description="trace TCP flows with UDP packets: correct only if no switch hashes the protocol. "
         "Without CAP_NET_RAW, TCP flows are traced only this way",
     )
-    flow_candidate_ports: int = Field(
-        default=32,
-        ge=0,
-        le=1024,
-        description="source ports traced for the movable flows of a NIC to a port of a peer; 8 times the "
-        "number of spines finds each spine several times",
+    flow_candidate_ports: int = quantity(
+        32,
+        (0, 1024),
+        "source ports traced for the movable flows of a NIC to a port of a peer; 8 times the number of "
+        "spines finds each spine several times",
     )
-    first_candidate_port: int = Field(
-        default=61_000,
-        ge=1024,
-        le=65_535,
-        description="flows may be moved to source ports from this one to 65535, which the kernel must not"
-        " assign to sockets (net.ipv4.ip_local_port_range must end below)",
+    first_candidate_port: int = quantity(
+        61_000,
+        (1024, 65_535),
+        "flows may be moved to source ports from this one to 65535, which the kernel must not assign to "
+        "sockets (net.ipv4.ip_local_port_range must end below)",
     )
-    max_routes: int = Field(default=16_384, ge=1, le=1_000_000, description="maximum routes traced for a NIC")
-    routes_keep_s: float = Field(
-        default=300,
-        ge=1,
-        le=86_400,
-        description="s that routes are kept after the last flow that needed them",
+    max_routes: int = quantity(16_384, (1, 1_000_000), "maximum routes traced for a NIC")
+    routes_keep_s: float = quantity(
+        300, (1, 86_400), "s that routes are kept after the last flow that needed them"
     )
     link_prefix: Literal["auto", 31, 30, 0] = Field(
-        default="auto",
-        description="length of the IPv4 prefix that both ends of a cable share, as for probes",
+        default="auto", description="length of the IPv4 prefix that both ends of a cable share, as for probes"
     )
-    topology_file: Path | None = Field(
-        default=None,
-        description="file with the fabric's names, cables and rates; none: nodes are named by addresses",
+    topology_file: Path | None = TOPOLOGY_FILE
+    queue_messages: int = quantity(
+        600, (10, 1_000_000), "messages that wait while the log is down; beyond, the oldest are dropped"
     )
-    queue_messages: int = Field(
-        default=600,
-        ge=10,
-        le=1_000_000,
-        description="messages that wait while the log is down; beyond, the oldest are dropped",
-    )
-    queue_bytes: int = Field(
-        default=16 * 1024 * 1024, ge=1 << 20, le=1 << 32, description="bytes of these messages together"
-    )
-    compression: Literal["none", "lz4", "zstd"] = Field(default="none", description="compression of messages")
+    queue_bytes: int = quantity(16 * 1024 * 1024, (1 << 20, 1 << 32), "bytes of these messages together")
+    compression: Compression = COMPRESSION
 
 
-class ClockSettings(BaseModel):
+class ClockSettings(StrictModel):
     """A test clock of a NIC; see `native.core.TestClock`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    offset_ns: int = Field(default=0, ge=-(10**18), le=10**18, description="ns ahead of the system clock")
-    drift_ppb: float = Field(default=0, ge=-1e6, le=1e6, description="ppb by which it runs fast")
-    wander_ppb_per_sqrt_s: float = Field(
-        default=0, ge=0, le=1e5, description="ppb per square root of a second of the random walk of its rate"
+    offset_ns: int = quantity(0, (-(10**18), 10**18), "ns ahead of the system clock")
+    drift_ppb: float = quantity(0, (-1e6, 1e6), "ppb by which it runs fast")
+    wander_ppb_per_sqrt_s: float = quantity(
+        0, (0, 1e5), "ppb per square root of a second of the random walk of its rate"
     )
-    epoch_ns: int = Field(
-        default=0,
-        ge=0,
-        le=2**62,
-        description="ns since the Unix epoch from which drift counts; 0: the prober's start",
+    epoch_ns: int = quantity(
+        0, (0, 2**62), "ns since the Unix epoch from which drift counts; 0: the prober's start"
     )
-    seed: int = Field(default=0, ge=0, le=2**64 - 1, description="seed of the wander")
-    step_ns: int = Field(default=0, ge=-(10**18), le=10**18, description="ns by which it jumps at step_at_ns")
-    step_at_ns: int = Field(default=0, ge=0, le=2**62, description="ns since the Unix epoch of that jump")
+    seed: int = quantity(0, (0, 2**64 - 1), "seed of the wander")
+    step_ns: int = quantity(0, (-(10**18), 10**18), "ns by which it jumps at step_at_ns")
+    step_at_ns: int = quantity(0, (0, 2**62), "ns since the Unix epoch of that jump")
 
 
-class NicSettings(BaseModel):
+class NicSettings(StrictModel):
     """One NIC and its place in the fleet."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = Field(pattern=_ID_PART, description="the host's name")
     device: str = Field(pattern=_ID_PART, description="the interface on that host")
     address: str = Field(
-        description="IP address of the interface that sends and answers probes; a link-local one "
-        "reaches NICs with such addresses in the same layer 2"
+        description="IP address of the interface that sends and answers probes; a link-local one reaches "
+        "NICs with such addresses in the same layer 2"
     )
     netns: str | None = Field(
         default=None, description="path of the network namespace; none: the process's own"
@@ -452,7 +359,7 @@ class NicSettings(BaseModel):
     shard: str = Field(
         default="fabric", pattern=r"^[^\s/]{1,64}$", description="the shard that solves for the NIC"
     )
-    rail: int | None = Field(default=None, ge=0, le=65535, description="rail number, if there are rails")
+    rail: int | None = quantity(None, (0, 65535), "rail number, if there are rails")
     rack: str | None = Field(default=None, max_length=128, description="rack name, if known")
     clock: ClockSettings | None = Field(default=None, description="a test clock; none: the real one")
 

@@ -1,9 +1,10 @@
 """Compiles the checks of a record's values from its schema.
 
-A `.avsc` field limits its values by attributes: `min` and `max` for numbers, `format` for strings (see
-`schemas.formats`), `max_items` for arrays. Every number must be finite and every length bounded, with or
-without attributes. No correct writer sends a value outside its limits, so readers refuse such records. An
-array with `leave_out` collects the results of many NICs: there, one bad element does not cost the others.
+A schema's field limits its values by attributes: `min` and `max` for numbers (in `.avsc` files also by names,
+see `schemas.ranges`), `format` for strings (see `schemas.formats`), `max_items` for arrays. Every number must
+be finite and every length bounded, with or without attributes. No correct writer sends a value outside its
+limits, so readers refuse such records. An array with `leave_out` collects the results of many NICs: there,
+one bad element does not cost the others.
 """
 
 from __future__ import annotations

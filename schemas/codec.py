@@ -20,6 +20,7 @@ import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from schemas.checks import MAX_ARRAY, NO_LIMITS, BadRecord, Check, check_of
+from schemas.ranges import range_of
 from schemas.topics import MAX_MESSAGE_BYTES
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "name_of",
     "parsed_schema",
     "raw_schema",
+    "record_names",
+    "released_schemas",
 ]
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
@@ -48,7 +51,7 @@ R = TypeVar("R")
 
 
 class FieldSchema(TypedDict):
-    """A field of an Avro record, as the `.avsc` files write it."""
+    """A field of an Avro record: as in its `.avsc` file, with the limits of a named range."""
 
     name: str
     type: Any
@@ -62,7 +65,7 @@ class FieldSchema(TypedDict):
 
 
 class RecordSchema(TypedDict):
-    """An Avro record, as the `.avsc` files write it."""
+    """An Avro record."""
 
     name: str
     type: str
@@ -85,12 +88,22 @@ class Registry(Protocol):
 
 @cache
 def raw_schema(name: str) -> RecordSchema:
-    """Return the .avsc of a record as it stands. Raises KeyError for an unknown name."""
+    """Return the schema of a record, with limits in place of named ranges.
+
+    Raises KeyError for an unknown name.
+    """
     path = files("schemas") / f"{name}.avsc"
     if not name.isalnum() or not path.is_file():
         raise KeyError(f"record {name!r}: no such schema in schemas/")
-    loaded: RecordSchema = json.loads(path.read_text(encoding="utf-8"))
+    loaded: RecordSchema = json.loads(path.read_text(encoding="utf-8"), object_hook=_with_limits)
     return loaded
+
+
+def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
+    if "range" not in schema:
+        return schema
+    minimum, maximum = range_of(schema["range"])
+    return {key: part for key, part in schema.items() if key != "range"} | {"min": minimum, "max": maximum}
 
 
 @cache
@@ -110,17 +123,30 @@ def _fingerprint(schema: Any) -> bytes:
     return bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
 
 
+def record_names() -> list[str]:
+    """Return the names of all records that have a schema."""
+    paths = (path.name for path in files("schemas").iterdir())
+    return sorted(name.removesuffix(".avsc") for name in paths if name.endswith(".avsc"))
+
+
 @cache
-def _known_writers() -> dict[bytes, _Writer]:
-    """Fingerprint to writer: every released schema, and ours."""
-    root = files("schemas")
-    known: dict[bytes, _Writer] = {}
-    for folder in (root / "released", root):
-        for path in folder.iterdir():
-            if path.name.endswith(".avsc"):
-                schema = json.loads(path.read_text(encoding="utf-8"))
-                known[_fingerprint(schema)] = _Writer(schema)
-    return known
+def released_schemas() -> dict[bytes, RecordSchema]:
+    """Return the schemas of all released writers by fingerprint; `tools/release_schemas.py` writes them."""
+    text = (files("schemas") / "released.jsonl").read_text(encoding="utf-8")
+    rows = map(json.loads, text.splitlines())
+    return {bytes.fromhex(row["fingerprint"]): row["schema"] for row in rows}
+
+
+@cache
+def _schemas() -> Mapping[bytes, RecordSchema]:
+    """Fingerprint to schema: every released one, and ours."""
+    return {**released_schemas(), **{fingerprint_of(name): raw_schema(name) for name in record_names()}}
+
+
+@cache
+def _writer(written: bytes) -> _Writer:
+    """Return the writer with a fingerprint. Raises KeyError if it is none of ours."""
+    return _Writer(_schemas()[written])
 
 
 def header(name: str, registry: Registry | None = None) -> bytes:
@@ -255,7 +281,7 @@ def _read_one(body: io.BytesIO, size: int, name: str, writer: Any, reader: Any) 
 
 
 def _current(name: str) -> _Writer:
-    return _known_writers()[fingerprint_of(name)]
+    return _writer(fingerprint_of(name))
 
 
 def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[_Writer, int]:
@@ -264,12 +290,12 @@ def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[_Writ
         if len(data) < HEADER_BYTES:
             raise BadRecord("TRUNCATED", f"{name}: {len(data)} bytes, expected a header of {HEADER_BYTES}")
         written = data[2:HEADER_BYTES]
-        found = _known_writers().get(written)
-        if found is None:
+        if written not in _schemas():
             raise BadRecord("UNKNOWN_SCHEMA", f"{name}: fingerprint {written.hex()} is none of ours")
-        if found.name != name:
-            raise BadRecord("UNKNOWN_SCHEMA", f"{name}: message holds a {found.name}")
-        return found, HEADER_BYTES
+        writer = _writer(written)
+        if writer.name != name:
+            raise BadRecord("UNKNOWN_SCHEMA", f"{name}: message holds a {writer.name}")
+        return writer, HEADER_BYTES
     if data[:1] == b"\x00":
         if len(data) < CONFLUENT_HEADER_BYTES:
             raise BadRecord("TRUNCATED", f"{name}: {len(data)} bytes, expected a schema id")
@@ -296,8 +322,8 @@ def _registered(schema_id: int, name: str, registry: Registry) -> _Writer:
         except KeyError as error:
             raise BadRecord("UNKNOWN_SCHEMA", f"{name}: registry has no schema {schema_id}") from error
         try:
-            ours = _known_writers().get(_fingerprint(schema))
-            writer = known[schema_id] = ours or _Writer(schema)
+            written = _fingerprint(schema)
+            writer = known[schema_id] = _writer(written) if written in _schemas() else _Writer(schema)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
                 fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:  # fmt: skip
             raise BadRecord(

@@ -11,9 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
 
 from schemas.settings_file import read_tables
+from schemas.strict_model import StrictModel
 
 __all__ = ["FILE", "Limit", "Sku", "load_skus"]
 
@@ -21,10 +22,8 @@ FILE: Final = Path(__file__).with_name("skus.toml")
 PciId = Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
 
 
-class Limit(BaseModel):
+class Limit(StrictModel):
     """The expected value of a fact, and its source."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     equal: FiniteFloat | None = None
     minimum: FiniteFloat | None = None
@@ -53,10 +52,8 @@ class Limit(BaseModel):
         return f"at least {self.minimum:g}" if self.minimum is not None else f"at most {self.maximum:g}"
 
 
-class Sku(BaseModel):
+class Sku(StrictModel):
     """A machine type. `gpu`: regular expression that its GPUs' names contain; `pci`: their PCI ids."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = ""
     gpu: str = Field(min_length=1)

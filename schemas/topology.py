@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from schemas.ids import End, cable_id, end_id, end_parts, link_id, nic_parts
 from schemas.settings_file import BadFile, read_tables
+from schemas.strict_model import StrictModel, quantity
 
 __all__ = [
     "LAYER_2",
@@ -49,14 +50,12 @@ class TopologyError(ValueError):
     """The file is invalid; one line names the place and the reason."""
 
 
-class NodeEntry(BaseModel):
+class NodeEntry(StrictModel):
     """A host or a switch."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1, description="the node's name, as ids carry it")
     kind: Kind = Field(default="switch", description="host, leaf, spine, core, or switch")
-    rail: int | None = Field(default=None, ge=0, le=65535, description="rail that a leaf belongs to")
+    rail: int | None = quantity(None, (0, 65535), "rail that a leaf belongs to")
     addresses: tuple[str, ...] = Field(
         default=(), description="addresses of the node itself, such as a loopback that its errors come from"
     )
@@ -66,10 +65,8 @@ class NodeEntry(BaseModel):
     )
 
 
-class CableEntry(BaseModel):
+class CableEntry(StrictModel):
     """A cable: two directed links."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ends: tuple[str, str] = Field(
         description="both ends, node:port; a NIC's is host:device; a bond's device may be in several links"
@@ -77,10 +74,8 @@ class CableEntry(BaseModel):
     rate_bps: int = Field(default=0, ge=0, description="bit/s in each direction; 0: not known")
 
 
-class PathEntry(BaseModel):
+class PathEntry(StrictModel):
     """The links from one NIC to another that cannot be traced."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     nic: str = Field(description="where the path begins, host/device")
     peer: str = Field(description="where it ends, host/device")
@@ -88,10 +83,8 @@ class PathEntry(BaseModel):
     links: tuple[str, ...] = Field(min_length=1, description="directed links in order, node:port>node:port")
 
 
-class TopologyFile(BaseModel):
+class TopologyFile(StrictModel):
     """The content of the file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     nodes: tuple[NodeEntry, ...] = ()
     links: tuple[CableEntry, ...] = ()

@@ -1,12 +1,56 @@
 """For all tests: the programs that they start end by SIGINT, in a shell's background too; no example of a
-property test has a deadline, because the machine may be busy."""
+property test has a deadline, because the machine may be busy; the duration of each test is kept."""
 
 import signal
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.examples import IS_FULL, QUICK_EXAMPLES
+
+DURATIONS: Final = Path(__file__).resolve().parent.parent / "build" / "test-durations.tsv"
+"""s of each test of the last run, the longest first."""
+SLOW_S: Final = 20.0
+"""A test above this has the marker `slow` with its reason, or one of those that imply it."""
+SHOWN: Final = 15
+IMPLY_SLOW: Final = ("slow", "pipeline", "rdma")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell starts with `&` inherits it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+settings.register_profile("quick", settings.get_profile("busy"), max_examples=QUICK_EXAMPLES)
+settings.load_profile("busy" if IS_FULL else "quick")
+
+
+class Durations:
+    """Keeps and prints the durations of a run's tests, set-up and tear-down included."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._marked: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+        if any(name in report.keywords for name in IMPLY_SLOW):
+            self._marked.add(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        longest = sorted(self._seconds.items(), key=lambda item: -item[1])
+        DURATIONS.parent.mkdir(exist_ok=True)
+        DURATIONS.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in longest))
+        shown = [item for item in longest[:SHOWN] if item[1] >= 1.0]
+        if not shown:
+            return
+        terminalreporter.section(f"{len(longest)} tests, {sum(self._seconds.values()):.0f} s, the longest")
+        for name, seconds in shown:
+            note = "  above 20 s without the marker slow" * (seconds > SLOW_S and name not in self._marked)
+            terminalreporter.line(f"{seconds:6.1f} s  {name}{note}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # else a worker of xdist, whose reports its parent gets
+        config.pluginmanager.register(Durations(), "durations")

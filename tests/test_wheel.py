@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from grafana.build import DASHBOARDS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -39,7 +41,7 @@ def test_wheel_carries_extensions_and_data(tmp_path):
     modules = [name for name in names if name.startswith("native/core/") and name.endswith(".so")]
     carried = {Path(name).name.split(".")[0] for name in modules}
     assert carried == sources
-    schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")}
+    schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")} | {"released.jsonl"}
     assert schemas <= {Path(name).name for name in names if name.startswith("schemas/")}
     for package in ("producers", "streams", "actuators", "grafana", "fabrictime", "fabrictime_client"):
         assert f"{package}/__init__.py" in names
@@ -51,6 +53,9 @@ def test_wheel_carries_extensions_and_data(tmp_path):
     sources = {path.relative_to(ROOT).as_posix() for each in folders for path in (ROOT / each).glob("*.c")}
     sources.add("fabrictime/bench/workload/mpi_job.c")
     assert {name for name in names if name.endswith(".c")} == sources
+    dashboards = {f"grafana/dashboards/{uid}.json" for uid in DASHBOARDS}
+    assert {name for name in names if name.startswith("grafana/dashboards/")} == dashboards
+    assert len(names) == len(set(names))
     assert "native/qp/libfabrictime-qp.so" in names
     assert "native/nccl/libnccl-profiler-fabrictime.so" in names
     assert not [name for name in names if name.startswith("tests/") or name.endswith(".pyx")]

@@ -1,4 +1,4 @@
-"""Build the extension modules beside their sources and put the checkout on the environment's path.
+"""Build the extension modules beside their sources and the dashboards; put the checkout on the path.
 
 Run by `make` with the environment's own Python; does nothing where nothing changed. A wheel is built by
 scikit-build-core instead (`pip wheel .`), from the same CMakeLists.txt.
@@ -26,7 +26,11 @@ if __name__ == "__main__":
 
 
 def main() -> int:
-    """Configure once, compile what changed, link the command. Returns the exit code."""
+    """Configure once, compile what changed, link the command. Returns the exit code.
+
+    With `--verbose`, the compiler's steps are printed as they begin.
+    """
+    is_verbose = "--verbose" in sys.argv[1:]
     BUILD.mkdir(parents=True, exist_ok=True)
     bin_dir = Path(sys.executable).parent
     env = os.environ | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"}
@@ -36,18 +40,17 @@ def main() -> int:
             print("fabrictime: configuring native/", flush=True)
             _run([str(bin_dir / "cmake"), "-S", str(ROOT), "-B", str(BUILD), "-G", "Ninja",
                   "-DFABRICTIME_IN_PLACE=ON", f"-DPython_EXECUTABLE={sys.executable}"], env)  # fmt: skip
-        _run([str(bin_dir / "cmake"), "--build", str(BUILD)], env)
+        _run([str(bin_dir / "cmake"), "--build", str(BUILD)], env, is_verbose=is_verbose)
         if sys.prefix != sys.base_prefix and Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():
             _link(bin_dir)
     return 0
 
 
-def _run(command: list[str], env: dict[str, str]) -> None:
-    done = subprocess.run(
-        command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+def _run(command: list[str], env: dict[str, str], *, is_verbose: bool = False) -> None:
+    output = None if is_verbose else subprocess.PIPE
+    done = subprocess.run(command, env=env, check=False, stdout=output, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        sys.exit(f"{done.stdout}\nfabrictime: {' '.join(command)} ended with {done.returncode}")
+        sys.exit(f"{done.stdout or ''}\nfabrictime: {' '.join(command)} ended with {done.returncode}")
 
 
 def _link(bin_dir: Path) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +32,12 @@ PACKAGES = (
     "tools",
 )
 GENERATED = ("schemas/records.py", "docs/topics.md", "docs/reference/topics.md")
-GLOSSARY = ROOT / "docs" / "glossary.md"
+NAMING = ROOT / "tools" / "naming.md"
+GENERATED_TEXT = re.compile(
+    r"schemas/(?:released/.*|.*\.avsc|released\.jsonl)|grafana/dashboards/.*\.json"
+    r"|docs/(?:topics\.md|commands\.md|thresholds\.md|fabrictime\.toml)"
+)
+"""Files that tools write, format or copy, apart from Python."""
 
 RELATIVE = re.compile(r"\b(?:what|who|whose|whom|whoever)\b", re.IGNORECASE)
 SPEECH = re.compile(
@@ -67,6 +72,16 @@ ALLOWED = (
     "most_recent",
 )
 """Terms of the field that contain a denied word."""
+PARTICIPLE = re.compile(
+    r"_*(?:found|known|wanted|chosen|taken|kept|made|usual|odd|whole|mine|theirs|given|seen|shown|meant|asked|gone|each"
+    r"|again)_*"
+)
+"""Names of an act or a relation instead of the thing that a variable holds."""
+CYTHON_BINDING = re.compile(
+    r"^\s*(?:cdef\s[^=(]*?\b)?([A-Za-z_]\w*)(?::[^=]*)?\s[-+*/|&]?=\s|\bfor\s+([\w\s,]+?)\s+in\s",
+    re.MULTILINE,
+)
+"""An assignment or a loop target of a Cython file."""
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -82,6 +97,8 @@ class Figures:
     worst: Counter[str] = field(default_factory=Counter)
     denied: Counter[str] = field(default_factory=Counter)
     denied_places: list[str] = field(default_factory=list)
+    bindings: int = 0
+    participles: list[str] = field(default_factory=list)
     functions: int = 0
     complex_functions: list[str] = field(default_factory=list)
     files: list[tuple[int, str]] = field(default_factory=list)
@@ -94,6 +111,7 @@ class Figures:
     modules: int = 0
     modules_with_test: int = 0
     production_lines: int = 0
+    generated_lines: int = 0
 
 
 def tracked(root: Path, paths: list[str]) -> list[str]:
@@ -103,12 +121,12 @@ def tracked(root: Path, paths: list[str]) -> list[str]:
     return [name for name in listed.stdout.splitlines() if (root / name).is_file()]
 
 
-def denied_words(glossary: Path = GLOSSARY) -> dict[str, str]:
-    """Read the denylist from the glossary: identifier parts, each with its replacement.
+def denied_words(naming: Path = NAMING) -> dict[str, str]:
+    """Read the denylist: identifier parts, each with its replacement.
 
     The table under the heading 'Denied in names' has one row a word: `term`, replacement.
     """
-    text = glossary.read_text(encoding="utf-8") if glossary.exists() else ""
+    text = naming.read_text(encoding="utf-8") if naming.exists() else ""
     _, _, section = text.partition("## Denied in names")
     return dict(re.findall(r"^\| `([a-z_]+)` \| ([^|]+?) \|", section, flags=re.MULTILINE))
 
@@ -191,6 +209,29 @@ def names_of(tree: ast.AST) -> set[str]:
     return names
 
 
+def bindings_of(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that a module binds, once per binding: targets, parameters, loops, `with`, walrus."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def cython_bindings(text: str) -> Iterator[str]:
+    """Yield the names that the assignments and loops of a Cython file bind."""
+    for assigned, looped in CYTHON_BINDING.findall(text):
+        yield from re.findall(r"\w+", assigned or looped)
+
+
+def measure_bindings(names: Iterable[str], place: str, figures: Figures) -> None:
+    """Count the bindings of one file, and those whose name is a participle or an adverb."""
+    for name in names:
+        figures.bindings += 1
+        if PARTICIPLE.fullmatch(name):
+            figures.participles.append(f"{place}: {name}")
+
+
 def comments_of(text: str) -> str:
     """Return the comments of a Python file, joined to paragraphs."""
     lines: list[str] = []
@@ -270,14 +311,16 @@ def measure_python(name: str, text: str, denied: dict[str, str], figures: Figure
             figures.classes.append(((node.end_lineno or 0) - node.lineno + 1, f"{name}:{node.name}"))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             figures.functions += 1
-            found = complexity(node)
-            if found > COMPLEX_ABOVE:
-                figures.complex_functions.append(f"{name}:{node.lineno} {node.name} {found}")
+            branches = complexity(node)
+            if branches > COMPLEX_ABOVE:
+                figures.complex_functions.append(f"{name}:{node.lineno} {node.name} {branches}")
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and id(node) not in docs
         if is_text and isinstance(node.value.value, str):  # a documented constant or field
             measure_prose(node.value.value, f"{name}:{node.lineno}", figures)
     measure_prose(comments_of(text), name, figures)
     measure_names(names_of(tree) | {Path(name).stem}, name, denied, figures)
+    if name.endswith(".py"):
+        measure_bindings(bindings_of(tree), name, figures)
     figures.formatter_skips += (
         len(re.findall(r"# fmt: (?:skip|off)", text)) if name != "tools/house.py" else 0
     )
@@ -302,6 +345,8 @@ def measure_c(name: str, text: str, denied: dict[str, str], figures: Figures) ->
     measure_prose(re.sub(r"^\s*\* ?", "", spoken, flags=re.MULTILINE), name, figures)
     code = re.sub(comment + r'|"(?:\\.|[^"\\\n])*"', " ", text, flags=re.DOTALL)
     measure_names(set(re.findall(r"[A-Za-z_]\w+", code)) | {Path(name).stem}, name, denied, figures)
+    if name.endswith(".pyx"):
+        measure_bindings(cython_bindings(code), name, figures)
 
 
 def measure_schema(name: str, text: str, denied: dict[str, str], figures: Figures) -> None:
@@ -332,9 +377,9 @@ def has_test(module: str, tests: set[str]) -> bool:
     """Return whether a module has a test file of its name, in a folder that mirrors its own."""
     path = Path(module)
     stem = path.stem.lstrip("_")
-    wanted = {f"test_{stem}.py", f"test_{path.parent.name}_{stem}.py"}
+    file_names = {f"test_{stem}.py", f"test_{path.parent.name}_{stem}.py"}
     parents = set(path.parent.parts)
-    return any(Path(test).name in wanted and parents & set(Path(test).parts) for test in tests)
+    return any(Path(test).name in file_names and parents & set(Path(test).parts) for test in tests)
 
 
 def measure(root: Path = ROOT, paths: list[str] | None = None) -> Figures:
@@ -343,7 +388,9 @@ def measure(root: Path = ROOT, paths: list[str] | None = None) -> Figures:
     names = tracked(root, paths or [])
     tests = test_names(tracked(root, ["tests"]))
     for name in names:
-        if name not in GENERATED and not name.startswith(("schemas/released/", "tests/golden/data")):
+        if GENERATED_TEXT.fullmatch(name):
+            figures.generated_lines += (root / name).read_text(encoding="utf-8").count("\n")
+        if name not in GENERATED and not name.startswith("tests/golden/data"):
             measure_file(root, name, tests, denied, figures)
     return figures
 
@@ -352,7 +399,7 @@ def measure_file(root: Path, name: str, tests: set[str], denied: dict[str, str],
     """Measure one file as what it is: prose, test, Python, C or schema."""
     path, package = root / name, name.partition("/")[0]
     suffix = path.suffix
-    if suffix == ".md" and package in ("docs", name) and name != "docs/glossary.md":
+    if suffix == ".md" and package in ("docs", name):
         measure_prose(path.read_text(encoding="utf-8"), name, figures)
     elif package == "tests" and suffix == ".py":
         text = path.read_text(encoding="utf-8")
@@ -371,7 +418,7 @@ def measure_file(root: Path, name: str, tests: set[str], denied: dict[str, str],
 
 
 def rate(count: int, tokens: int) -> float:
-    """Return occurrences per 1,000 words."""
+    """Return occurrences per 1,000 words or bindings."""
     return round(1000 * count / max(tokens, 1), 2)
 
 
@@ -387,6 +434,7 @@ def report(figures: Figures) -> dict[str, object]:
         "headless_share": round(len(figures.headless) / max(figures.sentences, 1), 4),
         "words": figures.tokens,
         "denied_names": sum(figures.denied.values()),
+        "participles_per_1000_bindings": rate(len(figures.participles), figures.bindings),
         "functions": figures.functions,
         "complex_share": round(len(figures.complex_functions) / max(figures.functions, 1), 4),
         "largest_python_file": largest[0],
@@ -402,6 +450,7 @@ def report(figures: Figures) -> dict[str, object]:
         "modules": figures.modules,
         "modules_with_test_share": round(figures.modules_with_test / max(figures.modules, 1), 3),
         "production_lines": figures.production_lines,
+        "generated_lines": figures.generated_lines,
     }
 
 
@@ -412,21 +461,22 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--worst", type=int, default=0, metavar="N")
     parser.add_argument("--root", type=Path, default=ROOT, help="measure another checkout")
-    given = parser.parse_args(arguments)
-    figures = measure(given.root.resolve(), given.paths)
+    options = parser.parse_args(arguments)
+    figures = measure(options.root.resolve(), options.paths)
     result = report(figures)
-    if given.json:
+    if options.json:
         print(json.dumps(result))
     else:
         for key, value in result.items():
             print(f"{key:28} {value}")
-    if given.worst:
-        for text, _ in figures.worst.most_common(given.worst):
+    if options.worst:
+        for text, _ in figures.worst.most_common(options.worst):
             print(text)
         print(dict(figures.denied.most_common(60)))
-        for place in figures.denied_places[: given.worst]:
+        for place in figures.denied_places[: options.worst]:
             print(place)
-        for place in [*figures.complex_functions[: given.worst], *figures.consumers]:
+        print(Counter(place.rpartition("/")[0] for place in figures.participles).most_common(40))
+        for place in [*figures.complex_functions[: options.worst], *figures.consumers]:
             print(place)
     return 0
 

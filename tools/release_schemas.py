@@ -1,35 +1,52 @@
-"""Release the schemas: keep a copy of each under schemas/released/, as NAME.<fingerprint>.avsc.
+"""Release the schemas: add a line to schemas/released.jsonl for each one that has changed.
 
-Run when a schema has changed (`python tools/release_schemas.py`) and commit what it writes. Readers take
-every released writer, and tests hold each one readable by today's schema and the other way round; so a
-released file is never changed or deleted. `--check` writes nothing and fails where a copy is missing.
+Run when a schema has changed (`python tools/release_schemas.py`) and commit the file. Readers take every
+released writer, and tests hold each one readable by today's schema and the other way round; so a released
+line is never changed or deleted. A line holds the fingerprint and the schema without its docs, with the
+limits of that time. `--check` writes nothing and fails where a line is missing.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from schemas import codec  # noqa: E402  (found only once the checkout is on the path)
 
+RELEASED = ROOT / "schemas" / "released.jsonl"
+
+
+def without_docs(node: Any) -> Any:
+    """Return a schema without the docs of its records, enums and fields."""
+    if isinstance(node, list):
+        return [without_docs(part) for part in node]
+    if isinstance(node, dict):
+        return {key: without_docs(part) for key, part in node.items() if key != "doc"}
+    return node
+
+
+def line_of(name: str) -> str:
+    """Return the line of a record's present schema."""
+    row = {"fingerprint": codec.fingerprint_of(name).hex(), "schema": without_docs(codec.raw_schema(name))}
+    return json.dumps(row, separators=(",", ":")) + "\n"
+
 
 def main(arguments: list[str]) -> int:
-    """Write, or with `--check` name, the copies that are missing. Returns the exit code."""
-    released = ROOT / "schemas" / "released"
-    missing = {}
-    for path in sorted((ROOT / "schemas").glob("*.avsc")):
-        copy = released / f"{path.stem}.{codec.fingerprint_of(path.stem).hex()}.avsc"
-        if not copy.exists():
-            missing[copy] = path.read_text(encoding="utf-8")
-    for copy, text in missing.items():
-        if "--check" not in arguments:
-            released.mkdir(exist_ok=True)
-            copy.write_text(text, encoding="utf-8")
-        print(f"{'missing' if '--check' in arguments else 'released'}: {copy.relative_to(ROOT)}")
-    return 1 if missing and "--check" in arguments else 0
+    """Write, or with `--check` name, the lines that are missing. Returns the exit code."""
+    text = RELEASED.read_text(encoding="utf-8") if RELEASED.exists() else ""
+    released = {json.loads(line)["fingerprint"] for line in text.splitlines()}
+    missing = [name for name in codec.record_names() if codec.fingerprint_of(name).hex() not in released]
+    for name in missing:
+        print(f"{'missing' if '--check' in arguments else 'released'}: {name}")
+    if "--check" in arguments:
+        return 1 if missing else 0
+    RELEASED.write_text(text + "".join(map(line_of, missing)), encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

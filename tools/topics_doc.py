@@ -18,7 +18,7 @@ from schemas.topics import DAY_MS, HOUR_MS, TOPICS, Topic  # noqa: E402
 PAGE = ROOT / "docs" / "topics.md"
 HEAD = """# Topics and records
 
-Made by `tools/topics_doc.py` from `schemas/`; edit there.
+Generated from `schemas/` by `tools/topics_doc.py`.
 
 Kafka is fabrictime's public interface: subscribe to any of these. Values are Avro, single-object encoding
 (`C3 01`, eight bytes of CRC-64-AVRO fingerprint, body), or the Confluent wire format where a schema registry

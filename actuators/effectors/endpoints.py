@@ -257,12 +257,12 @@ class FlowEndpoints:
             self._refuse(endpoint, str(error))
 
     def _host(self, host: str | None) -> str:
-        found = host or self._only
-        if found is None:
+        host_name = host or self._only
+        if host_name is None:
             raise _Refused(f"no host given, expected one of {len(self._hosts)}")
-        if found not in self._hosts:
-            raise _Refused(f"host {found}: not served here")
-        return found
+        if host_name not in self._hosts:
+            raise _Refused(f"host {host_name}: not served here")
+        return host_name
 
     def _take_flow(self, endpoint: _Endpoint, message: endpoint_protocol.Flow, host: str) -> None:
         flow = (host, message.key)

@@ -160,30 +160,30 @@ class KernelPacing:
 
     def _apply(self, device: str) -> str:
         """Update the pacing of one NIC. Return the error, or an empty string."""
-        wanted = {
+        classes = {
             key: (rate, self._flows[key][1])
             for key, rate in self._rates_bps.items()
             if key in self._flows and self._flows[key][0] == device
         }
-        if wanted == self._applied.get(device, {}):
+        if classes == self._applied.get(device, {}):
             return ""
         try:
-            self._thread.submit(self._apply_in_thread, device, wanted).result(_WORK_S)
+            self._thread.submit(self._apply_in_thread, device, classes).result(_WORK_S)
         except (ValueError, OSError, NetlinkError, TimeoutError, BrokenExecutor) as error:
             self._applied[device] = None
             return " ".join(str(error).split()) or type(error).__name__
-        self._applied[device] = wanted
+        self._applied[device] = classes
         return ""
 
-    def _apply_in_thread(self, device: str, wanted: Mapping[str, tuple[int, Match]]) -> None:
+    def _apply_in_thread(self, device: str, classes: Mapping[str, tuple[int, Match]]) -> None:
         """Apply the classes of one NIC, in the thread that is in its namespace."""
         kernel = self._qdiscs.get(device)
         if kernel is None:
             self._ip = self._ip or IPRoute()
             kernel = self._qdiscs[device] = HtbQdisc(self._ip, device, self._link_bps[device])
         kernel.apply(
-            _shares(((key, rate) for key, (rate, _) in wanted.items()), self._link_bps[device]),
-            {match: key for key, (_, match) in wanted.items()},
+            _shares(((key, rate) for key, (rate, _) in classes.items()), self._link_bps[device]),
+            {match: key for key, (_, match) in classes.items()},
         )
 
     def _close(self) -> None:

@@ -60,17 +60,17 @@ class Kubernetes:
 
     def nodes(self) -> list[NodeState]:
         """Return all nodes. Raises NodeError."""
-        found: list[NodeState] = []
+        nodes: list[NodeState] = []
         more = None
         while True:
             page = self._call(self._api.list_node, limit=PAGE, _continue=more)
             try:
-                found += [node_state(item) for item in page["items"]]
+                nodes += [node_state(item) for item in page["items"]]
                 more = page["metadata"].get("continue")
             except (KeyError, TypeError, AttributeError):
                 raise NodeError("Kubernetes: a list of nodes without items and metadata") from None
             if not more:
-                return found
+                return nodes
 
     def drain(self, node: str, reason: str) -> None:
         """Set the condition, then taint and cordon the node in one patch. Running pods stay."""
@@ -94,7 +94,7 @@ class Kubernetes:
             return
         item = self._set_condition(node, "False", "AuditPassed", "the checks that failed pass again")
         if check_resume(node_state(item)):
-            taints = [each for each in _taints(item) if each["key"] != TAINT]
+            taints = [taint for taint in _taints(item) if taint["key"] != TAINT]
             self._patch(item, {"unschedulable": None, "taints": taints or None}, None)
 
     def _patch(self, item: dict[str, Any], spec: dict[str, Any], reason: str | None) -> None:
@@ -129,8 +129,10 @@ def node_state(item: Any) -> NodeState:
     try:
         name, spec = item["metadata"]["name"], item.get("spec") or {}
         conditions = (item.get("status") or {}).get("conditions") or []
-        is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-        is_ours = any(each["key"] == TAINT for each in _taints(item))
+        is_ready = any(
+            condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+        )
+        is_ours = any(taint["key"] == TAINT for taint in _taints(item))
         notes = item["metadata"].get("annotations") or {}
         reason = str(notes.get(ANNOTATION, "")) if is_ours else ""
         unschedulable = bool(spec.get("unschedulable"))

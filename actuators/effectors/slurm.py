@@ -58,10 +58,10 @@ class Slurm:
             self._scontrol("update", f"NodeName={node}", "State=UNDRAIN")
 
     def _node(self, node: str) -> NodeState:
-        found = parse_nodes(self._scontrol("--oneliner", "show", "node", node))
-        if len(found) != 1 or found[0].name != node:
-            raise NodeError(f"node {node}: Slurm shows {len(found)} nodes, expected this one")
-        return found[0]
+        nodes = parse_nodes(self._scontrol("--oneliner", "show", "node", node))
+        if len(nodes) != 1 or nodes[0].name != node:
+            raise NodeError(f"node {node}: Slurm shows {len(nodes)} nodes, expected this one")
+        return nodes[0]
 
     def _scontrol(self, *arguments: str) -> str:
         command = f"scontrol {' '.join(arguments[:3])}"
@@ -87,7 +87,7 @@ class Slurm:
 
 def parse_nodes(text: str) -> list[NodeState]:
     """Return the nodes that `scontrol --oneliner show nodes` printed. Raises NodeError for another format."""
-    found = []
+    nodes = []
     for line in text.split("\n"):
         name, state, reason = _NAME.match(line), _STATE.search(line), _REASON.search(line)
         if not line.strip():
@@ -98,5 +98,5 @@ def parse_nodes(text: str) -> list[NodeState]:
         if NOT_THERE not in flags:
             is_out = any(flag.startswith(OUT) or flag.endswith(NO_ANSWER) for flag in flags)
             is_drained = reason is not None and any(flag.startswith("DRAIN") for flag in flags)
-            found.append(NodeState(name[1], is_out, reason[1] if reason and is_drained else "", state[1]))
-    return found
+            nodes.append(NodeState(name[1], is_out, reason[1] if reason and is_drained else "", state[1]))
+    return nodes

@@ -11,8 +11,6 @@ from producers.audit.report import AGENT, AuditedHost, result_record
 from schemas.records import AuditResult, AuditStatus
 from streams.audit.results import FLEET
 
-__all__ = ["Collector", "Progress"]
-
 
 class Progress(NamedTuple):
     """State of a run: hosts that are complete and expected, results received and announced so far."""

@@ -19,8 +19,6 @@ from producers.audit.benchmarks import bus_bandwidth
 from streams.audit.bisection import Bisected, bisect
 from streams.audit.collectives import is_low
 
-__all__ = ["OPERATIONS", "SETTINGS", "Figures", "Launch", "NoFigure", "default_launcher", "measure_all"]
-
 OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     f"{shape}, {pairs} queue pairs": {"NCCL_ALGO": algorithm, "NCCL_IB_QPS_PER_CONNECTION": str(pairs)}

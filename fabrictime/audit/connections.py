@@ -9,8 +9,6 @@ from typing import Final
 
 from schemas.records import AuditFinding, AuditResult, AuditStatus
 
-__all__ = ["CHECKS", "TITLES", "Connections", "connections"]
-
 PORTS, CARRIER = "backend.port-state", "backend.carrier"
 GID_INDEX, CONNECTIVITY = "backend.gid-index", "fabric.connectivity"
 CHECKS: Final = frozenset({PORTS, CARRIER, GID_INDEX, CONNECTIVITY})

@@ -13,8 +13,6 @@ from fabrictime.audit.host_names import name_order
 from fabrictime.audit.report import AuditReport
 from schemas.records import AuditFact, AuditResult
 
-__all__ = ["Change", "CheckChange", "RunDiff", "ValueChange", "diff"]
-
 
 class Change(StrEnum):
     """Kind of a change, in the order of the report."""

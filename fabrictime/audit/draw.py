@@ -17,8 +17,6 @@ from fabrictime.audit.host_names import folded
 from fabrictime.audit.report import TITLES, AuditReport, verdict
 from streams.audit.results import FLEET
 
-__all__ = ["draw", "node_table", "tree"]
-
 MAX_CAUSES: Final = 8
 """Different texts of one check that are drawn one by one; the hosts of the others share a line."""
 STYLES: Final = {

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from fabrictime.audit.report import ANSWER, AuditReport
 from producers.audit.base import category_name
 from producers.audit.checks import CHECKS
 from schemas.records import AuditCategory, AuditResult
+from schemas.settings_file import BadFile, read_tables
 from schemas.skus import load_skus
-from streams.audit.baseline import Baseline, compare_with
+from streams.audit.baseline import Baseline, BaselineError, compare_with, parse, to_toml
 from streams.audit.compare import compare
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.network import fabric_results
 from streams.audit.results import Scope
 from streams.audit.skus import sku_results, with_skus
-
-__all__ = ["evaluated", "for_agents", "is_wanted"]
 
 COMPUTED: Final = ("fleet.", "fabric.", "baseline.", "sku.")
 """Beginnings of the ids of results that are computed from the hosts' results and from other topics."""
@@ -68,3 +68,22 @@ def _scope(report: AuditReport, fabric: FabricRecords, found: Sequence[AuditResu
     """Return the scope of the fabric's results, which there are without a host's result too."""
     skus, shards = {each["host"]: each["sku"] for each in found}, {n["host"]: n["shard"] for n in fabric.nics}
     return Scope(report.run, report.ended_ns, skus, shards)
+
+
+def load_baseline(path: Path) -> Baseline:
+    """Return the baseline of a TOML or JSON file. Raises BaselineError with one line."""
+    where = f"baseline {path}"
+    try:
+        return parse(read_tables(path), where)
+    except BadFile as error:
+        raise BaselineError(f"{where}: {error}") from None
+
+
+def write_baseline(path: Path, baseline: Baseline) -> None:
+    """Write a TOML file, complete or not at all. Raises BaselineError."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(to_toml(baseline), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise BaselineError(f"baseline {path}: {error.strerror}, expected a file to write") from None

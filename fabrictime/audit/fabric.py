@@ -21,8 +21,6 @@ from schemas.topics import (
 from schemas.topology import Topology
 from streams.audit.fabric_records import FabricRecords
 
-__all__ = ["Entry", "fabric_of", "read_fabric"]
-
 RECENT_S: Final = 30.0
 """Age of the delays, queues and clocks that are evaluated: at least ten windows."""
 _WHOLE: Final[tuple[Topic, ...]] = (PATHS, FLOW_ROUTES, LINK_HEALTH, AUDIT_RUNS)

@@ -22,17 +22,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditRun, Nic
 from schemas.topics import AUDIT, AUDIT_RUNS, INVENTORY, Topic
 
-__all__ = [
-    "Request",
-    "audit_fleet",
-    "expected_hosts",
-    "living",
-    "nics_of",
-    "publish",
-    "read_nics",
-    "run_name",
-]
-
 GRACE_S: Final = 5.0
 PUBLISH_S: Final = 10.0
 POLL_S: Final = 0.1

@@ -18,23 +18,6 @@ from fabrictime.audit.host_names import name_order
 from fabrictime.audit.report import TITLES
 from schemas.records import AuditAction, AuditCategory, AuditResult, AuditSeverity, AuditStatus
 
-__all__ = [
-    "ACTION_ORDER",
-    "LEVELS",
-    "Cause",
-    "CheckGroup",
-    "HostRow",
-    "Level",
-    "Spread",
-    "check_groups",
-    "host_rows",
-    "level_of",
-    "of_category",
-    "spreads",
-    "worklist",
-    "worst_of",
-]
-
 
 class Level(StrEnum):
     """Outcome of a check as readers see it, the worst first."""

@@ -9,8 +9,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-__all__ = ["folded", "name_order"]
-
 _NUMBERED = re.compile(r"(.*?)(\d{1,18})(\D*)")
 
 

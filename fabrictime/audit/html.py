@@ -39,8 +39,6 @@ from streams.audit.results import FLEET
 if TYPE_CHECKING:
     from jinja2 import Template
 
-__all__ = ["page"]
-
 HERE: Final = Path(__file__).parent
 MISSING: Final = "missing"
 HOST_LEVELS: Final = {

@@ -18,8 +18,6 @@ from fabrictime.audit.report import AuditReport
 from schemas.records import AuditResult
 from streams.audit.results import FLEET
 
-__all__ = ["junit"]
-
 _ELEMENTS: Final = {
     Level.ERROR: "failure",
     Level.WARNING: "skipped",

@@ -14,8 +14,6 @@ from schemas.limits import Limits
 from schemas.records import ActionOutcome, ActuatorConfig
 from schemas.topics import ACTIONS, AUDIT, CONFIG, Topic
 
-__all__ = ["MARGIN_S", "NodeLog", "read_audits"]
-
 MARGIN_S = 3600.0
 """Read this much further back, so that a run's first results are seen with its last."""
 

@@ -11,8 +11,6 @@ from producers.audit.report import AGENT
 from schemas.records import AuditCategory, AuditResult, AuditSeverity, AuditStatus
 from streams.audit.results import FLEET
 
-__all__ = ["ANSWER", "TITLES", "AuditReport", "Counts", "counted", "verdict"]
-
 FIT_EXIT: Final = 0
 ERRORS_EXIT: Final = 1
 NOT_RUN_EXIT: Final = 2

@@ -10,9 +10,7 @@ from typing import Final
 
 from streams.audit.collectives import RULES as RULES_OF_COLLECTIVES
 from streams.audit.network import RULES
-from streams.audit.traffic import TRAFFIC_ROWS
-
-__all__ = ["COMPUTED", "ROWS", "covered"]
+from streams.audit.traffic import TRAFFIC_RULES
 
 ROWS: Final[dict[int, str]] = dict(
     enumerate(
@@ -145,16 +143,8 @@ def covered(checks: Iterable[tuple[str, tuple[int, ...]]]) -> Mapping[int, list[
     return found
 
 
-_FABRIC_ROWS: Final = {
-    "connectivity": (39,),
-    "cables": (44,),
-    "links": (2, 46),
-    "link-history": (5, 6, 16),
-}
 COMPUTED: Final[Mapping[str, tuple[int, ...]]] = {
-    **{rule.check: _FABRIC_ROWS.get(rule.check.partition(".")[2], ()) for rule in RULES},
-    **TRAFFIC_ROWS,
-    **{rule.check: (49,) for rule in RULES_OF_COLLECTIVES},
+    **{rule.check: rule.rows for rule in (*RULES, *TRAFFIC_RULES, *RULES_OF_COLLECTIVES)},
     "fleet.": (4, 18, 57, 92),
     "sku.": (1, 59),
     "audit gate": (58,),

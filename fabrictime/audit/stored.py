@@ -15,8 +15,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditResult, AuditRun
 from schemas.topics import AUDIT, AUDIT_RUNS
 
-__all__ = ["as_json", "from_json", "from_log", "load"]
-
 _FIELDS: Final = {
     "run": str,
     "hosts": list,

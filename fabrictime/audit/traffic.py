@@ -38,20 +38,6 @@ from streams.audit.rounds import (
 )
 from streams.audit.traffic import Round, TrafficLimits, confirming_rounds, traffic_results
 
-__all__ = [
-    "PATTERNS",
-    "TrafficRequest",
-    "common_links",
-    "evaluated_traffic",
-    "heat_maps",
-    "leaves_of_hosts",
-    "limits_of",
-    "merged",
-    "planned",
-    "run_traffic",
-    "without",
-]
-
 PATTERNS: Final = ("pairs", "one-to-many", "bisection", "ring", "burn")
 PASSES: Final = 2
 MAX_CONFIRMING: Final = 3

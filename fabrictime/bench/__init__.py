@@ -154,18 +154,18 @@ def evaluate(targets: Mapping[str, Target], values: Mapping[str, Value]) -> dict
 
 def _evaluated(target: Target | None, value: Value) -> dict[str, Any]:
     figure = value if isinstance(value, Figure | Missing) else Figure(float(value))
-    wanted = None if target is None else target.text()
+    target_text = None if target is None else target.text()
     unit = None if target is None else target.unit
     if isinstance(figure, Figure) and not math.isfinite(figure.value):
         figure = Missing(f"measured {figure.value}, expected a finite number")
     if isinstance(figure, Missing):
-        met = None if wanted is None else False
-        return {"value": None, "unit": unit, "target": wanted, "met": met, "reason": figure.reason}
+        met = None if target_text is None else False
+        return {"value": None, "unit": unit, "target": target_text, "met": met, "reason": figure.reason}
     met = None if target is None else target.met(figure.value)
     evaluated: dict[str, Any] = {
         "value": figure.value,
         "unit": unit or figure.unit,
-        "target": wanted,
+        "target": target_text,
         "met": met,
     }
     return evaluated if figure.note is None else evaluated | {"note": figure.note}

@@ -86,13 +86,13 @@ def compare(
     functions of the product. `keep`: a folder in which the other tree stays, built, for the next comparison.
     """
     runs: dict[str, list[Mapping[str, Any]]] = {"ours": [], "theirs": []}
-    with _other_tree(against, progress, keep) as theirs:
-        trees = {"ours": ROOT, "theirs": theirs}
+    with _other_tree(against, progress, keep) as other_tree:
+        trees = {"ours": ROOT, "theirs": other_tree}
         if not own_benches:
-            shutil.rmtree(theirs / BENCHES)
+            shutil.rmtree(other_tree / BENCHES)
             ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / BENCHES, theirs / BENCHES, ignore=ignored)
-        remark = _lock_remark(theirs)
+            shutil.copytree(ROOT / BENCHES, other_tree / BENCHES, ignore=ignored)
+        remark = _lock_remark(other_tree)
         if remark:
             progress(remark)
         for pair, side in order(pairs):
@@ -129,9 +129,9 @@ def compared(runs: Runs, targets: Mapping[str, Target]) -> dict[str, dict[str, A
 
 def _one_compared(key: str, runs: Runs, target: Target | None) -> dict[str, Any]:
     rows = {side: [figures.get(key, {}) for figures in runs[side]] for side in ("ours", "theirs")}
-    values = {side: [row.get("value") for row in found] for side, found in rows.items()}
+    values = {side: [row.get("value") for row in side_rows] for side, side_rows in rows.items()}
     pairs = zip(values["ours"], values["theirs"], strict=True)
-    ratios = [ours / theirs for ours, theirs in pairs if ours is not None and theirs]
+    ratios = [ours / other for ours, other in pairs if ours is not None and other]
     units = [row["unit"] for row in (*rows["ours"], *rows["theirs"]) if row.get("unit")]
     compared = {"unit": units[0] if units else None, **_spread(ratios), "ratios": ratios, **values}
     if target is not None:
@@ -216,9 +216,9 @@ def _other_tree(against: str, progress: Progress, keep: Path | None) -> Iterator
         yield tree
 
 
-def _lock_remark(theirs: Path) -> str:
+def _lock_remark(other_tree: Path) -> str:
     """Return a line if the other tree was locked to other packages than those that run it now; else ''."""
-    if (theirs / LOCK).read_bytes() == (ROOT / LOCK).read_bytes():
+    if (other_tree / LOCK).read_bytes() == (ROOT / LOCK).read_bytes():
         return ""
     return f"{LOCK} differs: both trees run with the packages of this environment"
 

@@ -76,8 +76,8 @@ class SyntheticFleet:
                 float(self._rng.uniform(-self.drift_ppb, self.drift_ppb)),
                 self.epoch_ns,
             )
-            chosen = [names[other if other < number else other + 1] for other in others]
-            self.members[name] = SyntheticNic(name, clock, chosen, int(self._rng.integers(1, 2**62)))
+            peers = [names[other if other < number else other + 1] for other in others]
+            self.members[name] = SyntheticNic(name, clock, peers, int(self._rng.integers(1, 2**62)))
         self._header = codec.header(PROBES.record)
 
     def columns(self, name: str, start_ns: int, end_ns: int, pairs_per_path: int) -> ProbeColumns:

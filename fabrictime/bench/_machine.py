@@ -33,7 +33,7 @@ def machine() -> dict[str, Any]:
         "load_1min_at_start": round(os.getloadavg()[0], 2),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "versions": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        "versions": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
     }
 
 

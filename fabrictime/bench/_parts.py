@@ -24,12 +24,12 @@ _Found = TypeVar("_Found")
 
 
 def measure_parts(
-    bench: str, parts: Parts, wanted: Sequence[str], progress: Progress, quick: bool
+    bench: str, parts: Parts, selected: Sequence[str], progress: Progress, quick: bool
 ) -> dict[str, Value]:
-    """Measure the parts `wanted` one after another, in the bench's own order; all where none is named."""
+    """Measure the parts `selected` one after another, in the bench's own order; all where none is named."""
     figures: dict[str, Value] = {}
     for part in parts:
-        if not wanted or part in wanted:
+        if not selected or part in selected:
             measure = import_module(f"{__package__}.{bench}.{part}").measure
             figures.update(dict.fromkeys(parts[part], Missing(f"{part} did not measure it")))
             try:
@@ -41,11 +41,11 @@ def measure_parts(
     return figures
 
 
-def side_by_side(measure: Callable[[_Asked], _Found], asked: Sequence[_Asked]) -> Iterator[_Found]:
+def side_by_side(measure: Callable[[_Asked], _Found], arguments: Sequence[_Asked]) -> Iterator[_Found]:
     """Yield the result of `measure`, a function of a module, for each argument in order, with one process per
     processor. For measurements in simulated time and processor time."""
-    workers = min(len(asked), len(os.sched_getaffinity(0)))
+    workers = min(len(arguments), len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(
         workers, multiprocessing.get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_DFL)
     ) as pool:
-        yield from pool.map(measure, asked)
+        yield from pool.map(measure, arguments)

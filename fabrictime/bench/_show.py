@@ -43,7 +43,7 @@ def print_list(*, as_json: bool) -> None:
     Console().print(table)
 
 
-def run(chosen: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[str] = ()) -> int:
+def run(bench_names: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[str] = ()) -> int:
     """Run benches one after the other, print each report when it is there, return the exit code.
 
     `parts` are those of a bench that is run alone. Several reports as JSON are one JSON list.
@@ -53,12 +53,12 @@ def run(chosen: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[st
     screen = Console(stderr=True)
     reports: list[Report] = []
     failed = 0
-    for name in chosen:
+    for name in bench_names:
         with progress_of(name, screen) as progress:
             try:
                 reports.append(run_bench(load(name), progress, quick=quick, parts=parts))
             except Exception as error:
-                if len(chosen) == 1:
+                if len(bench_names) == 1:
                     raise
                 failed += 1
                 screen.print(f"{name}: {type(error).__name__}: {error}", style="red", markup=False)
@@ -66,7 +66,7 @@ def run(chosen: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[st
         if not as_json:
             _print(reports[-1])
     if as_json:
-        print(json.dumps(reports[0] if len(chosen) == 1 else reports))
+        print(json.dumps(reports[0] if len(bench_names) == 1 else reports))
     return 1 if failed else 0
 
 
@@ -93,10 +93,10 @@ def _print(report: Report) -> None:
         console = Console(width=PIPED_COLUMNS)
     beside = console.width >= REMARKS_BESIDE_COLUMNS
     remarks = {key: _remark(figure) for key, figure in report["figures"].items()}
-    found = report["machine"]
+    host = report["machine"]
     console.print(
-        f"[bold]{report['name']}[/bold]: {found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB, "
-        f"kernel {found['kernel']}, Python {found['python']}, load {found['load_1min_at_start']}",
+        f"[bold]{report['name']}[/bold]: {host['cpu']}, {host['cores']} cores, {host['memory_gib']} GiB, "
+        f"kernel {host['kernel']}, Python {host['python']}, load {host['load_1min_at_start']}",
         highlight=False,
         soft_wrap=True,
     )

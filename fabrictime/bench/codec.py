@@ -64,15 +64,17 @@ def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
     for decoded in (decode_probe_batch(messages[3], codec.HEADER_BYTES), by_fastavro(messages[3])):
         if not _same(decoded, batches[3]):
             raise RuntimeError("bench codec: a decoder gave other columns than were written")
-    ours, theirs = alternately(
+    ours, fastavro_s = alternately(
         lambda: [decode_probe_batch(m, codec.body_start(m, "ProbeBatch")) for m in messages],
         lambda: [by_fastavro(m) for m in messages],
         seconds,
     )
-    each = samples // len(messages)
-    figures["decode_samples_per_second"] = Figure(samples / ours, note=f"{each} samples a message, one core")
-    figures["decode_vs_fastavro"] = theirs / ours
-    figures["fastavro_samples_per_second"] = samples / theirs
+    per_message = samples // len(messages)
+    figures["decode_samples_per_second"] = Figure(
+        samples / ours, note=f"{per_message} samples a message, one core"
+    )
+    figures["decode_vs_fastavro"] = fastavro_s / ours
+    figures["fastavro_samples_per_second"] = samples / fastavro_s
     figures["bytes_per_sample"] = sum(map(len, messages)) / samples
 
     progress("decode: messages of 7,000 samples")

@@ -245,8 +245,8 @@ def _insert(server: Server, quick: bool) -> dict[str, Value]:
     def send(writer: Writer, number: int) -> int:
         sent = 0
         while time.perf_counter() < end:
-            each = blocks[(sent * WRITERS + number) % len(blocks)]
-            writer.insert(tables.DELAYS, each, f"bench/{number}/{sent}")
+            next_block = blocks[(sent * WRITERS + number) % len(blocks)]
+            writer.insert(tables.DELAYS, next_block, f"bench/{number}/{sent}")
             sent += 1
         return sent * int(block.num_rows)
 
@@ -316,8 +316,8 @@ def _sink_rows_per_second() -> float:
             Message(now_ns, DELAYS.name, 0, 0, "", None, codec.decode(message, "PathDelays"))
             for message in messages
         ]
-        made = rows_of(DELAYS.name, decoded)[tables.DELAYS]
-        best = max(best, made.num_rows / (time.perf_counter() - begun))
+        columns = rows_of(DELAYS.name, decoded)[tables.DELAYS]
+        best = max(best, columns.num_rows / (time.perf_counter() - begun))
     return best
 
 

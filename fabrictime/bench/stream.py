@@ -98,11 +98,11 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
         figures[f"worker_resident_mb{key}"] = Figure(done.resident_mb, unit="MB", note=f"peak; {note}")
     progress("latency: 64 NICs, a flush every 100 ms")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
-        taken = offset_latency_ms(Path(folder), windows=8 if quick else 64)
-    note = f"64 NICs, flush every 100 ms, {len(taken)} windows, embedded log"
-    if taken:
-        figures["offset_topic_ms_p99"] = Figure(float(np.percentile(taken, 99)), note=note)
-        figures["offset_topic_ms_p50"] = Figure(float(np.percentile(taken, 50)), unit="ms", note=note)
+        latencies_ms = offset_latency_ms(Path(folder), windows=8 if quick else 64)
+    note = f"64 NICs, flush every 100 ms, {len(latencies_ms)} windows, embedded log"
+    if latencies_ms:
+        figures["offset_topic_ms_p99"] = Figure(float(np.percentile(latencies_ms, 99)), note=note)
+        figures["offset_topic_ms_p50"] = Figure(float(np.percentile(latencies_ms, 50)), unit="ms", note=note)
     else:
         figures["offset_topic_ms_p99"] = Missing("no offsets were published")
     return figures
@@ -198,7 +198,7 @@ def _last_window(bootstrap: str) -> int:
         firsts: dict[int, Message] = {}
         for message in reader.read_to_end():
             firsts.setdefault(message.partition, message)
-    return max((each.append_ns // MS // WINDOW_MS for each in firsts.values()), default=0)
+    return max((first.append_ns // MS // WINDOW_MS for first in firsts.values()), default=0)
 
 
 def _messages(bootstrap: str, topics: Sequence[Topic], deadline: float) -> Iterator[Message | None]:
@@ -243,7 +243,7 @@ def offset_latency_ms(folder: Path, windows: int, nics: int = 64) -> list[float]
     """Return for each window of a live fleet the ms from its end to its offsets' append time."""
     fleet = SyntheticFleet(nics, peers=10, paths=1, epoch_ns=time.time_ns())
     names = list(fleet.members)
-    found: dict[int, float] = {}
+    latency_by_window: dict[int, float] = {}
     with embedded_log(folder) as bootstrap, stream_worker(bootstrap, folder, stages=["map", "solve"]):
         producer = _producer(bootstrap)
         warm_ns = 3_000_000_000
@@ -264,11 +264,11 @@ def offset_latency_ms(folder: Path, windows: int, nics: int = 64) -> list[float]
         first, last = (start_ns + warm_ns) // 1_000_000_000, end_ns // 1_000_000_000 - 1
         for message in _messages(bootstrap, [CLOCK_OFFSETS], time.monotonic() + 10):
             if message is None:
-                if last in found:
+                if last in latency_by_window:
                     break
                 continue
             window = codec.decode(message.value or b"", CLOCK_OFFSETS.record)["window"]
             if first <= window <= last:
-                taken = float(message.append_ns // MS - (window + 1) * WINDOW_MS)
-                found[window] = max(taken, found.get(window, 0.0))
-    return list(found.values())
+                latency_ms = float(message.append_ns // MS - (window + 1) * WINDOW_MS)
+                latency_by_window[window] = max(latency_ms, latency_by_window.get(window, 0.0))
+    return list(latency_by_window.values())

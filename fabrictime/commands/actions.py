@@ -55,56 +55,56 @@ class Acts:
         self.unreadable = 0
         self._registry = registry
 
-    def take(self, taken: Message) -> Any:
+    def take(self, message: Message) -> Any:
         """Take a message; return its record, None where it has none or cannot be read."""
         record = None
-        if taken.value is not None:
+        if message.value is not None:
             try:
-                record = taken.decoded(TOPICS[taken.topic], self._registry)
+                record = message.decoded(TOPICS[message.topic], self._registry)
             except codec.BadRecord:
                 self.unreadable += 1
                 return None
-        self.state.take(taken.topic, taken.key, record)
+        self.state.take(message.topic, message.key, record)
         return record
 
-    def entries(self, wanted: Wanted, now_ns: int) -> list[ActionEntry]:
+    def entries(self, query: Wanted, now_ns: int) -> list[ActionEntry]:
         """Return the wanted decisions, the newest first."""
-        minimum = now_ns - round(wanted.since_s * 1e9)
-        found = action_entries.entries(self.state, now_ns)
-        return [entry for entry in found if entry.at_ns >= minimum and _named(entry, wanted.patterns)]
+        minimum = now_ns - round(query.since_s * 1e9)
+        entries = action_entries.entries(self.state, now_ns)
+        return [entry for entry in entries if entry.at_ns >= minimum and _named(entry, query.patterns)]
 
-    def suppressed(self, wanted: Wanted) -> list[SuppressedAction]:
+    def suppressed(self, query: Wanted) -> list[SuppressedAction]:
         """Return the suppressed actions, the longest suppressed first."""
-        return [each for each in self.state.suppressed() if _named(each, wanted.patterns)]
+        return [action for action in self.state.suppressed() if _named(action, query.patterns)]
 
 
 def _named(subject: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> bool:
     names = (subject.flow_id, action_text.flow_text(subject.flow_id), str(subject.reason))
-    return not patterns or any(fnmatchcase(name, f"*{each}*") for name in names for each in patterns)
+    return not patterns or any(fnmatchcase(name, f"*{pattern}*") for name in names for pattern in patterns)
 
 
-def main(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Print decisions and suppressed actions. Raises ValueError if the log cannot be read."""
     acts = Acts(registry)
-    reader = _reader(cluster, wanted)
+    reader = _reader(cluster, query)
     try:
-        for taken in reader.read_to_end():
-            acts.take(taken)
+        for message in reader.read_to_end():
+            acts.take(message)
     finally:
         reader.close()
     now_ns = fabric_now_ns(cluster, registry)
-    if wanted.as_json:
-        print(as_json(acts, wanted, now_ns))
+    if query.as_json:
+        print(as_json(acts, query, now_ns))
         return
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=250)
-    console.print(draw(acts, wanted, now_ns), highlight=False)
+    console.print(draw(acts, query, now_ns), highlight=False)
 
 
-def watch(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Show it live until SIGINT; a line for each thing that happens where stdout is no terminal.
 
     Raises ValueError where the log cannot be read at the start.
@@ -113,35 +113,35 @@ def watch(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Regis
 
     console = Console()
     acts = Acts(registry)
-    reader = _reader(cluster, wanted)
+    reader = _reader(cluster, query)
     try:
-        for taken in reader.read_to_end():
-            acts.take(taken)
-        if wanted.as_json or not console.is_terminal:
-            shown: set[SuppressedAction] = set()
-            for entry in reversed(acts.entries(wanted, time.time_ns())):
-                _print_entry(entry, wanted)
+        for message in reader.read_to_end():
+            acts.take(message)
+        if query.as_json or not console.is_terminal:
+            previous: set[SuppressedAction] = set()
+            for entry in reversed(acts.entries(query, time.time_ns())):
+                _print_entry(entry, query)
             while True:
-                shown = _print_suppressed(acts, wanted, shown)
-                for taken in reader.poll(0.25):
-                    _print_news(acts, acts.take(taken), taken.topic, wanted)
+                previous = _print_suppressed(acts, query, previous)
+                for message in reader.poll(0.25):
+                    _print_news(acts, acts.take(message), message.topic, query)
         from rich.live import Live
 
         now_ns = time.time_ns
-        with Live(draw(acts, wanted, now_ns()), console=console, auto_refresh=False, screen=True) as live:
+        with Live(draw(acts, query, now_ns()), console=console, auto_refresh=False, screen=True) as live:
             while True:
-                for taken in reader.poll(0.25):
-                    acts.take(taken)
+                for message in reader.poll(0.25):
+                    acts.take(message)
                 max_rows = max(3, console.size.height - 8)
-                live.update(draw(acts, wanted, now_ns(), max_rows), refresh=True)
+                live.update(draw(acts, query, now_ns(), max_rows), refresh=True)
     except KeyboardInterrupt:
         return
     finally:
         reader.close()
 
 
-def _reader(cluster: KafkaSettings | str, wanted: Wanted) -> TopicReader:
-    recent = back(wanted.since_s)
+def _reader(cluster: KafkaSettings | str, query: Wanted) -> TopicReader:
+    recent = back(query.since_s)
     starts: dict[Topic[Any], Start] = {
         CONFIG: BEGINNING,
         DECISIONS: recent,
@@ -151,21 +151,21 @@ def _reader(cluster: KafkaSettings | str, wanted: Wanted) -> TopicReader:
     return TopicReader.open(cluster, starts)
 
 
-def _print_news(acts: Acts, record: Decision | ActionReport | None, topic: str, wanted: Wanted) -> None:
+def _print_news(acts: Acts, record: Decision | ActionReport | None, topic: str, query: Wanted) -> None:
     """Print the content of a message: a decision or an outcome."""
     if record is None or topic not in (DECISIONS.name, ACTIONS.name):
         return
     now_ns = time.time_ns()
     for entry in action_entries.entries(acts.state, now_ns, record["flow_id"]):
-        if entry.decision_id == record["decision_id"] and _named(entry, wanted.patterns):
-            _print_entry(entry, wanted)
+        if entry.decision_id == record["decision_id"] and _named(entry, query.patterns):
+            _print_entry(entry, query)
 
 
-def _print_entry(entry: ActionEntry, wanted: Wanted) -> None:
-    if wanted.suppressed:
+def _print_entry(entry: ActionEntry, query: Wanted) -> None:
+    if query.suppressed:
         return
     print(
-        json.dumps(action_text.as_record(entry), allow_nan=False) if wanted.as_json else _line(entry),
+        json.dumps(action_text.as_record(entry), allow_nan=False) if query.as_json else _line(entry),
         flush=True,
     )
 
@@ -180,15 +180,16 @@ def _line(entry: ActionEntry) -> str:
     )
 
 
-def _print_suppressed(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set[SuppressedAction]:
-    suppressed = acts.suppressed(wanted)
-    for each in suppressed:
-        if each not in shown:
+def _print_suppressed(acts: Acts, query: Wanted, previous: set[SuppressedAction]) -> set[SuppressedAction]:
+    suppressed = acts.suppressed(query)
+    for action in suppressed:
+        if action not in previous:
             print(
-                json.dumps(suppressed_record(each), allow_nan=False)
-                if wanted.as_json
-                else f"{action_text.time_text(each.since_ns)} HELD {each.flow_id}: "
-                f"{action_text.action_text(each)}; {action_text.LIMIT_TEXTS.get(each.cause, each.cause)}",
+                json.dumps(suppressed_record(action), allow_nan=False)
+                if query.as_json
+                else f"{action_text.time_text(action.since_ns)} HELD {action.flow_id}: "
+                f"{action_text.action_text(action)}; "
+                f"{action_text.LIMIT_TEXTS.get(action.cause, action.cause)}",
                 flush=True,
             )
     return set(suppressed)
@@ -204,10 +205,10 @@ def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
     }
 
 
-def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
+def as_json(acts: Acts, query: Wanted, now_ns: int) -> str:
     """Return mode, limits, decisions and suppressed actions as one line of JSON."""
     mode = acts.state.mode()
-    found: dict[str, object] = {
+    output: dict[str, object] = {
         "unreadable": acts.unreadable,
         "mode": {
             "act": mode.act,
@@ -216,17 +217,17 @@ def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
             "exceptions": acts.state.exceptions(),
         },
         "limits": [
-            {"of": each.name, "limit": each.limit, "used": each.used, "max": each.max}
-            for each in action_limits.limits_used(acts.state, now_ns)
+            {"of": usage.name, "limit": usage.limit, "used": usage.used, "max": usage.max}
+            for usage in action_limits.limits_used(acts.state, now_ns)
         ],
-        "suppressed": [suppressed_record(each) for each in acts.suppressed(wanted)],
+        "suppressed": [suppressed_record(action) for action in acts.suppressed(query)],
     }
-    if not wanted.suppressed:
-        found["decisions"] = [action_text.as_record(entry) for entry in acts.entries(wanted, now_ns)]
-    return json.dumps(found, allow_nan=False)
+    if not query.suppressed:
+        output["decisions"] = [action_text.as_record(entry) for entry in acts.entries(query, now_ns)]
+    return json.dumps(output, allow_nan=False)
 
 
-def draw(acts: Acts, wanted: Wanted, now_ns: int, max_rows: int = SHOWN) -> RenderableType:
+def draw(acts: Acts, query: Wanted, now_ns: int, max_rows: int = SHOWN) -> RenderableType:
     """Return mode, limits, decisions and suppressed actions for rich."""
     from rich.console import Group
     from rich.text import Text
@@ -236,12 +237,12 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, max_rows: int = SHOWN) -> Rend
     used = action_limits.limits_used(acts.state, now_ns)
     if used:
         parts.append(
-            Text("; ".join(f"{each.name}: {each.used:,} of {each.max:,} {each.limit}" for each in used))
+            Text("; ".join(f"{usage.name}: {usage.used:,} of {usage.max:,} {usage.limit}" for usage in used))
         )
-    if not wanted.suppressed:
-        entries = acts.entries(wanted, now_ns)
-        parts += decided(entries, f"within {seconds_text(wanted.since_s)}", max_rows)
-    parts += suppressed_rows(acts.suppressed(wanted), acts.state, now_ns, max_rows)
+    if not query.suppressed:
+        entries = acts.entries(query, now_ns)
+        parts += decided(entries, f"within {seconds_text(query.since_s)}", max_rows)
+    parts += suppressed_rows(acts.suppressed(query), acts.state, now_ns, max_rows)
     if acts.unreadable:
         parts.append(Text(f"{acts.unreadable:,} records could not be read", "yellow"))
     return Group(*parts)
@@ -275,10 +276,10 @@ def decided(
         more = "" if not entry.detail else f" ({entry.detail})"
         table.add_row(*cells, Text(row["cause"] + more))
     counted = action_text.counts_text(action_entries.counts(entries))
-    found: list[RenderableType] = [Text(f"{counted} {when}", "bold"), table]
+    parts: list[RenderableType] = [Text(f"{counted} {when}", "bold"), table]
     if len(entries) > max_rows:
-        found.append(Text(f"and {len(entries) - max_rows:,} older", "dim"))
-    return found
+        parts.append(Text(f"and {len(entries) - max_rows:,} older", "dim"))
+    return parts
 
 
 def suppressed_rows(
@@ -298,14 +299,14 @@ def suppressed_rows(
     table = Table(box=None, pad_edge=False)
     for title in ("flow", "action", "cause", "suppressed by"):
         table.add_column(title, no_wrap=title in ("flow", "would"))
-    for each in suppressed[:max_rows]:
+    for action in suppressed[:max_rows]:
         table.add_row(
-            Text(action_text.flow_text(each.flow_id)),
-            Text(action_text.action_text(each)),
-            Text(action_text.suppressed_cause(each)),
-            Text(action_text.suppressed_text(each, now_ns)),
+            Text(action_text.flow_text(action.flow_id)),
+            Text(action_text.action_text(action)),
+            Text(action_text.suppressed_cause(action)),
+            Text(action_text.suppressed_text(action, now_ns)),
         )
-    found: list[RenderableType] = [Text(f"{len(suppressed):,} suppressed", "bold"), table]
+    parts: list[RenderableType] = [Text(f"{len(suppressed):,} suppressed", "bold"), table]
     if len(suppressed) > max_rows:
-        found.append(Text(f"and {len(suppressed) - max_rows:,} more", "dim"))
-    return found
+        parts.append(Text(f"and {len(suppressed) - max_rows:,} more", "dim"))
+    return parts

@@ -19,8 +19,6 @@ from schemas.records import AuditCategory, AuditSeverity, AuditStatus
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["as_json", "chosen", "draw", "main", "verdict"]
-
 NOT_RUN_EXIT: Final = 2
 TITLES: Final = {
     category: title for category, title in report.TITLES.items() if category is not AuditCategory.OTHER
@@ -38,7 +36,7 @@ def chosen(only: Sequence[str]) -> list[Check]:
 
     Raises ValueError for another name.
     """
-    categories = [category_name(each) for each in TITLES]
+    categories = [category_name(title) for title in TITLES]
     for name in only:
         if name not in CHECKS and name not in categories:
             raise ValueError(f"--only {name}: expected {', '.join(categories)}, or an id from --list")
@@ -126,8 +124,8 @@ def as_json(results: Sequence[Result], host: str) -> str:
             "action": result.check.action,
             "remedy": result.check.remedy,
             "findings": [
-                {"subject": each.subject, "status": each.status, "text": each.text}
-                for each in result.findings
+                {"subject": finding.subject, "status": finding.status, "text": finding.text}
+                for finding in result.findings
             ],
         }
         for result in results
@@ -160,15 +158,15 @@ def main(
     from rich.console import Console
 
     checks, name = chosen(only), socket.gethostname()
-    console, found = Console(), []
+    console, results = Console(), []
     with Console(stderr=True).status(f"0 of {len(checks)} checks") as status:
         for result in run_checks(checks, host or LiveHost(settings=settings)):
-            found.append(result)
-            status.update(f"{len(found)} of {len(checks)} checks")
+            results.append(result)
+            status.update(f"{len(results)} of {len(checks)} checks")
     order = list(CHECKS)
-    found.sort(key=lambda result: order.index(result.check.check_id))
+    results.sort(key=lambda result: order.index(result.check.check_id))
     if as_json_line:
-        print(as_json(found, name))
+        print(as_json(results, name))
     else:
-        console.print(draw(found, name, everything=everything), highlight=False)
-    return verdict(found)[0]
+        console.print(draw(results, name, everything=everything), highlight=False)
+    return verdict(results)[0]

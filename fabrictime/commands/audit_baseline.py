@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from streams.audit.baseline import Baseline
 
-__all__ = ["baseline_app", "draw"]
-
 baseline_app = typer.Typer(
     no_args_is_help=True, help="Save, learn and show the values that hosts are expected to have."
 )
@@ -45,17 +43,17 @@ def save(
     directory: DataDir = None,
 ) -> None:
     """Save the values of a run: those of a golden host, or of the larger part of each SKU's hosts."""
-    from fabrictime.audit.baseline_file import write_baseline
+    from fabrictime.audit.evaluate import write_baseline
     from fabrictime.audit.stored import load
     from streams.audit.baseline import save as saved
 
     try:
         cluster = running_log(settings_of(config, directory, log))
-        found = saved(load(run, cluster).all_results(), golden)
-        write_baseline(file, found)
+        baseline = saved(load(run, cluster).all_results(), golden)
+        write_baseline(file, baseline)
     except ValueError as error:
         stop(str(error))
-    _print_saved(file, found)
+    _print_saved(file, baseline)
 
 
 @baseline_app.command("learn")
@@ -67,17 +65,17 @@ def learn(
     directory: DataDir = None,
 ) -> None:
     """Learn from several runs: median and spread of figures, and all usual texts."""
-    from fabrictime.audit.baseline_file import write_baseline
+    from fabrictime.audit.evaluate import write_baseline
     from fabrictime.audit.stored import load
     from streams.audit.baseline import learn as learned
 
     try:
         cluster = running_log(settings_of(config, directory, log))
-        found = learned(load(run, cluster).all_results() for run in runs)
-        write_baseline(file, found)
+        baseline = learned(load(run, cluster).all_results() for run in runs)
+        write_baseline(file, baseline)
     except ValueError as error:
         stop(str(error))
-    _print_saved(file, found)
+    _print_saved(file, baseline)
 
 
 @baseline_app.command("show")
@@ -85,24 +83,24 @@ def show(file: BaselineFile = DEFAULT_FILE, as_json: Json = False) -> None:
     """Show the expected values of a file."""
     from rich.console import Console
 
-    from fabrictime.audit.baseline_file import load_baseline
+    from fabrictime.audit.evaluate import load_baseline
 
     try:
-        found = load_baseline(file)
+        baseline = load_baseline(file)
     except ValueError as error:
         stop(str(error))
     if as_json:
-        print(found.model_dump_json())
+        print(baseline.model_dump_json())
     else:
-        Console().print(draw(found))
+        Console().print(draw(baseline))
 
 
-def _print_saved(file: Path, found: Baseline) -> None:
-    skus = sorted({each.sku or "unknown" for each in found.expected})
-    typer.echo(f"{file}: {len(found.expected)} expected values of SKU {', '.join(skus)}")
+def _print_saved(file: Path, baseline: Baseline) -> None:
+    skus = sorted({entry.sku or "unknown" for entry in baseline.expected})
+    typer.echo(f"{file}: {len(baseline.expected)} expected values of SKU {', '.join(skus)}")
 
 
-def draw(found: Baseline) -> Table:
+def draw(baseline: Baseline) -> Table:
     """Return the table for rich."""
     from rich.markup import escape
     from rich.table import Table
@@ -110,14 +108,14 @@ def draw(found: Baseline) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("SKU", "value", "device", "expected", "learned from"):
         table.add_column(column, no_wrap=column != "expected")
-    for each in found.expected:
-        devices = f" x {each.devices}" if each.devices is not None else ""
+    for entry in baseline.expected:
+        devices = f" x {entry.devices}" if entry.devices is not None else ""
         row = (
-            each.sku or "unknown",
-            each.fact,
-            f"{each.subject}{devices}",
-            str(each),
-            f"{each.values} values",
+            entry.sku or "unknown",
+            entry.fact,
+            f"{entry.subject}{devices}",
+            str(entry),
+            f"{entry.values} values",
         )
         table.add_row(*map(escape, row))
     return table

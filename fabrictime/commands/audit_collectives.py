@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fabrictime.audit.collectives import Figures, Launch
     from schemas.skus import Sku
 
-__all__ = ["collectives"]
-
 
 def collectives(
     hosts: Annotated[str, typer.Option("--hosts", metavar="H1,H2", help="Hosts, at least two.")],
@@ -97,7 +95,7 @@ def collectives(
         stop(str(error))
     audit_fleet.show(report, audit_fleet.Output(as_json, everything=True))
     is_known = all(
-        each["status"] is not AuditStatus.UNKNOWN for each in results if each["check"] == HOSTS.check
+        result["status"] is not AuditStatus.UNKNOWN for result in results if result["check"] == HOSTS.check
     )
     raise typer.Exit(verdict(report)[0] or (0 if is_known else USAGE_EXIT))
 

@@ -28,8 +28,6 @@ from fabrictime.commands.options import (
     stop,
 )
 
-__all__ = ["audit", "audit_app"]
-
 Only = Annotated[
     list[str] | None,
     typer.Option("--only", metavar="NAME", help="Run this category or check; may be repeated."),

@@ -18,8 +18,6 @@ from fabrictime.audit.stored import load
 from fabrictime.state.units import counted
 from schemas.kafka.settings import KafkaSettings
 
-__all__ = ["draw", "main", "sentence"]
-
 MAX_NAMES: Final = 200
 """Characters of host names."""
 STYLES: Final = {
@@ -32,41 +30,43 @@ STYLES: Final = {
 }
 
 
-def sentence(found: RunDiff) -> str:
+def sentence(difference: RunDiff) -> str:
     """Return the difference in one line."""
-    if not (found.checks or found.values or found.hosts_gone or found.hosts_new):
-        return f"{found.after}: no change since {found.before}"
+    if not (difference.checks or difference.values or difference.hosts_gone or difference.hosts_new):
+        return f"{difference.after}: no change since {difference.before}"
     parts = [
-        f"{counted(sum(len(each.hosts) for each in found.checks if each.change is change), str(change))}"
+        counted(sum(len(check.hosts) for check in difference.checks if check.change is change), str(change))
         for change in (Change.NEW_ERROR, Change.NEW_WARNING)
     ]
-    fixed = sum(len(each.hosts) for each in found.checks if each.change is Change.FIXED)
-    return f"{found.after} since {found.before}: {', '.join(parts)}, {fixed} fixed"
+    fixed = sum(len(check.hosts) for check in difference.checks if check.change is Change.FIXED)
+    return f"{difference.after} since {difference.before}: {', '.join(parts)}, {fixed} fixed"
 
 
-def draw(found: RunDiff) -> RenderableType:
+def draw(difference: RunDiff) -> RenderableType:
     """Return the tree for rich: new errors first, then the other changes, values and hosts."""
-    tree = Tree(Text(f"{found.before} to {found.after}", "bold"))
-    for change, checks in groupby(found.checks, key=lambda each: each.change):
+    tree = Tree(Text(f"{difference.before} to {difference.after}", "bold"))
+    for change, checks in groupby(difference.checks, key=lambda item: item.change):
         branch = tree.add(Text(str(change), STYLES[change]))
-        for each in checks:
-            leaf = branch.add(Text.assemble(f"{each.title} ({each.check})  ", (_names(each.hosts), "bold")))
-            leaf.add(Text(f"{each.before} > {each.after}"))
-            if each.remedy:
-                leaf.add(Text(each.remedy, "italic"))
-    if found.values:
+        for check in checks:
+            leaf = branch.add(
+                Text.assemble(f"{check.title} ({check.check})  ", (_names(check.hosts), "bold"))
+            )
+            leaf.add(Text(f"{check.before} > {check.after}"))
+            if check.remedy:
+                leaf.add(Text(check.remedy, "italic"))
+    if difference.values:
         branch = tree.add("values")
-        for value in found.values:
+        for value in difference.values:
             name = f"{value.name} of {value.subject}" if value.subject else value.name
             text = f"{name} ({value.check}): {value.before} > {value.after}  "
             branch.add(Text.assemble(text, (_names(value.hosts), "bold")))
-    for line in _host_lines(found):
+    for line in _host_lines(difference):
         tree.add(Text(line))
-    return Group(tree, Text(sentence(found), "bold"))
+    return Group(tree, Text(sentence(difference), "bold"))
 
 
-def _host_lines(found: RunDiff) -> Iterator[str]:
-    for hosts, run in ((found.hosts_gone, found.before), (found.hosts_new, found.after)):
+def _host_lines(difference: RunDiff) -> Iterator[str]:
+    for hosts, run in ((difference.hosts_gone, difference.before), (difference.hosts_new, difference.after)):
         if hosts:
             yield f"only in {run}: {_names(hosts)}"
 
@@ -82,9 +82,9 @@ def main(before: str, after: str, cluster: KafkaSettings | str, *, as_json: bool
 
     Raises ValueError for a run that cannot be read.
     """
-    found = diff(load(before, cluster), load(after, cluster))
+    difference = diff(load(before, cluster), load(after, cluster))
     if as_json:
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(difference)))
     else:
-        Console().print(draw(found), highlight=False)
-    return int(found.is_worse)
+        Console().print(draw(difference), highlight=False)
+    return int(difference.is_worse)

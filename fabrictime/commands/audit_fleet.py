@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from fabrictime.audit.baseline_file import load_baseline
 from fabrictime.audit.collect import Progress
 from fabrictime.audit.draw import draw
-from fabrictime.audit.evaluate import evaluated, for_agents
+from fabrictime.audit.evaluate import evaluated, for_agents, load_baseline
 from fabrictime.audit.fabric import read_fabric
 from fabrictime.audit.fleet import Request, audit_fleet, publish, read_nics
 from fabrictime.audit.html import page
@@ -21,8 +20,6 @@ from fabrictime.runtime.config import Config
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditResult
 from schemas.topics import AUDIT
-
-__all__ = ["Output", "computed", "main", "progress_line", "show"]
 
 
 class Output(NamedTuple):
@@ -52,27 +49,28 @@ def main(config: Config, cluster: KafkaSettings, request: Request, output: Outpu
     source, peers = source_of(config), config.value("probes", "peers")
     with Console(stderr=True).status("asking the hosts") as status:
         nics = read_nics(cluster)
-        found = audit_fleet(
+        agent_report = audit_fleet(
             cluster,
             request._replace(only=for_agents(request.only)),
             nics,
             lambda progress: status.update(progress_line(progress)),
         )
         status.update("evaluating")
-        fabric = read_fabric(cluster, nics, source.topology, before_ns=found.started_ns, peers=peers)
-        report = evaluated(found, request.only, fabric, baseline)
-        publish(cluster, AUDIT, computed(found, report))
+        fabric = read_fabric(cluster, nics, source.topology, before_ns=agent_report.started_ns, peers=peers)
+        report = evaluated(agent_report, request.only, fabric, baseline)
+        publish(cluster, AUDIT, computed(agent_report, report))
     show(report, output)
     return verdict(report)[0]
 
 
-def computed(found: AuditReport, report: AuditReport) -> list[AuditResult]:
+def computed(agent_report: AuditReport, report: AuditReport) -> list[AuditResult]:
     """Return the results of a report that no agent published."""
-    missing = set(found.missing)
+    missing = set(agent_report.missing)
     return [
-        each
-        for each in report.all_results()
-        if each["host"] in missing or found.results.get(each["host"], {}).get(each["check"]) != each
+        result
+        for result in report.all_results()
+        if result["host"] in missing
+        or agent_report.results.get(result["host"], {}).get(result["check"]) != result
     ]
 
 

@@ -17,8 +17,6 @@ from fabrictime.commands.options import (
     stop,
 )
 
-__all__ = ["act", "admit"]
-
 
 def admit(
     hosts: Annotated[str, typer.Option("--hosts", metavar="NAMES", help="Hosts, such as h1,h2.")],
@@ -41,16 +39,16 @@ def admit(
     """
     from fabrictime.commands import audit_nodes
 
-    found = settings_of(config, directory, log)
+    settings = settings_of(config, directory, log)
     try:
         code = audit_nodes.admit(
-            running_log(found),
+            running_log(settings),
             audit_nodes.host_names(hosts),
             run=run,
             max_age_s=duration_s(max_age),
             strict=strict,
             as_json=as_json,
-            registry=found.kafka.registry(),
+            registry=settings.kafka.registry(),
         )
     except ValueError as error:
         stop(str(error))
@@ -77,15 +75,15 @@ def act(
     """
     from fabrictime.commands import audit_nodes
 
-    found = settings_of(config, directory, log)
+    settings = settings_of(config, directory, log)
     try:
         code = audit_nodes.act(
-            found.actuators,
-            running_log(found),
+            settings.actuators,
+            running_log(settings),
             scheduler=scheduler,
             observe=observe,
             as_json=as_json,
-            registry=found.kafka.registry(),
+            registry=settings.kafka.registry(),
         )
     except (ValueError, OSError) as error:
         stop(str(error))

@@ -27,8 +27,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.records import ActionOutcome, ActionReport
 from schemas.topics import ACTIONS
 
-__all__ = ["act", "admit", "host_names"]
-
 FIT_EXIT: Final = 0
 UNFIT_EXIT: Final = 1
 UNKNOWN_EXIT: Final = 2
@@ -64,23 +62,26 @@ def admit(
     """
     audits = read_audits(cluster, run, max_age_s, registry)
     since_ns = 0 if run is not None else time.time_ns() - round(max_age_s * 1e9)
-    found = [audits.fitness(host, since_ns, strict=strict) for host in hosts]
-    states = {each.fitness for each in found}
+    verdicts = [audits.fitness(host, since_ns, strict=strict) for host in hosts]
+    states = {verdict.fitness for verdict in verdicts}
     code = UNFIT_EXIT if Fitness.UNFIT in states else UNKNOWN_EXIT if Fitness.UNKNOWN in states else FIT_EXIT
     if as_json:
-        rows = [{"host": each.host, "fitness": each.fitness, "reasons": each.reasons} for each in found]
+        rows = [
+            {"host": verdict.host, "fitness": verdict.fitness, "reasons": verdict.reasons}
+            for verdict in verdicts
+        ]
         print(json.dumps({"exit_code": code, "hosts": rows}))
     else:
-        _print_admission(found)
+        _print_admission(verdicts)
     return code
 
 
-def _print_admission(found: Sequence[HostFitness]) -> None:
-    for each in found:
-        if each.fitness is not Fitness.FIT:
-            print(f"{each.host}: {each.fitness.lower()}: {'; '.join(each.reasons)}")
-    fit = sum(each.fitness is Fitness.FIT for each in found)
-    print(f"{fit} of {len(found)} hosts are fit")
+def _print_admission(verdicts: Sequence[HostFitness]) -> None:
+    for verdict in verdicts:
+        if verdict.fitness is not Fitness.FIT:
+            print(f"{verdict.host}: {verdict.fitness.lower()}: {'; '.join(verdict.reasons)}")
+    fit = sum(one.fitness is Fitness.FIT for one in verdicts)
+    print(f"{fit} of {len(verdicts)} hosts are fit")
 
 
 def act(
@@ -108,11 +109,11 @@ def act(
             raise ValueError(str(error)) from None
         finally:
             journal.close()
-    for each in done:
-        print(_json(each) if as_json else _line(each))
+    for entry in done:
+        print(_json(entry) if as_json else _line(entry))
     if not done and not as_json:
         print("no action: no node is unfit, and none is drained by an audit")
-    return FAILED_EXIT if any(each.outcome is ActionOutcome.FAILED for each in done) else 0
+    return FAILED_EXIT if any(one.outcome is ActionOutcome.FAILED for one in done) else 0
 
 
 def _act(

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
     from schemas.kafka.settings import KafkaSettings
 
-__all__ = ["main", "traffic"]
-
 
 def traffic(
     hosts: Annotated[

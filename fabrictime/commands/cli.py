@@ -102,8 +102,8 @@ def _lazy_group() -> None:
     pass
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_set: bool) -> None:
+    if is_set:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -166,9 +166,9 @@ def up(
         "services": None if with_ is None else "on",
         "data_directory": None if directory is None else str(directory),
     }
-    given = {key: value for key, value in changes.items() if value is not None}
+    overrides = {key: value for key, value in changes.items() if value is not None}
     try:
-        code = runner.main(config, given, for_s=seconds, as_json=as_json)
+        code = runner.main(config, overrides, for_s=seconds, as_json=as_json)
     except (ValueError, OSError) as error:
         stop(str(error))
     raise typer.Exit(code)
@@ -205,15 +205,15 @@ def status(
     from fabrictime.runtime import status as reader
 
     try:
-        found = reader.read(settings_of(config, directory).up.data_directory)
+        run_status = reader.read(settings_of(config, directory).up.data_directory)
     except ValueError as error:
         stop(str(error), 1)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(run_status))
     else:
-        reader.show(found)
+        reader.show(run_status)
     if check:
-        stop_if_any(reader.wrong(found))
+        stop_if_any(reader.wrong(run_status))
 
 
 @app.command()
@@ -245,19 +245,19 @@ def clock(
         stop("--bound-us: expected with --check")
     if check and watch:
         stop("--check: expected without --watch")
-    wanted = Wanted(
+    query = Wanted(
         tuple(clocks or ()), tuple(host or ()), worst, everything, duration_s(since), as_json=as_json
     )
     settings = settings_of(config, directory, log)
     try:
         if watch:
-            reader.watch(running_log(settings), wanted, registry=settings.kafka.registry())
+            reader.watch(running_log(settings), query, registry=settings.kafka.registry())
             return
-        found = reader.main(running_log(settings), wanted, registry=settings.kafka.registry())
+        picture = reader.main(running_log(settings), query, registry=settings.kafka.registry())
     except ValueError as error:
         stop(str(error))
     if check:
-        stop_if_any(found.wrong(bound_us))
+        stop_if_any(picture.wrong(bound_us))
 
 
 @app.command()
@@ -295,18 +295,24 @@ def alerts(
 
 
 def _print_table(
-    kind: str, names: list[str] | None, everything: bool, watch: bool, check: bool, as_json: bool, found: Any
+    kind: str,
+    names: list[str] | None,
+    everything: bool,
+    watch: bool,
+    check: bool,
+    as_json: bool,
+    settings: Any,
 ) -> None:
     from fabrictime.commands import links as reader
 
     if check and watch:
         stop("--check: expected without --watch")
-    wanted = reader.Wanted(tuple(names or ()), everything, as_json=as_json)
+    query = reader.Wanted(tuple(names or ()), everything, as_json=as_json)
     try:
         if watch:
-            reader.watch(evidence_of(found), reader.KINDS[kind], wanted)
+            reader.watch(evidence_of(settings), reader.KINDS[kind], query)
             return
-        wrong = reader.main(evidence_of(found), reader.KINDS[kind], wanted)
+        wrong = reader.main(evidence_of(settings), reader.KINDS[kind], query)
     except ValueError as error:
         stop(str(error))
     if check:
@@ -332,11 +338,11 @@ def actions(
     """Show decisions with cause and outcome, suppressed actions, and the mode in force."""
     from fabrictime.commands import actions as reader
 
-    found = settings_of(config, directory, log)
-    wanted = reader.Wanted(tuple(names or ()), duration_s(since), suppressed, as_json=as_json)
+    settings = settings_of(config, directory, log)
+    query = reader.Wanted(tuple(names or ()), duration_s(since), suppressed, as_json=as_json)
     try:
         show = reader.watch if watch else reader.main
-        show(running_log(found), wanted, registry=found.kafka.registry())
+        show(running_log(settings), query, registry=settings.kafka.registry())
     except ValueError as error:
         stop(str(error))
 
@@ -451,10 +457,10 @@ def pause(
 
     live = live_records(log, config, directory)
     try:
-        found = actuation.pause(live, revert=revert, wait_s=duration_s(wait), registry=live.registry)
+        confirmation = actuation.pause(live, revert=revert, wait_s=duration_s(wait), registry=live.registry)
     except ValueError as error:
         stop(str(error))
-    _print_actuators(found, "all action is paused", as_json)
+    _print_actuators(confirmation, "all action is paused", as_json)
 
 
 @app.command()
@@ -470,26 +476,26 @@ def resume(
 
     live = live_records(log, config, directory)
     try:
-        found = actuation.resume(live, duration_s(wait), live.registry)
+        confirmation = actuation.resume(live, duration_s(wait), live.registry)
     except ValueError as error:
         stop(str(error))
-    _print_actuators(found, "the former modes are restored", as_json)
+    _print_actuators(confirmation, "the former modes are restored", as_json)
 
 
-def _print_actuators(found: Any, summary: str, as_json: bool) -> None:
+def _print_actuators(confirmation: Any, summary: str, as_json: bool) -> None:
     if as_json:
         from dataclasses import asdict
 
-        typer.echo(json.dumps(asdict(found)))
-    elif found.actuators:
+        typer.echo(json.dumps(asdict(confirmation)))
+    elif confirmation.actuators:
         typer.echo(
-            f"{summary}: {found.hosts} hosts of {found.actuators} actuators after {found.took_ms:.0f} ms, "
-            f"{found.in_force} actions in force"
+            f"{summary}: {confirmation.hosts} hosts of {confirmation.actuators} actuators "
+            f"after {confirmation.took_ms:.0f} ms, {confirmation.in_force} actions in force"
         )
     else:
         typer.echo(f"{summary}; no actuator reported within the last 30 s")
-    if found.missing:
-        stop("\n".join(f"actuator {name}: no confirmation" for name in found.missing), 1)
+    if confirmation.missing:
+        stop("\n".join(f"actuator {name}: no confirmation" for name in confirmation.missing), 1)
 
 
 @topics_app.command("create")
@@ -536,6 +542,19 @@ def grafana_push(
         stop(str(error))
     for line in lines:
         typer.echo(line)
+
+
+@grafana_app.command("write")
+def grafana_write(
+    folder: Annotated[Path, typer.Argument(help="Folder for one JSON file a dashboard.")],
+) -> None:
+    """Write the dashboards to files, for the provisioning of a Grafana."""
+    from grafana import dashboard_files
+
+    try:
+        dashboard_files.write_all(folder, dashboard_files.read_all())
+    except (ValueError, OSError) as error:
+        stop(str(error))
 
 
 def _secret(path: Path | None) -> str | None:

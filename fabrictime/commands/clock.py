@@ -58,13 +58,13 @@ class Reader:
         """Connect and return the messages of `fabric.clock.offsets` up to its end; take the inventory at
         once."""
         self._reader.connect()
-        found = []
+        messages = []
         for message in self._reader.read_to_end():
             if message.topic == INVENTORY.name:
                 self._take_nic(message)
             else:
-                found.append(message)
-        return found
+                messages.append(message)
+        return messages
 
     def _decode_newest_first(self, messages: list[Message]) -> None:
         """Decode as many of the last messages of each partition as `STATES_DECODED` permits.
@@ -76,16 +76,16 @@ class Reader:
         for message in messages:
             after[message.place] -= 1
             ranked.append((after[message.place], message))
-        ranked.sort(key=lambda each: each[0])
-        states, taken = 0, []
+        ranked.sort(key=lambda item: item[0])
+        states, records = 0, []
         for _, message in ranked:
             record = self._decoded(message)
             if record is not None:
-                taken.append((record, message.append_ns))
+                records.append((record, message.append_ns))
                 states += len(record["clocks"])
             if states > STATES_DECODED:
                 break
-        for record, append_ns in reversed(taken):
+        for record, append_ns in reversed(records):
             self.fleet.add(record, append_ns)
 
     def follow(self, wait_s: float) -> bool:
@@ -130,28 +130,28 @@ class Reader:
         self.fleet.add_nic(record["nic"], record, message.append_ns)
 
 
-def main(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> Picture:
+def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> Picture:
     """Print the clocks once and return them. Raises ValueError where the log cannot be read."""
     reader = Reader(cluster, registry)
     try:
-        reader.catch_up(wanted.since_s)
+        reader.catch_up(query.since_s)
         reader.await_fresh(FRESH_WAIT_S)
     finally:
         reader.close()
-    found = reader.fleet.picture(wanted.patterns, wanted.hosts)
-    if wanted.as_json:
-        print(as_json(found))
+    picture = reader.fleet.picture(query.patterns, query.hosts)
+    if query.as_json:
+        print(as_json(picture))
     else:
         from rich.console import Console
 
         console = Console()
         if not console.is_terminal:
             console = Console(width=200)
-        console.print(draw(found, wanted), highlight=False)
-    return found
+        console.print(draw(picture, query), highlight=False)
+    return picture
 
 
-def watch(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Show the clocks live until SIGINT; a line a window where stdout is no terminal.
 
     Raises ValueError where the log cannot be read at the start; a log that goes away later shows as age.
@@ -161,35 +161,35 @@ def watch(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Regis
     console = Console()
     reader = Reader(cluster, registry)
     try:
-        reader.catch_up(wanted.since_s)
-        if wanted.as_json or not console.is_terminal:
-            _watch_lines(reader, wanted)
+        reader.catch_up(query.since_s)
+        if query.as_json or not console.is_terminal:
+            _watch_lines(reader, query)
         else:
-            _watch_screen(reader, wanted, console)
+            _watch_screen(reader, query, console)
     except KeyboardInterrupt:
         return
     finally:
         reader.close()
 
 
-def _watch_lines(reader: Reader, wanted: Wanted) -> None:
-    shown: dict[str, int] | None = None
+def _watch_lines(reader: Reader, query: Wanted) -> None:
+    previous: dict[str, int] | None = None
     while True:
         newest = reader.fleet.newest()
-        if newest != shown:
-            shown = newest
-            found = reader.fleet.picture(wanted.patterns, wanted.hosts)
-            print(as_json(found) if wanted.as_json else plain(found), flush=True)
+        if newest != previous:
+            previous = newest
+            picture = reader.fleet.picture(query.patterns, query.hosts)
+            print(as_json(picture) if query.as_json else plain(picture), flush=True)
         reader.follow(0.5)
 
 
-def _watch_screen(reader: Reader, wanted: Wanted, console: Any) -> None:
+def _watch_screen(reader: Reader, query: Wanted, console: Any) -> None:
     from rich.live import Live
 
     def drawn() -> RenderableType:
-        found = reader.fleet.picture(wanted.patterns, wanted.hosts)
-        max_rows = max(3, console.size.height - 8 - min(len(found.suspects) + 2, SUSPECTS_SHOWN + 3))
-        return draw(found, wanted, max_rows)
+        picture = reader.fleet.picture(query.patterns, query.hosts)
+        max_rows = max(3, console.size.height - 8 - min(len(picture.suspects) + 2, SUSPECTS_SHOWN + 3))
+        return draw(picture, query, max_rows)
 
     with Live(drawn(), console=console, auto_refresh=False, screen=True) as live:
         while True:

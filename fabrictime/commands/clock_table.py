@@ -41,82 +41,82 @@ class Wanted:
         return WORST if self.worst is None else self.worst
 
 
-def as_json(found: Picture) -> str:
+def as_json(picture: Picture) -> str:
     """Return the whole picture as one line of JSON: summary, shards, clocks, suspects."""
     return json.dumps(
         {
-            "summary": found.summary(),
-            "events_since_ns": found.since_ns,
-            "unreadable": found.unreadable,
-            "shards": [asdict(line) for line in found.shards],
-            "clocks": [asdict(line) for line in found.clocks],
-            "suspects": [asdict(line) for line in found.suspects],
+            "summary": picture.summary(),
+            "events_since_ns": picture.since_ns,
+            "unreadable": picture.unreadable,
+            "shards": [asdict(line) for line in picture.shards],
+            "clocks": [asdict(line) for line in picture.clocks],
+            "suspects": [asdict(line) for line in picture.suspects],
         },
         allow_nan=False,
     )
 
 
-def plain(found: Picture) -> str:
+def plain(picture: Picture) -> str:
     """Return the fleet's figures as one line."""
-    return "; ".join(text for text, _ in _summary(found))
+    return "; ".join(text for text, _ in _summary(picture))
 
 
-def draw(found: Picture, wanted: Wanted, max_rows: int | None = None) -> RenderableType:
+def draw(picture: Picture, query: Wanted, max_rows: int | None = None) -> RenderableType:
     """Return the figures of the fleet, the worst clocks and the suspect pairs for rich."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(text, style) for text, style in _summary(found)]
-    if found.clocks:
-        count = wanted.lines(len(found.clocks))
+    parts: list[RenderableType] = [Text(text, style) for text, style in _summary(picture)]
+    if picture.clocks:
+        count = query.lines(len(picture.clocks))
         count = count if max_rows is None else min(count, max_rows)
-        parts += [Text(""), _clock_table(found, count)]
-        more = len(found.clocks) - count
+        parts += [Text(""), _clock_table(picture, count)]
+        more = len(picture.clocks) - count
         if more > 0:
             hint = "" if max_rows is not None else "; --all lists them"
             parts.append(Text(f"and {more:,} more clocks, no worse than these{hint}", "dim"))
-    if found.suspects:
-        parts += [Text(""), _suspect_table(found.suspects)]
-        more = len(found.suspects) - SUSPECTS_SHOWN
+    if picture.suspects:
+        parts += [Text(""), _suspect_table(picture.suspects)]
+        more = len(picture.suspects) - SUSPECTS_SHOWN
         if more > 0:
             parts.append(Text(f"and {more:,} more suspect pairs, less asymmetric; --json lists them", "dim"))
     return Group(*parts)
 
 
-def _summary(found: Picture) -> list[tuple[str, str]]:
+def _summary(picture: Picture) -> list[tuple[str, str]]:
     """Return the lines above the tables, each with its style."""
     no_window = f"no window of clocks in {CLOCK_OFFSETS.name} yet: a worker must run"
-    if not found.clocks:
+    if not picture.clocks:
         named = "no clock matches the given names"
-        return [(named if found.shards else f"{no_window}, and two hosts must probe each other", "yellow")]
-    figures = found.summary()
+        return [(named if picture.shards else f"{no_window}, and two hosts must probe each other", "yellow")]
+    figures = picture.summary()
     lines = [_states_text(figures)]
     if figures["bound_worst_ns"] is not None:
         median, worst = ns_text(figures["bound_median_ns"]), ns_text(figures["bound_worst_ns"])
         lines.append(
             (f"error bound {median} in the median, worst {worst} at {figures['bound_worst_clock']}", "")
         )
-    if not found.shards:
+    if not picture.shards:
         return [*lines, (no_window, "yellow")]
-    lines.append(_timescale_text(figures, len(found.shards)))
+    lines.append(_timescale_text(figures, len(picture.shards)))
     suspects = figures["suspects"]
-    age = f"newest window {seconds_text(found.age_s or 0.0)} ago" if found.is_fresh else "no fresh window"
+    age = f"newest window {seconds_text(picture.age_s or 0.0)} ago" if picture.is_fresh else "no fresh window"
     lines.append((f"{suspects:,} suspect pair{_s(suspects)}; {age}", ""))
     lines += [
         (f"shard {line.shard}: what you see is its last state; its newest window is {doubt}", "red")
-        for line in found.shards
+        for line in picture.shards
         if (doubt := line.doubt()) is not None
     ]
-    if found.unreadable:
-        lines.append((f"{found.unreadable:,} records could not be read", "yellow"))
+    if picture.unreadable:
+        lines.append((f"{picture.unreadable:,} records could not be read", "yellow"))
     return lines
 
 
 def _states_text(figures: Mapping[str, Any]) -> tuple[str, str]:
     counts = {state: figures[state.lower()] for state in reversed(STATES)}
     states = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    known = "" if figures["fresh"] else "last known "
-    return f"{figures['clocks']:,} clock{_s(figures['clocks'])}: {known}{states}", "bold"
+    prefix = "" if figures["fresh"] else "last known "
+    return f"{figures['clocks']:,} clock{_s(figures['clocks'])}: {prefix}{states}", "bold"
 
 
 def _timescale_text(figures: Mapping[str, Any], shards: int) -> tuple[str, str]:
@@ -136,10 +136,10 @@ def _s(count: int) -> str:
     return "s" if count != 1 else ""
 
 
-def _clock_table(found: Picture, count: int) -> RenderableType:
+def _clock_table(picture: Picture, count: int) -> RenderableType:
     from rich.table import Table
 
-    several = len({line.domain for line in found.clocks if line.domain is not None}) > 1
+    several = len({line.domain for line in picture.clocks if line.domain is not None}) > 1
     table = Table(box=None, pad_edge=False)
     table.add_column("clock", no_wrap=True)
     table.add_column("state", no_wrap=True)
@@ -148,7 +148,7 @@ def _clock_table(found: Picture, count: int) -> RenderableType:
     table.add_column("last event (UTC)", no_wrap=True)
     if several:
         table.add_column("domain", no_wrap=True)
-    for line in found.clocks[:count]:
+    for line in picture.clocks[:count]:
         pairs = "-" if line.pairs is None else str(line.pairs)
         residual = ns_text(line.residual_ns if line.pairs else None)
         cells: list[str | Text] = [

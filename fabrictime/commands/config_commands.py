@@ -48,11 +48,11 @@ def config_check(
     if file is not None and config is not None:
         stop("config check: expected one file")
     try:
-        found = settings_of(file or config, None)
-        found.check()
+        settings = settings_of(file or config, None)
+        settings.check()
     except ValueError as error:
         stop(str(error))
-    typer.echo(f"{found.source}: correct")
+    typer.echo(f"{settings.source}: correct")
 
 
 @config_app.command("example")
@@ -78,15 +78,15 @@ def config_get(
     from fabrictime.commands import live_config
 
     live = live_records(log, config, directory)
-    found = live_config.lines(live.records, host)
-    unknown = set(names or ()) - {line.name for line in found}
+    lines = live_config.lines(live.records, host)
+    unknown = set(names or ()) - {line.name for line in lines}
     if unknown:
         stop(f"threshold {sorted(unknown)[0]}: no such threshold, `fabrictime config get` lists them")
-    found = [line for line in found if not names or line.name in names]
+    lines = [line for line in lines if not names or line.name in names]
     if as_json:
-        typer.echo(live_config.as_json(live.records, found, host))
+        typer.echo(live_config.as_json(live.records, lines, host))
     else:
-        live_config.show(live.records, found, host)
+        live_config.show(live.records, lines, host)
 
 
 @config_app.command("set")
@@ -179,23 +179,23 @@ def config_diff(
     if settings or file is not None:
         _print_changes(live.records.get(host), host, settings, file, as_json)
         return
-    found = [line for line in live_config.lines(live.records, host) if line.value != line.default]
+    lines = [line for line in live_config.lines(live.records, host) if line.value != line.default]
     if as_json:
-        typer.echo(live_config.as_json(live.records, found))
+        typer.echo(live_config.as_json(live.records, lines))
     else:
-        for line in found:
+        for line in lines:
             typer.echo(f"{line.name}: {line.value:g}, default {line.default:g}, set by {line.set_by}")
         for name, value, _ in _changed_limits(live.records.get(host)):
             typer.echo(f"{name}: {value}, set by {host}")
-    raise typer.Exit(1 if found or _changed_limits(live.records.get(host)) else 0)
+    raise typer.Exit(1 if lines or _changed_limits(live.records.get(host)) else 0)
 
 
 def _changed_limits(record: ActuatorConfig | None) -> list[tuple[str, Any, Any]]:
     from fabrictime.commands import live_config
 
     names = live_config.LIMITS
-    found = live_config.differences(record, None)
-    return [row for row in found if row[0] in names or row[0].startswith("slice.")]
+    differences = live_config.differences(record, None)
+    return [row for row in differences if row[0] in names or row[0].startswith("slice.")]
 
 
 def _print_changes(
@@ -209,26 +209,26 @@ def _print_changes(
         stop("config diff: expected settings or --file")
     try:
         if file is not None:
-            given = read_tables(file)
-            after = live_config.from_file(record, host, given)
+            values = read_tables(file)
+            after = live_config.from_file(record, host, values)
         else:
             after = live_config.changed(record, host, settings or ())
     except BadFile as error:
         stop(f"{file}: {error}")
     except ValueError as error:
         stop(str(error))
-    found = live_config.differences(record, after)
+    differences = live_config.differences(record, after)
     if as_json:
-        rows = [{"name": name, "is": before, "would_be": then} for name, before, then in found]
+        rows = [{"name": name, "is": before, "would_be": then} for name, before, then in differences]
         typer.echo(
             json.dumps({"host": host, "changes": rows, "too_wide": live_config.too_wide(after, record)})
         )
     else:
-        for name, before, then in found:
+        for name, before, then in differences:
             typer.echo(f"{name}: {value_text(before)} -> {value_text(then)}")
         for line in live_config.too_wide(after, record):
             typer.echo(f"{line}; `config set` requires --without-limit")
-    raise typer.Exit(1 if found else 0)
+    raise typer.Exit(1 if differences else 0)
 
 
 def value_text(value: Any) -> str:

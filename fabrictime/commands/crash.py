@@ -24,7 +24,7 @@ ROOT: Final = str(Path(__file__).resolve().parents[2]) + os.sep
 def place_of(error: BaseException) -> str:
     """Return `package/module.py:line` of the innermost frame of our own code, else of any code."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if each.filename.startswith(ROOT) and "-packages" not in each.filename]
+    own = [one for one in frames if one.filename.startswith(ROOT) and "-packages" not in one.filename]
     for frame in reversed(own or frames):
         return f"{frame.filename.removeprefix(ROOT)}:{frame.lineno}"
     return "an unknown place"

@@ -100,8 +100,8 @@ class Screen:
 
     def remark(self, text: str, style: str = "") -> None:
         """Print a paragraph."""
-        for each in summary.paragraph(text, self._width):
-            self._console.print(Text(each, style), soft_wrap=True)
+        for line in summary.paragraph(text, self._width):
+            self._console.print(Text(line, style), soft_wrap=True)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -130,10 +130,10 @@ class Screen:
 
     def line(self, line: Line) -> None:
         """Print a line of the story."""
-        for number, each in enumerate(summary.text_of(line, self._width)):
-            text = Text(each)
+        for number, row in enumerate(summary.text_of(line, self._width)):
+            text = Text(row)
             if number == 0 and (style := STYLES.get(line.label)):
-                begin = each.index(line.label)
+                begin = row.index(line.label)
                 text.stylize(style, begin, begin + len(line.label))
             self._console.print(text, soft_wrap=True)
 

@@ -96,41 +96,41 @@ def find(text: str, flows: Mapping[str, Flow], others: Iterable[str] = ()) -> st
     if text in flows or text in others:
         return text
     before, colon, port = text.rpartition(":")
-    found = {
+    matches = {
         name
         for name, flow in flows.items()
         if colon
         and port == str(flow["source_port"])
         and before in ("", flow["source_address"], host_of(name), flow["nic"])
     }
-    found = found or {name for name in (*flows, *others) if action_text.matches(text, name)}
-    if len(found) == 1:
-        return found.pop()
-    if not found:
+    matches = matches or {name for name in (*flows, *others) if action_text.matches(text, name)}
+    if len(matches) == 1:
+        return matches.pop()
+    if not matches:
         raise ValueError(
             f"flow {text!r}: no such flow among {len(flows):,} that are reported; expected an id or a part of"
             " it, or its source as address:port"
         )
-    named = ", ".join(sorted(found)[:5]) + (f" and {len(found) - 5:,} more" if len(found) > 5 else "")
-    raise ValueError(f"flow {text!r}: expected one flow, it names {len(found):,}: {named}")
+    named = ", ".join(sorted(matches)[:5]) + (f" and {len(matches) - 5:,} more" if len(matches) > 5 else "")
+    raise ValueError(f"flow {text!r}: expected one flow, it names {len(matches):,}: {named}")
 
 
-def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
+def explain(snapshot: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
     """Return the explanation of a flow as plain values; figures of links are None without data."""
-    state, actions = seen.state, seen.state.actions
+    state, actions = snapshot.state, snapshot.state.actions
     flow = state.flows.flows().get(flow_id)
     entries = action_entries.entries(actions, now_ns, flow_id)
     entries = action_entries.with_effects(entries, actions, now_ns)
-    suppressed = [each for each in actions.suppressed() if each.flow_id == flow_id]
+    suppressed = [action for action in actions.suppressed() if action.flow_id == flow_id]
     host = host_of(flow_id)
     limits = actions.limits(host)
     own = FlowRoute(())
     others: list[dict[str, Any]] = []
     if flow is not None:
-        routes = seen.routes.of(flow["nic"], flow["peer"], flow["peer_port"])
+        routes = snapshot.routes.of(flow["nic"], flow["peer"], flow["peer_port"])
         own = routes.get(flow["source_port"], own)
         own = FlowRoute(tuple(flow["links"]) or own.links, own.reverse)
-        others = _others(seen, flow, routes, own, now_ns)
+        others = _others(snapshot, flow, routes, own, now_ns)
     mode = actions.mode(host)
     return {
         "flow_id": flow_id,
@@ -147,14 +147,14 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
         "answers_take": [_link(state, link, now_ns) for link in own.reverse],
         "could_take": others,
         "decisions": [action_text.as_record(entry) for entry in entries],
-        "suppressed": [suppressed_record(each) for each in suppressed],
+        "suppressed": [suppressed_record(action) for action in suppressed],
         "policy_heard_ns": max((shard.at_ns for shard in actions.shards.values()), default=None),
-        "unreadable": seen.unreadable,
+        "unreadable": snapshot.unreadable,
     }
 
 
 def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "link": link,
         "state": "UNKNOWN",
         "text": "",
@@ -162,47 +162,49 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
         "wait_ns": None,
         "utilisation": None,
         "contention": [
-            each["text"]
-            for each in state.contention.values()
-            if is_active(each, now_ns) and link in (each["link"], *each["candidates"])
+            window["text"]
+            for window in state.contention.values()
+            if is_active(window, now_ns) and link in (window["link"], *window["candidates"])
         ],
     }
     number = state.cable_graph.number(link)
     if number is None:
-        return found
-    found |= {"state": STATES[state.state(number)]}
+        return facts
+    facts |= {"state": STATES[state.state(number)]}
     subject, queue = state.subject_of(number), state.queues.newest(number)
     if subject is not None and subject.record is not None and subject.record["state"] != "UP":
-        found |= {"text": subject.record["text"]}
+        facts |= {"text": subject.record["text"]}
     if queue is not None:
-        found |= {
+        facts |= {
             "depth_bytes": queue.mean_bytes if queue.rate_bps else None,
             "wait_ns": queue.delay_ns(queue.mean_bytes),
             "utilisation": queue.utilisation,
         }
-    return found
+    return facts
 
 
 def _others(
-    seen: Seen, flow: Flow, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
+    snapshot: Seen, flow: Flow, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
 ) -> list[dict[str, Any]]:
     """Return the other routes, each once with its ports: in the policy's order, then the healthy ones."""
-    fallbacks = seen.fallbacks.get(host_of(flow["flow_id"]), {"flows": ()})
+    fallbacks = snapshot.fallbacks.get(host_of(flow["flow_id"]), {"flows": ()})
     ranked: list[int] = next(
-        (each["other_paths"] for each in fallbacks["flows"] if each["flow_id"] == flow["flow_id"]), []
+        (entry["other_paths"] for entry in fallbacks["flows"] if entry["flow_id"] == flow["flow_id"]), []
     )
     grouped: dict[Links, list[int]] = {}
     for port, other_route in routes.items():
         if other_route.links != own.links:
             grouped.setdefault(other_route.links, []).append(port)
-    found = []
+    rows = []
     for links, ports in grouped.items():
-        known_links = [_link(seen.state, link, now_ns) for link in links]
-        worst = max(known_links, key=lambda each: STATES.index(each["state"]))
-        loads = [each["utilisation"] for each in known_links if each["utilisation"] is not None]
-        waits = [each["wait_ns"] for each in known_links if each["wait_ns"] is not None]
+        known_links = [_link(snapshot.state, link, now_ns) for link in links]
+        worst = max(known_links, key=lambda link_facts: STATES.index(link_facts["state"]))
+        loads = [
+            link_facts["utilisation"] for link_facts in known_links if link_facts["utilisation"] is not None
+        ]
+        waits = [link_facts["wait_ns"] for link_facts in known_links if link_facts["wait_ns"] is not None]
         ranks = [ranked.index(port) + 1 for port in ports if port in ranked]
-        found.append(
+        rows.append(
             {
                 "rank": min(ranks, default=None),
                 "ports": ports,
@@ -213,10 +215,10 @@ def _others(
                 "wait_ns": max(waits, default=None),
             }
         )
-    found.sort(
-        key=lambda each: (each["rank"] or 1 << 30, STATES.index(each["state"]), each["busiest"] or 0.0)
+    rows.sort(
+        key=lambda route: (route["rank"] or 1 << 30, STATES.index(route["state"]), route["busiest"] or 0.0)
     )
-    return found
+    return rows
 
 
 # ------------------------------------------------------------------------------------------- the log, text
@@ -231,11 +233,11 @@ def main(
     registry: codec.Registry | None = None,
 ) -> None:
     """Print a flow's story. Raises ValueError where the log cannot be read, or `text` names no one flow."""
-    seen = Seen(since_s, registry)
-    flow_id = read(cluster, text, seen, since_s)
+    snapshot = Seen(since_s, registry)
+    flow_id = read(cluster, text, snapshot, since_s)
     now_ns = time.time_ns()
-    now_ns -= seen.state.simulated.lag_ns(now_ns)
-    story = explain(seen, flow_id, now_ns)
+    now_ns -= snapshot.state.simulated.lag_ns(now_ns)
+    story = explain(snapshot, flow_id, now_ns)
     if as_json:
         print(json.dumps(story, allow_nan=False))
         return
@@ -244,10 +246,10 @@ def main(
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
-    console.print(draw(seen, story, now_ns, since_s), highlight=False)
+    console.print(draw(snapshot, story, now_ns, since_s), highlight=False)
 
 
-def read(cluster: KafkaSettings | str, text: str, seen: Seen, since_s: float) -> str:
+def read(cluster: KafkaSettings | str, text: str, snapshot: Seen, since_s: float) -> str:
     """Read the log, and the reports of the host of the flow that `text` names; return the flow's id. Raises
     ValueError as `main` does."""
     recent = back(since_s)
@@ -262,23 +264,23 @@ def read(cluster: KafkaSettings | str, text: str, seen: Seen, since_s: float) ->
     }
     with TopicReader.open(cluster, starts) as first:
         for message in first.read_to_end():
-            seen.take(message.topic, message.key, message.value, message.append_ns)
-    flows, actions = seen.state.flows.flows(), seen.state.actions
+            snapshot.take(message.topic, message.key, message.value, message.append_ns)
+    flows, actions = snapshot.state.flows.flows(), snapshot.state.actions
     decided = [
-        *(each["flow_id"] for each in actions.decisions.values()),
-        *(each.flow_id for each in actions.suppressed()),
+        *(decision["flow_id"] for decision in actions.decisions.values()),
+        *(action.flow_id for action in actions.suppressed()),
     ]
     flow_id = find(text, flows, decided)
     host = host_of(flow_id)
     with TopicReader.open(cluster, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
         messages = [message for message in reader.read_to_end() if message.value is not None]
     actions.flow_history.restart(host)
-    for taken in messages:
-        actions.flow_history.take(host, taken.value or b"", taken.append_ns)
+    for report in messages:
+        actions.flow_history.take(host, report.value or b"", report.append_ns)
     return flow_id
 
 
-def draw(seen: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> RenderableType:
+def draw(snapshot: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> RenderableType:
     """Return the explanation for rich."""
     from rich.console import Group
     from rich.text import Text
@@ -303,21 +305,25 @@ def draw(seen: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> R
     elif flow is not None:
         parts.append(Text("\nno other path of it was traced", "yellow"))
     entries = action_entries.with_effects(
-        action_entries.entries(seen.state.actions, now_ns, story["flow_id"]), seen.state.actions, now_ns
+        action_entries.entries(snapshot.state.actions, now_ns, story["flow_id"]),
+        snapshot.state.actions,
+        now_ns,
     )
     parts.append(Text(""))
     parts += decided(entries, f"for it within {seconds_text(since_s)}", SHOWN, effects=True)
     parts.append(Text(""))
-    suppressed = [each for each in seen.state.actions.suppressed() if each.flow_id == story["flow_id"]]
+    suppressed = [
+        action for action in snapshot.state.actions.suppressed() if action.flow_id == story["flow_id"]
+    ]
     parts += _suppressed_lines(suppressed, story, now_ns)
-    if seen.unreadable:
-        parts.append(Text(f"{seen.unreadable:,} records could not be read", "yellow"))
+    if snapshot.unreadable:
+        parts.append(Text(f"{snapshot.unreadable:,} records could not be read", "yellow"))
     return Group(*parts)
 
 
 def _about(flow: Flow, story: Mapping[str, Any]) -> list[str]:
     lets = {"MOVE": "moved", "PACE": "paced"}
-    can = " and ".join(lets.get(each, each.lower()) for each in flow["can"])
+    can = " and ".join(lets.get(name, name.lower()) for name in flow["can"])
     job = f", job {flow['job']}" if flow["job"] else ""
     job += " (protected)" if story["protected"] else ""
     job += f", tenant {flow['tenant']}" if flow["tenant"] else ""
@@ -338,14 +344,14 @@ def _links_table(links: Sequence[Mapping[str, Any]]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for title in ("link", "state", "queue", "busy", "subject"):
         table.add_column(title, no_wrap=title != "subject")
-    for each in links:
-        queue = delay_text(each["wait_ns"])
-        if each["depth_bytes"] is not None:
-            queue = f"{bytes_text(each['depth_bytes'])}, {queue}"
-        busy = "—" if each["utilisation"] is None else percent_text(each["utilisation"])
-        notes = "; ".join(token for token in (each["text"], *each["contention"]) if token)
-        state = Text(each["state"], _COLOURS.get(each["state"], ""))
-        table.add_row(Text(arrow(each["link"])), state, Text(queue), Text(busy), Text(notes))
+    for link in links:
+        queue = delay_text(link["wait_ns"])
+        if link["depth_bytes"] is not None:
+            queue = f"{bytes_text(link['depth_bytes'])}, {queue}"
+        busy = "—" if link["utilisation"] is None else percent_text(link["utilisation"])
+        notes = "; ".join(token for token in (link["text"], *link["contention"]) if token)
+        state = Text(link["state"], _COLOURS.get(link["state"], ""))
+        table.add_row(Text(arrow(link["link"])), state, Text(queue), Text(busy), Text(notes))
     return table
 
 
@@ -356,16 +362,16 @@ def _routes_table(routes: Sequence[Mapping[str, Any]]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for title in ("rank", "ports", "state", "queue", "busiest", "over"):
         table.add_column(title, no_wrap=title != "over")
-    for each in routes[:SHOWN_ROUTES]:
-        ports = ", ".join(map(str, each["ports"][:3])) + (" …" if len(each["ports"]) > 3 else "")
-        inner = each["links"][1:-1] or each["links"]
-        over = ", ".join(map(arrow, inner)) + (f": {each['detected_by']}" if each["detected_by"] else "")
-        busiest = "—" if each["busiest"] is None else percent_text(each["busiest"])
+    for route in routes[:SHOWN_ROUTES]:
+        ports = ", ".join(map(str, route["ports"][:3])) + (" …" if len(route["ports"]) > 3 else "")
+        inner = route["links"][1:-1] or route["links"]
+        over = ", ".join(map(arrow, inner)) + (f": {route['detected_by']}" if route["detected_by"] else "")
+        busiest = "—" if route["busiest"] is None else percent_text(route["busiest"])
         table.add_row(
-            Text("—" if each["rank"] is None else str(each["rank"])),
+            Text("—" if route["rank"] is None else str(route["rank"])),
             Text(ports),
-            Text(each["state"], _COLOURS.get(each["state"], "")),
-            Text(delay_text(each["wait_ns"])),
+            Text(route["state"], _COLOURS.get(route["state"], "")),
+            Text(delay_text(route["wait_ns"])),
             Text(busiest),
             Text(over),
         )
@@ -380,11 +386,12 @@ def _suppressed_lines(
     if suppressed:
         return [
             Text(
-                f"suppressed: {action_text.action_text(each)}, cause: {action_text.suppressed_cause(each)}; "
-                f"{action_text.suppressed_text(each, now_ns)}",
+                f"suppressed: {action_text.action_text(action)}, "
+                f"cause: {action_text.suppressed_cause(action)}; "
+                f"{action_text.suppressed_text(action, now_ns)}",
                 "yellow",
             )
-            for each in suppressed
+            for action in suppressed
         ]
     if story["policy_heard_ns"] is None:
         return [Text("the policy has published no cycle: suppressed actions are not known", "yellow")]

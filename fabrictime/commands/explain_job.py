@@ -59,8 +59,8 @@ def between(
 
     Raises ValueError if one of them has no records.
     """
-    found = [_run(cluster, job, text, since_s, registry) for text in runs]
-    return found[0], found[1]
+    both = [_run(cluster, job, text, since_s, registry) for text in runs]
+    return both[0], both[1]
 
 
 def _run(
@@ -89,35 +89,35 @@ def _run(
     return run
 
 
-def show(found: Mapping[str, Any], drawn: Sequence[RenderableType], *, as_json: bool) -> None:
+def show(explanation: Mapping[str, Any], drawn: Sequence[RenderableType], *, as_json: bool) -> None:
     """Print an explanation or a comparison."""
     if as_json:
-        print(json.dumps(found, allow_nan=False))
+        print(json.dumps(explanation, allow_nan=False))
         return
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)
-    for each in drawn:
-        console.print(each, highlight=False)
+    for part in drawn:
+        console.print(part, highlight=False)
 
 
 # ---------------------------------------------------------------------------------------------- one job
 
 
-def draw(found: Mapping[str, Any]) -> list[RenderableType]:
+def draw(explanation: Mapping[str, Any]) -> list[RenderableType]:
     """Return the explanation of `job_story.explain` for rich."""
     from rich.text import Text
 
-    record = found["diagnosis"]
+    record = explanation["diagnosis"]
     colour = COLOURS.get(record["verdict"], "red")
     parts: list[RenderableType] = [
         Text(_about(record), "bold"),
         Text(f"{_verdict(record)}: {record['text']}", colour),
     ]
-    if found["age_ns"] > STALE_NS:
-        ago = seconds_text(found["age_ns"] / S)
+    if explanation["age_ns"] > STALE_NS:
+        ago = seconds_text(explanation["age_ns"] / S)
         parts.append(Text(f"its last record is {ago} old: it has ended, or is not measured", "yellow"))
     if record["remedy"]:
         parts.append(Text(f"remedy: {record['remedy']}"))
@@ -125,13 +125,13 @@ def draw(found: Mapping[str, Any]) -> list[RenderableType]:
     parts += _ranks(record)
     parts += _slowest(record["flows"])
     parts += _others(record)
-    parts += _history(found["verdicts"])
+    parts += _history(explanation["verdicts"])
     return parts
 
 
 def _about(record: Mapping[str, Any]) -> str:
-    seen, total = record["ranks_seen"], record["ranks_total"]
-    ranks = f"{seen:,} of {counted(total, 'rank')}" if total else counted(seen, "rank")
+    rank_count, total = record["ranks_seen"], record["ranks_total"]
+    ranks = f"{rank_count:,} of {counted(total, 'rank')}" if total else counted(rank_count, "rank")
     pieces = [f"{ranks} on {counted(record['hosts'], 'host')}"]
     if record["iteration_ns"] is not None:
         good = record["expected_iteration_ns"]
@@ -192,25 +192,25 @@ def _evidence(evidence: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
         return []
     rows = [
         (
-            each["subject"],
-            each["quantity"],
-            _figure(each["quantity"], each["number"]),
-            _figure(each["quantity"], each["expected"]),
-            each["topic"].removeprefix("fabric."),
-            each["text"],
+            item["subject"],
+            item["quantity"],
+            _figure(item["quantity"], item["number"]),
+            _figure(item["quantity"], item["expected"]),
+            item["topic"].removeprefix("fabric."),
+            item["text"],
         )
-        for each in evidence[:SHOWN_EVIDENCE]
+        for item in evidence[:SHOWN_EVIDENCE]
     ]
     table = _table(("subject", "quantity", "found", "expected", "topic", "evidence"), rows)
     return [Text("\nevidence", "bold"), table]
 
 
-def _bar(each: Mapping[str, Any], longest_ns: int) -> Any:
+def _bar(split: Mapping[str, Any], longest_ns: int) -> Any:
     from rich.text import Text
 
     bar = Text()
     for (name, _), letter, colour in zip(SPLITS, LETTERS, _PART_COLOURS, strict=True):
-        bar.append(letter * round(BAR * each[name] / longest_ns), colour)
+        bar.append(letter * round(BAR * split[name] / longest_ns), colour)
     return bar
 
 
@@ -223,19 +223,17 @@ def _ranks(record: Mapping[str, Any]) -> list[RenderableType]:
     if not splits:
         return []
     named = set(record["ranks"])
-    chosen = sorted(
-        splits, key=lambda each: (each["rank"] not in named, -each["last_arrivals"], each["rank"])
+    ordered = sorted(
+        splits, key=lambda split: (split["rank"] not in named, -split["last_arrivals"], split["rank"])
     )
-    longest_ns = max(1, *(sum(each[name] for name, _ in SPLITS) for each in splits))
+    longest_ns = max(1, *(sum(split[name] for name, _ in SPLITS) for split in splits))
     table = Table(box=None, pad_edge=False)
     for title in ("rank", "NIC", "last", "time"):
         table.add_column(title, no_wrap=True)
-    for each in chosen[:SHOWN_RANKS]:
-        mark = "*" if each["rank"] in named else ""
-        place = each["nic"] or each["host"]
-        table.add_row(
-            f"{each['rank']}{mark}", Text(place), f"{each['last_arrivals']:,}", _bar(each, longest_ns)
-        )
+    for row in ordered[:SHOWN_RANKS]:
+        mark = "*" if row["rank"] in named else ""
+        place = row["nic"] or row["host"]
+        table.add_row(f"{row['rank']}{mark}", Text(place), f"{row['last_arrivals']:,}", _bar(row, longest_ns))
     legend = ", ".join(
         f"{letter} {title} {percent_text(share)}"
         for letter, (title, share) in zip(LETTERS, _shares(record), strict=True)
@@ -243,7 +241,7 @@ def _ranks(record: Mapping[str, Any]) -> list[RenderableType]:
     length = delay_text(record["end_ns"] - record["begin_ns"])
     parts: list[RenderableType] = [Text(f"\ntime of the ranks in {length}: {legend}", "bold"), table]
     if len(splits) > SHOWN_RANKS:
-        rest_ns = median(each["network_late_ns"] for each in chosen[SHOWN_RANKS:])
+        rest_ns = median(split["network_late_ns"] for split in ordered[SHOWN_RANKS:])
         rest = counted(len(splits) - SHOWN_RANKS, "more rank")
         parts.append(Text(f"and {rest}, network {delay_text(rest_ns)} in the median", "dim"))
     return parts
@@ -259,31 +257,32 @@ def _slowest(flows: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
 
     if not flows:
         return []
-    slowest = sorted(flows, key=lambda each: (-(each["delay_ns"] or 0), -(each["data_ns"] or 0)))
+    slowest = sorted(flows, key=lambda flow: (-(flow["delay_ns"] or 0), -(flow["data_ns"] or 0)))
     rows = [
         (
-            f"{each['nic']} → {each['peer']}",
-            delay_text(each["delay_ns"]),
-            delay_text(each["data_ns"]),
-            bps_text(each["rate_bps"]),
-            ", ".join(map(arrow, each["links"][1:-1] or each["links"])),
+            f"{flow['nic']} → {flow['peer']}",
+            delay_text(flow["delay_ns"]),
+            delay_text(flow["data_ns"]),
+            bps_text(flow["rate_bps"]),
+            ", ".join(map(arrow, flow["links"][1:-1] or flow["links"])),
         )
-        for each in slowest[:SHOWN_FLOWS]
+        for flow in slowest[:SHOWN_FLOWS]
     ]
     table = _table(("pair", "probes", "data", "rate", "over"), rows)
-    known = [each["delay_ns"] for each in flows if each["delay_ns"] is not None]
-    usual = f", {delay_text(median(known))} in the median" if known else ""
-    return [Text(f"\nslowest of {counted(len(flows), 'pair')} of NICs{usual}", "bold"), table]
+    delays_ns = [flow["delay_ns"] for flow in flows if flow["delay_ns"] is not None]
+    median_text = f", {delay_text(median(delays_ns))} in the median" if delays_ns else ""
+    return [Text(f"\nslowest of {counted(len(flows), 'pair')} of NICs{median_text}", "bold"), table]
 
 
 def _others(record: Mapping[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
     lines = [
-        f"also possible: {each['verdict']} ({percent_text(each['confidence'])}): {each['text']}"
-        for each in record["alternatives"]
+        f"also possible: {alternative['verdict']} ({percent_text(alternative['confidence'])}): "
+        f"{alternative['text']}"
+        for alternative in record["alternatives"]
     ]
-    lines += [f"missing: {each}" for each in record["missing"]]
+    lines += [f"missing: {name}" for name in record["missing"]]
     return [Text(line, "dim") for line in ("", *lines)] if lines else []
 
 
@@ -294,12 +293,12 @@ def _history(verdicts: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
         return []
     rows = [
         (
-            _clock(each["begin_ns"]),
-            seconds_text((each["end_ns"] - each["begin_ns"]) / S),
-            each["verdict"],
-            each["text"],
+            _clock(span["begin_ns"]),
+            seconds_text((span["end_ns"] - span["begin_ns"]) / S),
+            span["verdict"],
+            span["text"],
         )
-        for each in reversed(verdicts[-SHOWN_SPANS:])
+        for span in reversed(verdicts[-SHOWN_SPANS:])
     ]
     return [Text("\nverdicts, the newest first", "bold"), _table(("from", "for", "verdict", "text"), rows)]
 
@@ -307,35 +306,35 @@ def _history(verdicts: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
 # --------------------------------------------------------------------------------------------- two runs
 
 
-def draw_comparison(found: Mapping[str, Any]) -> list[RenderableType]:
+def draw_comparison(comparison: Mapping[str, Any]) -> list[RenderableType]:
     """Return the comparison of `job_story.compare` for rich."""
     from rich.text import Text
 
-    runs = found["runs"]
+    runs = comparison["runs"]
     rows = [
         (
             f"{number}",
-            each["job"],
-            _clock(each["begin_ns"]),
-            seconds_text((each["end_ns"] - each["begin_ns"]) / S),
-            _figure("bus_bps", each["bus_bps"]),
-            delay_text(each["iteration_ns"]),
-            each["verdict"],
-            each["text"],
+            run["job"],
+            _clock(run["begin_ns"]),
+            seconds_text((run["end_ns"] - run["begin_ns"]) / S),
+            _figure("bus_bps", run["bus_bps"]),
+            delay_text(run["iteration_ns"]),
+            run["verdict"],
+            run["text"],
         )
-        for number, each in enumerate(runs, 1)
+        for number, run in enumerate(runs, 1)
     ]
     parts: list[RenderableType] = [
-        Text(found["text"], "bold"),
+        Text(comparison["text"], "bold"),
         _table(("run", "job", "from", "for", "bus bandwidth", "iteration", "verdict", "text"), rows),
     ]
     parts += [
-        Text(f"{each['part']}: {percent_text(each['slower'])} of the time, {percent_text(each['faster'])}")
-        for each in found["shifts"]
+        Text(f"{shift['part']}: {percent_text(shift['slower'])} of the time, {percent_text(shift['faster'])}")
+        for shift in comparison["shifts"]
     ]
-    slower = runs[found["slower"] - 1]
+    slower = runs[comparison["slower"] - 1]
     if slower["remedy"]:
         parts.append(Text(f"remedy: {slower['remedy']}"))
     parts += _evidence(slower["evidence"])
-    parts += [Text(f"missing: {each}", "dim") for each in slower["missing"]]
+    parts += [Text(f"missing: {name}", "dim") for name in slower["missing"]]
     return parts

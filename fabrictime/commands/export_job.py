@@ -28,12 +28,12 @@ def _read(
     key: str | None = None,
 ) -> dict[str, list[Any]]:
     """Return the records of topics; unreadable ones are left out."""
-    found: dict[str, list[Any]] = {topic.name: [] for topic in starts}
+    by_topic: dict[str, list[Any]] = {topic.name: [] for topic in starts}
     with TopicReader.open(cluster, starts, key=key) as reader:
         for message, record in reader.decoded(reader.read_to_end(), registry):
             if record is not None:
-                found[message.topic].append(record)
-    return found
+                by_topic[message.topic].append(record)
+    return by_topic
 
 
 def _collectives(
@@ -43,8 +43,10 @@ def _collectives(
     records = _read(cluster, {COLLECTIVES: back(since_s)}, registry, job)[COLLECTIVES.name]
     if not records:
         raise ValueError(f"job {job!r}: no operations of it are in the last {since_s:g} s of the log")
-    known = {(each["host"], each["boot"], each["process"], each["batch"]): each for each in records}
-    return sorted(known.values(), key=lambda each: each["begin_ns"])
+    by_batch = {
+        (record["host"], record["boot"], record["process"], record["batch"]): record for record in records
+    }
+    return sorted(by_batch.values(), key=lambda record: record["begin_ns"])
 
 
 def export_chrome(
@@ -56,16 +58,18 @@ def export_chrome(
     """
     records = _collectives(cluster, job, since_s, registry)
     diagnoses = _read(cluster, {DIAGNOSES: back(since_s)}, registry, job)[DIAGNOSES.name]
-    diagnoses.sort(key=lambda each: each["number"])
-    links = {link for each in diagnoses for flow in each["flows"] for link in flow["links"]}
-    links |= {link for each in diagnoses for link in each["links"]}
+    diagnoses.sort(key=lambda diagnosis: diagnosis["number"])
+    links = {link for diagnosis in diagnoses for flow in diagnosis["flows"] for link in flow["links"]}
+    links |= {link for diagnosis in diagnoses for link in diagnosis["links"]}
     network = _read(cluster, {CONTENTION: back(since_s), LINK_HEALTH: BEGINNING}, registry)
     first_ns = records[0]["begin_ns"]
-    windows = [each for each in network[CONTENTION.name] if job in each["jobs"] or each["link"] in links]
+    windows = [
+        window for window in network[CONTENTION.name] if job in window["jobs"] or window["link"] in links
+    ]
     health = [
-        each
-        for each in network[LINK_HEALTH.name]
-        if each["since_ns"] >= first_ns and links.intersection(each["links"])
+        record
+        for record in network[LINK_HEALTH.name]
+        if record["since_ns"] >= first_ns and links.intersection(record["links"])
     ]
     count = _write(file, job, first_ns, chrome_events(records, diagnoses, windows, health, first_ns))
     return f"{file}: {count:,} events of {len(records):,} records; open it in https://ui.perfetto.dev"

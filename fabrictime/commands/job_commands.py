@@ -60,10 +60,10 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Explain the speed of a job, or the route of a flow: links, other paths, decisions about it."""
-    found = settings_of(config, directory, log)
+    settings = settings_of(config, directory, log)
     seconds = None if since is None else duration_s(since)
     try:
-        cluster = running_log(found)
+        cluster = running_log(settings)
         if export is not None or chakra is not None:
             _export(cluster, subject, export, chakra, seconds)
         elif between is not None:
@@ -106,9 +106,9 @@ def _explain(cluster: KafkaSettings, subject: str, since_s: float | None, check:
     if run is None:
         _explain_flow(cluster, subject, since_s or 300.0, as_json, check)
         return
-    found = job_story.explain(run, fabric_now_ns(cluster, cluster.registry()))
-    explain_job.show(found, explain_job.draw(found), as_json=as_json)
-    record = found["diagnosis"]
+    explanation = job_story.explain(run, fabric_now_ns(cluster, cluster.registry()))
+    explain_job.show(explanation, explain_job.draw(explanation), as_json=as_json)
+    record = explanation["diagnosis"]
     if check and record["verdict"] != "HEALTHY":
         stop(f"job {subject}: {record['verdict']}: {record['text']}", 1)
 

@@ -36,7 +36,7 @@ def _messages(cluster: KafkaSettings | str, start: Start, key: str | None = None
 
 def _heads(messages: list[Message], registry: codec.Registry | None) -> list[tuple[dict[str, Any], Message]]:
     """Return the heads of records with their messages; unreadable ones are left out."""
-    found = []
+    heads = []
     for message in messages:
         if message.value is None:
             continue
@@ -45,8 +45,8 @@ def _heads(messages: list[Message], registry: codec.Registry | None) -> list[tup
             check_key(DIAGNOSES, message.key_bytes, head)
         except codec.BadRecord:
             continue
-        found.append((head, message))
-    return found
+        heads.append((head, message))
+    return heads
 
 
 def run_of(
@@ -54,14 +54,14 @@ def run_of(
     job: str,
     start: Start,
     registry: codec.Registry | None = None,
-    wanted: Callable[[Mapping[str, Any]], bool] = lambda head: True,
+    is_of_run: Callable[[Mapping[str, Any]], bool] = lambda head: True,
 ) -> Run | None:
     """Return a job's records from a place of the log on; None if there are none.
 
-    `wanted`: whether a head belongs to the run. Raises ValueError if the log cannot be read.
+    `is_of_run`: whether a head belongs to the run. Raises ValueError if the log cannot be read.
     """
     messages = _messages(cluster, start, key=job)
-    read = [(head, message) for head, message in _heads(messages, registry) if wanted(head)]
+    read = [(head, message) for head, message in _heads(messages, registry) if is_of_run(head)]
     heads = ordered(head for head, _ in read)
     if not heads:
         return None
@@ -83,9 +83,9 @@ def newest_of_jobs(
     records of each partition. Raises ValueError if the log cannot be read."""
     start = tail(NAMED_MESSAGES) if since_s is None else back(since_s)
     messages = _messages(cluster, start)
-    found: dict[str, Mapping[str, Any]] = {}
+    newest: dict[str, Mapping[str, Any]] = {}
     for head, _ in _heads(messages, registry):
-        known = found.get(head["job"])
-        if known is None or (known["number"], known["end_ns"]) <= (head["number"], head["end_ns"]):
-            found[head["job"]] = head
-    return dict(sorted(found.items()))
+        previous = newest.get(head["job"])
+        if previous is None or (previous["number"], previous["end_ns"]) <= (head["number"], head["end_ns"]):
+            newest[head["job"]] = head
+    return dict(sorted(newest.items()))

@@ -43,8 +43,8 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     """Return the jobs that run, or all, unhealthy ones first."""
     rows = [
-        {name: each[name] for name in FIELDS} | {"runs": now_ns - each["end_ns"] <= STALE_NS}
-        for each in newest.values()
+        {name: head[name] for name in FIELDS} | {"runs": now_ns - head["end_ns"] <= STALE_NS}
+        for head in newest.values()
     ]
     rows.sort(key=lambda row: (not row["runs"], row["verdict"] in COLOURS, -row["loss_share"], row["job"]))
     return [row for row in rows if everything or row["runs"]]

@@ -59,26 +59,26 @@ class Board(Generic[R]):
     def take(self, key: str, record: R | None) -> bool:
         """Take one record of the topic, None: the key was taken back. Return whether it is news."""
         if record is None:
-            gone = [name for name, r in self._records.items() if self.kind.subject(r) == key]
-            for name in gone if self.kind.topic is LINK_HEALTH else ():
+            names = [name for name, r in self._records.items() if self.kind.subject(r) == key]
+            for name in names if self.kind.topic is LINK_HEALTH else ():
                 del self._records[name]
-            return bool(gone)
+            return bool(names)
         name, number = self.kind.identity(record), self.kind.number(record)
-        known = self._records.get(name)
-        if known is not None and self.kind.number(known) > number:
+        previous = self._records.get(name)
+        if previous is not None and self.kind.number(previous) > number:
             return False
         self._records[name] = record
-        return known is None or self.kind.number(known) != number
+        return previous is None or self.kind.number(previous) != number
 
     def rows(self, patterns: Sequence[str] = (), *, everything: bool = False) -> list[R]:
         """Return the unhealthy subjects, or all, that match one of `patterns`; the worst first."""
-        found = [
+        rows = [
             r
             for r in self._records.values()
             if (everything or self.kind.wrong(r))
             and (not patterns or _is_named(self.kind.names(r), patterns))
         ]
-        return sorted(found, key=self.kind.order)
+        return sorted(rows, key=self.kind.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,9 @@ def _loss(record: LinkHealth) -> str:
     above = [] if largest is None else [f"all above {largest:,} bytes"]
     if record["loss_rate"] is not None:
         low, high = record["loss_rate_low"], record["loss_rate_high"]
-        lossy = [str(each["dscp"]) for each in record["classes"] if each["is_lossy"]]
+        lossy = [
+            str(traffic_class["dscp"]) for traffic_class in record["classes"] if traffic_class["is_lossy"]
+        ]
         of_class = f" of DSCP {', '.join(lossy)}" if lossy else ""
         above.insert(0, f"{record['loss_rate']:.1%} ({low:.1%} to {high:.1%}){of_class}")
     return ", ".join(above) or "-"
@@ -205,8 +207,8 @@ class Reader(Generic[R]):
 
     def follow(self, wait_s: float) -> list[R]:
         """Take the messages that come within `wait_s`; return the records that changed something."""
-        found = (self._take(message) for message in self._reader.poll(wait_s))
-        return [record for record in found if record is not None]
+        records = (self._take(message) for message in self._reader.poll(wait_s))
+        return [record for record in records if record is not None]
 
     def _take(self, message: Message) -> R | None:
         record = None
@@ -231,7 +233,7 @@ class Wanted:
     as_json: bool = field(default=False, kw_only=True)
 
 
-def main(evidence: EvidenceSettings, kind: Kind[R], wanted: Wanted) -> list[str]:
+def main(evidence: EvidenceSettings, kind: Kind[R], query: Wanted) -> list[str]:
     """Print the unhealthy subjects once; return a line for each, and one for evidence that is missing.
 
     Raises ValueError if the log cannot be read.
@@ -243,8 +245,8 @@ def main(evidence: EvidenceSettings, kind: Kind[R], wanted: Wanted) -> list[str]
         finally:
             reader.close()
         verdict = watching.await_verdict()
-    rows = reader.board.rows(wanted.patterns, everything=wanted.everything)
-    if wanted.as_json:
+    rows = reader.board.rows(query.patterns, everything=query.everything)
+    if query.as_json:
         print(as_json(rows, reader.board.unreadable, verdict))
     else:
         from rich.console import Console
@@ -252,12 +254,12 @@ def main(evidence: EvidenceSettings, kind: Kind[R], wanted: Wanted) -> list[str]
         console = Console()
         if not console.is_terminal:
             console = Console(width=250)
-        console.print(draw(reader.board, wanted, verdict), highlight=False)
+        console.print(draw(reader.board, query, verdict), highlight=False)
     wrong = [str(cast("Mapping[str, Any]", row)["text"]) for row in rows if kind.wrong(row)]
     return wrong if verdict.is_fresh else [*wrong, verdict.line]
 
 
-def watch(evidence: EvidenceSettings, kind: Kind[R], wanted: Wanted) -> None:
+def watch(evidence: EvidenceSettings, kind: Kind[R], query: Wanted) -> None:
     """Show it live until SIGINT; a line for each change where stdout is no terminal.
 
     Raises ValueError where the log cannot be read at the start.
@@ -270,12 +272,12 @@ def watch(evidence: EvidenceSettings, kind: Kind[R], wanted: Wanted) -> None:
     try:
         watching.start()
         reader.catch_up()
-        if wanted.as_json or not console.is_terminal:
-            _watch_lines(reader, wanted, watching)
+        if query.as_json or not console.is_terminal:
+            _watch_lines(reader, query, watching)
         from rich.live import Live
 
         def drawn() -> RenderableType:
-            return draw(reader.board, wanted, watching.verdict(), max(3, console.size.height - 5))
+            return draw(reader.board, query, watching.verdict(), max(3, console.size.height - 5))
 
         with Live(drawn(), console=console, auto_refresh=False, screen=True) as live:
             while True:
@@ -288,52 +290,52 @@ def watch(evidence: EvidenceSettings, kind: Kind[R], wanted: Wanted) -> None:
         reader.close()
 
 
-def _watch_lines(reader: Reader[R], wanted: Wanted, watching: EvidenceWatch) -> NoReturn:
+def _watch_lines(reader: Reader[R], query: Wanted, watching: EvidenceWatch) -> NoReturn:
     """Print a line for each change; on stderr, one whenever evidence is missing or returns."""
-    for row in reader.board.rows(wanted.patterns, everything=wanted.everything):
-        _print_line(row, reader.board.kind, wanted)
+    for row in reader.board.rows(query.patterns, everything=query.everything):
+        _print_line(row, reader.board.kind, query)
     was_fresh = True
     while True:
-        follow(reader, wanted)
+        follow(reader, query)
         verdict = watching.verdict()
         if verdict.is_checked and verdict.is_fresh != was_fresh:
             was_fresh = verdict.is_fresh
             print(verdict.line or "evidence is fresh again", file=sys.stderr, flush=True)
 
 
-def follow(reader: Reader[R], wanted: Wanted, wait_s: float = 0.25) -> None:
+def follow(reader: Reader[R], query: Wanted, wait_s: float = 0.25) -> None:
     """Print changes for `wait_s`, one line each."""
     for record in reader.follow(wait_s):
-        if not wanted.patterns or _is_named(reader.board.kind.names(record), wanted.patterns):
-            _print_line(record, reader.board.kind, wanted)
+        if not query.patterns or _is_named(reader.board.kind.names(record), query.patterns):
+            _print_line(record, reader.board.kind, query)
 
 
-def _print_line(record: R, kind: Kind[R], wanted: Wanted) -> None:
-    print(json.dumps(record, allow_nan=False) if wanted.as_json else kind.line(record), flush=True)
+def _print_line(record: R, kind: Kind[R], query: Wanted) -> None:
+    print(json.dumps(record, allow_nan=False) if query.as_json else kind.line(record), flush=True)
 
 
 def as_json(rows: Sequence[object], unreadable: int, verdict: Verdict) -> str:
     """Return the rows as one line of JSON, each with all fields of its record, and the evidence that is
     missing."""
-    found = {"unreadable": unreadable, "missing": list(verdict.missing), "rows": list(rows)}
-    return json.dumps(found, allow_nan=False)
+    output = {"unreadable": unreadable, "missing": list(verdict.missing), "rows": list(rows)}
+    return json.dumps(output, allow_nan=False)
 
 
-def draw(board: Board[R], wanted: Wanted, verdict: Verdict, max_rows: int = SHOWN) -> RenderableType:
+def draw(board: Board[R], query: Wanted, verdict: Verdict, max_rows: int = SHOWN) -> RenderableType:
     """Return the counts per state and the worst subjects for rich, and the evidence that is missing."""
     from rich.console import Group
     from rich.text import Text
 
-    rows = board.rows(wanted.patterns, everything=wanted.everything)
+    rows = board.rows(query.patterns, everything=query.everything)
     if verdict.is_fresh:
-        return _table(board, wanted, rows, max_rows) if rows else Text(board.kind.fine, "green")
+        return _table(board, query, rows, max_rows) if rows else Text(board.kind.fine, "green")
     line = Text(verdict.line, "red" if verdict.missing else "yellow")
     if not rows:
         return line
-    return Group(line, Text("the last known state:", "dim"), _table(board, wanted, rows, max_rows))
+    return Group(line, Text("the last known state:", "dim"), _table(board, query, rows, max_rows))
 
 
-def _table(board: Board[R], wanted: Wanted, rows: Sequence[R], max_rows: int) -> RenderableType:
+def _table(board: Board[R], query: Wanted, rows: Sequence[R], max_rows: int) -> RenderableType:
     """Return the counts per state and the rows."""
     from rich.console import Group
     from rich.table import Table
@@ -344,17 +346,17 @@ def _table(board: Board[R], wanted: Wanted, rows: Sequence[R], max_rows: int) ->
     for row in rows:
         counts[first(row)] = counts.get(first(row), 0) + 1
     parts: list[RenderableType] = [Text(", ".join(f"{n:,} {name}" for name, n in counts.items()), "bold")]
-    shown = rows if wanted.everything and max_rows == SHOWN else rows[:max_rows]
+    visible_rows = rows if query.everything and max_rows == SHOWN else rows[:max_rows]
     table = Table(box=None, pad_edge=False)
     for title, _ in board.kind.columns:
         table.add_column(title, no_wrap=title not in ("subject", "or", "jobs"))
-    for row in shown:
+    for row in visible_rows:
         cells = [Text(cell(row)) for _, cell in board.kind.columns]
         cells[0].stylize(_COLOURS.get(cells[0].plain, ""))
         table.add_row(*cells)
     parts.append(table)
-    if len(rows) > len(shown):
-        parts.append(Text(f"and {len(rows) - len(shown):,} more, no worse than these", "dim"))
+    if len(rows) > len(visible_rows):
+        parts.append(Text(f"and {len(rows) - len(visible_rows):,} more, no worse than these", "dim"))
     if board.unreadable:
         parts.append(Text(f"{board.unreadable:,} records could not be read", "yellow"))
     oldest_s = time.time() - min(board.kind.at_ns(row) for row in rows) / 1e9

@@ -99,7 +99,7 @@ def lines(records: Mapping[str, ActuatorConfig], host: str = EVERYONE) -> list[L
     values, _ = Thresholds.of(records[key] for key in keys)
     source: dict[str, str] = {}
     for key in keys:
-        source |= {each["name"]: key for each in records[key]["thresholds"]}
+        source |= {threshold["name"]: key for threshold in records[key]["thresholds"]}
     return [
         Line(name, values[name], t.default, t.min_value, t.max_value, source.get(name), t.doc)
         for name, t in sorted(THRESHOLDS.items())
@@ -113,14 +113,14 @@ def changed(
 
     Raises ValueError where a name or value is none, or nothing would change.
     """
-    found = successor(record, host)
-    values = {each["name"]: each["value"] for each in found["thresholds"]}
+    new = successor(record, host)
+    values = {threshold["name"]: threshold["value"] for threshold in new["thresholds"]}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise ValueError(f"{setting!r}: expected NAME=VALUE")
         if name in LIMITS or name.startswith("slice."):
-            _set_limit(found, name, text)
+            _set_limit(new, name, text)
             continue
         try:
             number = float(text)
@@ -129,35 +129,37 @@ def changed(
         values[name] = check_value(name, number)
     for name in unset:
         if name in LIMITS or name.startswith("slice."):
-            _unset_limit(found, name)
+            _unset_limit(new, name)
             continue
         if name not in values:
             raise ValueError(f"threshold {name}: not set for {host}, nothing to remove")
         del values[name]
-    found["thresholds"] = [{"name": name, "value": values[name]} for name in sorted(values)]
-    return _checked(found, record)
+    new["thresholds"] = [{"name": name, "value": values[name]} for name in sorted(values)]
+    return _checked(new, record)
 
 
-def _set_limit(found: ActuatorConfig, name: str, text: str) -> None:
+def _set_limit(new: ActuatorConfig, name: str, text: str) -> None:
     match name:
         case "mode":
-            found["mode"], found["paused_mode"] = _mode(text), ""
+            new["mode"], new["paused_mode"] = _mode(text), ""
         case "allowed_actions":
-            found["allowed_actions"] = _actions(text)
+            new["allowed_actions"] = _actions(text)
         case "max_actions_per_s":
             if not text.isdecimal() or int(text) > 2**31 - 1:
                 raise ValueError(f"{name} {text!r}: expected a whole number from 0")
-            found["max_actions_per_s"] = int(text)
+            new["max_actions_per_s"] = int(text)
         case "max_moved_share":
-            found["max_moved_share"] = _moved_share(found, text)
+            new["max_moved_share"] = _moved_share(new, text)
         case "protected_jobs":
-            found["protected_jobs"] = _items(text)
+            new["protected_jobs"] = _items(text)
         case "slices":
             raise ValueError("slices: expected slice.TENANT=GUARANTEE:CEILING, bit/s")
         case _:
             one = _slice(name, text)
-            others = [each for each in found["slices"] if each["tenant"] != one["tenant"]]
-            found["slices"] = sorted([*others, one], key=lambda each: each["tenant"])
+            others = [
+                tenant_slice for tenant_slice in new["slices"] if tenant_slice["tenant"] != one["tenant"]
+            ]
+            new["slices"] = sorted([*others, one], key=lambda tenant_slice: tenant_slice["tenant"])
 
 
 def _mode(text: str) -> ActMode:
@@ -174,8 +176,8 @@ def _actions(text: str) -> list[str]:
     return actions
 
 
-def _moved_share(found: ActuatorConfig, text: str) -> float:
-    if found["host"] != EVERYONE:
+def _moved_share(new: ActuatorConfig, text: str) -> float:
+    if new["host"] != EVERYONE:
         raise ValueError(f"max_moved_share: is set for {EVERYONE} alone")
     share = _number("max_moved_share", text)
     if not 0 <= share <= 1:
@@ -192,25 +194,27 @@ def _slice(name: str, text: str) -> TenantSlice:
     return {"tenant": tenant, "guarantee_bps": guarantee, "ceiling_bps": ceiling}
 
 
-def _unset_limit(found: ActuatorConfig, name: str) -> None:
+def _unset_limit(new: ActuatorConfig, name: str) -> None:
     match name:
         case "mode":
-            found["mode"] = PLAIN["mode"]
+            new["mode"] = PLAIN["mode"]
         case "allowed_actions":
-            found["allowed_actions"] = []
+            new["allowed_actions"] = []
         case "max_actions_per_s":
-            found["max_actions_per_s"] = None
+            new["max_actions_per_s"] = None
         case "max_moved_share":
-            found["max_moved_share"] = None
+            new["max_moved_share"] = None
         case "protected_jobs":
-            found["protected_jobs"] = []
+            new["protected_jobs"] = []
         case "slices":
-            found["slices"] = []
+            new["slices"] = []
         case _:
             tenant = name.removeprefix("slice.")
-            if tenant not in [each["tenant"] for each in found["slices"]]:
-                raise ValueError(f"{name}: not set for {found['host']}, nothing to remove")
-            found["slices"] = [each for each in found["slices"] if each["tenant"] != tenant]
+            if tenant not in [tenant_slice["tenant"] for tenant_slice in new["slices"]]:
+                raise ValueError(f"{name}: not set for {new['host']}, nothing to remove")
+            new["slices"] = [
+                tenant_slice for tenant_slice in new["slices"] if tenant_slice["tenant"] != tenant
+            ]
 
 
 def _items(text: str) -> list[str]:
@@ -241,17 +245,19 @@ def too_wide(record: ActuatorConfig, before: ActuatorConfig | None = None) -> li
     def wide(value: float | None, old: float | None, maximum: float) -> bool:
         return value is not None and value > maximum and (old is None or old <= maximum)
 
-    found = []
+    removals = []
     if wide(record["max_actions_per_s"], before["max_actions_per_s"], SANE_ACTIONS_PER_S):
-        found.append(
+        removals.append(
             f"max_actions_per_s {record['max_actions_per_s']}: above {SANE_ACTIONS_PER_S} is no limit"
         )
     if wide(record["max_moved_share"], before["max_moved_share"], SANE_MOVED_SHARE):
-        found.append(f"max_moved_share {record['max_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit")
+        removals.append(
+            f"max_moved_share {record['max_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit"
+        )
     every = set(record["allowed_actions"]) >= FLOW_ACTIONS and record["mode"] == ActMode.ACT
     if every and not (set(before["allowed_actions"]) >= FLOW_ACTIONS) and record["max_actions_per_s"] is None:
-        found.append("allowed_actions: all of flows, in mode ACT and without max_actions_per_s")
-    return found
+        removals.append("allowed_actions: all of flows, in mode ACT and without max_actions_per_s")
+    return removals
 
 
 def differences(record: ActuatorConfig | None, other: ActuatorConfig | None) -> list[tuple[str, Any, Any]]:
@@ -266,82 +272,84 @@ def differences(record: ActuatorConfig | None, other: ActuatorConfig | None) -> 
 
 def _flat(record: ActuatorConfig) -> dict[str, object]:
     plain = _settings(PLAIN)
-    found = {
+    flat = {
         name: value
         for name, value in record.items()
         if name in LIMITS and name != "slices" and value != plain[name]
     }
-    found |= {each["name"]: each["value"] for each in record["thresholds"]}
-    found |= {f"rule {each['name']}": each for each in record["latency_rules"]}
-    for each in record["slices"]:
-        found[f"slice.{each['tenant']}"] = {
-            "guarantee_bps": each["guarantee_bps"],
-            "ceiling_bps": each["ceiling_bps"],
+    flat |= {threshold["name"]: threshold["value"] for threshold in record["thresholds"]}
+    flat |= {f"rule {rule['name']}": rule for rule in record["latency_rules"]}
+    for tenant_slice in record["slices"]:
+        flat[f"slice.{tenant_slice['tenant']}"] = {
+            "guarantee_bps": tenant_slice["guarantee_bps"],
+            "ceiling_bps": tenant_slice["ceiling_bps"],
         }
-    return found
+    return flat
 
 
 def _settings(record: ActuatorConfig) -> dict[str, object]:
     return {name: value for name, value in record.items() if name not in HEAD}
 
 
-def from_file(record: ActuatorConfig | None, host: str, given: Mapping[str, object]) -> ActuatorConfig:
+def from_file(record: ActuatorConfig | None, host: str, values: Mapping[str, object]) -> ActuatorConfig:
     """Return the record that follows `record` with exactly the values of a file.
 
-    `given` maps NAME to value, as in `config set`; lists stand for commas. Raises ValueError.
+    `values` maps NAME to value, as in `config set`; lists stand for commas. Raises ValueError.
     """
     old = record or PLAIN
     empty: ActuatorConfig = {**PLAIN, "version": old["version"]}
     settings = [
         f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
-        for name, value in given.items()
+        for name, value in values.items()
     ]
-    found = successor(empty, host)
+    new = successor(empty, host)
     if settings:
-        found = changed(empty, host, settings)
-    found["latency_rules"] = list(old["latency_rules"])
-    found["paused_mode"] = old["paused_mode"]
-    return found
+        new = changed(empty, host, settings)
+    new["latency_rules"] = list(old["latency_rules"])
+    new["paused_mode"] = old["paused_mode"]
+    return new
 
 
 def paused(records: Mapping[str, ActuatorConfig], *, revert: bool, now_ns: int) -> list[ActuatorConfig]:
     """Return the records that stop all action: that of `*`, and that of each host whose own mode is ACT."""
-    found = []
-    for host in sorted({EVERYONE, *(key for key, each in records.items() if each["mode"] == ActMode.ACT)}):
+    new_records = []
+    for host in sorted(
+        {EVERYONE, *(key for key, record in records.items() if record["mode"] == ActMode.ACT)}
+    ):
         old = records.get(host)
         new = successor(old, host)
         new["paused_mode"] = new["mode"] if new["mode"] != ActMode.OBSERVE else new["paused_mode"]
         new["mode"] = ActMode.OBSERVE
         if revert and host == EVERYONE:
             new["revert_before_ns"] = now_ns + REVERT_AHEAD_NS
-        found.append(new)
-    return found
+        new_records.append(new)
+    return new_records
 
 
 def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
     """Return the records that restore the paused modes. Raises ValueError if nothing is paused."""
-    found = []
-    for host in sorted(key for key, each in records.items() if each["paused_mode"]):
+    new_records = []
+    for host in sorted(key for key, record in records.items() if record["paused_mode"]):
         new = successor(records[host], host)
         new["mode"], new["paused_mode"] = ActMode(new["paused_mode"]), ""
-        found.append(new)
-    if not found:
+        new_records.append(new)
+    if not new_records:
         raise ValueError("nothing is paused: `fabrictime config set mode=ACT` begins to act")
-    return found
+    return new_records
 
 
 def begin_acting(
-    cluster: KafkaSettings | str, registry: codec.Registry | None = None, *, whole: bool
+    cluster: KafkaSettings | str, registry: codec.Registry | None = None, *, on_own_fabric: bool
 ) -> None:
-    """Allow actions unless `fabric.config` already has a mode. `whole`: on a fabric of its own, without a
-    limit on the share of flows. Raises ValueError."""
+    """Allow actions unless `fabric.config` already has a mode. `on_own_fabric`: without a limit on
+    the share of flows. Raises ValueError."""
     live = LiveRecords(cluster, registry)
     old = live.records.get(EVERYONE)
     if old is not None and old["mode"] != ActMode.UNKNOWN:
         return
     new = successor(old, EVERYONE)
     new["mode"] = ActMode.ACT
-    if whole:
+    if on_own_fabric:
         new["max_moved_share"] = 1.0 if new["max_moved_share"] is None else new["max_moved_share"]
     live.publish(new)
 
@@ -363,16 +371,16 @@ def with_rule(
 
     Raises ValueError if there is none to remove.
     """
-    found = successor(record, host)
-    rules = {each["name"]: each for each in found["latency_rules"]}
+    new = successor(record, host)
+    rules = {one["name"]: one for one in new["latency_rules"]}
     if rule is None and name not in rules:
         raise ValueError(f"rule {name}: not set for {host}, nothing to remove")
     if rule is None:
         del rules[name]
     else:
         rules[name] = rule
-    found["latency_rules"] = [rules[each] for each in sorted(rules)]
-    return _checked(found, record)
+    new["latency_rules"] = [rules[rule_name] for rule_name in sorted(rules)]
+    return _checked(new, record)
 
 
 def successor(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
@@ -389,11 +397,11 @@ def successor(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
     }
 
 
-def _checked(found: ActuatorConfig, record: ActuatorConfig | None) -> ActuatorConfig:
-    if _settings(found) == _settings(record or PLAIN):
-        raise ValueError(f"{found['host']}: nothing would change")
-    codec.decode(codec.encode(CONFIG.type, found), CONFIG.type)
-    return found
+def _checked(new: ActuatorConfig, record: ActuatorConfig | None) -> ActuatorConfig:
+    if _settings(new) == _settings(record or PLAIN):
+        raise ValueError(f"{new['host']}: nothing would change")
+    codec.decode(codec.encode(CONFIG.type, new), CONFIG.type)
+    return new
 
 
 class LiveRecords:
@@ -452,16 +460,20 @@ def _limits_json(limits: Limits) -> dict[str, Any]:
     }
 
 
-def as_json(records: Mapping[str, ActuatorConfig], found: Sequence[Line], host: str = EVERYONE) -> str:
+def as_json(records: Mapping[str, ActuatorConfig], lines: Sequence[Line], host: str = EVERYONE) -> str:
     """Return thresholds and limits in force, latency rules, slices and versions as one line of JSON."""
     return json.dumps(
         {
-            "thresholds": [asdict(line) for line in found],
+            "thresholds": [asdict(line) for line in lines],
             "latency_rules": [
                 {**rule, "set_by": key} for key in sorted(records) for rule in records[key]["latency_rules"]
             ],
             "limits": _limits_json(Limits.of(records, host)),
-            "slices": [{**each, "set_by": key} for key in sorted(records) for each in records[key]["slices"]],
+            "slices": [
+                {**tenant_slice, "set_by": key}
+                for key in sorted(records)
+                for tenant_slice in records[key]["slices"]
+            ],
             "records": {
                 key: {
                     "version": records[key]["version"],
@@ -477,7 +489,7 @@ def as_json(records: Mapping[str, ActuatorConfig], found: Sequence[Line], host: 
     )
 
 
-def show(records: Mapping[str, ActuatorConfig], found: Sequence[Line], host: str = EVERYONE) -> None:
+def show(records: Mapping[str, ActuatorConfig], lines: Sequence[Line], host: str = EVERYONE) -> None:
     """Print thresholds, latency rules, limits, slices and their authors."""
     from rich.console import Console
     from rich.table import Table
@@ -495,7 +507,7 @@ def show(records: Mapping[str, ActuatorConfig], found: Sequence[Line], host: str
         ("meaning", "left"),
     ):
         table.add_column(title, justify=side, no_wrap=title != "meaning")  # type: ignore[arg-type]
-    for line in found:
+    for line in lines:
         style = "bold" if line.set_by is not None else ""
         table.add_row(
             line.name,
@@ -515,12 +527,12 @@ def show(records: Mapping[str, ActuatorConfig], found: Sequence[Line], host: str
                 highlight=False,
             )
     for key in sorted(records):
-        for each in records[key]["slices"]:
-            ceiling = each["ceiling_bps"]
+        for tenant_slice in records[key]["slices"]:
+            ceiling = tenant_slice["ceiling_bps"]
             maximum = "no ceiling" if ceiling is None else f"at most {ceiling / 1e6:g} Mbit/s"
-            minimum = f"{each['guarantee_bps'] / 1e6:g} Mbit/s guaranteed"
+            minimum = f"{tenant_slice['guarantee_bps'] / 1e6:g} Mbit/s guaranteed"
             console.print(
-                f"slice.{each['tenant']}: {minimum}, {maximum} (set by {key})",
+                f"slice.{tenant_slice['tenant']}: {minimum}, {maximum} (set by {key})",
                 highlight=False,
             )
     limits = Limits.of(records, host)

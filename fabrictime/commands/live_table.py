@@ -87,14 +87,14 @@ def _recent(views: Mapping[str, Heard], now_s: float) -> dict[str, Heard]:
 
 def plain(view: View, rows: Iterable[Mapping[str, Any]], missing: Sequence[str] = ()) -> str:
     """Return the figures as one line. `missing`: a phrase for each kind of evidence that is missing."""
-    found = totals(view)
-    late = "-" if found.late_ms is None else f"{found.late_ms:.0f} ms"
+    sums = totals(view)
+    late = "-" if sums.late_ms is None else f"{sums.late_ms:.0f} ms"
     text = (
-        f"{found.nics} NICs, {found.probes_per_s:,.0f} probes/s, {found.lost:,} lost, "
-        f"{found.synced} of {found.clocks} clocks SYNCED, bound {time_text(found.bound_ns)}, "
-        f"worst {found.worst or '-'}, lag {found.lag} messages, window to offsets {late}"
+        f"{sums.nics} NICs, {sums.probes_per_s:,.0f} probes/s, {sums.lost:,} lost, "
+        f"{sums.synced} of {sums.clocks} clocks SYNCED, bound {time_text(sums.bound_ns)}, "
+        f"worst {sums.worst or '-'}, lag {sums.lag} messages, window to offsets {late}"
     )
-    pace = found.slow or found.pace
+    pace = sums.slow or sums.pace
     ill = [
         f"{row['name']}: {row['fault']}" if row["fault"] else f"{row['name']} {row['state']}"
         for row in rows
@@ -115,15 +115,15 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    found = totals(view)
+    sums = totals(view)
     nics = Table("NIC", box=None, pad_edge=False)
     for title in ("probes/s", "lost", "clock offset", "bound", "state"):
         nics.add_column(title, justify="right")
     nics.add_column("worst path now, p99", no_wrap=True)
     with view.lock:
-        other_rows = _ROWS_BESIDE_NICS + len(_notable(rows)) + len(missing) + bool(found.pace)
-        shown = sorted(view.nics)[: max(3, height - other_rows)]
-        for name in shown:
+        other_rows = _ROWS_BESIDE_NICS + len(_notable(rows)) + len(missing) + bool(sums.pace)
+        nic_names = sorted(view.nics)[: max(3, height - other_rows)]
+        for name in nic_names:
             nic, worst = view.nics[name], view.worst.get(name)
             clock = view.clocks.get(view.clock_of.get(name, name))
             nics.add_row(
@@ -135,21 +135,21 @@ def table(
                 Text("-") if clock is None else _state_text(clock.state),
                 "-" if worst is None else _worst_text(worst),
             )
-        more = len(view.nics) - len(shown)
-    late = "-" if found.late_ms is None else f"{found.late_ms:.0f} ms"
+        more = len(view.nics) - len(nic_names)
+    late = "-" if sums.late_ms is None else f"{sums.late_ms:.0f} ms"
     summary = Text(
-        f"{found.nics} NICs  {found.probes_per_s:,.0f} probes/s  {found.lost:,} lost  "
-        f"{found.synced}/{found.clocks} clocks SYNCED, worst bound {time_text(found.bound_ns)}\n"
-        f"worst path {found.worst or '-'}\n"
-        f"stream lag {found.lag} messages, offsets {late} after their window, {found.rejected} rejected"
+        f"{sums.nics} NICs  {sums.probes_per_s:,.0f} probes/s  {sums.lost:,} lost  "
+        f"{sums.synced}/{sums.clocks} clocks SYNCED, worst bound {time_text(sums.bound_ns)}\n"
+        f"worst path {sums.worst or '-'}\n"
+        f"stream lag {sums.lag} messages, offsets {late} after their window, {sums.rejected} rejected"
     )
     parts: list[RenderableType] = [nics]
     if more > 0:
         parts.append(Text(f"and {more} more NICs", "dim"))
     ready = sum(row["state"] == "ready" for row in rows)
     parts += [Text(""), summary, Text(f"{ready} of {len(rows)} processes ready")]
-    if found.pace:
-        parts.append(Text(found.slow, "yellow") if found.slow else Text(found.pace))
+    if sums.pace:
+        parts.append(Text(sums.slow, "yellow") if sums.slow else Text(sums.pace))
     parts += [Text(line, "red") for line in missing]
     parts += [Text(line, "yellow") for line in _notable(rows)]
     where = "" if web_url is None else f"web page {web_url}   "
@@ -170,12 +170,12 @@ def _state_text(state: str) -> Text:
 
 def _notable(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line for each process that is not as it was started."""
-    found = [row for row in rows if row["state"] != "ready" or row["restarts"] or row["fault"]]
-    found.sort(key=lambda row: row["fault"] is None)
+    notable = [row for row in rows if row["state"] != "ready" or row["restarts"] or row["fault"]]
+    notable.sort(key=lambda row: row["fault"] is None)
     return [
         f"{row['name']} {row['state']}, {row['fault']}"
         if row["fault"]
         else f"{row['name']} {row['state']}, pid {row['pid']}, restarts {row['restarts']}, "
         f"last {row['last_exit']}"
-        for row in found
+        for row in notable
     ][:5]

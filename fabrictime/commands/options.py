@@ -59,8 +59,8 @@ def duration_s(text: str) -> float:
 
     Raises typer.BadParameter for anything else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text.strip())
-    seconds = float(found[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(found[2], 1.0) if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text.strip())
+    seconds = float(match[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(match[2], 1.0) if match else 0.0
     if not 0 < seconds <= 366 * 86_400:
         raise typer.BadParameter(f"{text!r}: expected a duration such as 30s, 5m or 1h")
     return seconds
@@ -111,11 +111,11 @@ def settings_of(path: Path | None, directory: Path | None, log: str | None = Non
     """Load the settings, with the data directory and log that the command line overrides."""
     from fabrictime.runtime.config import load
 
-    given = {"data_directory": None if directory is None else str(directory), "log_url": log}
+    overrides = {"data_directory": None if directory is None else str(directory), "log_url": log}
     try:
-        found = load(path, {"up": {key: value for key, value in given.items() if value is not None}})
-        print_state_directory(found)
-        return found
+        settings = load(path, {"up": {key: value for key, value in overrides.items() if value is not None}})
+        print_state_directory(settings)
+        return settings
     except ValueError as error:
         stop(str(error))
 

@@ -51,16 +51,16 @@ class Heard:
     def missing(self, records: Mapping[str, ActuatorConfig], act: bool, reverted: bool) -> list[str]:
         """Return the actuators that have not confirmed these records of config: no host in ACT (unless
         `act`), and with `reverted` nothing left to undo."""
-        found = []
+        unconfirmed = []
         for name, rows in sorted(self.hosts.items()):
             for host, row in rows.items():
                 limits = Limits.of(records, host)
                 late = row["config_version"] < limits.version
                 wrong = (row["mode"] == ActMode.ACT) != limits.act if act else row["mode"] == ActMode.ACT
                 if late or wrong or (reverted and row["reverting"]):
-                    found.append(name)
+                    unconfirmed.append(name)
                     break
-        return found
+        return unconfirmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _order(
                 time.sleep(0.02)
     finally:
         reader.close()
-    rows = [row for each in heard.hosts.values() for row in each.values()]
+    rows = [row for host_rows in heard.hosts.values() for row in host_rows.values()]
     return Stopped(len(heard.hosts), len(rows), missing, took_s * 1e3, sum(row["in_force"] for row in rows))
 
 

@@ -34,27 +34,31 @@ _LINKS_SHOWN = 4
 def status(directory: DataDir = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Show the simulated fleet: its jobs, its faults and its true queues."""
     with _clear_errors():
-        found = ask(_path(directory, config), "status")
+        fleet_state = ask(_path(directory, config), "status")
         if as_json:
-            print(json.dumps(found))
+            print(json.dumps(fleet_state))
             return
-        probes = found["probes"]
-        seconds = (found["now_ns"] - found["start_ns"]) / 1e9
-        size = f"{found['nics']} NICs, {found['links']} links, {found['flows']} flows"
+        probes = fleet_state["probes"]
+        seconds = (fleet_state["now_ns"] - fleet_state["start_ns"]) / 1e9
+        size = f"{fleet_state['nics']} NICs, {fleet_state['links']} links, {fleet_state['flows']} flows"
         _plain(f"{size}; {seconds:.0f} s simulated, {probes['sent']:,} probes, {probes['lost']:,} lost")
-        hint = advice(found["pace"], found["nics"])
-        skipped = f", {found['skipped_s']:.0f} s skipped since the start" if found["skipped_s"] >= 1 else ""
-        _plain(f"{pace_text(found['pace'])}{skipped}{f'; {hint}' if hint else ''}")
-        if found["jobs"]:
+        hint = advice(fleet_state["pace"], fleet_state["nics"])
+        skipped = (
+            f", {fleet_state['skipped_s']:.0f} s skipped since the start"
+            if fleet_state["skipped_s"] >= 1
+            else ""
+        )
+        _plain(f"{pace_text(fleet_state['pace'])}{skipped}{f'; {hint}' if hint else ''}")
+        if fleet_state["jobs"]:
             table = Table("job", "kind", "NICs", "iterations", "last ms", box=None)
-            for job in found["jobs"]:
+            for job in fleet_state["jobs"]:
                 last = "-" if job["time_ns"] is None else f"{job['time_ns'] / 1e6:.2f}"
                 table.add_row(job["job"], job["kind"], str(job["nics"]), f"{job['iterations']:,}", last)
             Console().print(table)
-        for fault in found["faults"]:
+        for fault in fleet_state["faults"]:
             _plain(_text_of(fault))
-        for window in found["contention"]:
-            standing_s = (found["now_ns"] - window["begin_ns"]) / 1e9
+        for window in fleet_state["contention"]:
+            standing_s = (fleet_state["now_ns"] - window["begin_ns"]) / 1e9
             kind = window["kind"].replace("_", " ").lower()
             _plain(f"queue stands {standing_s:.1f} s at {window['link']}: {kind}")
 
@@ -73,11 +77,11 @@ def fault(
     with _clear_errors():
         text = line if duration is None else f"{line} for {duration}"
         parse_fault(text)
-        made = ask(_path(directory, config), "fault", line=text)
+        new_fault = ask(_path(directory, config), "fault", line=text)
         if as_json:
-            print(json.dumps(made))
+            print(json.dumps(new_fault))
         else:
-            _plain(_text_of(made))
+            _plain(_text_of(new_fault))
 
 
 @app.command()
@@ -93,9 +97,9 @@ def clear(
         if as_json:
             print(json.dumps(healed))
             return
-        for each in healed:
-            active_s = max(0.0, (each["end_ns"] - each["begin_ns"]) / 1e9)
-            _plain(f"fault {each['fault']} cleared after {active_s:.1f} s: {each['line']}")
+        for cleared in healed:
+            active_s = max(0.0, (cleared["end_ns"] - cleared["begin_ns"]) / 1e9)
+            _plain(f"fault {cleared['fault']} cleared after {active_s:.1f} s: {cleared['line']}")
         if not healed:
             _plain("no fault in force")
 

@@ -125,6 +125,6 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _shortened(element) for key, element in value.items()}
     if isinstance(value, list) and len(value) > _SHOWN_ELEMENTS:
-        shown = [_shortened(element) for element in value[:_SHOWN_ELEMENTS]]
-        return [*shown, f"and {len(value) - _SHOWN_ELEMENTS} more"]
+        elements = [_shortened(element) for element in value[:_SHOWN_ELEMENTS]]
+        return [*elements, f"and {len(value) - _SHOWN_ELEMENTS} more"]
     return value

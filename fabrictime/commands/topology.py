@@ -98,19 +98,19 @@ def main(
         reader.catch_up()
     finally:
         reader.close()
-    found = reader.picture(topology)
+    picture = reader.picture(topology)
     if file is not None:
-        file.write_text(file_of(found).model_dump_json(indent=1) + "\n", encoding="utf-8")
+        file.write_text(file_of(picture).model_dump_json(indent=1) + "\n", encoding="utf-8")
     elif as_json:
-        print(json_of(found))
+        print(json_of(picture))
     else:
         from rich.console import Console
 
         console = Console()
         if not console.is_terminal:
             console = Console(width=200)
-        console.print(draw(found), highlight=False)
-    return found
+        console.print(draw(picture), highlight=False)
+    return picture
 
 
 def source_of(config: Config) -> TopologySource:

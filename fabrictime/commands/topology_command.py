@@ -59,7 +59,7 @@ def topology(
         if watch:
             reader.watch(running_log(settings), source, registry=settings.kafka.registry())
             return
-        found = reader.main(
+        picture = reader.main(
             running_log(settings),
             topology=source.topology,
             as_json=as_json,
@@ -69,7 +69,7 @@ def topology(
     except (ValueError, OSError) as error:
         stop(str(error))
     if check:
-        stop_if_any(found.wrong())
+        stop_if_any(picture.wrong())
 
 
 @topology_app.command("import")
@@ -103,13 +103,16 @@ def import_(
     from fabrictime.imports.formats import import_files
 
     try:
-        found = import_files(files, name, Hints(host, device, hosts))
-        text = found.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+        topology_file = import_files(files, name, Hints(host, device, hosts))
+        text = topology_file.model_dump_json(indent=2, exclude_defaults=True) + "\n"
         if output is None:
             typer.echo(text, nl=False)
         else:
             output.write_text(text, encoding="utf-8")
     except (ValueError, OSError) as error:
         stop(str(error))
-    count = sum(node.kind == "host" for node in found.nodes)
-    typer.echo(f"{count} hosts, {len(found.nodes) - count} switches, {len(found.links)} cables", err=True)
+    count = sum(node.kind == "host" for node in topology_file.nodes)
+    typer.echo(
+        f"{count} hosts, {len(topology_file.nodes) - count} switches, {len(topology_file.links)} cables",
+        err=True,
+    )

@@ -20,17 +20,17 @@ COLUMNS: Final = 16
 LINES: Final = 12
 
 
-def json_of(found: Picture) -> str:
+def json_of(picture: Picture) -> str:
     """Return the picture as one line of JSON."""
     return json.dumps(
         {
-            "summary": found.summary(),
-            "nodes": [asdict(node) for node in found.nodes],
-            "cables": [asdict(line) | {"seen": line.seen} for line in found.cables],
-            "misfits": [asdict(misfit) for misfit in found.misfits],
-            "contradictions": [{"text": text, "paths": count} for text, count in found.contradictions],
-            "misplaced": found.misplaced,
-            "silent": found.silent,
+            "summary": picture.summary(),
+            "nodes": [asdict(node) for node in picture.nodes],
+            "cables": [asdict(line) | {"seen": line.seen} for line in picture.cables],
+            "misfits": [asdict(misfit) for misfit in picture.misfits],
+            "contradictions": [{"text": text, "paths": count} for text, count in picture.contradictions],
+            "misplaced": picture.misplaced,
+            "silent": picture.silent,
         }
     )
 
@@ -44,61 +44,61 @@ class _Column(NamedTuple):
     no_wrap: bool = True
 
 
-def draw(found: Picture) -> RenderableType:
+def draw(picture: Picture) -> RenderableType:
     """Return the picture for a terminal."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(line, style) for line, style in _summary(found)]
+    parts: list[RenderableType] = [Text(line, style) for line, style in _summary(picture)]
     for tier in range(len(TIERS) - 2, 0, -1):
-        parts += _between(found, tier)
+        parts += _between(picture, tier)
     parts += _listed(
         "rails that are wired wrong",
-        [f"{m.nic}  rail {m.rail} on {m.leaf}: {m.evidence}" for m in found.misfits],
+        [f"{m.nic}  rail {m.rail} on {m.leaf}: {m.evidence}" for m in picture.misfits],
         "red",
     )
-    parts += _listed("cables at another switch", found.misplaced, "red")
-    disagreements = [f"{text} ({count} paths)" for text, count in found.contradictions]
+    parts += _listed("cables at another switch", picture.misplaced, "red")
+    disagreements = [f"{text} ({count} paths)" for text, count in picture.contradictions]
     parts += _listed("contradictions of the topology file", disagreements, "yellow")
-    parts += _listed("cables that no path crosses", [line.cable for line in found.unseen], "yellow")
-    parts += _listed("NICs of whose paths nothing is known", found.silent, "yellow")
+    parts += _listed("cables that no path crosses", [line.cable for line in picture.unseen], "yellow")
+    parts += _listed("NICs of whose paths nothing is known", picture.silent, "yellow")
     return Group(*parts)
 
 
-def _summary(found: Picture) -> list[tuple[str, str]]:
-    if not found.paths:
+def _summary(picture: Picture) -> list[tuple[str, str]]:
+    if not picture.paths:
         return [(f"no path in {PATHS.name} yet: two hosts must probe each other", "yellow")]
-    tiers = Counter(node.tier for node in found.nodes)
+    tiers = Counter(node.tier for node in picture.nodes)
     text = ", ".join(f"{tiers[t]:,} {TIERS[t] if tiers[t] == 1 else plural(TIERS[t])}" for t in sorted(tiers))
-    seen = sum(line.seen for line in found.cables)
-    cables = f"{seen:,} of {len(found.cables):,} cables are crossed by paths"
-    how = ", ".join(f"{count:,} {name}" for name, count in found.found.items())
-    partial = found.paths - found.complete
-    whole = f"{partial:,} not known from end to end" if partial else "all known from end to end"
+    crossed = sum(line.seen for line in picture.cables)
+    cables = f"{crossed:,} of {len(picture.cables):,} cables are crossed by paths"
+    how = ", ".join(f"{count:,} {name}" for name, count in picture.found.items())
+    partial = picture.paths - picture.complete
+    completeness = f"{partial:,} not known from end to end" if partial else "all known from end to end"
     lines = [
         (text, "bold"),
-        (cables, "yellow" if found.unseen else ""),
-        (f"{found.paths:,} paths: {how}; {whole}", "yellow" if partial else ""),
+        (cables, "yellow" if picture.unseen else ""),
+        (f"{picture.paths:,} paths: {how}; {completeness}", "yellow" if partial else ""),
     ]
-    if found.unreadable:
-        lines.append((f"{found.unreadable:,} records could not be read", "yellow"))
+    if picture.unreadable:
+        lines.append((f"{picture.unreadable:,} records could not be read", "yellow"))
     return lines
 
 
-def _between(found: Picture, tier: int) -> list[RenderableType]:
+def _between(picture: Picture, tier: int) -> list[RenderableType]:
     """Return the cables from one tier to the next as a table: how many paths go up and down each."""
     from rich.table import Table
     from rich.text import Text
 
-    lower = [node for node in found.nodes if node.tier == tier]
-    upper = [node for node in found.nodes if node.tier == tier + 1]
+    lower = [node for node in picture.nodes if node.tier == tier]
+    upper = [node for node in picture.nodes if node.tier == tier + 1]
     if not lower or (tier > 1 and not upper):
         return []
     columns = [
         _Column(TIERS[tier], lambda node: node.node, justify="left"),
         *_rail_column(lower),
-        *_cable_columns(found, tier, upper),
-        *_nic_column(found, tier),
+        *_cable_columns(picture, tier, upper),
+        *_nic_column(picture, tier),
     ]
     table = Table(box=None, pad_edge=False, title_justify="left")
     for column in columns:
@@ -118,19 +118,19 @@ def _rail_column(nodes: Sequence[NodeLine]) -> list[_Column]:
     return [_Column("rail", lambda node: rails.get(node.node, ""), no_wrap=False)] if rails else []
 
 
-def _cable_columns(found: Picture, tier: int, upper: Sequence[NodeLine]) -> list[_Column]:
+def _cable_columns(picture: Picture, tier: int, upper: Sequence[NodeLine]) -> list[_Column]:
     """Return a column for each upper node, or two with sums where they are too many."""
     crossing: dict[tuple[str, str], list[CableLine]] = defaultdict(list)
-    for line in found.cables:
+    for line in picture.cables:
         crossing[line.lower, line.upper].append(line)
     if len(upper) <= COLUMNS:
         return [
-            _Column(each.node, lambda node, each=each: _cell(crossing[node.node, each.node]))  # type: ignore[misc]
-            for each in upper
+            _Column(upper_node.node, lambda node, far=upper_node: _cell(crossing[node.node, far.node]))  # type: ignore[misc]
+            for upper_node in upper
         ]
 
     def cables_of(node: NodeLine) -> list[CableLine]:
-        return [line for each in upper for line in crossing[node.node, each.node]]
+        return [line for upper_node in upper for line in crossing[node.node, upper_node.node]]
 
     return [
         _Column(
@@ -143,23 +143,23 @@ def _cable_columns(found: Picture, tier: int, upper: Sequence[NodeLine]) -> list
 def _crossed_text(cables: Sequence[CableLine]) -> Text:
     from rich.text import Text
 
-    seen = sum(line.seen for line in cables)
-    return Text(str(seen), "" if seen == len(cables) else "yellow")
+    crossed = sum(line.seen for line in cables)
+    return Text(str(crossed), "" if crossed == len(cables) else "yellow")
 
 
-def _nic_column(found: Picture, tier: int) -> list[_Column]:
+def _nic_column(picture: Picture, tier: int) -> list[_Column]:
     """Return the column of a leaf's NICs, those on a wrong rail marked; none for other tiers."""
-    odd = {misfit.nic for misfit in found.misfits}
+    misfit_nics = {misfit.nic for misfit in picture.misfits}
 
     def cell(node: NodeLine) -> Text:
         from rich.text import Text
 
-        shown = Text()
+        text = Text()
         for at, nic in enumerate(node.nics[:COLUMNS]):
-            shown.append(("  " if at else "") + nic, "bold red" if nic in odd else "")
+            text.append(("  " if at else "") + nic, "bold red" if nic in misfit_nics else "")
         if len(node.nics) > COLUMNS:
-            shown.append(f"  and {len(node.nics) - COLUMNS} more")
-        return shown
+            text.append(f"  and {len(node.nics) - COLUMNS} more")
+        return text
 
     return [_Column("NICs", cell, justify="left", no_wrap=False)] if tier == 1 else []
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabrictime.commands.options import INSTALL_SERVER, evidence_settings, print_state_directory
 from fabrictime.commands.up_run import Run
-from fabrictime.runtime import status
+from fabrictime.runtime import data_format, status
 from fabrictime.runtime.config import Config, ConfigError, load
 from fabrictime.runtime.service import APART
 from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
@@ -63,14 +63,14 @@ FEW_CPUS_FLUSH_MS: Final = 100
 """Between two batches of a NIC of a fabric on so few processors, which all agents and the workers share."""
 
 
-def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as_json: bool) -> int:
+def main(path: Path | None, overrides: Mapping[str, Any], *, for_s: float | None, as_json: bool) -> int:
     """Run until Ctrl-C, `for_s` or a failure; return the exit code.
 
     Raises ConfigError, or ValueError where another process holds the directory or a port.
     """
     from fabrictime.runtime import fleet
 
-    config = load(path, {"up": given})
+    config = load(path, {"up": overrides})
     print_state_directory(config)
     simulated = fleet.sim_settings(config.up.fleet)
     if simulated is not None:
@@ -84,6 +84,8 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
     try:
         run = Run(_with_ports(config), directory, for_s, as_json, listed=bool(listed), nics=listed)
         _check_packages(run)
+        if line := data_format.set_aside(run.data_folders):
+            print_line(line)
         with contextlib.ExitStack() as stack:
             _make_fleet(run, stack)
             _make_secrets(run)
@@ -138,8 +140,8 @@ def _free_port(name: str, host: str, port: int) -> int:
             if error.errno == errno.EADDRINUSE:
                 raise ValueError(f"{name}.port {port}: in use by {status.port_holder(host, port)}") from None
             raise ValueError(f"{name}.port {port} on {host}: {error.strerror}") from None
-        chosen: int = probe.getsockname()[1]
-        return chosen
+        free_port: int = probe.getsockname()[1]
+        return free_port
 
 
 def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
@@ -235,10 +237,10 @@ def _rate_for(nics: int) -> float:
 def _write_topology(run: Run) -> Path:
     """Write names, cables and rates of the fabric, as an operator's topology file."""
     path = run.directory / "run" / "topology.json"
-    known = _topology_of(run)
-    if known is not None:
+    topology = _topology_of(run)
+    if topology is not None:
         new = path.with_suffix(".new")
-        new.write_text(known.model_dump_json(), encoding="utf-8")
+        new.write_text(topology.model_dump_json(), encoding="utf-8")
         new.replace(path)  # a reader sees the old file or the new one
     return path
 
@@ -350,16 +352,16 @@ def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
         return []
     from producers.probe.rdma.service import rdma_device_of, rdma_unavailable
 
-    found = []
+    probed_nics = []
     for nic in nics:
         if rdma_device_of(nic) is None:
             continue
         reason = rdma_unavailable(run.config.rdma_probes, nic)
         if reason is None:
-            found.append(nic)
+            probed_nics.append(nic)
         else:
             print_line(reason)
-    return found
+    return probed_nics
 
 
 def _acts(run: Run) -> bool:
@@ -375,7 +377,7 @@ async def _set_mode(run: Run) -> None:
 
         kafka = run.config.kafka
         await asyncio.to_thread(
-            live_config.begin_acting, kafka, kafka.registry(), whole=run.fleet in ("fabric", "sim")
+            live_config.begin_acting, kafka, kafka.registry(), on_own_fabric=run.fleet in ("fabric", "sim")
         )
 
 
@@ -417,9 +419,9 @@ async def _run(run: Run) -> int:
         watcher = Watcher(run.config.kafka, run.config.kafka.registry())
         watcher.start()
         with EvidenceWatch(evidence_settings(run.config, run.config.kafka)) as evidence:
-            seen = _Seen(supervisor, watcher.view, evidence)
-            await _show_until(run, console, seen, stop)
-            return await _finish(run, console, seen, stop)
+            sources = _Seen(supervisor, watcher.view, evidence)
+            await _show_until(run, console, sources, stop)
+            return await _finish(run, console, sources, stop)
     except ChildFailed as failure:
         _explain(console, supervisor, failure)
         return 1
@@ -469,7 +471,7 @@ def _explain(console: Any, supervisor: Supervisor, failure: ChildFailed) -> None
     print_line(f"fabrictime: {failure} (all of its output: {supervisor.log_path(failure.name)})")
 
 
-async def _show_until(run: Run, console: Any, seen: _Seen, stop: asyncio.Event) -> None:
+async def _show_until(run: Run, console: Any, sources: _Seen, stop: asyncio.Event) -> None:
     """Keep the live table (or lines) and the state file fresh until it is time to end."""
     from rich.live import Live
 
@@ -483,7 +485,7 @@ async def _show_until(run: Run, console: Any, seen: _Seen, stop: asyncio.Event) 
     with live if live is not None else contextlib.nullcontext():
         while not stop.is_set() and (end_s is None or time.monotonic() < end_s):
             now_s = time.monotonic()
-            rows, missing = seen.supervisor.snapshot(), seen.evidence.verdict().missing
+            rows, missing = sources.supervisor.snapshot(), sources.evidence.verdict().missing
             if now_s >= next_state_s:
                 next_state_s = now_s + STATE_EVERY_S
                 try:
@@ -492,10 +494,10 @@ async def _show_until(run: Run, console: Any, seen: _Seen, stop: asyncio.Event) 
                     console.print(f"state for `fabrictime status`: {error}", style="yellow", markup=False)
                     next_state_s = now_s + STATE_RETRY_S
             if live is not None:
-                shown = table(seen.view, rows, run.web_url, console.size.height, missing)
-                live.update(shown, refresh=True)
+                picture = table(sources.view, rows, run.web_url, console.size.height, missing)
+                live.update(picture, refresh=True)
             elif now_s >= next_line_s:
-                console.print(plain(seen.view, rows, missing), highlight=False, soft_wrap=True)
+                console.print(plain(sources.view, rows, missing), highlight=False, soft_wrap=True)
                 next_line_s = now_s + PLAIN_EVERY_S
             wake_s = now_s + refresh_s if live is not None else min(next_state_s, next_line_s)
             pause_s = max(0.0, min(wake_s, math.inf if end_s is None else end_s) - time.monotonic())
@@ -516,20 +518,20 @@ def _state(run: Run, rows: list[dict[str, Any]], missing: Sequence[str]) -> dict
     }
 
 
-async def _finish(run: Run, console: RunConsole, seen: _Seen, stop: asyncio.Event) -> int:
+async def _finish(run: Run, console: RunConsole, sources: _Seen, stop: asyncio.Event) -> int:
     """Judge a run that had an end; a run that was stopped by hand has none."""
     if run.for_s is None or stop.is_set():
         return _stopped_code(run, console)
     from fabrictime.state.scorecard import PARTS, dumped, lines
 
     grace_s = time.monotonic() + GRACE_S
-    card = await _evaluated(run, seen)
+    card = await _evaluated(run, sources)
     if not card["passed"]:
         late = ", ".join(part for part in PARTS if part in card and not card[part]["ok"])
         console.print(f"waiting up to {GRACE_S:.0f} s for {late}", highlight=False)
     while not card["passed"] and not stop.is_set() and time.monotonic() < grace_s:
         await asyncio.sleep(1)
-        card = await _evaluated(run, seen)
+        card = await _evaluated(run, sources)
     if run.as_json:
         print(dumped(card), flush=True)
     else:
@@ -546,7 +548,7 @@ def _stopped_code(run: Run, console: RunConsole) -> int:
     return 0 if run.for_s is None else 130
 
 
-async def _evaluated(run: Run, seen: _Seen) -> dict[str, Any]:
+async def _evaluated(run: Run, sources: _Seen) -> dict[str, Any]:
     from fabrictime.state.scorecard import ask_history, ask_web, evaluate
 
     web = None if run.web_url is None else await asyncio.to_thread(ask_web, run.web_url)
@@ -557,9 +559,9 @@ async def _evaluated(run: Run, seen: _Seen) -> dict[str, Any]:
             ask_history, config.history_url, str(config.web.history_user), config.history_secret("read")
         )
     names = [f"{nic.host}/{nic.device}" for nic in run.nics]
-    faults, log_fault = seen.supervisor.faults, seen.evidence.verdict().log_fault
+    faults, log_fault = sources.supervisor.faults, sources.evidence.verdict().log_fault
     verdict = evaluate(
-        seen.view,
+        sources.view,
         names,
         time.monotonic(),
         readings=_readings(run),

@@ -34,8 +34,8 @@ class Run:
     @property
     def truth_known(self) -> bool:
         """Whether the NICs' clocks are test clocks, so that offsets can be held against the truth."""
-        known = self.fabric is not None or self.simulated
-        return known and any(nic.clock is not None for nic in self.nics)
+        has_truth = self.fabric is not None or self.simulated
+        return has_truth and any(nic.clock is not None for nic in self.nics)
 
     @property
     def simulated(self) -> bool:
@@ -47,6 +47,14 @@ class Run:
         """Whether only the agent's services run here: the others run elsewhere, once for all hosts."""
         up = self.config.up
         return up.services == "off" or (up.services == "auto" and self.listed and up.log_url is not None)
+
+    @property
+    def data_folders(self) -> list[Path]:
+        """The folders of the log and history that run here."""
+        up = self.config.up
+        folders = [] if up.log_url is not None else [self.config.log.directory]
+        own_history = up.history_url is None and not self.agent_only
+        return [*folders, self.config.history.directory] if own_history else folders
 
     @property
     def has_history(self) -> bool:
@@ -62,9 +70,9 @@ class Run:
 
     def addresses(self) -> dict[str, str]:
         """Return where each service is reached, by name."""
-        found = {"log": self.config.bootstrap}
+        addresses = {"log": self.config.bootstrap}
         if self.has_history:
-            found["history"] = self.config.history_url
+            addresses["history"] = self.config.history_url
         if self.config.up.clock_pages and self.nics and not self.simulated:
-            found["clock"] = str(self.directory / "run" / "clock")
-        return found if self.web_url is None else {"web": self.web_url, **found}
+            addresses["clock"] = str(self.directory / "run" / "clock")
+        return addresses if self.web_url is None else {"web": self.web_url, **addresses}

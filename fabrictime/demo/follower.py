@@ -116,10 +116,10 @@ class Follower:
 
     def drain(self) -> list[Event]:
         """Return the events since the last call, in the order in which they were read."""
-        found = []
+        events = []
         while not self._events.empty():
-            found.append(self._events.get())
-        return found
+            events.append(self._events.get())
+        return events
 
     def _follow(self) -> None:
         while not self._over.is_set():

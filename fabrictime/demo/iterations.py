@@ -45,9 +45,15 @@ class Change:
 def change_of(iterations: Iterations, broken_s: float, healed_s: float, now_s: float) -> Change:
     """Return the durations before `broken_s`, until `healed_s`, and after it, as known at `now_s`."""
     after_s = healed_s + SETTLE_S
-    before = [each for each in iterations if broken_s - BASE_S <= each[0] and each[1] <= broken_s]
-    during = [each for each in iterations if each[1] > broken_s and each[0] < healed_s]
-    after = [each for each in iterations if after_s <= each[0] and each[1] <= after_s + BASE_S]
+    before = [
+        iteration
+        for iteration in iterations
+        if broken_s - BASE_S <= iteration[0] and iteration[1] <= broken_s
+    ]
+    during = [iteration for iteration in iterations if iteration[1] > broken_s and iteration[0] < healed_s]
+    after = [
+        iteration for iteration in iterations if after_s <= iteration[0] and iteration[1] <= after_s + BASE_S
+    ]
     worst_ms = max(((end - begin) * 1e3 for begin, end in during), default=None)
     open_ms = (now_s - iterations[-1][1]) * 1e3 if iterations else 0.0
     unfinished = open_ms > max(worst_ms or 0.0, STALL_S * 1e3)

@@ -27,12 +27,12 @@ def tour_records(records: Mapping[str, ActuatorConfig], *, acting: bool, now_ns:
     """Return the records that set the mode of the tour; none if it is set already."""
     if not acting:
         return live_config.paused(records, revert=False, now_ns=now_ns)
-    known = records.get(EVERYONE)
+    record = records.get(EVERYONE)
     limits = Limits.of(records, EVERYONE)
     allowed = sorted(limits.allowed | PACING)
     if limits.act and set(allowed) == limits.allowed:
         return []
-    return [live_config.changed(known, EVERYONE, ["mode=ACT", f"allowed_actions={','.join(allowed)}"])]
+    return [live_config.changed(record, EVERYONE, ["mode=ACT", f"allowed_actions={','.join(allowed)}"])]
 
 
 def restored(
@@ -44,7 +44,7 @@ def restored(
 
     A setting that somebody has changed meanwhile, such as by `fabrictime pause`, stays as it is.
     """
-    found = []
+    records = []
     for host, tour in during.items():
         current = now.get(host)
         if current is None:
@@ -56,8 +56,8 @@ def restored(
         if current["allowed_actions"] == tour["allowed_actions"]:
             new["allowed_actions"] = list(old["allowed_actions"])
         if live_config.differences(new, current) or new["paused_mode"] != current["paused_mode"]:
-            found.append(new)
-    return found
+            records.append(new)
+    return records
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def tour_mode(
     """Set the mode of the tour, and restore the former settings at the end. Raises ValueError."""
     live = LiveRecords(cluster, registry)
     before = dict(live.records)
-    during = {each["host"]: each for each in tour_records(before, acting=acting, now_ns=now_ns)}
+    during = {record["host"]: record for record in tour_records(before, acting=acting, now_ns=now_ns)}
     if during:
         live.publish(*during.values())
     try:

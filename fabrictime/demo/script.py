@@ -99,17 +99,17 @@ class Fabric:
     """Whether a leaf and a spine share several links, so that names of switches do not name a link."""
 
     @classmethod
-    def of(cls, shown: Mapping[str, Any]) -> Fabric:
+    def of(cls, answer: Mapping[str, Any]) -> Fabric:
         """Return the fabric of the testbed's answer to `show`. Raises FabricUnfit."""
         hosts: dict[str, str] = {}
-        for nic in shown["nics"]:
+        for nic in answer["nics"]:
             hosts.setdefault(nic["host"], nic["leaf"])
-        links = tuple(link for link in shown["links"] if not {near_node(link), far_node(link)} & set(hosts))
+        links = tuple(link for link in answer["links"] if not {near_node(link), far_node(link)} & set(hosts))
         last_links: dict[str, str] = {}
-        for link in shown["links"]:
+        for link in answer["links"]:
             if far_node(link) in hosts:
                 last_links.setdefault(far_node(link), link)
-        settings = shown["settings"]
+        settings = answer["settings"]
         rates = [settings["host_rate_bps"], settings["fabric_rate_bps"]]
         if not min(rates) or max(rates) > _RATE_MAX_BPS:
             raise FabricUnfit(
@@ -118,10 +118,10 @@ class Fabric:
             )
         if settings["spines"] < 2:
             raise FabricUnfit("fabric: 1 spine, expected 2 at least, so that flows have other paths")
-        found = cls(hosts, links, last_links, min(rates), settings["links_per_leaf_spine"] > 1)
-        if len(found.ranks(JOBS[1])) < 2:
+        fabric = cls(hosts, links, last_links, min(rates), settings["links_per_leaf_spine"] > 1)
+        if len(fabric.ranks(JOBS[1])) < 2:
             raise FabricUnfit(f"fabric: {len(hosts)} hosts, expected 2 leaves at least with 2 hosts each")
-        return found
+        return fabric
 
     def ranks(self, job: str) -> list[str]:
         """Return the hosts of a job: the first host of each leaf, or the second."""

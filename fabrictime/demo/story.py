@@ -267,15 +267,15 @@ class Chapter:
 
     def _take_window(self, record: ContentionWindow, at_ns: int) -> list[Line]:
         links = (record["link"], *record["candidates"])
-        mine = self.place.link in (*links, *record["links"])
-        if self.step.is_link or not mine or record["opened_ns"] < self._begin_ns - EARLY_NS:
+        concerns_place = self.place.link in (*links, *record["links"])
+        if self.step.is_link or not concerns_place or record["opened_ns"] < self._begin_ns - EARLY_NS:
             return []
         self._aliases.update(links)
-        known = self.outcome.verdict
-        if record["state"] != ContentionState.CLOSED or not known:
+        verdict = self.outcome.verdict
+        if record["state"] != ContentionState.CLOSED or not verdict:
             self._note_verdict(record["kind"], links, at_ns)
         if self.is_detected:
-            if known == ContentionKind.UNKNOWN and self.outcome.verdict != known:
+            if verdict == ContentionKind.UNKNOWN and self.outcome.verdict != verdict:
                 return [self._line(at_ns, "cause", f"{CAUSES[record['kind']]}, by the flows' reports")]
             return []
         text = f"a queue persists at {self._name(record['link'])}: {CAUSES[record['kind']]}"
@@ -283,8 +283,10 @@ class Chapter:
 
     def _take_alert(self, record: Alert, at_ns: int) -> list[Line]:
         subjects = {record["subject"], *record["grouped"]}
-        mine = {self.place.cable} | self._aliases if self.step.is_link else {self.place.link} | self._aliases
-        if record["state"] != AlertState.RAISED or not subjects & mine:
+        place_subjects = (
+            {self.place.cable} | self._aliases if self.step.is_link else {self.place.link} | self._aliases
+        )
+        if record["state"] != AlertState.RAISED or not subjects & place_subjects:
             return []
         if self.outcome.alert == record["kind"]:
             return []

@@ -60,7 +60,7 @@ def _change(change: Change) -> str:
 
 def notes(outcomes: Sequence[Outcome], *, acting: bool) -> list[str]:
     """Return the sentences below the table."""
-    found = [
+    sentences = [
         "detected: from the injection until the verdict is in the log. acted: from there until the first "
         "flow moved or slowed down. right: whether the verdict names the planted link and fault (link only: "
         "another fault; 1 of 2: one of two links; not only: other links as well). "
@@ -68,10 +68,10 @@ def notes(outcomes: Sequence[Outcome], *, acting: bool) -> list[str]:
     ]
     for outcome in outcomes:
         if outcome.first_drop_ms is not None:
-            found.append(_flapping_note(outcome))
+            sentences.append(_flapping_note(outcome))
     if not acting:
-        found.append("wanted: flows that the policy would have moved or paced; the mode was OBSERVE.")
-    return found
+        sentences.append("wanted: flows that the policy would have moved or paced; the mode was OBSERVE.")
+    return sentences
 
 
 def _flapping_note(outcome: Outcome) -> str:

@@ -88,12 +88,12 @@ class Tour:
         self.outcomes: list[Outcome] = []
         self._control, self._follower, self._acting = pipeline.control, follower, acting
         self._narrator, self._draw, self._steps = narrator, draw, tuple(steps)
-        shown = self._control.ask("show")
-        if shown["faults"]:
+        answer = self._control.ask("show")
+        if answer["faults"]:
             raise CannotRun(
-                f"fault '{shown['faults'][0]['text']}' is in force; heal it first: `fabrictime fabric clear`"
+                f"fault '{answer['faults'][0]['text']}' is in force; heal it first: `fabrictime fabric clear`"
             )
-        self._fabric = Fabric.of(shown)
+        self._fabric = Fabric.of(answer)
         self._jobs: dict[str, JobRun] = {}
         self._used: set[str] = set()
         self._faults: set[int] = set()
@@ -138,12 +138,12 @@ class Tour:
         self._narrator.remark(f"Two jobs run, an all-to-all each: {ranks}.")
         self._narrator.phase("waiting until the paths of all their flows are known")
 
-        def known() -> bool:
+        def has_paths() -> bool:
             self._check()
-            found = self._follower.flows().values()
-            return sum(flow["job"] in JOBS and bool(flow["links"]) for flow in found) >= flows
+            live_flows = self._follower.flows().values()
+            return sum(flow["job"] in JOBS and bool(flow["links"]) for flow in live_flows) >= flows
 
-        if not until(known, KNOWN_S) or not until(lambda: self._follower.movable >= flows, KNOWN_S):
+        if not until(has_paths, KNOWN_S) or not until(lambda: self._follower.movable >= flows, KNOWN_S):
             raise CannotRun(f"the paths of the jobs' {flows} flows are not all known after {KNOWN_S:g} s")
         self._follower.drain()
         took = seconds_text(time.monotonic() - began_s)
@@ -229,7 +229,7 @@ class Tour:
         fabric, name = self._fabric, self._fabric.name(link)
         transfers = meeting_transfers(fabric, link, self._path_of, self._draw)
         rate = bps_text(transfers[0].spec(fabric, step.min_s)["rate_bps"])
-        pairs = " and ".join(f"{each.source} > {each.destination}" for each in transfers)
+        pairs = " and ".join(f"{transfer.source} > {transfer.destination}" for transfer in transfers)
         injected = (
             f"{pairs} begin to transfer {rate} each; both cross {name}, which carries "
             f"{bps_text(fabric.rate_bps)}; {self._crossed(link)}"
@@ -385,8 +385,8 @@ class Tour:
 
     def _path_of(self, source: str, destination: str, sport: int, dport: int) -> list[str]:
         ports: dict[str, Any] = {"sport": sport, "dport": dport, "protocol": "tcp", "likely": True}
-        found: list[str] = self._control.ask("path", source=source, destination=destination, **ports)
-        return found
+        links: list[str] = self._control.ask("path", source=source, destination=destination, **ports)
+        return links
 
     def _monotonic_s(self, wall_ns: int) -> float:
         return wall_ns / 1e9 - self._wall_s

@@ -5,48 +5,36 @@ from __future__ import annotations
 import ipaddress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
+
+from schemas.strict_model import StrictModel, quantity
 
 
-class HistorySettings(BaseModel):
+class HistorySettings(StrictModel):
     """The `[history]` part of the configuration."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     directory: Path = Field(description="where chdb keeps its data and its lock file; made owner-only")
     host: str = Field(default="127.0.0.1", description="loopback address to listen on")
-    port: int = Field(default=18123, ge=0, le=65535, description="TCP port to listen on; 0 takes a free one")
+    port: int = quantity(18123, (0, 65535), "TCP port to listen on; 0 takes a free one")
     write_token_file: Path | None = Field(
         default=None,
-        description=(
-            "file with the password of user 'fabrictime', which may write; created if missing; default: "
-            "<directory>/write.token"
-        ),
+        description="file with the password of user 'fabrictime', which may write; created if missing; "
+        "default: <directory>/write.token",
     )
     read_token_file: Path | None = Field(
         default=None,
-        description=(
-            "file with the password of user 'reader', which may only read the project's tables; created "
-            "if missing; default: <directory>/read.token"
-        ),
+        description="file with the password of user 'reader', which may only read the project's tables; "
+        "created if missing; default: <directory>/read.token",
     )
-    memory_limit_mib: int = Field(
-        default=2048, ge=512, le=1_048_576, description="MiB that the engine may use in all"
-    )
-    query_memory_limit_mib: int = Field(
-        default=1024, ge=64, le=1_048_576, description="MiB that one query may use"
-    )
+    memory_limit_mib: int = quantity(2048, (512, 1_048_576), "MiB that the engine may use in all")
+    query_memory_limit_mib: int = quantity(1024, (64, 1_048_576), "MiB that one query may use")
     query_limit_s: float = Field(
         default=30.0, gt=0, le=3600, description="s that one reader's query may take"
     )
-    result_limit_mib: int = Field(
-        default=256, ge=1, le=16_384, description="MiB of one query's result at most"
-    )
-    request_limit_mib: int = Field(
-        default=128, ge=1, le=4096, description="MiB of one request's body at most, packed or unpacked"
-    )
-    query_threads: int = Field(default=4, ge=1, le=64, description="queries that run at the same time")
-    insert_threads: int = Field(default=2, ge=1, le=64, description="inserts that run at the same time")
+    result_limit_mib: int = quantity(256, (1, 16_384), "MiB of one query's result at most")
+    request_limit_mib: int = quantity(128, (1, 4096), "MiB of one request's body at most, packed or unpacked")
+    query_threads: int = quantity(4, (1, 64), "queries that run at the same time")
+    insert_threads: int = quantity(2, (1, 64), "inserts that run at the same time")
     session_limit_s: float = Field(
         default=60.0,
         gt=0,

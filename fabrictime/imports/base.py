@@ -84,19 +84,19 @@ def merged(every: Iterable[Found], hosts_pattern: str = "") -> TopologyFile:
 
     Raises BadImport if two files wire one port differently.
     """
-    found = list(every)
-    cables = _cables(found)
-    hosts = {host for each in found for host in each.hosts}
+    parts = list(every)
+    cables = _cables(parts)
+    hosts = {host for part in parts for host in part.hosts}
     if hosts_pattern:
         nodes = {end.node for cable in cables for end in cable.ends}
         hosts |= {node for node in nodes if fnmatch.fnmatchcase(node, hosts_pattern)}
-    kinds = {**_tiers(cables, hosts), **{name: kind for each in found for name, kind in each.kinds.items()}}
+    kinds = {**_tiers(cables, hosts), **{name: kind for part in parts for name, kind in part.kinds.items()}}
     kinds.update(dict.fromkeys(hosts, "host"))
     names: dict[str, None] = dict.fromkeys(end.node for cable in cables for end in cable.ends)
-    for each in found:
-        names.update(dict.fromkeys([*each.hosts, *each.addresses, *each.ports, *each.kinds]))
+    for part in parts:
+        names.update(dict.fromkeys([*part.hosts, *part.addresses, *part.ports, *part.kinds]))
     return TopologyFile(
-        nodes=tuple(_node(name, kinds.get(name, "switch"), found) for name in names),
+        nodes=tuple(_node(name, kinds.get(name, "switch"), parts) for name in names),
         links=tuple(
             CableEntry(ends=(end_id(*cable.ends[0]), end_id(*cable.ends[1])), rate_bps=cable.rate_bps)
             for cable in cables
@@ -104,27 +104,27 @@ def merged(every: Iterable[Found], hosts_pattern: str = "") -> TopologyFile:
     )
 
 
-def _node(name: str, kind: Kind, found: Iterable[Found]) -> NodeEntry:
+def _node(name: str, kind: Kind, parts: Iterable[Found]) -> NodeEntry:
     ports: dict[str, tuple[str, ...]] = {}
     addresses: dict[str, None] = {}
-    for each in found:
-        addresses.update(dict.fromkeys(each.addresses.get(name, ())))
-        for port, of_port in each.ports.get(name, {}).items():
+    for part in parts:
+        addresses.update(dict.fromkeys(part.addresses.get(name, ())))
+        for port, of_port in part.ports.get(name, {}).items():
             ports[port] = tuple(dict.fromkeys((*ports.get(port, ()), *of_port)))
     return NodeEntry(name=name, kind=kind, addresses=tuple(addresses), ports=ports)
 
 
-def _cables(found: Iterable[Found]) -> list[Cable]:
+def _cables(parts: Iterable[Found]) -> list[Cable]:
     far_of: dict[End, End] = {}
     cables: dict[tuple[End, End], int] = {}
-    for cable in (cable for each in found for cable in each.cables):
+    for cable in (cable for part in parts for cable in part.cables):
         near, far = cable.ends
         if near.node == far.node:
             continue  # a loop plug, or two ports of one chassis: no link of the fabric
         for one, other in ((near, far), (far, near)):
-            known = far_of.setdefault(one, other)
-            if known != other:
-                raise BadImport(f"{end_id(*one)} is wired to {end_id(*known)} and to {end_id(*other)}")
+            wired_to = far_of.setdefault(one, other)
+            if wired_to != other:
+                raise BadImport(f"{end_id(*one)} is wired to {end_id(*wired_to)} and to {end_id(*other)}")
         key = (near, far) if (far, near) not in cables else (far, near)
         cables[key] = max(cables.get(key, 0), cable.rate_bps)
     return [Cable(ends, rate_bps) for ends, rate_bps in cables.items()]
@@ -137,13 +137,13 @@ def _tiers(cables: Iterable[Cable], hosts: set[str]) -> dict[str, Kind]:
         a, b = (end.node for end in cable.ends)
         neighbours.setdefault(a, set()).add(b)
         neighbours.setdefault(b, set()).add(a)
-    seen, edge, tier, found = set(hosts), set(hosts), 0, {}
+    reached_nodes, edge, tier, kinds = set(hosts), set(hosts), 0, {}
     while edge:
         tier += 1
-        edge = {other for node in edge for other in neighbours.get(node, ())} - seen
-        seen |= edge
-        found.update({node: _KIND_OF_TIER.get(tier, "switch") for node in edge})
-    return found
+        edge = {other for node in edge for other in neighbours.get(node, ())} - reached_nodes
+        reached_nodes |= edge
+        kinds.update({node: _KIND_OF_TIER.get(tier, "switch") for node in edge})
+    return kinds
 
 
 def text_of(value: Any) -> str:
@@ -173,12 +173,12 @@ def expanded(pattern: str) -> Iterator[str]:
 
 
 def _expanded_item(item: str) -> Iterator[str]:
-    found = re.match(r"([^\[]*)\[([^\]]*)\](.*)", item)
-    if found is None:
+    match = re.match(r"([^\[]*)\[([^\]]*)\](.*)", item)
+    if match is None:
         if item:
             yield item
         return
-    head, ranges, rest = found.groups()
+    head, ranges, rest = match.groups()
     for part in ranges.split(","):
         low, dash, high = part.partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()) or len(low) > 9 or len(high) > 9:

@@ -27,17 +27,17 @@ def read(text: str, hints: Hints) -> Found:
     lab = content.get("topology") if isinstance(content, dict) else None
     if not isinstance(lab, dict):
         raise BadImport("no table 'topology'")
-    found, nodes = Found(), _table(lab.get("nodes"))
+    part, nodes = Found(), _table(lab.get("nodes"))
     default = _table(lab.get("defaults")).get("kind")
     for name, node in nodes.items():
         if _table(node).get("kind", default) in _HOST_KINDS:
-            found.hosts.add(text_of(name))
+            part.hosts.add(text_of(name))
     links = lab.get("links")
     for link in links if isinstance(links, list) else []:
-        ends = [_end(each) for each in _endpoints(_table(link))]
+        ends = [_end(endpoint) for endpoint in _endpoints(_table(link))]
         if len(ends) == 2 and all(ends) and not any(end[0] in _OUTSIDE for end in ends):
-            found.connect(ends[0], ends[1])
-    return found
+            part.connect(ends[0], ends[1])
+    return part
 
 
 class _NoAliases(yaml.SafeLoader):  # type: ignore[misc]

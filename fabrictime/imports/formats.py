@@ -23,8 +23,8 @@ from schemas.topology import Topology, TopologyFile
 __all__ = ["FORMATS", "format_of", "import_files"]
 
 FORMATS: Final[dict[str, Format]] = {
-    each.name: each
-    for each in (
+    file_format.name: file_format
+    for file_format in (
         Format("lldp", lldp.fits, lldp.read),
         Format("sonic", sonic.fits, sonic.read),
         Format("minigraph", minigraph.fits, minigraph.read),
@@ -45,9 +45,9 @@ def format_of(text: str, name: str = "") -> Format:
         if name not in FORMATS:
             raise BadImport(f"format {name!r}: expected one of {', '.join(FORMATS)}")
         return FORMATS[name]
-    for each in FORMATS.values():
-        if each.fits(text):
-            return each
+    for file_format in FORMATS.values():
+        if file_format.fits(text):
+            return file_format
     raise BadImport(f"no format fits: expected one of {', '.join(FORMATS)}; choose one with --format")
 
 
@@ -57,17 +57,19 @@ def import_files(paths: Sequence[Path], name: str = "", hints: Hints | None = No
     Raises BadImport with one line that names the file, OSError if one cannot be read.
     """
     every: list[Found] = []
-    given = Hints() if hints is None else hints
+    file_hints = Hints() if hints is None else hints
     for path in paths:
         if path.stat().st_size > MAX_BYTES:
             raise BadImport(f"{path}: above {MAX_BYTES >> 20} MiB")
         text = path.read_bytes().decode("utf-8-sig", "replace")
         try:
-            every.append(format_of(text, name).read(text, Hints(given.host or path.stem, given.device)))
+            every.append(
+                format_of(text, name).read(text, Hints(file_hints.host or path.stem, file_hints.device))
+            )
         except BadImport as error:
             raise BadImport(f"{path}: {error}") from None
     try:
-        file = merged(every, given.hosts)
+        file = merged(every, file_hints.hosts)
         Topology(file, "import")
     except ValueError as error:
         raise BadImport(str(error)) from None

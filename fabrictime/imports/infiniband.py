@@ -35,23 +35,23 @@ def fits(text: str) -> bool:
 def read(text: str, hints: Hints) -> Found:
     """Return the cables. An adapter named `host device` becomes that host's device. Raises BadImport."""
     names, ports = _names(text), list(_ports(text))
-    found = Found()
+    part = Found()
     for guid, (kind, name) in names.items():
         if kind == "Ca":
-            found.hosts.add(_end(guid, names, "1")[0])
+            part.hosts.add(_end(guid, names, "1")[0])
         elif not name:
             raise BadImport(f"{guid}: no name")
     for guid, port, far, far_port, rate_bps in ports:
-        for each in (guid, far):
-            if each not in names:
-                raise BadImport(f"port {port} of {guid}: leads to {each}, which the file does not list")
-        found.connect(_end(guid, names, port), _end(far, names, far_port), rate_bps)
-    return found
+        for end_guid in (guid, far):
+            if end_guid not in names:
+                raise BadImport(f"port {port} of {guid}: leads to {end_guid}, which the file does not list")
+        part.connect(_end(guid, names, port), _end(far, names, far_port), rate_bps)
+    return part
 
 
 def _names(text: str) -> dict[str, tuple[str, str]]:
     """Return GUID to kind and name; switches of one name get their GUID, because one would hide the other."""
-    nodes = [found.groups() for found in map(_NODE.match, text.splitlines()) if found]
+    nodes = [match.groups() for match in map(_NODE.match, text.splitlines()) if match]
     count: dict[str, int] = {}
     for kind, _, _, name in nodes:
         if kind != "Ca":
@@ -73,8 +73,8 @@ def _ports(text: str) -> Iterator[tuple[str, str, str, str, int]]:
 
 
 def _rate_bps(comment: str) -> int:
-    found = _RATE.search(comment.rpartition('"')[2])
-    return 0 if found is None or len(found[1]) > 2 else int(found[1]) * _SIGNAL_BPS.get(found[2], 0)
+    match = _RATE.search(comment.rpartition('"')[2])
+    return 0 if match is None or len(match[1]) > 2 else int(match[1]) * _SIGNAL_BPS.get(match[2], 0)
 
 
 def _end(guid: str, names: dict[str, tuple[str, str]], port: str) -> tuple[str, str]:

@@ -22,11 +22,11 @@ def read(text: str, hints: Hints) -> Found:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadImport(f"not JSON: {error}") from None
-    found = Found()
+    part = Found()
     for port, neighbour in _neighbours(content):
         chassis, there = neighbour
-        found.connect((hints.host, port), (chassis, there))
-    return found
+        part.connect((hints.host, port), (chassis, there))
+    return part
 
 
 def _neighbours(content: Any) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -42,23 +42,23 @@ def _neighbours(content: Any) -> Iterator[tuple[str, tuple[str, str]]]:
 
 def _items(value: Any) -> list[dict[str, Any]]:
     """Return the tables of a list or of a single table: json0 always writes lists."""
-    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)]
+    return [table for table in (value if isinstance(value, list) else [value]) if isinstance(table, dict)]
 
 
 def _value(value: Any) -> str:
-    for each in value if isinstance(value, list) else [value]:
-        found = text_of(each.get("value") if isinstance(each, dict) else each)
-        if found:
-            return found
+    for element in value if isinstance(value, list) else [value]:
+        text = text_of(element.get("value") if isinstance(element, dict) else element)
+        if text:
+            return text
     return ""
 
 
 def _chassis(value: Any) -> str:
     """Return the system name; json0 has it as a field, json as the key of the table."""
-    for each in _items(value):
-        if "name" in each:
-            return _value(each["name"])
-        for name, facts in each.items():
+    for table in _items(value):
+        if "name" in table:
+            return _value(table["name"])
+        for name, facts in table.items():
             if isinstance(facts, dict):
                 return str(name)
     return ""
@@ -66,10 +66,10 @@ def _chassis(value: Any) -> str:
 
 def _port(value: Any) -> str:
     """Return the port: its id if that is an interface name, else its description."""
-    for each in _items(value):
-        ids = _items(each.get("id"))
+    for table in _items(value):
+        ids = _items(table.get("id"))
         for one in ids:
             if one.get("type") in ("ifname", "local"):
                 return text_of(one.get("value"))
-        return _value(each.get("descr")) or "".join(text_of(one.get("value")) for one in ids[:1])
+        return _value(table.get("descr")) or "".join(text_of(one.get("value")) for one in ids[:1])
     return ""

@@ -21,14 +21,14 @@ def read(text: str, hints: Hints) -> Found:
 
     Raises BadImport.
     """
-    found = Found()
+    part = Found()
     root = xml_root(text)
     for device in _all(root, "Device"):
         kind, name = _type_of(device), _child(device, "Hostname")
         if name and "Server" in kind:
-            found.hosts.add(name)
+            part.hosts.add(name)
         elif name and kind in KINDS and kind != "LeafRouter":
-            found.kinds[name] = KINDS[kind]
+            part.kinds[name] = KINDS[kind]
     for link in _all(root, "DeviceLinkBase"):
         if _child(link, "ElementType") != "DeviceInterfaceLink":
             continue
@@ -37,19 +37,19 @@ def read(text: str, hints: Hints) -> Found:
         if not all((*start, *end)):
             raise BadImport(f"link from {start[0]!r} to {end[0]!r}: device or port missing")
         rate = _child(link, "Bandwidth")
-        found.connect(start, end, int(rate) * _MBPS if rate.isdecimal() and len(rate) < 10 else 0)
-    return found
+        part.connect(start, end, int(rate) * _MBPS if rate.isdecimal() and len(rate) < 10 else 0)
+    return part
 
 
 def _all(root: Element, name: str) -> list[Element]:
     """Return all elements of a name, in any namespace."""
-    return [each for each in root.iter() if each.tag.rpartition("}")[2] == name]
+    return [element for element in root.iter() if element.tag.rpartition("}")[2] == name]
 
 
 def _child(element: Element, name: str) -> str:
-    for each in element:
-        if each.tag.rpartition("}")[2] == name:
-            return (each.text or "").strip()
+    for child in element:
+        if child.tag.rpartition("}")[2] == name:
+            return (child.text or "").strip()
     return ""
 
 

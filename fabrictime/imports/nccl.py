@@ -17,11 +17,11 @@ def read(text: str, hints: Hints) -> Found:
     """Return the host, which `hints.host` names, with its NICs. Raises BadImport."""
     if not hints.host:
         raise BadImport("NCCL does not name its host: give --host, or name the file after the host")
-    found = Found(hosts={hints.host})
+    part = Found(hosts={hints.host})
     for net in xml_root(text).iter("net"):
         name = net.get("name", "").strip()
         if name and name.isprintable():
-            found.ports.setdefault(hints.host, {})[name] = []
-    if not found.ports:
+            part.ports.setdefault(hints.host, {})[name] = []
+    if not part.ports:
         raise BadImport("no NIC: expected an element 'net' with a name")
-    return found
+    return part

@@ -39,7 +39,7 @@ def fits(text: str) -> bool:
 
 def read(text: str, hints: Hints) -> Found:
     """Return the cables between interfaces that are connected. Raises BadImport."""
-    found = Found()
+    part = Found()
     try:
         rows = csv.DictReader(io.StringIO(text))
         columns = {key: _column(key, rows.fieldnames or ()) for key in _COLUMNS}
@@ -49,10 +49,10 @@ def read(text: str, hints: Hints) -> Found:
                 continue
             ends = [(plain[columns[side, "device"]], plain[columns[side, "port"]]) for side in "ab"]
             if all(all(end) for end in ends):
-                found.connect(ends[0], ends[1])
+                part.connect(ends[0], ends[1])
     except csv.Error as error:
         raise BadImport(f"not CSV: {error}") from None
-    return found
+    return part
 
 
 def _plain(name: str) -> str:
@@ -61,9 +61,9 @@ def _plain(name: str) -> str:
 
 def _column(key: tuple[str, str], names: object) -> str:
     plain = [_plain(str(name)) for name in names] if isinstance(names, list | tuple) else []
-    for each in _COLUMNS[key]:
-        if each in plain:
-            return each
+    for column in _COLUMNS[key]:
+        if column in plain:
+            return column
     side, part = key
     raise BadImport(
         f"no column with {part} of side {side.upper()}: expected one of {', '.join(_COLUMNS[key])}"
@@ -75,4 +75,4 @@ def _is_link(row: Mapping[str, str]) -> bool:
     if row.get("status", "").lower() in _GONE:
         return False
     types = [row[name].lower() for pair in _KINDS for name in pair if row.get(name)]
-    return not any(other in each for each in types for other in _OTHER)
+    return not any(other in kind for kind in types for other in _OTHER)

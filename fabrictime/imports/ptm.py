@@ -19,12 +19,12 @@ def fits(text: str) -> bool:
 
 def read(text: str, hints: Hints) -> Found:
     """Return the cables. Raises BadImport."""
-    found = Found()
+    part = Found()
     for edge in _EDGE.finditer(_COMMENT.sub(" ", text)):
         names = [edge[k] or edge[k + 1] for k in (1, 3, 5, 7)]
         if not all(names):
             raise BadImport(f"edge {edge[0][:80]!r}: expected node:port -- node:port")
-        found.connect((names[0], names[1]), (names[2], names[3]))
-    if not found.cables:
+        part.connect((names[0], names[1]), (names[2], names[3]))
+    if not part.cables:
         raise BadImport("no edge: expected node:port -- node:port")
-    return found
+    return part

@@ -21,7 +21,7 @@ def fits(text: str) -> bool:
 
 def read(text: str, hints: Hints) -> Found:
     """Return a cable from each node and switch to its switch; nodes have `hints.device`. Raises BadImport."""
-    found = Found()
+    part = Found()
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
         fields = {key.lower(): value for key, value in _FIELD.findall(line.partition("#")[0])}
         if not fields:
@@ -34,8 +34,8 @@ def read(text: str, hints: Hints) -> Found:
         rate_bps = int(speed) * _KBPS if speed.isdecimal() and len(speed) < 13 else 0
         for switch in expanded(fields["switchname"]):
             for host in expanded(fields.get("nodes", "")):
-                found.hosts.add(host)
-                found.connect((host, hints.device), (switch, host), rate_bps)
+                part.hosts.add(host)
+                part.connect((host, hints.device), (switch, host), rate_bps)
             for below in expanded(fields.get("switches", "")):
-                found.connect((below, switch), (switch, below), rate_bps)
-    return found
+                part.connect((below, switch), (switch, below), rate_bps)
+    return part

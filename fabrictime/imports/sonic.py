@@ -36,31 +36,31 @@ def read(text: str, hints: Hints) -> Found:
     name = text_of(local.get("hostname")) or hints.host
     if not name:
         raise BadImport("DEVICE_METADATA.localhost.hostname: missing, give --host")
-    found, ports = Found(), _table(content.get("PORT"))
+    part, ports = Found(), _table(content.get("PORT"))
     kind = KINDS.get(text_of(local.get("type")))
     if kind is not None and text_of(local.get("type")) != "LeafRouter":
-        found.kinds[name] = kind
+        part.kinds[name] = kind
     types = _table(content.get("DEVICE_NEIGHBOR_METADATA"))
     for port, neighbour in _table(content.get("DEVICE_NEIGHBOR")).items():
         far, far_port = (text_of(_table(neighbour).get(key)) for key in ("name", "port"))
         if not far or not far_port:
             continue
-        found.connect((name, text_of(port)), (far, far_port), _rate_bps(_table(ports.get(port)).get("speed")))
+        part.connect((name, text_of(port)), (far, far_port), _rate_bps(_table(ports.get(port)).get("speed")))
         if text_of(_table(types.get(far)).get("type")) in _SERVERS:
-            found.hosts.add(far)
-    _addresses(content, name, found)
-    return found
+            part.hosts.add(far)
+    _addresses(content, name, part)
+    return part
 
 
-def _addresses(content: dict[str, Any], name: str, found: Found) -> None:
+def _addresses(content: dict[str, Any], name: str, part: Found) -> None:
     for key in _table(content.get("LOOPBACK_INTERFACE")):
         _, bar, prefix = key.partition("|")
         if bar:
-            found.addresses.setdefault(name, []).append(prefix.partition("/")[0])
+            part.addresses.setdefault(name, []).append(prefix.partition("/")[0])
     for key in _table(content.get("INTERFACE")):
         port, bar, prefix = key.partition("|")
         if bar and port in _table(content.get("PORT")):
-            found.ports.setdefault(name, {}).setdefault(port, []).append(prefix.partition("/")[0])
+            part.ports.setdefault(name, {}).setdefault(port, []).append(prefix.partition("/")[0])
 
 
 def _rate_bps(mbps: Any) -> int:

@@ -248,18 +248,18 @@ def filtered(batch: memoryview, keep: Callable[[int, Record], bool]) -> bytes | 
     header = read_header(batch)
     codec = header.attributes & CODEC_MASK
     payload = inflate(batch[HEADER_BYTES:], codec)
-    kept = [
+    raw_records = [
         record.raw
         for record in records(payload, header.record_count)
         if keep(header.base_offset + record.offset_delta, record)
     ]
-    if len(kept) == header.record_count:
+    if len(raw_records) == header.record_count:
         return batch
-    if not kept:
+    if not raw_records:
         return None
-    body = deflate(b"".join(kept), codec)
+    body = deflate(b"".join(raw_records), codec)
     head = bytearray(HEADER_BYTES)
     length = HEADER_BYTES - LENGTH_BYTES + len(body)
-    HEADER.pack_into(head, 0, *header._replace(length=length, crc=0, record_count=len(kept)))
+    HEADER.pack_into(head, 0, *header._replace(length=length, crc=0, record_count=len(raw_records)))
     _STAMP_CRC.pack_into(head, 17, crc32c(body, crc32c(head[CRC_START:])))
     return bytes(head) + body

@@ -89,12 +89,12 @@ class Broker:
 
 
 def _api_versions(version: int) -> Response:
-    known = version in wire.LAYOUTS[Api.API_VERSIONS]
+    is_supported = version in wire.LAYOUTS[Api.API_VERSIONS]
     answer = {
-        "error_code": Code.NONE if known else Code.UNSUPPORTED_VERSION,
+        "error_code": Code.NONE if is_supported else Code.UNSUPPORTED_VERSION,
         "api_versions": [
             {"api_key": key, "min_version": low, "max_version": high}
             for key, (low, high) in wire.SUPPORTED.items()
         ],
     }
-    return [wire.encode(Api.API_VERSIONS, version if known else 0, answer)]
+    return [wire.encode(Api.API_VERSIONS, version if is_supported else 0, answer)]

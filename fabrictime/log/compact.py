@@ -39,7 +39,7 @@ class Cleaned:
 
     segment: Segment
     sources: list[Segment]
-    whole: bool
+    is_complete: bool
     """False where the pass ended within it for want of memory: the next one must look at its keys again."""
 
 
@@ -120,7 +120,7 @@ def _readable(header: Header, view: memoryview) -> Iterator[tuple[int, Record]]:
         log.warning("batch at offset %d: %s: kept as it is", header.base_offset, error)
 
 
-def _rewrite(group: list[Segment], keep: Callable[[Header, int, Record], bool], whole: bool) -> Cleaned:
+def _rewrite(group: list[Segment], keep: Callable[[Header, int, Record], bool], is_complete: bool) -> Cleaned:
     path = group[0].path.with_suffix(".cleaned")
     with path.open("wb") as output:
         for segment in group:
@@ -136,4 +136,4 @@ def _rewrite(group: list[Segment], keep: Callable[[Header, int, Record], bool], 
         os.fsync(output.fileno())
     fresh = Segment(path)
     fresh.scan(lambda header: None)
-    return Cleaned(fresh, group, whole)
+    return Cleaned(fresh, group, is_complete)

@@ -123,12 +123,12 @@ class Group:
         member.syncing = self._loop.create_future()
         return member.syncing
 
-    def assign(self, given: Mapping[str, bytes]) -> None:
+    def assign(self, assignments: Mapping[str, bytes]) -> None:
         """Hand out the leader's assignment: the group is stable."""
         self.state = State.STABLE
         self._cancel_timer()
         for member in self.members.values():
-            member.assignment = given.get(member.member_id, b"")
+            member.assignment = assignments.get(member.member_id, b"")
             if member.syncing is not None:
                 if not member.syncing.done():
                     member.syncing.set_result(member.assignment)

@@ -100,15 +100,15 @@ class Coordinator:
         return self._rejoin(group, request)
 
     def _admit_static(self, group: Group, request: Join, instance_id: str) -> Joined | Waiting:
-        known = group.static.get(instance_id)
+        current_id = group.static.get(instance_id)
         if request.member_id:
-            if known is not None and known != request.member_id:
+            if current_id is not None and current_id != request.member_id:
                 raise LogError(Code.FENCED_INSTANCE_ID, f"instance {instance_id} joined again elsewhere")
             return self._rejoin(group, request)
         member_id = self._new_id(request)
-        if known is None:
+        if current_id is None:
             return self._add(group, request, member_id)
-        old = group.members.pop(known)
+        old = group.members.pop(current_id)
         group.release(
             old, LogError(Code.FENCED_INSTANCE_ID, f"instance {instance_id} joined again elsewhere")
         )
@@ -117,7 +117,7 @@ class Coordinator:
         group.members[member_id] = member
         group.static[instance_id] = member_id
         leader_before = group.leader_id
-        if group.leader_id == known:
+        if group.leader_id == current_id:
             group.leader_id = member_id
         group.touch(member)
         if group.state is State.STABLE and same:
@@ -154,7 +154,7 @@ class Coordinator:
         generation: int,
         member_id: str,
         instance_id: str | None,
-        given: dict[str, bytes],
+        assignments: dict[str, bytes],
     ) -> bytes:
         """Return the member's assignment; the leader brings everyone's. Raises LogError."""
         group, member = self._member(group_name, member_id, instance_id, generation)
@@ -165,7 +165,7 @@ class Coordinator:
             return member.assignment
         future = group.wait_for_assignment(member)
         if member_id == group.leader_id:
-            group.assign(given)
+            group.assign(assignments)
         return await future
 
     def heartbeat(self, group_name: str, generation: int, member_id: str, instance_id: str | None) -> None:

@@ -131,14 +131,14 @@ class OffsetStore:
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Drop the offsets of a group or of a deleted topic. Raises OSError."""
-        gone = [
+        removed_keys = [
             (name, key)
             for name, offsets in self._groups.items()
             for key in offsets
             if (group is None or name == group) and (topic is None or key[0] == topic)
         ]
-        self._write(b"".join(_line([name, key[0], key[1], -1, ""]) for name, key in gone))
-        for name, key in gone:
+        self._write(b"".join(_line([name, key[0], key[1], -1, ""]) for name, key in removed_keys))
+        for name, key in removed_keys:
             self._set(name, key[0], key[1], -1, "")
 
     def sync(self) -> None:

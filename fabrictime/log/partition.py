@@ -203,16 +203,16 @@ class Partition:
         """Return about how many bytes there are from `offset` on, counting no further than `enough`."""
         if offset >= self.end_offset:
             return 0
-        found = 0
+        available_bytes = 0
         for segment in self.segments[self._segment_at(offset) :]:
             if segment.size and offset < segment.end_offset:
                 position = 0
                 if offset > segment.base_offset:
                     position = self._locate(segment, offset) or 0
-                found += segment.size - position
-            if found >= enough:
+                available_bytes += segment.size - position
+            if available_bytes >= enough:
                 break
-        return found
+        return available_bytes
 
     def _locate(self, segment: Segment, offset: int) -> int | None:
         hint = self._hints.get(offset)
@@ -250,9 +250,9 @@ class Partition:
     def find_time(self, time_ms: int) -> tuple[int, int] | None:
         """Return (offset, time) of the first batch stamped at or after `time_ms`, None where none is."""
         for segment in self.segments:
-            found = segment.find_time(time_ms)
-            if found is not None:
-                return max(found[0], self.start_offset), found[1]
+            offset_time = segment.find_time(time_ms)
+            if offset_time is not None:
+                return max(offset_time[0], self.start_offset), offset_time[1]
         return None
 
     def expire(self, now_ms: int) -> int:
@@ -309,7 +309,7 @@ class Partition:
             segment.delete()
         fresh.end_offset = old[-1].end_offset
         fresh.first_ms, fresh.max_ms = old[0].first_ms, old[-1].max_ms
-        fresh.cleaned = cleaned.whole
+        fresh.cleaned = cleaned.is_complete
         fresh.save_meta(producers)
         self.segments[first : first + len(old)] = [fresh]
         self._hints.clear()

@@ -92,22 +92,23 @@ class Producers:
     def expire(self, now_ms: int) -> None:
         """Forget producers that have been silent for a day."""
         for producer_id in [
-            key for key, known in self._known.items() if known.batches[-1].append_ms < now_ms - KEPT_MS
+            key for key, producer in self._known.items() if producer.batches[-1].append_ms < now_ms - KEPT_MS
         ]:
             del self._known[producer_id]
 
     def dump(self) -> list[Any]:
         """Return the state as plain lists."""
         return [
-            [key, known.epoch, [list(batch) for batch in known.batches]] for key, known in self._known.items()
+            [key, producer.epoch, [list(batch) for batch in producer.batches]]
+            for key, producer in self._known.items()
         ]
 
     def load(self, state: list[Any]) -> None:
         """Replace the state by a dumped one. Raises ValueError or TypeError where it is none."""
-        known = {}
+        producers = {}
         for key, epoch, batches in state:
             producer = _Producer(int(epoch))
             producer.batches.extend(Written(*(int(number) for number in batch)) for batch in batches)
             if producer.batches:
-                known[int(key)] = producer
-        self._known = known
+                producers[int(key)] = producer
+        self._known = producers

@@ -202,7 +202,7 @@ class Segment:
             self._clear_index()
             return None
 
-    def scan(self, seen: Callable[[Header], None]) -> int:
+    def scan(self, on_batch: Callable[[Header], None]) -> int:
         """Read the whole file, check every batch, rebuild the index and return how many bytes are sound."""
         self._clear_index()
         self.end_offset = self.base_offset
@@ -230,7 +230,7 @@ class Segment:
                     if crc32c(checked) != header.crc:
                         break
                 self.note(header, position)
-                seen(header)
+                on_batch(header)
                 position = end
         return position
 

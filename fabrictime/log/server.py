@@ -423,11 +423,16 @@ class LogServer:
 def port_holder(port: int) -> str:
     """Return 'process PID (name)' of the listener on a TCP port, as far as this user may see it."""
     with contextlib.suppress(psutil.Error, OSError):
-        for found in psutil.net_connections(kind="tcp"):
-            if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port and found.pid:
+        for connection in psutil.net_connections(kind="tcp"):
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and connection.laddr
+                and connection.laddr.port == port
+                and connection.pid
+            ):
                 with contextlib.suppress(psutil.Error):
-                    return f"process {found.pid} ({psutil.Process(found.pid).name()})"
-                return f"process {found.pid}"
+                    return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
+                return f"process {connection.pid}"
     return "another user's process"
 
 
@@ -466,8 +471,8 @@ async def _report_space(store: Store, notify: Callable[[str], None], stop: async
 def main(settings: LogSettings) -> int:
     """Run the log until SIGTERM or SIGINT. Returns the exit code; 1 where it could not start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    file_limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < file_limit:
         # Every segment and every connection is an open file.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (file_limit, hard))
     return asyncio.run(_serve(settings))

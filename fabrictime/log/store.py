@@ -138,18 +138,18 @@ class Store:
             count = self.settings.partitions if topic.partitions is Partitions.DATA else 1
             hours = self.settings.retention_hours.get(topic.retention_setting or "")
             config = topic.config(retention_hours=hours)
-            known = self.topics.get(topic.name)
-            if known is None:
+            stored_topic = self.topics.get(topic.name)
+            if stored_topic is None:
                 self.create_topic(topic.name, count, config)
                 continue
-            if known.overrides != config:
+            if stored_topic.overrides != config:
                 self.configure(topic.name, config)
-            if len(known.partitions) < count:
-                log.info("%s: %d partitions, now %d", topic.name, len(known.partitions), count)
-                self._grow(known, count)
-            elif len(known.partitions) > count:
+            if len(stored_topic.partitions) < count:
+                log.info("%s: %d partitions, now %d", topic.name, len(stored_topic.partitions), count)
+                self._grow(stored_topic, count)
+            elif len(stored_topic.partitions) > count:
                 log.warning(
-                    "%s: keeps its %d partitions, set are %d", topic.name, len(known.partitions), count
+                    "%s: keeps its %d partitions, set are %d", topic.name, len(stored_topic.partitions), count
                 )
 
     def full_config(self, overrides: Mapping[str, str]) -> dict[str, str]:
@@ -248,10 +248,10 @@ class Store:
 
     def partition(self, topic: str, number: int) -> Partition:
         """Return a partition. Raises LogError UNKNOWN_TOPIC_OR_PARTITION."""
-        known = self.topics.get(topic)
-        if known is None or not 0 <= number < len(known.partitions):
+        stored_topic = self.topics.get(topic)
+        if stored_topic is None or not 0 <= number < len(stored_topic.partitions):
             raise LogError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic[:260]}-{number}: no such partition")
-        return known.partitions[number]
+        return stored_topic.partitions[number]
 
     # -- free space
 

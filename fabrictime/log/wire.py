@@ -66,12 +66,12 @@ FETCH_VERSIONS: Final = range(4, 12)
 
 
 def _layouts(module: Any, name: str, versions: range) -> dict[int, Layout]:
-    found = {}
+    layouts = {}
     for version in versions:
         request = getattr(module, f"{name}Request_v{version}")
         response = getattr(module, f"{name}Response_v{version}")
-        found[version] = Layout(request.SCHEMA, response.SCHEMA)
-    return found
+        layouts[version] = Layout(request.SCHEMA, response.SCHEMA)
+    return layouts
 
 
 _api_versions = _layouts(admin, "ApiVersion", range(3))
@@ -205,9 +205,9 @@ class Reader:
         end = self.position + length
         if length < 0 or end > len(self.view):
             raise MalformedRequest(f"{length} B announced, {len(self.view) - self.position} there")
-        found = self.view[self.position : end]
+        chunk = self.view[self.position : end]
         self.position = end
-        return found
+        return chunk
 
     def done(self) -> None:
         """Check that nothing is left."""

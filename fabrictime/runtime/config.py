@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fabrictime.runtime.settings import UpSettings
 from fabrictime.runtime.shared_values import SHARED
 from fabrictime.runtime.user import expand_paths
 from schemas.kafka.settings import KafkaSettings
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from actuators.settings import ActuatorSettings
     from fabrictime.history.settings import HistorySettings
     from fabrictime.log.settings import LogSettings
+    from fabrictime.runtime.settings import UpSettings
     from fabrictime.testbed.settings import FabricSettings
     from fabrictime.web.settings import WebSettings
     from producers.audit.settings import AuditSettings
@@ -84,6 +84,18 @@ def model_of(table: str) -> type[BaseModel]:
     return cast(type[BaseModel], getattr(import_module(module), name))
 
 
+class _Table(Generic[_Model]):
+    """A table of the settings: it is checked at its first use."""
+
+    def __set_name__(self, owner: type[Config], name: str) -> None:
+        self._name = name
+
+    def __get__(self, config: Config, owner: type[Config]) -> _Model:
+        found = config.checked(self._name)
+        config.__dict__[self._name] = found
+        return cast(_Model, found)
+
+
 @dataclass(frozen=True)
 class Config:
     """The checked settings. Rooms are checked at the first use, so that a service loads its own alone."""
@@ -91,99 +103,34 @@ class Config:
     tables: Tables
     source: str
 
-    @cached_property
-    def up(self) -> UpSettings:
-        """Settings of `fabrictime up`."""
-        return self._table("up", UpSettings)
-
-    @cached_property
-    def kafka(self) -> KafkaSettings:
-        """The Kafka cluster and the schema registry."""
-        return self._table("kafka", KafkaSettings)
-
-    @cached_property
-    def log(self) -> LogSettings:
-        """The embedded log."""
-        from fabrictime.log.settings import LogSettings
-
-        return self._table("log", LogSettings)
-
-    @cached_property
-    def history(self) -> HistorySettings:
-        """The embedded history."""
-        from fabrictime.history.settings import HistorySettings
-
-        return self._table("history", HistorySettings)
-
-    @cached_property
-    def probes(self) -> ProbeSettings:
-        """The probers, fleet-wide."""
-        from producers.settings import ProbeSettings
-
-        return self._table("probes", ProbeSettings)
-
-    @cached_property
-    def rdma_probes(self) -> RdmaProbeSettings:
-        """The RDMA probers, fleet-wide."""
-        from producers.probe.rdma.settings import RdmaProbeSettings
-
-        return self._table("rdma_probes", RdmaProbeSettings)
-
-    @cached_property
-    def flows(self) -> FlowSettings:
-        """The flow reporters, fleet-wide."""
-        from producers.settings import FlowSettings
-
-        return self._table("flows", FlowSettings)
-
-    @cached_property
-    def collectives(self) -> CollectiveSettings:
-        """The reporters of jobs' operations, fleet-wide."""
-        from producers.collectives.settings import CollectiveSettings
-
-        return self._table("collectives", CollectiveSettings)
-
-    @cached_property
-    def audit(self) -> AuditSettings:
-        """The auditors, fleet-wide."""
-        from producers.audit.settings import AuditSettings
-
-        return self._table("audit", AuditSettings)
-
-    @cached_property
-    def streams(self) -> StreamSettings:
-        """The Faust workers."""
-        from streams.runtime.settings import StreamSettings
-
-        return self._table("streams", StreamSettings)
-
-    @cached_property
-    def actuators(self) -> ActuatorSettings:
-        """The actuator of a host."""
-        from actuators.settings import ActuatorSettings
-
-        return self._table("actuators", ActuatorSettings)
-
-    @cached_property
-    def web(self) -> WebSettings:
-        """The live page."""
-        from fabrictime.web.settings import WebSettings
-
-        return self._table("web", WebSettings)
-
-    @cached_property
-    def fabric(self) -> FabricSettings:
-        """The fabric of real packets."""
-        from fabrictime.testbed.settings import FabricSettings
-
-        return self._table("fabric", FabricSettings)
-
-    @cached_property
-    def sim(self) -> SimSettings:
-        """The simulated fleet."""
-        from producers.sim.settings import SimSettings
-
-        return self._table("sim", SimSettings)
+    up: ClassVar[_Table[UpSettings]] = _Table()
+    """Settings of `fabrictime up`."""
+    kafka: ClassVar[_Table[KafkaSettings]] = _Table()
+    """The Kafka cluster and the schema registry."""
+    log: ClassVar[_Table[LogSettings]] = _Table()
+    """The embedded log."""
+    history: ClassVar[_Table[HistorySettings]] = _Table()
+    """The embedded history."""
+    probes: ClassVar[_Table[ProbeSettings]] = _Table()
+    """The probers, fleet-wide."""
+    rdma_probes: ClassVar[_Table[RdmaProbeSettings]] = _Table()
+    """The RDMA probers, fleet-wide."""
+    flows: ClassVar[_Table[FlowSettings]] = _Table()
+    """The flow reporters, fleet-wide."""
+    collectives: ClassVar[_Table[CollectiveSettings]] = _Table()
+    """The reporters of jobs' operations, fleet-wide."""
+    audit: ClassVar[_Table[AuditSettings]] = _Table()
+    """The auditors, fleet-wide."""
+    streams: ClassVar[_Table[StreamSettings]] = _Table()
+    """The Faust workers."""
+    actuators: ClassVar[_Table[ActuatorSettings]] = _Table()
+    """The actuator of a host."""
+    web: ClassVar[_Table[WebSettings]] = _Table()
+    """The live page."""
+    fabric: ClassVar[_Table[FabricSettings]] = _Table()
+    """The fabric of real packets."""
+    sim: ClassVar[_Table[SimSettings]] = _Table()
+    """The simulated fleet."""
 
     @cached_property
     def bootstrap(self) -> str:
@@ -256,9 +203,11 @@ class Config:
         given = self.tables.get("history", {}).get(f"{kind}_token_file")
         return Path(str(given)) if given else self.up.data_directory / "secrets" / f"history-{kind}.token"
 
-    def _table(self, name: str, model: type[_Model]) -> _Model:
+    def checked(self, name: str) -> BaseModel:
+        """Return a table with the shared values that it does not set. Raises ConfigError."""
+        model = model_of(name)
         given = self.filled(name, self.tables.get(name, {}))
-        for path in SHARED:
+        for path in dict.fromkeys(full.rpartition(".")[0] for full in SHARED):
             table, dot, below = path.partition(".")
             if table == name and dot and isinstance(given.get(below, {}), dict):
                 given[below] = self.filled(path, given.get(below, {}))
@@ -272,11 +221,14 @@ class Config:
     def filled(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a table with the shared values that it does not set."""
         found = dict(given)
-        for key, fill in SHARED.get(path, {}).items():
+        for full, source in SHARED.items():
+            table, _, key = full.rpartition(".")
+            if table != path:
+                continue
             if given.get(key) is None:
-                found[key] = fill(self)
+                found[key] = source.value(self)
             elif key == "kafka" and isinstance(given[key], dict):  # keys that differ for this package
-                found[key] = {**fill(self), **given[key]}
+                found[key] = {**source.value(self), **given[key]}
         return found
 
 

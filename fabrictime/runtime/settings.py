@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fabrictime.runtime.user import state_directory
 from producers.settings import ClockSettings
 from schemas.kafka.settings import ADDRESS, ADDRESS_EXAMPLE
+from schemas.strict_model import StrictModel, quantity
 
 
 def default_data_directory() -> Path:
@@ -17,19 +18,15 @@ def default_data_directory() -> Path:
     return state_directory()[0]
 
 
-class UpSettings(BaseModel):
+class UpSettings(StrictModel):
     """Settings of `fabrictime up`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     fleet: str = Field(
         "fabric",
         min_length=1,
-        description=(
-            "fleet to probe: fabric (real packets between namespaces), loopback, none, the path of a "
-            "fleet file that lists the NICs of hosts, or sim: the simulated fleet, as in "
-            "sim:1024,job=allreduce:256"
-        ),
+        description="fleet to probe: fabric (real packets between namespaces), loopback, none, the path of "
+        "a fleet file that lists the NICs of hosts, or sim: the simulated fleet, as in "
+        "sim:1024,job=allreduce:256",
     )
     data_directory: Path = Field(
         default_factory=default_data_directory,
@@ -53,18 +50,13 @@ class UpSettings(BaseModel):
     host_name: str | None = Field(
         None, min_length=1, description="this host's name in a fleet file; without it the system's"
     )
-    workers: int | None = Field(
-        None,
-        ge=0,
-        le=64,
-        description="Faust workers on this machine; without it one on two processors or fewer, else two",
+    workers: int | None = quantity(
+        None, (0, 64), "Faust workers on this machine; without it one on two processors or fewer, else two"
     )
     services: Literal["auto", "on", "off"] = Field(
         "auto",
-        description=(
-            "whether to start workers, history and page: auto: unless a fleet file and log_url are given, "
-            "because this is one of many agents then; on; off: the agent alone"
-        ),
+        description="whether to start workers, history and page: auto: unless a fleet file and log_url are "
+        "given, because this is one of many agents then; on; off: the agent alone",
     )
     web: bool = Field(True, description="whether to serve the live page, where services are started")
     clock_pages: bool = Field(
@@ -72,25 +64,19 @@ class UpSettings(BaseModel):
     )
     act: Literal["auto", "observe", "act", "off"] = Field(
         "auto",
-        description=(
-            "mode where fabric.config sets none: auto: act on the fabric of this machine and on the "
-            "simulated fleet; observe: only publish decisions; act; off: start no actuator"
-        ),
+        description="mode where fabric.config sets none: auto: act on the fabric of this machine and on the "
+        "simulated fleet; observe: only publish decisions; act; off: start no actuator",
     )
-    loopback_nics: int = Field(8, ge=2, le=64, description="NICs of the fleet `loopback`, on 127.0.0.x")
+    loopback_nics: int = quantity(8, (2, 64), "NICs of the fleet `loopback`, on 127.0.0.x")
     clocks: dict[str, ClockSettings] = Field(
         default_factory=dict,
         description='test clocks by NIC, in place of the NIC\'s own, as in [up.clocks."h1/eth1"]',
     )
-    topic_replication: int = Field(
-        1, ge=1, le=7, description="copies of each topic that is created on the cluster at log_url"
+    topic_replication: int = quantity(
+        1, (1, 7), "copies of each topic that is created on the cluster at log_url"
     )
-    start_timeout_s: float = Field(
-        90.0, ge=1, le=3600, description="s that one process may take until it is ready"
-    )
+    start_timeout_s: float = quantity(90.0, (1, 3600), "s that one process may take until it is ready")
     stop_timeout_s: float = Field(
         4.0, gt=0, le=60, description="s that one process may take to stop before it is killed"
     )
-    table_refresh_ms: int = Field(
-        500, ge=100, le=1000, description="ms between two pictures of the live table"
-    )
+    table_refresh_ms: int = quantity(500, (100, 1000), "ms between two pictures of the live table")

@@ -3,170 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
-
-__all__ = ["SHARED", "SHARED_DOC"]
 
 SIM_TIMEOUT_MAX_MS: Final = 300
 """Largest timeout of the simulated fleet; real probes may have a longer one."""
 
 
-def _limited(limit: float, value: Any) -> Any:
-    """Return the value, or the limit for a larger number; anything else is for the model to refuse."""
-    return min(limit, value) if isinstance(value, int | float) else value
+class Source(NamedTuple):
+    """The source of a value that a table does not set, as the example file describes it."""
+
+    text: str
+    value: Callable[[Config], Any]
 
 
-SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
-    "kafka": {"bootstrap": lambda c: c.bootstrap},
-    "log": {
-        "directory": lambda c: c.up.data_directory / "log",
-        "retention_hours": lambda c: {"probes.retention_hours": c.value("probes", "retention_hours")},
-    },
-    "history": {
-        "directory": lambda c: c.up.data_directory / "history",
-        "write_token_file": lambda c: c.up.data_directory / "secrets" / "history-write.token",
-        "read_token_file": lambda c: c.up.data_directory / "secrets" / "history-read.token",
-    },
-    "probes": {
-        "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
-        "key_file": lambda c: c.up.data_directory / "secrets" / "probe.key",
-        "window_ms": lambda c: c.value("streams", "window_ms"),
-        "path_status_socket": lambda c: c.up.data_directory / "run" / "path-status.sock",
-    },
-    "rdma_probes": {
-        "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
-        "key_file": lambda c: c.probes.key_file,
-        "verbs_python": lambda c: c.value("probes", "verbs_python"),
-        "peers_seed": lambda c: c.value("probes", "peers_seed"),
-        "max_age_s": lambda c: c.value("probes", "max_age_s"),
-        "flush_ms": lambda c: c.value("probes", "flush_ms"),
-        "announce_s": lambda c: c.value("probes", "announce_s"),
-        "silent_s": lambda c: c.value("probes", "silent_s"),
-    },
-    "flows": {
-        "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
-        "socket": lambda c: c.up.data_directory / "run" / "flows.sock",
-        "trace": lambda c: c.value("probes", "trace"),
-        "trace_max_hops": lambda c: c.value("probes", "trace_max_hops"),
-        "link_prefix": lambda c: c.value("probes", "link_prefix"),
-        "topology_file": lambda c: c.value("probes", "topology_file"),
-    },
-    "collectives": {
-        "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
-        "socket": lambda c: c.up.data_directory / "run" / "collectives.sock",
-    },
-    "audit": {
-        "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
-    },
-    "audit.traffic": {"key_file": lambda c: c.probes.key_file},
-    "streams": {
-        "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
-        "topology_file": lambda c: c.value("probes", "topology_file"),
-    },
-    "streams.history": {
-        "url": lambda c: c.history_url,
-        "user": lambda c: "fabrictime" if c.up.history_url is None else c.up.history_user,
-        "password_file": lambda c: c.history_secret("write"),
-    },
-    "actuators": {
-        "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
-        "window_ms": lambda c: c.value("streams", "window_ms"),
-        "host": lambda c: c.up.host_name,
-        "control_socket": lambda c: c.up.data_directory / "run" / "control.sock",
-        "path_status_socket": lambda c: c.up.data_directory / "run" / "path-status.sock",
-        "journal_file": lambda c: c.up.data_directory / "run" / "journal.jsonl",
-    },
-    "web": {
-        "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
-        "history_url": lambda c: c.history_url,
-        "history_user": lambda c: "reader" if c.up.history_url is None else c.up.history_user,
-        "history_token_file": lambda c: c.history_secret("read"),
-        "state_file": lambda c: c.up.data_directory / "run" / "state.json",
-        "links_group": lambda c: f"{c.value('streams', 'group')}-links",
-        "window_ms": lambda c: c.value("streams", "window_ms"),
-        "commit_interval_ms": lambda c: c.value("streams", "commit_interval_ms"),
-    },
-    "sim": {
-        "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
-        "peers": lambda c: c.value("probes", "peers"),
-        "peers_seed": lambda c: c.value("probes", "peers_seed"),
-        "paths": lambda c: c.value("probes", "paths"),
-        "first_path_port": lambda c: c.value("probes", "first_path_port"),
-        "spacing_ns": lambda c: c.value("probes", "spacing_ns"),
-        "timeout_ms": lambda c: _limited(SIM_TIMEOUT_MAX_MS, c.value("probes", "timeout_ms")),
-        "flush_ms": lambda c: c.value("probes", "flush_ms"),
-        "announce_s": lambda c: c.value("probes", "announce_s"),
-    },
-    "fabric": {
-        "clock_offset_max_ns": lambda c: 5_000_000,
-        "clock_drift_max_ppb": lambda c: 15_000.0,
-        "clock_wander_ppb_per_sqrt_s": lambda c: 1.0,
-    },
+def _key(path: str) -> Source:
+    """Return another table's key as the source."""
+    table, key = path.split(".")
+    return Source(path, lambda config: config.value(table, key))
+
+
+def _file(path: str, text: str = "") -> Source:
+    """Return a file or folder of `fabrictime up` as the source."""
+    return Source(text or f"{path} in up.data_directory", lambda config: config.up.data_directory / path)
+
+
+def _sim_timeout_ms(config: Config) -> Any:
+    """Return the probers' timeout within the limit; anything but a number is for the model to refuse."""
+    timeout_ms = config.value("probes", "timeout_ms")
+    return min(SIM_TIMEOUT_MAX_MS, timeout_ms) if isinstance(timeout_ms, int | float) else timeout_ms
+
+
+_KAFKA: Final = Source("[kafka]", lambda config: config.filled("kafka", config.tables.get("kafka", {})))
+_PROBE_KEY: Final = Source("probes.key_file", lambda config: config.probes.key_file)
+_HISTORY_URL: Final = Source("up.history_url, else the embedded history", lambda config: config.history_url)
+_UP_MAKES: Final = "made in up.data_directory"
+
+
+def _history_user(embedded: str) -> Source:
+    """Return the user at an external history as the source, or the embedded history's."""
+    return Source(
+        "up.history_user where up.history_url is set",
+        lambda config: embedded if config.up.history_url is None else config.up.history_user,
+    )
+
+
+def _history_password(kind: str) -> Source:
+    return Source(
+        "up.history_password_file where up.history_url is set", lambda config: config.history_secret(kind)
+    )
+
+
+_PROBES_TOO: Final = {
+    "rdma_probes": "verbs_python peers_seed max_age_s flush_ms announce_s silent_s",
+    "flows": "trace trace_max_hops link_prefix topology_file",
+    "streams": "topology_file",
+    "sim": "peers peers_seed paths first_path_port spacing_ns flush_ms announce_s",
 }
-"""Values that packages share: table, key, and the source of the value if the key is not set."""
+"""Keys with the value of the same key of [probes]."""
+_WITH_KAFKA: Final = (
+    "probes", "rdma_probes", "flows", "collectives", "audit", "streams", "actuators", "web", "sim",
+)  # fmt: skip
 
-SHARED_DOC: Final[dict[str, str]] = {
-    "kafka.bootstrap": "up.log_url, else the embedded log",
-    "log.directory": "log/ in up.data_directory",
-    "log.retention_hours": "probes.retention_hours",
-    "history.directory": "history/ in up.data_directory",
-    "history.write_token_file": "made in up.data_directory",
-    "history.read_token_file": "made in up.data_directory",
-    "probes.kafka": "[kafka]",
-    "probes.key_file": "made in up.data_directory",
-    "probes.window_ms": "streams.window_ms",
-    "probes.path_status_socket": "run/path-status.sock in up.data_directory",
-    "rdma_probes.kafka": "[kafka]",
-    "rdma_probes.key_file": "probes.key_file",
-    "rdma_probes.verbs_python": "probes.verbs_python",
-    "rdma_probes.peers_seed": "probes.peers_seed",
-    "rdma_probes.max_age_s": "probes.max_age_s",
-    "rdma_probes.flush_ms": "probes.flush_ms",
-    "rdma_probes.announce_s": "probes.announce_s",
-    "rdma_probes.silent_s": "probes.silent_s",
-    "flows.kafka": "[kafka]",
-    "flows.socket": "run/flows.sock in up.data_directory",
-    "flows.trace": "probes.trace",
-    "flows.trace_max_hops": "probes.trace_max_hops",
-    "flows.link_prefix": "probes.link_prefix",
-    "flows.topology_file": "probes.topology_file",
-    "collectives.kafka": "[kafka]",
-    "collectives.socket": "run/collectives.sock in up.data_directory",
-    "audit.kafka": "[kafka]",
-    "audit.traffic.key_file": "probes.key_file",
-    "streams.kafka": "[kafka]",
-    "streams.topology_file": "probes.topology_file",
-    "streams.history.url": "up.history_url, else the embedded history",
-    "streams.history.user": "up.history_user where up.history_url is set",
-    "streams.history.password_file": "up.history_password_file where up.history_url is set",
-    "sim.kafka": "[kafka]",
-    "sim.peers": "probes.peers",
-    "sim.peers_seed": "probes.peers_seed",
-    "sim.paths": "probes.paths",
-    "sim.first_path_port": "probes.first_path_port",
-    "sim.spacing_ns": "probes.spacing_ns",
-    "sim.timeout_ms": "probes.timeout_ms, at most 300",
-    "sim.flush_ms": "probes.flush_ms",
-    "sim.announce_s": "probes.announce_s",
-    "actuators.kafka": "[kafka]",
-    "actuators.window_ms": "streams.window_ms",
-    "actuators.host": "up.host_name",
-    "actuators.control_socket": "run/control.sock in up.data_directory",
-    "actuators.path_status_socket": "run/path-status.sock in up.data_directory",
-    "actuators.journal_file": "run/journal.jsonl in up.data_directory",
-    "web.kafka": "[kafka]",
-    "web.history_url": "up.history_url, else the embedded history",
-    "web.history_user": "up.history_user where up.history_url is set",
-    "web.history_token_file": "up.history_password_file where up.history_url is set",
-    "web.state_file": "run/state.json in up.data_directory",
-    "web.links_group": "streams.group and '-links'",
-    "web.window_ms": "streams.window_ms",
-    "web.commit_interval_ms": "streams.commit_interval_ms",
-    "fabric.clock_offset_max_ns": "5000000, so that there is something to see",
-    "fabric.clock_drift_max_ppb": "15000",
-    "fabric.clock_wander_ppb_per_sqrt_s": "1",
+SHARED: Final[dict[str, Source]] = {
+    **{f"{table}.kafka": _KAFKA for table in _WITH_KAFKA},
+    **{
+        f"{table}.{key}": _key(f"probes.{key}") for table, keys in _PROBES_TOO.items() for key in keys.split()
+    },
+    "kafka.bootstrap": Source("up.log_url, else the embedded log", lambda config: config.bootstrap),
+    "log.directory": _file("log/"),
+    "log.retention_hours": Source(
+        "probes.retention_hours",
+        lambda config: {"probes.retention_hours": config.value("probes", "retention_hours")},
+    ),
+    "history.directory": _file("history/"),
+    "history.write_token_file": _file("secrets/history-write.token", _UP_MAKES),
+    "history.read_token_file": _file("secrets/history-read.token", _UP_MAKES),
+    "probes.key_file": _file("secrets/probe.key", _UP_MAKES),
+    "probes.window_ms": _key("streams.window_ms"),
+    "probes.path_status_socket": _file("run/path-status.sock"),
+    "rdma_probes.key_file": _PROBE_KEY,
+    "flows.socket": _file("run/flows.sock"),
+    "collectives.socket": _file("run/collectives.sock"),
+    "audit.traffic.key_file": _PROBE_KEY,
+    "streams.history.url": _HISTORY_URL,
+    "streams.history.user": _history_user("fabrictime"),
+    "streams.history.password_file": _history_password("write"),
+    "sim.timeout_ms": Source(f"probes.timeout_ms, at most {SIM_TIMEOUT_MAX_MS}", _sim_timeout_ms),
+    "actuators.window_ms": _key("streams.window_ms"),
+    "actuators.host": Source("up.host_name", lambda config: config.up.host_name),
+    "actuators.control_socket": _file("run/control.sock"),
+    "actuators.path_status_socket": _file("run/path-status.sock"),
+    "actuators.journal_file": _file("run/journal.jsonl"),
+    "web.history_url": _HISTORY_URL,
+    "web.history_user": _history_user("reader"),
+    "web.history_token_file": _history_password("read"),
+    "web.state_file": _file("run/state.json"),
+    "web.links_group": Source(
+        "streams.group and '-links'", lambda config: f"{config.value('streams', 'group')}-links"
+    ),
+    "web.window_ms": _key("streams.window_ms"),
+    "web.commit_interval_ms": _key("streams.commit_interval_ms"),
+    "fabric.clock_offset_max_ns": Source("5000000, so that there is something to see", lambda _: 5_000_000),
+    "fabric.clock_drift_max_ppb": Source("15000", lambda _: 15_000.0),
+    "fabric.clock_wander_ppb_per_sqrt_s": Source("1", lambda _: 1.0),
 }
-"""Descriptions of the shared values, for the example file."""
+"""Full key to the source of its value, if its table does not set it."""

@@ -451,9 +451,12 @@ def _fail_move(one: Carried, reason: str) -> None:
 
 
 def congestion_of(sock: socket.socket, name: str) -> None:
-    """Set TCP's congestion control. Raises OSError that names it where the kernel lacks it."""
+    """Set TCP's congestion control. Raises OSError that names it where the kernel lacks or forbids it."""
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except PermissionError as error:
+        reason = "net.ipv4.tcp_allowed_congestion_control lacks it, so only root may use it"
+        raise OSError(error.errno, f"congestion control {name!r}: {reason}") from None
     except OSError as error:
         raise OSError(error.errno, f"congestion control {name!r} is not in this kernel") from None
 

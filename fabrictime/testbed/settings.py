@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from schemas.strict_model import StrictModel, quantity
 
 __all__ = [
     "BURST_NS",
@@ -50,18 +52,11 @@ UNSTABLE_PPB_PER_SQRT_S = 10_000.0
 """Random walk of a broken oscillator: ten thousand times that of a good one."""
 
 
-class FabricClass(BaseModel):
+class FabricClass(StrictModel):
     """A traffic class of the fabric: a queue of its own at every port, and a marking threshold."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    dscp: int = Field(default=0, ge=0, le=63, description="DSCP of the class's packets")
-    priority: int = Field(
-        default=0,
-        ge=0,
-        le=7,
-        description="order in which classes take capacity that others leave; 0 is first",
-    )
+    dscp: int = quantity(0, (0, 63), "DSCP of the class's packets")
+    priority: int = quantity(0, (0, 7), "order in which classes take capacity that others leave; 0 is first")
     share_percent: float = Field(
         default=50.0,
         gt=0,
@@ -78,57 +73,39 @@ class FabricClass(BaseModel):
         description="part of a link's rate above which switches mark the class's ECN-capable packets (CE); "
         "null: none is marked",
     )
-    mark_bytes: int = Field(
-        default=30_000,
-        ge=1_520,
-        le=100_000_000,
-        description="bytes above that rate after which marking begins",
+    mark_bytes: int = quantity(
+        30_000, (1_520, 100_000_000), "bytes above that rate after which marking begins"
     )
 
 
-class FabricSettings(BaseModel):
+class FabricSettings(StrictModel):
     """A leaf-spine fabric of network namespaces: every host on a leaf, every leaf on every spine."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    hosts: int = Field(default=8, ge=1, le=512, description="hosts, spread evenly over the leaves")
-    leaves: int = Field(default=4, ge=1, le=128, description="leaf switches")
-    spines: int = Field(default=4, ge=1, le=64, description="spine switches")
-    nics_per_host: int = Field(
-        default=1,
-        ge=1,
-        le=16,
-        description="NICs of a host; above 1, NIC r of each host of a rack is on leaf r (rail r)",
+    hosts: int = quantity(8, (1, 512), "hosts, spread evenly over the leaves")
+    leaves: int = quantity(4, (1, 128), "leaf switches")
+    spines: int = quantity(4, (1, 64), "spine switches")
+    nics_per_host: int = quantity(
+        1, (1, 16), "NICs of a host; above 1, NIC r of each host of a rack is on leaf r (rail r)"
     )
-    links_per_leaf_spine: int = Field(
-        default=1, ge=1, le=8, description="parallel links between each leaf and each spine"
+    links_per_leaf_spine: int = quantity(1, (1, 8), "parallel links between each leaf and each spine")
+    host_rate_bps: int = quantity(
+        100_000_000, (0, 32_000_000_000), "bit/s of a host's link, each way; 0: not limited"
     )
-    host_rate_bps: int = Field(
-        default=100_000_000,
-        ge=0,
-        le=32_000_000_000,
-        description="bit/s of a host's link, each way; 0: not limited",
+    fabric_rate_bps: int = quantity(
+        100_000_000, (0, 32_000_000_000), "bit/s of a link between leaf and spine, each way; 0: not limited"
     )
-    fabric_rate_bps: int = Field(
-        default=100_000_000,
-        ge=0,
-        le=32_000_000_000,
-        description="bit/s of a link between leaf and spine, each way; 0: not limited",
+    mtu_bytes: int = quantity(
+        1_500,
+        (1_280, 9_216),
+        "bytes of the largest packet; large ones cost fewer looks a byte, and queue longer",
     )
-    mtu_bytes: int = Field(
-        default=1_500,
-        ge=1_280,
-        le=9_216,
-        description="bytes of the largest packet; large ones cost fewer looks a byte, and queue longer",
+    buffer_bytes: int = quantity(
+        200_000, (3_000, 1_000_000_000), "bytes a limited port queues before it drops"
     )
-    buffer_bytes: int = Field(
-        default=200_000, ge=3_000, le=1_000_000_000, description="bytes a limited port queues before it drops"
-    )
-    burst_bytes: int | None = Field(
-        default=None,
-        ge=1_520,
-        le=10_000_000,
-        description="bytes a limited port may send at once; null: a full packet and 100 us of its rate",
+    burst_bytes: int | None = quantity(
+        None,
+        (1_520, 10_000_000),
+        "bytes a limited port may send at once; null: a full packet and 100 us of its rate",
     )
     classes: tuple[FabricClass, ...] = Field(
         default=(),
@@ -139,15 +116,13 @@ class FabricSettings(BaseModel):
     answers: AnswerForm = Field(
         default="ports",
         description="how switches answer traces: from ports with /31, /30 or /24 prefixes (ports, "
-        "transit_30, transit_24), from loopbacks, with one gateway address on all leaves (anycast, "
-        "anycast_loopback), at Linux' default rate (rate_limited), not at all (silent_spines, silent); "
-        "tunnel: from loopbacks, and spines are hidden; flat: one subnet, no router",
+        "transit_30, transit_24), from loopbacks, with one gateway address on all leaves "
+        "(anycast, anycast_loopback), at Linux' default rate (rate_limited), not at all "
+        "(silent_spines, silent); tunnel: from loopbacks, and spines are hidden; flat: one "
+        "subnet, no router",
     )
-    hash_seed: int = Field(
-        default=20_240_229,
-        ge=1,
-        le=2**32 - 1,
-        description="seed of the flow hash that chooses among equal paths",
+    hash_seed: int = quantity(
+        20_240_229, (1, 2**32 - 1), "seed of the flow hash that chooses among equal paths"
     )
     hash_protocol: bool = Field(
         default=True,
@@ -158,14 +133,11 @@ class FabricSettings(BaseModel):
         pattern=r"^[^\s/>]{1,64}$",
         description="shard that every NIC of the fabric belongs to",
     )
-    clock_seed: int = Field(
-        default=1, ge=0, le=2**63 - 1, description="seed that the NICs' clocks are drawn from"
-    )
-    clock_offset_max_ns: int = Field(
-        default=0,
-        ge=0,
-        le=60_000_000_000,
-        description="each NIC's clock starts within this many ns of the true time; 0: it starts right",
+    clock_seed: int = quantity(1, (0, 2**63 - 1), "seed that the NICs' clocks are drawn from")
+    clock_offset_max_ns: int = quantity(
+        0,
+        (0, 60_000_000_000),
+        "each NIC's clock starts within this many ns of the true time; 0: it starts right",
     )
     clock_drift_max_ppb: float = Field(
         default=0.0,

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl
+from pydantic import Field, HttpUrl
 
 from schemas.kafka.settings import KafkaSettings
+from schemas.strict_model import StrictModel, quantity
 
 
-class WebSettings(BaseModel):
+class WebSettings(StrictModel):
     """Address of the web page, history endpoint, log address, and polling."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on; loopback by default")
-    port: int = Field(8480, ge=0, le=65535, description="TCP port; 0: the system chooses one")
+    port: int = quantity(8480, (0, 65535), "TCP port; 0: the system chooses one")
     history_url: HttpUrl = Field(
         HttpUrl("http://127.0.0.1:18123"), description="ClickHouse HTTP endpoint of the history"
     )
@@ -31,8 +30,8 @@ class WebSettings(BaseModel):
     kafka: KafkaSettings | None = Field(
         None, description="Kafka cluster of the log with the fabric's state; null: no live tabs"
     )
-    refresh_ms: int = Field(
-        500, ge=100, le=10_000, description="ms between two polls of a query; a slow query lengthens it"
+    refresh_ms: int = quantity(
+        500, (100, 10_000), "ms between two polls of a query; a slow query lengthens it"
     )
     query_timeout_s: float = Field(
         10.0, gt=0, le=120, description="s after which a history query counts as failed"
@@ -43,11 +42,11 @@ class WebSettings(BaseModel):
         pattern=r"^[A-Za-z0-9._-]{1,80}$",
         description="consumer group of the links service, whose progress shows that health is evaluated",
     )
-    window_ms: int = Field(
-        1000, ge=100, le=60_000, description="ms of a clock window; evidence is missing after five periods"
+    window_ms: int = quantity(
+        1000, (100, 60_000), "ms of a clock window; evidence is missing after five periods"
     )
-    commit_interval_ms: int = Field(
-        1000, ge=50, le=60_000, description="ms between commits of that group, which count likewise"
+    commit_interval_ms: int = quantity(
+        1000, (50, 60_000), "ms between commits of that group, which count likewise"
     )
     state_file: Path | None = Field(
         None, description="file with the state of this machine's services; null: the page knows of none"

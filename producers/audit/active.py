@@ -6,18 +6,17 @@ slow host without a threshold. A program that is not installed makes its check S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from producers.audit import benchmarks
-from producers.audit.base import Check, Fact, Finding, checked
+from producers.audit.base import Checks, Fact, Finding, checked
 from producers.audit.host import STREAM, Host, Missing, Unreadable
 from producers.audit.rdma import Port, port_rate
 from producers.audit.sku import AMD, NVIDIA, gpu_addresses, sku_of
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
-
-__all__ = ["CHECKS", "program"]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditStatus
 
 FOLDERS: Final = (
     "/usr/local/bin",
@@ -66,6 +65,7 @@ FIO: Final = (
     "--output-format=json",
 )
 ALL_REDUCE: Final = ("-b", "1G", "-e", "1G", "-n", "20", "-w", "5", "-g")
+CHECKS: Final = Checks(active=True)
 
 
 def program(host: Host, name: str, folders: tuple[str, ...] = FOLDERS) -> str:
@@ -108,20 +108,35 @@ def _each_device(host: Host, path: str, *options: str) -> Iterator[tuple[str, li
             yield device, Unreadable(str(error))
 
 
-def _bandwidth(name: str, share: float, *options: str) -> Callable[[Host], Iterator[Finding]]:
-    def find(host: Host) -> Iterator[Finding]:
-        path = program(host, "ib_write_bw")
-        if options and not gpu_addresses(host, NVIDIA):
-            raise Missing("no NVIDIA GPU on PCIe")
-        for device, found in _each_device(host, path, "--report_gbits", "--duration=5", *options):
-            if isinstance(found, Unreadable):
-                yield Finding(device, AuditStatus.UNKNOWN, str(found))
-            else:
-                yield _figure(name, found[3], "Gbit/s", share * _rate_gbps(host, device), device)
-
-    return find
+def _bandwidth(host: Host, name: str, share: float, *options: str) -> Iterator[Finding]:
+    path = program(host, "ib_write_bw")
+    if options and not gpu_addresses(host, NVIDIA):
+        raise Missing("no NVIDIA GPU on PCIe")
+    for device, found in _each_device(host, path, "--report_gbits", "--duration=5", *options):
+        if isinstance(found, Unreadable):
+            yield Finding(device, AuditStatus.UNKNOWN, str(found))
+        else:
+            yield _figure(name, found[3], "Gbit/s", share * _rate_gbps(host, device), device)
 
 
+@CHECKS.error(
+    "backend.write-bandwidth", "RDMA devices write at full rate to themselves", 35, 38, limit_s=330.0
+)
+@remedy.replace("Check PCIe width, MTU and the link's counters; compare with the fleet")
+def _from_host_memory(host: Host) -> Iterator[Finding]:
+    return _bandwidth(host, "write_gbps", LOOPBACK_SHARE)
+
+
+@CHECKS.error(
+    "backend.write-bandwidth-gpu", "RDMA devices write at full rate from GPU memory", 33, 36, limit_s=330.0
+)
+@remedy.replace("Load nvidia-peermem; turn ACS off; check the places of GPU and NIC")
+def _from_gpu_memory(host: Host) -> Iterator[Finding]:
+    return _bandwidth(host, "write_gpu_gbps", LOOPBACK_SHARE * GPU_SHARE, "--use_cuda=0")
+
+
+@CHECKS.warning("backend.write-latency", "RDMA devices write in microseconds", 37, limit_s=330.0)
+@remedy.monitor("Check processor frequency, C-states and relaxed ordering")
 def _latency(host: Host) -> Iterator[Finding]:
     path = program(host, "ib_write_lat")
     sku = sku_of(host)
@@ -144,23 +159,38 @@ def _all_reduce(host: Host, path: str, count: int, *environment: str) -> float:
     return bandwidth
 
 
-def _in_host(vendor: str, folders: tuple[str, ...]) -> Callable[[Host], Iterator[Finding]]:
-    def find(host: Host) -> Iterator[Finding]:
-        path, count = program(host, "all_reduce_perf", folders), len(gpu_addresses(host, vendor))
-        if not count:
-            raise Missing("no GPU for all_reduce_perf")
-        sku = sku_of(host, (vendor,))
-        minimum = sku.lowest("all_reduce_gb_per_s") if sku is not None and count == sku.gpus else 0.0
-        try:
-            bandwidth = _all_reduce(host, path, count)
-        except ArithmeticError as error:
-            yield checked(False, f"all-reduce: {error}")
-            return
-        yield _figure("all_reduce_gb_per_s", bandwidth, "GB/s", minimum)
-
-    return find
+def _in_host(host: Host, vendor: str, folders: tuple[str, ...]) -> Iterator[Finding]:
+    path, count = program(host, "all_reduce_perf", folders), len(gpu_addresses(host, vendor))
+    if not count:
+        raise Missing("no GPU for all_reduce_perf")
+    sku = sku_of(host, (vendor,))
+    minimum = sku.lowest("all_reduce_gb_per_s") if sku is not None and count == sku.gpus else 0.0
+    try:
+        bandwidth = _all_reduce(host, path, count)
+    except ArithmeticError as error:
+        yield checked(False, f"all-reduce: {error}")
+        return
+    yield _figure("all_reduce_gb_per_s", bandwidth, "GB/s", minimum)
 
 
+@CHECKS.error(
+    "collectives.nccl", "All-reduce within the host reaches the type's bandwidth", 47, 75, limit_s=130.0
+)
+@remedy.reset("Check NVLinks, clocks and power")
+def _nccl(host: Host) -> Iterator[Finding]:
+    return _in_host(host, NVIDIA, NCCL_FOLDERS)
+
+
+@CHECKS.error("collectives.rccl", "All-reduce of AMD GPUs reaches the type's bandwidth", 47, limit_s=130.0)
+@remedy.reset("Check XGMI, clocks and power of the GPUs")
+def _rccl(host: Host) -> Iterator[Finding]:
+    return _in_host(host, AMD, RCCL_FOLDERS)
+
+
+@CHECKS.warning(
+    "collectives.nccl-nics", "All-reduce over the NICs does not depend on queue pairs", 48, limit_s=1000.0
+)
+@remedy.monitor("Check ECMP, PFC and each NIC by ib_write_bw")
 def _over_nics(host: Host) -> Iterator[Finding]:
     """Run all-reduce with NVLink and shared memory off, by queue pairs and shape."""
     path, count = program(host, "all_reduce_perf", NCCL_FOLDERS), len(gpu_addresses(host, NVIDIA))
@@ -188,6 +218,8 @@ def _over_nics(host: Host) -> Iterator[Finding]:
         yield _figure("all_reduce_over_nics_gb_per_s", bandwidth, "GB/s", MIN_OF_BEST * best, subject)
 
 
+@CHECKS.error("gpu.diagnostic", "DCGM's diagnostic passes", 74, limit_s=910.0)
+@remedy.replace("`dcgmi diag -r 3` on the drained host; replace the GPU that fails again")
 def _diagnostic(host: Host) -> Iterator[Finding]:
     text = host.load(900.0, program(host, "dcgmi"), "diag", "--run", "2", "--json")
     for name, outcome in benchmarks.diagnostic_outcomes(text).items():
@@ -195,6 +227,8 @@ def _diagnostic(host: Host) -> Iterator[Finding]:
         yield Finding(name, status if outcome in ("pass", "skip", "skipped") else AuditStatus.FAILED, outcome)
 
 
+@CHECKS.warning("node.memory-bandwidth", "Memory has the type's bandwidth", 85, limit_s=70.0)
+@remedy.replace("Compare DIMMs and NUMA nodes with the fleet")
 def _memory(host: Host) -> Iterator[Finding]:
     bandwidth = float(host.load(60.0, STREAM))
     share = 1.0
@@ -206,11 +240,15 @@ def _memory(host: Host) -> Iterator[Finding]:
     yield _figure("memory_gb_per_s", bandwidth, "GB/s", minimum)
 
 
+@CHECKS.warning("storage.read-bandwidth", "The local drive reads fast", 95, limit_s=70.0)
+@remedy.replace("Check SMART and the drive's PCIe width")
 def _drive(host: Host) -> Iterator[Finding]:
     bytes_per_s = benchmarks.read_bandwidth(host.load(60.0, program(host, "fio"), *FIO))
     yield _figure("read_mb_per_s", bytes_per_s / 1e6, "MB/s", MIN_READ_BYTES_PER_S / 1e6, "/var/tmp")  # noqa: S108
 
 
+@CHECKS.error("gpu.copies", "Copies between host and GPUs have full bandwidth", 73, limit_s=310.0)
+@remedy.replace("Check PCIe width and speed of the GPU, and its NUMA node")
 def _copies(host: Host) -> Iterator[Finding]:
     tests = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
     text = host.load(300.0, program(host, "nvbandwidth"), "--json", "--testcase", *tests)
@@ -219,6 +257,8 @@ def _copies(host: Host) -> Iterator[Finding]:
         yield _figure("copy_gb_per_s", bandwidth, "GB/s", minimum, name)
 
 
+@CHECKS.error("gpu.amd-suite", "ROCm's validation suite passes", 75, 80, limit_s=3600.0)
+@remedy.replace("Replace the GPU that fails again")
 def _suite(host: Host) -> Iterator[Finding]:
     path, present = program(host, "rvs"), host.names(SUITE_FOLDER)
     for suite in SUITES:
@@ -234,163 +274,16 @@ def _suite(host: Host) -> Iterator[Finding]:
             yield checked(is_right, "passed" if is_right else "failed", f"{suite} {name}")
 
 
+@CHECKS.error("gpu.burn", "GPUs compute right values under load", 75, 76, limit_s=190.0)
+@remedy.replace("Replace the GPU")
 def _burn(host: Host) -> Iterator[Finding]:
     text = host.load(BURN_S + 120.0, program(host, "gpu_burn", BURN_FOLDERS), str(BURN_S))
     for gpu, is_right in benchmarks.burn_outcomes(text).items():
         yield checked(is_right, "right values" if is_right else "wrong values under load", gpu)
 
 
+@CHECKS.error("gpu.direct-sanity", "GDRCopy passes its tests", 33, limit_s=130.0)
+@remedy.monitor("modprobe gdrdrv, and install one version of module and library")
 def _gdrcopy(host: Host) -> Iterator[Finding]:
     right, wrong = benchmarks.gdrcopy_failures(host.load(120.0, program(host, "gdrcopy_sanity")))
     yield checked(right > 0 and not wrong, f"{right} tests passed, {wrong} failed")
-
-
-def _declared(
-    check_id: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    action: AuditAction,
-    remedy: str,
-    rows: tuple[int, ...],
-    limit_s: float,
-    category: AuditCategory = AuditCategory.GPU,
-    severity: AuditSeverity = AuditSeverity.ERROR,
-) -> Check:
-    return Check(check_id, category, title, find, severity, action, remedy, rows, limit_s, active=True)
-
-
-_BACK: Final = AuditCategory.BACKEND
-_COLLECTIVES: Final = AuditCategory.COLLECTIVES
-_WARNING: Final = AuditSeverity.WARNING
-_SLOW: Final = "Check PCIe width, MTU and the link's counters; compare with the fleet"
-CHECKS: Final = (
-    _declared(
-        "backend.write-bandwidth",
-        "RDMA devices write at full rate to themselves",
-        _bandwidth("write_gbps", LOOPBACK_SHARE),
-        AuditAction.REPLACE,
-        _SLOW,
-        (35, 38),
-        330.0,
-        _BACK,
-    ),
-    _declared(
-        "backend.write-bandwidth-gpu",
-        "RDMA devices write at full rate from GPU memory",
-        _bandwidth("write_gpu_gbps", LOOPBACK_SHARE * GPU_SHARE, "--use_cuda=0"),
-        AuditAction.REPLACE,
-        "Load nvidia-peermem; turn ACS off; check the places of GPU and NIC",
-        (33, 36),
-        330.0,
-        _BACK,
-    ),
-    _declared(
-        "backend.write-latency",
-        "RDMA devices write in microseconds",
-        _latency,
-        AuditAction.MONITOR,
-        "Check processor frequency, C-states and relaxed ordering",
-        (37,),
-        330.0,
-        _BACK,
-        _WARNING,
-    ),
-    _declared(
-        "collectives.nccl",
-        "All-reduce within the host reaches the type's bandwidth",
-        _in_host(NVIDIA, NCCL_FOLDERS),
-        AuditAction.RESET,
-        "Check NVLinks, clocks and power",
-        (47, 75),
-        130.0,
-        _COLLECTIVES,
-    ),
-    _declared(
-        "collectives.nccl-nics",
-        "All-reduce over the NICs does not depend on queue pairs",
-        _over_nics,
-        AuditAction.MONITOR,
-        "Check ECMP, PFC and each NIC by ib_write_bw",
-        (48,),
-        1000.0,
-        _COLLECTIVES,
-        _WARNING,
-    ),
-    _declared(
-        "collectives.rccl",
-        "All-reduce of AMD GPUs reaches the type's bandwidth",
-        _in_host(AMD, RCCL_FOLDERS),
-        AuditAction.RESET,
-        "Check XGMI, clocks and power of the GPUs",
-        (47,),
-        130.0,
-        _COLLECTIVES,
-    ),
-    _declared(
-        "gpu.diagnostic",
-        "DCGM's diagnostic passes",
-        _diagnostic,
-        AuditAction.REPLACE,
-        "`dcgmi diag -r 3` on the drained host; replace the GPU that fails again",
-        (74,),
-        910.0,
-    ),
-    _declared(
-        "gpu.copies",
-        "Copies between host and GPUs have full bandwidth",
-        _copies,
-        AuditAction.REPLACE,
-        "Check PCIe width and speed of the GPU, and its NUMA node",
-        (73,),
-        310.0,
-    ),
-    _declared(
-        "gpu.burn",
-        "GPUs compute right values under load",
-        _burn,
-        AuditAction.REPLACE,
-        "Replace the GPU",
-        (75, 76),
-        BURN_S + 130.0,
-    ),
-    _declared(
-        "gpu.amd-suite",
-        "ROCm's validation suite passes",
-        _suite,
-        AuditAction.REPLACE,
-        "Replace the GPU that fails again",
-        (75, 80),
-        3600.0,
-    ),
-    _declared(
-        "gpu.direct-sanity",
-        "GDRCopy passes its tests",
-        _gdrcopy,
-        AuditAction.MONITOR,
-        "modprobe gdrdrv, and install one version of module and library",
-        (33,),
-        130.0,
-    ),
-    _declared(
-        "node.memory-bandwidth",
-        "Memory has the type's bandwidth",
-        _memory,
-        AuditAction.REPLACE,
-        "Compare DIMMs and NUMA nodes with the fleet",
-        (85,),
-        70.0,
-        AuditCategory.NODE,
-        _WARNING,
-    ),
-    _declared(
-        "storage.read-bandwidth",
-        "The local drive reads fast",
-        _drive,
-        AuditAction.REPLACE,
-        "Check SMART and the drive's PCIe width",
-        (95,),
-        70.0,
-        AuditCategory.STORAGE,
-        _WARNING,
-    ),
-)

@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from producers.audit.base import Finding, checked, failed, passed, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
 from producers.audit.network import Interface, Route, Rule, gateway_of
-from producers.audit.rdma import backend_interfaces, gids, ports
-
-__all__ = [
-    "addresses",
-    "arp_replies",
-    "default_route",
-    "effective_setting",
-    "gateway",
-    "gateways",
-    "gid_index",
-    "global_networks",
-    "own_interfaces",
-    "plane_faults",
-    "plane_routes",
-    "policy_rules",
-    "rdma_addresses",
-    "reverse_path",
-    "shared_networks",
-]
+from producers.audit.rdma import backend_interfaces
+from schemas.audit_remedy import remedy
 
 UNREACHED: Final = frozenset({"FAILED", "INCOMPLETE"})
 STANDARD_TABLES: Final = frozenset({253, 254, 255})
 STRICT: Final = 1
 """Value of rp_filter that drops packets which would be answered by another interface."""
+CHECKS: Final = Checks()
 
 
 def global_networks(interface: Interface) -> list[ipaddress.IPv4Interface | ipaddress.IPv6Interface]:
@@ -59,6 +43,8 @@ def _back(host: Host) -> set[str]:
         return set()
 
 
+@CHECKS.warning("frontend.addresses", "Interfaces that are up have an address", 31, 100)
+@remedy.monitor("Check the network's configuration; set the interface down if it is unused")
 def addresses(host: Host) -> Iterator[Finding]:
     """Find interfaces that are up, belong to no bond or bridge, and have no address for other hosts."""
     routed = {route.interface for route in host.routes()}
@@ -82,6 +68,8 @@ def addresses(host: Host) -> Iterator[Finding]:
         raise Missing("no interface is up")
 
 
+@CHECKS.error("frontend.default-route", "There is one default route, by an interface that is up", 100)
+@remedy.monitor("ip route replace default via GATEWAY dev INTERFACE")
 def default_route(host: Host) -> Iterator[Finding]:
     """Find a host without a default route, or with several of the same metric; one may have several hops."""
     routes = host.routes()
@@ -101,6 +89,8 @@ def default_route(host: Host) -> Iterator[Finding]:
         yield checked(has_ipv6, "default route of IPv6 only" if has_ipv6 else "no default route")
 
 
+@CHECKS.error("frontend.policy-rules", "Policy rules lead to routes", 30, 100)
+@remedy.monitor("Add the route to the rule's table, or delete the rule: `ip rule`, `ip route show table N`")
 def policy_rules(host: Host) -> Iterator[Finding]:
     """Find policy rules that lead to an empty table, or from an address that the host does not have.
 
@@ -135,6 +125,8 @@ def _is_foreign(rule: Rule, own: set[ipaddress.IPv4Address | ipaddress.IPv6Addre
     return network.num_addresses == 1 and network.network_address not in own
 
 
+@CHECKS.error("frontend.gateway", "The gateway answers to address resolution", 99, 100)
+@remedy.replace("Check cable, VLAN and switch port; `ip neigh` shows the state")
 def gateway(host: Host) -> Iterator[Finding]:
     """Find gateways that do not answer to address resolution."""
     neighbours = {(each.interface, each.address): each for each in host.neighbours()}
@@ -173,19 +165,23 @@ def _shared(host: Host) -> Iterator[tuple[str, str]]:
             yield name, network
 
 
+@CHECKS.error("frontend.reverse-path", "Interfaces in one network do not filter by reverse path", 100)
+@remedy.monitor("sysctl net.ipv4.conf.INTERFACE.rp_filter=2")
 def reverse_path(host: Host) -> Iterator[Finding]:
     """Find interfaces of a multi-homed host that drop packets by strict reverse path filtering.
 
     A policy rule for the interface's own address leads the reverse path back to the interface.
     """
     rules = host.rules()
-    ruled = {each.name for each in host.interfaces() if _has_rule(each, rules)}
+    ruled = {each.name for each in host.interfaces() if is_ruled(each, rules)}
     for name, network in _shared(host):
         value = effective_setting(host, name, "rp_filter")
         text = f"rp_filter is {value} in {network}, expected 2 or 0, or a policy rule"
         yield checked(value != STRICT or name in ruled, text, name)
 
 
+@CHECKS.warning("frontend.arp", "Interfaces in one network answer for their own addresses only", 100)
+@remedy.monitor("sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
 def arp_replies(host: Host) -> Iterator[Finding]:
     """Find interfaces that answer for each other's addresses: packets then arrive at the wrong NIC."""
     for name, network in _shared(host):
@@ -196,81 +192,11 @@ def arp_replies(host: Host) -> Iterator[Finding]:
         yield checked(ignore >= 1 and announce >= 2, text, name)
 
 
-def rdma_addresses(host: Host) -> Iterator[Finding]:
-    """Find back-end interfaces without an address for other hosts. A member of a bond needs none."""
-    for each in own_interfaces(host):
-        reached = global_networks(each)
-        text = ", ".join(map(str, reached)) or "no address for other hosts"
-        yield checked(bool(reached), text, each.name)
-
-
-def own_interfaces(host: Host) -> list[Interface]:
-    """Return the back-end interfaces that are set up and belong to no bond or bridge. Raises Missing."""
-    wanted = set(backend_interfaces(host))
-    found = [
-        each
-        for each in host.interfaces()
-        if each.name in wanted and not each.master and ("UP" in each.flags or each.name in host.nics)
-    ]
-    if not found:
-        raise Missing("no RDMA interface of its own is up")
-    return found
-
-
-def plane_routes(host: Host) -> Iterator[Finding]:
-    """Find back-end interfaces that have no route of their own, or no rule where the others have one."""
-    interfaces = own_interfaces(host)
-    faults = plane_faults(host, interfaces)
-    counts = _route_counts(host)
-    for each in interfaces:
-        text = faults.get(each.name, f"{counts[each.name]} routes lead through it")
-        yield checked(each.name not in faults, text, each.name)
-
-
-def plane_faults(host: Host, interfaces: list[Interface]) -> dict[str, str]:
-    """Return the interfaces without a route of their own, or without a rule where others have one."""
-    counts, rules = _route_counts(host), host.rules()
-    ruled = {each.name for each in interfaces if _has_rule(each, rules)}
-    found = {}
-    for each in interfaces:
-        has_rule = each.name in ruled or not ruled or not global_networks(each)
-        text = f"{counts[each.name]} routes lead through it"
-        if not has_rule:
-            text += f"; no policy rule for its address, {len(ruled)} other interfaces have one"
-        if not has_rule or not counts[each.name]:
-            found[each.name] = text
-    return found
-
-
-def _route_counts(host: Host) -> Counter[str]:
-    return Counter(route.interface for route in host.routes() if _leads_out(route))
-
-
-def _leads_out(route: Route) -> bool:
-    destination = ipaddress.ip_network(route.destination, strict=False)
-    return route.kind == "unicast" and not destination.is_link_local and not destination.is_multicast
-
-
-def _has_rule(interface: Interface, rules: list[Rule]) -> bool:
+def is_ruled(interface: Interface, rules: list[Rule]) -> bool:
+    """Return whether a policy rule leads packets from an IPv4 address of the interface."""
     sources = {
         str(ipaddress.ip_network(rule.source, strict=False).network_address)
         for rule in rules
         if rule.source and rule.family == socket.AF_INET and rule.table not in STANDARD_TABLES
     }
     return any(str(each.ip) in sources for each in global_networks(interface))
-
-
-def gid_index(host: Host) -> Iterator[Finding]:
-    """Find RoCE ports with another index of the routable RoCE v2 GID: libraries use one for all ports."""
-    found = {}
-    for port in ports(host):
-        if host.read(f"{port.folder}/link_layer") == "Ethernet":
-            indices = [gid.number for gid in gids(host, port) if gid.is_routable and gid.kind == "RoCE v2"]
-            if indices:
-                found[str(port)] = min(indices)
-    if not found:
-        raise Missing("no RoCE v2 GID with a routable address")
-    usual = Counter(found.values()).most_common(1)[0][0]
-    for subject, index in found.items():
-        yield checked(index == usual, f"RoCE v2 GID at index {index}, most ports have {usual}", subject)
-        yield stated("gid_index", index, subject)

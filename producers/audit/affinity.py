@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Check, Fact, Finding, checked
+from producers.audit.base import Checks, Fact, Finding, checked
 from producers.audit.host import Host, Missing
 from producers.audit.sku import AMD, DEVICES, NVIDIA, gpu_addresses
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
-
-__all__ = ["CHECKS", "shared_bridges"]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditStatus
 
 RDMA: Final = "/sys/class/infiniband"
 MIN_FAR_SHARE: Final = 0.25
 """Share of GPUs without a near NIC that shows a design and no fault."""
 DIRECT: Final = frozenset({"identity", ""})
 """Types of an IOMMU group that do not translate addresses."""
+CHECKS: Final = Checks()
 
 
 def shared_bridges(one: str, other: str) -> int:
@@ -56,6 +56,8 @@ def _node(host: Host, address: str) -> int:
     return int(host.read(f"{DEVICES}/{address}/numa_node"))
 
 
+@CHECKS.warning("pcie.numa-node", "The firmware states the NUMA node of GPUs and NICs", 77)
+@remedy.reboot("Update the firmware, or enable NUMA in it")
 def _numa_known(host: Host) -> Iterator[Finding]:
     nodes = [each for each in host.names("/sys/devices/system/node") if each.removeprefix("node").isdigit()]
     if len(nodes) < 2:
@@ -65,6 +67,8 @@ def _numa_known(host: Host) -> Iterator[Finding]:
         yield checked(node >= 0, f"NUMA node {node}, expected 0 or more", address)
 
 
+@CHECKS.error("pcie.gpu-nic", "Each GPU has a NIC near it", 77)
+@remedy.replace("Compare with the vendor's slots; move the card or reconnect its PCIe cable")
 def _pairs(host: Host) -> Iterator[Finding]:
     """Check that each GPU has a NIC as near as most GPUs of the host have one.
 
@@ -98,6 +102,8 @@ def _pairs(host: Host) -> Iterator[Finding]:
         yield Finding(f"GPU {gpu}", status, text, Fact("nearest_nic", kind))
 
 
+@CHECKS.warning("pcie.iommu", "The IOMMU does not translate addresses of GPUs and NICs", 78)
+@remedy.reboot("Boot with iommu=pt; virtual machines need translation")
 def _iommu(host: Host) -> Iterator[Finding]:
     for address in [*_gpus(host), *_nics(host)]:
         try:
@@ -105,37 +111,3 @@ def _iommu(host: Host) -> Iterator[Finding]:
         except Missing:  # no IOMMU
             kind = ""
         yield checked(kind in DIRECT, f"IOMMU {kind or 'off'}, expected identity (pass-through)", address)
-
-
-CHECKS: Final = (
-    Check(
-        "pcie.numa-node",
-        AuditCategory.PCIE,
-        "The firmware states the NUMA node of GPUs and NICs",
-        _numa_known,
-        AuditSeverity.WARNING,
-        AuditAction.REBOOT,
-        "Update the firmware, or enable NUMA in it",
-        rows=(77,),
-    ),
-    Check(
-        "pcie.gpu-nic",
-        AuditCategory.PCIE,
-        "Each GPU has a NIC near it",
-        _pairs,
-        AuditSeverity.ERROR,
-        AuditAction.REPLACE,
-        "Compare with the vendor's slots; move the card or reconnect its PCIe cable",
-        rows=(77,),
-    ),
-    Check(
-        "pcie.iommu",
-        AuditCategory.PCIE,
-        "The IOMMU does not translate addresses of GPUs and NICs",
-        _iommu,
-        AuditSeverity.WARNING,
-        AuditAction.REBOOT,
-        "Boot with iommu=pt; virtual machines need translation",
-        rows=(78,),
-    ),
-)

@@ -26,8 +26,6 @@ from producers.audit.traffic_plan import PLANS
 from schemas.records import AuditCategory, AuditResult, AuditRun, AuditStatus
 from schemas.unexpected import DATA_ERRORS
 
-__all__ = ["AuditAgent", "Choice", "OpenHost", "chosen", "is_round"]
-
 _log = logging.getLogger(__name__)
 
 MAX_RUNS: Final = 1000

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from producers.audit.base import Fact, Finding, Group, checked, failed, passed
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.sku import AMD, DEVICES, gpu_addresses, sku_of
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
-
-__all__ = ["CHECKS"]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditStatus
 
 NODES: Final = "/sys/class/kfd/kfd/topology/nodes"
 XGMI: Final = 11
@@ -20,6 +19,7 @@ XGMI: Final = 11
 MAX_CORRECTABLE: Final = 20_000_000
 """Azure's limit of correctable errors."""
 MARGIN_C: Final = 3
+CHECKS: Final = Checks()
 
 
 def ras_counts(text: str) -> dict[str, int]:
@@ -79,6 +79,8 @@ def _gpu_nodes(host: Host) -> Iterator[str]:
             yield node
 
 
+@CHECKS.error("gpu.amd-count", "All AMD GPUs are there", 59, 80)
+@remedy.reboot("Read the kernel log for amdgpu; reboot; reseat or replace the GPU")
 def _count(host: Host) -> Iterator[Finding]:
     on_bus = len(_addresses(host))
     sku = sku_of(host, (AMD,))
@@ -94,6 +96,9 @@ def _count(host: Host) -> Iterator[Finding]:
     yield replace(finding, fact=Fact("gpus", str(known), float(known)))
 
 
+@CHECKS.error("gpu.amd-ecc", "AMD GPUs have no uncorrectable errors", 63, 80)
+@remedy.reset("rocm-smi --gpureset after its jobs have ended; replace the GPU if they return")
+@_of_each
 def _ecc(host: Host, folder: str) -> Iterator[Finding]:
     names = [name for name in host.names(f"{folder}/ras") if name.endswith("_err_count")]
     if not names:
@@ -111,12 +116,17 @@ def _ecc(host: Host, folder: str) -> Iterator[Finding]:
     )
 
 
+@CHECKS.error("gpu.amd-bad-pages", "AMD GPUs have few bad pages", 64, 80)
+@remedy.replace("Reboot; replace the GPU if pages remain")
+@_of_each
 def _bad_pages(host: Host, folder: str) -> Iterator[Finding]:
     states = bad_pages(host.read(f"{folder}/ras/gpu_vram_bad_pages"))
     text = f"{states['R']} pages retired, {states['P']} pending, {states['F']} could not be retired"
     yield checked(not states["F"] and not states["P"] and states["R"] <= 10, text + "; expected at most 10")
 
 
+@CHECKS.error("gpu.amd-xgmi", "AMD GPUs are linked to each other", 65, 80)
+@remedy.reboot("Reboot; reseat or replace the GPU if a link stays down")
 def _xgmi(host: Host) -> Iterator[Finding]:
     """Check that each GPU has a link to each other one."""
     if len(_addresses(host)) < 2:
@@ -141,6 +151,9 @@ def _sensors(host: Host, folder: str) -> Iterator[tuple[str, str]]:
                 yield f"{folder}/hwmon/{name}", sensor.removesuffix("_input")
 
 
+@CHECKS.error("gpu.amd-temperature", "AMD GPUs are cool", 68, 80)
+@remedy.monitor("Check fans and coolant of the host")
+@_of_each
 def _temperature(host: Host, folder: str) -> Iterator[Finding]:
     for place, sensor in _sensors(host, folder):
         try:
@@ -158,6 +171,9 @@ def _temperature(host: Host, folder: str) -> Iterator[Finding]:
         )
 
 
+@CHECKS.warning("gpu.amd-power-limit", "AMD GPUs may use their full power", 68, 80)
+@remedy.monitor("rocm-smi --resetpoweroverdrive")
+@_of_each
 def _power(host: Host, folder: str) -> Iterator[Finding]:
     for name in host.names(f"{folder}/hwmon"):
         place = f"{folder}/hwmon/{name}"
@@ -165,6 +181,8 @@ def _power(host: Host, folder: str) -> Iterator[Finding]:
         yield checked(limit >= default, f"power limit {limit // 10**6} W, default {default // 10**6} W")
 
 
+@CHECKS.error("gpu.amd-same", "AMD GPUs of a host are the same", 70, 80)
+@remedy.replace("Flash the VBIOS of the others, or replace the GPU")
 def _same(host: Host) -> Iterator[Finding]:
     for name in ("vbios_version", "mem_info_vram_total", "current_compute_partition"):
         values = {}
@@ -179,6 +197,8 @@ def _same(host: Host) -> Iterator[Finding]:
             yield replace(checked(value == usual[0][0], text, f"GPU {address}"), fact=Fact(name, value))
 
 
+@CHECKS.error("gpu.amd-driver", "The driver of AMD GPUs is live", 57, 80)
+@remedy.reboot("modprobe amdgpu")
 def _driver(host: Host) -> Iterator[Finding]:
     _addresses(host)
     try:
@@ -188,68 +208,3 @@ def _driver(host: Host) -> Iterator[Finding]:
     yield replace(passed(f"driver amdgpu {version}"), fact=Fact("driver", version))
     state = host.read("/sys/module/amdgpu/initstate")
     yield checked(state == "live", f"module amdgpu is {state}, expected live")
-
-
-_declared: Final = Group("gpu.amd-", AuditCategory.GPU).check
-CHECKS: Final = (
-    _declared(
-        "count",
-        "All AMD GPUs are there",
-        _count,
-        AuditAction.REBOOT,
-        "Read the kernel log for amdgpu; reboot; reseat or replace the GPU",
-        (59, 80),
-    ),
-    _declared(
-        "driver", "The driver of AMD GPUs is live", _driver, AuditAction.REBOOT, "modprobe amdgpu", (57, 80)
-    ),
-    _declared(
-        "ecc",
-        "AMD GPUs have no uncorrectable errors",
-        _of_each(_ecc),
-        AuditAction.RESET,
-        "rocm-smi --gpureset after its jobs have ended; replace the GPU if they return",
-        (63, 80),
-    ),
-    _declared(
-        "bad-pages",
-        "AMD GPUs have few bad pages",
-        _of_each(_bad_pages),
-        AuditAction.REPLACE,
-        "Reboot; replace the GPU if pages remain",
-        (64, 80),
-    ),
-    _declared(
-        "xgmi",
-        "AMD GPUs are linked to each other",
-        _xgmi,
-        AuditAction.REBOOT,
-        "Reboot; reseat or replace the GPU if a link stays down",
-        (65, 80),
-    ),
-    _declared(
-        "temperature",
-        "AMD GPUs are cool",
-        _of_each(_temperature),
-        AuditAction.MONITOR,
-        "Check fans and coolant of the host",
-        (68, 80),
-    ),
-    _declared(
-        "power-limit",
-        "AMD GPUs may use their full power",
-        _of_each(_power),
-        AuditAction.MONITOR,
-        "rocm-smi --resetpoweroverdrive",
-        (68, 80),
-        AuditSeverity.WARNING,
-    ),
-    _declared(
-        "same",
-        "AMD GPUs of a host are the same",
-        _same,
-        AuditAction.REPLACE,
-        "Flash the VBIOS of the others, or replace the GPU",
-        (70, 80),
-    ),
-)

@@ -8,29 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from producers.audit.host import Host, Missing, Unreadable
+from schemas.audit_remedy import Remedied
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 from schemas.unexpected import DATA_ERRORS
-
-__all__ = [
-    "Check",
-    "Fact",
-    "Finding",
-    "Group",
-    "Result",
-    "category_name",
-    "checked",
-    "failed",
-    "one_line",
-    "passed",
-    "run_check",
-    "short_lines",
-    "stated",
-    "worst",
-]
-
 
 MAX_LINE: Final = 512
 """Characters of a line of a command's output or log that are searched."""
@@ -82,6 +66,9 @@ def checked(is_right: bool, text: str, subject: str = "") -> Finding:
     return Finding(subject, AuditStatus.PASSED if is_right else AuditStatus.FAILED, text)
 
 
+Find = Callable[[Host], Iterator[Finding]]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A check. `rows`: numbers of the published checks that it covers, in the design's list."""
@@ -89,7 +76,7 @@ class Check:
     check_id: str
     category: AuditCategory
     title: str
-    find: Callable[[Host], Iterator[Finding]]
+    find: Find
     severity: AuditSeverity
     action: AuditAction
     remedy: str
@@ -100,41 +87,44 @@ class Check:
     """True if it puts load on the host or its network: it runs on request only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The common part of a module's checks: beginning of the ids, category, usual severity and limit."""
+class Checks(list[Check]):
+    """A module's checks, in the order of their functions: `CHECKS.error(...)` declares the function below it.
 
-    prefix: str
-    category: AuditCategory
-    severity: AuditSeverity = AuditSeverity.ERROR
-    limit_s: float = 10.0
+    The id begins with the category. `rows`, `limit_s` and `active`: see `Check`; the last two have a usual
+    value for the module.
+    """
 
-    def check(
+    def __init__(self, *, limit_s: float = 10.0, active: bool = False) -> None:
+        super().__init__()
+        self._usual = limit_s, active
+
+    def error(
+        self, check_id: str, title: str, *rows: int, limit_s: float | None = None, active: bool | None = None
+    ) -> Callable[[Remedied[Find]], Find]:
+        """Declare a check: a host on which it fails is not fit for a job."""
+        return partial(self._add, AuditSeverity.ERROR, check_id, title, rows, limit_s, active)
+
+    def warning(
+        self, check_id: str, title: str, *rows: int, limit_s: float | None = None, active: bool | None = None
+    ) -> Callable[[Remedied[Find]], Find]:
+        """Declare a check that does not make a host unfit."""
+        return partial(self._add, AuditSeverity.WARNING, check_id, title, rows, limit_s, active)
+
+    def _add(
         self,
-        name: str,
+        severity: AuditSeverity,
+        check_id: str,
         title: str,
-        find: Callable[[Host], Iterator[Finding]],
-        action: AuditAction,
-        remedy: str,
         rows: tuple[int, ...],
-        severity: AuditSeverity | None = None,
-        *,
-        limit_s: float | None = None,
-        active: bool = False,
-    ) -> Check:
-        """Return a check of the group."""
-        return Check(
-            self.prefix + name,
-            self.category,
-            title,
-            find,
-            severity or self.severity,
-            action,
-            remedy,
-            rows,
-            limit_s or self.limit_s,
-            active,
-        )
+        limit_s: float | None,
+        active: bool | None,
+        remedied: Remedied[Find],
+    ) -> Find:
+        find, action, text = remedied
+        category = AuditCategory[check_id.partition(".")[0].upper().replace("-", "_")]
+        limit_s, active = limit_s or self._usual[0], self._usual[1] if active is None else active
+        self.append(Check(check_id, category, title, find, severity, action, text, rows, limit_s, active))
+        return find
 
 
 @dataclass(frozen=True, slots=True)

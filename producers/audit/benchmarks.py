@@ -10,17 +10,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-__all__ = [
-    "burn_outcomes",
-    "bus_bandwidth",
-    "copy_bandwidths",
-    "diagnostic_outcomes",
-    "gdrcopy_failures",
-    "perftest_figures",
-    "read_bandwidth",
-    "suite_outcomes",
-]
-
 _ROW: Final = re.compile(r"^\s*\d+\s+\d+(?:\s+[\d.]+)+\s*$")
 _BUS: Final = re.compile(r"#\s*Avg bus bandwidth\s*:\s*([\d.]+)")
 _WRONG: Final = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import Finding, checked
+from producers.audit.base import Checks, Finding, checked
 from producers.audit.host import Host, Missing
-
-__all__ = ["Member", "bonds", "members"]
+from schemas.audit_remedy import remedy
 
 FOLDER: Final = "/proc/net/bonding"
+CHECKS: Final = Checks()
 
 
 class Member(NamedTuple):
@@ -41,6 +41,8 @@ def _fields(text: str) -> dict[str, str]:
     return found
 
 
+@CHECKS.error("frontend.bonds", "All members of bonds carry traffic", 18, 99)
+@remedy.replace("Check the member's cable, and LACP on the switch port")
 def bonds(host: Host) -> Iterator[Finding]:
     """Find members of bonds that are down or that LACP left out."""
     names = host.names(FOLDER)

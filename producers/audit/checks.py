@@ -6,31 +6,40 @@ from typing import Final
 
 from producers.audit import (
     active,
+    addressing,
     affinity,
     amd,
-    backend,
+    bonds,
+    counters,
     drives,
     environment,
-    frontend,
+    ethernet,
     gpu,
     hardware,
     kernel_log,
     load,
+    marking,
+    nic_log,
     node,
     pcie,
     provisioning,
+    qos,
     rdma,
+    rdma_devices,
+    reach,
+    services,
+    sockets,
     software,
+    source_routes,
     stalled,
     storage,
     torch_checks,
+    ufm,
     units,
     unknown_lines,
     versions,
 )
 from producers.audit.base import Check
-
-__all__ = ["CHECKS"]
 
 CHECKS: Final[dict[str, Check]] = {
     check.check_id: check
@@ -40,7 +49,8 @@ CHECKS: Final[dict[str, Check]] = {
         *(gpu, amd, stalled),
         *(storage, drives),
         *(pcie, affinity),
-        *(frontend, rdma, backend),
+        *(addressing, bonds, services, sockets, reach),
+        *(rdma, rdma_devices, counters, nic_log, ufm, ethernet, qos, marking, source_routes),
         *(kernel_log, unknown_lines),
         *(active, torch_checks, provisioning, load),
     )

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from producers.audit.base import Finding, checked
+from producers.audit.base import Checks, Finding, checked
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import ports
-
-__all__ = ["Rate", "Rule", "efa_rates", "error_rates", "rates", "receiver_not_ready", "transport_rates"]
+from schemas.audit_remedy import remedy
 
 WINDOW_S: Final = 2.0
 """Time between the two readings of a counter."""
@@ -21,6 +20,7 @@ CHANCE: Final = 1
 """Events in the window that show no rate: one may fall into any window."""
 Counters = Mapping[tuple[str, str], int]
 """Value by subject and counter."""
+CHECKS: Final = Checks(limit_s=20.0)
 
 
 class Rule(NamedTuple):
@@ -122,16 +122,22 @@ def _within(host: Host, folders: Mapping[str, str], rules: Sequence[Rule]) -> It
         yield checked(value <= rule.limit, text, subject)
 
 
+@CHECKS.error("backend.error-rates", "Errors of RDMA links are rare", 8, 9, 10, 13)
+@remedy.replace("Clean or replace cable and transceiver")
 def error_rates(host: Host) -> Iterator[Finding]:
     """Find ports with fast growing link errors."""
     yield from _within(host, _folders(host, "counters", lambda device: not _is_efa(device)), ERRORS)
 
 
+@CHECKS.warning("backend.transport-rates", "Queue pairs rarely time out or lose their order", 12, 14)
+@remedy.monitor("Look for loss: PFC, ECN and DSCP of NICs and switches, then discards of the switch")
 def transport_rates(host: Host) -> Iterator[Finding]:
     """Find ports with fast growing time-outs, restarts and gaps in sequence."""
     yield from _within(host, _folders(host, "hw_counters", lambda device: not _is_efa(device)), TRANSPORT)
 
 
+@CHECKS.warning("backend.efa-rates", "EFA devices lose few packets and peers", 32)
+@remedy.monitor("Check the peer instance; raise the receive queue")
 def efa_rates(host: Host) -> Iterator[Finding]:
     """Find EFA devices that drop packets, lose their peers or refuse commands."""
     folders = _folders(host, "hw_counters", _is_efa)
@@ -140,6 +146,8 @@ def efa_rates(host: Host) -> Iterator[Finding]:
     yield from _within(host, folders, EFA)
 
 
+@CHECKS.error("backend.receiver-not-ready", "No queue pair gives up for lack of receive buffers", 11)
+@remedy.monitor("Find the slow program; raise rnr_retry")
 def receiver_not_ready(host: Host) -> Iterator[Finding]:
     """Find ports on which a queue pair gave up, as the peer posted no receive buffer."""
     folders = _folders(host, "hw_counters", lambda device: not _is_efa(device))

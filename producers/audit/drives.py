@@ -9,12 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from producers.audit.base import Fact, Finding, Group, checked, failed, passed, stated
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.storage import mounts
-from schemas.records import AuditAction, AuditCategory, AuditStatus
-
-__all__ = ["CHECKS", "smart"]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditStatus
 
 SHARED: Final = frozenset({"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "cifs", "9p"})
 """Types of file systems that a server of the network holds."""
@@ -26,6 +25,7 @@ BROKEN: Final = ("no end within", "Stale file handle", "Input/output error", "no
 """Texts of errors that show a server that does not answer, not a missing right."""
 TRIAL_FILE: Final = ".fabrictime-audit"
 TRIAL_S: Final = 20.0
+CHECKS: Final = Checks(limit_s=60.0)
 
 
 def smart(text: str) -> dict[str, Any]:
@@ -61,6 +61,9 @@ def _of_each(find: Callable[[dict[str, Any]], Iterator[Finding]]) -> Callable[[H
     return find_all
 
 
+@CHECKS.error("storage.smart", "Drives do not predict their failure", 94)
+@remedy.replace("Replace the drive")
+@_of_each
 def _health(data: dict[str, Any]) -> Iterator[Finding]:
     status = data.get("smart_status")
     if not isinstance(status, dict) or not isinstance(status.get("passed"), bool):
@@ -71,6 +74,9 @@ def _health(data: dict[str, Any]) -> Iterator[Finding]:
     )
 
 
+@CHECKS.error("storage.nvme-wear", "NVMe drives are not worn", 94)
+@remedy.replace("Replace the drive that `smartctl --all` describes")
+@_of_each
 def _wear(data: dict[str, Any]) -> Iterator[Finding]:
     found = data.get("nvme_smart_health_information_log")
     if not isinstance(found, dict):
@@ -89,6 +95,8 @@ def _wear(data: dict[str, Any]) -> Iterator[Finding]:
     )
 
 
+@CHECKS.error("storage.nvme-drives", "NVMe controllers have their drives", 94)
+@remedy.replace("nvme list; reset the controller, or replace the drive")
 def _count(host: Host) -> Iterator[Finding]:
     """Check that each NVMe controller has a drive; the number of drives is compared across the fleet."""
     names = host.names("/sys/class/nvme")
@@ -98,6 +106,8 @@ def _count(host: Host) -> Iterator[Finding]:
     yield stated("nvme_controllers", len(names))
 
 
+@CHECKS.error("storage.zfs", "ZFS pools are online", 96)
+@remedy.replace("`zpool status` names the drive")
 def _pools(host: Host) -> Iterator[Finding]:
     base = "/proc/spl/kstat/zfs"
     states = {}
@@ -133,11 +143,17 @@ def _answer(point: str, ask: Callable[[], object]) -> Finding:
     return passed("answers", point)
 
 
+@CHECKS.error("storage.shared-mounts", "Shared file systems answer", 96)
+@remedy.monitor("Check the server and the network to it; remount")
 def _mounts_answer(host: Host) -> Iterator[Finding]:
     for point in _shared(host):
         yield _answer(point, partial(host.run, "stat", "--file-system", point))
 
 
+@CHECKS.error(
+    "storage.shared-writes", "Shared file systems are written and read", 96, limit_s=120.0, active=True
+)
+@remedy.monitor("Check the server, its free space and the export's rights")
 def _mounts_write(host: Host) -> Iterator[Finding]:
     for point, options in _shared(host).items():
         if "ro" in options:
@@ -158,53 +174,3 @@ def _write(host: Host, name: str) -> None:
         host.load(TRIAL_S, "dd", f"if={name}", "of=/dev/null", "bs=1M", "iflag=nofollow")
     finally:
         host.load(TRIAL_S, "rm", "--force", name)
-
-
-_declared: Final = Group("storage.", AuditCategory.STORAGE, limit_s=60.0).check
-CHECKS: Final = (
-    _declared(
-        "smart",
-        "Drives do not predict their failure",
-        _of_each(_health),
-        AuditAction.REPLACE,
-        "Replace the drive",
-        (94,),
-    ),
-    _declared(
-        "nvme-wear",
-        "NVMe drives are not worn",
-        _of_each(_wear),
-        AuditAction.REPLACE,
-        "Replace the drive that `smartctl --all` describes",
-        (94,),
-    ),
-    _declared(
-        "nvme-drives",
-        "NVMe controllers have their drives",
-        _count,
-        AuditAction.REPLACE,
-        "nvme list; reset the controller, or replace the drive",
-        (94,),
-    ),
-    _declared(
-        "zfs", "ZFS pools are online", _pools, AuditAction.REPLACE, "`zpool status` names the drive", (96,)
-    ),
-    _declared(
-        "shared-mounts",
-        "Shared file systems answer",
-        _mounts_answer,
-        AuditAction.MONITOR,
-        "Check the server and the network to it; remount",
-        (96,),
-    ),
-    _declared(
-        "shared-writes",
-        "Shared file systems are written and read",
-        _mounts_write,
-        AuditAction.MONITOR,
-        "Check the server, its free space and the export's rights",
-        (96,),
-        limit_s=120.0,
-        active=True,
-    ),
-)

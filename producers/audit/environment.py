@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Finding, Group, checked, failed, passed
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
 from producers.audit.node import cpu_list
-from schemas.records import AuditAction, AuditCategory, AuditSeverity
-
-__all__ = ["CHECKS", "assignments", "processes"]
+from schemas.audit_remedy import remedy
 
 HARMFUL: Final[dict[str, tuple[str, str]]] = {
     "NCCL_IB_DISABLE": (r"[1-9]", "NCCL uses TCP instead of RDMA"),
@@ -69,6 +67,7 @@ MAX_LOAD: Final = 2.0
 """Runnable processes a processor."""
 
 _ASSIGNMENT: Final = re.compile(r"(?:export\s+|setenv\s+)?([A-Z][A-Z0-9_]*)(?:=|\s+)([^;#]*)")
+CHECKS: Final = Checks()
 
 
 def assignments(text: str) -> Iterator[tuple[str, str]]:
@@ -105,6 +104,8 @@ def _texts(host: Host) -> Iterator[tuple[str, str]]:
             continue
 
 
+@CHECKS.error("software.environment", "No variable breaks all jobs", 108)
+@remedy.monitor("Remove the line from the file")
 def _variables(host: Host) -> Iterator[Finding]:
     found = False
     host.names("/etc")
@@ -118,6 +119,8 @@ def _variables(host: Host) -> Iterator[Finding]:
         yield passed("no variable that breaks jobs")
 
 
+@CHECKS.warning("software.programs", "No program disturbs jobs", 81, 104)
+@remedy.monitor("End the program, and disable its service")
 def _programs(host: Host) -> Iterator[Finding]:
     found = {name: pid for pid, name, state in processes(host) if name in DENIED_PROCESSES and state != "Z"}
     for name, pid in found.items():
@@ -126,6 +129,8 @@ def _programs(host: Host) -> Iterator[Finding]:
         yield passed("no program of the list runs")
 
 
+@CHECKS.error("software.modules-denied", "No module disturbs GPUs and NICs", 81)
+@remedy.monitor("Add the module to /etc/modprobe.d/blacklist.conf, then reboot")
 def _denied_modules(host: Host) -> Iterator[Finding]:
     loaded = [line.split()[0] for line in host.read("/proc/modules").splitlines() if line]
     found = [name for name in loaded if name in DENIED_MODULES]
@@ -137,6 +142,8 @@ def _denied_modules(host: Host) -> Iterator[Finding]:
         yield passed("no module of the list is loaded")
 
 
+@CHECKS.warning("software.zombies", "Few ended processes remain (zombies)", 90)
+@remedy.monitor("Restart their parent: `ps -eo ppid,pid,stat,comm`")
 def _zombies(host: Host) -> Iterator[Finding]:
     states = [state for _, _, state in processes(host)]
     count = states.count("Z")
@@ -144,55 +151,10 @@ def _zombies(host: Host) -> Iterator[Finding]:
     yield checked(is_few, f"{count} of {len(states)} processes have ended and are not collected")
 
 
+@CHECKS.warning("software.load", "The load fits the processors", 104)
+@remedy.monitor("`top` names the processes")
 def _load(host: Host) -> Iterator[Finding]:
     load = float(host.read("/proc/loadavg").split()[2])
     count = len(cpu_list(host.read("/sys/devices/system/cpu/online")))
     limit = MAX_LOAD * count
     yield checked(load <= limit, f"load {load:g} in 15 minutes, expected at most {limit:g}")
-
-
-_declared: Final = Group("software.", AuditCategory.SOFTWARE, AuditSeverity.WARNING).check
-CHECKS: Final = (
-    _declared(
-        "environment",
-        "No variable breaks all jobs",
-        _variables,
-        AuditAction.MONITOR,
-        "Remove the line from the file",
-        (108,),
-        AuditSeverity.ERROR,
-    ),
-    _declared(
-        "programs",
-        "No program disturbs jobs",
-        _programs,
-        AuditAction.MONITOR,
-        "End the program, and disable its service",
-        (81, 104),
-    ),
-    _declared(
-        "modules-denied",
-        "No module disturbs GPUs and NICs",
-        _denied_modules,
-        AuditAction.MONITOR,
-        "Add the module to /etc/modprobe.d/blacklist.conf, then reboot",
-        (81,),
-        AuditSeverity.ERROR,
-    ),
-    _declared(
-        "zombies",
-        "Few ended processes remain (zombies)",
-        _zombies,
-        AuditAction.MONITOR,
-        "Restart their parent: `ps -eo ppid,pid,stat,comm`",
-        (90,),
-    ),
-    _declared(
-        "load",
-        "The load fits the processors",
-        _load,
-        AuditAction.MONITOR,
-        "`top` names the processes",
-        (104,),
-    ),
-)

@@ -11,26 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from producers.audit.base import Finding, checked, failed, passed, short_lines, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed, short_lines, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import backend_interfaces
 from producers.audit.rdma_devices import nvidia_devices
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = [
-    "authentication",
-    "discards",
-    "drivers",
-    "duplex",
-    "error_ratios",
-    "flags",
-    "link_fec",
-    "link_quality",
-    "lldp",
-    "lldp_neighbours",
-    "module_report",
-    "raw_errors",
-]
 
 MAX_RAW: Final = 1e-5
 """Largest bit error ratio before FEC (Oracle's checks)."""
@@ -45,8 +31,11 @@ UNWANTED_FLAGS: Final = frozenset({"PROMISC", "ALLMULTI", "NOARP"})
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _RAW: Final = re.compile(r"rx_err_lane_(\d+)_phy")
 _PAIR: Final = re.compile(r"^([A-Za-z][^:\n]*?)\s*:\s+(\S.*?)\s*$", re.MULTILINE)
+CHECKS: Final = Checks()
 
 
+@CHECKS.error("backend.duplex", "Links are full duplex and negotiate alike", 18, 19)
+@remedy.monitor("Set autonegotiation alike on NIC and switch port")
 def duplex(host: Host) -> Iterator[Finding]:
     """Find links that are not full duplex, or negotiate otherwise than the host's other links."""
     found = {name: host.link_settings(name) for name in backend_interfaces(host)}
@@ -61,6 +50,8 @@ def duplex(host: Host) -> Iterator[Finding]:
         yield stated("autonegotiation", "on" if link.autonegotiation else "off", name)
 
 
+@CHECKS.warning("backend.flags", "Interfaces have usual flags", 19)
+@remedy.monitor("ip link set dev INTERFACE promisc off allmulticast off arp on")
 def flags(host: Host) -> Iterator[Finding]:
     """Find interfaces that receive all packets or resolve no addresses."""
     wanted = set(backend_interfaces(host))
@@ -76,6 +67,8 @@ def raw_errors(statistics: Mapping[str, int]) -> dict[int, int]:
     return {int(match[1]): statistics[name] for name, match in found.items() if match}
 
 
+@CHECKS.error("backend.error-ratios", "Bit error ratios are low on every lane", 17)
+@remedy.replace("Clean or replace cable and transceiver")
 def error_ratios(host: Host) -> Iterator[Finding]:
     """Find ports with too many bit errors: raw ones of each lane, and those that FEC left."""
     found = False
@@ -98,6 +91,8 @@ def error_ratios(host: Host) -> Iterator[Finding]:
         raise Missing("no driver of a NIC counts bit errors")
 
 
+@CHECKS.warning("backend.discards", "NICs discard few packets", 13)
+@remedy.monitor("Check PFC and the PCIe bandwidth of the slot")
 def discards(host: Host) -> Iterator[Finding]:
     """Find NICs that discarded packets: a buffer was full."""
     found = False
@@ -112,6 +107,8 @@ def discards(host: Host) -> Iterator[Finding]:
         raise Missing("no driver of a NIC counts discards")
 
 
+@CHECKS.warning("backend.drivers", "NICs have one driver", 18)
+@remedy.monitor("Install the same driver on all hosts")
 def drivers(host: Host) -> Iterator[Finding]:
     """Find NICs with another driver than the others; state driver and version for the fleet."""
     found = {name: _driver(host, name) for name in backend_interfaces(host)}
@@ -144,6 +141,8 @@ def _reports(host: Host) -> Iterator[tuple[str, dict[str, str]]]:
         yield device, module_report(host.run("mlxlink", "-d", address, "-c", "-e"))
 
 
+@CHECKS.error("backend.link-quality", "The firmware recommends no repair of a link", 17, limit_s=60.0)
+@remedy.replace("Follow mlxlink's recommendation; clean or replace the cable")
 def link_quality(host: Host) -> Iterator[Finding]:
     """Find ports of which the firmware reports bit errors or recommends a repair."""
     limits = (("Effective Physical BER", MAX_EFFECTIVE), ("Raw Physical BER", MAX_RAW))
@@ -155,6 +154,8 @@ def link_quality(host: Host) -> Iterator[Finding]:
         yield checked(advice == NO_ISSUE, f"mlxlink: {advice}", subject)
 
 
+@CHECKS.error("backend.fec", "Links of one speed use the same FEC", 17, limit_s=60.0)
+@remedy.monitor("Set FEC alike on NIC and switch port: mlxlink --fec")
 def link_fec(host: Host) -> Iterator[Finding]:
     """Find ports with another FEC than the host's other ports of the same speed."""
     found = {subject: (report["Speed"], report["FEC"]) for subject, report in _reports(host)}
@@ -178,6 +179,8 @@ def lldp_neighbours(text: str) -> dict[str, str]:
     return found
 
 
+@CHECKS.warning("backend.lldp", "A switch announces itself to each NIC", 45)
+@remedy.monitor("Start lldpd, and enable LLDP on the switch port")
 def lldp(host: Host) -> Iterator[Finding]:
     """Find NICs to which no switch announces itself; the daemon must run for it."""
     found = lldp_neighbours(host.run("lldpctl", "-f", "keyvalue"))
@@ -185,6 +188,8 @@ def lldp(host: Host) -> Iterator[Finding]:
         yield passed(found[name], name) if name in found else failed("no neighbour by LLDP", name)
 
 
+@CHECKS.error("backend.authentication", "Switches admit the NICs (802.1X)", 23)
+@remedy.monitor("Restart wpa_supplicant; renew the host's certificate")
 def authentication(host: Host) -> Iterator[Finding]:
     """Find NICs that the switch has not admitted by 802.1X, where wpa_supplicant serves them."""
     served = set(host.names("/run/wpa_supplicant"))

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from producers.audit.base import Fact, Finding, Group, checked, failed, passed
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed
 from producers.audit.host import NVML, Host, Missing, Unreadable
 from producers.audit.sku import NVIDIA, gpu_addresses, sku_of
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
-
-__all__ = ["CHECKS", "Gpu", "gpus"]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditAction, AuditSeverity, AuditStatus
 
 LIMIT_S: Final = 35.0
 """Longer than NVML may take: it starts each GPU where persistence mode is off."""
@@ -37,6 +36,7 @@ MAX_IDLE_BYTES: Final = 15 << 20
 """Memory in use of an idle GPU: Meta's GCM expects no more before a job."""
 MARGIN_C: Final = 3
 """Distance from the slowdown temperature."""
+CHECKS: Final = Checks(limit_s=LIMIT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _of_each(find: Callable[[Gpu], Iterator[Finding]]) -> Callable[[Host], Itera
 class Rule(NamedTuple):
     """A check of single values of each GPU."""
 
-    name: str
+    check_id: str
     title: str
     values: tuple[str, ...]
     is_right: Callable[..., bool]
@@ -130,95 +130,78 @@ def _by_rule(rule: Rule) -> Callable[[Host], Iterator[Finding]]:
     return _of_each(find)
 
 
-_ERROR: Final = AuditSeverity.ERROR
-_WARNING: Final = AuditSeverity.WARNING
+ERROR, WARNING = AuditSeverity.ERROR, AuditSeverity.WARNING
 _DRAIN: Final = "nvidia-smi --gpu-reset after its jobs have ended"
 RULES: Final = (
-    Rule("ecc-mode", "ECC is on", ("ecc_mode",), lambda mode: mode == [1, 1],
-         "ECC is {0[0]}, after the next reset {0[1]}; expected 1 and 1", _ERROR, AuditAction.REBOOT,
+    Rule("gpu.ecc-mode", "ECC is on", ("ecc_mode",), lambda mode: mode == [1, 1],
+         "ECC is {0[0]}, after the next reset {0[1]}; expected 1 and 1", ERROR, AuditAction.REBOOT,
          "nvidia-smi -e 1, then reboot", (63,)),
-    Rule("ecc-uncorrectable", "GPU memory has no uncorrectable errors", ("ecc_uncorrected",),
+    Rule("gpu.ecc-uncorrectable", "GPU memory has no uncorrectable errors", ("ecc_uncorrected",),
          lambda count: count == 0, "{0:,} uncorrectable ECC errors since the driver started, expected 0",
-         _ERROR, AuditAction.RESET, _DRAIN, (63,), "ecc_uncorrectable"),
-    Rule("ecc-correctable", "GPU memory has few correctable errors", ("ecc_corrected",),
+         ERROR, AuditAction.RESET, _DRAIN, (63,), "ecc_uncorrectable"),
+    Rule("gpu.ecc-correctable", "GPU memory has few correctable errors", ("ecc_corrected",),
          lambda count: count < 20_000_000, "{0:,} correctable ECC errors, expected below 20,000,000",
-         _WARNING, AuditAction.MONITOR, "Watch the rate; replace the GPU if it grows", (63,),
+         WARNING, AuditAction.MONITOR, "Watch the rate; replace the GPU if it grows", (63,),
          "ecc_correctable"),
-    Rule("sram", "GPU SRAM is below its error limit", ("sram",),
+    Rule("gpu.sram", "GPU SRAM is below its error limit", ("sram",),
          lambda sram: sram[1] <= 5 and not sram[2],
-         "SRAM: {0[0]:,} corrected, {0[1]:,} uncorrectable (at most 5), limit passed: {0[2]}", _ERROR,
+         "SRAM: {0[0]:,} corrected, {0[1]:,} uncorrectable (at most 5), limit passed: {0[2]}", ERROR,
          AuditAction.REPLACE, "Replace the GPU", (63,)),
-    Rule("row-remap", "No row remap is pending", ("remapped_rows",), lambda rows: not rows[2],
-         "rows remapped for {0[0]} correctable and {0[1]} uncorrectable errors, pending: {0[2]}", _ERROR,
+    Rule("gpu.row-remap", "No row remap is pending", ("remapped_rows",), lambda rows: not rows[2],
+         "rows remapped for {0[0]} correctable and {0[1]} uncorrectable errors, pending: {0[2]}", ERROR,
          AuditAction.RESET, _DRAIN, (64,), "remapped_rows_correctable"),
-    Rule("row-remap-failure", "Row remaps succeed", ("remapped_rows",),
+    Rule("gpu.row-remap-failure", "Row remaps succeed", ("remapped_rows",),
          lambda rows: not rows[3] and rows[1] <= 512,
-         "failed remap: {0[3]}; {0[1]} rows for uncorrectable errors, expected at most 512", _ERROR,
+         "failed remap: {0[3]}; {0[1]} rows for uncorrectable errors, expected at most 512", ERROR,
          AuditAction.REPLACE, "Replace the GPU", (64,)),
-    Rule("retired-pages", "Few memory pages are retired", ("retired_pages", "retirement_pending"),
+    Rule("gpu.retired-pages", "Few memory pages are retired", ("retired_pages", "retirement_pending"),
          lambda pages, pending: pages <= 10 and not pending,
-         "{0} retired pages, expected at most 10; retirement pending: {1}", _ERROR, AuditAction.REPLACE,
+         "{0} retired pages, expected at most 10; retirement pending: {1}", ERROR, AuditAction.REPLACE,
          "Reboot; replace the GPU if pages remain", (64,)),
-    Rule("throttle", "GPUs are not slowed down by a fault", ("clock_reasons",),
+    Rule("gpu.throttle", "GPUs are not slowed down by a fault", ("clock_reasons",),
          lambda bits: not any(bits & bit for bit in SLOWDOWNS),
          "reasons for low clocks: {0:#x}, expected none of 0x8 (hardware), 0x20, 0x40 (heat), 0x80 (power)",
-         _ERROR, AuditAction.MONITOR, "Check cooling and power supplies: nvidia-smi -q -d PERFORMANCE",
+         ERROR, AuditAction.MONITOR, "Check cooling and power supplies: nvidia-smi -q -d PERFORMANCE",
          (67,)),
-    Rule("temperature", "GPUs are cool", ("temperature_c", "slowdown_c"),
-         lambda now, limit: now <= limit - MARGIN_C, "{0} C, slowdown from {1} C", _ERROR,
+    Rule("gpu.temperature", "GPUs are cool", ("temperature_c", "slowdown_c"),
+         lambda now, limit: now <= limit - MARGIN_C, "{0} C, slowdown from {1} C", ERROR,
          AuditAction.MONITOR, "Check fans and coolant of the host", (68,), "temperature_celsius"),
-    Rule("memory-temperature", "GPU memory is cool", ("memory_temperature_c", "memory_max_c"),
-         lambda now, limit: now <= limit - MARGIN_C, "memory {0} C, highest allowed {1} C", _ERROR,
+    Rule("gpu.memory-temperature", "GPU memory is cool", ("memory_temperature_c", "memory_max_c"),
+         lambda now, limit: now <= limit - MARGIN_C, "memory {0} C, highest allowed {1} C", ERROR,
          AuditAction.MONITOR, "Check fans and coolant of the host", (68,), "memory_temperature_celsius"),
-    Rule("power-limit", "GPUs may use their full power", ("power_limit_mw", "power_default_mw"),
-         lambda limit, default: limit >= default, "power limit {0:,} mW, default {1:,} mW", _WARNING,
+    Rule("gpu.power-limit", "GPUs may use their full power", ("power_limit_mw", "power_default_mw"),
+         lambda limit, default: limit >= default, "power limit {0:,} mW, default {1:,} mW", WARNING,
          AuditAction.MONITOR, "nvidia-smi -pl WATTS", (68,), "power_limit_mw"),
-    Rule("clock-limit", "GPU clocks are not lowered", ("application_mhz", "application_default_mhz"),
-         lambda clock, default: clock >= default, "application clock {0} MHz, default {1} MHz", _WARNING,
+    Rule("gpu.clock-limit", "GPU clocks are not lowered", ("application_mhz", "application_default_mhz"),
+         lambda clock, default: clock >= default, "application clock {0} MHz, default {1} MHz", WARNING,
          AuditAction.MONITOR, "nvidia-smi -rac; nvidia-smi -rgc", (69,)),
-    Rule("persistence", "Persistence mode is on", ("persistence",), lambda mode: mode == 1,
-         "persistence mode {0}, expected 1", _WARNING, AuditAction.MONITOR,
+    Rule("gpu.persistence", "Persistence mode is on", ("persistence",), lambda mode: mode == 1,
+         "persistence mode {0}, expected 1", WARNING, AuditAction.MONITOR,
          "systemctl enable --now nvidia-persistenced", (70,)),
-    Rule("mig", "MIG is off", ("mig",), lambda mig: mig == [0, 0],
-         "MIG is {0[0]}, after the next reset {0[1]}; expected 0 and 0", _ERROR, AuditAction.RESET,
+    Rule("gpu.mig", "MIG is off", ("mig",), lambda mig: mig == [0, 0],
+         "MIG is {0[0]}, after the next reset {0[1]}; expected 0 and 0", ERROR, AuditAction.RESET,
          "nvidia-smi -mig 0", (70,)),
-    Rule("compute-mode", "Programs may use the GPUs", ("compute_mode",), lambda mode: mode in (0, 3),
-         "compute mode {0}, expected 0 (default) or 3 (one process)", _ERROR, AuditAction.MONITOR,
+    Rule("gpu.compute-mode", "Programs may use the GPUs", ("compute_mode",), lambda mode: mode in (0, 3),
+         "compute mode {0}, expected 0 (default) or 3 (one process)", ERROR, AuditAction.MONITOR,
          "nvidia-smi -c 0", (81,)),
-    Rule("gsp", "GSP firmware runs as the driver's default has it", ("gsp_mode",),
-         lambda gsp: gsp[0] == gsp[1], "GSP firmware {0[0]}, default {0[1]}", _WARNING, AuditAction.REBOOT,
+    Rule("gpu.gsp", "GSP firmware runs as the driver's default has it", ("gsp_mode",),
+         lambda gsp: gsp[0] == gsp[1], "GSP firmware {0[0]}, default {0[1]}", WARNING, AuditAction.REBOOT,
          "Remove NVreg_EnableGpuFirmware from /etc/modprobe.d, then reboot", (70,)),
-    Rule("peers", "GPUs with NVLink reach each other directly", ("peers", "nvlink_active"),
+    Rule("gpu.peers", "GPUs with NVLink reach each other directly", ("peers", "nvlink_active"),
          lambda peers, _: not any(peers),
-         "status of peer access by GPU: {0}, expected 0", _ERROR, AuditAction.REBOOT,
+         "status of peer access by GPU: {0}, expected 0", ERROR, AuditAction.REBOOT,
          "nvidia-smi topo -p2p r; check NVLink, ACS and IOMMU", (65,)),
-    Rule("nvlink-errors", "NVLinks count few errors", ("nvlink_errors",),
+    Rule("gpu.nvlink-errors", "NVLinks count few errors", ("nvlink_errors",),
          lambda counts: sum(counts) <= MAX_LINK_ERRORS, "errors by link: {0}, expected at most 4 in all",
-         _WARNING, AuditAction.RESET, "Reset all GPUs; replace the GPU if they return", (65,)),
-    Rule("graphics", "No graphics process uses a GPU", ("graphics_processes",), lambda pids: not pids,
-         "graphics processes {0}", _WARNING, AuditAction.MONITOR, "systemctl set-default multi-user.target",
+         WARNING, AuditAction.RESET, "Reset all GPUs; replace the GPU if they return", (65,)),
+    Rule("gpu.graphics", "No graphics process uses a GPU", ("graphics_processes",), lambda pids: not pids,
+         "graphics processes {0}", WARNING, AuditAction.MONITOR, "systemctl set-default multi-user.target",
          (81,)),
 )  # fmt: skip
-ORPHANS: Final = Rule(
-    "orphan-memory",
-    "GPU memory belongs to a process",
-    ("memory_used_bytes", "processes", "graphics_processes"),
-    lambda used, compute, graphics: bool(compute or graphics) or used <= MAX_IDLE_BYTES,
-    "{0:,} bytes in use by {1} and {2}",
-    _ERROR,
-    AuditAction.RESET,
-    _DRAIN,
-    (71,),
-)
 
 
-def _orphans(host: Host) -> Iterator[Finding]:
-    sku = sku_of(host, (NVIDIA,))
-    if sku is not None and sku.name.startswith("gb"):
-        raise Missing("GPU memory is a NUMA node of the host: the kernel uses it too")
-    yield from _by_rule(ORPHANS)(host)
-
-
+@CHECKS.error("gpu.count", "All GPUs are there", 59, 62)
+@remedy.reboot("Read the kernel log for XID 79; reboot; reseat or replace the GPU")
 def _count(host: Host) -> Iterator[Finding]:
     on_bus = len(gpu_addresses(host, NVIDIA))
     if not on_bus:
@@ -236,6 +219,8 @@ def _count(host: Host) -> Iterator[Finding]:
     yield replace(finding, fact=Fact("gpus", str(known), float(known)))
 
 
+@CHECKS.error("gpu.answers", "All GPUs answer the driver", 62, 79)
+@remedy.reboot("Reboot; replace the GPU if it is lost again")
 def _answers(host: Host) -> Iterator[Finding]:
     for index, each in enumerate(_report(host)["gpus"]):
         lost = each.get("lost") if isinstance(each, dict) else "no values"
@@ -243,6 +228,8 @@ def _answers(host: Host) -> Iterator[Finding]:
         yield failed(str(lost), subject) if lost is not None else passed("answers", subject)
 
 
+@CHECKS.error("gpu.same", "GPUs of a host are the same", 70)
+@remedy.replace("Flash the VBIOS of the others, or replace the GPU")
 def _same(host: Host) -> Iterator[Finding]:
     """Compare model, firmware and memory of each GPU with the majority of the host."""
     found = gpus(host)
@@ -261,6 +248,8 @@ def _same(host: Host) -> Iterator[Finding]:
             yield replace(checked(value == usual[0][0], text, subject), fact=Fact(name, value))
 
 
+@CHECKS.error("gpu.versions", "Driver library and kernel module agree", 57, 70, 81)
+@remedy.reboot("Reboot after an update of the driver")
 def _versions(host: Host) -> Iterator[Finding]:
     report = _report(host)
     library = str(report["driver"])
@@ -274,6 +263,9 @@ def _versions(host: Host) -> Iterator[Finding]:
         yield replace(passed(f"{name} {value}"), fact=Fact(name, value))
 
 
+@CHECKS.error("gpu.fabric", "GPUs have joined the NVLink fabric", 66)
+@remedy.reboot("systemctl restart nvidia-fabricmanager, or nvidia-imex; read its log")
+@_of_each
 def _fabric(gpu: Gpu) -> Iterator[Finding]:
     state, status, health = gpu.value("fabric")
     yield checked(
@@ -285,6 +277,8 @@ def _fabric(gpu: Gpu) -> Iterator[Finding]:
             yield failed(f"NVLink fabric: {text}")
 
 
+@CHECKS.error("gpu.nvlinks", "All NVLinks are active", 65)
+@remedy.reset("Reset all GPUs and start nvidia-fabricmanager; replace the GPU if a link stays down")
 def _nvlinks(host: Host) -> Iterator[Finding]:
     sku = sku_of(host)
 
@@ -299,114 +293,55 @@ def _nvlinks(host: Host) -> Iterator[Finding]:
     yield from _of_each(find)(host)
 
 
-def _figures(name: str, text: str) -> Callable[[Host], Iterator[Finding]]:
-    """Return a check's function that compares a figure of each GPU with its machine type's."""
+def _figure(host: Host, name: str, text: str) -> Iterator[Finding]:
+    """Compare a figure of each GPU with its machine type's."""
+    sku = sku_of(host)
+    minimum = sku.lowest(name) if sku is not None else 0.0
 
-    def find_all(host: Host) -> Iterator[Finding]:
-        sku = sku_of(host)
-        minimum = sku.lowest(name) if sku is not None else 0.0
+    def find(gpu: Gpu) -> Iterator[Finding]:
+        value = float(gpu.value(name))
+        finding = checked(value >= minimum, text.format(value, minimum))
+        yield replace(finding, fact=Fact(name, f"{value:g}", value))
 
-        def find(gpu: Gpu) -> Iterator[Finding]:
-            value = float(gpu.value(name))
-            finding = checked(value >= minimum, text.format(value, minimum))
-            yield replace(finding, fact=Fact(name, f"{value:g}", value))
-
-        yield from _of_each(find)(host)
-
-    return find_all
+    return _of_each(find)(host)
 
 
+@CHECKS.error("gpu.nvlink-speed", "NVLinks have full speed", 65)
+@remedy.reset("Reset all GPUs; replace the GPU if it stays slow")
+def _nvlink_speed(host: Host) -> Iterator[Finding]:
+    return _figure(host, "nvlink_mbps", "{0:,.0f} MB/s a link, expected at least {1:,.0f}")
+
+
+@CHECKS.warning("gpu.clock", "GPU clocks reach the type's maximum", 69)
+@remedy.monitor("nvidia-smi -rgc; check the VBIOS")
+def _clock(host: Host) -> Iterator[Finding]:
+    return _figure(host, "sm_max_mhz", "highest clock {0:,.0f} MHz, expected at least {1:,.0f}")
+
+
+for _rule in RULES:
+    _declared = CHECKS.error if _rule.severity is ERROR else CHECKS.warning
+    _declared(_rule.check_id, _rule.title, *_rule.rows)(remedy(_rule.action, _rule.remedy)(_by_rule(_rule)))
+
+
+@CHECKS.error("gpu.orphan-memory", "GPU memory belongs to a process", 71)
+@remedy.reset(_DRAIN)
+def _orphans(host: Host) -> Iterator[Finding]:
+    sku = sku_of(host, (NVIDIA,))
+    if sku is not None and sku.name.startswith("gb"):
+        raise Missing("GPU memory is a NUMA node of the host: the kernel uses it too")
+
+    def find(gpu: Gpu) -> Iterator[Finding]:
+        used = gpu.value("memory_used_bytes")
+        compute, graphics = gpu.value("processes"), gpu.value("graphics_processes")
+        is_right = bool(compute or graphics) or used <= MAX_IDLE_BYTES
+        yield checked(is_right, f"{used:,} bytes in use by {compute} and {graphics}")
+
+    yield from _of_each(find)(host)
+
+
+@CHECKS.error("gpu.idle", "GPUs are idle before a job", 71, active=True)
+@remedy.monitor("End the processes that `nvidia-smi` lists")
+@_of_each
 def _idle(gpu: Gpu) -> Iterator[Finding]:
     pids = gpu.value("processes")
     yield checked(not pids, f"{len(pids)} processes compute, expected none before a job")
-
-
-_declared: Final = Group("gpu.", AuditCategory.GPU, limit_s=LIMIT_S).check
-CHECKS: Final = (
-    _declared(
-        "count",
-        "All GPUs are there",
-        _count,
-        AuditAction.REBOOT,
-        "Read the kernel log for XID 79; reboot; reseat or replace the GPU",
-        (59, 62),
-    ),
-    _declared(
-        "answers",
-        "All GPUs answer the driver",
-        _answers,
-        AuditAction.REBOOT,
-        "Reboot; replace the GPU if it is lost again",
-        (62, 79),
-    ),
-    _declared(
-        "same",
-        "GPUs of a host are the same",
-        _same,
-        AuditAction.REPLACE,
-        "Flash the VBIOS of the others, or replace the GPU",
-        (70,),
-    ),
-    _declared(
-        "versions",
-        "Driver library and kernel module agree",
-        _versions,
-        AuditAction.REBOOT,
-        "Reboot after an update of the driver",
-        (57, 70, 81),
-    ),
-    _declared(
-        "nvlinks",
-        "All NVLinks are active",
-        _nvlinks,
-        AuditAction.RESET,
-        "Reset all GPUs and start nvidia-fabricmanager; replace the GPU if a link stays down",
-        (65,),
-    ),
-    _declared(
-        "nvlink-speed",
-        "NVLinks have full speed",
-        _figures("nvlink_mbps", "{0:,.0f} MB/s a link, expected at least {1:,.0f}"),
-        AuditAction.RESET,
-        "Reset all GPUs; replace the GPU if it stays slow",
-        (65,),
-    ),
-    _declared(
-        "clock",
-        "GPU clocks reach the type's maximum",
-        _figures("sm_max_mhz", "highest clock {0:,.0f} MHz, expected at least {1:,.0f}"),
-        AuditAction.MONITOR,
-        "nvidia-smi -rgc; check the VBIOS",
-        (69,),
-        _WARNING,
-    ),
-    _declared(
-        "fabric",
-        "GPUs have joined the NVLink fabric",
-        _of_each(_fabric),
-        AuditAction.REBOOT,
-        "systemctl restart nvidia-fabricmanager, or nvidia-imex; read its log",
-        (66,),
-    ),
-    *(
-        _declared(
-            rule.name,
-            rule.title,
-            _orphans if rule is ORPHANS else _by_rule(rule),
-            rule.action,
-            rule.remedy,
-            rule.rows,
-            rule.severity,
-        )
-        for rule in (*RULES, ORPHANS)
-    ),
-    _declared(
-        "idle",
-        "GPUs are idle before a job",
-        _of_each(_idle),
-        AuditAction.MONITOR,
-        "End the processes that `nvidia-smi` lists",
-        (71,),
-        active=True,
-    ),
-)

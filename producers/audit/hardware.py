@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from producers.audit.base import Fact, Finding, Group, checked, failed, passed, stated
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.node import CPU, cpu_list, meminfo_bytes
-from schemas.records import AuditAction, AuditCategory, AuditSeverity
-
-__all__ = ["CHECKS", "Sensor", "blocks", "events", "free_blocks", "interrupts", "sensors"]
+from schemas.audit_remedy import remedy
 
 NODES: Final = "/sys/devices/system/node"
 HUGE_ORDER: Final = 9
@@ -28,6 +26,9 @@ _SERIOUS: Final = re.compile(
 """Words of events and of sensors without a figure that name a fault."""
 GOOD_SENSORS: Final = frozenset({"ok", "ns"})
 """States of a sensor: in its limits, or without a reading."""
+_BMC_S: Final = 35.0
+"""Limit of checks that ask the BMC: it may take half a minute."""
+CHECKS: Final = Checks()
 
 
 class Sensor(NamedTuple):
@@ -91,6 +92,8 @@ def _is_virtual(host: Host) -> bool:
         return False
 
 
+@CHECKS.error("node.dimms", "DIMMs are the same", 86)
+@remedy.replace("Reseat or replace the DIMM that differs")
 def _dimms(host: Host) -> Iterator[Finding]:
     if _is_virtual(host):
         raise Missing("a virtual machine: its memory devices are made up")
@@ -106,6 +109,8 @@ def _dimms(host: Host) -> Iterator[Finding]:
     yield stated("dimms", len(filled))
 
 
+@CHECKS.error("node.dimm-errors", "DIMMs have no uncorrectable errors", 86)
+@remedy.replace("Replace the DIMM")
 def _dimm_errors(host: Host) -> Iterator[Finding]:
     base, found = "/sys/devices/system/edac/mc", False
     for controller in host.names(base):
@@ -121,6 +126,8 @@ def _dimm_errors(host: Host) -> Iterator[Finding]:
         raise Missing("no DIMM reports errors (EDAC)")
 
 
+@CHECKS.error("node.machine-checks", "Processors raised no machine check", 86)
+@remedy.replace("Read `ras-mc-ctl --errors` or /var/log/mcelog; replace the part that it names")
 def _machine_checks(host: Host) -> Iterator[Finding]:
     count = interrupts(host.read("/proc/interrupts"), "MCE")
     if count is None:
@@ -129,6 +136,8 @@ def _machine_checks(host: Host) -> Iterator[Finding]:
     yield replace(finding, fact=Fact("machine_checks", str(count), float(count)))
 
 
+@CHECKS.warning("node.fragmentation", "Memory has large free blocks", 86)
+@remedy.monitor("echo 1 > /proc/sys/vm/compact_memory; drop caches")
 def _fragmentation(host: Host) -> Iterator[Finding]:
     for (node, zone), counts in free_blocks(host.read("/proc/buddyinfo")).items():
         if zone == "Normal":
@@ -141,6 +150,8 @@ def _nodes_with_processors(host: Host) -> list[str]:
     return [name for name in names if host.read(f"{NODES}/{name}/cpulist")]
 
 
+@CHECKS.error("node.numa-memory", "NUMA nodes have the same memory", 86)
+@remedy.replace("Find the DIMM that is not detected: dmidecode --type 17")
 def _numa(host: Host) -> Iterator[Finding]:
     """Compare the nodes that have processors: memory of GPUs and CXL has nodes of its own."""
     nodes = _nodes_with_processors(host)
@@ -158,6 +169,8 @@ def _numa(host: Host) -> Iterator[Finding]:
     yield stated("numa_nodes", len(nodes))
 
 
+@CHECKS.error("node.topology", "Sockets have the same processors", 83)
+@remedy.reboot("Look for a disabled core in the firmware; reboot")
 def _topology(host: Host) -> Iterator[Finding]:
     sockets: Counter[str] = Counter()
     cores = set()
@@ -173,6 +186,8 @@ def _topology(host: Host) -> Iterator[Finding]:
         yield stated(name, value)
 
 
+@CHECKS.warning("node.frequency", "Processor frequency is not limited", 84)
+@remedy.monitor("cpupower frequency-set --max; check the firmware's power limits")
 def _frequency(host: Host) -> Iterator[Finding]:
     lowered = []
     for number in cpu_list(host.read(f"{CPU}/online")):
@@ -184,6 +199,8 @@ def _frequency(host: Host) -> Iterator[Finding]:
     yield checked(not lowered, text)
 
 
+@CHECKS.warning("node.firmware", "Processors run the same microcode", 57)
+@remedy.reboot("Update the microcode, then reboot")
 def _microcode(host: Host) -> Iterator[Finding]:
     online = cpu_list(host.read(f"{CPU}/online"))
     if "microcode" in host.names(f"{CPU}/cpu{online[0]}"):  # processors of Arm have none
@@ -218,6 +235,8 @@ def events(text: str) -> dict[tuple[str, str], int]:
     return found
 
 
+@CHECKS.error("node.events", "The system event log has no fault", 98, limit_s=_BMC_S)
+@remedy.replace("Replace the part that `ipmitool sel elist` names, then `ipmitool sel clear`")
 def _events(host: Host) -> Iterator[Finding]:
     _bmc(host)
     found = events(host.run("ipmitool", "sel", "elist"))
@@ -228,19 +247,32 @@ def _events(host: Host) -> Iterator[Finding]:
 
 
 def _of_bmc(
-    is_chosen: Callable[[Sensor], bool], good: Callable[[Sensor], bool]
-) -> Callable[[Host], Iterator[Finding]]:
-    """Return a check's function over the chosen sensors of the BMC."""
+    host: Host, is_chosen: Callable[[Sensor], bool], is_right: Callable[[Sensor], bool]
+) -> Iterator[Finding]:
+    _bmc(host)
+    chosen = [each for each in sensors(host.run("ipmitool", "sdr", "elist", "all")) if is_chosen(each)]
+    if not chosen:
+        raise Missing("the BMC has no such sensor")
+    for each in chosen:
+        yield checked(is_right(each), f"{each.status}, {each.reading or 'no reading'}", each.name)
 
-    def find(host: Host) -> Iterator[Finding]:
-        _bmc(host)
-        chosen = [each for each in sensors(host.run("ipmitool", "sdr", "elist", "all")) if is_chosen(each)]
-        if not chosen:
-            raise Missing("the BMC has no such sensor")
-        for each in chosen:
-            yield checked(good(each), f"{each.status}, {each.reading or 'no reading'}", each.name)
 
-    return find
+@CHECKS.error("node.sensors", "Temperatures and voltages are in their limits", 98, limit_s=_BMC_S)
+@remedy.monitor("ipmitool sdr elist; check cooling and power")
+def _sensors(host: Host) -> Iterator[Finding]:
+    return _of_bmc(host, lambda each: not _is_fan(each) and not _is_supply(each), _is_good)
+
+
+@CHECKS.error("node.fans", "Fans run", 98, limit_s=_BMC_S)
+@remedy.replace("Replace the fan")
+def _fans(host: Host) -> Iterator[Finding]:
+    return _of_bmc(host, _is_fan, _spins)
+
+
+@CHECKS.error("node.power-supplies", "Power supplies work", 98, limit_s=_BMC_S)
+@remedy.replace("Check the power cord and feed, then replace the power supply")
+def _power_supplies(host: Host) -> Iterator[Finding]:
+    return _of_bmc(host, _is_supply, _is_good)
 
 
 def _is_fan(sensor: Sensor) -> bool:
@@ -261,113 +293,3 @@ def _spins(sensor: Sensor) -> bool:
 def _is_good(sensor: Sensor) -> bool:
     """Return whether a sensor is in its limits. The status of one without limits is always ok."""
     return sensor.status in GOOD_SENSORS and not _SERIOUS.search(sensor.reading)
-
-
-_declared: Final = Group("node.", AuditCategory.NODE).check
-_BMC_S: Final = 35.0
-"""Limit of checks that ask the BMC: it may take half a minute."""
-CHECKS: Final = (
-    _declared(
-        "dimms",
-        "DIMMs are the same",
-        _dimms,
-        AuditAction.REPLACE,
-        "Reseat or replace the DIMM that differs",
-        (86,),
-    ),
-    _declared(
-        "dimm-errors",
-        "DIMMs have no uncorrectable errors",
-        _dimm_errors,
-        AuditAction.REPLACE,
-        "Replace the DIMM",
-        (86,),
-    ),
-    _declared(
-        "machine-checks",
-        "Processors raised no machine check",
-        _machine_checks,
-        AuditAction.REPLACE,
-        "Read `ras-mc-ctl --errors` or /var/log/mcelog; replace the part that it names",
-        (86,),
-    ),
-    _declared(
-        "fragmentation",
-        "Memory has large free blocks",
-        _fragmentation,
-        AuditAction.MONITOR,
-        "echo 1 > /proc/sys/vm/compact_memory; drop caches",
-        (86,),
-        AuditSeverity.WARNING,
-    ),
-    _declared(
-        "numa-memory",
-        "NUMA nodes have the same memory",
-        _numa,
-        AuditAction.REPLACE,
-        "Find the DIMM that is not detected: dmidecode --type 17",
-        (86,),
-    ),
-    _declared(
-        "topology",
-        "Sockets have the same processors",
-        _topology,
-        AuditAction.REBOOT,
-        "Look for a disabled core in the firmware; reboot",
-        (83,),
-    ),
-    _declared(
-        "frequency",
-        "Processor frequency is not limited",
-        _frequency,
-        AuditAction.MONITOR,
-        "cpupower frequency-set --max; check the firmware's power limits",
-        (84,),
-        AuditSeverity.WARNING,
-    ),
-    _declared(
-        "firmware",
-        "Processors run the same microcode",
-        _microcode,
-        AuditAction.REBOOT,
-        "Update the microcode, then reboot",
-        (57,),
-        AuditSeverity.WARNING,
-    ),
-    _declared(
-        "events",
-        "The system event log has no fault",
-        _events,
-        AuditAction.REPLACE,
-        "Replace the part that `ipmitool sel elist` names, then `ipmitool sel clear`",
-        (98,),
-        limit_s=_BMC_S,
-    ),
-    _declared(
-        "sensors",
-        "Temperatures and voltages are in their limits",
-        _of_bmc(lambda each: not _is_fan(each) and not _is_supply(each), _is_good),
-        AuditAction.MONITOR,
-        "ipmitool sdr elist; check cooling and power",
-        (98,),
-        limit_s=_BMC_S,
-    ),
-    _declared(
-        "fans",
-        "Fans run",
-        _of_bmc(_is_fan, _spins),
-        AuditAction.REPLACE,
-        "Replace the fan",
-        (98,),
-        limit_s=_BMC_S,
-    ),
-    _declared(
-        "power-supplies",
-        "Power supplies work",
-        _of_bmc(_is_supply, _is_good),
-        AuditAction.REPLACE,
-        "Check the power cord and feed, then replace the power supply",
-        (98,),
-        limit_s=_BMC_S,
-    ),
-)

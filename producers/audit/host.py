@@ -14,19 +14,6 @@ from producers.audit.settings import CheckSettings
 if TYPE_CHECKING:
     from producers.audit.traffic_plan import TrafficRound
 
-__all__ = [
-    "NVML",
-    "OVERLAP",
-    "STREAM",
-    "TRAFFIC",
-    "TRAINING",
-    "VOLUME",
-    "Host",
-    "Missing",
-    "Unreadable",
-    "as_unreadable",
-]
-
 NVML: Final = "nvml"
 """Command that prints the state of all GPUs (producers/audit/nvml.py)."""
 STREAM: Final = "memory-bandwidth"

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from producers.audit.base import Check, Finding, failed, passed, short_lines
+from producers.audit.base import Checks, Finding, failed, passed, short_lines
 from producers.audit.host import Host
 from producers.audit.nic_log import DAY_S, events
-from schemas.records import AuditAction, AuditCategory, AuditSeverity
+from schemas.audit_remedy import remedy
+from schemas.records import AuditAction
 
-__all__ = ["CHECKS", "PATTERNS", "XIDS", "lines_with", "xids"]
+CHECKS: Final = Checks()
 
 
 class Xid(NamedTuple):
@@ -111,6 +112,8 @@ def _log(host: Host) -> str:
     return host.run("dmesg", "--kernel", "--notime")
 
 
+@CHECKS.error("kernel-log.xid", "GPUs reported no fault (XID)", 60, 62, 63, 64)
+@remedy.reset("Each finding names its action: reset the GPU, reboot or replace")
 def _xid(host: Host) -> Iterator[Finding]:
     counts: dict[tuple[str, int], int] = {}
     for device, number in xids(_log(host)):
@@ -135,6 +138,8 @@ def _recent(host: Host) -> dict[tuple[str, int], int]:
     return Counter(xids("\n".join(event.text for event in log if event.at_s >= since_s)))
 
 
+@CHECKS.error("kernel-log.sxid", "NVSwitches reported no fatal error (SXid)", 61)
+@remedy.reboot("Reset all GPUs and NVSwitches of the host, or reboot")
 def _sxid(host: Host) -> Iterator[Finding]:
     found = False
     for match in _SXID.finditer(_log(host)):
@@ -149,44 +154,22 @@ def _sxid(host: Host) -> Iterator[Finding]:
         yield passed("no SXid since boot")
 
 
+@CHECKS.error("kernel-log.nic", "NICs reported no fault", 27, 28)
+@remedy.reset("Reset the NIC (mlxfwreset), check transceiver and slot")
 def _nic(host: Host) -> Iterator[Finding]:
     found = list(lines_with(_log(host), _NIC))
     yield from found or [passed("no fault of a NIC since boot")]
 
 
+@CHECKS.error("kernel-log.machine", "The machine reported no fault", 86, 89, 91)
+@remedy.reboot("Reboot; replace the part that fails again")
 def _machine(host: Host) -> Iterator[Finding]:
     found = list(lines_with(_log(host), _MACHINE))
     yield from found or [passed("no fault of the machine since boot")]
 
 
+@CHECKS.warning("kernel-log.collective-library", "NCCL and RCCL crashed no program", 56)
+@remedy.monitor("Compare the library's version with the fleet's; a core dump names the call")
 def _library(host: Host) -> Iterator[Finding]:
     found = list(lines_with(_log(host), _LIBRARY))
     yield from found or [passed("no crash in a collective library since boot")]
-
-
-CHECKS: Final = (
-    Check(
-        "kernel-log.xid", AuditCategory.KERNEL_LOG, "GPUs reported no fault (XID)", _xid, AuditSeverity.ERROR,
-        AuditAction.RESET, "Each finding names its action: reset the GPU, reboot or replace",
-        rows=(60, 62, 63, 64),
-    ),
-    Check(
-        "kernel-log.sxid", AuditCategory.KERNEL_LOG, "NVSwitches reported no fatal error (SXid)", _sxid,
-        AuditSeverity.ERROR, AuditAction.REBOOT, "Reset all GPUs and NVSwitches of the host, or reboot",
-        rows=(61,),
-    ),
-    Check(
-        "kernel-log.nic", AuditCategory.KERNEL_LOG, "NICs reported no fault", _nic, AuditSeverity.ERROR,
-        AuditAction.RESET, "Reset the NIC (mlxfwreset), check transceiver and slot", rows=(27, 28),
-    ),
-    Check(
-        "kernel-log.machine", AuditCategory.KERNEL_LOG, "The machine reported no fault", _machine,
-        AuditSeverity.ERROR, AuditAction.REBOOT, "Reboot; replace the part that fails again",
-        rows=(86, 89, 91),
-    ),
-    Check(
-        "kernel-log.collective-library", AuditCategory.KERNEL_LOG, "NCCL and RCCL crashed no program",
-        _library, AuditSeverity.WARNING, AuditAction.MONITOR,
-        "Compare the library's version with the fleet's; a core dump names the call", rows=(56,),
-    ),
-)  # fmt: skip

@@ -31,8 +31,6 @@ from producers.audit.settings import CheckSettings
 from producers.audit.traffic_plan import TrafficRound
 from producers.netns import in_netns
 
-__all__ = ["LiveHost"]
-
 MAX_BYTES: Final = 8 << 20
 """Largest file or output that is read: a part of one would hide faults, and a check needs kilobytes."""
 CHUNK_BYTES: Final = 1 << 16

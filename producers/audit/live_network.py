@@ -17,18 +17,10 @@ from typing import Any, Final, TypeVar
 
 from producers.audit import live_reach
 from producers.audit.host import as_unreadable
-from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
+from producers.audit.network import Dcb, Interface, Neighbour, Route, Rule
 from producers.netns import in_netns
 from producers.ports import ethtool
-
-__all__ = [
-    "LiveNetwork",
-    "dcb_of",
-    "interface_of",
-    "neighbour_of",
-    "routes_of",
-    "rule_of",
-]
+from producers.ports.ethtool import LinkSettings
 
 SOCKET_S: Final = 2.0
 """Time-out of sockets: a check has ten seconds."""

@@ -12,8 +12,6 @@ import struct
 import time
 from typing import Final
 
-__all__ = ["connect", "echo", "exchange", "family_of", "is_reply"]
-
 ANSWER_S: Final = 0.5
 """Time that an answer may take: hosts of a cluster answer within milliseconds."""
 CONNECT_S: Final = 1.5

@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Final
 
-from producers.audit.base import Check, Fact, Finding, checked
+from producers.audit.base import Checks, Fact, Finding, checked
 from producers.audit.host import TRAFFIC, Host, Missing
 from producers.audit.rdma import DEVICES
 from producers.audit.traffic import Flow, Plan, percentile
 from producers.audit.traffic_plan import FAN_CHECK, PAIR_CHECK, PLANS, RING_CHECK
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
-
-__all__ = ["CHECKS", "error_counters"]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditStatus
 
 PORT_ERRORS: Final = (
     "symbol_error",
@@ -43,6 +41,7 @@ KILL_S: Final = 2.0
 """Time after the process's own limit at which it is killed."""
 Counters = dict[tuple[str, str], int]
 """Value by device or port, and counter."""
+CHECKS: Final = Checks(limit_s=90.0, active=True)
 
 
 def error_counters(host: Host, devices: frozenset[str]) -> Counters:
@@ -114,6 +113,8 @@ def _rates(flow: Flow, figures: Mapping[str, float]) -> Iterator[Finding]:
     yield _fact(flow, "burned_mb", burned, f"{burned:,.1f} MB in each direction")
 
 
+@CHECKS.error(PAIR_CHECK, "Load with a partner raises no error counter", 40, 42, 50, 51)
+@remedy.replace("Clean or replace cable and transceiver of the port; then run the round again")
 def _pair(host: Host) -> Iterator[Finding]:
     """Load the links to the partner of this round, in both directions; find counters that grow."""
     devices = _devices(PLANS[PAIR_CHECK](host.traffic_round()))
@@ -126,6 +127,10 @@ def _pair(host: Host) -> Iterator[Finding]:
     yield from _grown(before, error_counters(host, devices))
 
 
+@CHECKS.error(FAN_CHECK, "Receivers of one sender get the same rate, without errors", 40)
+@remedy.monitor(
+    "Compare the receiver's port with the others: `fabrictime audit traffic --hosts` with its neighbours",
+)
 def _fan(host: Host) -> Iterator[Finding]:
     """Load the links to several receivers at once; find receivers that get less than the others."""
     rates: dict[str, float] = {}
@@ -146,6 +151,10 @@ def _fan(host: Host) -> Iterator[Finding]:
             yield checked(share >= 1 - limits.max_slower, text, name)
 
 
+@CHECKS.warning(RING_CHECK, "A hop in a ring of sends and receives is short", 52)
+@remedy.monitor(
+    "The evaluation of the run names the straggler; check its load and the link between the two hosts",
+)
 def _ring(host: Host) -> Iterator[Finding]:
     """Pass blocks around the ring; find a slow hop to the next host."""
     for each in _run(host, RING_CHECK):
@@ -159,37 +168,4 @@ def _ring(host: Host) -> Iterator[Finding]:
         yield Finding(found.subject, found.status, found.text, Fact("hop_p90_ms", f"{hop:g}", hop))
 
 
-_declared: Final = partial(Check, limit_s=90.0, active=True)
 _LINK: Final = "Clean or replace cable and transceiver of the port; then run the round again"
-CHECKS: Final = (
-    _declared(
-        PAIR_CHECK,
-        AuditCategory.BACKEND,
-        "Load with a partner raises no error counter",
-        _pair,
-        AuditSeverity.ERROR,
-        AuditAction.REPLACE,
-        _LINK,
-        rows=(40, 42, 50, 51),
-    ),
-    _declared(
-        FAN_CHECK,
-        AuditCategory.BACKEND,
-        "Receivers of one sender get the same rate, without errors",
-        _fan,
-        AuditSeverity.ERROR,
-        AuditAction.MONITOR,
-        "Compare the receiver's port with the others: `fabrictime audit traffic --hosts` with its neighbours",
-        rows=(40,),
-    ),
-    _declared(
-        RING_CHECK,
-        AuditCategory.COLLECTIVES,
-        "A hop in a ring of sends and receives is short",
-        _ring,
-        AuditSeverity.WARNING,
-        AuditAction.MONITOR,
-        "The evaluation of the run names the straggler; check its load and the link between the two hosts",
-        rows=(52,),
-    ),
-)

@@ -9,17 +9,17 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from producers.audit.base import Finding, failed, passed, stated
+from producers.audit.base import Checks, Finding, failed, passed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import backend_interfaces
-
-__all__ = ["RULESET", "Mark", "dscp_rules", "marks"]
+from schemas.audit_remedy import remedy
 
 RULESET: Final = ("nft", "--numeric", "--json", "list", "ruleset")
 
 _OLD_TARGETS: Final = frozenset({"CLASSIFY", "DSCP", "TOS"})
 
 Node = Any  # a part of nft's JSON, whose shape depends on the expression
+CHECKS: Final = Checks()
 
 
 class Mark(NamedTuple):
@@ -29,6 +29,8 @@ class Mark(NamedTuple):
     priorities: dict[int, int]
 
 
+@CHECKS.error("backend.dscp-rules", "Firewall rules mark packets as the NICs and other hosts do")
+@remedy.monitor("nft --handle list ruleset; nft delete rule FAMILY TABLE CHAIN handle NUMBER")
 def dscp_rules(host: Host) -> Iterator[Finding]:
     """Find rules that give a DSCP another priority than the NIC's own map; state all rules that mark."""
     found = marks(host.run(*RULESET))

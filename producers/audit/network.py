@@ -12,19 +12,6 @@ from typing import Final, Protocol
 
 from producers.ports.ethtool import LinkSettings
 
-__all__ = [
-    "MAIN_TABLE",
-    "Dcb",
-    "Interface",
-    "LinkSettings",
-    "Neighbour",
-    "Network",
-    "Route",
-    "Rule",
-    "gateway_of",
-    "is_default",
-]
-
 MAIN_TABLE: Final = 254
 """Routing table of routes without one of their own."""
 

@@ -7,20 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from producers.audit.base import Finding, failed, passed
+from producers.audit.base import Checks, Finding, failed, passed
 from producers.audit.host import Host
-
-__all__ = [
-    "DAY_S",
-    "PATTERNS",
-    "Event",
-    "events",
-    "flaps",
-    "limited_slots",
-    "link_flaps",
-    "module_events",
-    "repeated_faults",
-]
+from schemas.audit_remedy import remedy
 
 DAY_S: Final = 86_400.0
 MAX_DOWNS_A_DAY: Final = 5
@@ -46,6 +35,7 @@ _SLOT: Final = re.compile(
 
 
 PATTERNS: Final = (_LINK, _MODULE, _SLOT)
+CHECKS: Final = Checks()
 
 
 class Event(NamedTuple):
@@ -98,12 +88,16 @@ def _uptime_s(host: Host) -> float:
     return float(host.read("/proc/uptime").split()[0])
 
 
+@CHECKS.error("backend.link-flaps", "Links do not flap", 5, 6, 15)
+@remedy.replace("Replace the cable or transceiver, then try another switch port")
 def link_flaps(host: Host) -> Iterator[Finding]:
     """Find interfaces with a flapping link."""
     found = list(flaps(_log(host), _uptime_s(host)))
     yield from found or [passed("no link was lost since the log begins")]
 
 
+@CHECKS.error("backend.repeated-faults", "No NIC reports three faults within an hour", 16)
+@remedy.replace("Replace the cable or transceiver")
 def repeated_faults(host: Host) -> Iterator[Finding]:
     """Find NICs with three losses of link or module events within an hour."""
     count, span_s = REPEATS
@@ -123,6 +117,8 @@ def repeated_faults(host: Host) -> Iterator[Finding]:
         yield passed("no NIC reported a fault")
 
 
+@CHECKS.warning("backend.module-events", "Cables and modules are accepted", 28)
+@remedy.replace("Reseat the cable; use one that the NIC supports")
 def module_events(host: Host) -> Iterator[Finding]:
     """Find NICs that reported a fault of cable, module or register access."""
     counts: dict[tuple[str, str], int] = defaultdict(int)
@@ -136,6 +132,8 @@ def module_events(host: Host) -> Iterator[Finding]:
         yield passed("no fault of a cable or module since boot")
 
 
+@CHECKS.error("backend.slot-bandwidth", "Slots do not limit NICs", 29)
+@remedy.replace("Move the NIC to a slot of full width, or reseat it")
 def limited_slots(host: Host) -> Iterator[Finding]:
     """Find NICs that a slot or bridge limits: the kernel states it when the driver starts.
 

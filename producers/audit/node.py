@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from producers.audit.base import Check, Finding, checked, failed, passed
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
-from schemas.records import AuditAction, AuditCategory, AuditSeverity
-
-__all__ = ["CHECKS"]
+from schemas.audit_remedy import remedy
 
 MIN_AVAILABLE_BYTES: Final = 100 << 20
 MAX_SWAPPED: Final = 0.01
@@ -26,6 +24,7 @@ CPU: Final = "/sys/devices/system/cpu"
 EDAC: Final = "/sys/devices/system/edac/mc"
 STA_UNSYNC: Final = 0x40
 """Bit of adjtimex's status: the system clock follows no source (adjtimex(2))."""
+CHECKS: Final = Checks()
 
 
 def meminfo_bytes(text: str) -> dict[str, int]:
@@ -50,6 +49,8 @@ def cpu_list(text: str) -> list[int]:
     return numbers
 
 
+@CHECKS.error("node.memory", "Memory is available, and swap is hardly used", 86)
+@remedy.monitor("End the program that uses the memory; replace a DIMM with corrupted memory")
 def _memory(host: Host) -> Iterator[Finding]:
     found = meminfo_bytes(host.read("/proc/meminfo"))
     available = found["MemAvailable"]
@@ -64,6 +65,8 @@ def _memory(host: Host) -> Iterator[Finding]:
     yield checked(broken == 0, f"{broken >> 10:,} KiB retired by the kernel", "corrupted memory")
 
 
+@CHECKS.warning("node.oom", "No process was killed for memory", 86)
+@remedy.monitor("`dmesg | grep -i oom` names the process")
 def _oom(host: Host) -> Iterator[Finding]:
     for line in host.read("/proc/vmstat").splitlines():
         name, _, value = line.partition(" ")
@@ -73,6 +76,8 @@ def _oom(host: Host) -> Iterator[Finding]:
     raise ValueError("/proc/vmstat: no oom_kill")
 
 
+@CHECKS.error("node.ecc", "Memory has no uncorrectable ECC errors", 86)
+@remedy.replace("Replace the DIMM that /sys/devices/system/edac/mc names")
 def _edac(host: Host) -> Iterator[Finding]:
     controllers = [name for name in host.names(EDAC) if name.startswith("mc")]
     if not controllers:
@@ -82,6 +87,8 @@ def _edac(host: Host) -> Iterator[Finding]:
         yield checked(lost == 0, f"{lost:,} uncorrectable and {mended:,} correctable errors", name)
 
 
+@CHECKS.error("node.processors", "All processors are online", 83)
+@remedy.reboot("Look for a machine check in `dmesg`; reboot")
 def _online(host: Host) -> Iterator[Finding]:
     present, online = (cpu_list(host.read(f"{CPU}/{kind}")) for kind in ("present", "online"))
     offline = sorted(set(present) - set(online))
@@ -100,6 +107,8 @@ def _has_no_siblings(host: Host) -> bool:
         return False
 
 
+@CHECKS.warning("node.governor", "Processors run at full frequency", 84)
+@remedy.monitor("cpupower frequency-set -g performance")
 def _governor(host: Host) -> Iterator[Finding]:
     governors: dict[str, int] = {}
     for number in cpu_list(host.read(f"{CPU}/online")):
@@ -109,6 +118,8 @@ def _governor(host: Host) -> Iterator[Finding]:
     yield checked(set(governors) == {"performance"}, f"governor {text}, expected performance")
 
 
+@CHECKS.error("node.clock-source", "The clock source is the processor's counter", 87)
+@remedy.reboot("Look for 'clocksource: ... unstable' in `dmesg`; reboot")
 def _clock_source(host: Host) -> Iterator[Finding]:
     source = host.read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
     yield checked(
@@ -116,6 +127,8 @@ def _clock_source(host: Host) -> Iterator[Finding]:
     )
 
 
+@CHECKS.warning("node.clock-synchronised", "The system clock is synchronised", 88)
+@remedy.monitor("Start chronyd or ptp4l, and check its servers")
 def _synchronised(host: Host) -> Iterator[Finding]:
     status = host.clock_status()
     yield checked(
@@ -126,6 +139,8 @@ def _synchronised(host: Host) -> Iterator[Finding]:
     )
 
 
+@CHECKS.warning("node.blocked", "No process waits uninterruptibly", 89)
+@remedy.reboot("`cat /proc/PID/stack` names the driver or file system")
 def _blocked(host: Host) -> Iterator[Finding]:
     blocked = _waiting(host, [name for name in host.names("/proc") if name.isdigit()])
     for _ in range(BLOCKED_READS - 1):
@@ -153,51 +168,8 @@ def _waiting(host: Host, pids: Iterable[str]) -> dict[str, str]:
     return found
 
 
+@CHECKS.warning("node.uptime", "The host has been up for ten minutes", 91)
+@remedy.monitor("Find out why it rebooted: `last -x`, IPMI SEL")
 def _uptime(host: Host) -> Iterator[Finding]:
     uptime_s = float(host.read("/proc/uptime").split()[0])
     yield checked(uptime_s >= MIN_UPTIME_S, f"up for {uptime_s:,.0f} s, expected at least {MIN_UPTIME_S:.0f}")
-
-
-CHECKS: Final = (
-    Check(
-        "node.memory", AuditCategory.NODE, "Memory is available, and swap is hardly used", _memory,
-        AuditSeverity.ERROR, AuditAction.MONITOR,
-        "End the program that uses the memory; replace a DIMM with corrupted memory", rows=(86,),
-    ),
-    Check(
-        "node.oom", AuditCategory.NODE, "No process was killed for memory", _oom, AuditSeverity.WARNING,
-        AuditAction.MONITOR, "`dmesg | grep -i oom` names the process", rows=(86,),
-    ),
-    Check(
-        "node.ecc", AuditCategory.NODE, "Memory has no uncorrectable ECC errors", _edac, AuditSeverity.ERROR,
-        AuditAction.REPLACE, "Replace the DIMM that /sys/devices/system/edac/mc names", rows=(86,),
-    ),
-    Check(
-        "node.processors", AuditCategory.NODE, "All processors are online", _online, AuditSeverity.ERROR,
-        AuditAction.REBOOT, "Look for a machine check in `dmesg`; reboot", rows=(83,),
-    ),
-    Check(
-        "node.governor", AuditCategory.NODE, "Processors run at full frequency", _governor,
-        AuditSeverity.WARNING, AuditAction.MONITOR, "cpupower frequency-set -g performance", rows=(84,),
-    ),
-    Check(
-        "node.clock-source", AuditCategory.NODE, "The clock source is the processor's counter", _clock_source,
-        AuditSeverity.ERROR, AuditAction.REBOOT, "Look for 'clocksource: ... unstable' in `dmesg`; reboot",
-        rows=(87,),
-    ),
-    Check(
-        "node.clock-synchronised", AuditCategory.NODE, "The system clock is synchronised", _synchronised,
-        AuditSeverity.WARNING, AuditAction.MONITOR, "Start chronyd or ptp4l, and check its servers",
-        rows=(88,),
-    ),
-    Check(
-        "node.blocked", AuditCategory.NODE, "No process waits uninterruptibly", _blocked,
-        AuditSeverity.WARNING, AuditAction.REBOOT, "`cat /proc/PID/stack` names the driver or file system",
-        rows=(89,),
-    ),
-    Check(
-        "node.uptime", AuditCategory.NODE, "The host has been up for ten minutes", _uptime,
-        AuditSeverity.WARNING, AuditAction.MONITOR, "Find out why it rebooted: `last -x`, IPMI SEL",
-        rows=(91,),
-    ),
-)  # fmt: skip

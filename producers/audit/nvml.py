@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-__all__ = ["ACTIVITY", "activity", "main", "read"]
-
 ACTIVITY: Final = "activity"
 """Argument for samples of utilisation and power."""
 SAMPLES: Final = 5

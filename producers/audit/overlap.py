@@ -26,8 +26,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["bus_gb_per_s", "hidden_share", "repeats_for"]
-
 WIDTH, BATCH = 16_384, 2_048
 CPU_WIDTH, CPU_BATCH = 768, 64
 CPU_RANKS = 2

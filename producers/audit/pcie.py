@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import Check, Finding, checked
+from producers.audit.base import Checks, Finding, checked
 from producers.audit.host import Host, Missing
 from producers.audit.sku import DEVICES, GPU_CLASSES, sku_of
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
-
-__all__ = ["CHECKS"]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditStatus
 
 NO_WIDTH: Final = 255
 CLASSES: Final = {"0x0200": "NIC", "0x0207": "NIC", "0x0108": "NVMe", **dict.fromkeys(GPU_CLASSES, "GPU")}
@@ -19,6 +18,7 @@ ACS_CAPABILITY: Final = 0x0D
 ACS_FORWARDING: Final = 0b0010_1100
 """ACS controls that keep peer-to-peer traffic from its shortest way: redirection of requests and of
 completions, and egress control (PCIe base specification, 7.7.11)."""
+CHECKS: Final = Checks()
 
 
 def gigatransfers(speed: str) -> float:
@@ -82,6 +82,8 @@ def _capability(host: Host, folder: str) -> Link | None:
     return Link(min(own.width, above.width), min(own.gts, above.gts))
 
 
+@CHECKS.error("pcie.link", "PCIe links have full width and speed", 29, 72)
+@remedy.replace("Reseat the card; if it stays, replace card or riser")
 def _link(host: Host) -> Iterator[Finding]:
     for address, kind in _devices(host):
         folder, subject = f"{DEVICES}/{address}", f"{kind} {address}"
@@ -97,6 +99,8 @@ def _link(host: Host) -> Iterator[Finding]:
             yield checked(now.width >= best.width and now.gts >= best.gts, text, subject)
 
 
+@CHECKS.error("pcie.errors", "PCIe devices report no uncorrectable errors", 72)
+@remedy.reset("`dmesg | grep AER`; reseat or replace the card if they return")
 def _errors(host: Host) -> Iterator[Finding]:
     for address, kind in _devices(host):
         folder, subject = f"{DEVICES}/{address}", f"{kind} {address}"
@@ -131,6 +135,8 @@ def acs_redirects(config: bytes) -> bool | None:
     return None
 
 
+@CHECKS.warning("pcie.acs", "PCIe devices exchange data directly (ACS is off)", 78)
+@remedy.reboot("Turn ACS off in the firmware or by setpci; virtual machines need it on")
 def _acs(host: Host) -> Iterator[Finding]:
     bridges = [
         each for each in host.names(DEVICES) if host.read(f"{DEVICES}/{each}/class").startswith("0x0604")
@@ -147,22 +153,3 @@ def _acs(host: Host) -> Iterator[Finding]:
         if redirects is not None:
             text = "ACS sends GPU-to-NIC traffic through the processor" if redirects else "ACS is off"
             yield checked(not redirects, text, address)
-
-
-CHECKS: Final = (
-    Check(
-        "pcie.link", AuditCategory.PCIE, "PCIe links have full width and speed", _link, AuditSeverity.ERROR,
-        AuditAction.REPLACE, "Reseat the card; if it stays, replace card or riser", rows=(29, 72),
-    ),
-    Check(
-        "pcie.errors", AuditCategory.PCIE, "PCIe devices report no uncorrectable errors", _errors,
-        AuditSeverity.ERROR, AuditAction.RESET,
-        "`dmesg | grep AER`; reseat or replace the card if they return", rows=(72,),
-    ),
-    Check(
-        "pcie.acs", AuditCategory.PCIE, "PCIe devices exchange data directly (ACS is off)", _acs,
-        AuditSeverity.WARNING, AuditAction.REBOOT,
-        "Turn ACS off in the firmware or by setpci; virtual machines need it on",
-        rows=(78,),
-    ),
-)  # fmt: skip

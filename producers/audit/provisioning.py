@@ -7,18 +7,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from producers.audit.base import Check, Fact, Finding, checked, failed
+from producers.audit.base import Checks, Fact, Finding, checked, failed
 from producers.audit.host import VOLUME, Host, Missing
-from schemas.records import AuditAction, AuditCategory, AuditSeverity
-
-__all__ = ["CHECKS"]
+from schemas.audit_remedy import remedy
 
 CLEAN_UP_S: Final = 45.0
 """Time beyond the limit for requests, and for the deletion of the claim."""
 MAX_LIMIT_S: Final = 900.0
 """Largest `audit.volume_limit_s`."""
+CHECKS: Final = Checks()
 
 
+@CHECKS.error(
+    "storage.provisioning",
+    "Kubernetes provisions a volume",
+    107,
+    limit_s=2 * MAX_LIMIT_S + CLEAN_UP_S + 10.0,
+    active=True,
+)
+@remedy.monitor("`kubectl describe pvc` and the log of the storage class's provisioner give the reason")
 def _provisioning(host: Host) -> Iterator[Finding]:
     settings = host.settings
     if not settings.volume_namespace:
@@ -33,19 +40,3 @@ def _provisioning(host: Host) -> Iterator[Finding]:
     bound_s = float(found["bound_s"])
     finding = checked(0 <= bound_s <= settings.volume_limit_s, f"a volume was bound after {bound_s:.1f} s")
     yield replace(finding, fact=Fact("volume_bound_s", f"{bound_s:g}", bound_s))
-
-
-CHECKS: Final = (
-    Check(
-        "storage.provisioning",
-        AuditCategory.STORAGE,
-        "Kubernetes provisions a volume",
-        _provisioning,
-        AuditSeverity.ERROR,
-        AuditAction.MONITOR,
-        "`kubectl describe pvc` and the log of the storage class's provisioner give the reason",
-        rows=(107,),
-        limit_s=2 * MAX_LIMIT_S + CLEAN_UP_S + 10.0,
-        active=True,
-    ),
-)

@@ -10,23 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from producers.audit.base import Finding, checked, stated
+from producers.audit.base import Checks, Finding, checked, stated
 from producers.audit.host import Host, Missing
 from producers.audit.network import Dcb
 from producers.audit.rdma import backend_interfaces, interfaces
-
-__all__ = [
-    "classes",
-    "congestion_marks",
-    "dscp_map",
-    "lossless_class",
-    "map_text",
-    "pfc",
-    "traffic_class",
-    "trust",
-]
+from schemas.audit_remedy import remedy
 
 _CLASS: Final = re.compile(r"tclass=(\d+)")
+CHECKS: Final = Checks()
 
 
 def map_text(dscp_priority: dict[int, int]) -> str:
@@ -61,6 +52,8 @@ def _equal(
         yield stated(fact, text, name)
 
 
+@CHECKS.error("backend.pfc", "NICs have the same lossless priorities")
+@remedy.monitor("mlnx_qos -i INTERFACE --pfc 0,0,0,1,0,0,0,0")
 def pfc(host: Host) -> Iterator[Finding]:
     """Find NICs without PFC, or with other lossless priorities than the others."""
     yield from _equal(host, "pfc_priorities", _pfc_text)
@@ -72,16 +65,22 @@ def _pfc_text(dcb: Dcb) -> str | None:
     return " ".join(map(str, sorted(dcb.pfc_priorities))) or "none"
 
 
+@CHECKS.error("backend.trust", "NICs take the priority from DSCP")
+@remedy.monitor("mlnx_qos -i INTERFACE --trust dscp")
 def trust(host: Host) -> Iterator[Finding]:
     """Find NICs that take a packet's priority from another field than DSCP."""
     yield from _equal(host, "trust", lambda dcb: None if dcb.trust is None else " ".join(dcb.trust), "dscp")
 
 
+@CHECKS.error("backend.dscp-map", "NICs map DSCP to the same priorities")
+@remedy.monitor("dcb app replace dev INTERFACE dscp-prio DSCP:PRIORITY")
 def dscp_map(host: Host) -> Iterator[Finding]:
     """Find NICs that map DSCP to other priorities than the others."""
     yield from _equal(host, "dscp_map", lambda dcb: map_text(dcb.dscp_priority) or None)
 
 
+@CHECKS.warning("backend.traffic-classes", "NICs have the same traffic classes")
+@remedy.monitor("mlnx_qos -i INTERFACE --tcbw SHARES --prio_tc CLASSES")
 def classes(host: Host) -> Iterator[Finding]:
     """Find NICs with other traffic classes or bandwidth shares."""
     yield from _equal(host, "traffic_classes", _class_text)
@@ -94,6 +93,8 @@ def _class_text(dcb: Dcb) -> str | None:
     return f"[{of_priority}] shares [{shares}]"
 
 
+@CHECKS.error("backend.ecn", "NICs mark and react on lossless priorities (ECN)")
+@remedy.monitor("echo 1 > /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY, and roce_rp")
 def congestion_marks(host: Host) -> Iterator[Finding]:
     """Find RoCE NICs that neither mark nor react on a lossless priority, or answer with another DSCP."""
     marks = {}
@@ -116,6 +117,8 @@ def traffic_class(text: str) -> int | None:
     return None if found is None else int(found[1])
 
 
+@CHECKS.error("backend.lossless-class", "RoCE traffic takes a lossless priority")
+@remedy.monitor("echo 106 > /sys/class/infiniband/DEVICE/tc/1/traffic_class, for DSCP 26")
 def lossless_class(host: Host) -> Iterator[Finding]:
     """Find NICs that send RoCE traffic in a priority without PFC: the class, its DSCP, the map, then PFC."""
     settings = _settings(host)

@@ -8,25 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import Check, Finding, checked, failed, stated
+from producers.audit.base import Checks, Finding, checked, failed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.network import MAIN_TABLE, Interface, is_default
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
-
-__all__ = [
-    "CHECKS",
-    "DEVICES",
-    "Gid",
-    "Port",
-    "Rate",
-    "backend_interfaces",
-    "gids",
-    "interfaces",
-    "is_active",
-    "names_or_none",
-    "port_rate",
-    "ports",
-]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditStatus
 
 DEVICES: Final = "/sys/class/infiniband"
 EMPTY_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -40,6 +26,7 @@ LIMITS: Final = {
     "port_xmit_discards": 1000,
 }
 """Counters since the port's reset, and the largest value that raises no warning (Azure's checks)."""
+CHECKS: Final = Checks()
 
 
 class Port(NamedTuple):
@@ -104,6 +91,8 @@ def is_active(host: Host, port: Port) -> bool:
     return host.read(f"{port.folder}/state").partition(":")[2].strip() == "ACTIVE"
 
 
+@CHECKS.error("backend.port-state", "RDMA ports are active", 2, 4, 5)
+@remedy.replace("Check cable and transceiver, then the switch port")
 def _state(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         state = host.read(f"{port.folder}/state").partition(":")[2].strip()
@@ -138,6 +127,8 @@ def _card(host: Host, port: Port) -> str:
         return ""
 
 
+@CHECKS.error("backend.port-rate", "RDMA ports of like cards have one rate", 1, 18)
+@remedy.replace("Replace the cable: a lane is lost, or the cable is of another speed")
 def _rate(host: Host) -> Iterator[Finding]:
     """Compare each active port with those of like cards. Cards for storage have rates of their own.
 
@@ -166,6 +157,8 @@ def _board(host: Host, port: Port) -> str:
         return ""
 
 
+@CHECKS.error("backend.link-errors", "RDMA ports count no fatal link error", 11)
+@remedy.replace("Clean or replace cable and transceiver")
 def _counters(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         for name in HARD_ERRORS:
@@ -174,6 +167,8 @@ def _counters(host: Host) -> Iterator[Finding]:
                 yield checked(value == 0, f"{name} = {value:,}, expected 0", str(port))
 
 
+@CHECKS.warning("backend.link-counters", "RDMA ports count few link errors", 7, 8, 9, 10, 13)
+@remedy.monitor("Watch the rate; clean or replace the cable if they grow")
 def _warnings(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         for name, limit in LIMITS.items():
@@ -190,6 +185,8 @@ def _counter(host: Host, port: Port, name: str) -> int | None:
         return None
 
 
+@CHECKS.error("backend.gids", "RoCE ports have a RoCE v2 GID", 20, 31)
+@remedy.monitor("Give the interface an IP address, and enable RoCE v2 on the NIC")
 def _gids(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         if host.read(f"{port.folder}/link_layer") != "Ethernet":
@@ -212,6 +209,8 @@ def gids(host: Host, port: Port) -> Iterator[Gid]:
             continue
 
 
+@CHECKS.error("backend.roce-version", "Connections use RoCE v2", 20)
+@remedy.monitor("cma_roce_mode -d DEVICE -p PORT -m 2")
 def _roce_v1(host: Host) -> Iterator[Finding]:
     """Find the default RoCE version for connections by rdma_cm."""
     for port in ports(host):
@@ -222,6 +221,8 @@ def _roce_v1(host: Host) -> Iterator[Finding]:
         yield checked(kind == "RoCE v2", f"rdma_cm connects with {kind}, which no router forwards", str(port))
 
 
+@CHECKS.error("backend.pkeys", "InfiniBand ports share their PKeys", 21)
+@remedy.monitor("Correct the partition in the subnet manager")
 def _pkeys(host: Host) -> Iterator[Finding]:
     keys = {}
     for port in ports(host):
@@ -247,6 +248,8 @@ def names_or_none(host: Host, folder: str) -> set[str]:
         return set()
 
 
+@CHECKS.error("backend.character-devices", "Programs can open the RDMA devices", 22)
+@remedy.reboot("modprobe ib_uverbs rdma_ucm")
 def _character_devices(host: Host) -> Iterator[Finding]:
     devices = {port.device for port in ports(host)}
     present = names_or_none(host, "/dev/infiniband")
@@ -302,6 +305,8 @@ def _backend(host: Host) -> list[Interface]:
     return [each for each in host.interfaces() if each.name in wanted]
 
 
+@CHECKS.error("backend.mtu", "RDMA interfaces have the same MTU", 19)
+@remedy.monitor("ip link set dev INTERFACE mtu MTU, and in the network's configuration")
 def _mtu(host: Host) -> Iterator[Finding]:
     found = _backend(host)
     usual = Counter(each.mtu for each in found).most_common(1)[0][0]
@@ -311,6 +316,8 @@ def _mtu(host: Host) -> Iterator[Finding]:
         yield stated("mtu_bytes", each.mtu, each.name)
 
 
+@CHECKS.error("backend.carrier", "RDMA interfaces are up", 2, 15)
+@remedy.replace("Check cable and transceiver, then the switch port")
 def _carrier(host: Host) -> Iterator[Finding]:
     for each in _backend(host):
         text = f"{each.operstate}; {each.carrier_changes:,} changes of carrier"
@@ -318,51 +325,3 @@ def _carrier(host: Host) -> Iterator[Finding]:
             yield Finding(each.name, AuditStatus.SKIPPED, "set down, without an address: it is not used")
             continue
         yield checked(each.is_up and each.operstate in ("up", "unknown"), text, each.name)
-
-
-CHECKS: Final = (
-    Check(
-        "backend.port-state", AuditCategory.BACKEND, "RDMA ports are active", _state, AuditSeverity.ERROR,
-        AuditAction.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 4, 5),
-    ),
-    Check(
-        "backend.port-rate", AuditCategory.BACKEND, "RDMA ports of like cards have one rate", _rate,
-        AuditSeverity.ERROR, AuditAction.REPLACE,
-        "Replace the cable: a lane is lost, or the cable is of another speed", rows=(1, 18),
-    ),
-    Check(
-        "backend.link-errors", AuditCategory.BACKEND, "RDMA ports count no fatal link error", _counters,
-        AuditSeverity.ERROR, AuditAction.REPLACE, "Clean or replace cable and transceiver", rows=(11,),
-    ),
-    Check(
-        "backend.link-counters", AuditCategory.BACKEND, "RDMA ports count few link errors", _warnings,
-        AuditSeverity.WARNING, AuditAction.MONITOR, "Watch the rate; clean or replace the cable if they grow",
-        rows=(7, 8, 9, 10, 13),
-    ),
-    Check(
-        "backend.gids", AuditCategory.BACKEND, "RoCE ports have a RoCE v2 GID", _gids, AuditSeverity.ERROR,
-        AuditAction.MONITOR, "Give the interface an IP address, and enable RoCE v2 on the NIC", rows=(20, 31),
-    ),
-    Check(
-        "backend.roce-version", AuditCategory.BACKEND, "Connections use RoCE v2", _roce_v1,
-        AuditSeverity.ERROR, AuditAction.MONITOR, "cma_roce_mode -d DEVICE -p PORT -m 2", rows=(20,),
-    ),
-    Check(
-        "backend.pkeys", AuditCategory.BACKEND, "InfiniBand ports share their PKeys", _pkeys,
-        AuditSeverity.ERROR, AuditAction.MONITOR, "Correct the partition in the subnet manager", rows=(21,),
-    ),
-    Check(
-        "backend.character-devices", AuditCategory.BACKEND, "Programs can open the RDMA devices",
-        _character_devices, AuditSeverity.ERROR, AuditAction.REBOOT, "modprobe ib_uverbs rdma_ucm",
-        rows=(22,),
-    ),
-    Check(
-        "backend.mtu", AuditCategory.BACKEND, "RDMA interfaces have the same MTU", _mtu, AuditSeverity.ERROR,
-        AuditAction.MONITOR, "ip link set dev INTERFACE mtu MTU, and in the network's configuration",
-        rows=(19,),
-    ),
-    Check(
-        "backend.carrier", AuditCategory.BACKEND, "RDMA interfaces are up", _carrier, AuditSeverity.ERROR,
-        AuditAction.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 15),
-    ),
-)  # fmt: skip

@@ -7,22 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Finding, checked, failed, passed, short_lines, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed, short_lines, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import DEVICES, is_active, names_or_none, ports
-
-__all__ = [
-    "efa_provider",
-    "firmware_settings",
-    "like_cards",
-    "management_files",
-    "nvidia_devices",
-    "outcomes",
-    "roundtrip_control",
-    "self_test",
-    "settings",
-    "vanished",
-]
+from schemas.audit_remedy import remedy
 
 PCI: Final = "/sys/bus/pci/devices"
 RDMA_CARDS: Final = (("0x15b3", "0x"), ("0x1d0f", "0xefa"))
@@ -38,6 +26,7 @@ _SETTING: Final = re.compile(r"^\*?\s*([A-Z][A-Z0-9_]+)\s+(\S+)\s*$", re.MULTILI
 _NUMBER: Final = re.compile(r"\w+\((\d+)\)|(\d+)")
 _REGISTER: Final = re.compile(r"^\s*value\s*\|\s*(0x[0-9a-fA-F]+)\s*$", re.MULTILINE)
 _TEST: Final = re.compile(r"^(.+?)\s*\.{2,}\s*(PASS|FAIL|NA)\b", re.MULTILINE)
+CHECKS: Final = Checks()
 
 
 def settings(text: str) -> dict[str, int]:
@@ -62,6 +51,8 @@ def _is_rdma_card(host: Host, folder: str) -> bool:
     return any(vendor == known and device.startswith(begin) for known, begin in RDMA_CARDS)
 
 
+@CHECKS.error("backend.vanished", "RDMA cards are on the bus and have a device", 3, 32)
+@remedy.reboot("Power the host off and on; reseat or replace the card if it stays away")
 def vanished(host: Host) -> Iterator[Finding]:
     """Find RDMA cards that do not answer on the bus, have no RDMA device, or left the bus since boot.
 
@@ -111,6 +102,8 @@ def _kind(host: Host, device: str) -> str:
         return ""
 
 
+@CHECKS.warning("backend.like-cards", "RDMA cards of one type have the same firmware", 4, 18)
+@remedy.reset("Update the firmware (mlxfwmanager), then reset the card")
 def like_cards(host: Host) -> Iterator[Finding]:
     """Find cards of one type with another firmware or board; state both for the fleet."""
     groups: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
@@ -132,6 +125,8 @@ def like_cards(host: Host) -> Iterator[Finding]:
             yield stated("nic_board", board, device)
 
 
+@CHECKS.error("backend.management-files", "InfiniBand ports have their management files", 22)
+@remedy.monitor("modprobe ib_umad")
 def management_files(host: Host) -> Iterator[Finding]:
     """Find InfiniBand ports without the files for management datagrams and subnet managers."""
     layers = {port: host.read(f"{port.folder}/link_layer") for port in ports(host)}
@@ -169,6 +164,8 @@ def nvidia_devices(host: Host) -> Iterator[tuple[str, str]]:
         raise Missing("no active RDMA card of NVIDIA")
 
 
+@CHECKS.warning("backend.firmware-settings", "Cards have a good limit of outstanding reads", 25, limit_s=60.0)
+@remedy.reboot("mlxconfig -d ADDRESS set ADVANCED_PCI_SETTINGS=1 MAX_ACC_OUT_READ=0, then reboot")
 def firmware_settings(host: Host) -> Iterator[Finding]:
     """Find cards with an unusual limit of outstanding PCIe reads."""
     for device, address in nvidia_devices(host):
@@ -183,6 +180,8 @@ def firmware_settings(host: Host) -> Iterator[Finding]:
         yield checked(value in READS, f"MAX_ACC_OUT_READ is {value}, expected one of {good}", device)
 
 
+@CHECKS.warning("backend.round-trip-control", "Round-trip congestion control is off", 24, limit_s=60.0)
+@remedy.monitor("Turn RTTCC off by mlxreg (register PPCC)")
 def roundtrip_control(host: Host) -> Iterator[Finding]:
     """Find cards with round-trip congestion control on: it works only where all senders use it."""
     for device, address in nvidia_devices(host):
@@ -194,6 +193,8 @@ def roundtrip_control(host: Host) -> Iterator[Finding]:
         yield checked(value == 0, f"round-trip congestion control is {'on' if value else 'off'}", device)
 
 
+@CHECKS.error("backend.self-test", "Cards pass the driver's self-test", 26, limit_s=70.0, active=True)
+@remedy.replace("`hca_self_test.ofed` names the failed part")
 def self_test(host: Host) -> Iterator[Finding]:
     """Run the driver's self-test of all cards."""
     found = outcomes(host.load(60.0, "hca_self_test.ofed"))
@@ -204,6 +205,8 @@ def self_test(host: Host) -> Iterator[Finding]:
             yield checked(outcome == "PASS", outcome, name)
 
 
+@CHECKS.error("backend.efa-provider", "libfabric offers every EFA device", 32)
+@remedy.monitor("Install the EFA driver and libfabric of one release")
 def efa_provider(host: Host) -> Iterator[Finding]:
     """Find EFA devices that libfabric does not offer."""
     devices = [name for name in _devices(host) if name.startswith(("efa_", "rdmap"))]

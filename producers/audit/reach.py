@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from producers.audit.addressing import UNREACHED, gateways
-from producers.audit.base import Finding, checked, failed, passed
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
 from producers.audit.services import resolvers
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = ["lookups", "path_mtu", "question", "response_code", "round_trips", "tcp_reach"]
 
 MAX_PEERS: Final = 16
 """Neighbours that one check contacts."""
@@ -32,6 +31,7 @@ DNS_ID: Final = 0x4654
 CODES: Final = {0: "no error", 1: "format error", 2: "server failure", 3: "no such name", 5: "refused"}
 GOOD_CODES: Final = (0, 3)
 """Answers of a server that works: it knows the name, or knows that there is none."""
+CHECKS: Final = Checks(limit_s=60.0, active=True)
 
 
 def peers(host: Host) -> list[tuple[str, str]]:
@@ -47,6 +47,8 @@ def peers(host: Host) -> list[tuple[str, str]]:
     return [(interface, address) for address, interface in found.items()][:MAX_PEERS]
 
 
+@CHECKS.error("frontend.path-mtu", "Packets of full size reach the gateway and neighbours", 19, 99, 100)
+@remedy.monitor("Set one MTU on hosts and switch ports of the network")
 def path_mtu(host: Host) -> Iterator[Finding]:
     """Find peers to which packets of the interface's MTU do not come through unfragmented."""
     routes = {(each.interface, each.gateway): each.mtu for each in host.routes() if each.mtu}
@@ -65,6 +67,8 @@ def path_mtu(host: Host) -> Iterator[Finding]:
             yield failed(f"the MTU is {size}, and {passing} bytes pass, {size} do not", subject)
 
 
+@CHECKS.warning("frontend.round-trips", "The gateway answers without loss", 99, limit_s=30.0)
+@remedy.monitor("Check errors of the interface and of the switch port")
 def round_trips(host: Host) -> Iterator[Finding]:
     """Find gateways that lose echo requests or answer late."""
     for route in gateways(host):
@@ -80,6 +84,8 @@ def round_trips(host: Host) -> Iterator[Finding]:
         yield checked(lost <= MAX_LOST and median_s <= MAX_RTT_S, text, route.gateway)
 
 
+@CHECKS.warning("frontend.tcp-reach", "Neighbours answer on TCP", 99)
+@remedy.monitor("Check the peer, its packet filter and the route")
 def tcp_reach(host: Host) -> Iterator[Finding]:
     """Find peers that answer no TCP connection: accepted or refused, both show that packets pass."""
     for interface, address in peers(host):
@@ -104,6 +110,8 @@ def response_code(answer: bytes) -> int:
     return int(bits & 0xF)
 
 
+@CHECKS.error("frontend.lookups", "Name servers answer", 99, limit_s=20.0)
+@remedy.monitor("Check the name server, or remove it from /etc/resolv.conf")
 def lookups(host: Host) -> Iterator[Finding]:
     """Find name servers that do not answer for the host's own name."""
     request = question(host.read("/proc/sys/kernel/hostname"))

@@ -16,8 +16,6 @@ from schemas.records import (
     AuditStatus,
 )
 
-__all__ = ["AGENT", "AuditedHost", "result_record"]
-
 MAX_TEXT: Final = 512
 MAX_LABEL: Final = 256
 """Lengths of the formats `text` and `label` (schemas/formats.py)."""

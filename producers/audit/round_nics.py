@@ -18,8 +18,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.records import Nic
 from schemas.topics import INVENTORY
 
-__all__ = ["RoundNics", "nics_by_host"]
-
 FRESH_S: Final = 60.0
 """Age up to which rounds share the answer: a pattern has a round each few seconds."""
 

@@ -13,8 +13,6 @@ from producers.audit.base import Check, Result, run_check
 from producers.audit.host import Host
 from schemas.records import AuditStatus
 
-__all__ = ["run_checks", "unknown"]
-
 AT_ONCE: Final = 8
 """Threads. They wait for devices and commands, and use little processor time."""
 WAKE_S: Final = 0.25

@@ -28,8 +28,6 @@ from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import AuditRun
 from schemas.topics import AUDIT, AUDIT_RUNS
 
-__all__ = ["audited_hosts", "main", "open_host"]
-
 _log = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 2.0

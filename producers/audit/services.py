@@ -7,33 +7,13 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from producers.audit.base import Finding, checked, failed, passed, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.rdma import names_or_none
 from producers.audit.sockets import listeners
 from producers.audit.units import SHOW, properties
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
-
-__all__ = [
-    "availability",
-    "certificates",
-    "chrony",
-    "clock_service",
-    "cluster_nodes",
-    "daemons",
-    "days_left",
-    "hardware_clocks",
-    "host_keys",
-    "kubelet",
-    "name_servers",
-    "node_state",
-    "precision_time",
-    "resolvers",
-    "scheduler_node",
-    "scheduler_topology",
-    "ssh_listens",
-    "tokens",
-]
 
 CLOCK_DAEMONS: Final = frozenset({"chronyd", "ntpd", "ptp4l", "systemd-timesyn", "timemaster", "sptp"})
 """Names of programs in /proc/PID/comm, which the kernel cuts after 15 characters."""
@@ -67,6 +47,7 @@ ON_DEMAND: Final = frozenset({"ssh", "sshd", "docker"})
 NOT_STARTED: Final = frozenset({"disabled", "masked", "static", "indirect"})
 """States of the file of a unit that is not started at boot."""
 HEALTHY: Final = "http://127.0.0.1:10248/healthz"
+CHECKS: Final = Checks()
 
 
 def resolvers(text: str) -> list[str]:
@@ -75,12 +56,16 @@ def resolvers(text: str) -> list[str]:
     return [part[1] for part in parts if len(part) > 1 and part[0] == "nameserver"]
 
 
+@CHECKS.error("frontend.name-servers", "Name servers are configured", 99)
+@remedy.monitor("Correct /etc/resolv.conf, or the service that writes it")
 def name_servers(host: Host) -> Iterator[Finding]:
     """Find a host without name servers, or with more than the C library uses."""
     found = resolvers(host.read("/etc/resolv.conf"))
     yield checked(0 < len(found) <= MAX_NAME_SERVERS, f"{len(found)} name servers, expected 1 to 3")
 
 
+@CHECKS.warning("frontend.clock-service", "A program sets the clock", 88, 101)
+@remedy.monitor("systemctl enable --now chronyd")
 def clock_service(host: Host) -> Iterator[Finding]:
     """Find a host on which no program sets the clock."""
     running = set()
@@ -94,6 +79,8 @@ def clock_service(host: Host) -> Iterator[Finding]:
     yield checked(bool(found), ", ".join(found) or "no program sets the clock: neither NTP nor PTP")
 
 
+@CHECKS.warning("frontend.chrony", "The clock is close to its source", 88)
+@remedy.monitor("`chronyc sources -v` shows servers and their state")
 def chrony(host: Host) -> Iterator[Finding]:
     """Find a clock that chrony does not keep close to its source."""
     fields = host.run("chronyc", "-c", "tracking").strip().split(",")
@@ -104,6 +91,8 @@ def chrony(host: Host) -> Iterator[Finding]:
     yield checked(abs(offset_s) <= MAX_OFFSET_S, text, "offset")
 
 
+@CHECKS.warning("frontend.ptp", "PTP follows its master closely", 88)
+@remedy.monitor("`journalctl -u ptp4l` shows the port's state and the master")
 def precision_time(host: Host) -> Iterator[Finding]:
     """Find a PTP clock with a port out of order, or far from its master."""
     if "ptp4l" not in host.names("/run"):
@@ -119,6 +108,8 @@ def precision_time(host: Host) -> Iterator[Finding]:
             yield checked(abs(float(value)) <= MAX_PTP_OFFSET_NS, text, "offset")
 
 
+@CHECKS.warning("frontend.hardware-clocks", "NICs have a hardware clock", 88)
+@remedy.monitor("Enable PTP in the NIC's driver or firmware; time stamps come from software without it")
 def hardware_clocks(host: Host) -> Iterator[Finding]:
     """Find NICs without a PTP hardware clock where others of the host have one."""
     clocks = host.names("/sys/class/ptp")
@@ -141,6 +132,8 @@ def hardware_clocks(host: Host) -> Iterator[Finding]:
     yield stated("hardware_clocks", len(clocks))
 
 
+@CHECKS.warning("frontend.ssh", "Remote login listens", 103)
+@remedy.monitor("systemctl restart sshd; `sshd -t` checks its configuration")
 def ssh_listens(host: Host) -> Iterator[Finding]:
     """Find a host on which remote login is installed and nothing listens on its port."""
     config = host.read("/etc/ssh/sshd_config")
@@ -154,6 +147,8 @@ def ssh_listens(host: Host) -> Iterator[Finding]:
     yield checked(not missing, f"nothing listens on port {text}" if missing else f"listens on port {text}")
 
 
+@CHECKS.warning("frontend.host-keys", "The host has strong SSH keys", 103)
+@remedy.monitor("ssh-keygen -A, and remove weak keys")
 def host_keys(host: Host) -> Iterator[Finding]:
     """Find a host without SSH host keys, or with a weak one."""
     names = [name for name in host.names("/etc/ssh") if re.fullmatch(r"ssh_host_\w+_key\.pub", name)]
@@ -171,6 +166,8 @@ def days_left(text: str, now_s: float) -> float:
     return (end.timestamp() - now_s) / 86_400
 
 
+@CHECKS.warning("frontend.certificates", "Certificates are valid for two weeks", 103, limit_s=30.0)
+@remedy.monitor("Renew the certificate, for example by `kubeadm certs renew`")
 def certificates(host: Host) -> Iterator[Finding]:
     """Find certificates of cluster services that end within two weeks."""
     paths = [path for folder in CERTIFICATES for path in _certificates(host, folder)]
@@ -196,6 +193,10 @@ def _certificates(host: Host, folder: str) -> list[str]:
     return [f"{folder}/{name}" for name in names if name.endswith((".crt", "-current.pem"))]
 
 
+@CHECKS.error("frontend.munge", "Munge makes tokens for Slurm", 103)
+@remedy.monitor(
+    "systemctl restart munge, and compare /etc/munge/munge.key and the clock with the controller's"
+)
 def tokens(host: Host) -> Iterator[Finding]:
     """Find a host on which Munge, Slurm's authentication, makes no valid token."""
     host.read("/etc/munge/munge.key")
@@ -203,6 +204,8 @@ def tokens(host: Host) -> Iterator[Finding]:
     yield checked(token.startswith("MUNGE:"), "a token was made" if token else "no token was made")
 
 
+@CHECKS.warning("frontend.daemons", "Installed daemons of the cluster run", 45, 66, 101)
+@remedy.monitor("`systemctl status UNIT` gives the reason")
 def daemons(host: Host) -> Iterator[Finding]:
     """Find daemons of a GPU cluster that are enabled and do not run."""
     host.names("/run/systemd/system")
@@ -231,6 +234,8 @@ def availability(text: str) -> tuple[int, int]:
     return usable, total
 
 
+@CHECKS.warning("frontend.slurm-cluster", "Slurm may use 85% of all nodes", 102)
+@remedy.monitor("`sinfo -R` lists the reasons")
 def cluster_nodes(host: Host) -> Iterator[Finding]:
     """Find a cluster of which more than 15% of the nodes are out: the fault is then rarely this host's."""
     _slurm(host)
@@ -258,6 +263,8 @@ def _slurm(host: Host) -> str:
     raise Missing(f"{' or '.join(SLURM_FILES)}: not there")
 
 
+@CHECKS.warning("frontend.slurm-topology", "Slurm knows the host's switches", 44, 102)
+@remedy.monitor("Add the host to topology.conf, then `scontrol reconfigure`")
 def scheduler_topology(host: Host) -> Iterator[Finding]:
     """Find a host that Slurm's topology does not contain: jobs are then placed without regard to switches."""
     name = _slurm(host)
@@ -269,6 +276,8 @@ def scheduler_topology(host: Host) -> Iterator[Finding]:
     )
 
 
+@CHECKS.warning("frontend.slurm-node", "Slurm may use the host", 102)
+@remedy.monitor("`scontrol show node` gives the reason; resume it after the repair")
 def scheduler_node(host: Host) -> Iterator[Finding]:
     """Find a host that Slurm has drained, or lost."""
     name = _slurm(host)
@@ -280,6 +289,8 @@ def scheduler_node(host: Host) -> Iterator[Finding]:
     yield checked(parts <= IDLE_STATES, text)
 
 
+@CHECKS.error("frontend.kubelet", "The kubelet is healthy", 101, 102)
+@remedy.monitor("`journalctl -u kubelet` gives the reason")
 def kubelet(host: Host) -> Iterator[Finding]:
     """Find a kubelet that does not call itself healthy."""
     host.read("/var/lib/kubelet/config.yaml")

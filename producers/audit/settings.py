@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from schemas.kafka.settings import KafkaSettings
+from schemas.kafka.settings import COMPRESSION, KAFKA, Compression, KafkaSettings
+from schemas.strict_model import StrictModel, quantity
 
-__all__ = ["AuditSettings", "CheckSettings", "TrafficSettings"]
 
-
-class TrafficSettings(BaseModel):
+class TrafficSettings(StrictModel):
     """Load between audited hosts (`fabrictime audit traffic`), and the limits of its figures."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    port: int = Field(
-        default=9318, ge=1, le=65535, description="TCP port that receives load, open during a round only"
+    port: int = quantity(9318, (1, 65535), "TCP port that receives load, open during a round only")
+    seconds: float = quantity(2, (0.1, 10), "s of load in a round; no request can lengthen it")
+    rate_mbps: float = quantity(
+        1000, (1, 400_000), "maximum Mbit/s that a NIC sends in a round; no request can raise it"
     )
-    seconds: float = Field(
-        default=2, ge=0.1, le=10, description="s of load in a round; no request can lengthen it"
-    )
-    rate_mbps: float = Field(
-        default=1000,
-        ge=1,
-        le=400_000,
-        description="maximum Mbit/s that a NIC sends in a round; no request can raise it",
-    )
-    meet_s: float = Field(
-        default=5, ge=0.5, le=30, description="s that a host waits for its partner before it gives up"
-    )
+    meet_s: float = quantity(5, (0.5, 30), "s that a host waits for its partner before it gives up")
     key_file: Path | None = Field(
         default=None,
-        description="file with the fleet's probe key, by which partners prove themselves; none: partners are"
-        " known by their address alone",
+        description="file with the fleet's probe key, by which partners prove themselves; none: partners "
+        "are known by their address alone",
     )
     max_variation: float = Field(
         default=0.05,
@@ -48,14 +36,11 @@ class TrafficSettings(BaseModel):
         default=0.1,
         gt=0,
         lt=1,
-        description="share by which a pair's rate may be below the median; beyond, and beyond 3.5 sigma by"
-        " MAD, the pair is slow",
+        description="share by which a pair's rate may be below the median; beyond, and beyond 3.5 sigma by "
+        "MAD, the pair is slow",
     )
-    max_loaded_factor: float = Field(
-        default=3,
-        ge=1,
-        le=1000,
-        description="maximum p99 of a pair's round trips under load, as a multiple of the fleet's median",
+    max_loaded_factor: float = quantity(
+        3, (1, 1000), "maximum p99 of a pair's round trips under load, as a multiple of the fleet's median"
     )
     max_loaded_growth_ms: float = Field(
         default=20,
@@ -82,10 +67,8 @@ def _pattern(text: str) -> str:
     return text
 
 
-class CheckSettings(BaseModel):
+class CheckSettings(StrictModel):
     """Settings that checks read through their host."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     known_lines: tuple[Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_pattern)], ...] = (
         Field(
@@ -108,44 +91,31 @@ class CheckSettings(BaseModel):
     volume_class: str = Field(
         default="", max_length=253, description="storage class of this volume; empty: the cluster's default"
     )
-    volume_limit_s: int = Field(default=60, ge=1, le=900, description="s until the volume is bound")
+    volume_limit_s: int = quantity(60, (1, 900), "s until the volume is bound")
 
 
 class AuditSettings(CheckSettings):
     """Settings of the auditors."""
 
-    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
-    every_s: float = Field(
-        default=3600,
-        ge=0,
-        le=7 * 86_400,
-        description="s between two scheduled runs of the passive checks; 0: on request only",
+    kafka: KafkaSettings = KAFKA
+    every_s: float = quantity(
+        3600, (0, 7 * 86_400), "s between two scheduled runs of the passive checks; 0: on request only"
     )
-    first_run_s: float = Field(
-        default=60,
-        ge=0,
-        le=86_400,
-        description="s after the start over which the first scheduled runs of the fleet's hosts are spread",
+    first_run_s: float = quantity(
+        60,
+        (0, 86_400),
+        "s after the start over which the first scheduled runs of the fleet's hosts are spread",
     )
-    scheduled_limit_s: int = Field(
-        default=300, ge=1, le=86_400, description="s after which a scheduled run ends"
-    )
-    hosts_at_once: int = Field(
-        default=4, ge=1, le=256, description="hosts that one auditor checks at the same time"
-    )
+    scheduled_limit_s: int = quantity(300, (1, 86_400), "s after which a scheduled run ends")
+    hosts_at_once: int = quantity(4, (1, 256), "hosts that one auditor checks at the same time")
     sku: str = Field(
         default="", max_length=64, description="machine type of the hosts, such as h100; empty: unknown"
     )
     traffic: TrafficSettings = Field(
         default_factory=TrafficSettings, description="load between hosts, on request only"
     )
-    queue_messages: int = Field(
-        default=20_000,
-        ge=10,
-        le=1_000_000,
-        description="results that wait while the log is down; beyond, the oldest are dropped",
+    queue_messages: int = quantity(
+        20_000, (10, 1_000_000), "results that wait while the log is down; beyond, the oldest are dropped"
     )
-    queue_bytes: int = Field(
-        default=16 * 1024 * 1024, ge=1 << 20, le=1 << 32, description="bytes of these results together"
-    )
-    compression: Literal["none", "lz4", "zstd"] = Field(default="none", description="compression of messages")
+    queue_bytes: int = quantity(16 * 1024 * 1024, (1 << 20, 1 << 32), "bytes of these results together")
+    compression: Compression = COMPRESSION

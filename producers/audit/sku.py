@@ -9,8 +9,6 @@ from typing import Final
 from producers.audit.host import Host, Missing
 from schemas.skus import Sku, load_skus
 
-__all__ = ["AMD", "DEVICES", "GPU_CLASSES", "NVIDIA", "Sku", "gpu_addresses", "sku_of"]
-
 NVIDIA: Final = "0x10de"
 AMD: Final = "0x1002"
 DEVICES: Final = "/sys/bus/pci/devices"

@@ -6,26 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from producers.audit.base import Finding, checked, failed, passed
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
 from producers.audit.network import Interface
-
-__all__ = [
-    "Filtered",
-    "allowances",
-    "columns",
-    "filtered",
-    "interface_drops",
-    "listeners",
-    "packet_filters",
-    "port_clash",
-    "receive_drops",
-    "retransmissions",
-    "socket_memory",
-    "socket_statistics",
-    "tables",
-    "tracking_drops",
-]
+from schemas.audit_remedy import remedy
 
 MAX_PORT: Final = 65_535
 MAX_LOSS: Final = 0.01
@@ -51,6 +35,7 @@ ALLOWANCES: Final = (
 )
 """Counters of Amazon's ENA of packets that the cloud dropped."""
 _REFUSAL: Final = re.compile(r"^\[(\d+):\d+\] -A (\S+) (?:.* )?-j (REJECT|DROP)\b.*$", re.MULTILINE)
+CHECKS: Final = Checks()
 
 
 def columns(text: str) -> dict[str, int]:
@@ -74,6 +59,8 @@ def tables(text: str) -> dict[str, dict[str, int]]:
     return found
 
 
+@CHECKS.warning("frontend.tcp", "TCP sends few segments twice", 99)
+@remedy.monitor("`nstat -a` and `ss -ti` show the peers; raise net.core.somaxconn for full listeners")
 def retransmissions(host: Host) -> Iterator[Finding]:
     """Find a host that sends many segments twice, or refuses connections as listeners overflow."""
     tcp = tables(host.read("/proc/net/snmp"))["Tcp"]
@@ -88,6 +75,8 @@ def retransmissions(host: Host) -> Iterator[Finding]:
     )
 
 
+@CHECKS.warning("frontend.receive-drops", "The kernel drops no received packets", 99, 100)
+@remedy.monitor("Raise net.core.netdev_max_backlog or the socket's buffer; spread interrupts")
 def receive_drops(host: Host) -> Iterator[Finding]:
     """Find packets that the kernel dropped before a socket: its queue or a socket's buffer was full."""
     rows = [line.split() for line in host.read("/proc/net/softnet_stat").splitlines()]
@@ -100,6 +89,8 @@ def receive_drops(host: Host) -> Iterator[Finding]:
     yield checked(udp["RcvbufErrors"] <= limit, text, "UDP buffers")
 
 
+@CHECKS.warning("frontend.interface-drops", "Interfaces neither drop nor damage packets", 99, 100)
+@remedy.monitor("`ethtool -S` names the reason; enlarge rings by `-G`")
 def interface_drops(host: Host) -> Iterator[Finding]:
     """Find interfaces of devices that drop or damage packets."""
     devices = [
@@ -120,6 +111,8 @@ def _drops(interface: Interface, direction: str) -> Finding:
     return checked(lost <= MAX_DROPPED * packets, text, interface.name)
 
 
+@CHECKS.warning("frontend.allowances", "The cloud drops no packets", 100)
+@remedy.monitor("Use a larger instance, fewer packets, or fewer tracked connections")
 def allowances(host: Host) -> Iterator[Finding]:
     """Find interfaces of which the cloud dropped packets, as an allowance was exceeded."""
     found = False
@@ -135,6 +128,8 @@ def allowances(host: Host) -> Iterator[Finding]:
         raise Missing("no driver counts exceeded allowances")
 
 
+@CHECKS.error("frontend.conntrack-drops", "Connection tracking refuses no connection", 100)
+@remedy.monitor("Raise net.netfilter.nf_conntrack_max")
 def tracking_drops(host: Host) -> Iterator[Finding]:
     """Find connections that the tracking table refused, as it was full.
 
@@ -160,6 +155,8 @@ def filtered(text: str) -> list[Filtered]:
     return [Filtered(chain, verdict, int(count)) for count, chain, verdict in _REFUSAL.findall(text)]
 
 
+@CHECKS.warning("frontend.packet-filters", "Packet filters refuse no packets", 100)
+@remedy.monitor("`iptables-save -c` shows the rule; allow the cluster's networks")
 def packet_filters(host: Host) -> Iterator[Finding]:
     """Find packet filter rules that rejected packets: a job's connections then fail or hang.
 
@@ -199,6 +196,8 @@ def _reserved(text: str) -> set[int]:
     return found
 
 
+@CHECKS.warning("frontend.port-clash", "Outgoing connections take no service's port", 100)
+@remedy.monitor("sysctl net.ipv4.ip_local_reserved_ports=PORTS")
 def port_clash(host: Host) -> Iterator[Finding]:
     """Find service ports that the kernel may give to an outgoing connection, so that no service can start."""
     first, last = map(int, host.read("/proc/sys/net/ipv4/ip_local_port_range").split())
@@ -222,6 +221,8 @@ def socket_statistics(text: str) -> dict[str, dict[str, int]]:
     return found
 
 
+@CHECKS.error("frontend.sockets", "Memory, orphans and ports of TCP suffice", 99)
+@remedy.monitor("`ss -s` and `ss -tanp` name the program")
 def socket_memory(host: Host) -> Iterator[Finding]:
     """Find a host that runs out of TCP memory, orphans or outgoing ports."""
     tcp = socket_statistics(host.read("/proc/net/sockstat"))["TCP"]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Check, Finding, checked, failed, passed
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.environment import processes
 from producers.audit.host import Host, Missing
-from schemas.records import AuditAction, AuditCategory, AuditSeverity
-
-__all__ = ["CHECKS"]
+from schemas.audit_remedy import remedy
 
 TAINTS: Final = {
     2: "a processor outside its specification",
@@ -26,6 +24,7 @@ MEMLOCK_BYTES: Final = 16 << 30
 """Least limit of locked memory for RDMA, as aws-samples' health check has it."""
 JOB_STARTERS: Final = frozenset({"slurmd", "slurmstepd", "containerd", "crio", "kubelet"})
 """Programs whose limits jobs inherit. The limits of process 1 are systemd's own, and no service has them."""
+CHECKS: Final = Checks()
 
 
 def tainted_by(bits: int) -> list[str]:
@@ -46,6 +45,8 @@ def _limit(text: str) -> float:
     return float("inf") if text == "unlimited" else float(int(text))
 
 
+@CHECKS.error("software.kernel-taint", "The kernel has met no fault since boot", 91)
+@remedy.reboot("Read `dmesg` for the first oops or machine check, then reboot")
 def _taint(host: Host) -> Iterator[Finding]:
     bits = int(host.read("/proc/sys/kernel/tainted"))
     found = tainted_by(bits)
@@ -53,6 +54,8 @@ def _taint(host: Host) -> Iterator[Finding]:
     yield checked(not bad, f"tainted by {', '.join(found)}" if found else "no fault since boot")
 
 
+@CHECKS.error("software.memlock", "Jobs may lock memory for RDMA", 34)
+@remedy.monitor("Set LimitMEMLOCK=infinity in the service's unit, then restart it")
 def _memlock(host: Host) -> Iterator[Finding]:
     if not host.names("/sys/class/infiniband"):
         raise Missing("no RDMA device")
@@ -64,6 +67,8 @@ def _memlock(host: Host) -> Iterator[Finding]:
         yield checked(hard >= MEMLOCK_BYTES, text, name)
 
 
+@CHECKS.warning("software.failed-units", "No systemd unit has failed", 101)
+@remedy.monitor("`systemctl status UNIT` gives the reason")
 def _failed_units(host: Host) -> Iterator[Finding]:
     host.names("/run/systemd/system")
     listed = host.run("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--no-pager")
@@ -73,6 +78,8 @@ def _failed_units(host: Host) -> Iterator[Finding]:
         yield passed("no unit has failed")
 
 
+@CHECKS.warning("software.reboot-required", "No reboot is pending", 106)
+@remedy.reboot("Drain the host and reboot it")
 def _reboot_required(host: Host) -> Iterator[Finding]:
     host.read("/proc/sys/kernel/osrelease")
     host.names("/run")
@@ -86,6 +93,8 @@ def _reboot_required(host: Host) -> Iterator[Finding]:
     yield passed("no reboot is pending")
 
 
+@CHECKS.warning("software.huge-pages", "Transparent huge pages do not stall jobs", 100)
+@remedy.monitor("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
 def _transparent_huge_pages(host: Host) -> Iterator[Finding]:
     text = host.read("/sys/kernel/mm/transparent_hugepage/enabled")
     chosen = text.partition("[")[2].partition("]")[0]
@@ -96,11 +105,15 @@ def _transparent_huge_pages(host: Host) -> Iterator[Finding]:
     yield checked(chosen != "always", f"transparent huge pages: {chosen}, expected madvise or never")
 
 
+@CHECKS.warning("software.numa-balancing", "NUMA balancing is off", 100)
+@remedy.monitor("sysctl kernel.numa_balancing=0")
 def _numa_balancing(host: Host) -> Iterator[Finding]:
     value = int(host.read("/proc/sys/kernel/numa_balancing"))
     yield checked(value == 0, f"kernel.numa_balancing = {value}, expected 0: it moves pages under a job")
 
 
+@CHECKS.error("software.table-space", "Threads and open files are far from their limits", 90)
+@remedy.monitor("Find the process that leaks them")
 def _processes(host: Host) -> Iterator[Finding]:
     maximum = int(host.read("/proc/sys/kernel/pid_max"))
     now = int(host.read("/proc/loadavg").split()[3].partition("/")[2])
@@ -109,12 +122,16 @@ def _processes(host: Host) -> Iterator[Finding]:
     yield checked(used < 0.8 * limit, f"{used:,} of {limit:,}", "open files")
 
 
+@CHECKS.error("software.conntrack", "The connection tracking table has room", 100)
+@remedy.monitor("Raise net.netfilter.nf_conntrack_max or exempt the fabric")
 def _conntrack(host: Host) -> Iterator[Finding]:
     used = int(host.read("/proc/sys/net/netfilter/nf_conntrack_count"))
     limit = int(host.read("/proc/sys/net/netfilter/nf_conntrack_max"))
     yield checked(used < 0.8 * limit, f"{used:,} of {limit:,} connections tracked")
 
 
+@CHECKS.error("software.gpu-direct", "The kernel offers GPUDirect RDMA", 33, 92)
+@remedy.monitor("modprobe nvidia-peermem")
 def _modules(host: Host) -> Iterator[Finding]:
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     if "nvidia" not in loaded:
@@ -134,46 +151,3 @@ def _modules(host: Host) -> Iterator[Finding]:
 OPEN_MODULE: Final = "Open Kernel Module"
 """In the version of NVIDIA's module: RDMA drivers then need no module of peer memory (GPUDirect RDMA's
 documentation)."""
-
-CHECKS: Final = (
-    Check(
-        "software.kernel-taint", AuditCategory.SOFTWARE, "The kernel has met no fault since boot", _taint,
-        AuditSeverity.ERROR, AuditAction.REBOOT,
-        "Read `dmesg` for the first oops or machine check, then reboot", rows=(91,),
-    ),
-    Check(
-        "software.memlock", AuditCategory.SOFTWARE, "Jobs may lock memory for RDMA", _memlock,
-        AuditSeverity.ERROR, AuditAction.MONITOR,
-        "Set LimitMEMLOCK=infinity in the service's unit, then restart it", rows=(34,),
-    ),
-    Check(
-        "software.failed-units", AuditCategory.SOFTWARE, "No systemd unit has failed", _failed_units,
-        AuditSeverity.WARNING, AuditAction.MONITOR, "`systemctl status UNIT` gives the reason", rows=(101,),
-    ),
-    Check(
-        "software.reboot-required", AuditCategory.SOFTWARE, "No reboot is pending", _reboot_required,
-        AuditSeverity.WARNING, AuditAction.REBOOT, "Drain the host and reboot it", rows=(106,),
-    ),
-    Check(
-        "software.huge-pages", AuditCategory.SOFTWARE, "Transparent huge pages do not stall jobs",
-        _transparent_huge_pages, AuditSeverity.WARNING, AuditAction.MONITOR,
-        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled", rows=(100,),
-    ),
-    Check(
-        "software.numa-balancing", AuditCategory.SOFTWARE, "NUMA balancing is off", _numa_balancing,
-        AuditSeverity.WARNING, AuditAction.MONITOR, "sysctl kernel.numa_balancing=0", rows=(100,),
-    ),
-    Check(
-        "software.table-space", AuditCategory.SOFTWARE, "Threads and open files are far from their limits",
-        _processes, AuditSeverity.ERROR, AuditAction.MONITOR, "Find the process that leaks them", rows=(90,),
-    ),
-    Check(
-        "software.conntrack", AuditCategory.SOFTWARE, "The connection tracking table has room", _conntrack,
-        AuditSeverity.ERROR, AuditAction.MONITOR, "Raise net.netfilter.nf_conntrack_max or exempt the fabric",
-        rows=(100,),
-    ),
-    Check(
-        "software.gpu-direct", AuditCategory.SOFTWARE, "The kernel offers GPUDirect RDMA", _modules,
-        AuditSeverity.ERROR, AuditAction.MONITOR, "modprobe nvidia-peermem", rows=(33, 92),
-    ),
-)  # fmt: skip

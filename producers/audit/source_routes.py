@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -17,14 +18,13 @@ from producers.audit.addressing import (
     STRICT,
     effective_setting,
     global_networks,
-    own_interfaces,
-    plane_faults,
+    is_ruled,
 )
-from producers.audit.base import Finding, checked, passed, stated
+from producers.audit.base import Checks, Finding, checked, passed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.network import Interface, Route, Rule, is_default
-
-__all__ = ["devices_of", "source_routes"]
+from producers.audit.rdma import backend_interfaces, gids, ports
+from schemas.audit_remedy import remedy
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 AddressRange = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -33,6 +33,7 @@ DROPPED: Final = frozenset({"unreachable", "blackhole", "prohibit"})
 ANYWHERE: Final = ("198.51.100.1", "2001:db8::1")
 """Addresses of documentation (RFC 5737, RFC 3849), which stand for all others of a default route."""
 MAX_NAMED: Final = 3
+CHECKS: Final = Checks()
 
 
 def devices_of(
@@ -74,6 +75,70 @@ def _best(routes: list[Route]) -> list[Route]:
     return list(same) if first.paths > 1 else [first]
 
 
+@CHECKS.error("backend.addresses", "RDMA interfaces have an address", 31)
+@remedy.monitor("Give the interface its planned address")
+def rdma_addresses(host: Host) -> Iterator[Finding]:
+    """Find back-end interfaces without an address for other hosts. A member of a bond needs none."""
+    for each in own_interfaces(host):
+        reached = global_networks(each)
+        text = ", ".join(map(str, reached)) or "no address for other hosts"
+        yield checked(bool(reached), text, each.name)
+
+
+def own_interfaces(host: Host) -> list[Interface]:
+    """Return the back-end interfaces that are set up and belong to no bond or bridge. Raises Missing."""
+    wanted = set(backend_interfaces(host))
+    found = [
+        each
+        for each in host.interfaces()
+        if each.name in wanted and not each.master and ("UP" in each.flags or each.name in host.nics)
+    ]
+    if not found:
+        raise Missing("no RDMA interface of its own is up")
+    return found
+
+
+@CHECKS.error("backend.plane-routes", "Every RDMA interface has its route and rule", 30)
+@remedy.monitor("Add the interface's route and policy rule as the others have them")
+def plane_routes(host: Host) -> Iterator[Finding]:
+    """Find back-end interfaces that have no route of their own, or no rule where the others have one."""
+    interfaces = own_interfaces(host)
+    faults = plane_faults(host, interfaces)
+    counts = _route_counts(host)
+    for each in interfaces:
+        text = faults.get(each.name, f"{counts[each.name]} routes lead through it")
+        yield checked(each.name not in faults, text, each.name)
+
+
+def plane_faults(host: Host, interfaces: list[Interface]) -> dict[str, str]:
+    """Return the interfaces without a route of their own, or without a rule where others have one."""
+    counts, rules = _route_counts(host), host.rules()
+    ruled = {each.name for each in interfaces if is_ruled(each, rules)}
+    found = {}
+    for each in interfaces:
+        has_rule = each.name in ruled or not ruled or not global_networks(each)
+        text = f"{counts[each.name]} routes lead through it"
+        if not has_rule:
+            text += f"; no policy rule for its address, {len(ruled)} other interfaces have one"
+        if not has_rule or not counts[each.name]:
+            found[each.name] = text
+    return found
+
+
+def _route_counts(host: Host) -> Counter[str]:
+    return Counter(route.interface for route in host.routes() if _leads_out(route))
+
+
+def _leads_out(route: Route) -> bool:
+    destination = ipaddress.ip_network(route.destination, strict=False)
+    return route.kind == "unicast" and not destination.is_link_local and not destination.is_multicast
+
+
+@CHECKS.warning("backend.source-routes", "Packets leave by the NIC whose address they carry", 30)
+@remedy.monitor(
+    "Give each NIC's address a policy rule and a routing table of its own: "
+    "ip rule add from ADDRESS table N; ip route add default via GATEWAY dev INTERFACE table N",
+)
 def source_routes(host: Host) -> Iterator[Finding]:
     """Find NICs whose packets leave by another NIC, to peers in their network or beyond their routers.
 
@@ -139,3 +204,21 @@ def _representative(network: AddressRange, own: Address, routes: list[Route]) ->
     return next(
         (each for each in candidates if each != own and not any(each in part for part in parts)), None
     )
+
+
+@CHECKS.warning("backend.gid-index", "RoCE v2 GIDs have one index on all ports", 20)
+@remedy.monitor("Give all interfaces the same number of addresses, or set NCCL_IB_GID_INDEX")
+def gid_index(host: Host) -> Iterator[Finding]:
+    """Find RoCE ports with another index of the routable RoCE v2 GID: libraries use one for all ports."""
+    found = {}
+    for port in ports(host):
+        if host.read(f"{port.folder}/link_layer") == "Ethernet":
+            indices = [gid.number for gid in gids(host, port) if gid.is_routable and gid.kind == "RoCE v2"]
+            if indices:
+                found[str(port)] = min(indices)
+    if not found:
+        raise Missing("no RoCE v2 GID with a routable address")
+    usual = Counter(found.values()).most_common(1)[0][0]
+    for subject, index in found.items():
+        yield checked(index == usual, f"RoCE v2 GID at index {index}, most ports have {usual}", subject)
+        yield stated("gid_index", index, subject)

@@ -11,17 +11,17 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from producers.audit.base import Check, Finding, checked
+from producers.audit.base import Checks, Finding, checked
 from producers.audit.host import NVML, Host, Missing, Unreadable
 from producers.audit.nvml import ACTIVITY
 from producers.audit.sku import NVIDIA, gpu_addresses
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
-
-__all__ = ["CHECKS", "is_stalled"]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditStatus
 
 BUSY_PERCENT: Final = 95
 MAX_POWER_SHARE: Final = 0.3
 LIMIT_S: Final = 45.0
+CHECKS: Final = Checks()
 
 
 def is_stalled(utilisation_percent: list[int], power_mw: list[int], power_limit_mw: int) -> bool:
@@ -43,6 +43,8 @@ def _values(gpu: dict[str, Any], name: str) -> Any:
     return values
 
 
+@CHECKS.warning("gpu.stalled", "No collective stalls", 55, limit_s=LIMIT_S)
+@remedy.monitor("Find the rank that does not arrive: `fabrictime explain`, or py-spy dump on each rank")
 def _stalled(host: Host) -> Iterator[Finding]:
     if not gpu_addresses(host, NVIDIA):
         raise Missing("no NVIDIA GPU on PCIe")
@@ -71,18 +73,3 @@ def _finding(gpu: dict[str, Any], subject: str) -> Finding:
         f"stalled: {BUSY_PERCENT}% and below {MAX_POWER_SHARE:.0%} in {len(busy)} samples"
     )
     return checked(not is_stalled(busy, power, limit), text, subject)
-
-
-CHECKS: Final = (
-    Check(
-        "gpu.stalled",
-        AuditCategory.GPU,
-        "No collective stalls",
-        _stalled,
-        AuditSeverity.WARNING,
-        AuditAction.MONITOR,
-        "Find the rank that does not arrive: `fabrictime explain`, or py-spy dump on each rank",
-        rows=(55,),
-        limit_s=LIMIT_S,
-    ),
-)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import Check, Finding, checked, failed, passed
+from producers.audit.base import Checks, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing, Unreadable
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
-
-__all__ = ["CHECKS"]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditStatus
 
 LOCAL: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "vfat", "f2fs"})
 WRITABLE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs"})
 MIN_FREE: Final = 0.1
 MIN_FREE_INODES: Final = 0.05
+CHECKS: Final = Checks()
 
 
 def mounts(text: str) -> list[tuple[str, str, str, set[str]]]:
@@ -51,6 +51,8 @@ def arrays(mdstat: str) -> dict[str, Array]:
     return found
 
 
+@CHECKS.error("storage.space", "Local file systems have room", 94)
+@remedy.monitor("Free space; /var/log and /tmp are usual causes")
 def _space(host: Host) -> Iterator[Finding]:
     seen = set()
     for device, point, kind, _ in mounts(host.read("/proc/mounts")):
@@ -70,6 +72,8 @@ def _space(host: Host) -> Iterator[Finding]:
             yield checked(share >= MIN_FREE_INODES, f"{share:.0%} of {inodes:,} inodes free", point)
 
 
+@CHECKS.error("storage.read-only", "No disk fell back to read-only", 94)
+@remedy.replace("`dmesg` shows the I/O error; check the disk, then remount")
 def _read_only(host: Host) -> Iterator[Finding]:
     expected = _read_only_in_fstab(host)
     disks = [entry for entry in mounts(host.read("/proc/mounts")) if entry[2] in WRITABLE]
@@ -106,6 +110,8 @@ def _read_only_in_fstab(host: Host) -> set[str]:
     }
 
 
+@CHECKS.error("storage.fstab", "All file systems of /etc/fstab are mounted", 96)
+@remedy.monitor("mount -a, and check the server of a shared one")
 def _fstab(host: Host) -> Iterator[Finding]:
     mounted = {point for _, point, _, _ in mounts(host.read("/proc/mounts"))}
     for line in host.read("/etc/fstab").splitlines():
@@ -119,6 +125,8 @@ def _fstab(host: Host) -> Iterator[Finding]:
             )
 
 
+@CHECKS.error("storage.raid", "Software RAID has all its disks", 94)
+@remedy.replace("`mdadm --detail` names the failed disk")
 def _raid(host: Host) -> Iterator[Finding]:
     found = arrays(host.read("/proc/mdstat"))
     if not found:
@@ -128,12 +136,16 @@ def _raid(host: Host) -> Iterator[Finding]:
         yield checked(is_whole, f"{state}, members [{members}]" if members else state, name)
 
 
+@CHECKS.error("storage.nvme", "NVMe controllers are live", 94)
+@remedy.replace("`nvme smart-log` and `dmesg` give the reason; reset or replace the drive")
 def _nvme(host: Host) -> Iterator[Finding]:
     for name in host.names("/sys/class/nvme"):
         state = host.read(f"/sys/class/nvme/{name}/state")
         yield checked(state == "live", f"controller is {state}, expected live", name)
 
 
+@CHECKS.warning("storage.fuse", "FUSE file systems keep up", 97)
+@remedy.monitor("Restart the file system's daemon")
 def _fuse(host: Host) -> Iterator[Finding]:
     connections = host.names("/sys/fs/fuse/connections")
     for name in connections:
@@ -143,34 +155,3 @@ def _fuse(host: Host) -> Iterator[Finding]:
             yield passed(f"{waiting} of {limit} requests wait", name)
         else:
             yield failed(f"{waiting} of {limit} requests wait: the file system's daemon is stuck", name)
-
-
-CHECKS: Final = (
-    Check(
-        "storage.space", AuditCategory.STORAGE, "Local file systems have room", _space, AuditSeverity.ERROR,
-        AuditAction.MONITOR, "Free space; /var/log and /tmp are usual causes", rows=(94,),
-    ),
-    Check(
-        "storage.read-only", AuditCategory.STORAGE, "No disk fell back to read-only", _read_only,
-        AuditSeverity.ERROR, AuditAction.REPLACE, "`dmesg` shows the I/O error; check the disk, then remount",
-        rows=(94,),
-    ),
-    Check(
-        "storage.fstab", AuditCategory.STORAGE, "All file systems of /etc/fstab are mounted", _fstab,
-        AuditSeverity.ERROR, AuditAction.MONITOR, "mount -a, and check the server of a shared one",
-        rows=(96,),
-    ),
-    Check(
-        "storage.raid", AuditCategory.STORAGE, "Software RAID has all its disks", _raid, AuditSeverity.ERROR,
-        AuditAction.REPLACE, "`mdadm --detail` names the failed disk", rows=(94,),
-    ),
-    Check(
-        "storage.nvme", AuditCategory.STORAGE, "NVMe controllers are live", _nvme, AuditSeverity.ERROR,
-        AuditAction.REPLACE, "`nvme smart-log` and `dmesg` give the reason; reset or replace the drive",
-        rows=(94,),
-    ),
-    Check(
-        "storage.fuse", AuditCategory.STORAGE, "FUSE file systems keep up", _fuse, AuditSeverity.WARNING,
-        AuditAction.MONITOR, "Restart the file system's daemon", rows=(97,),
-    ),
-)  # fmt: skip

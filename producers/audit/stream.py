@@ -13,8 +13,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["main", "triad_gb_per_s"]
-
 ARRAY_BYTES: Final = 64 << 20
 """Of each array and thread: more than a share of the last cache."""
 MAX_THREADS: Final = 256

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from producers.audit.base import Check, Fact, Finding, checked
+from producers.audit.base import Checks, Fact, Finding, checked
 from producers.audit.host import OVERLAP, TRAINING, Host, Missing, Unreadable
 from producers.audit.sku import AMD, NVIDIA, gpu_addresses, sku_of
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
-
-__all__ = ["CHECKS"]
+from schemas.audit_remedy import remedy
+from schemas.records import AuditStatus
 
 TRAINING_S: Final = 270.0
 OVERLAP_S: Final = 180.0
@@ -29,6 +28,7 @@ MIN_OF_MEDIAN: Final = 0.9
 """Speed of a GPU against the host's median; Azure's checks replace a GPU that is 7% slower in GEMM."""
 MIN_HIDDEN: Final = 0.3
 """Ours: launches one after another (CUDA_LAUNCH_BLOCKING, CUDA_DEVICE_MAX_CONNECTIONS=1) hide nothing."""
+CHECKS: Final = Checks(active=True)
 
 
 def _printed(host: Host, command: str, limit_s: float) -> Mapping[str, Any]:
@@ -66,6 +66,14 @@ def _values(gpu: Mapping[str, Any], usual: str, version: str) -> Iterator[Findin
     yield replace(checked(is_usual, text, device), fact=fact)
 
 
+@CHECKS.error(
+    "gpu.training",
+    "A small training run has speed and right values on every GPU",
+    53,
+    76,
+    limit_s=TRAINING_S + 10.0,
+)
+@remedy.replace("Check clocks, power and temperature of a slow GPU; replace one that computes other values")
 def _training(host: Host) -> Iterator[Finding]:
     found = _printed(host, TRAINING, TRAINING_S)
     gpus = [each for each in found["devices"] if "error" not in each]
@@ -83,6 +91,15 @@ def _training(host: Host) -> Iterator[Finding]:
         yield from _values(each, usual, str(found["torch"]))
 
 
+@CHECKS.warning(
+    "collectives.overlap",
+    "Computation hides communication between the host's GPUs",
+    54,
+    limit_s=OVERLAP_S + 10.0,
+)
+@remedy.monitor(
+    "Unset CUDA_LAUNCH_BLOCKING and CUDA_DEVICE_MAX_CONNECTIONS; compare NCCL's version with the fleet",
+)
 def _overlap(host: Host) -> Iterator[Finding]:
     found = _printed(host, OVERLAP, OVERLAP_S)
     ranks, right, share = int(found["ranks"]), int(found["right_ranks"]), float(found["hidden_share"])
@@ -94,31 +111,3 @@ def _overlap(host: Host) -> Iterator[Finding]:
     bandwidth = float(found["gather_gb_per_s"])
     fact = Fact("all_gather_gb_per_s", f"{bandwidth:g}", bandwidth)
     yield Finding("gather", AuditStatus.PASSED, f"{bandwidth:,.1f} GB/s", fact)
-
-
-CHECKS: Final = (
-    Check(
-        "gpu.training",
-        AuditCategory.GPU,
-        "A small training run has speed and right values on every GPU",
-        _training,
-        AuditSeverity.ERROR,
-        AuditAction.REPLACE,
-        "Check clocks, power and temperature of a slow GPU; replace one that computes other values",
-        rows=(53, 76),
-        limit_s=TRAINING_S + 10.0,
-        active=True,
-    ),
-    Check(
-        "collectives.overlap",
-        AuditCategory.COLLECTIVES,
-        "Computation hides communication between the host's GPUs",
-        _overlap,
-        AuditSeverity.WARNING,
-        AuditAction.MONITOR,
-        "Unset CUDA_LAUNCH_BLOCKING and CUDA_DEVICE_MAX_CONNECTIONS; compare NCCL's version with the fleet",
-        rows=(54,),
-        limit_s=OVERLAP_S + 10.0,
-        active=True,
-    ),
-)

@@ -25,8 +25,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Failed", "Flow", "Plan", "TrafficProcess", "code_of", "main", "percentile", "run"]
-
 CHUNK_BYTES: Final = 1 << 18
 HELLO_BYTES: Final = 1024
 HELLO_S: Final = 1.0

@@ -14,8 +14,6 @@ from producers.audit.host import Missing
 from producers.audit.settings import TrafficSettings
 from producers.audit.traffic import RING, Flow, Plan
 
-__all__ = ["FAN_CHECK", "PAIR_CHECK", "PLANS", "RING_CHECK", "RoundNic", "TrafficRound"]
-
 PAIR_CHECK: Final = "backend.pair-traffic"
 FAN_CHECK: Final = "backend.fan-traffic"
 RING_CHECK: Final = "collectives.ring"

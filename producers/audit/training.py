@@ -25,8 +25,6 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["digest_of", "operations", "train", "train_twice"]
-
 LAYERS = 4
 RATE = 0.1
 """Learning rate for a loss that is summed over outputs and averaged over samples, halved."""

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from producers.audit.base import Finding, failed, passed, short_lines
+from producers.audit.base import Checks, Finding, failed, passed, short_lines
 from producers.audit.host import Host
-
-__all__ = ["UfmEvent", "fabric_events", "ufm_events"]
+from schemas.audit_remedy import remedy
 
 FOLDER: Final = "/opt/ufm/files/log"
 TAIL: Final = ("tail", "--bytes=4000000", f"{FOLDER}/event.log")
@@ -32,6 +31,7 @@ _FAULT: Final = re.compile(
     re.IGNORECASE,
 )
 """Events after which a port is taken out of use (imbue's and UFM's rules)."""
+CHECKS: Final = Checks()
 
 
 class UfmEvent(NamedTuple):
@@ -55,6 +55,8 @@ def ufm_events(log: str) -> list[UfmEvent]:
     return found
 
 
+@CHECKS.error("backend.ufm-events", "UFM reports no faulty port", 43, 46)
+@remedy.replace("Replace the cable of the port, or isolate it in UFM")
 def fabric_events(host: Host) -> Iterator[Finding]:
     """Find ports that UFM reported within a day."""
     since_s = host.now_s() - RECENT_S

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Finding, Group, checked, failed, passed, stated
+from producers.audit.base import Checks, Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.sku import DEVICES, NVIDIA, gpu_addresses, sku_of
-from schemas.records import AuditAction, AuditCategory, AuditSeverity
-
-__all__ = ["CHECKS", "SHOW", "properties"]
+from schemas.audit_remedy import remedy
 
 UNITS: Final = (
     "chronyd", "chrony", "ntpd", "systemd-timesyncd", "ptp4l", "phc2sys", "docker", "containerd", "kubelet",
@@ -26,6 +24,7 @@ MAX_RESTARTS: Final = 2
 SWITCH_CLASS: Final = "0x0680"
 """PCI class of a NVSwitch."""
 MAINTENANCE: Final = ("/run/systemd/shutdown/scheduled", "/run/nologin", "/etc/nologin", "/var/run/nologin")
+CHECKS: Final = Checks()
 
 
 def properties(text: str) -> dict[str, dict[str, str]]:
@@ -47,12 +46,16 @@ def _units(host: Host) -> dict[str, dict[str, str]]:
     return loaded
 
 
+@CHECKS.warning("software.service-restarts", "Services do not restart again and again", 66, 101)
+@remedy.monitor("`journalctl -u UNIT` gives the reason")
 def _restarts(host: Host) -> Iterator[Finding]:
     for name, unit in _units(host).items():
         count = int(unit.get("NRestarts") or 0)
         yield checked(count <= MAX_RESTARTS, f"{count} restarts, expected at most {MAX_RESTARTS}", name)
 
 
+@CHECKS.error("software.fabric-manager", "The fabric manager runs", 66)
+@remedy.monitor("systemctl enable --now nvidia-fabricmanager, or nvidia-imex")
 def _fabric_manager(host: Host) -> Iterator[Finding]:
     """Check the service that sets up NVLink: fabric manager for NVSwitches, IMEX for racks of GB200."""
     sku = sku_of(host, (NVIDIA,))
@@ -69,6 +72,8 @@ def _fabric_manager(host: Host) -> Iterator[Finding]:
     yield checked(state == "active", f"{state}, expected active", name)
 
 
+@CHECKS.error("software.maintenance", "No maintenance is scheduled", 105, 106)
+@remedy.monitor("Wait until it is over; `shutdown -c` cancels a shutdown")
 def _maintenance(host: Host) -> Iterator[Finding]:
     host.names("/run")
     for path in MAINTENANCE:
@@ -81,6 +86,8 @@ def _maintenance(host: Host) -> Iterator[Finding]:
     yield passed("no shutdown is scheduled, and logins are allowed")
 
 
+@CHECKS.warning("software.crash", "The kernel did not crash", 91)
+@remedy.reboot("Read the messages, then remove them; replace the part that they name")
 def _crash(host: Host) -> Iterator[Finding]:
     """Find what a panic left: the firmware's store of kernel messages, and dumps."""
     host.names("/sys/fs")
@@ -100,6 +107,8 @@ def _names(host: Host, folder: str) -> list[str]:
         return []
 
 
+@CHECKS.error("software.container-runtime", "Containers see all GPUs", 82)
+@remedy.monitor("nvidia-ctk runtime configure; restart the container runtime")
 def _containers(host: Host) -> Iterator[Finding]:
     on_bus = len(gpu_addresses(host, NVIDIA))
     if not on_bus:
@@ -111,50 +120,3 @@ def _containers(host: Host) -> Iterator[Finding]:
         name, _, value = line.partition(":")
         if name == "NVRM version":
             yield stated("container_driver", value.strip())
-
-
-_declared: Final = Group("software.", AuditCategory.SOFTWARE).check
-CHECKS: Final = (
-    _declared(
-        "service-restarts",
-        "Services do not restart again and again",
-        _restarts,
-        AuditAction.MONITOR,
-        "`journalctl -u UNIT` gives the reason",
-        (66, 101),
-        AuditSeverity.WARNING,
-    ),
-    _declared(
-        "fabric-manager",
-        "The fabric manager runs",
-        _fabric_manager,
-        AuditAction.MONITOR,
-        "systemctl enable --now nvidia-fabricmanager, or nvidia-imex",
-        (66,),
-    ),
-    _declared(
-        "maintenance",
-        "No maintenance is scheduled",
-        _maintenance,
-        AuditAction.MONITOR,
-        "Wait until it is over; `shutdown -c` cancels a shutdown",
-        (105, 106),
-    ),
-    _declared(
-        "crash",
-        "The kernel did not crash",
-        _crash,
-        AuditAction.REBOOT,
-        "Read the messages, then remove them; replace the part that they name",
-        (91,),
-        AuditSeverity.WARNING,
-    ),
-    _declared(
-        "container-runtime",
-        "Containers see all GPUs",
-        _containers,
-        AuditAction.MONITOR,
-        "nvidia-ctk runtime configure; restart the container runtime",
-        (82,),
-    ),
-)

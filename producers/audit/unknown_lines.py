@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from producers.audit import kernel_log, nic_log
-from producers.audit.base import Check, Finding, failed, passed
+from producers.audit.base import Checks, Finding, failed, passed
 from producers.audit.host import Host
-from schemas.records import AuditAction, AuditCategory, AuditSeverity
+from schemas.audit_remedy import remedy
 from schemas.settings_file import read_tables
-
-__all__ = ["CHECKS", "LOG", "Unknown", "known_patterns", "masked", "unknown_lines"]
 
 FILE: Final = Path(__file__).with_name("known_lines.toml")
 LOG: Final = ("dmesg", "--kernel", "--notime", "--level=emerg,alert,crit,err,warn")
@@ -34,6 +32,7 @@ _MASKS: Final = (
 )
 _OTHERS: Final = (*kernel_log.PATTERNS, *nic_log.PATTERNS)
 """Lines that other checks evaluate."""
+CHECKS: Final = Checks()
 
 
 class Unknown(NamedTuple):
@@ -77,6 +76,8 @@ def unknown_lines(log: str, known: Sequence[re.Pattern[str]]) -> tuple[list[Unkn
     return sorted(kinds, key=lambda each: (-each.lines, each.masked)), beyond
 
 
+@CHECKS.warning("kernel-log.unknown", "Warnings and errors of the kernel are known", 93)
+@remedy.monitor("Find the cause of the line; add a harmless one to audit.known_lines")
 def _unknown(host: Host) -> Iterator[Finding]:
     log = host.run(*LOG)
     kinds, beyond = unknown_lines(log, known_patterns(tuple(host.settings.known_lines)))
@@ -87,17 +88,3 @@ def _unknown(host: Host) -> Iterator[Finding]:
         yield failed(f"{beyond} lines of {max(0, len(kinds) - MAX_LISTED)} or more further kinds")
     if not kinds:
         yield passed(f"{len(log.splitlines())} warnings and errors since boot, all of them known")
-
-
-CHECKS: Final = (
-    Check(
-        "kernel-log.unknown",
-        AuditCategory.KERNEL_LOG,
-        "Warnings and errors of the kernel are known",
-        _unknown,
-        AuditSeverity.WARNING,
-        AuditAction.MONITOR,
-        "Find the cause of the line; add a harmless one to audit.known_lines",
-        rows=(93,),
-    ),
-)

@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from producers.audit.base import Finding, Group, checked, passed, stated
+from producers.audit.base import Checks, Finding, checked, passed, stated
 from producers.audit.host import Host, Missing
-from schemas.records import AuditAction, AuditCategory, AuditSeverity
-
-__all__ = ["CHECKS", "library_version", "os_name", "packages", "pending_firmware"]
+from schemas.audit_remedy import remedy
 
 PACKAGES: Final = re.compile(
     r"^(lib)?(nccl|rccl|nvidia|cuda-(drivers|toolkit|runtime)|datacenter-gpu-manager|rocm|amdgpu|ucx|mlnx|doca"
@@ -58,6 +56,7 @@ SYSCTLS: Final[dict[str, tuple[Callable[[int], bool], str]]] = {
 OWN_OPTIONS: Final = ("BOOT_IMAGE=", "root=", "resume=", "initrd=", "ip=", "BOOTIF=", "systemd.machine_id=")
 """Beginnings of kernel options that each host has of its own."""
 COMPARED: Final = ("vm/nr_hugepages", "net/ipv4/tcp_mtu_probing", "kernel/pid_max")
+CHECKS: Final = Checks(limit_s=20.0)
 
 
 def os_name(text: str) -> str:
@@ -98,6 +97,8 @@ def pending_firmware(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
+@CHECKS.error("software.kernel", "The running kernel has its modules", 92)
+@remedy.reboot("Reboot into the installed kernel")
 def _kernel(host: Host) -> Iterator[Finding]:
     release = host.read("/proc/sys/kernel/osrelease")
     yield checked(release in host.names("/lib/modules"), f"kernel {release}, expected below /lib/modules")
@@ -115,6 +116,8 @@ def _without_root(line: str) -> str:
     return " ".join(part for part in line.split() if not part.startswith(OWN_OPTIONS))
 
 
+@CHECKS.error("software.packages", "Packages are completely installed", 57, 92)
+@remedy.monitor("dpkg --configure -a")
 def _packages(host: Host) -> Iterator[Finding]:
     try:
         text = host.run("dpkg-query", "--show", "--showformat=${Package}\t${Version}\t${db:Status-Abbrev}\n")
@@ -130,6 +133,8 @@ def _packages(host: Host) -> Iterator[Finding]:
         yield passed("no package of GPUs, RDMA or schedulers")
 
 
+@CHECKS.warning("software.libraries", "One version of each communication library", 57, 92)
+@remedy.monitor("Remove the other version; jobs may load either")
 def _libraries(host: Host) -> Iterator[Finding]:
     versions: dict[str, set[str]] = {}
     for folder in LIBRARY_FOLDERS:
@@ -153,6 +158,8 @@ def _libraries(host: Host) -> Iterator[Finding]:
         yield stated(name, json.loads(content)["cuda"]["version"] if name == "cuda" else content)
 
 
+@CHECKS.error("software.module-versions", "RDMA modules are of one version", 57, 92)
+@remedy.reboot("Reinstall the driver package, then reboot")
 def _modules(host: Host) -> Iterator[Finding]:
     versions = {}
     for name in MODULES:
@@ -170,6 +177,8 @@ def _modules(host: Host) -> Iterator[Finding]:
         yield stated(f"module_{name}", number)
 
 
+@CHECKS.warning("software.sysctls", "Sysctls do not slow down jobs", 100)
+@remedy.monitor("Set the value in /etc/sysctl.d, then `sysctl --system`")
 def _sysctls(host: Host) -> Iterator[Finding]:
     for name, (is_right, expected) in SYSCTLS.items():
         value = int(host.read(f"/proc/sys/{name}"))
@@ -182,6 +191,8 @@ def _sysctls(host: Host) -> Iterator[Finding]:
             continue
 
 
+@CHECKS.warning("software.nic-firmware", "NICs run their stored firmware", 18, 106)
+@remedy.reset("mlxfwreset, or a cold reboot, activates the stored firmware")
 def _firmware(host: Host) -> Iterator[Finding]:
     host.names("/sys/class/infiniband")
     found = pending_firmware(host.run("devlink", "--json", "dev", "info"))
@@ -191,59 +202,3 @@ def _firmware(host: Host) -> Iterator[Finding]:
         text = f"runs firmware {running}, stored is {stored}"
         yield checked(running == stored, text, device)
         yield stated("firmware", running, device)
-
-
-_declared: Final = Group("software.", AuditCategory.SOFTWARE, AuditSeverity.WARNING, 20.0).check
-CHECKS: Final = (
-    _declared(
-        "kernel",
-        "The running kernel has its modules",
-        _kernel,
-        AuditAction.REBOOT,
-        "Reboot into the installed kernel",
-        (92,),
-        AuditSeverity.ERROR,
-    ),
-    _declared(
-        "packages",
-        "Packages are completely installed",
-        _packages,
-        AuditAction.MONITOR,
-        "dpkg --configure -a",
-        (57, 92),
-        AuditSeverity.ERROR,
-    ),
-    _declared(
-        "libraries",
-        "One version of each communication library",
-        _libraries,
-        AuditAction.MONITOR,
-        "Remove the other version; jobs may load either",
-        (57, 92),
-    ),
-    _declared(
-        "module-versions",
-        "RDMA modules are of one version",
-        _modules,
-        AuditAction.REBOOT,
-        "Reinstall the driver package, then reboot",
-        (57, 92),
-        AuditSeverity.ERROR,
-    ),
-    _declared(
-        "sysctls",
-        "Sysctls do not slow down jobs",
-        _sysctls,
-        AuditAction.MONITOR,
-        "Set the value in /etc/sysctl.d, then `sysctl --system`",
-        (100,),
-    ),
-    _declared(
-        "nic-firmware",
-        "NICs run their stored firmware",
-        _firmware,
-        AuditAction.RESET,
-        "mlxfwreset, or a cold reboot, activates the stored firmware",
-        (18, 106),
-    ),
-)

@@ -24,8 +24,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-__all__ = ["Claims", "bound_s", "claim_name", "main"]
-
 SIZE: Final = "1Gi"
 NODE: Final = "volume.kubernetes.io/selected-node"
 DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"

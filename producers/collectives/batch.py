@@ -54,16 +54,16 @@ def id_text(number: int) -> str:
 class CommunicatorList:
     """The communicators of one record, in the order of their first use."""
 
-    def __init__(self, known: Mapping[int, SegmentCommunicator], nics: Sequence[str]) -> None:
-        self._known, self._nics = known, nics
+    def __init__(self, communicators: Mapping[int, SegmentCommunicator], nics: Sequence[str]) -> None:
+        self._known, self._nics = communicators, nics
         self._index: dict[int, int] = {}
         self.records: list[Communicator] = []
 
     def index(self, number: int) -> int:
         """Return the index in the record of a segment's communicator; list it if it is not."""
-        found = self._index.get(number)
-        if found is None:
-            found = self._index[number] = len(self.records)
+        place = self._index.get(number)
+        if place is None:
+            place = self._index[number] = len(self.records)
             one = self._known[number]
             rank = min(one.rank, 16_777_215)
             self.records.append(
@@ -77,7 +77,7 @@ class CommunicatorList:
                     "gpu": one.gpu or None,
                 }
             )
-        return found
+        return place
 
     def ranks(self, number: int) -> int:
         """Return the number of ranks; 0: unknown."""
@@ -236,16 +236,16 @@ class QueuePairs:
     def are_worse(self) -> bool:
         """Whether a queue pair's delay is three times the published one, or chunks wait without an end."""
         return any(
-            each["p99_ns"] > 3 * self._published_p99.get(key, 0) or (each["posted"] and not each["count"])
-            for key, each in self._sums.items()
+            delay["p99_ns"] > 3 * self._published_p99.get(key, 0) or (delay["posted"] and not delay["count"])
+            for key, delay in self._sums.items()
         )
 
     def take(self, limit: int) -> list[QueuePairDelay]:
         """Return up to `limit` queue pairs, the slowest first, and begin anew."""
         worst = sorted(self._sums.items(), key=lambda item: (-item[1]["posted"], -item[1]["p99_ns"]))
-        self._published_p99 = {key: each["p99_ns"] for key, each in worst}
+        self._published_p99 = {key: delay["p99_ns"] for key, delay in worst}
         self._sums.clear()
-        return [each for _, each in worst[:limit]]
+        return [delay for _, delay in worst[:limit]]
 
 
 def _delay(row: Any, nic: str, flow: str | None) -> QueuePairDelay:

@@ -109,14 +109,14 @@ def parse_dump(data: bytes, rank: int, host: str, system_to_fabric_ns: int) -> D
 
 def _loaded(data: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(data) if data.lstrip()[:1] == b"{" else load_plain(data)
+        content = json.loads(data) if data.lstrip()[:1] == b"{" else load_plain(data)
     except NotPlain:
         raise
     except (ValueError, RecursionError):
         raise ValueError("dump: expected JSON or a pickle of plain data") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"dump: {type(found).__name__}, expected a dictionary")
-    return found
+    if not isinstance(content, dict):
+        raise ValueError(f"dump: {type(content).__name__}, expected a dictionary")
+    return content
 
 
 def _group(entry: Mapping[str, Any]) -> str:
@@ -129,8 +129,8 @@ def _group(entry: Mapping[str, Any]) -> str:
 def _communicator(name: str, rank: int, content: Mapping[str, Any]) -> Communicator:
     """Return the group. Its ranks, where the dump lists them, give its size and this rank's place."""
     config = content.get("pg_config")
-    found = config.get(name.partition(":")[0]) if isinstance(config, dict) else None
-    ranks = found.get("ranks", "") if isinstance(found, dict) else ""
+    group = config.get(name.partition(":")[0]) if isinstance(config, dict) else None
+    ranks = group.get("ranks", "") if isinstance(group, dict) else ""
     try:
         members = json.loads(ranks) if isinstance(ranks, str) and ranks else ranks
     except (ValueError, RecursionError):
@@ -210,23 +210,23 @@ def _bytes(entry: Mapping[str, Any]) -> int:
     total = 0
     for shape, dtype in zip(sizes[:64], dtypes[:64], strict=False):
         count = 1
-        for each in shape[:16] if isinstance(shape, list | tuple) else (0,):
-            count = min(count * (_whole(each, _BYTES_MAX) or 0), _BYTES_MAX)
+        for size in shape[:16] if isinstance(shape, list | tuple) else (0,):
+            count = min(count * (_whole(size, _BYTES_MAX) or 0), _BYTES_MAX)
         total += count * _ITEM_BYTES.get(_text(dtype), 0)
     return min(total, _BYTES_MAX)
 
 
-def _duration_ns(found: Any) -> int | None:
-    is_valid = isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < 1e11
-    return round(found * 1e6) if is_valid else None
+def _duration_ns(value: Any) -> int | None:
+    is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e11
+    return round(value * 1e6) if is_valid else None
 
 
-def _whole(found: Any, limit: int) -> int | None:
-    return found if type(found) is int and 0 <= found <= limit else None
+def _whole(value: Any, limit: int) -> int | None:
+    return value if type(value) is int and 0 <= value <= limit else None
 
 
-def _text(found: Any) -> str:
-    if not isinstance(found, str | int):
+def _text(value: Any) -> str:
+    if not isinstance(value, str | int):
         return ""
-    text = found if isinstance(found, str) else str(found) if abs(found) <= _NS_MAX else ""
+    text = value if isinstance(value, str) else str(value) if abs(value) <= _NS_MAX else ""
     return "".join(char if " " <= char <= "~" else "?" for char in text[:_TEXT_MAX])

@@ -117,9 +117,9 @@ class HostReporter:
     def counts(self) -> Counts:
         """Jobs, processes, dropped and refused events of the present processes, and refused connections."""
         traced = self.processes
-        events = [each.counts for each in traced]
+        events = [process.counts for process in traced]
         return Counts(
-            frozenset(each.job for each in traced if each.job is not None),
+            frozenset(process.job for process in traced if process.job is not None),
             len(traced),
             sum(dropped for dropped, _ in events),
             sum(invalid for _, invalid in events),
@@ -130,10 +130,10 @@ class HostReporter:
 
     def _take(self, passed: Passed) -> str | None:
         """Begin to drain a segment; a known one is connected again."""
-        known = self._entries.get(passed.inode)
-        if known is not None:
+        entry = self._entries.get(passed.inode)
+        if entry is not None:
             passed.reader.close()
-            known.lost_s = None
+            entry.lost_s = None
             return None
         if len(self._entries) >= self._settings.processes:
             return f"{self._settings.processes} processes are connected already"

@@ -155,18 +155,18 @@ class Listener:
 
     def _open(self, process: ProcessId, descriptor: int) -> tuple[str, int | None]:
         """Pass the segment on. Return the reason to refuse it, empty if it is accepted, and its inode."""
-        found = os.fstat(descriptor)
-        if found.st_size > self._max_bytes:
-            return f"segment: {found.st_size} bytes, expected at most {self._max_bytes}", None
+        file_status = os.fstat(descriptor)
+        if file_status.st_size > self._max_bytes:
+            return f"segment: {file_status.st_size} bytes, expected at most {self._max_bytes}", None
         try:
             reader = Reader(descriptor)
         except (SegmentError, OSError) as error:
             return str(error), None
-        refusal = self._take(Passed(process, found.st_ino, reader))
+        refusal = self._take(Passed(process, file_status.st_ino, reader))
         if refusal is not None:
             reader.close()
             return refusal, None
-        return "", found.st_ino
+        return "", file_status.st_ino
 
     def _answer(self, connection: socket.socket, refusal: str | None) -> None:
         line = "OK" if refusal is None else f"ERROR {refusal}"

@@ -82,20 +82,22 @@ _TCP: Final = {
 _MAX: Final = 2**62
 
 
-def counter_values(found: Mapping[str, int]) -> dict[str, int]:
+def counter_values(counters: Mapping[str, int]) -> dict[str, int]:
     """Return the present values of the fields that a NIC has."""
-    values = {**found, **_priority_sums(found)}
-    chosen = {
+    values = {**counters, **_priority_sums(counters)}
+    names_by_field = {
         field: next((names for names in choices if not values.keys().isdisjoint(names)), ())
         for field, choices in FIELDS.items()
     }
-    return {field: sum(values.get(name, 0) for name in names) for field, names in chosen.items() if names}
+    return {
+        field: sum(values.get(name, 0) for name in names) for field, names in names_by_field.items() if names
+    }
 
 
-def _priority_sums(found: Mapping[str, int]) -> dict[str, int]:
+def _priority_sums(counters: Mapping[str, int]) -> dict[str, int]:
     """Return the pause counters of all priorities together, such as rx_prio3_pause, where there are any."""
     sums: dict[str, int] = {}
-    for key, value in found.items():
+    for key, value in counters.items():
         match = _PRIORITY.fullmatch(key)
         if match is not None:
             name = f"{match[1]}_prio_pause"
@@ -170,13 +172,13 @@ class NicCounters:
         before: Mapping[str, Mapping[str, int]], now: Mapping[str, Mapping[str, int]], nics: Sequence[str]
     ) -> list[NicCounter]:
         """Return the growth between two totals of the given NICs, without NICs where nothing grew."""
-        found: list[NicCounter] = []
+        counters: list[NicCounter] = []
         for nic in nics:
             grown = {
                 field: value - before.get(nic, {}).get(field, 0) for field, value in now.get(nic, {}).items()
             }
             if any(grown.values()):
-                found.append(
+                counters.append(
                     {
                         "nic": nic,
                         "cnp_sent": grown.get("cnp_sent"),
@@ -188,7 +190,7 @@ class NicCounters:
                         "pause_sent": grown.get("pause_sent"),
                     }
                 )
-        return found
+        return counters
 
     def close(self) -> None:
         """Close the sockets."""

@@ -68,9 +68,9 @@ class _Machine:
             at -= 1
             if at < 0:
                 raise IndexError("no mark")
-        found = self.stack[at + 1 :]
+        values = self.stack[at + 1 :]
         del self.stack[at:]
-        return found
+        return values
 
     def tuple_of(self, count: int) -> None:
         """Replace the last values by a tuple of them."""
@@ -125,11 +125,11 @@ def load_plain(data: bytes) -> Any:
             if count > _MAX_VALUES:
                 raise NotPlain(f"more than {_MAX_VALUES} opcodes")
             machine.run(opcode.name, argument)
-        (found,) = machine.stack
+        (value,) = machine.stack
     except NotPlain:
         raise
     except (ValueError, IndexError, KeyError, TypeError, UnicodeError, OverflowError, MemoryError) as error:
         raise NotPlain(f"pickle: {str(error)[:100] or type(error).__name__}, expected plain data") from None
-    if found is _MARK:
+    if value is _MARK:
         raise NotPlain("pickle: no value, expected plain data")
-    return found
+    return value

@@ -184,12 +184,12 @@ class TracedProcess:
             self._flows = {number: f"{begin}:{_part(name)}" for number, name in names.items()}
 
     def _read_communicators(self) -> None:
-        found = self.reader.communicators()
-        self._new += [number for number in found if number not in self._known]
-        self._known.update(found)
-        if found:
-            self._ids = np.zeros(max(found) + 1, np.uint64)
-            self._ids[list(found)] = [one.id for one in found.values()]
+        communicators = self.reader.communicators()
+        self._new += [number for number in communicators if number not in self._known]
+        self._known.update(communicators)
+        if communicators:
+            self._ids = np.zeros(max(communicators) + 1, np.uint64)
+            self._ids[list(communicators)] = [one.id for one in communicators.values()]
 
     # ---- identity
 
@@ -254,10 +254,10 @@ class TracedProcess:
         if now_s < self._running_check_s:
             return
         self._running_check_s = now_s + _RUNNING_CHECK_S
-        found = self._long_running(1 if self._fold.counts["open"] else 0)
-        is_new = any(int(number) not in self._running for number in found["operation"])
+        operations = self._long_running(1 if self._fold.counts["open"] else 0)
+        is_new = any(int(number) not in self._running for number in operations["operation"])
         wait_s = 0.0 if is_new else self._settings.repeat_s
-        self._has_new_running = len(found) > 0 and now_s - self._running_at_s >= wait_s
+        self._has_new_running = len(operations) > 0 and now_s - self._running_at_s >= wait_s
 
     def _long_running(self, limit: int, after_s: float | None = None) -> npt.NDArray[Any]:
         after_s = self._settings.running_s if after_s is None else after_s
@@ -343,19 +343,19 @@ class TracedProcess:
         interval_s = max(now_s - self._published_s, 1e-3)
         self._base_bytes = base_bytes
         counts = self._fold.counts
-        kept, reasons = self._fold.take_kept()
+        operations, reasons = self._fold.take_kept()
         running = self._take_running(now_s)
         urgent = bool(len(running) or (reasons == REASONS.index(KeptReason.SLOW)).any())
-        costs = _costs(kept, transfers)
+        costs = _costs(operations, transfers)
         allowed = self._budget.operation_bytes(interval_s, base_bytes, urgent=False)
         first = self._budget.operation_bytes(interval_s, base_bytes, urgent) - float(
             _costs(running, transfers).sum()
         )
-        chosen = self._choose(kept, reasons, costs, allowed, first)
-        rows = np.concatenate([running, kept[chosen]])
-        names = [KeptReason.RUNNING] * len(running) + [REASONS[code] for code in reasons[chosen]]
+        is_selected = self._choose(operations, reasons, costs, allowed, first)
+        rows = np.concatenate([running, operations[is_selected]])
+        names = [KeptReason.RUNNING] * len(running) + [REASONS[code] for code in reasons[is_selected]]
         is_known = [int(number) in communicators for number in rows["communicator"]]
-        rows, names = rows[is_known], [name for name, known in zip(names, is_known, strict=True) if known]
+        rows, names = rows[is_known], [name for name, listed in zip(names, is_known, strict=True) if listed]
         record["operations"] = operations_of(rows, names, communicators, self._timeline)
         index = {int(number): at for at, number in enumerate(rows["operation"]) if number}
         record["transfers"] = transfers_of(transfers, index, self._timeline)
@@ -376,13 +376,13 @@ class TracedProcess:
             return self._long_running(0)
         self._has_new_running = False
         self._running_at_s = now_s
-        found = self._long_running(_MAX_RUNNING)
-        self._running = {int(number) for number in found["operation"]}
-        return found
+        operations = self._long_running(_MAX_RUNNING)
+        self._running = {int(number) for number in operations["operation"]}
+        return operations
 
     def _choose(
         self,
-        kept: npt.NDArray[Any],
+        operations: npt.NDArray[Any],
         reasons: npt.NDArray[np.uint8],
         costs: npt.NDArray[Any],
         allowed: float,
@@ -390,20 +390,20 @@ class TracedProcess:
     ) -> npt.NDArray[np.bool_]:
         """Return which operations fit: slow ones into `first` bytes, sampled ones into `allowed` of them."""
         is_slow = reasons == REASONS.index(KeptReason.SLOW)
-        chosen: npt.NDArray[np.bool_] = is_slow & (np.cumsum(np.where(is_slow, costs, 0)) <= first)
-        left = min(allowed, first - float(costs[chosen].sum()))
+        is_selected: npt.NDArray[np.bool_] = is_slow & (np.cumsum(np.where(is_slow, costs, 0)) <= first)
+        left = min(allowed, first - float(costs[is_selected].sum()))
         sampled = np.flatnonzero(~is_slow)
         if float(costs[sampled].sum()) <= left:
-            chosen[sampled] = True
-            return chosen
-        zeros = np.array([_leading_zeros(self._ids, kept[at]) for at in sampled])
+            is_selected[sampled] = True
+            return is_selected
+        zeros = np.array([_leading_zeros(self._ids, operations[at]) for at in sampled])
         for shift in range(1, _HASH_BITS + 1):
             fits = sampled[zeros >= shift]
             if float(costs[fits].sum()) <= left:
-                chosen[fits] = True
+                is_selected[fits] = True
                 reasons[fits] = REASONS.index(KeptReason.SAMPLED)
                 break
-        return chosen
+        return is_selected
 
     def acknowledged(self) -> None:
         """Free the room of the record's events: the log has it."""
@@ -420,11 +420,11 @@ class TracedProcess:
 def _costs(operations: npt.NDArray[Any], transfers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return the encoded bytes of each operation with its transfers."""
     numbers = np.sort(transfers["operation"])
-    found = np.searchsorted(numbers, operations["operation"], "right") - np.searchsorted(
+    counts = np.searchsorted(numbers, operations["operation"], "right") - np.searchsorted(
         numbers, operations["operation"]
     )
     costs: npt.NDArray[np.float64] = _OPERATION_BYTES + _TRANSFER_BYTES * np.minimum(
-        found, MAX_TRANSFERS
+        counts, MAX_TRANSFERS
     ).astype(np.float64)
     return costs
 

@@ -53,21 +53,21 @@ def worth_reporting(states: list[RankState]) -> list[RankState]:
     for state in states:
         name = state["communicator"]
         highest[name] = max(state["operations"], highest.get(name, -1))
-    found = [
+    reported = [
         state
         for state in states
         if state["state"] is not _C.RUNNING or -1 < state["operations"] < highest[state["communicator"]]
     ]
-    return found[:MAX_STATES]
+    return reported[:MAX_STATES]
 
 
 def _loaded(text: str) -> Mapping[str, Any]:
     for attempt in (text, _MISSING_COMMA.sub(r"\1,\2\3", text)):
         try:
-            found = json.loads(attempt)
+            content = json.loads(attempt)
         except (ValueError, RecursionError):
             continue
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
     return {}
 
 
@@ -83,22 +83,22 @@ def _of_json(report: Mapping[str, Any]) -> Iterator[RankState]:
             yield from _rank(name, rank, is_missing=True)
 
 
-def _rank(communicator: str, found: Mapping[str, Any], is_missing: bool) -> Iterator[RankState]:
-    number = _whole(found.get("rank"), _RANK_MAX)
+def _rank(communicator: str, entry: Mapping[str, Any], is_missing: bool) -> Iterator[RankState]:
+    number = _whole(entry.get("rank"), _RANK_MAX)
     if number is None:
         return
-    status = found.get("status")
-    status = {**found, **(status if isinstance(status, dict) else {})}
-    counts = found.get("collective_counts")
-    launched = [_whole(each, _COUNT_MAX) for each in counts.values()] if isinstance(counts, dict) else []
+    status = entry.get("status")
+    status = {**entry, **(status if isinstance(status, dict) else {})}
+    counts = entry.get("collective_counts")
+    launched = [_whole(count, _COUNT_MAX) for count in counts.values()] if isinstance(counts, dict) else []
     state, reason = _condition(status, is_missing)
-    pid = _whole(found.get("pid"), _COUNT_MAX)
+    pid = _whole(entry.get("pid"), _COUNT_MAX)
     yield {
         "communicator": communicator,
         "rank": number,
-        "host": _printable(found.get("host", ""), 128),
+        "host": _printable(entry.get("host", ""), 128),
         "state": state,
-        "operations": min(sum(each for each in launched if each), _COUNT_MAX) if launched else -1,
+        "operations": min(sum(count for count in launched if count), _COUNT_MAX) if launched else -1,
         "text": reason if pid is None else f"{reason}, process {pid}".removeprefix(", "),
     }
 
@@ -143,13 +143,13 @@ def _of_text(text: str) -> Iterator[RankState]:
         }
 
 
-def _dicts(found: Any) -> list[Mapping[str, Any]]:
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+def _dicts(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _whole(found: Any, limit: int) -> int | None:
-    return found if type(found) is int and 0 <= found <= limit else None
+def _whole(value: Any, limit: int) -> int | None:
+    return value if type(value) is int and 0 <= value <= limit else None
 
 
-def _printable(found: Any, limit: int) -> str:
-    return "".join(char if " " <= char <= "~" else "?" for char in str(found)[:limit])
+def _printable(value: Any, limit: int) -> str:
+    return "".join(char if " " <= char <= "~" else "?" for char in str(value)[:limit])

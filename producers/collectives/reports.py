@@ -81,17 +81,19 @@ class OwnReports:
         self._begin(now_s, processes)
         dumps: list[Recorded] = []
         while not self._found.empty():
-            for each in self._found.get():
-                if isinstance(each, Recorded):
-                    dumps.append(each)
+            for item in self._found.get():
+                if isinstance(item, Recorded):
+                    dumps.append(item)
                 else:
-                    self._sort(now_s, each, processes)
+                    self._sort(now_s, item, processes)
         return dumps
 
     def _begin(self, now_s: float, processes: Sequence[TracedProcess]) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        is_nccl = any(each.source in (CollectiveSource.NCCL, CollectiveSource.RCCL) for each in processes)
+        is_nccl = any(
+            process.source in (CollectiveSource.NCCL, CollectiveSource.RCCL) for process in processes
+        )
         if self._address is not None and is_nccl and now_s >= self._ras_at_s:
             self._ras_at_s = now_s + self._settings.ras_s
             self._run(self._query, self._address)
@@ -136,7 +138,7 @@ class OwnReports:
 
     def _scan(self, folder: Path) -> list[Recorded]:
         """Return the dumps that are new."""
-        found: list[Recorded] = []
+        dumps: list[Recorded] = []
         now_s = time.time()
         with os.scandir(folder) as entries:
             for _, entry in zip(range(_MAX_FILES), entries, strict=False):
@@ -149,8 +151,8 @@ class OwnReports:
                     continue
                 if stat.S_ISREG(status.st_mode):
                     self._known.add(key)
-                    found.append(Recorded(Path(entry.path), status.st_mtime_ns, rank, _content(entry.path)))
-        return found
+                    dumps.append(Recorded(Path(entry.path), status.st_mtime_ns, rank, _content(entry.path)))
+        return dumps
 
     def record(
         self, dump: Recorded, boot: str, shard: str, clock: ClockReading, processes: Sequence[TracedProcess]
@@ -163,7 +165,7 @@ class OwnReports:
         except ValueError as error:
             self._warn(ValueError(f"{dump.path.name}: {error}"))
             return None
-        times = [each["begin_ns"] for each in content.operations]
+        times = [operation["begin_ns"] for operation in content.operations]
         return {
             "job": _job_of(dump.rank, processes),
             "tenant": None,
@@ -176,7 +178,8 @@ class OwnReports:
             "version": content.version,
             "begin_ns": min(times, default=clock.fabric_ns),
             "end_ns": max(
-                [*times, *(each["end_ns"] or 0 for each in content.operations)], default=clock.fabric_ns
+                [*times, *(operation["end_ns"] or 0 for operation in content.operations)],
+                default=clock.fabric_ns,
             ),
             "clock": clock.state,
             "bound_ns": clock.bound_ns,
@@ -205,6 +208,8 @@ def _content(path: str) -> bytes:
 
 def _job_of(rank: int, processes: Sequence[TracedProcess]) -> str:
     """Return the job of the process with a rank, else the only job of the host, else a name for all dumps."""
-    jobs = {each.job for each in processes if each.job is not None and rank in each.ranks.values()}
-    jobs = jobs or {each.job for each in processes if each.job is not None}
+    jobs = {
+        process.job for process in processes if process.job is not None and rank in process.ranks.values()
+    }
+    jobs = jobs or {process.job for process in processes if process.job is not None}
     return jobs.pop() if len(jobs) == 1 else "flight-recorder"

@@ -93,9 +93,9 @@ class _Queue:
         self._producer.put(COLLECTIVES.name, job, value, lambda append_ns: self._delivered(number))
 
     def _delivered(self, number: int) -> None:
-        found = self._waiting.pop(number, None)
-        if found is not None:
-            _, value, acknowledged = found
+        entry = self._waiting.pop(number, None)
+        if entry is not None:
+            _, value, acknowledged = entry
             self._bytes -= len(value)
             acknowledged()
 
@@ -160,7 +160,7 @@ def _run(
 
 def _status(hosts: Sequence[HostReporter], waiting: int) -> str:
     counts = [reporter.counts for reporter in hosts]
-    jobs = frozenset[str]().union(*(each.jobs for each in counts))
+    jobs = frozenset[str]().union(*(count.jobs for count in counts))
     processes, dropped, invalid, refused = (sum(map(itemgetter(at), counts)) for at in range(1, 5))
     return (
         f"{len(jobs)} jobs, {processes} processes, {waiting} records wait, {dropped} events dropped, "

@@ -117,7 +117,7 @@ class _Flow:
     can: tuple[str, ...] = ()
     rate_limit_bps: int | None = None
     registered: bool = False
-    known: bool = False
+    is_published: bool = False
     """True if any report contained it."""
     changed: bool = True
     missing_ns: int | None = None
@@ -129,19 +129,21 @@ class _Flow:
     def read(self, counters: _Counters) -> None:
         self.before, self.now = self.now, counters
 
-    def add(self, found: TcpSocket, now_ns: int) -> None:
+    def add(self, tcp_socket: TcpSocket, now_ns: int) -> None:
         """Add the counts of one of its sockets since the last reading."""
-        last = self.sockets[found.cookie]
-        self.sockets[found.cookie] = found
+        last = self.sockets[tcp_socket.cookie]
+        self.sockets[tcp_socket.cookie] = tcp_socket
         if self.now.at_ns != now_ns or self.now is self.reported:
             self.read(replace(self.now, at_ns=now_ns))
-        segments = (found.segments_sent - last.segments_sent) % _SEGMENTS
+        segments = (tcp_socket.segments_sent - last.segments_sent) % _SEGMENTS
         now = self.now
-        now.frame_bytes += max(0, found.bytes_sent - last.bytes_sent) + segments * found.header_bytes
-        now.retransmits += (found.retransmits - last.retransmits) % _SEGMENTS
-        now.busy_us += found.busy_us - last.busy_us
-        now.receiver_us += found.receiver_limited_us - last.receiver_limited_us
-        now.buffer_us += found.buffer_limited_us - last.buffer_limited_us
+        now.frame_bytes += (
+            max(0, tcp_socket.bytes_sent - last.bytes_sent) + segments * tcp_socket.header_bytes
+        )
+        now.retransmits += (tcp_socket.retransmits - last.retransmits) % _SEGMENTS
+        now.busy_us += tcp_socket.busy_us - last.busy_us
+        now.receiver_us += tcp_socket.receiver_limited_us - last.receiver_limited_us
+        now.buffer_us += tcp_socket.buffer_limited_us - last.buffer_limited_us
 
     def figures(self, since: _Counters, until: _Counters) -> tuple[int, int, float]:
         """Return the interval in ns, its bytes, and the rate in bit/s."""
@@ -210,30 +212,30 @@ class FlowTable:
         movable = {
             (key[1], key[3], key[4]) for key, registration in registered.items() if _MOVE in registration.can
         }
-        seen = set()
+        flow_ids = set()
         cookies = set()
-        for found in sockets:
-            cookies.add(found.cookie)
-            if (flow := self._tcp(found, registered, movable, now_ns, since_ns)) is not None:
-                seen.add(flow.flow_id)
+        for tcp_socket in sockets:
+            cookies.add(tcp_socket.cookie)
+            if (flow := self._tcp(tcp_socket, registered, movable, now_ns, since_ns)) is not None:
+                flow_ids.add(flow.flow_id)
         for key, registration in itertools.chain(registered.items(), queue_pairs):
             if (flow := self._registered_flow(key, registration, now_ns)) is not None:
-                seen.add(flow.flow_id)
-        for found in ended:
-            flow = self._tcp(found, registered, movable, now_ns, since_ns)
-            self._carried.pop(found.cookie, None)
+                flow_ids.add(flow.flow_id)
+        for tcp_socket in ended:
+            flow = self._tcp(tcp_socket, registered, movable, now_ns, since_ns)
+            self._carried.pop(tcp_socket.cookie, None)
             if flow is not None:
-                self._end_socket(flow, found, registered, now_ns)
+                self._end_socket(flow, tcp_socket, registered, now_ns)
         for flow in self._flows.values():
-            self._check_missing(flow, flow.flow_id in seen, registered, now_ns)
+            self._check_missing(flow, flow.flow_id in flow_ids, registered, now_ns)
         self._ended = {name: until_ns for name, until_ns in self._ended.items() if until_ns >= now_ns}
         self._read_ns, self._cookies = now_ns, cookies
 
     def _end_socket(
-        self, flow: _Flow, found: TcpSocket, registered: Mapping[Key, Registration], now_ns: int
+        self, flow: _Flow, tcp_socket: TcpSocket, registered: Mapping[Key, Registration], now_ns: int
     ) -> None:
-        flow.sockets.pop(found.cookie, None)
-        was_carrier = flow.kernel is None or flow.kernel.cookie == found.cookie
+        flow.sockets.pop(tcp_socket.cookie, None)
+        was_carrier = flow.kernel is None or flow.kernel.cookie == tcp_socket.cookie
         if was_carrier and not self._may_move(flow, registered):
             self._close(flow, now_ns)
 
@@ -273,19 +275,19 @@ class FlowTable:
             if flow.now.retransmits > flow.before.retransmits
         ]
 
-    def report(self, whole: bool, system_ns: int, number: Callable[[], int]) -> list[FlowReports]:
-        """Return the records to publish: all flows if `whole`, otherwise the changed ones.
+    def report(self, is_complete: bool, system_ns: int, number: Callable[[], int]) -> list[FlowReports]:
+        """Return the records to publish: all flows if `is_complete`, otherwise the changed ones.
 
         `number` returns the next report number. A report starts a new interval for each of its flows. A
         change since the last reading has a record of its own: the time before it goes into a separate,
         earlier record.
         """
-        earlier, rows = self._due_rows(whole)
+        earlier, rows = self._due_rows(is_complete)
         self._flows = {name: flow for name, flow in self._flows.items() if not flow.closed}
-        if not rows and not whole:
+        if not rows and not is_complete:
             return []
         earlier_parts, parts = _split(earlier), _split(rows) or [[]]
-        is_whole = whole and len(parts) == 1
+        is_whole = is_complete and len(parts) == 1
         return [
             {
                 "host": self.host,
@@ -299,7 +301,7 @@ class FlowTable:
             for at, part in enumerate(earlier_parts + parts)
         ]
 
-    def _due_rows(self, whole: bool) -> tuple[list[Flow], list[Flow]]:
+    def _due_rows(self, is_complete: bool) -> tuple[list[Flow], list[Flow]]:
         """Return the elements of the separate, earlier record, and those of the present one."""
         reportable = [flow for flow in self._flows.values() if self._is_reportable(flow)]
         moved = [flow for flow in reportable if flow.moved(self.rules)]
@@ -308,50 +310,50 @@ class FlowTable:
         rows = [
             self._row(flow, flow.now)
             for flow in reportable
-            if whole or flow.changed or flow.closed or flow.flow_id in moved_ids
+            if is_complete or flow.changed or flow.closed or flow.flow_id in moved_ids
         ]
         return earlier, rows
 
     def _tcp(
         self,
-        found: TcpSocket,
+        tcp_socket: TcpSocket,
         registered: Mapping[Key, Registration],
         movable: set[tuple[str, str, int]],
         now_ns: int,
         since_ns: int | None,
     ) -> _Flow | None:
-        nic = self.local.get(found.source)
-        peer = self.nic_of(found.peer)
+        nic = self.local.get(tcp_socket.source)
+        peer = self.nic_of(tcp_socket.peer)
         if nic is None or peer is None or host_of(peer) == self.host:
             return None
-        key = ("TCP", found.source, found.source_port, found.peer, found.peer_port)
+        key = ("TCP", tcp_socket.source, tcp_socket.source_port, tcp_socket.peer, tcp_socket.peer_port)
         registration = registered.get(key)
-        flow_id = self._carrier_id(found, registration, now_ns)
+        flow_id = self._carrier_id(tcp_socket, registration, now_ns)
         flow = self._flows.get(flow_id)
         if flow is None:
             if flow_id in self._ended:
                 return None
-            flow = self._open_socket(flow_id, key, nic, peer, found, now_ns, since_ns)
-            if (found.source, found.peer, found.peer_port) in movable:
+            flow = self._open_socket(flow_id, key, nic, peer, tcp_socket, now_ns, since_ns)
+            if (tcp_socket.source, tcp_socket.peer, tcp_socket.peer_port) in movable:
                 flow.wait_until_ns = now_ns + _CLAIM_NS
-        elif found.cookie not in flow.sockets:
-            flow.sockets[found.cookie] = _at_birth(found)
-        if found.bytes_sent < flow.sockets[found.cookie].bytes_sent:
+        elif tcp_socket.cookie not in flow.sockets:
+            flow.sockets[tcp_socket.cookie] = _at_birth(tcp_socket)
+        if tcp_socket.bytes_sent < flow.sockets[tcp_socket.cookie].bytes_sent:
             return flow  # a connection that is reset ends with cleared counters
-        flow.add(found, now_ns)
+        flow.add(tcp_socket, now_ns)
         if flow.key == key:
-            flow.kernel, flow.rate_limit_bps = found, found.rate_limit_bps
+            flow.kernel, flow.rate_limit_bps = tcp_socket, tcp_socket.rate_limit_bps
             self._label(flow, registration)
         return flow
 
-    def _carrier_id(self, found: TcpSocket, registration: Registration | None, now_ns: int) -> str:
+    def _carrier_id(self, tcp_socket: TcpSocket, registration: Registration | None, now_ns: int) -> str:
         """Return the id of the flow on a socket, after a transfer that a program registered."""
-        flow_id = self._carried.get(found.cookie) or self._id(f"sock:{found.cookie}")
+        flow_id = self._carried.get(tcp_socket.cookie) or self._id(f"sock:{tcp_socket.cookie}")
         if registration is None or registration.flow is None:
             return flow_id
         registered_id = self._id(registration.flow)
         if registered_id != flow_id:
-            self._transfer(flow_id, registered_id, found, now_ns)
+            self._transfer(flow_id, registered_id, tcp_socket, now_ns)
         return registered_id
 
     def _open_socket(
@@ -360,35 +362,38 @@ class FlowTable:
         key: Key,
         nic: str,
         peer: str,
-        found: TcpSocket,
+        tcp_socket: TcpSocket,
         now_ns: int,
         since_ns: int | None,
     ) -> _Flow:
         """Add a flow that starts with a socket."""
-        if since_ns is None or found.cookie in self._cookies:  # its bytes belong to no known interval
-            begun, last = _counters(found, now_ns, _frames(found)), found
+        if since_ns is None or tcp_socket.cookie in self._cookies:  # its bytes belong to no known interval
+            begun, last = _counters(tcp_socket, now_ns, _frames(tcp_socket)), tcp_socket
         else:
-            begun, last = _Counters(since_ns), _at_birth(found)
+            begun, last = _Counters(since_ns), _at_birth(tcp_socket)
         flow = self._flows[flow_id] = _Flow(flow_id, key, nic, peer, begun, begun, begun, last)
-        flow.sockets[found.cookie] = last
+        flow.sockets[tcp_socket.cookie] = last
         return flow
 
-    def _transfer(self, socket_id: str, flow_id: str, found: TcpSocket, now_ns: int) -> None:
+    def _transfer(self, socket_id: str, flow_id: str, tcp_socket: TcpSocket, now_ns: int) -> None:
         """Assign a socket to the flow that another socket carried before; all of its bytes count for that
         flow."""
         own = self._flows.get(socket_id)
-        if own is not None and own.kernel is not None and own.kernel.cookie == found.cookie:
-            if own.known:
-                own.sockets.pop(found.cookie, None)
+        if own is not None and own.kernel is not None and own.kernel.cookie == tcp_socket.cookie:
+            if own.is_published:
+                own.sockets.pop(tcp_socket.cookie, None)
                 self._close(own, now_ns)
             else:
                 del self._flows[socket_id]
         self._ended.pop(flow_id, None)
-        self._carried[found.cookie] = flow_id
+        self._carried[tcp_socket.cookie] = flow_id
         flow = self._flows.get(flow_id)
         if flow is not None:
             flow.closed, flow.missing_ns = False, None
-            self._rekey(flow, ("TCP", found.source, found.source_port, found.peer, found.peer_port))
+            self._rekey(
+                flow,
+                ("TCP", tcp_socket.source, tcp_socket.source_port, tcp_socket.peer, tcp_socket.peer_port),
+            )
 
     def _rekey(self, flow: _Flow, key: Key) -> None:
         """Note that a flow continues from other ports; its links are unknown until they are traced."""
@@ -443,7 +448,7 @@ class FlowTable:
             self._carried.pop(cookie, None)
 
     def _is_reportable(self, flow: _Flow) -> bool:
-        if flow.known or flow.registered:
+        if flow.is_published or flow.registered:
             return True
         payload = 0 if flow.kernel is None else flow.kernel.bytes_sent
         return payload >= self.rules.min_bytes and flow.now.at_ns >= flow.wait_until_ns
@@ -458,9 +463,9 @@ class FlowTable:
         """Return the flow's element from its last report until `until`, and note it as reported."""
         interval_ns, sent, rate_bps = flow.figures(flow.reported, until)
         shares = flow.shares(flow.reported, until, rate_bps)
-        again = until.retransmits - flow.reported.retransmits
+        resent = until.retransmits - flow.reported.retransmits
         flow.reported, flow.reported_bps, flow.reported_limit = until, rate_bps, _limiting_end(shares)
-        flow.known, flow.changed = True, flow.changed and until is not flow.now
+        flow.is_published, flow.changed = True, flow.changed and until is not flow.now
         protocol, source, source_port, peer, peer_port = flow.key
         busy, receiver, sender = (None, None, None) if shares is None else shares
         return {
@@ -481,7 +486,7 @@ class FlowTable:
             "bytes": sent,
             "rate_bps": rate_bps,
             "rtt_ns": None if flow.kernel is None else flow.kernel.rtt_us * 1000 or None,
-            "retransmits": None if flow.kernel is None else max(0, again),
+            "retransmits": None if flow.kernel is None else max(0, resent),
             "busy_share": busy,
             "receiver_limited_share": receiver,
             "sender_limited_share": sender,
@@ -495,19 +500,26 @@ def _split(rows: list[Flow]) -> list[list[Flow]]:
     return [rows[i : i + MAX_ELEMENTS] for i in range(0, len(rows), MAX_ELEMENTS)]
 
 
-def _at_birth(found: TcpSocket) -> TcpSocket:
+def _at_birth(tcp_socket: TcpSocket) -> TcpSocket:
     """Return a socket with all counters at zero."""
-    return found._replace(
+    return tcp_socket._replace(
         bytes_sent=0, segments_sent=0, retransmits=0, busy_us=0, receiver_limited_us=0, buffer_limited_us=0
     )
 
 
-def _frames(found: TcpSocket) -> int:
-    return found.bytes_sent + found.segments_sent * found.header_bytes
+def _frames(tcp_socket: TcpSocket) -> int:
+    return tcp_socket.bytes_sent + tcp_socket.segments_sent * tcp_socket.header_bytes
 
 
-def _counters(found: TcpSocket, at_ns: int, frame_bytes: int) -> _Counters:
-    return _Counters(at_ns, frame_bytes, 0, found.busy_us, found.receiver_limited_us, found.buffer_limited_us)
+def _counters(tcp_socket: TcpSocket, at_ns: int, frame_bytes: int) -> _Counters:
+    return _Counters(
+        at_ns,
+        frame_bytes,
+        0,
+        tcp_socket.busy_us,
+        tcp_socket.receiver_limited_us,
+        tcp_socket.buffer_limited_us,
+    )
 
 
 def _share(part_us: float, whole_us: float) -> float:

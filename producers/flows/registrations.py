@@ -85,17 +85,17 @@ def parse_registration(line: bytes) -> tuple[Key, Registration]:
         _address(registration, "peer_address"),
         _whole(registration, "peer_port", 1, 65535),
     )
-    found = Registration(
+    result = Registration(
         _name(registration, "job"), _name(registration, "tenant"), flow=flow, can=_actions(registration)
     )
     if protocol == "udp" or registration.get("cookie") is not None:
-        found.cookie = _whole(registration, "cookie", 1, 2**64 - 1)
+        result.cookie = _whole(registration, "cookie", 1, 2**64 - 1)
     if protocol != "tcp":
-        found.sent_bytes = _whole(registration, "sent_bytes", 0, _COUNT_MAX)
-        found.at_ns = _whole(registration, "at_ns", 0, _COUNT_MAX)
+        result.sent_bytes = _whole(registration, "sent_bytes", 0, _COUNT_MAX)
+        result.at_ns = _whole(registration, "at_ns", 0, _COUNT_MAX)
         if registration.get("rate_limit_bps") is not None:
-            found.rate_limit_bps = _whole(registration, "rate_limit_bps", 0, _COUNT_MAX)
-    return key, found
+            result.rate_limit_bps = _whole(registration, "rate_limit_bps", 0, _COUNT_MAX)
+    return key, result
 
 
 @dataclass(slots=True)
@@ -107,11 +107,11 @@ class _Client:
 
 
 class Registrations:
-    """Listens at `path`, without a thread of its own. `mine` returns True for an address of this reporter's
-    NICs."""
+    """Listens at `path`, without a thread of its own. `is_own_address` returns True for an
+    address of this reporter's NICs."""
 
-    def __init__(self, path: Path, mine: Callable[[str], bool]) -> None:
-        self._path, self._nic_by_address = path, mine
+    def __init__(self, path: Path, is_own_address: Callable[[str], bool]) -> None:
+        self._path, self._nic_by_address = path, is_own_address
         self._clients: dict[int, _Client] = {}
         self._ended_keys: set[Key] = set()
         self._full_until_s: float | None = None

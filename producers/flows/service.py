@@ -156,7 +156,7 @@ class FlowReporter:
         unknown: set[int] = set()
         for netns, space in self._spaces.items():
             try:
-                found, ended = space.diag.open_sockets(), space.diag.ended()
+                connected, ended = space.diag.open_sockets(), space.diag.ended()
             except OSError as error:
                 self.failed_reads += 1
                 unknown.update(id(table) for table in space.tables)
@@ -165,8 +165,8 @@ class FlowReporter:
                 continue
             for table in space.tables:
                 opened, closed = sockets.setdefault(id(table), ([], []))
-                opened += [each for each in found if each.source in table.local]
-                closed += [each for each in ended if each.source in table.local]
+                opened += [tcp_socket for tcp_socket in connected if tcp_socket.source in table.local]
+                closed += [tcp_socket for tcp_socket in ended if tcp_socket.source in table.local]
         now_ns = time.monotonic_ns()
         for table in self._tables:
             if id(table) not in unknown:
@@ -266,14 +266,14 @@ class FlowReporter:
         return tracer
 
     def _trace_flows(self, now_s: float) -> None:
-        wanted: dict[str, list[Wanted]] = {}
+        flows_by_nic: dict[str, list[Wanted]] = {}
         for table in self._tables:
             for nic, peer, key, may_move in table.paths():
-                wanted.setdefault(nic, []).append((peer, key, may_move))
+                flows_by_nic.setdefault(nic, []).append((peer, key, may_move))
             for nic, peer, key in table.troubled():
                 if nic in self._tracers:
                     self._tracers[nic].trace_soon(peer, key[2], key[4], now_s)
-        for nic, flows in wanted.items():
+        for nic, flows in flows_by_nic.items():
             if nic in self._tracers:
                 self._tracers[nic].trace_flows(flows, now_s)
         if now_s >= self._refresh_at_s:
@@ -290,15 +290,15 @@ class FlowReporter:
 
     def _trace_registered(self, now_s: float) -> None:
         """Trace flows as soon as they are registered, so that the next reading has their links."""
-        wanted: dict[str, list[Wanted]] = {}
+        flows_by_nic: dict[str, list[Wanted]] = {}
         registrations = itertools.chain(
             self.registrations.flows.items(), self.registrations.queue_pairs.values()
         )
         for key, registration in registrations:
             own, peer = self._nic_by_address[key[1]], self._addresses.nic_of(key[3])
             if peer is not None and host_of(peer) != host_of(own):
-                wanted.setdefault(own, []).append((peer, key, "MOVE" in registration.can))
-        for nic, wanted_flows in wanted.items():
+                flows_by_nic.setdefault(own, []).append((peer, key, "MOVE" in registration.can))
+        for nic, wanted_flows in flows_by_nic.items():
             if nic in self._tracers:
                 self._tracers[nic].trace_flows(wanted_flows, now_s)
                 self._tracers[nic].refresh(now_s)
@@ -306,12 +306,12 @@ class FlowReporter:
     def _links_of(self, nic: str, peer: str, key: Key) -> Sequence[str]:
         return self._tracers[nic].links_of(peer, key) if nic in self._tracers else ()
 
-    def report(self, whole: bool) -> list[FlowReports]:
+    def report(self, is_complete: bool) -> list[FlowReports]:
         """Return the records to publish now."""
         return [
             record
             for table in self._tables
-            for record in table.report(whole, time.time_ns(), self._number.__next__)
+            for record in table.report(is_complete, time.time_ns(), self._number.__next__)
         ]
 
     def close(self) -> None:

@@ -86,19 +86,19 @@ class SockDiag:
 
     def open_sockets(self) -> list[TcpSocket]:
         """Return the open connections. Raises OSError if the kernel does not answer."""
-        found: list[TcpSocket] = []
+        sockets: list[TcpSocket] = []
         for family in (socket.AF_INET, socket.AF_INET6):
-            found += self._dump(family)
-        return found
+            sockets += self._dump(family)
+        return sockets
 
     def ended(self) -> list[TcpSocket]:
         """Return the connections that ended since the last call, with their last counters."""
-        found: list[TcpSocket] = []
+        sockets: list[TcpSocket] = []
         while True:
             try:
                 data = self._ended.recv(_RECEIVE_BYTES)
             except BlockingIOError:
-                return found
+                return sockets
             except OSError as error:
                 if error.errno != 105:  # ENOBUFS: the kernel dropped some, and their flows show as gone
                     raise
@@ -106,7 +106,7 @@ class SockDiag:
                 continue
             for kind, _, body in _messages(data):
                 if kind == _SOCK_DIAG_BY_FAMILY and (parsed := parse_socket(body)) is not None:
-                    found.append(parsed)
+                    sockets.append(parsed)
 
     def close(self) -> None:
         """Close both sockets."""

@@ -116,7 +116,7 @@ class NetlinkLink(NamedTuple):
 
     device: str
     number: int
-    gone: bool
+    is_removed: bool
     carrier: bool
     counters: dict[str, int]
 
@@ -142,7 +142,7 @@ def parse_links(data: bytes) -> Iterator[NetlinkLink]:
         at += length + -length % 4
 
 
-def _parse_link(body: bytes, gone: bool) -> NetlinkLink:
+def _parse_link(body: bytes, is_removed: bool) -> NetlinkLink:
     if len(body) < _IFINFO.size:
         raise ValueError(f"netlink: link of {len(body)} bytes, expected {_IFINFO.size}")
     _, _, index, flags, _ = _IFINFO.unpack_from(body)
@@ -162,7 +162,7 @@ def _parse_link(body: bytes, gone: bool) -> NetlinkLink:
             count = min(len(value) // 8, len(_STATS64))
             counters |= zip(_STATS64, struct.unpack_from(f"={count}Q", value), strict=False)
         at += length + -length % 4
-    return NetlinkLink(device, index, gone, bool(flags & _IFF_LOWER_UP) and not gone, counters)
+    return NetlinkLink(device, index, is_removed, bool(flags & _IFF_LOWER_UP) and not is_removed, counters)
 
 
 def _link_request(device: str) -> bytes:
@@ -218,12 +218,12 @@ class PortWatch:
 
     def read(self) -> list[PortChange]:
         """Return the changes since the last call; the first call returns the present state."""
-        found: list[PortChange] = []
+        changes: list[PortChange] = []
         while True:
             try:
                 data = self._socket.recv(_RECEIVE_BYTES)
             except BlockingIOError:
-                return found
+                return changes
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
@@ -237,17 +237,17 @@ class PortWatch:
                 self.known = False
                 continue
             for state in states:
-                seen = self._change(state)
-                if seen is not None:
-                    found.append(seen)
+                change = self._change(state)
+                if change is not None:
+                    changes.append(change)
 
     def _request(self) -> None:
         self._socket.send(_link_request(self._device))
 
     def _change(self, state: NetlinkLink) -> PortChange | None:
-        if state.device != self._device and (state.number != self._number or not state.gone):
+        if state.device != self._device and (state.number != self._number or not state.is_removed):
             return None
-        self._number = None if state.gone else state.number
+        self._number = None if state.is_removed else state.number
         carrier = state.carrier if state.carrier != self._carrier else None
         self._carrier = state.carrier
         speed = link_of(self._ioctl_socket, self._device).speed_bps if state.carrier else None
@@ -280,7 +280,7 @@ class PortCounters:
 
     def read(self) -> dict[str, int]:
         """Return the present values of the relevant counters by name."""
-        found: dict[str, int] = {}
+        counters: dict[str, int] = {}
         for source in self._sources:
             try:
                 values = source()
@@ -289,8 +289,8 @@ class PortCounters:
                     self._failed.add(str(error))
                     _log.warning("counters of %s: %s", self._device, error)
                 continue
-            found |= {name: value for name, value in values.items() if is_link_counter(name)}
-        return found
+            counters |= {name: value for name, value in values.items() if is_link_counter(name)}
+        return counters
 
     def growth(self) -> dict[str, tuple[int, int]]:
         """Return the counters that grew since the last call: by name, the increase and the present value."""
@@ -332,7 +332,7 @@ def rdma_ports(device: str, sysfs: Path, by_netdev: bool = True) -> list[Path]:
 
     A port matches by the RDMA device's own name or, with `by_netdev`, by its network device.
     """
-    found = []
+    ports = []
     for port in sorted(sysfs.glob("class/infiniband/*/ports/*")):
         netdevs = {path.name for path in port.parent.parent.glob("device/net/*")}
         for path in port.glob("gid_attrs/ndevs/*"):
@@ -341,13 +341,13 @@ def rdma_ports(device: str, sysfs: Path, by_netdev: bool = True) -> list[Path]:
             except OSError:
                 continue  # an unused entry of the table
         if port.parent.parent.name == device or (by_netdev and device in netdevs):
-            found.append(port)
-    return found
+            ports.append(port)
+    return ports
 
 
 def _of_port(port: Path) -> Mapping[str, int]:
     """Return the counters of an RDMA port, prefixed with `rdma:`."""
-    found = {}
+    counters = {}
     for path in (*port.glob("counters/*"), *port.glob("hw_counters/*")):
         if not is_link_counter(path.name):
             continue
@@ -358,5 +358,5 @@ def _of_port(port: Path) -> Mapping[str, int]:
                 continue  # a counter that this device does not have
             raise
         if text.isdecimal():
-            found[f"rdma:{path.name}"] = int(text)
-    return found
+            counters[f"rdma:{path.name}"] = int(text)
+    return counters

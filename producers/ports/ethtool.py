@@ -38,8 +38,8 @@ class LinkSettings(NamedTuple):
 
 def stat_count(opened: socket.socket, device: str) -> int:
     """Return the number of counters of the driver. Raises OSError."""
-    asked = struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SS_STATS, 0)
-    mask, count = struct.unpack_from("=QI", _ask(opened, device, asked), 8)
+    request = struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SS_STATS, 0)
+    mask, count = struct.unpack_from("=QI", _ask(opened, device, request), 8)
     return min(int(count), _MAX_STATS) if mask else 0
 
 

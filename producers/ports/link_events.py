@@ -165,5 +165,5 @@ def agent_trouble(evidence: Evidence) -> list[str]:
 
 
 def _path_row(path: PathEvidence) -> records.PathEvidence:
-    row = {**path._asdict(), "classes": [each._asdict() for each in path.classes]}
+    row = {**path._asdict(), "classes": [traffic_class._asdict() for traffic_class in path.classes]}
     return cast("records.PathEvidence", row)

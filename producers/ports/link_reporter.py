@@ -97,13 +97,13 @@ class LinkReporter:
 
     def publish(self, last: bool = False) -> None:
         """Publish the events that are due; with `last` all of them."""
-        for seen in self._read_port():
+        for change in self._read_port():
             clocks = self._engine.clocks()
-            if seen.carrier is not None:
-                self._put(self._events.carrier(seen.carrier, *clocks))
-            if seen.speed_bps is not None:
-                self.speed_bps = seen.speed_bps
-                self._put(self._events.speed(seen.speed_bps, *clocks))
+            if change.carrier is not None:
+                self._put(self._events.carrier(change.carrier, *clocks))
+            if change.speed_bps is not None:
+                self.speed_bps = change.speed_bps
+                self._put(self._events.speed(change.speed_bps, *clocks))
         for verbs in list(self._verbs):
             for name in verbs.read():
                 self._put(self._events.verbs(name, *self._engine.clocks()))
@@ -155,12 +155,12 @@ class LinkReporter:
     @property
     def capabilities(self) -> list[str]:
         """The kinds of evidence that this agent can give."""
-        found = ["links.probes", "links.counters"]
+        kinds = ["links.probes", "links.counters"]
         if self._device.known:
-            found.append("links.carrier")
+            kinds.append("links.carrier")
         if self._verbs:
-            found.append("links.verbs")
-        return found
+            kinds.append("links.verbs")
+        return kinds
 
     def _leave(self, verbs: VerbsEventReader) -> None:
         _log.warning("%s: no more events of its RDMA device: %s", self._engine.nic, verbs.ended)

@@ -69,7 +69,7 @@ class VerbsEventReader:
 
     def read(self) -> list[str]:
         """Return the names of the events since the last call."""
-        found: list[str] = []
+        names: list[str] = []
         while self.ended is None:
             try:
                 data = os.read(self._out, 4096)
@@ -79,12 +79,12 @@ class VerbsEventReader:
             for line in lines:
                 kind, _, name = line.decode(errors="replace").partition(" ")
                 if kind == "event":
-                    found.append(name)
+                    names.append(name)
                 else:
                     self._last_line = line.decode(errors="replace").strip()
             if not data:
                 self.ended = self._last_line or f"ended with {self._process.wait(END_S)}"
-        return found
+        return names
 
     def close(self) -> None:
         """End the process."""
@@ -132,11 +132,11 @@ def main(device: str) -> int:
 
 def _descriptors() -> dict[int, str]:
     """Return this process's open descriptors with their targets."""
-    found = {}
+    targets = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-    return found
+            targets[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return targets
 
 
 if __name__ == "__main__":

@@ -81,9 +81,9 @@ def select_peers(
     """Return the chosen peers of `nic` among `contacts`, and up to `count` more that `extra` names."""
     others = {name: contact for name, contact in contacts.items() if name != nic}
     names = sorted(others)
-    chosen = choose_peers(nic, names, count, seed, hashes_of(names, seed))
-    more = [name for name in sorted(set(extra) & others.keys()) if name not in chosen]
-    return {name: others[name] for name in chosen + more[:count]}
+    peers = choose_peers(nic, names, count, seed, hashes_of(names, seed))
+    more = [name for name in sorted(set(extra) & others.keys()) if name not in peers]
+    return {name: others[name] for name in peers + more[:count]}
 
 
 class ProbePublisher:

@@ -104,8 +104,8 @@ def max_min_rate_pps(present_pps: Sequence[float], wanted_pps: float, cap_pps: f
 
 
 def plan_flow_targets(
-    wanted: Iterable[PeerRoute],
-    known: KnownRoutes,
+    peer_routes: Iterable[PeerRoute],
+    links_by_path: KnownRoutes,
     rates_pps: Mapping[PathKey, float],
     wanted_pps: float,
     cap_pps: float,
@@ -116,7 +116,7 @@ def plan_flow_targets(
     on one route, the one with the highest present rate is used. The probes of a route are spread evenly over
     the period, and routes with common links go into different slots. Equal input gives an equal schedule.
     """
-    ports = _ports_by_route(wanted, known)
+    ports = _ports_by_route(peer_routes, links_by_path)
     present_pps = {route: sum(rates_pps.get(path, 0.0) for path in paths) for route, paths in ports.items()}
     rate_pps = max_min_rate_pps(list(present_pps.values()), wanted_pps, cap_pps)
     lacking_pps = {
@@ -142,13 +142,15 @@ def plan_flow_targets(
     return FlowTargets(period_s * NS_PER_S / slots, per_slot, tuple(probes), rate_pps)
 
 
-def _ports_by_route(wanted: Iterable[PeerRoute], known: KnownRoutes) -> dict[PeerRoute, list[PathKey]]:
-    found: dict[PeerRoute, list[PathKey]] = {}
-    for route in sorted(set(wanted)):
-        paths = sorted(path for path, links in known.items() if (path[0], links) == route)
+def _ports_by_route(
+    routes: Iterable[PeerRoute], links_by_path: KnownRoutes
+) -> dict[PeerRoute, list[PathKey]]:
+    paths_by_route: dict[PeerRoute, list[PathKey]] = {}
+    for route in sorted(set(routes)):
+        paths = sorted(path for path, links in links_by_path.items() if (path[0], links) == route)
         if paths and route.links:
-            found[route] = paths
-    return found
+            paths_by_route[route] = paths
+    return paths_by_route
 
 
 def _spread(counts: Mapping[PeerRoute, int], slots: int) -> list[list[PeerRoute]]:
@@ -164,7 +166,7 @@ def _spread(counts: Mapping[PeerRoute, int], slots: int) -> list[list[PeerRoute]
         inner_links = route.links[1:-1]
 
         def places(begin: int, count: int = count) -> list[int]:
-            return [(begin + each * slots // count) % slots for each in range(count)]
+            return [(begin + number * slots // count) % slots for number in range(count)]
 
         def cost(begin: int, inner_links: Links = inner_links) -> tuple[int, int, int]:
             used = places(begin)  # called before the loop goes on
@@ -178,42 +180,42 @@ def _spread(counts: Mapping[PeerRoute, int], slots: int) -> list[list[PeerRoute]
 
 
 def choose_spare_ports(
-    wanted: Iterable[PeerRoute],
-    known: KnownRoutes,
+    peer_routes: Iterable[PeerRoute],
+    links_by_path: KnownRoutes,
     candidates: Mapping[int, Mapping[str, Links]],
     current: Sequence[int],
-    taken: Iterable[int],
+    other_ports: Iterable[int],
 ) -> list[int]:
     """Return the ports of the spare paths, in the order of `current`.
 
-    `known` holds the routes of the regular ports, `candidates` the traced links by port and peer, `taken` the
-    ports in use. The choice is greedy: the port that takes the most missing routes is added, a current one
-    first. A port that serves no route stays until its place is needed.
+    `links_by_path` holds the routes of the regular ports, `candidates` the traced links by port and
+    peer, `other_ports` the ports in use. The choice is greedy: the port that takes the most
+    missing routes is added, a current one first. A port that serves no route stays until its place is needed.
     """
-    served = {(peer, links) for (peer, _), links in known.items()}
-    missing = {route for route in wanted if route.links and (route.peer, route.links) not in served}
-    in_use = set(taken)
+    served = {(peer, links) for (peer, _), links in links_by_path.items()}
+    missing = {route for route in peer_routes if route.links and (route.peer, route.links) not in served}
+    in_use = set(other_ports)
 
     def routes_by(port: int) -> set[PeerRoute]:
         traced = candidates.get(port, {})
         return {route for route in missing if traced.get(route.peer) == route.links}
 
-    chosen: list[int] = []
+    selected: list[int] = []
     ports = [port for port in candidates if port not in in_use]
-    while missing and len(chosen) < len(current):
-        free = [port for port in ports if port not in chosen]
+    while missing and len(selected) < len(current):
+        free = [port for port in ports if port not in selected]
         best = max(free, key=lambda port: (len(routes_by(port)), port in current, -port), default=None)
         if best is None or not (routes := routes_by(best)):
             break
-        chosen.append(best)
+        selected.append(best)
         missing -= routes
-    return _replace_unused(current, chosen)
+    return _replace_unused(current, selected)
 
 
-def _replace_unused(current: Sequence[int], chosen: Sequence[int]) -> list[int]:
-    fresh = [port for port in chosen if port not in current]
+def _replace_unused(current: Sequence[int], selected: Sequence[int]) -> list[int]:
+    fresh = [port for port in selected if port not in current]
     result = list(current)
     for at, port in enumerate(current):
-        if port not in chosen and fresh:
+        if port not in selected and fresh:
             result[at] = fresh.pop(0)
     return result

@@ -85,20 +85,20 @@ class SilentPeers:
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Drop all other peers."""
-        kept = set(names)
-        for name in [name for name in self._peers if name not in kept]:
+        remaining = set(names)
+        for name in [name for name in self._peers if name not in remaining]:
             del self._peers[name]
 
     def due(self, now_s: float) -> list[str]:
         """Return the peers whose hosts are to be probed now, and note that they are."""
-        found = [
+        due_names = [
             name
             for name, peer in self._peers.items()
             if peer.is_silent(now_s) and now_s - peer.probed_s >= PROBE_S
         ]
-        for name in found:
+        for name in due_names:
             self._peers[name].probed_s = now_s
-        return found
+        return due_names
 
     def on_sent(self, name: str, packets: int) -> None:
         """Note that packets were sent to the host of a peer."""

@@ -35,23 +35,23 @@ def problems_of(egress: str | None, arrived: int, filtered: str | None, rewritte
     received. `filtered`: device that the reverse path leads by, if strict filtering drops what arrives.
     `rewritten`: probes whose DSCP changed on the way.
     """
-    found = [] if egress is None else [f"its packets leave by {egress}"]
+    problems = [] if egress is None else [f"its packets leave by {egress}"]
     if arrived > 0:
-        found.append(
+        problems.append(
             f"{arrived} packets for it arrived by another NIC of this host: set arp_ignore to 1 and "
             "arp_announce to 2"
         )
     if filtered is not None:
-        found.append(
+        problems.append(
             f"strict reverse path filtering drops its peers' packets, as routes to them lead by {filtered}: "
             "set rp_filter to 2, or add a policy rule for its address"
         )
     if rewritten >= MIN_REWRITTEN:
-        found.append(
+        problems.append(
             f"the DSCP of {rewritten} of its probes changed on the way, so they wait in another queue: "
             "let all switch ports trust DSCP"
         )
-    return "; ".join(found) or None
+    return "; ".join(problems) or None
 
 
 class NicWatch:

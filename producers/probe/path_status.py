@@ -53,17 +53,17 @@ class _Path:
     def is_dead(self) -> bool:
         return self.loss_streak >= DEAD_LOSS_STREAK
 
-    def update(self, seen: PathEvidence, now_ns: int) -> None:
+    def update(self, path_evidence: PathEvidence, now_ns: int) -> None:
         """Add the engine's evidence since the last call."""
-        if seen.answered:
-            self.answered_ns = now_ns - max(0, seen.answered_age_ns)
-        if seen.loss_streak and seen.lost:
-            if self.first_lost_ns is None or seen.loss_streak <= seen.lost:
-                self.first_lost_ns = now_ns - max(0, seen.first_lost_age_ns)
-            self.last_lost_ns = now_ns - max(0, seen.last_lost_age_ns)
-        elif not seen.loss_streak:
+        if path_evidence.answered:
+            self.answered_ns = now_ns - max(0, path_evidence.answered_age_ns)
+        if path_evidence.loss_streak and path_evidence.lost:
+            if self.first_lost_ns is None or path_evidence.loss_streak <= path_evidence.lost:
+                self.first_lost_ns = now_ns - max(0, path_evidence.first_lost_age_ns)
+            self.last_lost_ns = now_ns - max(0, path_evidence.last_lost_age_ns)
+        elif not path_evidence.loss_streak:
             self.first_lost_ns = self.last_lost_ns = None
-        self.loss_streak = seen.loss_streak
+        self.loss_streak = path_evidence.loss_streak
 
 
 @dataclass(slots=True)
@@ -84,8 +84,10 @@ class PathStatusTracker:
 
     def update(self, evidence: Iterable[PathEvidence], now_ns: int) -> PathStatusReport | None:
         """Add the engine's evidence; return the status report if one is due."""
-        for seen in evidence:
-            self._paths.setdefault((seen.peer, seen.path), _Path()).update(seen, now_ns)
+        for path_evidence in evidence:
+            self._paths.setdefault((path_evidence.peer, path_evidence.path), _Path()).update(
+                path_evidence, now_ns
+            )
         losing = {key: path for key, path in self._paths.items() if path.loss_streak}
         if losing:
             is_due = now_ns >= self._reported_ns + self._gap_ns
@@ -100,8 +102,8 @@ class PathStatusTracker:
 
     def keep_only(self, peers: Iterable[str]) -> None:
         """Drop the paths to all other peers."""
-        kept = set(peers)
-        for key in [key for key in self._paths if key[0] not in kept]:
+        remaining = set(peers)
+        for key in [key for key in self._paths if key[0] not in remaining]:
             del self._paths[key]
 
     def _selected(self, losing: Mapping[PathKey, _Path], now_ns: int) -> Iterable[tuple[PathKey, _Path]]:

@@ -30,8 +30,10 @@ RETRY_S: Final = 600.0
 @lru_cache(maxsize=4096)
 def _ranges(networks: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
     """Return version, first and last address of each network."""
-    parsed = [ipaddress.ip_network(each) for each in networks]
-    return tuple((each.version, int(each.network_address), int(each.broadcast_address)) for each in parsed)
+    parsed = [ipaddress.ip_network(network) for network in networks]
+    return tuple(
+        (network.version, int(network.network_address), int(network.broadcast_address)) for network in parsed
+    )
 
 
 def reaches(networks: Iterable[str], address: str) -> bool:
@@ -39,9 +41,9 @@ def reaches(networks: Iterable[str], address: str) -> bool:
     ranges = _ranges(tuple(networks))
     if not ranges:
         return True
-    wanted = ipaddress.ip_address(address)
-    number = int(wanted)
-    return any(version == wanted.version and low <= number <= high for version, low, high in ranges)
+    parsed = ipaddress.ip_address(address)
+    number = int(parsed)
+    return any(version == parsed.version and low <= number <= high for version, low, high in ranges)
 
 
 def reachable(
@@ -59,7 +61,9 @@ def reachable(
         for name, record in records.items()
         if groups.get(name) not in silent
         and reaches(record["networks"], address)
-        and any(each not in own_addresses and reaches(own["networks"], each) for each in record["addresses"])
+        and any(
+            other not in own_addresses and reaches(own["networks"], other) for other in record["addresses"]
+        )
     }
 
 
@@ -69,14 +73,14 @@ def group_of(own: Nic, records: Mapping[str, Nic]) -> dict[str, str]:
     A device counts as a rail only on hosts that have a NIC with the name of this one too.
     """
     same_kind = {record["host"] for record in records.values() if record["device"] == own["device"]}
-    found: dict[str, str] = {}
+    group_by_nic: dict[str, str] = {}
     for name, record in records.items():
         if own["rail"] is not None and record["rail"] is not None:
             if record["rail"] != own["rail"]:
-                found[name] = f"rail {record['rail']}"
+                group_by_nic[name] = f"rail {record['rail']}"
         elif record["device"] != own["device"] and record["host"] in same_kind:
-            found[name] = record["device"]
-    return found
+            group_by_nic[name] = record["device"]
+    return group_by_nic
 
 
 @dataclass(slots=True)
@@ -100,7 +104,7 @@ class RailReach:
 
         `groups`: the group of each NIC of the other groups. `host_of`: the host of each NIC.
         """
-        for group in [each for each, since_s in self._silent_since_s.items() if now_s - since_s >= RETRY_S]:
+        for group in [name for name, since_s in self._silent_since_s.items() if now_s - since_s >= RETRY_S]:
             del self._silent_since_s[group]
         if not any(name not in groups for name in self._answered):
             return frozenset(self._silent_since_s)
@@ -109,7 +113,7 @@ class RailReach:
         for name, group in groups.items():
             if group not in answering and now_s - self._first_s.get(name, math.inf) >= SILENT_S:
                 hosts[group].add(host_of[name])
-        for group, found in hosts.items():
-            if len(found) >= MIN_SILENT_HOSTS:
+        for group, silent_hosts in hosts.items():
+            if len(silent_hosts) >= MIN_SILENT_HOSTS:
                 self._silent_since_s.setdefault(group, now_s)
         return frozenset(self._silent_since_s)

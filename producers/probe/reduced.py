@@ -61,8 +61,8 @@ class ClockView:
             self.log_offset_ns = record["log_offset_ns"]
         end_log_ns = record["window_end_ns"] - record["log_offset_ns"]
         for clock in record["clocks"]:
-            known = self._clocks.get(clock["clock"])
-            if known is None or known.window <= record["window"]:
+            clock_line = self._clocks.get(clock["clock"])
+            if clock_line is None or clock_line.window <= record["window"]:
                 model = ClockLine(
                     clock["at_ns"],
                     clock["offset_ns"],
@@ -78,17 +78,21 @@ class ClockView:
         """Count the models of later windows as of this one: log time stepped back."""
         window, end_log_ns = record["window"], record["window_end_ns"] - record["log_offset_ns"]
         self._newest_window = min(self._newest_window, window)
-        for name, known in self._clocks.items():
-            if known.window > window:
-                self._clocks[name] = replace(known, window=window - 1, end_log_ns=end_log_ns)
+        for name, clock_line in self._clocks.items():
+            if clock_line.window > window:
+                self._clocks[name] = replace(clock_line, window=window - 1, end_log_ns=end_log_ns)
 
     def state(self, clock: str, log_ns: int) -> ClockSync:
         """Return SYNCED, HOLDOVER or UNSYNCED for a clock at this log time."""
-        known = self._clocks.get(clock)
-        if known is None or known.state == ClockSync.UNSYNCED or log_ns - known.end_log_ns > HOLDOVER_NS:
+        clock_line = self._clocks.get(clock)
+        if (
+            clock_line is None
+            or clock_line.state == ClockSync.UNSYNCED
+            or log_ns - clock_line.end_log_ns > HOLDOVER_NS
+        ):
             return ClockSync.UNSYNCED
-        is_fresh = log_ns - known.end_log_ns < FRESH_NS
-        return ClockSync.SYNCED if is_fresh and known.state == ClockSync.SYNCED else ClockSync.HOLDOVER
+        is_fresh = log_ns - clock_line.end_log_ns < FRESH_NS
+        return ClockSync.SYNCED if is_fresh and clock_line.state == ClockSync.SYNCED else ClockSync.HOLDOVER
 
     def models(self, clock_of: Mapping[str, str], log_ns: int) -> dict[str, ClockLine]:
         """Return clock models by NIC, for the NICs of `clock_of` (NIC to clock) with a usable clock."""

@@ -198,7 +198,7 @@ class SizeChecks:
     def pending(self, peer: str, port: int, above_bytes: int) -> list[int]:
         """Return the numbers of the packets under way on a path that are above a size."""
         paths = self._classes_of((peer, port))
-        return [each.seq for path in paths for each in path.sent if each.size_bytes > above_bytes]
+        return [probe.seq for path in paths for probe in path.sent if probe.size_bytes > above_bytes]
 
     def take_results(self, now_s: float) -> list[PathSize]:
         """Return the results of paths with news: of the class that passes least, once all are known."""
@@ -208,18 +208,20 @@ class SizeChecks:
 
     def _result(self, key: PathKey, now_s: float) -> PathSize | None:
         paths = self._classes_of(key)
-        known = {at: path.passes_bytes for at, path in enumerate(paths) if path.passes_bytes is not None}
-        worst = min(known, key=known.__getitem__)
+        passed_bytes = {
+            at: path.passes_bytes for at, path in enumerate(paths) if path.passes_bytes is not None
+        }
+        worst = min(passed_bytes, key=passed_bytes.__getitem__)
         path = paths[worst]
-        if not path.is_blocked and len(known) < len(paths):
+        if not path.is_blocked and len(passed_bytes) < len(paths):
             return None
-        checked_s = path.checked_s if path.is_blocked else min(each.checked_s for each in paths)
-        is_alone = any(passed > known[worst] for passed in known.values())
+        checked_s = path.checked_s if path.is_blocked else min(one.checked_s for one in paths)
+        is_alone = any(passed > passed_bytes[worst] for passed in passed_bytes.values())
         return {
             "peer": key[0],
             "path": key[1],
             "probed_bytes": path.full_bytes,
-            "passed_bytes": known[worst],
+            "passed_bytes": passed_bytes[worst],
             "router_mtu_bytes": path.router_mtu_bytes,
             "checked_age_ns": max(0, round((now_s - checked_s) * 1e9)),
             "dscp": self._dscps[worst] if is_alone else None,
@@ -228,8 +230,8 @@ class SizeChecks:
     # ---- one path and class
 
     def _classes_of(self, key: PathKey) -> list[_Path]:
-        found = (self._paths.get((*key, at)) for at in range(len(self._dscps)))
-        return [path for path in found if path is not None]
+        paths = (self._paths.get((*key, at)) for at in range(len(self._dscps)))
+        return [path for path in paths if path is not None]
 
     def _next_key(self, now_s: float) -> _Key | None:
         """Return the next path to check, in turn; paths that drop large packets go first when due."""
@@ -258,13 +260,13 @@ class SizeChecks:
     def _note(self, seq: int, arrived: bool) -> _Path | None:
         path = self._paths.get(self._key_of.get(seq, ("", 0, 0)))
         if path is not None:
-            path.arrived[[each.seq for each in path.sent].index(seq)] = arrived
+            path.arrived[[probe.seq for probe in path.sent].index(seq)] = arrived
         return path
 
     def _end_round(self, path: _Path) -> tuple[bool, ...]:
         for probe in path.sent:
             del self._key_of[probe.seq]
-        arrived = tuple(bool(each) for each in path.arrived)
+        arrived = tuple(bool(flag) for flag in path.arrived)
         path.sent, path.arrived = [], []
         return arrived
 
@@ -288,7 +290,7 @@ class SizeChecks:
         if path.is_blocked and now_s - path.searched_s < SEARCH_AGAIN_S:
             self._finish(key, path, path.passes_bytes, now_s)
             return []
-        if sum(each.search is not None for each in self._paths.values()) >= MAX_SEARCHES:
+        if sum(other.search is not None for other in self._paths.values()) >= MAX_SEARCHES:
             return []
         path.search = find_limit(path.full_bytes, path.router_mtu_bytes or self._known_limit())
         path.searched_s = now_s

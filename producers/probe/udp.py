@@ -90,7 +90,7 @@ class UdpTransport:
             clock=test_clock(nic.clock),
             device=nic.device if settings.hardware_stamps else None,
             max_peers=max(MIN_ENGINE_PEERS, 3 * settings.peers),
-            classes=[(each.dscp, each.priority) for each in settings.classes],
+            classes=[(traffic_class.dscp, traffic_class.priority) for traffic_class in settings.classes],
             ecn=settings.ecn,
             device_index=self.network.index,
         )
@@ -148,10 +148,10 @@ class UdpTransport:
         if (contacts, extra) == self._peers_from:
             return len(self.engine.peers)
         self._peers_from = (contacts, extra)
-        chosen = select_peers(self.name, contacts, self.settings.peers, self.settings.peers_seed, extra)
-        self.rails.set_peers(chosen, time.monotonic())
-        self.engine.set_peers([Peer(name, *contact) for name, contact in chosen.items()])
-        return len(chosen)
+        peers = select_peers(self.name, contacts, self.settings.peers, self.settings.peers_seed, extra)
+        self.rails.set_peers(peers, time.monotonic())
+        self.engine.set_peers([Peer(name, *contact) for name, contact in peers.items()])
+        return len(peers)
 
     def mtu_changed(self) -> bool:
         """Read the device's MTU again; return whether it changed."""
@@ -173,14 +173,14 @@ class UdpTransport:
         """
 
         def open_all() -> list[socket.socket]:
-            found = []
+            sockets = []
             for port in ports:
                 try:
-                    found.append(open_socket(self.nic.address, port, device=self.network.device))
+                    sockets.append(open_socket(self.nic.address, port, device=self.network.device))
                 except OSError as error:
                     if error.errno == errno.EMFILE:
                         break
-            return found
+            return sockets
 
         return in_netns(self.nic.netns, open_all)
 

@@ -84,21 +84,21 @@ class ChunkDelays:
         """
         if self._flows is not self._job.flows:
             self._rebuild()
-        mine, to = self._of[rank], self._to[rank]
-        now, now_cuts = sums[self._numbers[mine]], cuts[self._numbers[mine]]
-        since, cnp = now - self._sums[mine], int((now_cuts - self._cuts[mine]).sum())
-        self._sums[mine], self._cuts[mine] = now, now_cuts
+        own_flows, to = self._of[rank], self._to[rank]
+        now, now_cuts = sums[self._numbers[own_flows]], cuts[self._numbers[own_flows]]
+        since, cnp = now - self._sums[own_flows], int((now_cuts - self._cuts[own_flows]).sum())
+        self._sums[own_flows], self._cuts[own_flows] = now, now_cuts
         rows = [
             row
-            for at, each, left in zip(mine.tolist(), since, now[:, 6].tolist(), strict=True)
-            if (row := self._row(at, each, left, chance)) is not None
+            for at, growth, left in zip(own_flows.tolist(), since, now[:, 6].tolist(), strict=True)
+            if (row := self._row(at, growth, left, chance)) is not None
         ]
         received, received_cuts = self._received
         arrived = sums[self._numbers[to]] - received[to]
         sent_cnp = int((cuts[self._numbers[to]] - received_cuts[to]).sum())
         received[to], received_cuts[to] = sums[self._numbers[to]], cuts[self._numbers[to]]
         for column in (self._wait, self._longest, self._count):
-            column[mine] = 0
+            column[own_flows] = 0
         nic = self._job.nics[rank]
         paused = max(0.0, 1 - float(self._sim.states.share[2 * nic + 1]))
         counter: NicCounter = {
@@ -118,7 +118,7 @@ class ChunkDelays:
     ) -> QueuePairDelay | None:
         """Return the delays of one queue pair; None if it had nothing to do."""
         flow, (sender, peer) = self._flows[at], self._job.pairs[at]
-        sent, again, busy_ns = float(since[0]), float(since[1]), float(since[2]) * self._sim.step_ns
+        sent, resent, busy_ns = float(since[0]), float(since[1]), float(since[2]) * self._sim.step_ns
         count = math.ceil(sent / CHUNK_BYTES)
         posted = min(_WINDOW_CHUNKS, math.ceil(max(left, 0.0) / CHUNK_BYTES))
         if not count and not posted:
@@ -130,7 +130,7 @@ class ChunkDelays:
         if count:
             serial_ns = CHUNK_BYTES * busy_ns / sent * conditions.pcie_share.get(sender, 1.0)
             wait_ns = float(self._wait[at] / max(self._count[at], 1))
-            lost = again / _PACKET_BYTES
+            lost = resent / _PACKET_BYTES
             noise = 1 + _NOISE * float(chance.standard_normal())
             mean_ns = (serial_ns + base_ns + wait_ns + min(lost / count, 8.0) * _RETRANSMIT_NS) * noise
             mean_ns = max(mean_ns, unloaded_ns)

@@ -125,10 +125,10 @@ class _Rank:
         self._ended = killed
         shift_ns = self._shift_ns(now_ns)
         unsynced = rank in job.conditions.unsynced
-        kept = [each for each in operations if each.kept is not None]
+        logged = [operation for operation in operations if operation.reason is not None]
         if running is not None and (running.present is None or running.present[rank]):
-            kept.append(running)
-        listed = [self._operation(each, shift_ns) for each in kept]
+            logged.append(running)
+        listed = [self._operation(operation, shift_ns) for operation in logged]
         host = host_of(self._sim.fleet.nic_ids[job.home[rank]])
         record: CollectiveBatch = {
             "job": job.name,
@@ -161,9 +161,9 @@ class _Rank:
             "operations": listed,
             "transfers": [
                 row
-                for at, each in enumerate(kept)
-                if each.moved is not None
-                for row in self._transfers(at, each, each.moved, shift_ns)
+                for at, operation in enumerate(logged)
+                if operation.moved is not None
+                for row in self._transfers(at, operation, operation.moved, shift_ns)
             ],
             "summaries": [self._summary(operations)] if operations else [],
             "queue_pairs": rows,
@@ -182,10 +182,10 @@ class _Rank:
         )
         return self._sim.start_ns + round(error_ns)
 
-    def _operation(self, each: LoggedOperation, shift_ns: int) -> CollectiveOperation:
-        job, rank, t = self._log.job, self._rank, each.times
+    def _operation(self, operation: LoggedOperation, shift_ns: int) -> CollectiveOperation:
+        job, rank, t = self._log.job, self._rank, operation.times
         function, algorithm = _function(job)
-        runs = each.kept == KeptReason.RUNNING
+        runs = operation.reason == KeptReason.RUNNING
         if runs and rank in job.conditions.mismatched:
             function, algorithm = _CALLED_INSTEAD[function], ""
         begin, end = round(t.arrival[rank]), round(t.end[rank])
@@ -194,7 +194,7 @@ class _Rank:
         )
         return {
             "communicator": 0,
-            "seq": each.seq,
+            "seq": operation.seq,
             "function": function,
             "algorithm": algorithm,
             "protocol": "SIMPLE",
@@ -211,18 +211,18 @@ class _Rank:
             "flush_ns": flush,
             "sampled_share": 1.0,
             "tag": 0,
-            "kept": each.kept or KeptReason.UNKNOWN,
+            "kept": operation.reason or KeptReason.UNKNOWN,
         }
 
     def _transfers(
-        self, at: int, each: LoggedOperation, moved: NDArray[np.float64], shift_ns: int
+        self, at: int, operation: LoggedOperation, moved: NDArray[np.float64], shift_ns: int
     ) -> list[CollectiveTransfer]:
         """Return the transfers of an operation by peer, direction and connection."""
         job, rank = self._log.job, self._rank
         entries = job.entries
         if moved.shape[1] != len(entries.sender):
             return []  # of the job's start before this one
-        found: list[CollectiveTransfer] = []
+        transfers: list[CollectiveTransfer] = []
         for sends, own, others in (
             (True, entries.sender, entries.receiver),
             (False, entries.receiver, entries.sender),
@@ -231,13 +231,15 @@ class _Rank:
             channel = index % job.connections
             for peer, number in sorted(set(zip(others[index].tolist(), channel.tolist(), strict=True))):
                 of = index[(others[index] == peer) & (channel == number)]
-                found.append(self._transfer(at, each, of, moved[:, of], peer, number, sends, shift_ns))
-        return found
+                transfers.append(
+                    self._transfer(at, operation, of, moved[:, of], peer, number, sends, shift_ns)
+                )
+        return transfers
 
     def _transfer(
         self,
         at: int,
-        each: LoggedOperation,
+        operation: LoggedOperation,
         of: NDArray[np.int64],
         moved: NDArray[np.float64],
         peer: int,
@@ -247,7 +249,7 @@ class _Rank:
     ) -> CollectiveTransfer:
         job, rank = self._log.job, self._rank
         runs = bool((moved[1] < 0).any())
-        begin_ns, now_ns = float(moved[0].min()), float(each.times.end[rank])
+        begin_ns, now_ns = float(moved[0].min()), float(operation.times.end[rank])
         ends = np.where(moved[1] < 0, now_ns, moved[1])
         end_ns, moving_ns = float(ends.max()), float((ends - moved[0]).sum())
         gpu_ns = moving_ns * (1 - job.conditions.pcie_share.get(rank, 1.0)) if sends else 0.0
@@ -273,7 +275,7 @@ class _Rank:
         times = np.array(
             [
                 (t.arrival[rank], t.end[rank], *(part[rank] for part in _parts(t)))
-                for t in (each.times for each in operations)
+                for t in (operation.times for operation in operations)
             ]
         )
         lengths = np.maximum(np.rint(times[:, 1]) - np.rint(times[:, 0]), 1.0).astype(np.int64).tolist()

@@ -98,9 +98,9 @@ class EcmpChoice:
 
     def paths(self) -> Paths:
         """Return the links that were chosen."""
-        taken = self._links >= 0
-        start = np.concatenate([[0], np.cumsum(taken.sum(axis=1))])
-        return Paths(start, self._links[taken].astype(np.int32), self._reached)
+        is_used = self._links >= 0
+        start = np.concatenate([[0], np.cumsum(is_used.sum(axis=1))])
+        return Paths(start, self._links[is_used].astype(np.int32), self._reached)
 
 
 class UsableRoutes(NamedTuple):

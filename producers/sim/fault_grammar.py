@@ -167,8 +167,8 @@ def _split_options(tokens: list[str]) -> tuple[list[str], dict[str, float], int]
 
 def _share(text: str, kind: str, share_text: str) -> float:
     """Return the share of `20%`. Raises ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)%", share_text)
-    share = float(found[1]) / 100 if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)%", share_text)
+    share = float(match[1]) / 100 if match else 0.0
     if not 0 < share < 1:
         raise ValueError(f"fault {text!r}: expected above 0% and below 100%, as in {kind} 20% h1/eth1")
     return share

@@ -77,13 +77,13 @@ class FaultInjector:
     def clear(self, which: int | str | None = None) -> list[SimFault]:
         """Clear one fault by number or line, or all. Raises ValueError if there is no such fault."""
         standing = [fault for fault in self.faults if fault.end_ns is None]
-        found = standing if which is None else [fault for fault in standing if fault.is_named(str(which))]
-        if not found and which is not None:
+        cleared = standing if which is None else [fault for fault in standing if fault.is_named(str(which))]
+        if not cleared and which is not None:
             here = ", ".join(str(fault.number) for fault in standing) or "none is"
             raise ValueError(f"fault {which!r}: expected one in force ({here})")
-        for fault in found:
+        for fault in cleared:
             self._end(fault)
-        return found
+        return cleared
 
     def _begin(self, fault: SimFault) -> None:
         if fault.end_ns is not None:

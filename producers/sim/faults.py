@@ -57,13 +57,13 @@ def resolve(spec: FaultSpec, fleet: Fleet, jobs: Mapping[str, Sequence[int]] | N
     if target in fleet.link_index:
         return Target((fleet.link_index[target],))
     ends = [link_ends(link) for link in fleet.link_ids]
-    found = [i for i, (sender, receiver) in enumerate(ends) if _is_meant(target, sender, receiver)]
-    if not found:
+    links = [i for i, (sender, receiver) in enumerate(ends) if _is_meant(target, sender, receiver)]
+    if not links:
         example = ends[2 * fleet.nics if fleet.links > 2 * fleet.nics else 0]
         raise ValueError(
             f"target {target!r}: expected a link such as {_short(example)}, a NIC or a switch of this fleet"
         )
-    return Target(tuple(found))
+    return Target(tuple(links))
 
 
 def _is_meant(target: str, sender: str, receiver: str) -> bool:

@@ -47,7 +47,7 @@ class SimFlowReporter:
         if is_reading:
             self._find_changed_flows(sums, now_ns, system_ns, changed)
 
-        def report(host: int, flows: Sequence[SimFlow], whole: bool) -> None:
+        def report(host: int, flows: Sequence[SimFlow], is_complete: bool) -> None:
             if self._sim.states.dead.get(host * self._sim.fleet.shape.nics_per_host):
                 return
             for begin in range(0, max(1, len(flows)), MAX_ELEMENTS):
@@ -58,7 +58,7 @@ class SimFlowReporter:
                     self._sim.book.report(
                         host,
                         flows[begin : begin + MAX_ELEMENTS],
-                        whole=whole and len(flows) <= MAX_ELEMENTS,
+                        is_complete=is_complete and len(flows) <= MAX_ELEMENTS,
                         now_ns=now_ns,
                         system_ns=system_ns,
                         shard=self._sim.settings.shard,
@@ -101,7 +101,7 @@ class SimFlowReporter:
                         self._sim.book.report(
                             host,
                             flows[begin : begin + MAX_ELEMENTS],
-                            whole=False,
+                            is_complete=False,
                             now_ns=then_ns,
                             system_ns=system_ns,
                             shard=self._sim.settings.shard,

@@ -44,14 +44,14 @@ class SimFlowRoutes:
         now: dict[Pair, set[int]] = {}
         for flow in flows:
             now.setdefault((flow.source, flow.destination), set()).add(flow.port)
-        gone = iter([pair for pair in self._ports if pair not in now])
+        idle_pairs = iter([pair for pair in self._ports if pair not in now])
         for pair, ports in now.items():
-            known = self._ports.get(pair)
-            if known is None:
-                if len(self._ports) >= self._max_pairs and not self._evict_pair(gone):
+            pair_ports = self._ports.get(pair)
+            if pair_ports is None:
+                if len(self._ports) >= self._max_pairs and not self._evict_pair(idle_pairs):
                     continue
-                known = self._ports[pair] = set()
-            if not ports <= known:
+                pair_ports = self._ports[pair] = set()
+            if not ports <= pair_ports:
                 self._ports[pair] = ports
                 self._mark_due(pair)
 
@@ -76,7 +76,7 @@ class SimFlowRoutes:
                     del self._published[pair]
                     yield key, None
                 continue
-            found = {
+            routes = {
                 key: (
                     *now,
                     published[key][2]
@@ -85,26 +85,26 @@ class SimFlowRoutes:
                 )
                 for key, now in traced.items()
             }
-            if found != published:
-                self._published[pair] = found
-                yield key, self._record(pair, found, now_ns)
+            if routes != published:
+                self._published[pair] = routes
+                yield key, self._record(pair, routes, now_ns)
 
     def _mark_due(self, pair: Pair) -> None:
         self._due[pair] = self._due[pair[::-1]] = None
 
     def _evict_pair(self, without_flow: Iterator[Pair]) -> bool:
-        gone = next(without_flow, None)
-        if gone is None:
+        idle_pair = next(without_flow, None)
+        if idle_pair is None:
             return False
-        del self._ports[gone]
-        self._mark_due(gone)
+        del self._ports[idle_pair]
+        self._mark_due(idle_pair)
         return True
 
     def _traced(
         self, pairs: Sequence[Pair], living: NDArray[np.bool_] | None
     ) -> list[dict[tuple[FlowLeg, int], tuple[Links, bool]]]:
         """Return, for each directed pair, leg and port to links and completeness."""
-        found: list[dict[tuple[FlowLeg, int], tuple[Links, bool]]] = [{} for _ in pairs]
+        routes_of_pairs: list[dict[tuple[FlowLeg, int], tuple[Links, bool]]] = [{} for _ in pairs]
         keys = [
             (at, leg, port)
             for at, pair in enumerate(pairs)
@@ -112,7 +112,7 @@ class SimFlowRoutes:
             for port in self._tried(flows)
         ]
         if not keys:
-            return found
+            return routes_of_pairs
         ends = np.array(
             [
                 (*pairs[at], port, FLOW_PORT) if leg == FlowLeg.DATA else (*pairs[at], FLOW_PORT, port)
@@ -124,11 +124,11 @@ class SimFlowRoutes:
         paths = self._fleet.paths(nics, peers, ports, peer_ports, living)
         names = self._fleet.link_ids
         links, start = [names[link] for link in paths.link.tolist()], paths.start.tolist()
-        for (at, leg, port), begin, end, whole in zip(
+        for (at, leg, port), begin, end, is_complete in zip(
             keys, start[:-1], start[1:], paths.reached.tolist(), strict=True
         ):
-            found[at][leg, port] = (tuple(links[begin:end]), whole)
-        return found
+            routes_of_pairs[at][leg, port] = (tuple(links[begin:end]), is_complete)
+        return routes_of_pairs
 
     def _tried(self, pair: Pair) -> list[int]:
         ports = self._ports.get(pair)
@@ -141,19 +141,19 @@ class SimFlowRoutes:
         return sorted({*ports, *tried})
 
     def _record(
-        self, pair: Pair, found: dict[tuple[FlowLeg, int], tuple[Links, bool, int]], now_ns: int
+        self, pair: Pair, routes: dict[tuple[FlowLeg, int], tuple[Links, bool, int]], now_ns: int
     ) -> FlowRoutes:
-        nic, peer = (self._fleet.nic_ids[each] for each in pair)
+        nic, peer = (self._fleet.nic_ids[number] for number in pair)
         rows: list[FlowRoute] = [
             {
                 "leg": leg,
                 "path": port,
                 "peer_port": FLOW_PORT,
                 "links": list(links),
-                "complete": whole,
+                "complete": is_complete,
                 "since_ns": since_ns,
                 "protocol": FlowProtocol.UDP,
             }
-            for (leg, port), (links, whole, since_ns) in found.items()
+            for (leg, port), (links, is_complete, since_ns) in routes.items()
         ]
         return {"nic": nic, "peer": peer, "shard": self._shard, "traced_ns": now_ns, "routes": rows}

@@ -62,28 +62,32 @@ class JobConditions:
 
 def conditions_of(job: str, faults: Iterable[tuple[FaultSpec, Target]]) -> JobConditions:
     """Return the conditions of a job under these faults, of which other jobs' are ignored."""
-    found = JobConditions()
+    conditions = JobConditions()
     ranks: dict[str, list[int]] = {}
     for spec, target in faults:
         if target.job != job:
             continue
         if spec.kind == "straggler":
-            found.compute_ns[target.rank] = found.compute_ns.get(target.rank, 0.0) + spec.delay_s * 1e9
+            conditions.compute_ns[target.rank] = (
+                conditions.compute_ns.get(target.rank, 0.0) + spec.delay_s * 1e9
+            )
         elif spec.kind == "launch-skew":
-            found.launch_ns[target.rank] = found.launch_ns.get(target.rank, 0.0) + spec.delay_s * 1e9
+            conditions.launch_ns[target.rank] = (
+                conditions.launch_ns.get(target.rank, 0.0) + spec.delay_s * 1e9
+            )
         elif spec.kind == "slow-pcie":
-            found.pcie_share[target.rank] = min(found.pcie_share.get(target.rank, 1.0), spec.share)
+            conditions.pcie_share[target.rank] = min(conditions.pcie_share.get(target.rank, 1.0), spec.share)
         elif spec.kind == "wrong-class":
-            found.class_ns = max(found.class_ns, spec.delay_s * 1e9)
+            conditions.class_ns = max(conditions.class_ns, spec.delay_s * 1e9)
         elif spec.kind == "paced":
-            found.paced_share = min(found.paced_share or 1.0, spec.share)
+            conditions.paced_share = min(conditions.paced_share or 1.0, spec.share)
         elif spec.kind == "few-queue-pairs":
-            found.single = True
+            conditions.single = True
         else:
             ranks.setdefault(spec.kind, []).append(target.rank)
     for kind, name in _SETS.items():
-        setattr(found, name, frozenset(ranks.get(kind, ())))
-    return found
+        setattr(conditions, name, frozenset(ranks.get(kind, ())))
+    return conditions
 
 
 _SETS: Final = {
@@ -99,8 +103,8 @@ _SETS: Final = {
 
 def moved_nics(nics: Sequence[int], moved: Iterable[int], per_host: int) -> list[int]:
     """Return the NICs by rank, where the ranks `moved` use the next NIC of their host."""
-    found = list(nics)
+    nic_by_rank = list(nics)
     for rank in moved:
         host, device = divmod(nics[rank], per_host)
-        found[rank] = host * per_host + (device + 1) % per_host
-    return found
+        nic_by_rank[rank] = host * per_host + (device + 1) % per_host
+    return nic_by_rank

@@ -42,7 +42,7 @@ class LoggedOperation:
     times: OperationTimes
     moved: Float64s | None
     """[2, entries] begin and end of its transfers, for those that are published; None: they are not."""
-    kept: KeptReason | None
+    reason: KeptReason | None
     """None: it is only in summaries."""
     present: NDArray[np.bool_] | None = None
     """[ranks] of an operation that runs: the ranks that have called it."""
@@ -68,38 +68,38 @@ class JobLog:
     def note_ended(self) -> None:
         """Log the operations that ended in the last tick."""
         job = self.job
-        for each in job.ended:
-            if each.times is None:
+        for operation in job.ended:
+            if operation.times is None:
                 continue
             times = operation_times(
-                self._arrivals(each.number),
+                self._arrivals(operation.number),
                 job.entries,
-                each.times,
-                each.begin_ns,
-                each.end_ns,
+                operation.times,
+                operation.begin_ns,
+                operation.end_ns,
                 self._last_end,
                 job.conditions,
                 self._line_bps,
             )
             self._last_end = times.end
-            kept = self._kept(each.number, float((times.end - times.arrival).max()), each.end_ns)
+            reason = self._kept(operation.number, float((times.end - times.arrival).max()), operation.end_ns)
             moved = None
-            if kept is not None and (
-                kept == KeptReason.SLOW or each.end_ns - self._moved_ns >= 0.9 * _SECOND_NS
+            if reason is not None and (
+                reason == KeptReason.SLOW or operation.end_ns - self._moved_ns >= 0.9 * _SECOND_NS
             ):
-                moved, self._moved_ns = each.times, each.end_ns
-            self._operations.append(LoggedOperation(each.number, times, moved, kept))
+                moved, self._moved_ns = operation.times, operation.end_ns
+            self._operations.append(LoggedOperation(operation.number, times, moved, reason))
 
     def take(self, rank: int) -> list[LoggedOperation]:
         """Return the operations that a rank has not published, oldest first."""
         begin = self._next[rank] - self._first
         self._next[rank] = self._first + len(self._operations)
-        found = [self._operations[at] for at in range(begin, len(self._operations))]
+        operations = [self._operations[at] for at in range(begin, len(self._operations))]
         done = min(self._next) - self._first
         for _ in range(done):
             self._operations.popleft()
         self._first += done
-        return found
+        return operations
 
     def running(self) -> LoggedOperation | None:
         """Return the operation that runs, or in which ranks wait, if it has been so for long."""
@@ -110,12 +110,12 @@ class JobLog:
         absent = conditions.hung | conditions.killed if begin_ns < 0 else frozenset()
         if begin_ns >= 0:
             since_ns = begin_ns
-            found = operation_times(
+            present_times = operation_times(
                 arrivals, job.entries, times, begin_ns, now_ns, self._last_end, conditions, self._line_bps
             )
         elif conditions.stops:
             since_ns = job.ended_ns + job.settings.compute_ms * 1e6
-            found = self._waiting(arrivals, since_ns, now_ns)
+            present_times = self._waiting(arrivals, since_ns, now_ns)
         else:
             return None
         if now_ns - since_ns < _RUNNING_NS:
@@ -123,7 +123,7 @@ class JobLog:
         present = np.ones(self.ranks, np.bool_)
         present[sorted(absent)] = False
         return LoggedOperation(
-            job.earlier + number, found, times if begin_ns >= 0 else None, KeptReason.RUNNING, present
+            job.earlier + number, present_times, times if begin_ns >= 0 else None, KeptReason.RUNNING, present
         )
 
     def _waiting(self, arrivals: Arrivals, since_ns: float, now_ns: float) -> OperationTimes:
@@ -152,7 +152,7 @@ class JobLog:
             self._shift += 1
         if self._shift and len(self._ends) < _TRACED_PER_S << self._shift >> 2:
             self._shift -= 1
-        usual = float(np.median(self._recent)) if self._recent else length_ns
+        median_ns = float(np.median(self._recent)) if self._recent else length_ns
         self._recent.append(length_ns)
         if not self._shift:
             return KeptReason.ALL
@@ -160,7 +160,7 @@ class JobLog:
             return KeptReason.SAMPLED
         while self._slow_at and self._slow_at[0] < end_ns - _SECOND_NS:
             self._slow_at.popleft()
-        if length_ns > _SLOW_TIMES * usual and len(self._slow_at) < _SLOW_PER_S:
+        if length_ns > _SLOW_TIMES * median_ns and len(self._slow_at) < _SLOW_PER_S:
             self._slow_at.append(end_ns)
             return KeptReason.SLOW
         return None

@@ -134,7 +134,7 @@ class SimJobs:
         """Take the iterations that ended in the last tick from the kernel; return their truth."""
         for job in self.jobs:
             job.ended.clear()
-        found: list[TrueJob] = []
+        true_jobs: list[TrueJob] = []
         for number, iteration, began, end, times in self._sim.kernel.iterations():
             job = self._of_number[number]
             if job.number != number:
@@ -142,7 +142,7 @@ class SimJobs:
             at = job.earlier + iteration
             job.done, job.last_ns, job.ended_ns = at + 1, round(end - began), end
             job.ended.append(EndedIteration(at, began, end, times))
-            found.append(
+            true_jobs.append(
                 {
                     "job": job.name,
                     "iteration": at,
@@ -150,7 +150,7 @@ class SimJobs:
                     "time_ns": round(end - began),
                 }
             )
-        return found
+        return true_jobs
 
     # --- start ---
 

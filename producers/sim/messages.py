@@ -15,27 +15,29 @@ __all__ = ["SimMessage"]
 @dataclass(frozen=True, slots=True)
 class SimMessage:
     """One message. `at_ns` is fabric time, ns since the Unix epoch. It has a record or an Avro body; with
-    `gone` it is a tombstone."""
+    `is_tombstone` it is a tombstone."""
 
     topic: Topic
     key: str
     at_ns: int
-    made: Any = None
+    content: Any = None
     """A record of the topic's type."""
     body: bytes | None = None
-    gone: bool = False
+    is_tombstone: bool = False
 
     def value(self, registry: codec.Registry | None = None) -> bytes | None:
         """Return the message's value on the wire; None for a tombstone."""
-        if self.gone:
+        if self.is_tombstone:
             return None
         if self.body is not None:
             return codec.header(self.topic.record, registry) + self.body
-        return codec.encode(self.topic.record, self.made or {}, registry)
+        return codec.encode(self.topic.record, self.content or {}, registry)
 
     def record(self) -> Any:
         """Return the record; a body is decoded and checked."""
-        return self.made if self.made is not None else codec.decode(self.value() or b"", self.topic.record)
+        return (
+            self.content if self.content is not None else codec.decode(self.value() or b"", self.topic.record)
+        )
 
     def columns(self) -> ProbeColumns:
         """Return a `ProbeBatch` as columns. Raises ValueError for any other message."""

@@ -33,12 +33,12 @@ class SimProbes:
         hashes = hashes_of(names, s.peers_seed)
         first = s.first_path_port or 9320
         self.path_ports = [first + k for k in range(s.paths)]
-        chosen = [
+        peer_lists = [
             [f.nic_index[peer] for peer in choose_peers(name, names, s.peers, s.peers_seed, hashes)]
             for name in names
         ]
-        nic = np.repeat(np.arange(f.nics), [len(peers) * s.paths for peers in chosen])
-        peer = np.repeat(np.array([peer for peers in chosen for peer in peers]), s.paths)
+        nic = np.repeat(np.arange(f.nics), [len(peers) * s.paths for peers in peer_lists])
+        peer = np.repeat(np.array([peer for peers in peer_lists for peer in peers]), s.paths)
         path = np.tile(self.path_ports, len(nic) // s.paths)
         self._group = (nic, peer, path)
         kernel.set_groups(nic, peer, path)

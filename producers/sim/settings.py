@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from producers.sim.fault_grammar import parse_fault
-from schemas.kafka.settings import KafkaSettings
+from schemas.kafka.settings import KAFKA, KafkaSettings
+from schemas.strict_model import StrictModel, quantity
 
 __all__ = ["JobSettings", "SimSettings", "parse_fleet"]
 
@@ -20,10 +21,8 @@ MAX_ALLTOALL_NICS: Final = 64
 one within rails: the maximum per rail."""
 
 
-class JobSettings(BaseModel):
+class JobSettings(StrictModel):
     """A job that moves data in iterations."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=_NAME, description="its name in flow reports")
     kind: Literal["allreduce", "alltoall", "rail-alltoall"] = Field(
@@ -32,7 +31,7 @@ class JobSettings(BaseModel):
         "rail-alltoall: to every other NIC of its rail, in steps that a NIC begins after "
         "completing the last",
     )
-    nics: int = Field(default=16, ge=2, le=16_384, description="NICs that it runs on")
+    nics: int = quantity(16, (2, 16_384), "NICs that it runs on")
     placed: Literal["scattered", "packed", "apart"] = Field(
         default="scattered",
         description="scattered: random hosts of the fleet; packed: neighbouring hosts; apart: scattered, "
@@ -44,61 +43,36 @@ class JobSettings(BaseModel):
         le=1e13,
         description="bytes that a NIC reduces, or sends to all others, per iteration",
     )
-    compute_ms: float = Field(
-        default=5, ge=0, le=3_600_000, description="ms between two iterations, without traffic"
-    )
+    compute_ms: float = quantity(5, (0, 3_600_000), "ms between two iterations, without traffic")
     tenant: str | None = Field(default=None, pattern=_NAME, description="its tenant")
-    connections: int = Field(
-        default=1, ge=1, le=16, description="flows between two NICs, each with an equal share of the data"
-    )
+    connections: int = quantity(1, (1, 16), "flows between two NICs, each with an equal share of the data")
 
 
-class SimSettings(BaseModel):
+class SimSettings(StrictModel):
     """The simulated fleet: `fabrictime up --fleet sim:N` runs N NICs of it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
-    nics: int = Field(
-        default=64, ge=2, le=65_536, description="NICs of the fleet; `--fleet sim:1024` sets it"
+    kafka: KafkaSettings = KAFKA
+    nics: int = quantity(64, (2, 65_536), "NICs of the fleet; `--fleet sim:1024` sets it")
+    rate_bps: int = quantity(
+        400_000_000_000, (1_000_000, 10**13), "bit/s of every link between a NIC and its leaf"
     )
-    rate_bps: int = Field(
-        default=400_000_000_000,
-        ge=1_000_000,
-        le=10**13,
-        description="bit/s of every link between a NIC and its leaf",
+    fabric_rate_bps: int | None = quantity(
+        None, (1_000_000, 10**13), "bit/s of links between switches; none: as the NICs'"
     )
-    fabric_rate_bps: int | None = Field(
-        default=None,
-        ge=1_000_000,
-        le=10**13,
-        description="bit/s of links between switches; none: as the NICs'",
-    )
-    oversubscription: float = Field(
-        default=1.0, ge=0.1, le=64, description="ratio of a leaf's rate down to its rate up"
-    )
-    seed: int = Field(default=1, ge=0, le=2**32 - 1, description="seed of all random numbers")
+    oversubscription: float = quantity(1.0, (0.1, 64), "ratio of a leaf's rate down to its rate up")
+    seed: int = quantity(1, (0, 2**32 - 1), "seed of all random numbers")
     shard: str = Field(
         default="sim", pattern=r"^[^\s/]{1,64}$", description="the shard that solves for the fleet"
     )
-    peers: int = Field(default=10, ge=1, le=256, description="random peers that a NIC probes")
-    peers_seed: int = Field(
-        default=0, ge=0, le=2**63 - 1, description="seed of the choice of peers, the same for the whole fleet"
+    peers: int = quantity(10, (1, 256), "random peers that a NIC probes")
+    peers_seed: int = quantity(0, (0, 2**63 - 1), "seed of the choice of peers, the same for the whole fleet")
+    paths: int = quantity(4, (1, 64), "paths probed to each peer, one source port each")
+    first_path_port: int = quantity(9320, (0, 65472), "source port of path 0; 0: 9320")
+    rate_pps: float = quantity(200, (0, 100_000), "requests per second of a NIC, all peers together")
+    spacing_ns: int = quantity(
+        20_000, (0, 10_000_000), "ns between the two probes of a coded pair; 0: single probes"
     )
-    paths: int = Field(default=4, ge=1, le=64, description="paths probed to each peer, one source port each")
-    first_path_port: int = Field(default=9320, ge=0, le=65472, description="source port of path 0; 0: 9320")
-    rate_pps: float = Field(
-        default=200, ge=0, le=100_000, description="requests per second of a NIC, all peers together"
-    )
-    spacing_ns: int = Field(
-        default=20_000,
-        ge=0,
-        le=10_000_000,
-        description="ns between the two probes of a coded pair; 0: single probes",
-    )
-    timeout_ms: float = Field(
-        default=100, ge=1, le=300, description="ms after which a request without a reply is lost"
-    )
+    timeout_ms: float = quantity(100, (1, 300), "ms after which a request without a reply is lost")
     flush_ms: int | None = Field(
         default=None,
         ge=10,
@@ -106,84 +80,54 @@ class SimSettings(BaseModel):
         multiple_of=10,
         description="ms between two batches of a NIC; not set: by the number of NICs, as for real probers",
     )
-    retrace_s: float = Field(
-        default=1.0, ge=0.01, le=3600, description="s after which agents have traced a path that moved"
+    retrace_s: float = quantity(1.0, (0.01, 3600), "s after which agents have traced a path that moved")
+    candidate_ports: int = quantity(
+        32,
+        (0, 1024),
+        "source ports whose routes are published for each pair of NICs with flows, as by real reporters",
     )
-    candidate_ports: int = Field(
-        default=32,
-        ge=0,
-        le=1024,
-        description="source ports whose routes are published for each pair of NICs with flows, as by real"
-        " reporters",
+    route_pairs: int = quantity(
+        1024, (0, 1_000_000), "maximum pairs whose routes are published; those with flows come first"
     )
-    route_pairs: int = Field(
-        default=1024,
-        ge=0,
-        le=1_000_000,
-        description="maximum pairs whose routes are published; those with flows come first",
-    )
-    announce_s: float = Field(default=30, ge=0.1, le=30, description="s between two announcements of a NIC")
-    load: float = Field(
-        default=0.2,
-        ge=0,
-        le=1,
-        description="share of its line rate that every NIC sends in addition to the jobs",
-    )
-    flows_per_nic: int = Field(default=2, ge=1, le=64, description="flows that make up this traffic")
+    announce_s: float = quantity(30, (0.1, 30), "s between two announcements of a NIC")
+    load: float = quantity(0.2, (0, 1), "share of its line rate that every NIC sends in addition to the jobs")
+    flows_per_nic: int = quantity(2, (1, 64), "flows that make up this traffic")
     flow_s: float = Field(
         default=30, gt=0, le=86_400, description="mean s until such a flow ends and another begins"
     )
-    flowlet_us: float = Field(
-        default=0,
-        ge=0,
-        le=1e6,
-        description="us without data after which switches send a flow over any route; 0: it keeps its "
-        "route (ECMP)",
+    flowlet_us: float = quantity(
+        0,
+        (0, 1e6),
+        "us without data after which switches send a flow over any route; 0: it keeps its route (ECMP)",
     )
     jobs: tuple[JobSettings, ...] = Field(default=(), description="jobs; one table [[sim.jobs]] each")
     faults: tuple[str, ...] = Field(
         default=(),
-        description='faults, as in "grey 20% leaf1>spine2 after 5s for 10s"; at run time: `fabrictime sim'
-        " fault`",
+        description='faults, as in "grey 20% leaf1>spine2 after 5s for 10s"; at run time: `fabrictime sim '
+        "fault`",
     )
-    step_us: int | None = Field(
-        default=None,
-        ge=10,
-        le=10_000,
-        description="us per simulation step of flows and queues; none: 100, and 200 above 256 NICs",
+    step_us: int | None = quantity(
+        None, (10, 10_000), "us per simulation step of flows and queues; none: 100, and 200 above 256 NICs"
     )
     lossless: bool = Field(
         default=True,
         description="true: bytes beyond a buffer wait at their sender, as with priority flow control; "
         "false: they are lost and sent again",
     )
-    packet_bytes: int = Field(
-        default=4170, ge=64, le=16_384, description="bytes of a flow's packet on the wire"
+    packet_bytes: int = quantity(4170, (64, 16_384), "bytes of a flow's packet on the wire")
+    probe_bytes: int = quantity(128, (64, 4096), "bytes of a probe on the wire")
+    clock_offset_max_ns: int = quantity(
+        5_000_000, (0, 10**15), "maximum ns between each NIC's clock and the truth at the start"
     )
-    probe_bytes: int = Field(default=128, ge=64, le=4096, description="bytes of a probe on the wire")
-    clock_offset_max_ns: int = Field(
-        default=5_000_000,
-        ge=0,
-        le=10**15,
-        description="maximum ns between each NIC's clock and the truth at the start",
+    clock_drift_max_ppb: float = quantity(15_000, (0, 1e6), "maximum drift of each NIC's clock in ppb")
+    clock_wander_ppb_per_sqrt_s: float = quantity(
+        1.0, (0, 1e5), "ppb per square root of a second of the random walk of its rate"
     )
-    clock_drift_max_ppb: float = Field(
-        default=15_000, ge=0, le=1e6, description="maximum drift of each NIC's clock in ppb"
+    clock_epoch_ns: int = quantity(
+        0, (0, 2**62), "ns since the Unix epoch from which drift counts; 0: the start"
     )
-    clock_wander_ppb_per_sqrt_s: float = Field(
-        default=1.0,
-        ge=0,
-        le=1e5,
-        description="ppb per square root of a second of the random walk of its rate",
-    )
-    clock_epoch_ns: int = Field(
-        default=0,
-        ge=0,
-        le=2**62,
-        description="ns since the Unix epoch from which drift counts; 0: the start",
-    )
-    stamp_noise_ns: float = Field(default=4, ge=0, le=1e6, description="rms noise of a timestamp in ns")
-    stamp_step_ns: int = Field(default=8, ge=1, le=10**6, description="resolution of clocks in ns")
+    stamp_noise_ns: float = quantity(4, (0, 1e6), "rms noise of a timestamp in ns")
+    stamp_step_ns: int = quantity(8, (1, 10**6), "resolution of clocks in ns")
 
     @field_validator("faults")
     @classmethod
@@ -233,7 +177,7 @@ def parse_fleet(text: str) -> dict[str, object]:
     count, *parts = text.split(",")
     if not re.fullmatch(r"[1-9]\d{0,5}", count.strip()):
         raise ValueError(f"fleet sim:{text}: expected a number of NICs first, as in sim:1024")
-    given: dict[str, object] = {"nics": int(count)}
+    values: dict[str, object] = {"nics": int(count)}
     jobs: list[dict[str, object]] = []
     faults: list[str] = []
     plain = set(SimSettings.model_fields) - {
@@ -250,12 +194,12 @@ def parse_fleet(text: str) -> dict[str, object]:
         elif key == "fault" and mark:
             faults.append(value)
         elif key in plain and mark:
-            given[key] = value
+            values[key] = value
         else:
-            known = ", ".join(sorted(plain))
-            raise ValueError(f"fleet sim: {part!r}: expected job=, fault= or one of {known}, with =")
+            names = ", ".join(sorted(plain))
+            raise ValueError(f"fleet sim: {part!r}: expected job=, fault= or one of {names}, with =")
     if jobs:
-        given["jobs"] = jobs
+        values["jobs"] = jobs
     if faults:
-        given["faults"] = faults
-    return given
+        values["faults"] = faults
+    return values

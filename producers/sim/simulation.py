@@ -169,9 +169,9 @@ class Simulation:
         self._publish_routes()
         if until % _SECOND_NS == 0:
             self.truth.publish(self._take_iterations())
-        found, self._now_out = self._now_out, []
-        found.sort(key=lambda out: out.at_ns)
-        return found
+        messages, self._now_out = self._now_out, []
+        messages.sort(key=lambda out: out.at_ns)
+        return messages
 
     def at(self, after_s: float, act: Callable[[], None]) -> None:
         """Call `act` after this time, at a step's edge."""
@@ -340,7 +340,7 @@ class Simulation:
         for key, record in self._flow_routes.take(
             _ROUTES_AT_ONCE, self.living(), system_ns, self.states.dead
         ):
-            self._now_out.append(SimMessage(FLOW_ROUTES, key, system_ns, record, gone=record is None))
+            self._now_out.append(SimMessage(FLOW_ROUTES, key, system_ns, record, is_tombstone=record is None))
 
     # --- faults and truth ---
 

@@ -268,8 +268,8 @@ class Fleet:
                     over = [[2 * (first + core), 2 * (last + core) + 1] for core in range(s.cores)]
                 below = self._first_up + leaf_b * self._uplinks + plane * s.cables
                 inner += [[up, *core, 2 * (below + cable) + 1] for core in over for cable in range(s.cables)]
-        found = [np.array([2 * src, *each, 2 * dst + 1], np.int32) for each in inner]
-        return [links for links in found if living is None or living[links].all()]
+        routes = [np.array([2 * src, *inner_links, 2 * dst + 1], np.int32) for inner_links in inner]
+        return [links for links in routes if living is None or living[links].all()]
 
     def round_trips(
         self,
@@ -290,10 +290,10 @@ class Fleet:
 
     def base_delay_ns(self, paths: Paths, packet_bytes: int) -> Float64s:
         """Return [N] the delay of a packet without queues: each link's serialisation and `delay_ns`."""
-        each = self.delay_ns + packet_bytes * 8e9 / self.rate_bps
-        total = np.concatenate([[0.0], np.cumsum(each[paths.link])])
-        whole: Float64s = total[paths.start[1:]] - total[paths.start[:-1]]
-        return whole
+        link_ns = self.delay_ns + packet_bytes * 8e9 / self.rate_bps
+        total = np.concatenate([[0.0], np.cumsum(link_ns[paths.link])])
+        path_ns: Float64s = total[paths.start[1:]] - total[paths.start[:-1]]
+        return path_ns
 
     @cached_property
     def node_ids(self) -> list[str]:

@@ -83,16 +83,16 @@ class TruthRecorder:
         """Publish the truth of the last second; `jobs` are the iterations that ended in it."""
         sums, limit = self._sim.kernel.link_sums(), self._sim.kernel.link_max()
         steps = self._sim.kernel.steps - self._second_step
-        each = (sums - self._second_sums) / max(1, steps)
+        means = (sums - self._second_sums) / max(1, steps)
         self._second_sums, self._second_step = sums, self._sim.kernel.steps
-        depth, packet, busy = each[0], each[1], each[2]
+        depth, packet, busy = means[0], means[1], means[2]
         self.wait_ns = (depth + packet) * 8e9 / self._sim.fleet.rate_bps
         begin_ns, end_ns = self._sim.now_ns - _SECOND_NS, self._sim.now_ns
         past, self._contention_past = self._contention_past, []
         if TRUTH.name not in self._sim.topic_names:
             return
         s, names = self._sim.states, self._sim.fleet.link_ids
-        wanted = np.flatnonzero((busy > 0) | (depth > 0) | ~s.up | (s.loss > 0) | (s.share < 1))
+        notable = np.flatnonzero((busy > 0) | (depth > 0) | ~s.up | (s.loss > 0) | (s.share < 1))
         rows: list[TrueLink] = [
             {
                 "link": names[link],
@@ -103,12 +103,12 @@ class TruthRecorder:
                 "utilisation": used,
             }
             for link, up, loss, mean, deepest, used in zip(
-                wanted.tolist(),
-                s.up[wanted].tolist(),
-                s.loss[wanted].tolist(),
-                (depth + packet)[wanted].tolist(),
-                (limit + packet)[wanted].tolist(),
-                busy[wanted].tolist(),
+                notable.tolist(),
+                s.up[notable].tolist(),
+                s.loss[notable].tolist(),
+                (depth + packet)[notable].tolist(),
+                (limit + packet)[notable].tolist(),
+                busy[notable].tolist(),
                 strict=True,
             )
         ]

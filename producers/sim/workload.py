@@ -49,26 +49,26 @@ def job_ends(
 
 
 def job_members(
-    job: JobSettings, fleet: Fleet, rng: np.random.Generator, taken: Collection[int] = ()
+    job: JobSettings, fleet: Fleet, rng: np.random.Generator, used_nics: Collection[int] = ()
 ) -> list[list[int]]:
     """Return the job's NICs in groups that reduce together.
 
-    If the job takes whole hosts, NIC k of every host is one group; otherwise all NICs are one. `taken` holds
-    other jobs' NICs. Raises ValueError if too few are left for a job placed apart from them.
+    If the job takes whole hosts, NIC k of every host is one group; otherwise all NICs are one. `used_nics`
+    holds other jobs' NICs. Raises ValueError if too few are left for a job placed apart from them.
     """
     per_host = fleet.shape.nics_per_host
-    whole = per_host > 1 and job.nics % per_host == 0 and job.nics >= 2 * per_host
-    places, wanted = (fleet.shape.hosts, job.nics // per_host) if whole else (fleet.nics, job.nics)
-    chosen = np.arange(places) if job.placed == "packed" else rng.permutation(places)
+    by_host = per_host > 1 and job.nics % per_host == 0 and job.nics >= 2 * per_host
+    places, count = (fleet.shape.hosts, job.nics // per_host) if by_host else (fleet.nics, job.nics)
+    selected = np.arange(places) if job.placed == "packed" else rng.permutation(places)
     if job.placed == "apart":
-        full = np.fromiter(taken, np.int64) // (per_host if whole else 1)
-        chosen = chosen[~np.isin(chosen, full)]
-        if len(chosen) < wanted:
+        full = np.fromiter(used_nics, np.int64) // (per_host if by_host else 1)
+        selected = selected[~np.isin(selected, full)]
+        if len(selected) < count:
             raise ValueError(f"job {job.name}: {job.nics} NICs apart from other jobs, not enough are left")
-    chosen = chosen[:wanted]
-    if whole:
-        return [[int(host) * per_host + k for host in chosen] for k in range(per_host)]
-    return [[int(nic) for nic in chosen]]
+    selected = selected[:count]
+    if by_host:
+        return [[int(host) * per_host + k for host in selected] for k in range(per_host)]
+    return [[int(nic) for nic in selected]]
 
 
 def job_phases(
@@ -89,11 +89,13 @@ def job_phases(
         return [(_shifted(members, k), job.bytes / (n - 1)) for k in range(1, n)]
     all_nics = [nic for group in members for nic in group]
     m = len(all_nics)
-    each = job.bytes / (m - 1)
+    flow_bytes = job.bytes / (m - 1)
     rounds = [_shifted([all_nics], k) for k in range(1, m)]
     count = _phases(m - 1, job.bytes, rate_bps, step_ns)
     cuts = np.linspace(0, m - 1, count + 1).astype(int)
-    return [([pair for part in rounds[begin:end] for pair in part], each) for begin, end in pairwise(cuts)]
+    return [
+        ([pair for part in rounds[begin:end] for pair in part], flow_bytes) for begin, end in pairwise(cuts)
+    ]
 
 
 def _shifted(groups: Sequence[Sequence[int]], distance: int) -> list[tuple[int, int]]:
@@ -108,8 +110,8 @@ def _limiting_end(receiver_share: float, sender_share: float) -> str:
     return "sender" if sender_share > 0.5 else ""
 
 
-def _phases(wanted: int, total_bytes: float, rate_bps: float, step_ns: int) -> int:
-    return max(1, min(wanted, int(total_bytes * 8e9 / rate_bps / (_MIN_STEPS * step_ns))))
+def _phases(max_phases: int, total_bytes: float, rate_bps: float, step_ns: int) -> int:
+    return max(1, min(max_phases, int(total_bytes * 8e9 / rate_bps / (_MIN_STEPS * step_ns))))
 
 
 @dataclass(slots=True)
@@ -207,7 +209,7 @@ class SimFlowTable:
         """Compute the routes of many flows; return those that changed."""
         if not flows:
             return []
-        found = self._fleet.paths(
+        paths = self._fleet.paths(
             [flow.source for flow in flows],
             [flow.destination for flow in flows],
             [flow.port for flow in flows],
@@ -217,11 +219,11 @@ class SimFlowTable:
         moved = []
         names = self._fleet.link_ids
         for i, flow in enumerate(flows):
-            links = found.of(i)
+            links = paths.of(i)
             if np.array_equal(links, flow.links):
                 continue
             flow.links = links
-            reached = bool(found.reached[i])
+            reached = bool(paths.reached[i])
             self._kernel.set_flow_path(flow.number, links, reached)
             # Reporters publish whole traces alone, and none is valid for longer than a flowlet.
             flow.hops = [names[link] for link in links.tolist()] if reached and not self._flowlets else []
@@ -238,15 +240,15 @@ class SimFlowTable:
         `before` and `sums` are [flows, 7] of `Fluid.flow_sums`, `span_ns` apart. A change is a quarter of the
         rate and 1 Mbit/s, or another limiting end.
         """
-        known = len(before)
-        sent = sums[:known] - before
+        flow_count = len(before)
+        sent = sums[:flow_count] - before
         rate_bps = sent[:, 0] * 8e9 / span_ns
         steps = span_ns / self._step_ns
         limiting = np.where(sent[:, 4] > 0.5 * steps, 2, np.where(sent[:, 3] > 0.5 * steps, 1, 0))
         return [
             flow
             for flow in self.flows.values()
-            if flow.number < known
+            if flow.number < flow_count
             and (
                 abs(rate_bps[flow.number] - flow.reported_bps) > max(0.25 * flow.reported_bps, 1e6)
                 or _ENDS[limiting[flow.number]] != flow.reported_limit
@@ -258,7 +260,7 @@ class SimFlowTable:
         host: int,
         flows: Sequence[SimFlow],
         *,
-        whole: bool,
+        is_complete: bool,
         now_ns: float,
         system_ns: int,
         shard: str,
@@ -275,11 +277,13 @@ class SimFlowTable:
             "report": self._reports[host] - 1,
             "shard": shard,
             "system_ns": system_ns,
-            "whole": whole,
-            "flows": [self._row(flow, now_ns, wait_ns, sums[flow.number], whole) for flow in flows],
+            "whole": is_complete,
+            "flows": [self._row(flow, now_ns, wait_ns, sums[flow.number], is_complete) for flow in flows],
         }
 
-    def _row(self, flow: SimFlow, now_ns: float, wait_ns: Float64s, sums: Float64s, whole: bool) -> Flow:
+    def _row(
+        self, flow: SimFlow, now_ns: float, wait_ns: Float64s, sums: Float64s, is_complete: bool
+    ) -> Flow:
         interval_ns = now_ns - flow.reported_ns
         since = sums - flow.at_report
         steps = max(interval_ns / self._step_ns, 1.0)

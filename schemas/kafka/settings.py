@@ -11,11 +11,21 @@ import time
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from schemas import codec
+from schemas.strict_model import StrictModel
 
-__all__ = ["ADDRESS", "ADDRESS_EXAMPLE", "KafkaSettings", "as_settings", "service_options"]
+__all__ = [
+    "ADDRESS",
+    "ADDRESS_EXAMPLE",
+    "COMPRESSION",
+    "KAFKA",
+    "Compression",
+    "KafkaSettings",
+    "as_settings",
+    "service_options",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -26,10 +36,8 @@ REPEAT_WARNING_S: Final = 10.0
 """The same complaint of a client is logged at most this often."""
 
 
-class KafkaSettings(BaseModel):
+class KafkaSettings(StrictModel):
     """The Kafka cluster and the schema registry: addresses, TLS, and how clients authenticate."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     bootstrap: str = Field(
         default="127.0.0.1:19092",
@@ -174,6 +182,12 @@ class KafkaSettings(BaseModel):
             named = ", ".join(str(file) for file in files if file is not None)
             raise ValueError(f"TLS files {named}: {error.strerror or error}") from error
         return context
+
+
+Compression = Literal["none", "lz4", "zstd"]
+KAFKA: Final = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
+COMPRESSION: Final[Any] = Field(default="none", description="compression of messages")
+"""Fields of every service that publishes."""
 
 
 def _secret(name: str, file: Path | None) -> str | None:

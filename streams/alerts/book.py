@@ -131,8 +131,8 @@ class AlertBook:
 
     def newest(self, matches: Callable[[OpenAlert], bool]) -> OpenAlert | None:
         """Return the newest active alert that matches."""
-        found = [a for a in self.open.values() if matches(a)]
-        return max(found, key=lambda a: (a.raised_ns, a.alert_id), default=None)
+        active_alerts = [a for a in self.open.values() if matches(a)]
+        return max(active_alerts, key=lambda a: (a.raised_ns, a.alert_id), default=None)
 
     def was_cleared(self, alert_id: str) -> bool:
         """Return whether an alert was raised and cleared before."""
@@ -159,8 +159,8 @@ class AlertBook:
         newest: dict[str, Alert] = {}
         for record in alerts:
             if record["shard"] == self.shard:
-                known = newest.get(record["alert_id"])
-                if known is None or known["update"] <= record["update"]:
+                previous = newest.get(record["alert_id"])
+                if previous is None or previous["update"] <= record["update"]:
                     newest[record["alert_id"]] = record
         active = []
         for alert_id, record in newest.items():
@@ -229,8 +229,8 @@ class AlertBook:
         if len(self._cleared) > MAX_CLEARED:
             oldest_ns = cleared_ns - CLEARED_KEPT_NS
             self._cleared = {i: at_ns for i, at_ns in self._cleared.items() if at_ns >= oldest_ns}
-            kept = {s: [t for t in times if t[1] >= oldest_ns] for s, times in self._covered.items()}
-            self._covered = {s: times for s, times in kept.items() if times}
+            recent_times = {s: [t for t in times if t[1] >= oldest_ns] for s, times in self._covered.items()}
+            self._covered = {s: times for s, times in recent_times.items() if times}
 
     def _publish(self, alert: OpenAlert, cleared_ns: int | None) -> None:
         record: Alert = {

@@ -186,13 +186,13 @@ class LatencyRules:
 
         Invalid rules are ignored, see `check_rule`. A restored violation of an unknown rule is cleared too.
         """
-        wanted = {}
+        rules_by_name = {}
         for rule in rules:
             try:
                 check_rule(rule)
             except ValueError:
                 continue
-            wanted[rule["name"]] = _Rule(
+            rules_by_name[rule["name"]] = _Rule(
                 rule["name"],
                 rule["from_group"],
                 rule["to_group"],
@@ -201,16 +201,16 @@ class LatencyRules:
             )
         changes = []
         for name, state in list(self._states.items()):
-            if wanted.get(name) != state.rule:
+            if rules_by_name.get(name) != state.rule:
                 del self._states[name]
                 if state.raised_ns is not None:
                     changes.append(self._cleared(state, self._end_ns, "the rule was taken back"))
-        for name, made in wanted.items():
+        for name, new_rule in rules_by_name.items():
             if name not in self._states:
-                self._states[name] = _State(made, raised_ns=self._restored.pop(name, None))
+                self._states[name] = _State(new_rule, raised_ns=self._restored.pop(name, None))
         for name, since_ns in sorted(self._restored.items()):
-            gone = _State(_Rule(name, EVERYONE, EVERYONE, 0.0, 0), raised_ns=since_ns)
-            changes.append(self._cleared(gone, max(self._end_ns, since_ns), "the rule was taken back"))
+            orphan = _State(_Rule(name, EVERYONE, EVERYONE, 0.0, 0), raised_ns=since_ns)
+            changes.append(self._cleared(orphan, max(self._end_ns, since_ns), "the rule was taken back"))
         self._restored.clear()
         return changes
 
@@ -240,7 +240,7 @@ class LatencyRules:
             _gather(window, nic, path)
         newest = max(self._windows)
         changes = []
-        for due in sorted(each for each in self._windows if each <= newest - WAIT_WINDOWS):
+        for due in sorted(window for window in self._windows if window <= newest - WAIT_WINDOWS):
             changes += self._evaluate(self._windows.pop(due))
             self._evaluated = due
         return changes

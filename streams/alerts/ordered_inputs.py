@@ -77,9 +77,9 @@ def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dic
         DELAYS: delays_s + LOOKBACK_MARGIN_S,
         DIAGNOSES: JOB_SILENT_NS / NS_PER_S + LOOKBACK_MARGIN_S,
     }
-    found = {topic.name: now_ns - round(seconds * NS_PER_S) for topic, seconds in back_s.items()}
-    found |= dict.fromkeys((LINK_HEALTH.name, CONTENTION.name), now_ns - LOOKBACK_NS)
-    return found | dict.fromkeys((topic.name for topic in WHOLE), 0)
+    starts_ns = {topic.name: now_ns - round(seconds * NS_PER_S) for topic, seconds in back_s.items()}
+    starts_ns |= dict.fromkeys((LINK_HEALTH.name, CONTENTION.name), now_ns - LOOKBACK_NS)
+    return starts_ns | dict.fromkeys((topic.name for topic in WHOLE), 0)
 
 
 class AlertInputs(Operator):
@@ -362,20 +362,20 @@ class AlertInputs(Operator):
 
     def _shard(self, name: str) -> ShardAlerts | None:
         """Return a shard's alerts; None if another worker owns the shard."""
-        found = self.shards.get(name)
-        if found is None and self._owned(name):
-            found = self.shards[name] = ShardAlerts(
+        alerts = self.shards.get(name)
+        if alerts is None and self._owned(name):
+            alerts = self.shards[name] = ShardAlerts(
                 name,
                 self.config.thresholds(),
                 self.wiring.cables_at,
                 lambda nic: groups_of(self._members.member(nic)),
                 self.inventory.probe_slots.get,
             )
-            found.log_offset_ns = self._log_offset_ns
-            found.recover(self._past, self._starts_ns.get(LINKS.name, 0))
+            alerts.log_offset_ns = self._log_offset_ns
+            alerts.recover(self._past, self._starts_ns.get(LINKS.name, 0))
             if self._rules_in_force:
-                found.set_latency_rules(self._latency_config.latency_rules())
-        return found
+                alerts.set_latency_rules(self._latency_config.latency_rules())
+        return alerts
 
     def _update(self, table: LiveConfig | Inventory, message: Message) -> bool:
         """Apply a message to a table; return whether it was valid."""

@@ -143,37 +143,37 @@ class ProberHealth:
             self.late += 1
             return
         of_second = self._pending.setdefault(number, {})
-        found = of_second.get(event["nic"])
-        if found is None:
-            found = of_second[event["nic"]] = _Second(number)
-        found.requests += sum(p["answered"] + p["lost"] - p["late"] for p in event["paths"])
-        found.interval_ns += event["interval_ns"]
-        found.late_ns = max(found.late_ns, event["late_ns"])
-        found.trouble.update(event["trouble"])
+        second = of_second.get(event["nic"])
+        if second is None:
+            second = of_second[event["nic"]] = _Second(number)
+        second.requests += sum(p["answered"] + p["lost"] - p["late"] for p in event["paths"])
+        second.interval_ns += event["interval_ns"]
+        second.late_ns = max(second.late_ns, event["late_ns"])
+        second.trouble.update(event["trouble"])
         if event["trouble"]:
-            found.worst = max(found.worst, (event["late_ns"], append_ns))
+            second.worst = max(second.worst, (event["late_ns"], append_ns))
 
     def evaluate(self, now_ns: int) -> list[Detection]:
         """Evaluate all seconds that are due by `now_ns`; return the news."""
-        found: list[Detection] = []
+        detections: list[Detection] = []
         while self.due_ns <= now_ns:
             number, self._next_s = self._next_s, self._next_s + 1
             self._add_second(number)
             silent = self._silent.at(number)
-            found += self._find_silent(silent, number)
-            found += self._find_trouble(silent, number)
-            found += self._find_storms(number)
-        return found
+            detections += self._find_silent(silent, number)
+            detections += self._find_trouble(silent, number)
+            detections += self._find_storms(number)
+        return detections
 
     def _add_second(self, number: int) -> None:
         reports = self._pending.pop(number, {})
         for nic, second in sorted(reports.items()):
             self._nics.setdefault(nic, _Nic()).seconds.append(second)
         longest_s = max(self._whole_s("alert_agent_s"), self._whole_s("alert_storm_s"))
-        for nic, known in list(self._nics.items()):
-            while known.seconds and known.seconds[0].number <= number - longest_s:
-                known.seconds.popleft()
-            if not known.seconds:
+        for nic, nic_state in list(self._nics.items()):
+            while nic_state.seconds and nic_state.seconds[0].number <= number - longest_s:
+                nic_state.seconds.popleft()
+            if not nic_state.seconds:
                 del self._nics[nic]
         rates = [s.rate_pps for s in reports.values() if s.rate_pps is not None]
         usual_pps = median(rates) if len(rates) >= MIN_NICS else None
@@ -182,7 +182,7 @@ class ProberHealth:
                 self._check_rate(nic, self._nics[nic], second.rate_pps, usual_pps, number)
 
     def _check_rate(
-        self, nic: str, known: _Nic, rate_pps: float, usual_pps: float | None, number: int
+        self, nic: str, nic_state: _Nic, rate_pps: float, usual_pps: float | None, number: int
     ) -> None:
         """Compare a NIC's rate in one second with the announced and the usual rate; the lower one counts."""
         slot = self._probe_slots(nic)
@@ -192,12 +192,12 @@ class ProberHealth:
         allowed = min(limits, key=lambda limit: limit[0], default=None)
         limit_pps = NEVER_NS if allowed is None else self.thresholds["alert_storm_times"] * allowed[0]
         if rate_pps >= max(limit_pps, self.thresholds["alert_storm_min_pps"]):
-            known.over_s = number if known.over_s is None else known.over_s
-            known.under_s = None
-            known.rate_pps, known.limit_pps, known.limit_text = rate_pps, *(allowed or (0.0, ""))
+            nic_state.over_s = number if nic_state.over_s is None else nic_state.over_s
+            nic_state.under_s = None
+            nic_state.rate_pps, nic_state.limit_pps, nic_state.limit_text = rate_pps, *(allowed or (0.0, ""))
         else:
-            known.under_s = number if known.under_s is None else known.under_s
-            known.over_s = None
+            nic_state.under_s = number if nic_state.under_s is None else nic_state.under_s
+            nic_state.over_s = None
 
     # --------------------------------------------------------------------------------------- trouble
 
@@ -242,25 +242,25 @@ class ProberHealth:
 
     def _seconds_with_trouble(self, after: int, late_ns: int) -> dict[str, list[_Second]]:
         """Return NIC to its seconds after `after` with trouble or a late agent."""
-        found: dict[str, list[_Second]] = {}
-        for nic, known in self._nics.items():
+        seconds_by_nic: dict[str, list[_Second]] = {}
+        for nic, nic_state in self._nics.items():
             seconds = [
                 s
-                for s in known.seconds
+                for s in nic_state.seconds
                 if s.number > after and (s.trouble & TROUBLE_TEXT.keys() or s.late_ns >= late_ns)
             ]
             if seconds:
-                found[nic] = seconds
-        return found
+                seconds_by_nic[nic] = seconds
+        return seconds_by_nic
 
     def _trouble(self, host: str, bad: Mapping[str, list[_Second]], number: int, late_ns: int) -> Detection:
-        seconds = [second for each in bad.values() for second in each]
+        seconds = [second for nic_seconds in bad.values() for second in nic_seconds]
         max_late_ns = max(s.late_ns for s in seconds)
         kinds = sorted({kind for s in seconds for kind in s.trouble} & TROUBLE_TEXT.keys())
         causes = [f"up to {max_late_ns / NS_PER_MS:.0f} ms late"] if max_late_ns >= late_ns else []
         causes += [TROUBLE_TEXT[kind] for kind in kinds]
         is_minor = kinds == ["LOCAL_QUEUE"] and max_late_ns < late_ns
-        evidence = [self._evidence(nic, each) for nic, each in bad.items()]
+        evidence = [self._evidence(nic, nic_seconds) for nic, nic_seconds in bad.items()]
         return Detection(
             kind=AlertKind.AGENT,
             subject=host,
@@ -284,8 +284,11 @@ class ProberHealth:
     def _find_storms(self, number: int) -> Iterator[Detection]:
         length_s = self._whole_s("alert_storm_s")
         by_host: dict[str, list[str]] = {}
-        for nic, known in sorted(self._nics.items()):
-            if known.over_s is not None and known.seconds[-1].number - known.over_s + 1 >= length_s:
+        for nic, nic_state in sorted(self._nics.items()):
+            if (
+                nic_state.over_s is not None
+                and nic_state.seconds[-1].number - nic_state.over_s + 1 >= length_s
+            ):
                 by_host.setdefault(host_of(nic), []).append(nic)
         for host, nics in sorted(by_host.items()):
             new = self._new_nics(AlertKind.PROBE_STORM, host, nics, number)
@@ -293,8 +296,8 @@ class ProberHealth:
                 yield self._storm(host, new, number)
         for host, active in self._active_of(AlertKind.PROBE_STORM):
             calm = all(
-                known.under_s is not None and number - known.under_s + 1 >= length_s
-                for known in (self._nics[nic] for nic in self._nics_of(host))
+                nic_state.under_s is not None and number - nic_state.under_s + 1 >= length_s
+                for nic_state in (self._nics[nic] for nic in self._nics_of(host))
             )
             if calm and number - active.from_s + 1 >= length_s:
                 yield self._over(
@@ -302,18 +305,18 @@ class ProberHealth:
                 )
 
     def _storm(self, host: str, nics: list[str], number: int) -> Detection:
-        found = {nic: self._nics[nic] for nic in nics}
-        first, known = max(found.items(), key=lambda item: (item[1].rate_pps, item[0]))
+        states = {nic: self._nics[nic] for nic in nics}
+        first, fastest = max(states.items(), key=lambda item: (item[1].rate_pps, item[0]))
         more = f", and {len(nics) - 1} more of its NICs" if len(nics) > 1 else ""
-        times = known.rate_pps / known.limit_pps
+        times = fastest.rate_pps / fastest.limit_pps
         return Detection(
             kind=AlertKind.PROBE_STORM,
             subject=host,
             at_ns=(number + 1) * NS_PER_S,
-            since_ns=min(k.over_s or number for k in found.values()) * NS_PER_S,
+            since_ns=min(k.over_s or number for k in states.values()) * NS_PER_S,
             text=(
-                f"{first} sends {known.rate_pps:,.0f} probes/s since {SINCE}, {times:.0f} times the "
-                f"{known.limit_pps:,.0f} that {known.limit_text}{more}: check probes.rate_pps of {host}"
+                f"{first} sends {fastest.rate_pps:,.0f} probes/s since {SINCE}, {times:.0f} times the "
+                f"{fastest.limit_pps:,.0f} that {fastest.limit_text}{more}: check probes.rate_pps of {host}"
             ),
             nics=tuple(nics),
             evidence=tuple(
@@ -323,7 +326,7 @@ class ProberHealth:
                     k.seconds[-1].number * NS_PER_S + NS_PER_S // 2,
                     f"{nic}: {k.rate_pps:,.0f} requests/s",
                 )
-                for nic, k in sorted(found.items())[:MAX_EVIDENCE]
+                for nic, k in sorted(states.items())[:MAX_EVIDENCE]
             ),
         )
 
@@ -333,7 +336,7 @@ class ProberHealth:
         return [nic for nic in self._nics if host_of(nic) == host]
 
     def _active_of(self, kind: AlertKind) -> list[tuple[str, _Active]]:
-        return [(host, each) for (of_kind, host), each in sorted(self._active.items()) if of_kind == kind]
+        return [(host, active) for (of_kind, host), active in sorted(self._active.items()) if of_kind == kind]
 
     def _new_nics(self, kind: AlertKind, host: str, nics: list[str], number: int) -> list[str] | None:
         """Return a host's NICs that are not part of the active detection, and add them; None: all are."""

@@ -42,11 +42,11 @@ class SilentAgents:
         A prober stays silent until it reports, or until its host answers no more either. A host that no peer
         probes any more is in the state in which it was last seen.
         """
-        found: dict[str, int] = {}
+        silent_since_s: dict[str, int] = {}
         for nic, answered_s in list(self._answered_s.items()):
             reported_s = self._reported_s.get(nic, answered_s - SILENT_S)
             if reported_s > answered_s or self._probed_s[nic] - answered_s >= ANSWERED_S:
                 del self._answered_s[nic]
             elif second - reported_s >= SILENT_S:
-                found[nic] = reported_s
-        return found
+                silent_since_s[nic] = reported_s
+        return silent_since_s

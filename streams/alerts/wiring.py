@@ -54,13 +54,13 @@ def _majority_evidence(leaf: str, rail: int, rails: Counter[int], leaves: Collec
 
     `rails`: NICs of the leaf by rail; `leaves`: all leaves with NICs of `rail`.
     """
-    usual, count = rails.most_common(1)[0]
+    main_rail, count = rails.most_common(1)[0]
     total = rails.total()
-    if usual == rail or 2 * count <= total:
+    if main_rail == rail or 2 * count <= total:
         return ""
     others = sorted((name for name in leaves if name != leaf), key=natural)
     where = f"; the others of its rail are on {', '.join(others[:4])}" if others else ""
-    return f"{count} of {total} NICs there are of rail {usual}{where}"
+    return f"{count} of {total} NICs there are of rail {main_rail}{where}"
 
 
 def misfits_of(
@@ -79,7 +79,7 @@ def misfits_of(
         if rail is not None:
             rails[leaf][rail] += 1
             leaves[rail][leaf] += 1
-    found = []
+    misfits = []
     for nic, leaf in sorted(leaf_of.items(), key=lambda item: natural(item[0])):
         rail = rail_of.get(nic)
         if rail is None:
@@ -90,8 +90,8 @@ def misfits_of(
         else:
             evidence = _majority_evidence(leaf, rail, rails[leaf], leaves[rail])
         if evidence:
-            found.append(Misfit(nic, rail, leaf, evidence))
-    return found
+            misfits.append(Misfit(nic, rail, leaf, evidence))
+    return misfits
 
 
 class _Nic(NamedTuple):
@@ -180,12 +180,12 @@ class Wiring:
 
     def ingest_nic(self, key: str, record: Nic | None, append_ns: int) -> None:
         """Take one message of the inventory; None: the NIC was removed."""
-        known = self._nics.get(key)
+        previous = self._nics.get(key)
         if record is None:
             self._nics.pop(key, None)
         else:
             self._nics[record["nic"]] = _Nic(record["rail"], record["shard"])
-        if self._nics.get(key) != known:
+        if self._nics.get(key) != previous:
             self._touch(append_ns)
 
     def ingest_paths(self, key: str, record: PathMaps | None, append_ns: int) -> None:
@@ -269,14 +269,14 @@ class Wiring:
             self._dirty, self._evaluated_ns = False, now_ns
             self._find_facts(now_ns)
         hold_ns, clear_ns = self.thresholds.ns("alert_miswired_s"), self.thresholds.ns("alert_clear_s")
-        found = self._raise({k for k, at_ns in self._since.items() if now_ns - at_ns >= hold_ns}, now_ns)
+        news = self._raise({k for k, at_ns in self._since.items() if now_ns - at_ns >= hold_ns}, now_ns)
         for active in list(self._active):
             if active.quiet_ns is not None and now_ns - active.quiet_ns >= clear_ns:
                 self._active.remove(active)
                 text = "traces contradict it no more"
                 over = Detection(AlertKind.MISWIRED, active.subject, now_ns, active.quiet_ns, text, over=True)
-                found.append((active.shard, over))
-        return found
+                news.append((active.shard, over))
+        return news
 
     def _find_facts(self, now_ns: int) -> None:
         self._facts = {fact.key: fact for fact in (*self._misfits(), *self._contradictions())}
@@ -299,11 +299,11 @@ class Wiring:
             cause = self._same_cause(key, reported)
             reported |= cause
             if of is None:
-                subject = min((self._facts[each].subject for each in cause), key=natural)
+                subject = min((self._facts[key].subject for key in cause), key=natural)
                 of = _Active(subject, fact.shard)
                 self._active.append(of)
             of.facts |= cause
-            of.items |= {item for each in cause for item in self._facts[each].items}
+            of.items |= {item for key in cause for item in self._facts[key].items}
             of.quiet_ns = None
             news[of.subject] = of
         return [(of.shard, self._detection(of, now_ns)) for of in news.values()]
@@ -345,10 +345,10 @@ class Wiring:
             return []
         leaf_of = self._leaf_of()
         rail_of = {name: nic.rail for name, nic in self._nics.items()}
-        found = misfits_of(leaf_of, rail_of, self.topology)
+        misfits = misfits_of(leaf_of, rail_of, self.topology)
         home = self._homes(leaf_of)
         facts = []
-        for misfit in found:
+        for misfit in misfits:
             shard = self._nics[misfit.nic].shard
             pairs = [
                 (pair.at_ns, key) for key, pair in self._pairs.items() if split_pair(key)[0] == misfit.nic
@@ -377,9 +377,9 @@ class Wiring:
         groups.add(+self._joins, +self._leaf_names, +self._anycast)
         leaf_of = {}
         for nic, leaves in self._leaves.items():
-            seen = [(-count, leaf) for leaf, count in leaves.items() if count > 0]
-            if seen and nic in self._nics:
-                leaf_of[nic] = groups.find(leaf_name(min(seen)[1], nic))
+            ranked_leaves = [(-count, leaf) for leaf, count in leaves.items() if count > 0]
+            if ranked_leaves and nic in self._nics:
+                leaf_of[nic] = groups.find(leaf_name(min(ranked_leaves)[1], nic))
         return leaf_of
 
     def _homes(self, leaf_of: Mapping[str, str]) -> dict[int, str]:
@@ -389,7 +389,9 @@ class Wiring:
             rail = self._nics[nic].rail
             if rail is not None:
                 leaves[rail][leaf] += 1
-        return {rail: min((-count, leaf) for leaf, count in each.items())[1] for rail, each in leaves.items()}
+        return {
+            rail: min((-count, leaf) for leaf, count in counts.items())[1] for rail, counts in leaves.items()
+        }
 
     def _contradictions(self) -> list[_Fact]:
         """Return a fact per contradiction of the topology file."""
@@ -438,9 +440,9 @@ def _findings(pair: _Pair) -> tuple[frozenset[Any], ...]:
 def parse_contradiction(reported: str) -> tuple[str, str, str] | None:
     """Parse a contradiction: (end, its far end by the file, node that is there), if it has this form."""
     for pattern in WIRED:
-        found = pattern.search(reported)
-        if found is not None:
-            return found["end"], found["far"], found["node"]
+        match = pattern.search(reported)
+        if match is not None:
+            return match["end"], match["far"], match["node"]
     return None
 
 

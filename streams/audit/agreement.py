@@ -9,11 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
+from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus, Nic
 from streams.audit.fabric_records import FabricRecords
-from streams.audit.results import FLEET, Found
-
-__all__ = ["classes", "ecn", "egress", "mtus"]
+from streams.audit.results import FLEET, Found, error, warning
 
 Value = TypeVar("Value", int, tuple[int, ...])
 
@@ -25,6 +24,8 @@ BAD_SHARE: Final = 0.5
 """Share of packets that arrive without ECN, from which on something on the way clears it."""
 
 
+@error("fabric.mtu", "NICs of a rail have the same MTU")
+@remedy.monitor("ip link set dev INTERFACE mtu MTU, and in the network's configuration")
 def mtus(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the NICs whose MTU is not that of most NICs of their shard and rail."""
     groups: dict[tuple[str, int | None], list[Nic]] = defaultdict(list)
@@ -41,6 +42,8 @@ def mtus(fabric: FabricRecords) -> Iterator[Found]:
             yield fabric.of_nic(nic["nic"], AuditStatus.PASSED if is_usual else AuditStatus.FAILED, text)
 
 
+@error("fabric.egress", "Packets of a NIC leave by that NIC")
+@remedy.monitor("Add a policy rule for the NIC's address, with a routing table of its own: `ip rule`")
 def egress(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the NICs whose packets were seen to leave by another one."""
     for nic in fabric.nics:
@@ -53,6 +56,8 @@ def egress(fabric: FabricRecords) -> Iterator[Found]:
             yield fabric.of_nic(nic["nic"], AuditStatus.FAILED, f"its packets leave by {other}")
 
 
+@warning("fabric.ecn", "Packets stay ECN-capable on the way")
+@remedy.monitor("Find the host or switch that clears the ECN field: firewall rules, tunnels, QoS policies")
 def ecn(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the NICs between which packets arrive without the ECN field that they left with.
 
@@ -91,6 +96,8 @@ def ecn(fabric: FabricRecords) -> Iterator[Found]:
     yield from fabric.all_passed(found(), sorted(at_nic), "packets stay ECN-capable")
 
 
+@warning("fabric.classes", "All NICs probe the same traffic classes")
+@remedy.monitor("Set probes.classes alike on all hosts, and restart the agent")
 def classes(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the NICs that probe other traffic classes than most."""
     of_nic: dict[str, set[int]] = defaultdict(set)

@@ -11,8 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["Explained", "explain"]
-
 MIN_PATHS: Final = 3
 """Odd paths that an element must explain; fewer are findings of their own."""
 CROSSING_SHARE: Final = 0.8

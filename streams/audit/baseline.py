@@ -11,14 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from schemas.records import AuditAction, AuditFact, AuditResult, AuditSeverity, AuditStatus
+from schemas.strict_model import StrictModel
 from streams.audit.compare import NOISE_FLOOR, deviation_floors, rule_name, series_of
 from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
 from streams.audit.robust import SIGMAS_OF_MAD, Z_THRESHOLD, Spread
-
-__all__ = ["Baseline", "BaselineError", "Expected", "compare_with", "learn", "parse", "save", "to_toml"]
 
 ANY: Final = "*"
 """Subject of a value that all devices share."""
@@ -31,10 +30,8 @@ class BaselineError(ValueError):
     """A baseline is invalid; one line names the place and the reason."""
 
 
-class Expected(BaseModel):
+class Expected(StrictModel):
     """Expected values of one fact of one SKU. Either `texts` or `median` is set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sku: str = Field(default="", max_length=256, description="machine type; empty: hosts of unknown type")
     fact: str = Field(min_length=1, max_length=256, description="name of the value, with its unit")
@@ -79,10 +76,8 @@ class Expected(BaseModel):
         return f"{self.median:.6g} +- {self.largest_deviation:.3g}"
 
 
-class Baseline(BaseModel):
+class Baseline(StrictModel):
     """The content of a baseline file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Literal[1] = 1
     runs: tuple[str, ...] = Field(default=(), description="runs that it was saved or learned from")

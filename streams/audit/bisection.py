@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-__all__ = ["Bisected", "Measure", "bisect", "run_limit"]
-
 Measure = Callable[[tuple[str, ...]], float]
 """Returns the bandwidth of a collective over some members; 0 if it fails or computes wrong values."""
 

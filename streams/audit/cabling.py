@@ -17,8 +17,6 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.misplaced import misplaced
 from streams.audit.results import FLEET, Found
 
-__all__ = ["Cabling", "Swap", "swap_text"]
-
 
 def swap_text(a: End, b: End) -> str:
     """Return the remedy for two ports with each other's cables."""
@@ -47,7 +45,7 @@ class Cabling:
     """
 
     def __init__(self, fabric: FabricRecords, actual: Mapping[End, End]) -> None:
-        self._fabric, self._actual = fabric, actual
+        self._fabric, self.actual = fabric, actual
         self._topology = fabric.topology
         self._wrong: dict[End, End] = {}
         """End to its actual far end, where the plan has another one."""
@@ -66,7 +64,7 @@ class Cabling:
         if not any(True for _ in self._topology.links()):
             yield Found(FLEET, "", AuditStatus.SKIPPED, "no topology file: no plan to compare cables with")
             return
-        checked = sum(self._topology.far(end) is not None for end in self._actual)
+        checked = sum(self._topology.far(end) is not None for end in self.actual)
         if not checked and not self._contradicted:
             yield Found(FLEET, "", AuditStatus.UNKNOWN, "no traced route: cables could not be compared")
             return
@@ -97,7 +95,7 @@ class Cabling:
             planned, other = self._topology.far(end), self._topology.far(port)
             if end in self._in_swap or planned is None or other is None:
                 continue
-            if self._actual.get(other, planned) == planned:
+            if self.actual.get(other, planned) == planned:
                 below, above = (end, other), (port, planned)
                 if self._is_lower(port, end):
                     below, above = above, below

@@ -8,8 +8,6 @@ from typing import Final
 from schemas.records import AuditResult, AuditSeverity, AuditStatus
 from streams.audit.results import one_line
 
-__all__ = ["CAUSES", "one_error_per_cause"]
-
 CAUSES: Final = {
     "fabric.rails": ("fabric.cables",),
     "fabric.rail-reach": ("fabric.egress", "fabric.connectivity"),

@@ -9,13 +9,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from schemas.audit_remedy import remedy
 from schemas.ids import natural
 from schemas.records import AuditStatus, ClockEvent, ClockState, ClockSync
 from streams.audit.fabric_records import FabricRecords
-from streams.audit.results import FLEET, Found
+from streams.audit.results import FLEET, Found, warning
 from streams.audit.robust import MIN_VALUES, odd_ones
-
-__all__ = ["clock_quality", "suspect_clocks"]
 
 BOUND_FLOOR_NS: Final = 500.0
 """Bound of a clock that is never an outlier: delays within a rack are of this size."""
@@ -31,6 +30,8 @@ RATE_SIGMAS: Final = 4.0
 """Changes of the rate below this many standard errors are noise."""
 
 
+@warning("fabric.clocks", "Clocks of NICs are synchronised to fabric time")
+@remedy.reset("`fabrictime clock` gives the state; check the NIC's timestamps and its probes")
 def clock_quality(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding per NIC: FAILED if its clock is not synchronised, a falseticker, apart or uncertain."""
     newest = _newest(fabric)

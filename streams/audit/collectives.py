@@ -9,8 +9,6 @@ from schemas.records import AuditAction, AuditCategory, AuditFact, AuditResult, 
 from streams.audit.bisection import Bisected
 from streams.audit.results import FLEET, Found, Rule, Scope, results_of
 
-__all__ = ["FACT", "RULES", "collective_results", "is_low"]
-
 FACT: Final = "all_reduce_nodes_gb_per_s"
 """Name of the bandwidth, as the file of machine types has it."""
 MIN_OF_BEST: Final = 0.5
@@ -21,6 +19,7 @@ HOSTS: Final = Rule(
     AuditSeverity.ERROR,
     AuditAction.ISOLATE,
     "Take the host out; check its NICs by ib_write_bw, PCIe width and GPU clocks",
+    (49,),
 )
 SETTINGS: Final = Rule(
     "collectives.hosts-settings",
@@ -28,6 +27,7 @@ SETTINGS: Final = Rule(
     AuditSeverity.WARNING,
     AuditAction.MONITOR,
     "Check ECMP, PFC and each NIC; set the best choice for jobs",
+    (49,),
 )
 RULES: Final = (HOSTS, SETTINGS)
 

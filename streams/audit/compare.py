@@ -19,8 +19,6 @@ from schemas.records import AuditAction, AuditFact, AuditResult, AuditSeverity, 
 from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
 from streams.audit.robust import MIN_VALUES, Spread, odd_ones
 
-__all__ = ["NOISE_FLOOR", "Series", "compare", "deviation_floors", "rule_name", "series_of"]
-
 MIN_HOSTS: Final = 4
 """Hosts from which on one can be odd: three agree, and one differs."""
 PRESENT_SHARE: Final = 0.75

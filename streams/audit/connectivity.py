@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from schemas.audit_remedy import remedy
 from schemas.ids import natural
 from schemas.records import AuditStatus
 from streams.audit.attribution import explain
 from streams.audit.fabric_records import FabricRecords
-from streams.audit.results import FLEET, Found
-
-__all__ = ["MAX_NAMED", "MIN_PAIRS", "NIC_SHARE", "Pair", "connectivity", "probed_pairs"]
+from streams.audit.results import FLEET, Found, error
 
 MIN_LOST: Final = 3
 """Lost probes without an answer that show a dead pair; fewer may be chance."""
@@ -37,6 +36,8 @@ class Pair:
         return not self.answered and self.lost >= MIN_LOST
 
 
+@error("fabric.connectivity", "Every NIC reaches every other", 39)
+@remedy.isolate("Check the NIC's port, address and route; `fabrictime links` names dead links")
 def connectivity(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding per NIC: PASSED if all its peers answer, FAILED with the peers that do not.
 

@@ -6,19 +6,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from schemas.audit_remedy import remedy
 from schemas.ids import link_ends, natural
 from schemas.records import AuditStatus
 from schemas.topology import end_text, nic_end, split_end
 from streams.audit.fabric_records import FabricRecords
-from streams.audit.results import FLEET, Found
-
-__all__ = ["uplinks"]
+from streams.audit.results import FLEET, Found, warning
 
 MAX_CHANCE: Final = 1e-3
 """Accepted number of uplinks, over all leaves, that no route takes by chance alone."""
 MAX_NAMED: Final = 4
 
 
+@warning("fabric.uplinks", "Routes use all uplinks of a leaf")
+@remedy.monitor("Check that the uplink is up and in the routing protocol's equal-cost group")
 def uplinks(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the leaves of which some uplinks carry no route, though chance does not explain it.
 

@@ -22,8 +22,6 @@ from schemas.records import (
 from schemas.topology import Topology, nic_end
 from streams.audit.results import FLEET, Found
 
-__all__ = ["FabricRecords", "Traced"]
-
 
 @dataclass(frozen=True, slots=True)
 class Traced:

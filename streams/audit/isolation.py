@@ -17,8 +17,6 @@ import numpy as np
 
 from streams.audit.robust import SIGMAS_OF_MAD, Spread
 
-__all__ = ["Isolated", "Measured", "confirming", "isolate"]
-
 Z_LIMIT: Final = 3.5
 """Modified z-score of a slow pair (Iglewicz and Hoaglin). Two slow pairs accuse a host, which squares the
 chance of a false one."""

@@ -12,8 +12,6 @@ from schemas.topology import LAYER_2, End, nic_end, split_end
 from streams.audit.fabric_records import FabricRecords
 from streams.runtime.switch_names import Groups, SwitchNames, leaf_name, names_of
 
-__all__ = ["UNNAMED_PORTS", "leaves_by_delay", "leaves_by_route", "traced_cables"]
-
 UNNAMED_PORTS: Final = frozenset({"?", "ip"})
 """Ports of ends that are known only by the address of their switch."""
 TIER_GAP: Final = 1.3

@@ -9,13 +9,12 @@ from typing import Final
 
 import numpy as np
 
+from schemas.audit_remedy import remedy
 from schemas.ids import far_node, near_node
 from schemas.records import AuditStatus, LinkHealth, LinkQueue, LinkState
 from streams.audit.fabric_records import FabricRecords
-from streams.audit.results import FLEET, Found
+from streams.audit.results import FLEET, Found, error, warning
 from streams.audit.robust import MIN_VALUES, Spread, odd_ones
-
-__all__ = ["link_health", "link_history", "link_queues"]
 
 FAULTY: Final[Mapping[str, str]] = {
     LinkState.DOWN: "is down",
@@ -30,6 +29,8 @@ QUEUE_RELATIVE: Final = 3.0
 """Mean queues up to four times the median come from uneven jobs."""
 
 
+@error("fabric.links", "No link is dead, grey or flapping", 2, 46)
+@remedy.replace("Replace cable or transceiver; `fabrictime links` gives the evidence")
 def link_health(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the links, NICs and hosts that are dead, grey or flapping now."""
     newest = _newest(fabric)
@@ -44,6 +45,8 @@ def link_health(fabric: FabricRecords) -> Iterator[Found]:
         yield _no_fault(fabric, newest, "has a fault")
 
 
+@warning("fabric.link-history", "No link was dead, grey or flapping since the last audit", 5, 6, 16)
+@remedy.monitor("Reseat or clean the cable; replace it if the link goes down again")
 def link_history(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the links that are up, but were not all the time since the last audit."""
     newest = _newest(fabric)
@@ -104,6 +107,8 @@ class _Queue:
     utilisation: float | None
 
 
+@warning("fabric.queues", "Queues are as long as on links that are as busy")
+@remedy.monitor("Compare the link's rate and its share of hashed flows with the others")
 def link_queues(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the links with far longer queues than links of their kind that are at least as busy.
 

@@ -16,8 +16,6 @@ from schemas.ids import link_ends
 from schemas.topology import End, Topology, end_text, split_end
 from streams.runtime.switch_names import Groups
 
-__all__ = ["Misplaced", "misplaced"]
-
 UNKNOWN_PORT = "?"
 
 

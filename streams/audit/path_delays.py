@@ -14,15 +14,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.audit_remedy import remedy
 from schemas.ids import host_of, natural
 from schemas.records import AuditStatus, PathDelay
 from streams.audit.attribution import explain
 from streams.audit.clock_quality import suspect_clocks
 from streams.audit.fabric_records import FabricRecords
-from streams.audit.results import FLEET, Found
+from streams.audit.results import FLEET, Found, warning
 from streams.audit.robust import MIN_VALUES, odd_ones
-
-__all__ = ["asymmetries", "one_way_delays"]
 
 RELATIVE_FLOOR: Final = 0.25
 """Deviation of a minimum delay, as a share of the median, that cables of different length explain."""
@@ -61,6 +60,8 @@ class _Rows:
         self.kind.append(kind)
 
 
+@warning("fabric.delay", "One-way delays are as on other paths of equal length")
+@remedy.monitor("Check length and transceiver of the cable, and FEC and queueing of the port")
 def one_way_delays(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the links, NICs and paths with an odd one-way delay, and PASSED for every other NIC."""
     yield from _without_clocks(fabric, "one-way delay")
@@ -76,6 +77,8 @@ def one_way_delays(fabric: FabricRecords) -> Iterator[Found]:
     yield from _findings(fabric, rows, "one-way delay")
 
 
+@warning("fabric.asymmetry", "Paths take equally long in both directions")
+@remedy.monitor("Check the fibres of both directions, and the timestamps of the NIC")
 def asymmetries(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the NICs and paths of which requests and answers differ in an odd manner, else PASSED."""
     yield from _without_clocks(fabric, "delay forward minus back")

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from schemas.audit_remedy import remedy
 from schemas.ids import host_of, natural
 from schemas.records import AuditStatus, Nic
 from streams.audit.connectivity import MAX_NAMED, MIN_PAIRS, NIC_SHARE, Pair, probed_pairs
 from streams.audit.fabric_records import FabricRecords
-from streams.audit.results import FLEET, Found
-
-__all__ = ["rail_reach"]
+from streams.audit.results import FLEET, Found, error
 
 _ENDS: Final = 2
 """A pair of NICs counts at both."""
@@ -38,6 +37,11 @@ class _Rail:
     """NIC to its peers of the rail that answer."""
 
 
+@error("fabric.rail-reach", "NICs of a rail reach each other by their own device")
+@remedy.monitor(
+    "Add the rail's route to the table of the NIC's address: ip route add NETWORK via GATEWAY "
+    "dev INTERFACE table N",
+)
 def rail_reach(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding per NIC: FAILED with the peers of its rail that it does not reach, and the reason.
 

@@ -18,8 +18,6 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.leaves import UNNAMED_PORTS
 from streams.audit.results import FLEET, Found
 
-__all__ = ["rails"]
-
 
 def rails(
     fabric: FabricRecords, leaf_of: Mapping[str, str], actual: Mapping[End, End], swaps: Sequence[Swap]

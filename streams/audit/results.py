@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
+from schemas.audit_remedy import Remedied
 from schemas.records import (
     AuditAction,
     AuditCategory,
@@ -15,8 +16,6 @@ from schemas.records import (
     AuditSeverity,
     AuditStatus,
 )
-
-__all__ = ["FLEET", "Found", "Rule", "Scope", "latest", "one_line", "results_of"]
 
 FLEET: Final = "fleet"
 """Host of the results that concern no single host."""
@@ -38,6 +37,8 @@ class Rule:
     severity: AuditSeverity
     action: AuditAction
     remedy: str
+    rows: tuple[int, ...] = ()
+    """Numbers of the published checks that it covers, in the design's list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,32 @@ class Found:
     status: AuditStatus
     text: str
     remedy: str = ""
+
+
+_Find = TypeVar("_Find", bound=Callable[..., Iterator[Found]])
+_RULE_OF: Final[dict[Callable[..., Iterator[Found]], Rule]] = {}
+
+
+def rule_of(find: Callable[..., Iterator[Found]]) -> Rule:
+    """Return the rule that is declared at a function."""
+    return _RULE_OF[find]
+
+
+def error(check: str, title: str, *rows: int) -> Callable[[Remedied[_Find]], _Find]:
+    """Declare the rule of the function below, which yields the findings."""
+    return lambda remedied: _declared(AuditSeverity.ERROR, check, title, rows, remedied)
+
+
+def warning(check: str, title: str, *rows: int) -> Callable[[Remedied[_Find]], _Find]:
+    """Declare a rule that does not make a host unfit."""
+    return lambda remedied: _declared(AuditSeverity.WARNING, check, title, rows, remedied)
+
+
+def _declared(
+    severity: AuditSeverity, check: str, title: str, rows: tuple[int, ...], remedied: Remedied[_Find]
+) -> _Find:
+    _RULE_OF[remedied.find] = Rule(check, title, severity, remedied.action, remedied.text, rows)
+    return remedied.find
 
 
 @dataclass(frozen=True, slots=True)

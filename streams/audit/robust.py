@@ -13,8 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["MIN_VALUES", "SIGMAS_OF_MAD", "Z_THRESHOLD", "Spread", "odd_ones", "threshold"]
-
 MIN_VALUES: Final = 8
 """The MAD of fewer values than this says nothing about noise."""
 Z_THRESHOLD: Final = 8.0

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-__all__ = ["across_leaves", "batched", "fans", "order_of", "pairs_of", "rings", "tournament", "within_leaves"]
-
 Pair = tuple[str, str]
 SHUFFLES: Final = 200
 """Rings that are tried for one without a neighbour of an earlier ring: one of eight has none."""

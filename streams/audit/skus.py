@@ -12,8 +12,6 @@ from schemas.skus import Limit, Sku
 from streams.audit.compare import rule_name
 from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
 
-__all__ = ["detect", "sku_results", "with_skus"]
-
 GPU_NAMES: Final = frozenset({"name", "gpu_model", "series"})
 """Facts that hold the name of a GPU."""
 

@@ -8,32 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from schemas.audit_remedy import remedy
 from schemas.ids import host_of
-from schemas.records import AuditAction, AuditResult, AuditSeverity, AuditStatus
+from schemas.records import AuditResult, AuditStatus
 from streams.audit.attribution import explain
 from streams.audit.isolation import Isolated, Measured, confirming, isolate
-from streams.audit.results import FLEET, Found, Rule, Scope, results_of
+from streams.audit.results import FLEET, Found, Scope, error, results_of, rule_of, warning
 
-__all__ = [
-    "TRAFFIC_ROWS",
-    "TRAFFIC_RULES",
-    "FlowFigures",
-    "Round",
-    "TrafficLimits",
-    "confirming_rounds",
-    "figures_line",
-    "flows_of",
-    "heat_map",
-    "traffic_results",
-]
-
-_ERROR, _WARNING = AuditSeverity.ERROR, AuditSeverity.WARNING
 _PASSED, _FAILED, _UNKNOWN = AuditStatus.PASSED, AuditStatus.FAILED, AuditStatus.UNKNOWN
 MIN_PAIRS: Final = 3
 """Fewer pairs have no variation and no usual latency."""
@@ -44,70 +31,6 @@ MIN_LINK_PAIRS: Final = 2
 SHADES: Final = " ▁▂▃▄▅▆▇█"
 """Cells of the heat map, from the median hop to the limit and beyond."""
 MAX_CELLS: Final = 400
-TRAFFIC_RULES: Final = tuple(
-    Rule(f"fabric.{name}", title, severity, action, remedy)
-    for name, title, severity, action, remedy in (
-        (
-            "traffic-hosts",
-            "No host is slower with its partners than the others",
-            _ERROR,
-            AuditAction.ISOLATE,
-            "Take the host out; compare its NIC, PCIe link, MTU and processor clock with the fleet",
-        ),
-        (
-            "traffic-links",
-            "No link between hosts is slow",
-            _ERROR,
-            AuditAction.REPLACE,
-            "Check speed, FEC and errors of the link at both ends; replace cable or transceiver",
-        ),
-        (
-            "traffic-variation",
-            "Pairs of a round have the same rate",
-            _WARNING,
-            AuditAction.MONITOR,
-            "Run more passes to isolate the slow host; check ECMP and that the fabric is idle",
-        ),
-        (
-            "loaded-latency",
-            "Round trips under load are as on other pairs",
-            _WARNING,
-            AuditAction.MONITOR,
-            "Check PFC, ECN and queue limits of the switch ports on the way, and the NIC's DSCP",
-        ),
-        (
-            "burned-links",
-            "Every NIC's link carried load in both directions",
-            _WARNING,
-            AuditAction.MONITOR,
-            "Run the pattern again with this host; `fabrictime audit --fleet` shows whether the NIC is up",
-        ),
-        (
-            "bisection",
-            "Pairs across leaves are nearly as fast as pairs within them",
-            _ERROR,
-            AuditAction.MONITOR,
-            "Check the leaves' uplinks: ECMP, oversubscription; `fabrictime links` names dead ones",
-        ),
-        (
-            "stragglers",
-            "No host delays a ring of sends and receives",
-            _ERROR,
-            AuditAction.ISOLATE,
-            "Take the host out; check its load, interrupts, governor and NIC",
-        ),
-    )
-)
-TRAFFIC_ROWS: Final[Mapping[str, tuple[int, ...]]] = {
-    "fabric.traffic-hosts": (40, 50),
-    "fabric.traffic-links": (40, 50),
-    "fabric.traffic-variation": (40,),
-    "fabric.loaded-latency": (41,),
-    "fabric.burned-links": (42,),
-    "fabric.bisection": (51,),
-    "fabric.stragglers": (52,),
-}
-"""Rows of the published checks that each rule covers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +165,8 @@ def figures_line(rounds: Sequence[Round]) -> str:
     return f"{len(rounds)} rounds, {len(flows)} flows; medians: {', '.join(parts) or 'none'}"
 
 
+@error("fabric.traffic-hosts", "No host is slower with its partners than the others", 40, 50)
+@remedy.isolate("Take the host out; compare its NIC, PCIe link, MTU and processor clock with the fleet")
 def _slow_hosts(work: _Evaluation) -> Iterator[Found]:
     flows, found = _isolated(work)
     hosts = sorted({host_of(nic) for flow in flows for nic in (flow.client, flow.server)})
@@ -264,6 +189,8 @@ def _slow_hosts(work: _Evaluation) -> Iterator[Found]:
             yield Found(host, "", _PASSED, text)
 
 
+@error("fabric.traffic-links", "No link between hosts is slow", 40, 50)
+@remedy.replace("Check speed, FEC and errors of the link at both ends; replace cable or transceiver")
 def _slow_links(work: _Evaluation) -> Iterator[Found]:
     flows, found = _isolated(work)
     if found is None:
@@ -292,6 +219,8 @@ def _slow_links(work: _Evaluation) -> Iterator[Found]:
         yield Found(FLEET, "", _PASSED, text)
 
 
+@warning("fabric.traffic-variation", "Pairs of a round have the same rate", 40)
+@remedy.monitor("Run more passes to isolate the slow host; check ECMP and that the fabric is idle")
 def _variation(work: _Evaluation) -> Iterator[Found]:
     """Compare the standard deviation of the rates of each round with their mean."""
     by_round: dict[int, list[float]] = defaultdict(list)
@@ -307,6 +236,8 @@ def _variation(work: _Evaluation) -> Iterator[Found]:
         yield Found(FLEET, f"round {number + 1}", _PASSED if variation <= allowed else _FAILED, text)
 
 
+@warning("fabric.loaded-latency", "Round trips under load are as on other pairs", 41)
+@remedy.monitor("Check PFC, ECN and queue limits of the switch ports on the way, and the NIC's DSCP")
 def _latency(work: _Evaluation) -> Iterator[Found]:
     """Compare round trips under load with idle ones of the same flow, and with the fleet's median."""
     flows = [flow for flow in work.flows if {"idle_p99_us", "loaded_p99_us"} <= flow.figures.keys()]
@@ -326,6 +257,10 @@ def _latency(work: _Evaluation) -> Iterator[Found]:
         yield Found(host_of(flow.client), f"{flow.client}>{flow.server}", status, text)
 
 
+@warning("fabric.burned-links", "Every NIC's link carried load in both directions", 42)
+@remedy.monitor(
+    "Run the pattern again with this host; `fabrictime audit --fleet` shows whether the NIC is up"
+)
 def _burned(work: _Evaluation) -> Iterator[Found]:
     """Find NICs of hosts in the pattern `burn` that carried no load."""
     hosts = {host for each in work.rounds if each.kind == "burn" for host in each.hosts}
@@ -344,6 +279,8 @@ def _burned(work: _Evaluation) -> Iterator[Found]:
             )
 
 
+@error("fabric.bisection", "Pairs across leaves are nearly as fast as pairs within them", 51)
+@remedy.monitor("Check the leaves' uplinks: ECMP, oversubscription; `fabrictime links` names dead ones")
 def _bisection(work: _Evaluation) -> Iterator[Found]:
     """Compare the median rates of pairs within and across leaves."""
     if not any(each.kind in ("within", "across") for each in work.rounds):
@@ -366,6 +303,8 @@ def _hops(work: _Evaluation) -> list[FlowFigures]:
     return [flow for flow in work.flows if "hop_p90_ms" in flow.figures]
 
 
+@error("fabric.stragglers", "No host delays a ring of sends and receives", 52)
+@remedy.isolate("Take the host out; check its load, interrupts, governor and NIC")
 def _stragglers(work: _Evaluation) -> Iterator[Found]:
     """Find hosts to and from which all hops of all rings are long."""
     hops, limit = _hops(work), work.limits.straggler_ms
@@ -407,6 +346,11 @@ def _cell(value: float | None, median: float, limit: float) -> str:
     return SHADES[1 + int(share * (len(SHADES) - 2))]
 
 
+_FINDERS: Final = (_slow_hosts, _slow_links, _variation, _latency, _burned, _bisection, _stragglers)
+TRAFFIC_RULES: Final = tuple(map(rule_of, _FINDERS))
+"""All rules of traffic, in the order of the report."""
+
+
 def traffic_results(
     rounds: Sequence[Round],
     scope: Scope,
@@ -419,17 +363,4 @@ def traffic_results(
     `routes`: client and server NIC to the links between them; `nics`: host to its NICs.
     """
     work = _Evaluation(rounds, flows_of(rounds), limits, routes, nics)
-    return [
-        result for rule in TRAFFIC_RULES for result in results_of(rule, _FINDERS[rule.check](work), scope)
-    ]
-
-
-_FINDERS: Final[Mapping[str, Callable[[_Evaluation], Iterator[Found]]]] = {
-    "fabric.traffic-hosts": _slow_hosts,
-    "fabric.traffic-links": _slow_links,
-    "fabric.traffic-variation": _variation,
-    "fabric.loaded-latency": _latency,
-    "fabric.burned-links": _burned,
-    "fabric.bisection": _bisection,
-    "fabric.stragglers": _stragglers,
-}
+    return [result for find in _FINDERS for result in results_of(rule_of(find), find(work), scope)]

@@ -96,47 +96,47 @@ class Change:
     """Additional variance of the rate by a change that noise may explain."""
 
 
-def classify(track: ClockTrack | None, seen: Measurement) -> Change:
+def classify(track: ClockTrack | None, measurement: Measurement) -> Change:
     """Return the change that a measurement shows. Fabric time's slew is taken into the track first."""
-    state: ClockSync = SYNCED if seen.trusted else UNSYNCED
+    state: ClockSync = SYNCED if measurement.trusted else UNSYNCED
     if track is None:
         return Change(state, ClockEvent.NEW, reset=True)
-    if track.provisional and seen.trusted and not seen.jumped:
+    if track.provisional and measurement.trusted and not measurement.jumped:
         return Change(state)
-    if track.state == UNSYNCED and not seen.jumped:
-        if seen.stepped:
+    if track.state == UNSYNCED and not measurement.jumped:
+        if measurement.stepped:
             return Change(UNSYNCED, ClockEvent.STEP, reset=True)
         return Change(state, ClockEvent.NEW, reset=True)
-    if seen.jumped:
+    if measurement.jumped:
         return Change(UNSYNCED, ClockEvent.STEP, reset=True)
-    if not seen.continues:
-        return Change(state, ClockEvent.MERGED, seen.ahead_ns(track), reset=True)
-    track.drift_ppb += seen.slew_change_ppb
+    if not measurement.continues:
+        return Change(state, ClockEvent.MERGED, measurement.ahead_ns(track), reset=True)
+    track.drift_ppb += measurement.slew_change_ppb
     track.unrest_ppb *= UNREST_KEPT
-    return _compare(track, seen, state)
+    return _compare(track, measurement, state)
 
 
-def _compare(track: ClockTrack, seen: Measurement, state: ClockSync) -> Change:
+def _compare(track: ClockTrack, measurement: Measurement, state: ClockSync) -> Change:
     """Compare a measurement with the track's prediction."""
-    rate_change = seen.rate_ppb - track.drift_ppb
-    rate_spread = math.sqrt(track.p_drift + seen.rate_variance)
+    rate_change = measurement.rate_ppb - track.drift_ppb
+    rate_spread = math.sqrt(track.p_drift + measurement.rate_variance)
     bend_ppb = max(abs(rate_change) - 2 * rate_spread, 0.0)
-    bend_variance = (bend_ppb * seen.window_s * BEND_SHARE) ** 2
-    off_ns = seen.ahead_ns(track)
-    spread_ns = math.sqrt(track.p_offset + (seen.variance + bend_variance))
-    limit_ns = _step_limit_ns(track, seen, spread_ns)
-    doubtful_ns = DOUBT_WIDTHS * seen.noise_ns
+    bend_variance = (bend_ppb * measurement.window_s * BEND_SHARE) ** 2
+    off_ns = measurement.ahead_ns(track)
+    spread_ns = math.sqrt(track.p_offset + (measurement.variance + bend_variance))
+    limit_ns = _step_limit_ns(track, measurement, spread_ns)
+    doubtful_ns = DOUBT_WIDTHS * measurement.noise_ns
     if limit_ns < abs(off_ns) <= doubtful_ns and track.doubts < DOUBT_WINDOWS:
         return Change(state, deferred=True)
     rate_changed = abs(rate_change) > STEP_SIGMAS * rate_spread
     rate_doubt = 0.0
-    if rate_changed and abs(off_ns) <= limit_ns and abs(rate_change) * seen.window_s <= doubtful_ns:
+    if rate_changed and abs(off_ns) <= limit_ns and abs(rate_change) * measurement.window_s <= doubtful_ns:
         rate_changed, rate_doubt = False, rate_change**2
     if abs(off_ns) <= limit_ns and not rate_changed:
-        own_share = track.p_offset / (track.p_offset + (seen.variance + bend_variance))
+        own_share = track.p_offset / (track.p_offset + (measurement.variance + bend_variance))
         innovation = (off_ns / spread_ns, own_share)
         return Change(state, innovation=innovation, bend_variance=bend_variance, rate_doubt=rate_doubt)
-    since_s = max((seen.middle_ns - track.measured_ns) * 1e-9, MIN_SINCE_S)
+    since_s = max((measurement.middle_ns - track.measured_ns) * 1e-9, MIN_SINCE_S)
     explained_ns = limit_ns + STEP_TOLERANCE * abs(rate_change) * since_s
     near = rate_changed or abs(off_ns) <= STEP_TOLERANCE * limit_ns
     if abs(off_ns) <= explained_ns and near:
@@ -146,80 +146,82 @@ def _compare(track: ClockTrack, seen: Measurement, state: ClockSync) -> Change:
     return Change(state, event, event_ns, reset=True, bend_variance=bend_variance)
 
 
-def _step_limit_ns(track: ClockTrack, seen: Measurement, spread_ns: float) -> float:
+def _step_limit_ns(track: ClockTrack, measurement: Measurement, spread_ns: float) -> float:
     """Return the deviation above which the clock has stepped."""
-    limit_ns = max(STEP_SIGMAS * spread_ns, 2 * (seen.queue_ns + track.queue_ns), MIN_STEP_NS)
-    if seen.stepped:  # the measurement's error is the step's size, so the track's own error counts
+    limit_ns = max(STEP_SIGMAS * spread_ns, 2 * (measurement.queue_ns + track.queue_ns), MIN_STEP_NS)
+    if measurement.stepped:  # the measurement's error is the step's size, so the track's own error counts
         known_ns = max(STEP_SIGMAS * track.sigma_ns, 2 * track.queue_ns, MIN_STEP_NS)
         limit_ns = min(limit_ns, known_ns)
     return limit_ns
 
 
 def apply(
-    track: ClockTrack | None, seen: Measurement, change: Change
+    track: ClockTrack | None, measurement: Measurement, change: Change
 ) -> tuple[ClockTrack, tuple[float, float] | None]:
     """Apply a change to a track. Returns the track, a new one after a reset, and the innovation.
 
     The innovation is None unless the clock continued as predicted.
     """
     if track is not None and change.deferred:
-        _defer(track, seen, change)
+        _defer(track, measurement, change)
         return track, None
-    variance = seen.variance + change.bend_variance
+    variance = measurement.variance + change.bend_variance
     if track is None or change.reset:
-        track = _reset(track, seen, change, variance)
+        track = _reset(track, measurement, change, variance)
     else:
         track.p_drift += change.rate_doubt / 4
-        track.measure_drift(seen.rate_ppb, seen.rate_variance + change.rate_doubt)
+        track.measure_drift(measurement.rate_ppb, measurement.rate_variance + change.rate_doubt)
         gain = track.p_offset / (track.p_offset + variance)
-        track.measure(track.offset_ns + seen.ahead_ns(track), variance)
-        track.blend_limits(seen.asymmetry_ns, seen.queue_ns, seen.limit_ns, max(gain, MIN_GAIN))
+        track.measure(track.offset_ns + measurement.ahead_ns(track), variance)
+        track.blend_limits(
+            measurement.asymmetry_ns, measurement.queue_ns, measurement.limit_ns, max(gain, MIN_GAIN)
+        )
     track.doubts = 0
-    track.provisional = track.provisional and not seen.trusted
+    track.provisional = track.provisional and not measurement.trusted
     event, event_ns, state, innovation = change.event, change.event_ns, change.state, change.innovation
-    if seen.contradiction_ns:
-        event, event_ns, state = ClockEvent.FALSETICKER, seen.contradiction_ns, UNSYNCED
+    if measurement.contradiction_ns:
+        event, event_ns, state = ClockEvent.FALSETICKER, measurement.contradiction_ns, UNSYNCED
         innovation = None
         track.p_offset = UNKNOWN_BOUND_NS**2
     if abs(track.drift_ppb) > RATE_LIMIT_PPB:
         event, event_ns, state, innovation = ClockEvent.RATE_CHANGE, track.drift_ppb, UNSYNCED, None
-    _set_window(track, seen, state, event, event_ns)
+    _set_window(track, measurement, state, event, event_ns)
     return track, innovation
 
 
-def _defer(track: ClockTrack, seen: Measurement, change: Change) -> None:
+def _defer(track: ClockTrack, measurement: Measurement, change: Change) -> None:
     """Keep the prediction, with a bound that covers the measurement too."""
     track.doubts += 1
-    track.queue_ns = max(track.queue_ns, abs(seen.ahead_ns(track)))
+    track.queue_ns = max(track.queue_ns, abs(measurement.ahead_ns(track)))
     track.innovation = 0.0
-    _set_window(track, seen, change.state, ClockEvent.NONE, 0.0)
+    _set_window(track, measurement, change.state, ClockEvent.NONE, 0.0)
 
 
-def _reset(track: ClockTrack | None, seen: Measurement, change: Change, variance: float) -> ClockTrack:
+def _reset(track: ClockTrack | None, measurement: Measurement, change: Change, variance: float) -> ClockTrack:
     """Return a track that starts from the measurement; a known clock keeps its own wander."""
-    made = ClockTrack(
-        seen.reading_ns,
-        seen.offset_ns,
-        seen.rate_ppb,
+    new_track = ClockTrack(
+        measurement.reading_ns,
+        measurement.offset_ns,
+        measurement.rate_ppb,
         variance,
         0.0,
-        min(seen.rate_variance, FRESH_RATE_PPB**2),
+        min(measurement.rate_variance, FRESH_RATE_PPB**2),
         change.state,
-        seen.domain,
-        seen.middle_ns,
+        measurement.domain,
+        measurement.middle_ns,
         wander=1.0 if track is None else track.wander,
-        base_ns=seen.base_ns,
+        base_ns=measurement.base_ns,
     )
-    made.provisional = not seen.trusted
+    new_track.provisional = not measurement.trusted
     if change.event == ClockEvent.RATE_CHANGE:
-        made.unrest_ppb = abs(change.event_ns)
-    made.blend_limits(seen.asymmetry_ns, seen.queue_ns, seen.limit_ns, 1.0)
-    return made
+        new_track.unrest_ppb = abs(change.event_ns)
+    new_track.blend_limits(measurement.asymmetry_ns, measurement.queue_ns, measurement.limit_ns, 1.0)
+    return new_track
 
 
 def _set_window(
-    track: ClockTrack, seen: Measurement, state: ClockSync, event: ClockEvent, event_ns: float
+    track: ClockTrack, measurement: Measurement, state: ClockSync, event: ClockEvent, event_ns: float
 ) -> None:
-    track.state, track.domain, track.measured_ns = state, seen.domain, seen.middle_ns
+    track.state, track.domain, track.measured_ns = state, measurement.domain, measurement.middle_ns
     track.event, track.event_ns = event, event_ns
-    track.pairs, track.residual_ns = seen.pairs, seen.residual_ns
+    track.pairs, track.residual_ns = measurement.pairs, measurement.residual_ns

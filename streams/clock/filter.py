@@ -184,8 +184,8 @@ class ClockTrack:
         if self.state == UNSYNCED and self.p_offset >= UNKNOWN_BOUND_NS**2:
             return UNKNOWN_BOUND_NS
         noise = SIGMAS * self.sigma_ns
-        usual = math.hypot(noise, SIGMAS * self.asymmetry_ns) + self.queue_ns + self.stamp_error_ns
-        return min(UNKNOWN_BOUND_NS, usual, noise + self.limit_ns)
+        typical_ns = math.hypot(noise, SIGMAS * self.asymmetry_ns) + self.queue_ns + self.stamp_error_ns
+        return min(UNKNOWN_BOUND_NS, typical_ns, noise + self.limit_ns)
 
     @property
     def drift_sigma_ppb(self) -> float:

@@ -128,8 +128,8 @@ def rates_by_edges(
     few = _few(nodes, pairs, used, solution)
     sigma_ppb = WORSE * solution.sigma / np.maximum(sharpness, MIN_SHARPNESS) ** 2
     sigma_ppb = np.where(few, np.hypot(sigma_ppb, start.sigma_ppb), sigma_ppb)
-    shown = 2 * np.bincount(part, few)[part] < np.bincount(part)[part]
-    better = shown & (sharpness >= MIN_SHARPNESS)
+    has_majority = 2 * np.bincount(part, few)[part] < np.bincount(part)[part]
+    better = has_majority & (sharpness >= MIN_SHARPNESS)
     return Rates(np.where(better, rate, own.log_ppb), np.where(better, sigma_ppb, own.sigma_ppb))
 
 
@@ -174,11 +174,11 @@ def _few(nodes: int, pairs: Pairs, edges: HullEdges, solution: MeshSolution) -> 
     few = np.zeros(nodes, np.bool_)
     for _ in range(MAX_ROUNDS):
         firm = [np.where(few[other], 0.0, information) for other in reversed(ends)]
-        whole, squares = (
+        sums, squares = (
             np.bincount(ends[0], firm[0] ** power, nodes) + np.bincount(ends[1], firm[1] ** power, nodes)
             for power in (1, 2)
         )
-        before, few = few, whole**2 < MIN_EDGES * np.maximum(squares, 1e-300)
+        before, few = few, sums**2 < MIN_EDGES * np.maximum(squares, 1e-300)
         if (few == before).all():
             break
     return few[group]

@@ -35,7 +35,7 @@ class LogOffset:
         """
         if not offsets_ns:
             return
-        ahead_ns = np.array([each - self.offset_ns for each in offsets_ns], np.float64)
+        ahead_ns = np.array([offset_ns - self.offset_ns for offset_ns in offsets_ns], np.float64)
         middle_ns = float(np.median(ahead_ns))
         if abs(middle_ns) <= step_ns:
             return

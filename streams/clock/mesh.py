@@ -166,15 +166,15 @@ def solve_relative(
     )
     rotated = pairs.rotated(plain_ppb(rates[a] - rates[b]), np.hypot(rate_sigma[a], rate_sigma[b]))
     good_line = rotated.rotated & (rotated.drift_sigma_ppb * np.abs(rotated.lever_s) < 3 * noise)
-    good_line |= rotated.modal | rotated.kept
+    good_line |= rotated.modal | rotated.slope_is_best
     margin_sigma = np.where(modal, 2 * pairs.sigma_ns, noise)
     # A floor is learned from margins that the drift's error changes by a small share of the round trip.
     tilt_ns = rotated.drift_sigma_ppb * rotated.margin_lever_s
     sure = good_line & (rotated.crossing_ns == 0)
     sure &= tilt_ns < np.maximum(3 * noise, FLOOR_TILT_SHARE * pairs.rtt_min_ns)
     excess = memory.pairs.excess(rows, rotated.margin_ns, margin_sigma, sure, modal)
-    known = np.isfinite(excess)
-    queued = np.where(known, excess, 0.0)
+    has_excess = np.isfinite(excess)
+    queued = np.where(has_excess, excess, 0.0)
     # A margin within its own error of the floor is free of queueing.
     queued = np.where(queued > CLEAN_SIGMAS * margin_sigma, queued, 0.0)
     # a line without a slope or hull: its clock stepped in the window, so its claimed error counts
@@ -182,7 +182,7 @@ def solve_relative(
     broken &= (pairs.margin_ns != pairs.rtt_min_ns) | (pairs.sigma_ns > 0.6 * pairs.rtt_min_ns)
     # floors that cross by more than the drift's error: the clock changed in the window
     broken |= rotated.crossing_ns > CROSSING_SIGMAS * (tilt_ns + noise)
-    own = np.where(known & ~broken & ~rotated.modal, np.minimum(pairs.sigma_ns, noise), pairs.sigma_ns)
+    own = np.where(has_excess & ~broken & ~rotated.modal, np.minimum(pairs.sigma_ns, noise), pairs.sigma_ns)
     bias, bias_sigma, bias_windows = memory.pairs.bias(rows)
     spread, lasting = _asymmetry(nodes, pairs, bias, bias_sigma, bias_windows)
     suspect = (
@@ -200,29 +200,29 @@ def solve_relative(
         away_s = (reading[a] - pairs.at_ns) * 1e-9
         beyond = (pairs.offset_ns - (theta[a] - theta[b])).astype(np.float64)
         value = beyond + rotated.rest_ns + rotated.drift_ppb * away_s - memory.role_ns
-        usual = np.sqrt(independent + spread**2 + (sloped * away_s) ** 2)
-        sigma = np.sqrt(usual**2 + steady - spread**2)
+        sigma_with_spread = np.sqrt(independent + spread**2 + (sloped * away_s) ** 2)
+        sigma = np.sqrt(sigma_with_spread**2 + steady - spread**2)
         solution = solve_mesh(nodes, b, a, value, sigma, want_sigma=iteration == ITERATIONS - 1)
-        whole = theta + np.round(solution.x).astype(np.int64)
-        reading = _common_readings(solution.component, whole, reading, has_reading)
+        new_theta = theta + np.round(solution.x).astype(np.int64)
+        reading = _common_readings(solution.component, new_theta, reading, has_reading)
         has_reading = has_reading | (counts > 0)
-        theta = whole if iteration < ITERATIONS - 1 else theta
+        theta = new_theta if iteration < ITERATIONS - 1 else theta
         if iteration == 0:
             _learn_role(memory, pairs, solution.residual, sigma)
-            unsure = ~known & ~modal & ~broken
+            unsure = ~has_excess & ~modal & ~broken
             independent = _lower_by_residuals(pairs, solution.residual, independent, unsure, counts)
-    falsetickers = _falsetickers(nodes, pairs, solution.residual, usual)
+    falsetickers = _falsetickers(nodes, pairs, solution.residual, sigma_with_spread)
     if falsetickers.any():
         keep = ~((falsetickers > 0)[a] | (falsetickers > 0)[b])
         sigma = np.where(keep, sigma, 1e9)
         solution = solve_mesh(nodes, b, a, value, sigma)
-        whole = theta + np.round(solution.x).astype(np.int64)
-        reading = _common_readings(solution.component, whole, reading, has_reading)
+        new_theta = theta + np.round(solution.x).astype(np.int64)
+        reading = _common_readings(solution.component, new_theta, reading, has_reading)
     rest = solution.x
     residual = value - (rest[a] - rest[b]) if len(pairs) else np.empty(0)
     vote = solution.weight / sigma**2 if len(pairs) else np.empty(0)
     error = np.where(np.isfinite(solution.sigma), solution.sigma, 0.0)
-    clean = known & (queued == 0) & good_line & (vote > 0)
+    clean = has_excess & (queued == 0) & good_line & (vote > 0)
     memory.pairs.learn_residuals(rows, residual, clean)
     if clean.any():
         typical = 1.4826 * float(np.median(np.abs(residual[clean])))
@@ -231,7 +231,7 @@ def solve_relative(
     noise_share = _mean_vote(nodes, pairs, vote, vote * (sigma**2 - steady))
     gains = _Gains(nodes, pairs, vote, solution.component)
     floor = np.minimum(memory.pairs.floor(rows, modal), pairs.rtt_min_ns)
-    kept = vote * (sigma**2 - np.where(suspect, bias**2, 0.0)) if len(pairs) else np.empty(0)
+    unbiased_variance = vote * (sigma**2 - np.where(suspect, bias**2, 0.0)) if len(pairs) else np.empty(0)
     return Mesh(
         component=solution.component,
         theta_ns=theta,
@@ -242,13 +242,13 @@ def solve_relative(
         reading_ns=reading,
         asymmetry_ns=np.where(np.isfinite(lasting), error * np.sqrt(steady_share), np.inf),
         limit_ns=gains.shift(share * floor / 2 + queued / 2),
-        queue_ns=gains.shift(np.where(known, queued / 2, 0.0)),
+        queue_ns=gains.shift(np.where(has_excess, queued / 2, 0.0)),
         pairs=counts.astype(np.int64),
         residual_ns=np.sqrt(_by_node(nodes, pairs, residual**2) / np.maximum(counts, 1)),
         noise_ns=_mean_vote(nodes, pairs, vote, noise),
         stepped=2 * _by_node(nodes, pairs, broken.astype(np.float64)) > np.maximum(counts, 1),
         contradiction_ns=falsetickers,
-        suspects=_suspects(pairs, suspect, bias, bias_sigma, kept),
+        suspects=_suspects(pairs, suspect, bias, bias_sigma, unbiased_variance),
     )
 
 
@@ -258,19 +258,19 @@ def guess_theta(pairs: Pairs, readings: Int64s, has_reading: Bools) -> Int64s:
     It is the negative reading at the common instant. Nodes without a reading follow from a pair with a node
     that has a guess, so that only small differences remain.
     """
-    known = has_reading.copy()
-    theta = np.where(known, -readings, 0)
+    is_guessed = has_reading.copy()
+    theta = np.where(is_guessed, -readings, 0)
     a, b = pairs.prober, pairs.peer
     while len(pairs):
-        out, back = known[a] & ~known[b], known[b] & ~known[a]
+        out, back = is_guessed[a] & ~is_guessed[b], is_guessed[b] & ~is_guessed[a]
         theta[b[out]] = theta[a[out]] - pairs.offset_ns[out]
         theta[a[back]] = theta[b[back]] + pairs.offset_ns[back]
-        known[b[out]] = known[a[back]] = True
-        unknown = np.flatnonzero(~(known[a] & known[b]))
+        is_guessed[b[out]] = is_guessed[a[back]] = True
+        unknown = np.flatnonzero(~(is_guessed[a] & is_guessed[b]))
         if not len(unknown):
             break
         if not (out.any() or back.any()):
-            known[a[unknown[0]]] = True
+            is_guessed[a[unknown[0]]] = True
     return theta
 
 
@@ -317,10 +317,10 @@ def _fuse(own: Rates, component: NDArray[np.int32], priors: Priors) -> Rates:
         gauge = weighted_median(ahead, 1 / variance)
         fused[members] = rate[members] + gauge
         agrees = np.abs(ahead - gauge) <= RATE_AGREES_SIGMAS * np.sqrt(variance)
-        kept, sigma_before = before[agrees], priors.rate_sigma_ppb[before[agrees]]
-        gain = error[kept] ** 2 / (error[kept] ** 2 + sigma_before**2)
-        fused[kept] += gain * (priors.rate_log_ppb[kept] - fused[kept])
-        fused_error[kept] = np.sqrt(gain) * sigma_before
+        agreeing, sigma_before = before[agrees], priors.rate_sigma_ppb[before[agrees]]
+        gain = error[agreeing] ** 2 / (error[agreeing] ** 2 + sigma_before**2)
+        fused[agreeing] += gain * (priors.rate_log_ppb[agreeing] - fused[agreeing])
+        fused_error[agreeing] = np.sqrt(gain) * sigma_before
     return Rates(fused, fused_error)
 
 
@@ -355,8 +355,8 @@ def _lower_by_residuals(
     free = 1 - float((counts > 0).sum()) / max(len(pairs), 1)
     if unsure.sum() < 8 or free < 0.25:
         return variance
-    shown = 1.5 * 1.4826 * float(np.median(np.abs(residual[unsure]))) / np.sqrt(free)
-    return np.where(unsure, np.minimum(variance, max(shown, 1.0) ** 2), variance)
+    residual_sigma = 1.5 * 1.4826 * float(np.median(np.abs(residual[unsure]))) / np.sqrt(free)
+    return np.where(unsure, np.minimum(variance, max(residual_sigma, 1.0) ** 2), variance)
 
 
 def _asymmetry(
@@ -373,22 +373,27 @@ def _asymmetry(
     robust solution assigns each loop's whole contradiction to one of its pairs, and the others show none. The
     usual value is then the median of as many of the largest as there are loops.
     """
-    seen = windows >= 2
-    if not seen.any():
+    has_history = windows >= 2
+    if not has_history.any():
         return 0.0, float("inf")
-    low, high = np.minimum(pairs.prober, pairs.peer)[seen], np.maximum(pairs.prober, pairs.peer)[seen]
+    low, high = (
+        np.minimum(pairs.prober, pairs.peer)[has_history],
+        np.maximum(pairs.prober, pairs.peer)[has_history],
+    )
     edge, which = np.unique(low.astype(np.int64) * nodes + high, return_inverse=True)
-    signed = np.where(pairs.prober[seen] < pairs.peer[seen], bias[seen], -bias[seen])
+    signed = np.where(
+        pairs.prober[has_history] < pairs.peer[has_history], bias[has_history], -bias[has_history]
+    )
     count = np.bincount(which)
     mean = np.bincount(which, signed) / count
     square = np.maximum(mean**2, np.bincount(which, signed**2) / count)
-    noise = np.bincount(which, np.minimum(bias_sigma[seen], 1e6) ** 2) / count**2
+    noise = np.bincount(which, np.minimum(bias_sigma[has_history], 1e6) ** 2) / count**2
     ends = len(np.unique(np.concatenate([low, high])))
     free = len(edge) - ends + 1
     if free < 1:
         return 0.0, float("inf")
-    usual = float(np.quantile(square, 1 - free / (2 * len(edge)), method="higher"))
-    clipped = np.minimum(square, 36 * max(usual, 1e-6))
+    typical_square = float(np.quantile(square, 1 - free / (2 * len(edge)), method="higher"))
+    clipped = np.minimum(square, 36 * max(typical_square, 1e-6))
     spread2 = max(float(np.sum(clipped - noise)) / free, 0.0)
     limit2 = max(float(np.sum(clipped)) / free, 0.25)
     quantile = free * (1 - 2 / (9 * free) - 2.576 * np.sqrt(2 / (9 * free))) ** 3
@@ -401,24 +406,24 @@ def _falsetickers(nodes: int, pairs: Pairs, residual: Float64s, sigma: Float64s)
     A wrong clock satisfies all its pairs, and an asymmetric path spoils one pair. Only timestamps with
     different errors towards each peer spoil most pairs of one node and one pair of each peer.
     """
-    found = np.zeros(nodes)
+    residual_by_node = np.zeros(nodes)
     if len(pairs) < MIN_FALSETICKER_PAIRS:
-        return found
+        return residual_by_node
     off = np.abs(residual)
     order = np.argsort(np.concatenate([pairs.prober, pairs.peer]), kind="stable")
     counts = np.bincount(pairs.prober, minlength=nodes) + np.bincount(pairs.peer, minlength=nodes)
     scaled = np.tile(off / sigma, 2)[order]
     plain = np.tile(off, 2)[order]
     start = np.concatenate([[0], np.cumsum(counts)])
-    usual = max(float(np.median(off / sigma)) * 1.4826, 1.0)
+    typical_ratio = max(float(np.median(off / sigma)) * 1.4826, 1.0)
     for node in np.flatnonzero(counts >= MIN_FALSETICKER_PAIRS):
         part = slice(start[node], start[node + 1])
         if (
-            np.median(scaled[part]) > FALSETICKER_SPREADS * usual
+            np.median(scaled[part]) > FALSETICKER_SPREADS * typical_ratio
             and np.median(plain[part]) > MIN_FALSETICKER_NS
         ):
-            found[node] = np.median(plain[part])
-    return found
+            residual_by_node[node] = np.median(plain[part])
+    return residual_by_node
 
 
 def _suspects(
@@ -445,10 +450,10 @@ def _common_readings(
     better = reading.copy()
     for part in np.unique(component):
         members = np.flatnonzero(component == part)
-        known = members[has_reading[members]]
-        if len(members) < 2 or not len(known):
+        members_with_reading = members[has_reading[members]]
+        if len(members) < 2 or not len(members_with_reading):
             continue
-        common = reading[known] + theta[known]
+        common = reading[members_with_reading] + theta[members_with_reading]
         middle = int(common[0]) + int(np.median(common - common[0]))
         better[members] = middle - theta[members]
     return better
@@ -463,8 +468,8 @@ def _by_node(nodes: int, pairs: Pairs, values: Float64s) -> Float64s:
 
 def _mean_vote(nodes: int, pairs: Pairs, vote: Float64s, values: Float64s) -> Float64s:
     """Return each node's mean of values over its pairs, weighted by their votes."""
-    whole = _by_node(nodes, pairs, vote)
-    return _by_node(nodes, pairs, vote * values) / np.where(whole > 0, whole, 1.0)
+    total_vote = _by_node(nodes, pairs, vote)
+    return _by_node(nodes, pairs, vote * values) / np.where(total_vote > 0, total_vote, 1.0)
 
 
 class _Gains:
@@ -488,18 +493,18 @@ class _Gains:
                 continue
             index = np.full(nodes, -1)
             index[members] = np.arange(len(members))
-            mine = np.flatnonzero(component[pairs.prober] == part)
-            rows = np.arange(len(mine))
-            incidence = np.zeros((len(mine), len(members)))
-            incidence[rows, index[pairs.prober[mine]]] = 1.0
-            incidence[rows, index[pairs.peer[mine]]] = -1.0
-            largest = float(vote[mine].max())
-            weighted = incidence * np.maximum(vote[mine] / max(largest, 1e-300), 1e-9)[:, None]
+            part_pairs = np.flatnonzero(component[pairs.prober] == part)
+            rows = np.arange(len(part_pairs))
+            incidence = np.zeros((len(part_pairs), len(members)))
+            incidence[rows, index[pairs.prober[part_pairs]]] = 1.0
+            incidence[rows, index[pairs.peer[part_pairs]]] = -1.0
+            largest = float(vote[part_pairs].max())
+            weighted = incidence * np.maximum(vote[part_pairs] / max(largest, 1e-300), 1e-9)[:, None]
             gains = np.linalg.solve(incidence.T @ weighted + 1.0 / len(members), weighted.T)
             total = float(self._own[members].sum())
             if total > 0:
                 gains -= (self._own[members] / total) @ gains
-            self._exact.append((members, mine, np.abs(gains)))
+            self._exact.append((members, part_pairs, np.abs(gains)))
 
     def shift(self, limit_ns: Float64s) -> Float64s:
         """Return for each node the largest shift of its theta by errors of at most `limit_ns` per pair."""
@@ -507,6 +512,6 @@ class _Gains:
             return np.zeros(self._nodes)
         own = np.where(self._own > 0, self._own, 1.0)
         result = _by_node(self._nodes, self._pairs, self._vote * limit_ns) / own * self.NEIGHBOURS
-        for members, mine, gains in self._exact:
-            result[members] = gains @ limit_ns[mine]
+        for members, part_pairs, gains in self._exact:
+            result[members] = gains @ limit_ns[part_pairs]
         return result

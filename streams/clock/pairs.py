@@ -102,7 +102,7 @@ class Pairs:
             name: getattr(self, name)[keep] for name in ("prober", "peer", "at_ns", "offset_ns", *_FIGURES)
         }
         return Pairs(
-            names=[name for name, kept in zip(self.names, keep.tolist(), strict=True) if kept],
+            names=[name for name, selected in zip(self.names, keep.tolist(), strict=True) if selected],
             forward=self.forward.where(keep),
             reverse=self.reverse.where(keep),
             **columns,
@@ -130,15 +130,15 @@ class Pairs:
         margin = np.where(rotating & (rotated_ns >= 0), rotated_ns, self.margin_ns)
         lever_s = np.where(rotating, (forward_s + reverse_s) / 2, 0.0)
         margin_lever_s = np.where(rotating, np.abs(forward_s - reverse_s), 0.0)
-        known = drift_sigma_ppb < self.drift_sigma_ppb
+        has_better_drift = drift_sigma_ppb < self.drift_sigma_ppb
         return RotatedPairs(
             rest_ns=rest,
             margin_ns=margin,
             rotated=rotating,
             modal=self.noise_ns > 0,
-            kept=~(known & has_hull) & (self.drift_sigma_ppb < NO_SLOPE_PPB),
+            slope_is_best=~(has_better_drift & has_hull) & (self.drift_sigma_ppb < NO_SLOPE_PPB),
             drift_ppb=np.where(
-                known, drift_ppb, np.where(self.drift_sigma_ppb < NO_SLOPE_PPB, self.drift_ppb, 0)
+                has_better_drift, drift_ppb, np.where(self.drift_sigma_ppb < NO_SLOPE_PPB, self.drift_ppb, 0)
             ),
             drift_sigma_ppb=np.minimum(drift_sigma_ppb, self.drift_sigma_ppb),
             lever_s=lever_s,
@@ -198,7 +198,7 @@ class RotatedPairs:
     margin_ns: Float64s
     rotated: Bools
     modal: Bools
-    kept: Bools
+    slope_is_best: Bools
     """The line's own slope is the best known, or the line has no hull."""
     drift_ppb: Float64s
     drift_sigma_ppb: Float64s
@@ -250,11 +250,11 @@ class PairMemory:
 
     def rows(self, names: Sequence[tuple[str, str]], window: int) -> NDArray[np.intp]:
         """Return the rows of pairs; add new ones."""
-        known = self._row
-        new = len(known)
+        row_by_name = self._row
+        new = len(row_by_name)
         for name in names:
-            if name not in known:
-                known[name] = new
+            if name not in row_by_name:
+                row_by_name[name] = new
                 new += 1
         if new > len(self._table):
             rows_more = max(new, 2 * len(self._table)) - len(self._table)
@@ -263,18 +263,18 @@ class PairMemory:
             more[:, :, [self._FLOOR, self._LOW]] = np.inf
             more[:, :, self._DEEP] = -np.inf
             self._floors = np.concatenate([self._floors, more])
-        rows = np.fromiter((known[name] for name in names), np.intp, len(names))
+        rows = np.fromiter((row_by_name[name] for name in names), np.intp, len(names))
         self._table[rows, self._SEEN] = window
         return rows
 
     def forget(self, window: int) -> None:
         """Drop pairs that were not seen for long; slow, so call rarely."""
-        kept = [
+        recent_names = [
             name for name, row in self._row.items() if window - self._table[row, self._SEEN] <= self.FORGET
         ]
-        rows = [self._row[name] for name in kept]
+        rows = [self._row[name] for name in recent_names]
         self._table, self._floors = self._table[rows], self._floors[rows]
-        self._row = {name: row for row, name in enumerate(kept)}
+        self._row = {name: row for row, name in enumerate(recent_names)}
 
     def noise(self, rows: NDArray[np.intp], noise_ns: Float64s, otherwise: float) -> Float64s:
         """Learn the timestamp noise (0: not measured); return the noise of each pair's readings.
@@ -287,10 +287,10 @@ class PairMemory:
         first = np.where(is_doubtful, -noise_ns, noise_ns)
         new = np.where(noise_ns > 0, np.where(old > 0, old + (noise_ns - old) / 8, first), old)
         self._table[rows, self._NOISE] = new
-        known = new[new > 0]
-        is_usual = len(known) >= max(self.MIN_KNOWN, self.KNOWN_SHARE * len(rows))
-        usual = float(np.median(known)) if is_usual else otherwise
-        return np.where(new > 0, new, usual)
+        measured_noise_ns = new[new > 0]
+        is_usual = len(measured_noise_ns) >= max(self.MIN_KNOWN, self.KNOWN_SHARE * len(rows))
+        typical_noise_ns = float(np.median(measured_noise_ns)) if is_usual else otherwise
+        return np.where(new > 0, new, typical_noise_ns)
 
     def excess(
         self, rows: NDArray[np.intp], margin_ns: Float64s, sigma_ns: Float64s, sure: Bools, middle: Bools
@@ -327,8 +327,8 @@ class PairMemory:
         fresh = rows[lower | moved]
         self._table[fresh, self._WEIGHT] = np.minimum(self._table[fresh, self._WEIGHT], 1.0)
         with np.errstate(invalid="ignore"):
-            known = np.where(near >= 2, np.maximum(margin_ns - floor, 0.0), np.inf)
-            return np.where(gross & ~moved, margin_ns - other, known)
+            excess_ns = np.where(near >= 2, np.maximum(margin_ns - floor, 0.0), np.inf)
+            return np.where(gross & ~moved, margin_ns - other, excess_ns)
 
     def floor(self, rows: NDArray[np.intp], middle: Bools) -> Float64s:
         """Return each pair's floor, of the kind of its margin, in ns; inf if unknown."""
@@ -336,13 +336,13 @@ class PairMemory:
 
     def learn_residuals(self, rows: NDArray[np.intp], residual_ns: Float64s, good: Bools) -> None:
         """Learn the residuals of the window's offsets, for pairs that are `good`."""
-        mine = rows[good]
-        weight = np.minimum(self._table[mine, self._WEIGHT] + 1, self.LASTING)
-        off = residual_ns[good] - self._table[mine, self._BIAS]
-        self._table[mine, self._WEIGHT] = weight
-        self._table[mine, self._BIAS] += off / weight
-        squares = self._table[mine, self._SQUARES]
-        self._table[mine, self._SQUARES] = squares + (off * off * (1 - 1 / weight) - squares) / weight
+        good_rows = rows[good]
+        weight = np.minimum(self._table[good_rows, self._WEIGHT] + 1, self.LASTING)
+        off = residual_ns[good] - self._table[good_rows, self._BIAS]
+        self._table[good_rows, self._WEIGHT] = weight
+        self._table[good_rows, self._BIAS] += off / weight
+        squares = self._table[good_rows, self._SQUARES]
+        self._table[good_rows, self._SQUARES] = squares + (off * off * (1 - 1 / weight) - squares) / weight
 
     def bias(self, rows: NDArray[np.intp]) -> tuple[Float64s, Float64s, Float64s]:
         """Return each pair's lasting error (ns), its standard error, and the number of windows behind it."""

@@ -163,9 +163,9 @@ class ShardClocks:
 
         Call after `recover`, oldest window first. The tracks do not change.
         """
-        taken = gather(fits, clock_of)
-        readings, has_reading = guess_readings(taken, window * window_ns + window_ns // 2)
-        self._solve_mesh(window, fits, taken, readings, has_reading)
+        inputs = gather(fits, clock_of)
+        readings, has_reading = guess_readings(inputs, window * window_ns + window_ns // 2)
+        self._solve_mesh(window, fits, inputs, readings, has_reading)
 
     def solve(
         self,
@@ -184,68 +184,68 @@ class ShardClocks:
         self.last_window = window
         start_ns = window * window_ns
         middle_log_ns = start_ns + window_ns // 2
-        taken = gather(fits, clock_of)
-        readings, has_reading = guess_readings(taken, middle_log_ns)
-        self._follow_log(taken, LOG_STEP_NS)
+        inputs = gather(fits, clock_of)
+        readings, has_reading = guess_readings(inputs, middle_log_ns)
+        self._follow_log(inputs, LOG_STEP_NS)
         before = {name: _Before.of(track) for name, track in self.tracks.items()}
-        expected = self._expected_readings(taken, middle_log_ns + self.log_offset_ns)
-        mesh = self._solve_mesh(window, fits, taken, readings, has_reading, expected)
+        expected = self._expected_readings(inputs, middle_log_ns + self.log_offset_ns)
+        mesh = self._solve_mesh(window, fits, inputs, readings, has_reading, expected)
         if window % FORGET_EVERY == 0:
             self._mesh.pairs.forget(window)
         for track in self.tracks.values():
             track.event, track.event_ns = ClockEvent.NONE, 0.0
-        measured = self._place_parts(taken, mesh, middle_log_ns + self.log_offset_ns, window_ns * 1e-9)
-        self._suspects = [(taken.names[s.node], s) for s in mesh.suspects[:MAX_SUSPECTS]]
-        self._follow_log(taken, LOG_OFFSET_STEP_NS)
-        self._carry_unmeasured(taken, measured, middle_log_ns + self.log_offset_ns)
+        measured = self._place_parts(inputs, mesh, middle_log_ns + self.log_offset_ns, window_ns * 1e-9)
+        self._suspects = [(inputs.names[s.node], s) for s in mesh.suspects[:MAX_SUSPECTS]]
+        self._follow_log(inputs, LOG_OFFSET_STEP_NS)
+        self._carry_unmeasured(inputs, measured, middle_log_ns + self.log_offset_ns)
         self._follow_domains(measured, {name: old.domain for name, old in before.items()})
         for name, track in self.tracks.items():
             track.stamp_error_ns = (stamp_error_ns or {}).get(name, 0)
         self._set_knots(before, start_ns + self.log_offset_ns)
-        self._timescale.keep_flushes(taken)
+        self._timescale.keep_flushes(inputs)
         return self._records(window, window_ns, fits, solved_ns)
 
     def _solve_mesh(
         self,
         window: int,
         fits: Sequence[ClockFits],
-        taken: WindowInput,
+        inputs: WindowInput,
         readings: Int64s,
         has_reading: Bools,
         expected: Mapping[int, int] | None = None,
     ) -> Mesh:
-        pairs = Pairs.of([pair for record in fits for pair in record["pairs"]], taken.node_of_nic)
+        pairs = Pairs.of([pair for record in fits for pair in record["pairs"]], inputs.node_of_nic)
         correct_readings(readings, has_reading, pairs, expected or {})
         return solve_relative(
-            len(taken.names),
-            usable_pairs(pairs, taken, readings, has_reading),
+            len(inputs.names),
+            usable_pairs(pairs, inputs, readings, has_reading),
             self._mesh,
             window,
             self.parameters.asymmetry_share,
             readings,
             has_reading,
-            self._priors(taken, readings),
+            self._priors(inputs, readings),
         )
 
-    def _expected_readings(self, taken: WindowInput, middle_ns: int) -> dict[int, int]:
+    def _expected_readings(self, inputs: WindowInput, middle_ns: int) -> dict[int, int]:
         """Return the readings of the synchronised clocks at the window's middle, by their tracks."""
         return {
             node: track.reading_at(middle_ns)
-            for node, name in enumerate(taken.names)
+            for node, name in enumerate(inputs.names)
             if (track := self.tracks.get(name)) is not None and track.state == SYNCED
         }
 
-    def _priors(self, taken: WindowInput, readings: Int64s) -> Priors:
-        rate, sigma = np.zeros(len(taken.names)), np.full(len(taken.names), np.inf)
-        for node, name in enumerate(taken.names):
+    def _priors(self, inputs: WindowInput, readings: Int64s) -> Priors:
+        rate, sigma = np.zeros(len(inputs.names)), np.full(len(inputs.names), np.inf)
+        for node, name in enumerate(inputs.names):
             track = self.tracks.get(name)
-            if track is not None and track.state != UNSYNCED and node not in taken.jumped:
+            if track is not None and track.state != UNSYNCED and node not in inputs.jumped:
                 ahead_s = abs(int(readings[node]) - track.at_ns) * 1e-9 if readings[node] else 1.0
                 q = (self.wander.ppb_per_sqrt_s * track.wander) ** 2
                 rate[node], sigma[node] = log_ppb(track.drift_ppb), math.sqrt(track.p_drift + q * ahead_s)
         return Priors(rate, sigma)
 
-    def _place_parts(self, taken: WindowInput, mesh: Mesh, middle_ns: int, window_s: float) -> set[str]:
+    def _place_parts(self, inputs: WindowInput, mesh: Mesh, middle_ns: int, window_s: float) -> set[str]:
         """Place each connected part in fabric time and update its tracks; return the measured clocks."""
         measured: set[str] = set()
         self._timescale.slewed_ppb = {}
@@ -254,41 +254,46 @@ class ShardClocks:
             members = np.flatnonzero(mesh.component == component)
             if len(members) < 2:
                 continue
-            part = self._part(taken, mesh, members, middle_ns, window_s)
-            self._timescale.set_gauge(self.tracks, taken, mesh, part)
+            part = self._part(inputs, mesh, members, middle_ns, window_s)
+            self._timescale.set_gauge(self.tracks, inputs, mesh, part)
             for i, name in enumerate(part.names):
-                seen = self._measurement(taken, mesh, part, i)
-                known = self.tracks.get(name)
-                track, innovation = apply(known, seen, classify(known, seen))
+                measurement = self._measurement(inputs, mesh, part, i)
+                previous_track = self.tracks.get(name)
+                track, innovation = apply(previous_track, measurement, classify(previous_track, measurement))
                 self.tracks[name] = track
                 if innovation is not None:
                     innovations.append((track, *innovation))
             if not part.continuing and part.trusted:
-                hosts = flushes_by_host(taken, part.members)
+                hosts = flushes_by_host(inputs, part.members)
                 self._timescale.follow_reference(self.tracks, part, hosts)
             measured.update(part.names)
         self.wander.learn(innovations)
         return measured
 
     def _part(
-        self, taken: WindowInput, mesh: Mesh, members: NDArray[np.intp], middle_ns: int, window_s: float
+        self,
+        inputs: WindowInput,
+        mesh: Mesh,
+        members: NDArray[np.intp],
+        middle_ns: int,
+        window_s: float,
     ) -> Part:
         """Advance the part's tracks to the window and choose the timeline that continues."""
-        names = [taken.names[i] for i in members]
-        known = []
+        names = [inputs.names[i] for i in members]
+        tracked_indices = []
         for i, (name, node) in enumerate(zip(names, members.tolist(), strict=True)):
             track = self.tracks.get(name)
-            if track is None or node in taken.jumped:
+            if track is None or node in inputs.jumped:
                 continue
             track.advance(int(mesh.reading_ns[node]), self.wander.ppb_per_sqrt_s)
             if track.state != UNSYNCED:
-                known.append(i)
-        votes = Counter(self.tracks[names[i]].domain for i in known)
+                tracked_indices.append(i)
+        votes = Counter(self.tracks[names[i]].domain for i in tracked_indices)
         leading = min(votes, key=lambda domain: (-votes[domain], domain)) if votes else ""
-        continuing = {i for i in known if self.tracks[names[i]].domain == leading}
+        continuing = {i for i in tracked_indices if self.tracks[names[i]].domain == leading}
         return Part(names, members, middle_ns, window_s, names[0], leading, continuing)
 
-    def _measurement(self, taken: WindowInput, mesh: Mesh, part: Part, i: int) -> Measurement:
+    def _measurement(self, inputs: WindowInput, mesh: Mesh, part: Part, i: int) -> Measurement:
         """Return the window's measurement of clock `i` of a part, in fabric time."""
         node = int(part.members[i])
         track = self.tracks.get(part.names[i])
@@ -309,7 +314,7 @@ class ShardClocks:
             residual_ns=float(mesh.residual_ns[node]),
             stepped=bool(mesh.stepped[node]),
             contradiction_ns=float(mesh.contradiction_ns[node]),
-            jumped=node in taken.jumped,
+            jumped=node in inputs.jumped,
             continues=i in part.continuing,
             trusted=part.trusted,
             domain=part.domain,
@@ -318,22 +323,22 @@ class ShardClocks:
             slew_change_ppb=part.slew_change_ppb,
         )
 
-    def _follow_log(self, taken: WindowInput, step_ns: int) -> None:
+    def _follow_log(self, inputs: WindowInput, step_ns: int) -> None:
         """Follow the log's clock by the synchronised clocks that did not jump."""
         synced = {name for name, track in self.tracks.items() if track.state == SYNCED}
         offsets = [
             self.tracks[name].fabric_ns(nic["clock_ns"]) - nic["append_ns"]
-            for node, nics in taken.nics_of_node.items()
-            if (name := taken.names[node]) in synced and node not in taken.jumped
+            for node, nics in inputs.nics_of_node.items()
+            if (name := inputs.names[node]) in synced and node not in inputs.jumped
             for nic in nics
         ]
         self._log_offset.follow(self.last_window, offsets, len(synced), step_ns)
 
-    def _carry_unmeasured(self, taken: WindowInput, measured: set[str], middle_ns: int) -> None:
+    def _carry_unmeasured(self, inputs: WindowInput, measured: set[str], middle_ns: int) -> None:
         """Advance all clocks to the window's middle; put unmeasured ones in holdover, then forget them."""
-        self._start_unmeasured(taken, measured, middle_ns)
-        seen = set(taken.names)
-        kept: dict[str, ClockTrack] = {}
+        self._start_unmeasured(inputs, measured, middle_ns)
+        reporting_names = set(inputs.names)
+        live_tracks: dict[str, ClockTrack] = {}
         for name, track in self.tracks.items():
             if not math.isfinite(track.offset_ns + track.drift_ppb + track.p_offset):
                 continue
@@ -344,16 +349,16 @@ class ShardClocks:
                 track.drift_ppb += self._timescale.slewed_ppb.get(track.domain, 0.0)
             if abs(track.at_ns) > MAX_READING_NS:
                 continue  # does not fit into a record
-            if name not in measured and not self._hold_over(track, middle_ns, name in seen):
+            if name not in measured and not self._hold_over(track, middle_ns, name in reporting_names):
                 continue
-            kept[name] = track
-        self.tracks = kept
+            live_tracks[name] = track
+        self.tracks = live_tracks
 
-    def _start_unmeasured(self, taken: WindowInput, measured: set[str], middle_ns: int) -> None:
+    def _start_unmeasured(self, inputs: WindowInput, measured: set[str], middle_ns: int) -> None:
         """Start a track from the host's system clock for each unmeasured clock without a usable one."""
-        for node, name in enumerate(taken.names):
-            track, flush = self.tracks.get(name), taken.flush.get(node)
-            jumped = node in taken.jumped
+        for node, name in enumerate(inputs.names):
+            track, flush = self.tracks.get(name), inputs.flush.get(node)
+            jumped = node in inputs.jumped
             if name in measured or flush is None:
                 continue
             if track is None or jumped or track.state == UNSYNCED:
@@ -371,11 +376,11 @@ class ShardClocks:
                     base_ns=flush["system_ns"] - flush["clock_ns"],
                 )
 
-    def _hold_over(self, track: ClockTrack, middle_ns: int, seen: bool) -> bool:
+    def _hold_over(self, track: ClockTrack, middle_ns: int, is_reporting: bool) -> bool:
         """Set the state of an unmeasured clock; return whether to keep its track."""
         silent_s = (middle_ns - track.measured_ns) * 1e-9
         track.pairs, track.residual_ns, track.innovation = 0, 0.0, 0.0
-        if silent_s > self.parameters.forget_s and not seen:
+        if silent_s > self.parameters.forget_s and not is_reporting:
             return False
         if track.state != UNSYNCED:
             track.begin_holdover()
@@ -436,7 +441,7 @@ class ShardClocks:
                 "clocks": [_clock_state(name, self.tracks[name]) for name in names],
                 "source_ranges": ranges if part == 0 else [],
                 "reference": self.parameters.reference,
-                "suspects": [_suspect(each) for name in names for each in suspects.get(name, ())],
+                "suspects": [_suspect(suspect) for name in names for suspect in suspects.get(name, ())],
             }
             for part, (domain, names) in enumerate(cuts)
         ]
@@ -456,20 +461,20 @@ class ShardClocks:
 
 def _recovered_track(clock: ClockState, domain: str, middle_ns: int) -> ClockTrack:
     """Return the track of a published clock: half of its bound's square as noise, half as asymmetry."""
-    known = clock["state"] != UNSYNCED
+    is_usable = clock["state"] != UNSYNCED
     half_ns = clock["bound_ns"] / SIGMAS / math.sqrt(2)
     rate_sigma_ppb = clock.get("drift_sigma_ppb", 0.0) or RECOVERED_RATE_PPB
     return ClockTrack(
         clock["at_ns"],
         clock.get("offset_fraction_ns", 0.0),
         clock["drift_ppb"],
-        half_ns**2 if known else UNKNOWN_BOUND_NS**2,
+        half_ns**2 if is_usable else UNKNOWN_BOUND_NS**2,
         0.0,
-        rate_sigma_ppb**2 if known else FRESH_RATE_PPB**2,
+        rate_sigma_ppb**2 if is_usable else FRESH_RATE_PPB**2,
         clock["state"],
         domain,
         middle_ns,
-        asymmetry_ns=half_ns if known else math.inf,
+        asymmetry_ns=half_ns if is_usable else math.inf,
         base_ns=clock["offset_ns"],
     )
 

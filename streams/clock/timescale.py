@@ -57,14 +57,14 @@ class Timescale:
         self.slewed_ppb: dict[str, float] = {}
         """Domain of the previous window to the change of fabric time's rate in this one."""
 
-    def keep_flushes(self, taken: WindowInput) -> None:
+    def keep_flushes(self, inputs: WindowInput) -> None:
         """Keep the flushes of a window, for the hosts' rates in the next one."""
-        for nic in taken.nics:
+        for nic in inputs.nics:
             self._last_flush[nic["nic"]] = (nic["run"], nic["clock_ns"], nic["system_ns"])
 
-    def set_gauge(self, tracks: Tracks, taken: WindowInput, mesh: Mesh, part: Part) -> None:
+    def set_gauge(self, tracks: Tracks, inputs: WindowInput, mesh: Mesh, part: Part) -> None:
         """Set the part's gauge: the values to add to theta and rate for fabric time."""
-        hosts = flushes_by_host(taken, part.members)
+        hosts = flushes_by_host(inputs, part.members)
         reference = self._reference_node(part)
         if part.continuing:
             error_ns = self._continue_gauge(tracks, mesh, part, hosts, reference)
@@ -83,22 +83,24 @@ class Timescale:
             part.gauge_ns = hosts_gauge_ns(mesh, hosts, part.gauge_rate, part.gauge_base_ns)
         self._slew.pop(part.domain, None)
         if part.trusted:
-            self._join_provisional(tracks, taken, mesh, part)
+            self._join_provisional(tracks, inputs, mesh, part)
 
     def _continue_gauge(
-        self, known: Tracks, mesh: Mesh, part: Part, hosts: FlushesByHost, reference: int | None
+        self, tracks_by_name: Tracks, mesh: Mesh, part: Part, hosts: FlushesByHost, reference: int | None
     ) -> float | None:
         """Continue the timeline of the part's known clocks, slewed towards the reference.
 
         Returns the reference minus fabric time, ns; None: there is no reference now.
         """
         continuing = sorted(part.continuing)
-        tracks = [known[part.names[i]] for i in continuing]
+        tracks = [tracks_by_name[part.names[i]] for i in continuing]
         nodes = part.members[continuing]
-        whole = [t.base_ns - theta for t, theta in zip(tracks, mesh.theta_ns[nodes].tolist(), strict=True)]
-        part.gauge_base_ns = base_ns = middle_of(whole)
+        gauges_ns = [
+            t.base_ns - theta for t, theta in zip(tracks, mesh.theta_ns[nodes].tolist(), strict=True)
+        ]
+        part.gauge_base_ns = base_ns = middle_of(gauges_ns)
         rest = np.array([t.offset_ns for t in tracks]) - mesh.theta_rest_ns[nodes]
-        ahead = np.array([float(each - base_ns) for each in whole]) + rest
+        ahead = np.array([float(gauge_ns - base_ns) for gauge_ns in gauges_ns]) + rest
         weight = 1.0 / (np.array([t.p_offset for t in tracks]) + mesh.sigma_ns[nodes] ** 2)
         rate = log_ppb([t.drift_ppb for t in tracks]) - mesh.rate_log_ppb[nodes]
         rate_weight = 1.0 / (np.array([t.p_drift for t in tracks]) + mesh.rate_sigma_ppb[nodes] ** 2)
@@ -131,28 +133,30 @@ class Timescale:
         self._far_s[part.domain] = far_s
         return False
 
-    def _join_provisional(self, tracks: Tracks, taken: WindowInput, mesh: Mesh, part: Part) -> None:
+    def _join_provisional(self, tracks: Tracks, inputs: WindowInput, mesh: Mesh, part: Part) -> None:
         """Move the provisional tracks of the previous window, which had no gauge, to this window's gauge.
 
         Their offsets relative to each other are kept.
         """
-        found = [
+        provisional = [
             (tracks[name], node)
             for name, node in zip(part.names, part.members.tolist(), strict=True)
-            if name in tracks and tracks[name].provisional and node not in taken.jumped
+            if name in tracks and tracks[name].provisional and node not in inputs.jumped
         ]
-        if not found:
+        if not provisional:
             return
-        nodes = [node for _, node in found]
-        variance = np.array([t.p_offset for t, _ in found]) + mesh.sigma_ns[nodes] ** 2
-        rate_variance = np.array([t.p_drift for t, _ in found]) + mesh.rate_sigma_ppb[nodes] ** 2
+        nodes = [node for _, node in provisional]
+        variance = np.array([t.p_offset for t, _ in provisional]) + mesh.sigma_ns[nodes] ** 2
+        rate_variance = np.array([t.p_drift for t, _ in provisional]) + mesh.rate_sigma_ppb[nodes] ** 2
         rates = plain_ppb(mesh.rate_log_ppb[nodes] + part.gauge_rate)
-        rate_shift = robust_mean(rates - np.array([t.drift_ppb for t, _ in found]), 1 / rate_variance)
-        whole = [int(mesh.theta_ns[node]) + part.gauge_base_ns - track.base_ns for track, node in found]
-        base_ns = middle_of(whole)
-        rest = mesh.theta_rest_ns[nodes] + part.gauge_ns - np.array([t.offset_ns for t, _ in found])
-        shift = robust_mean(np.array([float(each - base_ns) for each in whole]) + rest, 1 / variance)
-        for track, _ in found:
+        rate_shift = robust_mean(rates - np.array([t.drift_ppb for t, _ in provisional]), 1 / rate_variance)
+        moves_ns = [
+            int(mesh.theta_ns[node]) + part.gauge_base_ns - track.base_ns for track, node in provisional
+        ]
+        base_ns = middle_of(moves_ns)
+        rest = mesh.theta_rest_ns[nodes] + part.gauge_ns - np.array([t.offset_ns for t, _ in provisional])
+        shift = robust_mean(np.array([float(move_ns - base_ns) for move_ns in moves_ns]) + rest, 1 / variance)
+        for track, _ in provisional:
             track.drift_ppb += rate_shift
             track.base_ns += base_ns
             track.offset_ns += shift

@@ -72,8 +72,8 @@ def _is_plausible_pair(pair: PairFit) -> bool:
 def _is_plausible_hull(after: Sequence[float], delay: Sequence[float]) -> bool:
     return (
         len(after) == len(delay) <= MAX_VERTICES
-        and all(abs(each) <= MAX_AFTER_NS for each in after)
-        and all(abs(each) <= 2 * MAX_NS for each in delay)
+        and all(abs(after_ns) <= MAX_AFTER_NS for after_ns in after)
+        and all(abs(delay_ns) <= 2 * MAX_NS for delay_ns in delay)
     )
 
 

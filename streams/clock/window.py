@@ -72,15 +72,15 @@ def gather(fits: Sequence[ClockFits], clock_of: Mapping[str, str]) -> WindowInpu
     names = sorted(set(clock.values()))
     index = {name: i for i, name in enumerate(names)}
     node_of_nic = {nic: index[name] for nic, name in clock.items()}
-    taken = WindowInput(names, [nics[name] for name in sorted(nics)], node_of_nic, set())
-    for nic in taken.nics:
+    inputs = WindowInput(names, [nics[name] for name in sorted(nics)], node_of_nic, set())
+    for nic in inputs.nics:
         node = node_of_nic[nic["nic"]]
-        taken.nics_of_node.setdefault(node, []).append(nic)
+        inputs.nics_of_node.setdefault(node, []).append(nic)
         if nic["clock_jump_ns"]:
-            taken.jumped.add(node)
-        if node not in taken.flush or nic["append_ns"] > taken.flush[node]["append_ns"]:
-            taken.flush[node] = nic
-    return taken
+            inputs.jumped.add(node)
+        if node not in inputs.flush or nic["append_ns"] > inputs.flush[node]["append_ns"]:
+            inputs.flush[node] = nic
+    return inputs
 
 
 def _clocks(
@@ -92,14 +92,14 @@ def _clocks(
     return {nic: clock_of.get(nic) or announced.get(nic) or nic for nic in set(nics) | ends}
 
 
-def guess_readings(taken: WindowInput, middle_log_ns: int) -> tuple[Int64s, Bools]:
+def guess_readings(inputs: WindowInput, middle_log_ns: int) -> tuple[Int64s, Bools]:
     """Guess each clock's reading at the window's middle from its last flush and that flush's append time."""
-    readings = np.zeros(len(taken.names), np.int64)
-    known = np.zeros(len(taken.names), np.bool_)
-    for node, flush in taken.flush.items():
+    readings = np.zeros(len(inputs.names), np.int64)
+    has_reading = np.zeros(len(inputs.names), np.bool_)
+    for node, flush in inputs.flush.items():
         readings[node] = flush["clock_ns"] + middle_log_ns - flush["append_ns"]
-        known[node] = True
-    return readings, known
+        has_reading[node] = True
+    return readings, has_reading
 
 
 def correct_readings(readings: Int64s, has_reading: Bools, pairs: Pairs, expected: Mapping[int, int]) -> None:
@@ -118,7 +118,7 @@ def correct_readings(readings: Int64s, has_reading: Bools, pairs: Pairs, expecte
             readings[node], has_reading[node] = expected_ns, True
 
 
-def usable_pairs(pairs: Pairs, taken: WindowInput, readings: Int64s, has_reading: Bools) -> Pairs:
+def usable_pairs(pairs: Pairs, inputs: WindowInput, readings: Int64s, has_reading: Bools) -> Pairs:
     """Return the pairs without those of clocks that jumped in the window, and without impossible ones.
 
     A pair's instant is near its prober's reading, which is there for each prober, and its offset is near the
@@ -129,17 +129,17 @@ def usable_pairs(pairs: Pairs, taken: WindowInput, readings: Int64s, has_reading
     between_ns = np.abs(pairs.offset_ns.astype(np.float64) - (readings[b].astype(np.float64) - readings[a]))
     keep = has_reading[a] & (away_ns <= MAX_FROM_READING_NS)
     keep &= ~has_reading[b] | (between_ns <= MAX_FROM_READING_NS)
-    if taken.jumped:
-        bad = np.fromiter(taken.jumped, np.int32)
+    if inputs.jumped:
+        bad = np.fromiter(inputs.jumped, np.int32)
         keep &= ~(np.isin(a, bad) | np.isin(b, bad))
     return pairs if keep.all() else pairs.where(keep)
 
 
-def flushes_by_host(taken: WindowInput, members: NDArray[np.intp]) -> dict[str, list[tuple[int, NicWindow]]]:
+def flushes_by_host(inputs: WindowInput, members: NDArray[np.intp]) -> dict[str, list[tuple[int, NicWindow]]]:
     """Return host to the (node, last flush) of its NICs in this part whose clock did not jump."""
     hosts: dict[str, list[tuple[int, NicWindow]]] = {}
     for node in members.tolist():
-        if node not in taken.jumped:
-            for nic in taken.nics_of_node.get(node, ()):
+        if node not in inputs.jumped:
+            for nic in inputs.nics_of_node.get(node, ()):
                 hosts.setdefault(host_of(nic["nic"]), []).append((node, nic))
     return hosts

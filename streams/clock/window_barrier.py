@@ -161,9 +161,9 @@ class WindowBarrier:
             self._behind.pop(source, None)
             self._in_time_ns[source], self._read[source] = seen_ns, first
             return
-        known = self._behind.setdefault(source, _Behind(window, seen_ns))
-        behind_ns = seen_ns - known.since_ns
-        span_ns = (window - known.window) * (fits["window_end_ns"] - fits["window_start_ns"])
+        behind = self._behind.setdefault(source, _Behind(window, seen_ns))
+        behind_ns = seen_ns - behind.since_ns
+        span_ns = (window - behind.window) * (fits["window_end_ns"] - fits["window_start_ns"])
         if behind_ns < BEHIND_NS:
             return
         if not 0 < span_ns <= MAX_RATE * behind_ns:  # stepped again, or catching up on old messages

@@ -51,7 +51,7 @@ class LinkView:
     @property
     def certain_ids(self) -> set[str]:
         """Ids of the flows that surely cross it."""
-        return {each.flow.flow_id for each in self.flows if each.certain}
+        return {link_flow.flow.flow_id for link_flow in self.flows if link_flow.certain}
 
 
 Views = Mapping[str, LinkView]
@@ -66,10 +66,10 @@ def view_of(link: LinkWindow, flows: list[FlowOnLink], length_ns: int, end_ns: i
     window = link.window or link.rising
     if not flows or not link.rate_bps or window is None:
         return LinkView(link, flows, None)
-    kept = math.exp(-length_ns / AVERAGE_NS)
-    window.sent = kept * window.sent + (1 - kept) * sent_bps(flows) / link.rate_bps
-    window.queued = kept * window.queued + (1 - kept) * link.queued
-    window.averaged = kept * window.averaged + 1 - kept
+    decay = math.exp(-length_ns / AVERAGE_NS)
+    window.sent = decay * window.sent + (1 - decay) * sent_bps(flows) / link.rate_bps
+    window.queued = decay * window.queued + (1 - decay) * link.queued
+    window.averaged = decay * window.averaged + 1 - decay
     ratio = window.sent / max(window.queued, 0.1 * window.averaged, 1e-9)
     fullness = ramp(ratio, LIMITED_SHARE, FULL_SHARE)
     fullness = max(fullness, LIKELY_FULL * (1 - _settled(link, end_ns)))
@@ -95,18 +95,18 @@ def add_scores(
     window = view.link.window
     if window is None:
         return
-    kept = math.exp(-length_ns / MEMORY_NS)
+    decay = math.exp(-length_ns / MEMORY_NS)
     trust_ns = length_ns * (0.1 + 0.9 * _settled(view.link, end_ns))
     scores = _scores(view, views, coverage)
     doubt = min(1.0, 2 * (1 - coverage)) * (1 - (view.fullness or 0.0))
     if doubt > 0:
-        links = tuple(each.link for each in views.values())
+        links = tuple(other.link for other in views.values())
         unreported = score_unreported(UnreportedCase(view.link, links, memory, end_ns))
         scores = {kind: scores.get(kind, 0.0) + doubt * unreported.get(kind, 0.0) for kind in KINDS}
         trust_ns = trust_ns if view.flows else length_ns
     for kind in KINDS:
-        window.scores[kind] = kept * window.scores[kind] + trust_ns * scores.get(kind, 0.0)
-    window.score_ns = kept * window.score_ns + trust_ns
+        window.scores[kind] = decay * window.scores[kind] + trust_ns * scores.get(kind, 0.0)
+    window.score_ns = decay * window.score_ns + trust_ns
     window.kind = best_kind(window.scores, window.score_ns)[0]
 
 
@@ -114,7 +114,7 @@ def best_kind(scores: Mapping[ContentionKind, float], weight: float) -> tuple[Co
     """Return the kind that explains most, and its lead over the next."""
     if weight <= 0:
         return ContentionKind.UNKNOWN, 0.0
-    (kind, best), (_, second), *_ = sorted(scores.items(), key=lambda each: (-each[1], each[0]))
+    (kind, best), (_, second), *_ = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
     if best < MIN_SCORE * weight:
         return ContentionKind.UNKNOWN, 0.0
     return kind, min(1.0, (best - second) / weight)
@@ -154,7 +154,8 @@ def _score_last(case: _Case) -> Scores:
     view, fullness, headroom = case.view, case.view.fullness, case.headroom
     receiver = view.link.place.receiver
     limited = any(
-        each.certain and each.flow.receiver_limited and each.flow.peer == receiver for each in view.flows
+        link_flow.certain and link_flow.flow.receiver_limited and link_flow.flow.peer == receiver
+        for link_flow in view.flows
     )
     if headroom is None or fullness is None:
         return {ContentionKind.SLOW_RECEIVER: 1.0} if limited else {}
@@ -172,7 +173,7 @@ def _score_last(case: _Case) -> Scores:
 def _score_first(case: _Case) -> Scores:
     """Score a link from a sender's NIC."""
     view = case.view
-    certain = [each.flow for each in view.flows if each.certain]
+    certain = [link_flow.flow for link_flow in view.flows if link_flow.certain]
     if any(flow.sender_limited and flow.nic == view.link.place.sender for flow in certain):
         return {ContentionKind.SLOW_SENDER: 1.0}
     caused = _score_by_root(case.headroom, root_of(view, case.views))
@@ -219,16 +220,18 @@ def links_behind(view: LinkView, views: Views) -> list[str]:
 
     They share flows with it, or end at its switch. A switch that pauses a link stops all its traffic.
     """
-    mine = view.certain_ids
-    found = []
+    flow_ids = view.certain_ids
+    links = []
     for name, other in views.items():
         has_headroom = other.fullness is None or other.is_limited
         if other.link.place.receiver is not None or not has_headroom:
             continue
-        shares_flows = any(each.certain and each.flow.flow_id in mine for each in other.flows)
+        shares_flows = any(
+            link_flow.certain and link_flow.flow.flow_id in flow_ids for link_flow in other.flows
+        )
         if _leads_to(name, view.link.name) or shares_flows:
-            found.append(name)
-    return sorted(found)
+            links.append(name)
+    return sorted(links)
 
 
 def root_of(view: LinkView, views: Views) -> LinkView | None:
@@ -238,11 +241,11 @@ def root_of(view: LinkView, views: Views) -> LinkView | None:
     """
     counts: dict[str, int] = {}
     limited: list[str] = []
-    mine = view.certain_ids
+    flow_ids = view.certain_ids
     for name, other in views.items():
         if other.link.place.receiver is None or name == view.link.name:
             continue
-        shared = sum(each.certain and each.flow.flow_id in mine for each in other.flows)
+        shared = sum(link_flow.certain and link_flow.flow.flow_id in flow_ids for link_flow in other.flows)
         if shared:
             counts[name] = shared
         if other.is_limited and _leads_to(view.link.name, name):

@@ -114,17 +114,17 @@ class ContentionDetector:
         if record["slot_ns"] >= SUMMARY_NS:
             self._ingest_summary(record)
             return []
-        made: list[ContentionWindow] = []
+        records: list[ContentionWindow] = []
         is_before_parts = bool(self._parts) and self._end_ns <= start_ns < self._parts_start_ns
         if is_before_parts or not self._order.accepts(start_ns, end_ns):
             self.repeated += 1
             return []
         if self._parts and self._parts_start_ns != start_ns:
-            made += self._evaluate(list(self._parts.values()), rules)
+            records += self._evaluate(list(self._parts.values()), rules)
         self._parts[record["part"]] = record
         if len(self._parts) == record["parts"]:
-            made += self._evaluate(list(self._parts.values()), rules)
-        return made
+            records += self._evaluate(list(self._parts.values()), rules)
+        return records
 
     def _ingest_summary(self, record: LinkQueues) -> None:
         """Take the links and utilisation of a longer time; its depths are in other records already."""
@@ -194,7 +194,7 @@ class ContentionDetector:
     def _limited_links(self) -> set[str]:
         """Return the first links of flows that their own hosts limit, and the last of those whose receivers
         do."""
-        found = set()
+        limited = set()
         for flow, links in self.flows.limited_flows():
             for link in links:
                 place = place_of(link, self._is_nic)
@@ -204,8 +204,8 @@ class ContentionDetector:
                     continue
                 rate_bps = self._rate_of(link)
                 if not rate_bps or sent_bps(self.flows.flows_on(link)) < NIC_HEADROOM * rate_bps:
-                    found.add(link)
-        return found
+                    limited.add(link)
+        return limited
 
     def _link(self, name: str) -> LinkWindow:
         """Return a link's state; restore it from the published record if it has none."""
@@ -225,7 +225,7 @@ class ContentionDetector:
         if report is not None:
             link.rate_bps, link.candidates, link.dscp = report.rate_bps, report.candidates, report.dscp
             link.same_position = all(
-                place_of(each, self._is_nic).is_like(link.place) for each in report.candidates
+                place_of(candidate, self._is_nic).is_like(link.place) for candidate in report.candidates
             )
         elif not link.rate_bps:
             link.rate_bps = self._rate_of(link.name)

@@ -80,7 +80,7 @@ def make_record(
         "ce_share": min(1.0, window.ce_share_ns / span_ns) if span_ns else 0.0,
         "dscp": link.dscp,
     }
-    unsure = 0 if closing else sum(not each.certain for each in view.flows)
+    unsure = 0 if closing else sum(not link_flow.certain for link_flow in view.flows)
     record["text"] = _text(record, link.place, unsure, lost=lost)
     window.published_ns, window.published = end_ns, signature(window, view)
     window.depth_bytes_ns = window.ce_share_ns = 0.0

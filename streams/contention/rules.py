@@ -134,5 +134,5 @@ class ContentionRules:
 
     def open_bytes(self, rate_bps: int) -> float:
         """Return the depth above which a queue counts as standing."""
-        wanted = self.delay_us * 1e-6 * (rate_bps or ASSUMED_BPS) / 8
-        return min(max(wanted, 1e3 * self.min_kb), 1e3 * max(self.max_kb, self.min_kb))
+        delay_bytes = self.delay_us * 1e-6 * (rate_bps or ASSUMED_BPS) / 8
+        return min(max(delay_bytes, 1e3 * self.min_kb), 1e3 * max(self.max_kb, self.min_kb))

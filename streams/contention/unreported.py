@@ -132,9 +132,9 @@ def _spread(case: UnreportedCase) -> float:
     is_last = case.link.place.receiver is not None
     end = case.link.name.partition(">")[0 if is_last else 2]
     switch = end_parts(end).node
-    queued = sum(each.queued > 0 and _leads_into(each, switch) for each in case.links)
-    known = case.memory.links_into(switch)
-    return ramp(queued / known, CHANCE_LINKS, SWITCH_LINKS) if queued > 1 and known else 0.0
+    queued = sum(link.queued > 0 and _leads_into(link, switch) for link in case.links)
+    link_count = case.memory.links_into(switch)
+    return ramp(queued / link_count, CHANCE_LINKS, SWITCH_LINKS) if queued > 1 and link_count else 0.0
 
 
 def _leads_into(link: LinkWindow, switch: str) -> bool:
@@ -145,11 +145,11 @@ def _leads_into(link: LinkWindow, switch: str) -> bool:
 def _last_behind(case: UnreportedCase) -> LinkWindow | None:
     """Return the deepest last link with a queue of the switch that a link leads to."""
     switch = end_parts(case.link.name.partition(">")[2]).node
-    found: Iterable[LinkWindow] = (
-        each
-        for each in case.links
-        if each.place.receiver is not None
-        and each.queued > 0
-        and end_parts(each.name.partition(">")[0]).node == switch
+    last_links: Iterable[LinkWindow] = (
+        link
+        for link in case.links
+        if link.place.receiver is not None
+        and link.queued > 0
+        and end_parts(link.name.partition(">")[0]).node == switch
     )
-    return max(found, key=lambda each: (each.depth_bytes, each.name), default=None)
+    return max(last_links, key=lambda link: (link.depth_bytes, link.name), default=None)

@@ -64,11 +64,11 @@ class Place:
 
     def is_like(self, other: Place) -> bool:
         """Return whether both have a NIC at the same ends."""
-        mine, its = (
+        own_ends, its = (
             (self.sender is None, self.receiver is None),
             (other.sender is None, other.receiver is None),
         )
-        return mine == its
+        return own_ends == its
 
 
 def place_of(link: str, is_nic: Callable[[str], bool]) -> Place:
@@ -256,7 +256,7 @@ class IsKnown(Protocol):
 
 
 def merge_aliased(
-    links: Iterable[LinkQueue], known: IsKnown, limited: set[str], rules: ContentionRules
+    links: Iterable[LinkQueue], links_with_state: IsKnown, limited: set[str], rules: ContentionRules
 ) -> Iterable[LinkReport]:
     """Yield the links of a record part that have a queue, a limited flow, or state.
 
@@ -268,10 +268,10 @@ def merge_aliased(
             groups.setdefault(link["group"], []).append(link)
             continue
         has_queue = _has_queue(link, rules)
-        if has_queue or link["link"] in known or link["link"] in limited:
+        if has_queue or link["link"] in links_with_state or link["link"] in limited:
             yield _report(link, [link], ())
     for aliased in groups.values():
-        yield from _merge_group(aliased, known, rules)
+        yield from _merge_group(aliased, links_with_state, rules)
 
 
 def _has_queue(link: LinkQueue, rules: ContentionRules) -> bool:
@@ -280,16 +280,18 @@ def _has_queue(link: LinkQueue, rules: ContentionRules) -> bool:
     return is_deep or max(link["ce"], default=0.0) >= rules.ce_share
 
 
-def _merge_group(aliased: list[LinkQueue], known: IsKnown, rules: ContentionRules) -> Iterable[LinkReport]:
+def _merge_group(
+    aliased: list[LinkQueue], links_with_state: IsKnown, rules: ContentionRules
+) -> Iterable[LinkReport]:
     """Yield the report of one group of aliased links, if it has a queue or state."""
-    aliased.sort(key=lambda each: (-each["depth_mean_bytes"], each["link"]))
-    with_state = [each for each in aliased if each["link"] in known]
-    deepest = sum(each["depth_max_bytes"] for each in aliased)
-    is_marked = any(_has_queue(each, rules) for each in aliased)
+    aliased.sort(key=lambda link: (-link["depth_mean_bytes"], link["link"]))
+    with_state = [link for link in aliased if link["link"] in links_with_state]
+    deepest = sum(link["depth_max_bytes"] for link in aliased)
+    is_marked = any(_has_queue(link, rules) for link in aliased)
     if not with_state and not is_marked and deepest <= rules.open_bytes(aliased[0]["rate_bps"]):
         return
-    one = min(with_state, key=lambda each: each["link"]) if with_state else aliased[0]
-    candidates = tuple(sorted(each["link"] for each in aliased if each is not one))
+    one = min(with_state, key=lambda link: link["link"]) if with_state else aliased[0]
+    candidates = tuple(sorted(link["link"] for link in aliased if link is not one))
     yield _report(one, aliased, candidates)
 
 
@@ -298,12 +300,12 @@ def _report(one: LinkQueue, links: list[LinkQueue], candidates: tuple[str, ...])
     slot, depth = one["slot"], one["depth_bytes"]
     deepest = one["depth_max_bytes"]
     if len(links) > 1:
-        slot = [number for each in links for number in each["slot"]]
-        depth = [value for each in links for value in each["depth_bytes"]]
-        deepest = max(each["depth_max_bytes"] for each in links)
-    bound = max(each["bound_bytes"] for each in links)
+        slot = [number for link in links for number in link["slot"]]
+        depth = [value for link in links for value in link["depth_bytes"]]
+        deepest = max(link["depth_max_bytes"] for link in links)
+    bound = max(link["bound_bytes"] for link in links)
     utilisation = None if candidates else one["utilisation"]
-    marked = max(links, key=lambda each: each["ce_share"])
+    marked = max(links, key=lambda link: link["ce_share"])
     return LinkReport(
         one["link"],
         one["rate_bps"],
@@ -439,7 +441,7 @@ def _steps(numbers: list[int], values: list[float], slots: int, slots_per_step: 
 
 def sent_bps(flows: Iterable[FlowOnLink]) -> float:
     """Return bit/s over a link; a flow that may take other links counts by its probability."""
-    return sum(each.weight * each.flow.rate_bps for each in flows)
+    return sum(link_flow.weight * link_flow.flow.rate_bps for link_flow in flows)
 
 
 def weighty_flows(flows: Iterable[FlowOnLink], min_share: float = LISTED_SHARE) -> list[LiveFlow]:
@@ -447,7 +449,7 @@ def weighty_flows(flows: Iterable[FlowOnLink], min_share: float = LISTED_SHARE) 
 
     Streams of acknowledgements send such shares. If no flow sends, all matter.
     """
-    certain = [each.flow for each in flows if each.certain]
+    certain = [link_flow.flow for link_flow in flows if link_flow.certain]
     total = sum(flow.rate_bps for flow in certain)
     return [flow for flow in certain if flow.rate_bps >= min_share * total]
 

@@ -125,8 +125,8 @@ class SourceQueueing:
 
     def learn(self, fits: Mapping[str, PairFits]) -> None:
         """Learn the timestamp noise of each pair from a window's fits (prober to fits)."""
-        for nic, found in fits.items():
-            for peer, noise_ns in zip(found.peers, found.noise_ns.tolist(), strict=True):
+        for nic, pair_fits in fits.items():
+            for peer, noise_ns in zip(pair_fits.peers, pair_fits.noise_ns.tolist(), strict=True):
                 self._reducer.set_noise(nic, peer, noise_ns)
 
     def add(self, batch: ProbeColumns, append_ns: int, offset: int, models: Mapping[str, ClockLine]) -> None:

@@ -47,11 +47,11 @@ class Source:
         name: str,
         window_ns: int,
         silence_ns: int,
-        known: Iterable[Range] = (),
+        published_ranges: Iterable[Range] = (),
         states: dict[str, NicState] | None = None,
     ) -> None:
         self.name = name
-        self._cutter = WindowCutter(window_ns, silence_ns, known)
+        self._cutter = WindowCutter(window_ns, silence_ns, published_ranges)
         self._states: dict[str, NicState] = dict(states or {})
         self._filling = ClosedWindow(name, Cut(-1))
         self.open_samples = 0

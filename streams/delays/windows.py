@@ -61,20 +61,20 @@ class WindowCutter:
 
     A window closes when a message of a later window arrives, or when the log's clock is `silence_ns` past its
     end and the source was silent as long. Messages for a closed window count as late and enter the open one.
-    Offsets of `known` ranges, which an earlier owner published in this order and which are read again, go to
-    their published window; it closes at its range's end. Offsets before a known range that no window has were
+    Offsets of `published_ranges`, which an earlier owner published in this order and which are read again, go
+    to their window; it closes at its range's end. Offsets before a known range that no window has were
     lost with their window, when the log refused it and took the next one: they make a window of their own.
 
     If append time steps back, the open window closes and windows continue at the new time. Numbers of windows
     may then appear again.
     """
 
-    def __init__(self, window_ns: int, silence_ns: int, known: Iterable[Range] = ()) -> None:
+    def __init__(self, window_ns: int, silence_ns: int, published_ranges: Iterable[Range] = ()) -> None:
         self.window_ns = window_ns
         self.silence_ns = silence_ns
-        ranges = list(known)
-        self._known = [each for each in ranges if each.first_offset != NONE]
-        self._numbers = {each.window for each in ranges}
+        ranges = list(published_ranges)
+        self._known = [window_range for window_range in ranges if window_range.first_offset != NONE]
+        self._numbers = {window_range.window for window_range in ranges}
         self._last_closed = ranges[-1].window if ranges else None
         self._step_windows = step_windows(window_ns)
         self._last_append_ns: int | None = None
@@ -118,12 +118,12 @@ class WindowCutter:
         natural = append_ns // self.window_ns
         stepped_back = self._steps_back(append_ns)
         self._last_append_ns = append_ns
-        known = self._known_range(offset, natural)
-        before = self._end_replay(known)
-        if known is not None:
+        past_range = self._known_range(offset, natural)
+        before = self._end_replay(past_range)
+        if past_range is not None:
             if self._replaying is None:
-                self._replaying, self._open = known, Cut(known.window)
-            window = known.window
+                self._replaying, self._open = past_range, Cut(past_range.window)
+            window = past_range.window
         else:
             before += self._restart(natural) if stepped_back else self._advance(natural)
             window = natural if self._open is None else self._open.window
@@ -137,7 +137,7 @@ class WindowCutter:
         cut.messages += 1
         cut.late += late
         after = []
-        if known is not None and offset + 1 >= known.next_offset:
+        if past_range is not None and offset + 1 >= past_range.next_offset:
             after = [cut]
             self._open, self._replaying = None, None
         return Placement(cut.window, late, before, after)
@@ -195,9 +195,9 @@ class WindowCutter:
         self._numbers.add(natural)
         return natural
 
-    def _end_replay(self, known: Range | None) -> list[Cut]:
+    def _end_replay(self, past_range: Range | None) -> list[Cut]:
         """Close the replayed window if its range ended without its last offset, which retention removed."""
-        if self._replaying is None or self._replaying == known or self._open is None:
+        if self._replaying is None or self._replaying == past_range or self._open is None:
             return []
         cut, self._open, self._replaying = self._open, None, None
         return [cut]

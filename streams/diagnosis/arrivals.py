@@ -59,8 +59,8 @@ def distinct(keys: Ints) -> tuple[Ints, Ints]:
     ordered = np.sort(keys)
     is_first = np.ones(len(keys), bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
-    found = ordered[is_first]
-    return found, np.asarray(np.searchsorted(found, keys), np.int64)
+    unique_keys = ordered[is_first]
+    return unique_keys, np.asarray(np.searchsorted(unique_keys, keys), np.int64)
 
 
 def order_by(places: Ints, values: Floats | Ints) -> Ints:
@@ -77,26 +77,26 @@ def order_by(places: Ints, values: Floats | Ints) -> Ints:
 
 def groups_of(keys: Ints, values: Floats) -> Groups:
     """Group rows by key, and order each group's rows by a value."""
-    found, group = distinct(keys)
-    counts = np.bincount(group, minlength=len(found))
+    unique_keys, group = distinct(keys)
+    counts = np.bincount(group, minlength=len(unique_keys))
     starts = np.cumsum(counts) - counts
     return Groups(group, order_by(group, values), starts, counts)
 
 
 def group_medians(group: Ints, count: int, values: Floats) -> Floats:
     """Return the median of each group's known values; NaN: none is known."""
-    known = ~np.isnan(values)
-    found = np.full(count, np.nan)
-    if known.any():
-        group, values = group[known], values[known]
+    has_value = ~np.isnan(values)
+    medians = np.full(count, np.nan)
+    if has_value.any():
+        group, values = group[has_value], values[has_value]
         by_value = np.argsort(values)  # equal values may take any order
         column = group[by_value]
         by_group = np.argsort(column.astype(np.uint16) if count <= _MAX_RADIX else column, kind="stable")
         counts = np.bincount(group, minlength=count)
         middle = np.cumsum(counts) - counts + (counts - 1) // 2
         has = counts > 0
-        found[has] = values[by_value[by_group[middle[has]]]]
-    return found
+        medians[has] = values[by_value[by_group[middle[has]]]]
+    return medians
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,33 +51,33 @@ class Baselines:
 
     def is_younger(self, key: Hashable, other: Hashable) -> bool:
         """Return whether a quantity was first noted long after another one; also if it never was."""
-        known, older = self._baselines.get(key), self._baselines.get(other)
-        return known is None or (older is not None and known.first > older.first + BASELINE_INTERVALS)
+        baseline, older = self._baselines.get(key), self._baselines.get(other)
+        return baseline is None or (older is not None and baseline.first > older.first + BASELINE_INTERVALS)
 
     def is_restored(self, key: Hashable) -> bool:
         """Return whether a quantity's best value is that of the job's former owner."""
-        known = self._baselines.get(key)
-        return known is not None and known.restored
+        baseline = self._baselines.get(key)
+        return baseline is not None and baseline.restored
 
     def note(self, key: Hashable, value: float) -> None:
         """Add an interval's value of a quantity; the quantity noted longest ago makes place for a new one."""
-        known = self._baselines.setdefault(key, _Baseline(self._interval))
+        baseline = self._baselines.setdefault(key, _Baseline(self._interval))
         self._baselines.move_to_end(key)
-        if self._restored and isinstance(key, tuple) and known.best is None:
-            known.best = self._restored.pop(key[0], None)
-            known.restored = known.best is not None
+        if self._restored and isinstance(key, tuple) and baseline.best is None:
+            baseline.best = self._restored.pop(key[0], None)
+            baseline.restored = baseline.best is not None
         if len(self._baselines) > self._keys:
             self._baselines.popitem(last=False)
-        known.recent.append(value)
-        if len(known.recent) >= BASELINE_MIN:
-            sustained = _median(known.recent)
-            if known.best is None or sustained < known.best:
-                known.best, known.restored = sustained, False
+        baseline.recent.append(value)
+        if len(baseline.recent) >= BASELINE_MIN:
+            sustained = _median(baseline.recent)
+            if baseline.best is None or sustained < baseline.best:
+                baseline.best, baseline.restored = sustained, False
 
     def good(self, key: Hashable) -> float | None:
         """Return a quantity's best sustained value; None: too few intervals so far."""
-        known = self._baselines.get(key)
-        return None if known is None else known.best
+        baseline = self._baselines.get(key)
+        return None if baseline is None else baseline.best
 
 
 def _median(values: Iterable[float]) -> float:

@@ -147,8 +147,12 @@ class Case:
     @cached_property
     def iteration_ns(self) -> float | None:
         """Mean length of the iterations, so that a single long one counts; None: none found."""
-        found = self.work.iterations
-        return None if found is None or not len(found.lengths_ns) else float(found.lengths_ns.mean())
+        iterations = self.work.iterations
+        return (
+            None
+            if iterations is None or not len(iterations.lengths_ns)
+            else float(iterations.lengths_ns.mean())
+        )
 
     @cached_property
     def expected_iteration_ns(self) -> float | None:
@@ -176,8 +180,8 @@ class Case:
     def share_of(self, sums: Floats) -> float:
         """Return the mean share of the ranks' observed time; 0 without any."""
         observed = self.work.times.observed
-        seen = observed > 0
-        return float((sums[seen] / observed[seen]).clip(0, 1).mean()) if seen.any() else 0.0
+        has_time = observed > 0
+        return float((sums[has_time] / observed[has_time]).clip(0, 1).mean()) if has_time.any() else 0.0
 
     @cached_property
     def network_share(self) -> float:
@@ -211,13 +215,13 @@ class Case:
         good = [self.job.baselines.good(("moving", *kind)) for kind in work.kinds]
         expected = np.array([np.nan if ns is None else ns for ns in good], np.float64)
         own = np.maximum(work.critical - self.expected_network[work.kind], 0.0)
-        whole = np.maximum(work.moving.time - work.moving.error - expected[work.kind], 0.0)
+        operation_excess = np.maximum(work.moving.time - work.moving.error - expected[work.kind], 0.0)
         younger = [
             self.job.baselines.is_younger(("moving", *kind), ("network", *kind)) for kind in work.kinds
         ]
-        is_sure = ~np.isnan(whole) & ~np.array(younger, bool)[work.kind]
+        is_sure = ~np.isnan(operation_excess) & ~np.array(younger, bool)[work.kind]
         is_sure &= work.rows[:, Op.NETWORK_LATE] >= 0
-        return np.where(is_sure, whole, np.fmax(own, whole))
+        return np.where(is_sure, operation_excess, np.fmax(own, operation_excess))
 
     @cached_property
     def network_excess(self) -> float | None:
@@ -246,10 +250,10 @@ class Case:
         """Time lost to late arrivals, by rank."""
         work, count = self.work, len(self.members)
         arrivals, groups = work.arrivals, work.groups
-        found = Lateness(*(np.zeros(count) for _ in range(6)))
+        lateness = Lateness(*(np.zeros(count) for _ in range(6)))
         clear = np.flatnonzero(arrivals.group_clear)
         if not len(clear):
-            return found
+            return lateness
         group = groups.group
         row_of_last = work.grouped[arrivals.group_last]
         owner = work.rank[row_of_last]
@@ -260,9 +264,9 @@ class Case:
         by_group[~arrivals.group_clear] = 0.0
         launch = by_group * np.nan_to_num(arrivals.group_launch_share)
         rest = by_group - launch
-        known = ~np.isnan(arrivals.group_own_share)
-        own = np.where(known, np.minimum(by_group * np.nan_to_num(arrivals.group_own_share), rest), 0.0)
-        unknown = np.where(known, 0.0, rest)
+        has_share = ~np.isnan(arrivals.group_own_share)
+        own = np.where(has_share, np.minimum(by_group * np.nan_to_num(arrivals.group_own_share), rest), 0.0)
+        unknown = np.where(has_share, 0.0, rest)
 
         def by_rank(values: Floats) -> Floats:
             return np.bincount(owner, values, count)[:count].astype(np.float64)
@@ -284,14 +288,14 @@ class Case:
     def windows(self) -> list[ContentionWindow]:
         """Contention windows of the interval that name the job, or lie on a link that it crosses."""
         links = self.traffic.links.keys() | self.traffic.possible.keys()
-        found = {
-            each["window_id"]: each
-            for each in (
+        window_by_id = {
+            window["window_id"]: window
+            for window in (
                 *self.network.contention(links, self.begin_ns, self.end_ns),
                 *self.network.contention_of(self.job.job, self.begin_ns, self.end_ns),
             )
         }
-        return [found[name] for name in sorted(found)]
+        return [window_by_id[name] for name in sorted(window_by_id)]
 
     def pair_loss(self, slow: Outlier) -> float:
         """Return the share of the job's time that a slow pair costs.
@@ -321,8 +325,8 @@ class Case:
         """
         places = [at for at, rank in enumerate(self.members) if nic in rank.nics]
         rows = np.isin(self.work.rank, places)
-        known = rows & (self.work.rows[:, Op.GPU_LATE] >= 0) & (self.work.rows[:, Op.FLUSH] >= 0)
-        if not known.any():
+        has_times = rows & (self.work.rows[:, Op.GPU_LATE] >= 0) & (self.work.rows[:, Op.FLUSH] >= 0)
+        if not has_times.any():
             return None
         times = self.work.times
         busy = float(times.busy[places].sum())
@@ -331,7 +335,7 @@ class Case:
 
     def has_clean_baseline(self, begin_ns: int) -> bool:
         """Return whether the job's good time was learned before a fault began."""
-        return sum(each.end_ns <= begin_ns for each in self.job.history) >= 3
+        return sum(interval.end_ns <= begin_ns for interval in self.job.history) >= 3
 
     def network_loss(self, begin_ns: int | None, end_ns: int, estimate: float) -> float:
         """Return the share of the job's time that a fault of the network between two times explains.
@@ -368,37 +372,41 @@ class Case:
 
         Pairs are counted at an interval's end. If they change within a fast one, the smallest number counts.
         """
-        known = list(self.job.history)
-        found: list[float] = []
-        for at, each in enumerate(known):
-            if each.pairs is None or not is_fast(each):
+        history = list(self.job.history)
+        fewest_pairs: list[float] = []
+        for at, interval in enumerate(history):
+            if interval.pairs is None or not is_fast(interval):
                 continue
-            fewest = each.pairs
-            while at and known[at - 1].end_ns > each.begin_ns:
+            fewest = interval.pairs
+            while at and history[at - 1].end_ns > interval.begin_ns:
                 at -= 1
-                fewest = min(fewest, known[at].pairs or fewest)
-            found.append(fewest)
-        return max(found, default=None)
+                fewest = min(fewest, history[at].pairs or fewest)
+            fewest_pairs.append(fewest)
+        return max(fewest_pairs, default=None)
 
     def was_fast_during(self, begin_ns: int) -> bool:
         """Return whether the job was fast while a fault that began long before lasted already.
 
         Fast means as in its good time before the fault; a good time that contains the fault shows nothing.
         """
-        old = [each for each in self._before(self.begin_ns) if each.begin_ns > begin_ns + NS_PER_S]
-        fast = [each for each in old if is_fast(each)]
+        old = [
+            interval for interval in self._before(self.begin_ns) if interval.begin_ns > begin_ns + NS_PER_S
+        ]
+        fast = [interval for interval in old if is_fast(interval)]
         is_old = begin_ns < self.begin_ns - int(self.rules.coincide_s * NS_PER_S)
         return is_old and len(fast) >= 3 and self.has_clean_baseline(begin_ns)
 
     def was_slow_before(self, begin_ns: int) -> bool:
         """Return whether the network took as much of the job's time just before a fault began."""
-        before = [each for each in self._before(begin_ns) if each.network_excess is not None]
+        before = [interval for interval in self._before(begin_ns) if interval.network_excess is not None]
         recent = before[-2:]
         excess = self.network_excess or 0.0
-        return len(recent) == 2 and all((each.network_excess or 0.0) >= 0.7 * excess for each in recent)
+        return len(recent) == 2 and all(
+            (interval.network_excess or 0.0) >= 0.7 * excess for interval in recent
+        )
 
     def _before(self, at_ns: int) -> list[Interval]:
-        return [each for each in self.job.history if each.end_ns <= at_ns]
+        return [interval for interval in self.job.history if interval.end_ns <= at_ns]
 
 
 def is_fast(interval: Interval) -> bool:

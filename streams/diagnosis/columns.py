@@ -164,36 +164,36 @@ def _within(at_ns: int, record: CollectiveBatch) -> int:
 
 
 def _communicators(record: CollectiveBatch) -> list[tuple[int, int]]:
-    return [(hash_of(each["id"]), each["rank"]) for each in record["communicators"]]
+    return [(hash_of(communicator["id"]), communicator["rank"]) for communicator in record["communicators"]]
 
 
 def operation_rows(record: CollectiveBatch, process: int) -> Rows:
     """Return the operations of a record with a valid communicator, one row each; columns are contiguous."""
-    known = _communicators(record)
+    communicators = _communicators(record)
     rows = [
         (
-            *known[each["communicator"]],
-            _FUNCTION_INDEX.get(str(each["function"]), 0),
-            each["seq"],
-            _known(each["peer"]),
-            each["bytes"],
-            _within(each["begin_ns"], record),
-            NEVER_NS if each["end_ns"] is None else _within(each["end_ns"], record),
-            _known(each["launch_ns"]),
-            _known(each["gpu_late_ns"]),
-            _known(each["peer_late_ns"]),
-            _known(each["network_late_ns"]),
-            _known(each["flush_ns"]),
+            *communicators[operation["communicator"]],
+            _FUNCTION_INDEX.get(str(operation["function"]), 0),
+            operation["seq"],
+            _known(operation["peer"]),
+            operation["bytes"],
+            _within(operation["begin_ns"], record),
+            NEVER_NS if operation["end_ns"] is None else _within(operation["end_ns"], record),
+            _known(operation["launch_ns"]),
+            _known(operation["gpu_late_ns"]),
+            _known(operation["peer_late_ns"]),
+            _known(operation["network_late_ns"]),
+            _known(operation["flush_ns"]),
             process,
-            _FAIR.get(str(each["kept"]), 0),
+            _FAIR.get(str(operation["kept"]), 0),
         )
-        for each in record["operations"]
-        if each["communicator"] < len(known)
+        for operation in record["operations"]
+        if operation["communicator"] < len(communicators)
     ]
-    found = np.asfortranarray(np.array(rows, np.int64).reshape(-1, len(Op)))
-    if record["source"] in _KERNELS and len(found):
-        _to_calls(found)
-    return found
+    table = np.asfortranarray(np.array(rows, np.int64).reshape(-1, len(Op)))
+    if record["source"] in _KERNELS and len(table):
+        _to_calls(table)
+    return table
 
 
 def _to_calls(rows: Rows) -> None:
@@ -215,56 +215,59 @@ def _to_calls(rows: Rows) -> None:
 
 def transfer_rows(record: CollectiveBatch, process: int) -> Rows:
     """Return the transfers of a record whose operation is known, one row each."""
-    known, operations = _communicators(record), record["operations"]
-    of = [known[each["communicator"]] if each["communicator"] < len(known) else None for each in operations]
+    communicators, operations = _communicators(record), record["operations"]
+    of = [
+        communicators[operation["communicator"]] if operation["communicator"] < len(communicators) else None
+        for operation in operations
+    ]
     rows = [
         (
             *owner,
-            each["peer"],
-            int(each["sends"]),
-            each["bytes"],
-            _within(each["begin_ns"], record),
-            NEVER_NS if each["end_ns"] is None else _within(each["end_ns"], record),
-            _known(each["gpu_late_ns"]),
-            _known(each["peer_late_ns"]),
-            _known(each["network_late_ns"]),
-            _known(each["flush_ns"]),
+            transfer["peer"],
+            int(transfer["sends"]),
+            transfer["bytes"],
+            _within(transfer["begin_ns"], record),
+            NEVER_NS if transfer["end_ns"] is None else _within(transfer["end_ns"], record),
+            _known(transfer["gpu_late_ns"]),
+            _known(transfer["peer_late_ns"]),
+            _known(transfer["network_late_ns"]),
+            _known(transfer["flush_ns"]),
             process,
-            _FUNCTION_INDEX.get(str(operations[each["operation"]]["function"]), 0),
-            operations[each["operation"]]["seq"],
+            _FUNCTION_INDEX.get(str(operations[transfer["operation"]]["function"]), 0),
+            operations[transfer["operation"]]["seq"],
         )
-        for each in record["transfers"]
-        if each["operation"] < len(of) and (owner := of[each["operation"]]) is not None
+        for transfer in record["transfers"]
+        if transfer["operation"] < len(of) and (owner := of[transfer["operation"]]) is not None
     ]
     return np.array(rows, np.int64).reshape(-1, len(Transfer))
 
 
 def summary_rows(record: CollectiveBatch, process: int) -> Rows:
     """Return the summaries of a record with a valid communicator, one row each."""
-    known = _communicators(record)
+    communicators = _communicators(record)
     rows = [
         (
-            *known[each["communicator"]],
-            _FUNCTION_INDEX.get(str(each["function"]), 0),
-            each["bytes_from"],
-            each["first_seq"],
-            each["last_seq"],
-            each["count"],
-            each["bytes"],
-            each["busy_ns"],
-            each["p50_ns"],
-            _known(each["launch_ns"]),
-            _known(each["gpu_late_ns"]),
-            _known(each["peer_late_ns"]),
-            _known(each["network_late_ns"]),
-            _known(each["flush_ns"]),
-            UNKNOWN if each["bus_bps"] is None else int(each["bus_bps"]),
+            *communicators[summary["communicator"]],
+            _FUNCTION_INDEX.get(str(summary["function"]), 0),
+            summary["bytes_from"],
+            summary["first_seq"],
+            summary["last_seq"],
+            summary["count"],
+            summary["bytes"],
+            summary["busy_ns"],
+            summary["p50_ns"],
+            _known(summary["launch_ns"]),
+            _known(summary["gpu_late_ns"]),
+            _known(summary["peer_late_ns"]),
+            _known(summary["network_late_ns"]),
+            _known(summary["flush_ns"]),
+            UNKNOWN if summary["bus_bps"] is None else int(summary["bus_bps"]),
             process,
             record["begin_ns"],
             record["end_ns"],
         )
-        for each in record["summaries"]
-        if each["communicator"] < len(known)
+        for summary in record["summaries"]
+        if summary["communicator"] < len(communicators)
     ]
     return np.array(rows, np.int64).reshape(-1, len(Sum))
 
@@ -273,18 +276,18 @@ def queue_pair_rows(record: CollectiveBatch, process: int) -> Rows:
     """Return the queue pairs of a record, one row each. NICs and flows are numbers, see `hash_of`."""
     rows = [
         (
-            hash_of(each["nic"]),
-            each["peer"],
-            each["count"],
-            each["bytes"],
-            each["min_ns"],
-            each["mean_ns"],
-            each["p99_ns"],
-            each["posted"],
-            hash_of(each["flow_id"]) if each["flow_id"] else 0,
+            hash_of(queue_pair["nic"]),
+            queue_pair["peer"],
+            queue_pair["count"],
+            queue_pair["bytes"],
+            queue_pair["min_ns"],
+            queue_pair["mean_ns"],
+            queue_pair["p99_ns"],
+            queue_pair["posted"],
+            hash_of(queue_pair["flow_id"]) if queue_pair["flow_id"] else 0,
             process,
         )
-        for each in record["queue_pairs"]
+        for queue_pair in record["queue_pairs"]
     ]
     return np.array(rows, np.int64).reshape(-1, len(Pair))
 

@@ -66,40 +66,40 @@ class DelayWindows:
             return
         trusted = record["state"] != ClockSync.UNSYNCED
         begin_ns, end_ns = record["window_start_ns"], record["window_end_ns"]
-        found: dict[str, list[PairDelay]] = {}
+        delays_by_peer: dict[str, list[PairDelay]] = {}
         lost = 0
-        for each in record["paths"]:
-            lost += each["lost"]
-            found.setdefault(each["peer"], []).append(
+        for path in record["paths"]:
+            lost += path["lost"]
+            delays_by_peer.setdefault(path["peer"], []).append(
                 PairDelay(
-                    each["path"],
+                    path["path"],
                     begin_ns,
                     end_ns,
-                    each["count"],
-                    each["lost"],
-                    each["forward_p50_ns"] if trusted else None,
-                    each["forward_p99_ns"] if trusted else None,
-                    each["rtt_min_ns"],
-                    each["rtt_p50_ns"],
-                    each["bound_ns"] or 0.0,
-                    each["dscp"],
-                    each["forward_ce"],
-                    each["rtt_p99_ns"],
+                    path["count"],
+                    path["lost"],
+                    path["forward_p50_ns"] if trusted else None,
+                    path["forward_p99_ns"] if trusted else None,
+                    path["rtt_min_ns"],
+                    path["rtt_p50_ns"],
+                    path["bound_ns"] or 0.0,
+                    path["dscp"],
+                    path["forward_ce"],
+                    path["rtt_p99_ns"],
                 )
             )
         self._inside[1].pop(nic, None)
         windows = self._nics[nic].windows
-        windows[record["window"], record["part"]] = _Window(begin_ns, end_ns, found, lost)
+        windows[record["window"], record["part"]] = _Window(begin_ns, end_ns, delays_by_peer, lost)
         while len(windows) > WINDOWS_KEPT:
             del windows[min(windows)]
 
     def forget(self, oldest_ns: int) -> None:
         """Drop the windows that ended before."""
         self._inside = ((0, 0), {})
-        for nic, known in list(self._nics.items()):
-            for key in [k for k, window in known.windows.items() if window.end_ns < oldest_ns]:
-                del known.windows[key]
-            if not known.windows:
+        for nic, nic_windows in list(self._nics.items()):
+            for key in [k for k, window in nic_windows.windows.items() if window.end_ns < oldest_ns]:
+                del nic_windows.windows[key]
+            if not nic_windows.windows:
                 del self._nics[nic]
 
     def between(self, nic: str, peer: str, begin_ns: int, end_ns: int) -> list[PairDelay]:
@@ -109,7 +109,7 @@ class DelayWindows:
         windows = self._inside[1].get(nic)
         if windows is None:
             windows = self._inside[1][nic] = [w.peers for w in self._of(nic, begin_ns, end_ns)]
-        return [each for peers in windows for each in peers.get(peer, ())]
+        return [delay for peers in windows for delay in peers.get(peer, ())]
 
     def lost(self, nics: Collection[str], begin_ns: int, end_ns: int) -> int:
         """Return the requests of some NICs that were lost, to any peer."""
@@ -117,8 +117,8 @@ class DelayWindows:
 
     def newest_ns(self, nics: Collection[str]) -> int | None:
         """Return the end of the newest window of some NICs; None: there is none."""
-        known = [self._nics[nic].windows.values() for nic in nics if nic in self._nics]
-        return max((window.end_ns for windows in known for window in windows), default=None)
+        windows_of_nics = [self._nics[nic].windows.values() for nic in nics if nic in self._nics]
+        return max((window.end_ns for windows in windows_of_nics for window in windows), default=None)
 
     def among(
         self, nics: Collection[str], begin_ns: int, end_ns: int
@@ -128,13 +128,15 @@ class DelayWindows:
             for window in self._of(nic, begin_ns, end_ns):
                 for peer, paths in window.peers.items():
                     if peer in nics:
-                        for each in paths:
-                            yield nic, peer, each
+                        for delay in paths:
+                            yield nic, peer, delay
 
     def _of(self, nic: str, begin_ns: int, end_ns: int) -> list[_Window]:
         """Return the windows of a NIC that overlap an interval, in their order."""
-        known = self._nics.get(nic)
-        if known is None:
+        nic_windows = self._nics.get(nic)
+        if nic_windows is None:
             return []
-        found = {k: w for k, w in known.windows.items() if w.end_ns > begin_ns and w.begin_ns < end_ns}
-        return [found[key] for key in sorted(found)]
+        overlapping = {
+            k: w for k, w in nic_windows.windows.items() if w.end_ns > begin_ns and w.begin_ns < end_ns
+        }
+        return [overlapping[key] for key in sorted(overlapping)]

@@ -136,16 +136,20 @@ def _case(
 
 def _diagnosis(case: Case) -> Diagnosis:
     missing = missing_evidence(case)
-    ranked = _ranked(case, [found for explanation in EXPLANATIONS for found in explanation(case)])
+    ranked = _ranked(case, [candidate for explanation in EXPLANATIONS for candidate in explanation(case)])
     case.causes = [
-        (each.verdict, each.subject, case.begin_ns if each.since_ns is None else each.since_ns)
-        for each in ranked
-        if _is_verdict(case, each)
+        (
+            candidate.verdict,
+            candidate.subject,
+            case.begin_ns if candidate.since_ns is None else candidate.since_ns,
+        )
+        for candidate in ranked
+        if _is_verdict(case, candidate)
     ]
-    best = next((each for each in ranked if _is_verdict(case, each)), None)
+    best = next((candidate for candidate in ranked if _is_verdict(case, candidate)), None)
     if best is None:
         best = _without_cause(case, missing)
-    others = [each for each in ranked if each is not best][:MAX_ALTERNATIVES]
+    others = [candidate for candidate in ranked if candidate is not best][:MAX_ALTERNATIVES]
     diagnosis = make_record(case, best, others, missing)
     last = case.job.last
     if last is not None and (last.verdict, last.subject) == (best.verdict, best.subject):
@@ -153,34 +157,34 @@ def _diagnosis(case: Case) -> Diagnosis:
     return diagnosis
 
 
-def _ranked(case: Case, found: list[Candidate]) -> list[Candidate]:
+def _ranked(case: Case, candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates by weight: causes before their effects, the most costly first."""
-    for each in found:
-        factor = EFFECTS.get(each.verdict)
+    for candidate in candidates:
+        factor = EFFECTS.get(candidate.verdict)
         causes = [
             other
-            for other in found
-            if other is not each
-            and other.verdict not in (each.verdict, Verdict.SLOW_FLOW)
-            and other.verdict in CAUSES.get(each.verdict, (other.verdict,))
+            for other in candidates
+            if other is not candidate
+            and other.verdict not in (candidate.verdict, Verdict.SLOW_FLOW)
+            and other.verdict in CAUSES.get(candidate.verdict, (other.verdict,))
             and other.confidence >= case.rules.min_confidence
             and _costs(case, other)
-            and other.pairs & each.pairs
+            and other.pairs & candidate.pairs
         ]
         if factor is not None and causes:
-            each.confidence *= factor
+            candidate.confidence *= factor
             contended = any(c.verdict == Verdict.CONTENTION and c.confidence >= CONTENDED for c in causes)
-            is_whole = each.verdict != Verdict.CONTENTION and not contended
+            is_whole = candidate.verdict != Verdict.CONTENTION and not contended
             for cause in (other for other in causes if other.verdict in ROOTS and is_whole):
-                cause.loss_share = max(cause.loss_share, each.loss_share)
-        each.loss_share = float(np.clip(each.loss_share, 0.0, 1.0))
+                cause.loss_share = max(cause.loss_share, candidate.loss_share)
+        candidate.loss_share = float(np.clip(candidate.loss_share, 0.0, 1.0))
     return sorted(
-        found,
-        key=lambda each: (
-            not (each.decisive and each.confidence >= case.rules.min_confidence),
-            -round(each.confidence if each.decisive else each.score, 9),
-            str(each.verdict),
-            each.subject,
+        candidates,
+        key=lambda item: (
+            not (item.decisive and item.confidence >= case.rules.min_confidence),
+            -round(item.confidence if item.decisive else item.score, 9),
+            str(item.verdict),
+            item.subject,
         ),
     )
 
@@ -198,8 +202,10 @@ def _costs(case: Case, candidate: Candidate) -> bool:
 def _without_cause(case: Case, missing: list[str]) -> Candidate:
     """Return HEALTHY if enough is known and nothing is slow, else UNKNOWN."""
     total = case.ranks.total or len(case.members)
-    seen = len(case.ranks.reported) / max(1, total)
-    enough = seen >= case.rules.seen_share and bool(len(case.work.rows) or len(case.columns.summaries))
+    reported_share = len(case.ranks.reported) / max(1, total)
+    enough = reported_share >= case.rules.seen_share and bool(
+        len(case.work.rows) or len(case.columns.summaries)
+    )
     excess = case.network_excess
     if case.stuck is not None and case.stuck.stalls:
         return Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", _stall_text(case, case.stuck), "")
@@ -217,10 +223,10 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
         return Candidate(Verdict.HEALTHY, 0.7, 0.0, "", text, "compare the program, its input and GPU clocks")
     reason = missing[0] if missing else "no record explains it"
     text = f"{'the job is slow' if case.is_slow else 'not enough evidence'}: {reason}"
-    found = Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", text, "")
+    candidate = Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", text, "")
     if case.is_slow:
-        _add_busy_hosts(case, found)
-    return found
+        _add_busy_hosts(case, candidate)
+    return candidate
 
 
 def _stall_text(case: Case, stuck: Stuck) -> str:
@@ -230,21 +236,21 @@ def _stall_text(case: Case, stuck: Stuck) -> str:
     return text + (f": {ranks_text(stuck.missing)} did not begin it" if stuck.missing else "")
 
 
-def _add_busy_hosts(case: Case, found: Candidate) -> None:
+def _add_busy_hosts(case: Case, candidate: Candidate) -> None:
     """Add the job's hosts whose probers are in trouble: their processors may lack time for the job, too."""
     hosts = {rank.host for rank in case.members}
     busy = [
-        each
-        for each in case.network.alerts(case.begin_ns, case.end_ns)
-        if each["kind"] == AlertKind.AGENT and each["subject"] in hosts
+        alert
+        for alert in case.network.alerts(case.begin_ns, case.end_ns)
+        if alert["kind"] == AlertKind.AGENT and alert["subject"] in hosts
     ]
     if not busy:
         return
-    names = sorted({each["subject"] for each in busy})
-    found.subjects = names[:64]
-    found.remedy = f"look for load on the processors of {', '.join(names[:4])}"
-    found.text += f"; {busy[0]['text']}" + (f" ({len(names) - 1} more hosts)" if len(names) > 1 else "")
-    found.evidence = [
-        observation(ALERTS.name, each["subject"], "agent", None, None, each["text"], each["raised_ns"])
-        for each in busy[:8]
+    names = sorted({alert["subject"] for alert in busy})
+    candidate.subjects = names[:64]
+    candidate.remedy = f"look for load on the processors of {', '.join(names[:4])}"
+    candidate.text += f"; {busy[0]['text']}" + (f" ({len(names) - 1} more hosts)" if len(names) > 1 else "")
+    candidate.evidence = [
+        observation(ALERTS.name, alert["subject"], "agent", None, None, alert["text"], alert["raised_ns"])
+        for alert in busy[:8]
     ]

@@ -108,7 +108,7 @@ class _Job:
     """Verdict and subject of that evaluation."""
     published: int = -1
     """Tick of its last record, in units of `PUBLISH_TICKS`."""
-    whole: int = -1
+    full_tick: int = -1
     """Tick of its last record with ranks and flows, in units of `WHOLE_TICKS` or `FAULT_WHOLE_TICKS`."""
     hosts: frozenset[str] = frozenset()
     nics: frozenset[str] = frozenset()
@@ -171,7 +171,9 @@ class DiagnosisInputs(Operator):
         return bool(self._jobs or self._waiting)
 
     def _recover(self, past: Iterable[Diagnosis]) -> None:
-        self._past = {each["job"]: each for each in sorted(past, key=lambda each: each["number"])}
+        self._past = {
+            diagnosis["job"]: diagnosis for diagnosis in sorted(past, key=lambda record: record["number"])
+        }
 
     def restore(self, past: Past, tables: FabricTables) -> None:
         """Continue from the diagnoses of the last minutes."""
@@ -306,12 +308,12 @@ class DiagnosisInputs(Operator):
         ended = []
         for name, job in sorted(self._jobs.items()):
             try:
-                found, is_over = self._evaluate_job(job, now_ns)
+                diagnosis, is_over = self._evaluate_job(job, now_ns)
             except DATA_ERRORS as error:
                 self.failed.append((name, error))
-                found, is_over = None, now_ns - job.taken_ns >= SILENT_NS
-            if found is not None and now_ns >= self._from_ns:
-                out.append(found)
+                diagnosis, is_over = None, now_ns - job.taken_ns >= SILENT_NS
+            if diagnosis is not None and now_ns >= self._from_ns:
+                out.append(diagnosis)
             if is_over:
                 ended.append(name)
         for name in ended:
@@ -337,17 +339,17 @@ class DiagnosisInputs(Operator):
         due = tick // PUBLISH_TICKS
         if verdict == job.verdict and due == job.published and not is_over:
             return None, False
-        whole = tick // (WHOLE_TICKS if record["verdict"] == Verdict.HEALTHY else FAULT_WHOLE_TICKS)
-        if verdict == job.verdict and whole == job.whole and not is_over:
+        full_tick = tick // (WHOLE_TICKS if record["verdict"] == Verdict.HEALTHY else FAULT_WHOLE_TICKS)
+        if verdict == job.verdict and full_tick == job.full_tick and not is_over:
             record["time_splits"], record["flows"] = [], []
-        job.verdict, job.published, job.whole = verdict, due, whole
+        job.verdict, job.published, job.full_tick = verdict, due, full_tick
         record["flows"] = record["flows"][:MAX_FLOWS]
         return record, is_over
 
 
 def _nics_of(record: CollectiveBatch) -> frozenset[str]:
-    named = {nic for each in record["communicators"] for nic in each["nics"]}
-    return frozenset(named | {each["nic"] for each in record["queue_pairs"]})
+    named = {nic for communicator in record["communicators"] for nic in communicator["nics"]}
+    return frozenset(named | {queue_pair["nic"] for queue_pair in record["queue_pairs"]})
 
 
 _TAKERS: Final[Mapping[Topic[Any], Callable[[NetworkView, Any], None]]] = {

@@ -84,10 +84,10 @@ def _period_by_pauses(at: Ints, begin: Floats, end: Floats) -> int | None:
     """Return the number of operations between longer pauses, if it is always the same."""
     both = (at[:-1] >= 0) & (at[1:] >= 0)
     pauses = np.where(both, begin[at[1:]] - end[at[:-1]], np.nan)
-    known = pauses[both]
-    if len(known) < MIN_PAIRS:
+    valid = pauses[both]
+    if len(valid) < MIN_PAIRS:
         return None
-    longer = np.flatnonzero(np.nan_to_num(pauses) > max(GAP_TIMES * float(np.median(known)), 1.0))
+    longer = np.flatnonzero(np.nan_to_num(pauses) > max(GAP_TIMES * float(np.median(valid)), 1.0))
     distances = np.diff(longer)
     if len(distances) < 2:
         return None

@@ -70,11 +70,11 @@ class Causes:
         self._known: dict[tuple[Verdict, str], tuple[int, int]] = {}
         """Verdict and subject to begin, and the last time of evidence."""
 
-    def note(self, found: Iterable[tuple[Verdict, str, int]], at_ns: int) -> None:
+    def note(self, causes: Iterable[tuple[Verdict, str, int]], at_ns: int) -> None:
         """Note the causes of the interval that ends at `at_ns`: verdict, subject and begin of each."""
-        for verdict, subject, since_ns in found:
+        for verdict, subject, since_ns in causes:
             self._known[verdict, subject] = (self.began(verdict, subject, since_ns), at_ns)
-        self._known = {key: each for key, each in self._known.items() if each[1] >= at_ns - self._gap_ns}
+        self._known = {key: times for key, times in self._known.items() if times[1] >= at_ns - self._gap_ns}
 
     def clear(self) -> None:
         """Forget all causes: the job was fast."""
@@ -139,20 +139,20 @@ class JobView:
     @property
     def nics(self) -> set[str]:
         """NICs that carry the job's traffic, as far as its ranks know them."""
-        named = {nic for each in self.processes.values() for m in each.members for nic in m.nics}
+        named = {nic for process in self.processes.values() for m in process.members for nic in m.nics}
         pairs = {nic for batch in self.batches() for nic in batch.nics}
         return named | pairs
 
     @property
     def newest_ns(self) -> int | None:
         """The end of the newest record's interval, the median over processes; None: nothing is known."""
-        ends = sorted(each.newest.end_ns for each in self.processes.values())
+        ends = sorted(process.newest.end_ns for process in self.processes.values())
         return ends[len(ends) // 2] if ends else None
 
     @property
     def has_ended(self) -> bool:
         """Whether every process that is known has ended."""
-        return bool(self.processes) and all(each.newest.ended for each in self.processes.values())
+        return bool(self.processes) and all(process.newest.ended for process in self.processes.values())
 
     def take(self, record: CollectiveBatch, append_ns: int) -> None:
         """Take a record of the job. A record that was taken before changes nothing.
@@ -170,10 +170,16 @@ class JobView:
             return
         batch = batch_of(record, name, append_ns)
         process.add(batch)
-        for each in record["communicators"]:
+        for communicator in record["communicators"]:
             process.join(
                 batch.number,
-                Member(each["id"], each["rank"], each["ranks"], tuple(each["nics"]), each["gpu"]),
+                Member(
+                    communicator["id"],
+                    communicator["rank"],
+                    communicator["ranks"],
+                    tuple(communicator["nics"]),
+                    communicator["gpu"],
+                ),
             )
         self._order.append((append_ns, name, batch.number))
         self._size += batch.size
@@ -207,22 +213,22 @@ class JobView:
 
         An operation of the interval may be in a later record, or in an earlier one as running.
         """
-        found: list[Batch] = []
+        batches: list[Batch] = []
         operations: list[Rows] = []
         for name in sorted(self.processes):
             process = self.processes[name]
             later, earlier = process.since(begin_ns), process.running_before(begin_ns)
-            found += [batch for batch in later if batch.begin_ns < end_ns]
+            batches += [batch for batch in later if batch.begin_ns < end_ns]
             parts = [(batch.number, batch.operations) for batch in later]
             parts += earlier
             operations += [rows for _, rows in sorted(parts, key=_number)]
         return Columns(
             _stack(operations, len(Op)),
-            _stack([b.transfers for b in found], len(Transfer)),
-            _stack([b.summaries for b in found], len(Sum)),
-            _stack([b.queue_pairs for b in found], len(Pair)),
-            [counter for b in found for counter in b.counters],
-            [(b.end_ns, state) for b in found for state in b.ranks],
+            _stack([b.transfers for b in batches], len(Transfer)),
+            _stack([b.summaries for b in batches], len(Sum)),
+            _stack([b.queue_pairs for b in batches], len(Pair)),
+            [counter for b in batches for counter in b.counters],
+            [(b.end_ns, state) for b in batches for state in b.ranks],
         )
 
 

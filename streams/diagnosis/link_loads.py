@@ -46,24 +46,24 @@ def link_loads(case: Case) -> list[LinkLoad]:
         for links in routes:
             for place, link in _ends_of(links):
                 available[place].add(link)
-    found: list[LinkLoad] = []
-    for place, known in rates.items():
+    loads: list[LinkLoad] = []
+    for place, rate_by_link in rates.items():
         count = len(available[place])
-        mean = fmean([*known.values(), *[0.0] * (count - len(known))])
-        found += [
-            LinkLoad(place[0], link, place[1], pairs[link], rate / mean, len(known), count, flows)
-            for link, rate in known.items()
+        mean = fmean([*rate_by_link.values(), *[0.0] * (count - len(rate_by_link))])
+        loads += [
+            LinkLoad(place[0], link, place[1], pairs[link], rate / mean, len(rate_by_link), count, flows)
+            for link, rate in rate_by_link.items()
         ]
-    return sorted(found, key=lambda each: (-each.times, each.link))
+    return sorted(loads, key=lambda load: (-load.times, load.link))
 
 
 def max_pairs(case: Case) -> float | None:
     """Return the pairs on the fullest link; None: too few routes of the job's flows are known."""
     flows = [flow for pair in case.traffic.pairs.values() for flow in pair.flows]
-    known = sum(flow["flow_id"] in case.traffic.routes for flow in flows)
-    if not case.loads or known < KNOWN_SHARE * len(flows):
+    routed = sum(flow["flow_id"] in case.traffic.routes for flow in flows)
+    if not case.loads or routed < KNOWN_SHARE * len(flows):
         return None
-    return max(each.pairs for each in case.loads)
+    return max(load.pairs for load in case.loads)
 
 
 @lru_cache(maxsize=65_536)

@@ -101,13 +101,13 @@ def lossy_links(network: NetworkView, nics: set[str], end_ns: int) -> list[Lossy
     counts = table.begin_ns >= begin_ns
     lost, requests = table.by_route(table.lost * counts), table.by_route(table.requests * counts)
     is_link = np.array([element not in table.edges for element in range(len(table.names))])
-    found = []
-    for each in find_lossy(table.rows, lost.astype(np.int64), requests, is_link):
-        if is_link[each.element]:
-            link = _lossy(table, each, lost, requests, begin_ns)
+    links = []
+    for lossy in find_lossy(table.rows, lost.astype(np.int64), requests, is_link):
+        if is_link[lossy.element]:
+            link = _lossy(table, lossy, lost, requests, begin_ns)
             if link is not None:
-                found.append(link)
-    return found
+                links.append(link)
+    return links
 
 
 def _lossy(table: _Rows, lossy: Lossy, lost: Floats, requests: Floats, from_ns: int) -> LossyLink | None:
@@ -146,18 +146,18 @@ def _rows_of(network: NetworkView, nics: set[str], begin_ns: int, end_ns: int) -
     paths: dict[tuple[str, str, int], tuple[int, int] | None] = {}
     edges: set[int] = set()
     windows: list[tuple[int, int, int, int, int, float, float]] = []
-    for nic, peer, each in network.probed.among(sorted(nics), begin_ns, end_ns):
-        key = nic, peer, each.path
+    for nic, peer, delay in network.probed.among(sorted(nics), begin_ns, end_ns):
+        key = nic, peer, delay.path
         if key not in paths:
             out, back = network.routes.of_probe(*key)
-            known = routes.setdefault((nic, peer, out, back), len(routes)) if out and back else None
-            paths[key] = None if known is None else (known, len(paths))
+            route_number = routes.setdefault((nic, peer, out, back), len(routes)) if out and back else None
+            paths[key] = None if route_number is None else (route_number, len(paths))
             for link in (nic, peer, *out[:1], *out[-1:], *back[:1], *back[-1:]):
                 edges.add(index.setdefault(link, len(index)))
         place = paths[key]
-        if place is not None and each.rtt_p99_ns is not None and each.rtt_min_ns is not None:
-            sent = each.samples + each.lost
-            windows.append((*place, each.begin_ns, each.lost, sent, each.rtt_min_ns, each.rtt_p99_ns))
+        if place is not None and delay.rtt_p99_ns is not None and delay.rtt_min_ns is not None:
+            sent = delay.samples + delay.lost
+            windows.append((*place, delay.begin_ns, delay.lost, sent, delay.rtt_min_ns, delay.rtt_p99_ns))
     if not windows:
         return None
     route, path, begins, lost, sent, rtt_min, rtt_p99 = np.array(windows, np.float64).T
@@ -171,5 +171,5 @@ def _rows_of(network: NetworkView, nics: set[str], begin_ns: int, end_ns: int) -
     rows = np.full((len(routes), width), NOTHING, np.int32)
     for (nic, peer, out, back), number in routes.items():
         elements = dict.fromkeys((nic, peer, *out, *back))
-        rows[number, : len(elements)] = [index.setdefault(each, len(index)) for each in elements]
+        rows[number, : len(elements)] = [index.setdefault(element, len(index)) for element in elements]
     return _Rows(list(index), rows, edges, route[calm].astype(np.int32), begins[calm], lost[calm], sent[calm])

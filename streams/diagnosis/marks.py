@@ -47,23 +47,23 @@ def marks_of(case: Case, pair: NicPair) -> list[Marks]:
     """
     ports = {flow["source_port"] for flow in pair.flows}
     delays = case.network.delays(pair.nic, pair.peer, case.begin_ns, case.end_ns)
-    counts = _counts([each for each in delays if each.path in ports] or delays)
+    counts = _counts([delay for delay in delays if delay.path in ports] or delays)
     best: dict[int, Marks] = {}
     for (dscp, path), (probes, marked) in sorted(counts.items()):
-        found = Marks(dscp, path, probes, marked)
-        if probes >= case.rules.min_marked and (dscp not in best or found.share > best[dscp].share):
-            best[dscp] = found
-    return sorted(best.values(), key=lambda each: (-each.share, each.dscp))
+        marks = Marks(dscp, path, probes, marked)
+        if probes >= case.rules.min_marked and (dscp not in best or marks.share > best[dscp].share):
+            best[dscp] = marks
+    return sorted(best.values(), key=lambda item: (-item.share, item.dscp))
 
 
 def usual_share(case: Case, pair: NicPair, dscp: int) -> float | None:
     """Return the median share of marked probes of a class over the job's other pairs; None: not probed."""
     shares = [
-        each.share
+        marks.share
         for key in sorted(case.traffic.pairs)[:MAX_PAIRS]
         if key != (pair.nic, pair.peer)
-        for each in marks_of(case, case.traffic.pairs[key])
-        if each.dscp == dscp
+        for marks in marks_of(case, case.traffic.pairs[key])
+        if marks.dscp == dscp
     ]
     return median(shares) if shares else None
 
@@ -87,9 +87,9 @@ def _few(case: Case, probes: int) -> float:
 
 def _counts(delays: Iterable[PairDelay]) -> dict[tuple[int, int], tuple[int, int]]:
     """Return class and path to probes and marked ones."""
-    found: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-    for each in delays:
-        counts = found[each.dscp, each.path]
-        counts[0] += each.samples
-        counts[1] += each.marked
-    return {key: (probes, marked) for key, (probes, marked) in found.items()}
+    totals: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for delay in delays:
+        counts = totals[delay.dscp, delay.path]
+        counts[0] += delay.samples
+        counts[1] += delay.marked
+    return {key: (probes, marked) for key, (probes, marked) in totals.items()}

@@ -36,28 +36,30 @@ class MovedFlows:
 
     def links_left(self, flows: Mapping[str, Flow], routes: Mapping[str, Links]) -> LinksLeft:
         """Return the links that open flows with these routes have left, the newest change included."""
-        found: LinksLeft = {}
+        flows_by_link: LinksLeft = {}
         for link, left in self._left.items():
-            found[link] = {name: ns for name, ns in left.items() if link not in routes.get(name, (link,))}
+            flows_by_link[link] = {
+                name: ns for name, ns in left.items() if link not in routes.get(name, (link,))
+            }
         for name, links in routes.items():
             before = self._routes.get(name, links)
             if before != links:
                 for link in set(before).difference(links):
-                    found.setdefault(link, {})[name] = self._at_ns
+                    flows_by_link.setdefault(link, {})[name] = self._at_ns
         for link, (at_ns, nics) in self._restored.items():
             for name, flow in flows.items():
                 if flow["nic"] in nics and flow["peer"] in nics and link not in routes.get(name, (link,)):
-                    found.setdefault(link, {}).setdefault(name, at_ns)
-        return found
+                    flows_by_link.setdefault(link, {}).setdefault(name, at_ns)
+        return flows_by_link
 
     def note(self, flows: Mapping[str, Flow], routes: Mapping[str, Links], at_ns: int) -> None:
         """Note the open flows, and the known routes, of the interval that ends at `at_ns`."""
         oldest_ns = at_ns - self._keep_ns
         self._left = {
-            link: kept
+            link: recent
             for link, left in self.links_left(flows, routes).items()
-            if (kept := {name: ns for name, ns in left.items() if ns >= oldest_ns and name in flows})
+            if (recent := {name: ns for name, ns in left.items() if ns >= oldest_ns and name in flows})
         }
-        self._restored = {link: each for link, each in self._restored.items() if each[0] >= oldest_ns}
+        self._restored = {link: entry for link, entry in self._restored.items() if entry[0] >= oldest_ns}
         self._routes = {name: links for name, links in self._routes.items() if name in flows} | dict(routes)
         self._at_ns = max(self._at_ns, at_ns)

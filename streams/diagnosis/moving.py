@@ -64,23 +64,25 @@ def moving_of(
     at_host = np.maximum(own[:, Op.GPU_LATE], 0) + np.maximum(own[:, Op.FLUSH], 0)
     time = np.maximum(greatest(end[grouped]) - greatest(ready) - greatest(at_host.astype(np.float64)), 0.0)
     error = 2 * greatest(tolerance[grouped])
-    known = group_whole & (greatest((~is_sure).astype(np.float64)) == 0) & (error <= MAX_ERROR_SHARE * time)
-    found = Moving(unknown.copy(), unknown)
-    found.time[grouped] = np.where(known, time, np.nan)[group]
-    found.error[grouped] = error[group]
-    return found
+    has_time = (
+        group_whole & (greatest((~is_sure).astype(np.float64)) == 0) & (error <= MAX_ERROR_SHARE * time)
+    )
+    moving = Moving(unknown.copy(), unknown)
+    moving.time[grouped] = np.where(has_time, time, np.nan)[group]
+    moving.error[grouped] = error[group]
+    return moving
 
 
 def _end_before(rows: Rows, rank: Ints, end: Floats) -> Floats:
     """Return the end of the operation before, by rank and communicator; NaN: that one is not known."""
-    found = np.full(len(rows), np.nan)
+    end_before = np.full(len(rows), np.nan)
     if len(rows) < 2:
-        return found
+        return end_before
     _, code = distinct(rows[:, Op.COMMUNICATOR])
     place = code * (int(rank.max()) + 1) + rank
     seq = rows[:, Op.SEQ]
     order = order_by(place, seq)
     first, second = order[:-1], order[1:]
     follows = (place[first] == place[second]) & (seq[first] + 1 == seq[second])
-    found[second[follows]] = end[first[follows]]
-    return found
+    end_before[second[follows]] = end[first[follows]]
+    return end_before

@@ -77,23 +77,23 @@ class RecordedRoutes:
     def take_flow_routes(self, record: FlowRoutes) -> None:
         """Take the routes of a pair's flows."""
         self._flows[record["nic"], record["peer"]] = {
-            (each["path"], each["peer_port"]): self._one(each["links"])
-            for each in record["routes"]
-            if each["leg"] == "DATA" and each["complete"]
+            (route["path"], route["peer_port"]): self._one(route["links"])
+            for route in record["routes"]
+            if route["leg"] == "DATA" and route["complete"]
         }
 
     def take_paths(self, record: PathMaps) -> None:
         """Take the routes of a pair's probes."""
-        for leg, known in ((Leg.REQUEST, self._paths), (Leg.ANSWER, self._answers)):
-            known[record["nic"], record["peer"]] = {
-                each["path"]: self._one(each["links"])
-                for each in record["paths"]
-                if each["leg"] == leg and each["complete"]
+        for leg, routes in ((Leg.REQUEST, self._paths), (Leg.ANSWER, self._answers)):
+            routes[record["nic"], record["peer"]] = {
+                path_map["path"]: self._one(path_map["links"])
+                for path_map in record["paths"]
+                if path_map["leg"] == leg and path_map["complete"]
             }
 
     def _one(self, links: list[str]) -> Links:
-        found = tuple(links)
-        return self._known.setdefault(found, found)
+        route = tuple(links)
+        return self._known.setdefault(route, route)
 
     def of_flow(self, nic: str, peer: str, path: int, peer_port: int) -> Links:
         """Return the links of a flow: its own traced route, else that of a probe with its source port."""
@@ -167,18 +167,18 @@ class NetworkView:
 
     def take_health(self, record: LinkHealth) -> None:
         """Take a state of a link, NIC or host."""
-        known = self._health.setdefault(record["subject"], {})
-        known[record["seq"]] = record
-        while len(known) > EPISODES_KEPT:
-            del known[min(known)]
+        states = self._health.setdefault(record["subject"], {})
+        states[record["seq"]] = record
+        while len(states) > EPISODES_KEPT:
+            del states[min(states)]
         for link in record["links"]:
             self._by_cable[_cable(link)].add(record["subject"])
         self._by_cable[record["subject"]].add(record["subject"])
 
     def take_contention(self, record: ContentionWindow) -> None:
         """Take a record of a contention window; the newest of a window counts."""
-        known = self._windows.get(record["window_id"])
-        if known is None or record["update"] >= known["update"]:
+        previous = self._windows.get(record["window_id"])
+        if previous is None or record["update"] >= previous["update"]:
             self._windows[record["window_id"]] = record
             for link in {record["link"], *record["links"]}:
                 self._on_link[link].add(record["window_id"])
@@ -191,23 +191,23 @@ class NetworkView:
 
     def take_flows(self, record: FlowReports) -> None:
         """Take a host's report of its flows; a whole report replaces all earlier ones."""
-        known, at_ns = self._flows[record["host"]], record["system_ns"]
+        flows, at_ns = self._flows[record["host"]], record["system_ns"]
         if record["whole"]:
-            listed = {each["flow_id"] for each in record["flows"]}
-            for name in [n for n, (seen_ns, _) in known.items() if n not in listed and seen_ns <= at_ns]:
-                del known[name]
-        for each in record["flows"]:
-            before = known.get(each["flow_id"])
+            listed = {row["flow_id"] for row in record["flows"]}
+            for name in [n for n, (seen_ns, _) in flows.items() if n not in listed and seen_ns <= at_ns]:
+                del flows[name]
+        for flow in record["flows"]:
+            before = flows.get(flow["flow_id"])
             if before is not None and before[0] > at_ns:
                 continue
-            if before is not None and before[1]["links"] and not each["links"]:
-                each = {**each, "links": before[1]["links"]}
-            if each["state"] == FlowState.CLOSED:
-                known.pop(each["flow_id"], None)
+            if before is not None and before[1]["links"] and not flow["links"]:
+                flow = {**flow, "links": before[1]["links"]}
+            if flow["state"] == FlowState.CLOSED:
+                flows.pop(flow["flow_id"], None)
             else:
-                known[each["flow_id"]] = (at_ns, each)
-        while len(known) > MAX_RECORDS:
-            del known[next(iter(known))]
+                flows[flow["flow_id"]] = (at_ns, flow)
+        while len(flows) > MAX_RECORDS:
+            del flows[next(iter(flows))]
 
     def take_routes(self, record: FlowRoutes) -> None:
         """Take the routes of a pair's flows."""
@@ -227,31 +227,31 @@ class NetworkView:
 
     def take_alert(self, record: Alert) -> None:
         """Take an alert; the newest record of an alert counts."""
-        known = self._alerts.get(record["alert_id"])
-        if known is None or record["update"] >= known["update"]:
+        previous = self._alerts.get(record["alert_id"])
+        if previous is None or record["update"] >= previous["update"]:
             _keep(self._alerts, record["alert_id"], record)
 
     def take_audit(self, record: AuditResult) -> None:
         """Take the result of a host's check; the newest of a check counts."""
         key = (record["host"], record["check"])
-        known = self._audit.get(key)
-        if known is None or record["checked_ns"] >= known["checked_ns"]:
+        previous = self._audit.get(key)
+        if previous is None or record["checked_ns"] >= previous["checked_ns"]:
             _keep(self._audit, key, record)
 
     def take_clocks(self, record: ClockOffsets) -> None:
         """Take the states of clocks."""
-        for each in record["clocks"]:
-            known = self._clocks.get(each["clock"])
-            if known is None or record["window"] >= known[0]:
-                self._clocks[each["clock"]] = (record["window"], each["state"], each["bound_ns"])
+        for clock in record["clocks"]:
+            previous = self._clocks.get(clock["clock"])
+            if previous is None or record["window"] >= previous[0]:
+                self._clocks[clock["clock"]] = (record["window"], clock["state"], clock["bound_ns"])
 
     def take_queues(self, record: LinkQueues) -> None:
         """Take a window of the links' queues."""
         begin_ns = record["window_start_ns"]
         end_ns = begin_ns + record["slot_ns"] * record["slots"]
-        for each in record["links"]:
-            known = self._queues.setdefault(each["link"], deque(maxlen=QUEUES_KEPT))
-            known.append((begin_ns, end_ns, each["depth_mean_bytes"], each["utilisation"]))
+        for link in record["links"]:
+            queues = self._queues.setdefault(link["link"], deque(maxlen=QUEUES_KEPT))
+            queues.append((begin_ns, end_ns, link["depth_mean_bytes"], link["utilisation"]))
 
     def forget(self, now_ns: int) -> None:
         """Drop the records that ended before the time that the view keeps."""
@@ -271,17 +271,17 @@ class NetworkView:
             if not queues:
                 del self._queues[link]
         self._forget_health(oldest_ns)
-        _drop(self._decisions, lambda each: max(each["expires_at_ns"], each["at_ns"]) < oldest_ns)
-        _drop(self._alerts, lambda each: each["cleared_ns"] is not None and each["cleared_ns"] < oldest_ns)
+        _drop(self._decisions, lambda decision: max(decision["expires_at_ns"], decision["at_ns"]) < oldest_ns)
+        _drop(self._alerts, lambda alert: alert["cleared_ns"] is not None and alert["cleared_ns"] < oldest_ns)
 
     def _forget_health(self, oldest_ns: int) -> None:
         """Keep of each subject the states that touch the kept time, and its newest one if it is not UP."""
-        for subject, known in list(self._health.items()):
-            ordered = sorted(known)
+        for subject, states in list(self._health.items()):
+            ordered = sorted(states)
             for seq, following in itertools.pairwise(ordered):
-                if known[following]["since_ns"] < oldest_ns:
-                    del known[seq]
-            newest = known[ordered[-1]]
+                if states[following]["since_ns"] < oldest_ns:
+                    del states[seq]
+            newest = states[ordered[-1]]
             if newest["state"] == LinkState.UP and newest["since_ns"] < oldest_ns:
                 del self._health[subject]
                 for name in {subject, *map(_cable, newest["links"])}:
@@ -303,7 +303,7 @@ class NetworkView:
 
         `subjects`: directed links, cables, NICs and hosts.
         """
-        names = {name for each in subjects for name in self._by_cable.get(_cable(each), ())}
+        names = {name for subject in subjects for name in self._by_cable.get(_cable(subject), ())}
         return [
             episode
             for name in sorted(names)
@@ -313,7 +313,7 @@ class NetworkView:
 
     def _episodes_of(self, subject: str) -> Iterator[Episode]:
         ordered = [record for _, record in sorted(self._health.get(subject, {}).items())]
-        ends = [each["since_ns"] for each in ordered[1:]] + [OPEN_NS]
+        ends = [following["since_ns"] for following in ordered[1:]] + [OPEN_NS]
         for record, end_ns in zip(ordered, ends, strict=True):
             if record["state"] not in (LinkState.UP, LinkState.UNKNOWN) and record["since_ns"] < end_ns:
                 yield Episode(record, record["since_ns"], end_ns)
@@ -323,15 +323,15 @@ class NetworkView:
 
         The newest comes first.
         """
-        found: list[Episode] = []
-        for each in sorted(self._episodes_of(subject), key=lambda episode: -episode.begin_ns):
-            if each.begin_ns > at_ns:
+        episodes: list[Episode] = []
+        for episode in sorted(self._episodes_of(subject), key=lambda episode: -episode.begin_ns):
+            if episode.begin_ns > at_ns:
                 continue
-            if each.end_ns + gap_ns < at_ns:
+            if episode.end_ns + gap_ns < at_ns:
                 break
-            found.append(each)
-            at_ns = each.begin_ns
-        return found
+            episodes.append(episode)
+            at_ns = episode.begin_ns
+        return episodes
 
     def contention(self, links: Iterable[str], begin_ns: int, end_ns: int) -> list[ContentionWindow]:
         """Return the contention windows on links that overlap an interval, by window."""
@@ -369,51 +369,53 @@ class NetworkView:
 
     def paces(self, begin_ns: int, end_ns: int) -> dict[str, Pace]:
         """Return flow to the lowest rate limit of this system that was in force in an interval."""
-        found: dict[str, Pace] = {}
+        paces: dict[str, Pace] = {}
         refused = {
-            decision for (decision, _), each in self._actions.items() if each["outcome"] not in _IN_FORCE
+            decision for (decision, _), action in self._actions.items() if action["outcome"] not in _IN_FORCE
         }
         for record in sorted(self._decisions.values(), key=lambda d: (d["at_ns"], d["decision_id"])):
             limits = record["action"] in (FlowAction.PACE, FlowAction.SLICE)
             if record["action"] == FlowAction.UNPACE and record["at_ns"] <= begin_ns:
-                found.pop(record["flow_id"], None)
+                paces.pop(record["flow_id"], None)
             if not limits or record["rate_bps"] is None or record["decision_id"] in refused:
                 continue
             if record["at_ns"] < end_ns and record["expires_at_ns"] > begin_ns:
                 pace = Pace(
                     record["flow_id"], record["rate_bps"], record["at_ns"], record["expires_at_ns"], record
                 )
-                known = found.setdefault(record["flow_id"], pace)
-                if pace.rate_bps < known.rate_bps:
-                    found[record["flow_id"]] = pace._replace(begin_ns=known.begin_ns)
-        return found
+                earlier = paces.setdefault(record["flow_id"], pace)
+                if pace.rate_bps < earlier.rate_bps:
+                    paces[record["flow_id"]] = pace._replace(begin_ns=earlier.begin_ns)
+        return paces
 
     def decisions(self, begin_ns: int, end_ns: int) -> list[Decision]:
         """Return the decisions of an interval, by time."""
-        found = [each for each in self._decisions.values() if begin_ns <= each["at_ns"] < end_ns]
-        return sorted(found, key=lambda each: (each["at_ns"], each["decision_id"]))
+        decisions = [
+            decision for decision in self._decisions.values() if begin_ns <= decision["at_ns"] < end_ns
+        ]
+        return sorted(decisions, key=lambda decision: (decision["at_ns"], decision["decision_id"]))
 
     def audit_results(self, host: str) -> list[AuditResult]:
         """Return the newest result of each check of a host, by id."""
-        return [each for (name, _), each in sorted(self._audit.items()) if name == host]
+        return [result for (name, _), result in sorted(self._audit.items()) if name == host]
 
     def failed_checks(self, host: str) -> list[AuditResult]:
         """Return the checks of a host that failed, by id."""
-        return [each for each in self.audit_results(host) if each["status"] == AuditStatus.FAILED]
+        return [result for result in self.audit_results(host) if result["status"] == AuditStatus.FAILED]
 
     def alerts(self, begin_ns: int, end_ns: int) -> list[Alert]:
         """Return the alerts that were raised in an interval or before, and not cleared before it."""
         return [
-            each
-            for _, each in sorted(self._alerts.items())
-            if each["raised_ns"] < end_ns
-            and (each["state"] == AlertState.RAISED or (each["cleared_ns"] or 0) > begin_ns)
+            alert
+            for _, alert in sorted(self._alerts.items())
+            if alert["raised_ns"] < end_ns
+            and (alert["state"] == AlertState.RAISED or (alert["cleared_ns"] or 0) > begin_ns)
         ]
 
     def clock_of(self, nic: str) -> ClockSync | None:
         """Return the state of a NIC's clock; None: unknown."""
-        known = self.inventory.get(nic)
-        state = self._clocks.get(known["clock"]) if known is not None else None
+        nic_record = self.inventory.get(nic)
+        state = self._clocks.get(nic_record["clock"]) if nic_record is not None else None
         return None if state is None else state[1]
 
     def queue_bytes(self, link: str, begin_ns: int, end_ns: int) -> float | None:

@@ -23,13 +23,13 @@ QUIET_US: Final = 10.0
 
 def find_outliers(case: Case) -> list[Outlier]:
     """Return the pairs that are slower than their like, the slowest first."""
-    found: list[Outlier] = []
+    outliers: list[Outlier] = []
     for source in ("queue pair", "transfer", "operation"):
         pairs = [pair for pair in case.traffic.measured if pair.source == source]
-        found += _against_others(case, pairs)
-    known = {id(each.pair) for each in found}
-    found += [each for each in _against_before(case) if id(each.pair) not in known]
-    return sorted(found, key=lambda each: (-each.times, each.pair.name))
+        outliers += _against_others(case, pairs)
+    pair_ids = {id(outlier.pair) for outlier in outliers}
+    outliers += [outlier for outlier in _against_before(case) if id(outlier.pair) not in pair_ids]
+    return sorted(outliers, key=lambda outlier: (-outlier.times, outlier.pair.name))
 
 
 def _against_others(case: Case, pairs: list[NicPair]) -> list[Outlier]:
@@ -51,10 +51,11 @@ def _against_others(case: Case, pairs: list[NicPair]) -> list[Outlier]:
 def _per_byte(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
     """Return each pair with its time and the median of all; per byte, if their chunks differ in size."""
     sizes = [pair.chunk_bytes for pair in pairs]
-    usual = median(sizes) if sizes else 0.0
-    differ = usual > 0 and max(sizes) > SIZE_TIMES * max(min(sizes), 1.0)
+    median_bytes = median(sizes) if sizes else 0.0
+    differ = median_bytes > 0 and max(sizes) > SIZE_TIMES * max(min(sizes), 1.0)
     values = [
-        (pair.data_ns or 0.0) * (usual / max(pair.chunk_bytes, 4_096.0) if differ else 1.0) for pair in pairs
+        (pair.data_ns or 0.0) * (median_bytes / max(pair.chunk_bytes, 4_096.0) if differ else 1.0)
+        for pair in pairs
     ]
     return [(pair, value, median(values)) for pair, value in zip(pairs, values, strict=True)]
 
@@ -68,31 +69,33 @@ def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
     for pair in pairs:
         for size, (count, total_ns) in pair.sizes.items():
             means.setdefault(size, []).append(total_ns / count)
-    usual = {size: median(values) for size, values in means.items() if len(values) > MIN_LIKE}
-    usual = {size: ns for size, ns in usual.items() if ns > 0}
-    found: list[tuple[NicPair, float, float]] = []
+    ns_by_size = {size: median(values) for size, values in means.items() if len(values) > MIN_LIKE}
+    ns_by_size = {size: ns for size, ns in ns_by_size.items() if ns > 0}
+    times: list[tuple[NicPair, float, float]] = []
     for pair in pairs:
-        known = [(size, count, total_ns) for size, (count, total_ns) in pair.sizes.items() if size in usual]
-        number = sum(count for _, count, _ in known)
+        comparable = [
+            (size, count, total_ns) for size, (count, total_ns) in pair.sizes.items() if size in ns_by_size
+        ]
+        number = sum(count for _, count, _ in comparable)
         if number:
-            expected = sum(count * usual[size] for size, count, _ in known)
-            found.append((pair, sum(total_ns for *_, total_ns in known) / number, expected / number))
-    return found
+            expected = sum(count * ns_by_size[size] for size, count, _ in comparable)
+            times.append((pair, sum(total_ns for *_, total_ns in comparable) / number, expected / number))
+    return times
 
 
 def _against_before(case: Case) -> list[Outlier]:
     """Return the pairs that are slower than in the job's good time while others are not."""
     slower: list[Outlier] = []
-    known = 0
+    with_baseline = 0
     for pair in case.traffic.measured:
         good = pair.good_ns(case.job.baselines)
         if good is None or pair.data_ns is None:
             continue
-        known += 1
+        with_baseline += 1
         far = pair.data_ns - good >= case.rules.flow_excess_us * 1e3
         if far and pair.data_ns >= case.rules.flow_times * good:
             slower.append(Outlier(pair, pair.data_ns, good, "before"))
-    return slower if len(slower) <= max(1, known // 2) else []
+    return slower if len(slower) <= max(1, with_baseline // 2) else []
 
 
 def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
@@ -103,7 +106,7 @@ def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
     if len(outliers) < 2:
         return "", "", 0.0
     measured = case.traffic.measured
-    slow = {(each.pair.nic, each.pair.peer) for each in outliers}
+    slow = {(outlier.pair.nic, outlier.pair.peer) for outlier in outliers}
     roles = {
         "sender": (Counter(pair.nic for pair in measured), Counter(nic for nic, _ in slow)),
         "receiver": (Counter(pair.peer for pair in measured), Counter(peer for _, peer in slow)),
@@ -116,7 +119,7 @@ def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
         if touched < CONCENTRATED:
             continue
         both = min(few for _, few in counts.values()) > 0 and min(shares.values()) >= CONCENTRATED
-        role = "both" if both else max(shares, key=lambda each: (counts[each][1], each))
+        role = "both" if both else max(shares, key=lambda name: (counts[name][1], name))
         share = min(shares.values()) if both else shares[role]
         single = not both and counts[role][1] < 2
         if share >= CONCENTRATED and not single and (touched, both) > (best[2], best[1] == "both"):
@@ -126,12 +129,12 @@ def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
 
 def network_is_normal(case: Case, pairs: list[NicPair]) -> bool | None:
     """Return whether probes between the pairs see neither queue nor loss; None: there are no probes."""
-    probes = [each for pair in pairs if (each := case.probes(pair)) is not None]
-    known = [each for each in probes if each.p50_ns is not None and each.min_ns is not None]
-    if not known:
+    probes = [pair_probes for pair in pairs if (pair_probes := case.probes(pair)) is not None]
+    timed = [probe for probe in probes if probe.p50_ns is not None and probe.min_ns is not None]
+    if not timed:
         return None
     quiet = [
-        (each.p50_ns or 0.0) - (each.min_ns or 0.0) <= QUIET_US * 1e3 and each.lost_share < 0.005
-        for each in known
+        (probe.p50_ns or 0.0) - (probe.min_ns or 0.0) <= QUIET_US * 1e3 and probe.lost_share < 0.005
+        for probe in timed
     ]
     return sum(quiet) >= CONCENTRATED * len(quiet)

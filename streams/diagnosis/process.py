@@ -162,8 +162,8 @@ class Process:
         """Return the records that end after a time, by number."""
         if self._since is None or self._since[0] != begin_ns:
             later = self._by_end[bisect_right(self._by_end, begin_ns, key=_end) :]
-            found = [self._batches[number] for number in sorted(number for _, number in later)]
-            self._since = (begin_ns, found)
+            batches = [self._batches[number] for number in sorted(number for _, number in later)]
+            self._since = (begin_ns, batches)
         return self._since[1]
 
     def overlapping(self, begin_ns: int, end_ns: int) -> list[Batch]:
@@ -175,12 +175,12 @@ class Process:
 
         Operations that have ended since are left out: they run no longer, also if nothing ends later.
         """
-        known = [number for number in self._running if self._batches[number].end_ns <= begin_ns]
-        if not known:
+        numbers = [number for number in self._running if self._batches[number].end_ns <= begin_ns]
+        if not numbers:
             return []
         ended: dict[tuple[int, int], int] = {}
-        found: list[tuple[int, Rows]] = []
-        for number in reversed(self._numbers[bisect_left(self._numbers, known[0]) :]):
+        running: list[tuple[int, Rows]] = []
+        for number in reversed(self._numbers[bisect_left(self._numbers, numbers[0]) :]):
             batch = self._batches[number]
             if batch.end_ns > begin_ns:
                 continue
@@ -188,17 +188,17 @@ class Process:
                 rows = batch.running
                 places = zip(rows[:, Op.COMMUNICATOR].tolist(), pair_key(rows).tolist(), strict=True)
                 newest = np.array([ended.get(place, -1) for place in places], np.int64)
-                found.append((number, rows[rows[:, Op.SEQ] > newest]))
+                running.append((number, rows[rows[:, Op.SEQ] > newest]))
             for place, seq in self._ended_of(batch).items():
                 ended[place] = max(ended.get(place, -1), seq)
-        return [each for each in reversed(found) if len(each[1])]
+        return [numbered for numbered in reversed(running) if len(numbered[1])]
 
     def _ended_of(self, batch: Batch) -> dict[tuple[int, int], int]:
         """Return communicator and kind of order to the greatest number that ended in a record."""
-        known = self._ended.get(batch.number)
-        if known is None:
-            known = self._ended[batch.number] = _newest_ended(batch)
-        return known
+        newest = self._ended.get(batch.number)
+        if newest is None:
+            newest = self._ended[batch.number] = _newest_ended(batch)
+        return newest
 
     def ended_before(self, end_ns: int) -> bool:
         """Return whether a record that begins before a time reports the end of the process."""
@@ -213,12 +213,12 @@ class Process:
 
     def join(self, number: int, member: Member) -> None:
         """Note a membership that the record of a number contains; the newest one counts."""
-        known_at, known = self.joined_at.get(member.communicator, -1), self.joined.get(member.communicator)
+        known_at, previous = self.joined_at.get(member.communicator, -1), self.joined.get(member.communicator)
         if number < known_at:
-            if known is not None and not known.nics:
-                self.joined[member.communicator] = known._replace(nics=member.nics)
+            if previous is not None and not previous.nics:
+                self.joined[member.communicator] = previous._replace(nics=member.nics)
             return
-        nics = member.nics or (known.nics if known is not None else ())
+        nics = member.nics or (previous.nics if previous is not None else ())
         self.joined[member.communicator] = member._replace(nics=nics)
         self.joined_at[member.communicator] = number
         while len(self.joined) > MAX_MEMBERS:
@@ -231,7 +231,7 @@ def _newest_ended(batch: Batch) -> dict[tuple[int, int], int]:
     rows, sums = batch.operations, batch.summaries
     rows = rows[rows[:, Op.END] != NEVER_NS]
     sums = sums[IS_COLLECTIVE[sums[:, Sum.FUNCTION]]]
-    found: dict[tuple[int, int], int] = {}
+    newest: dict[tuple[int, int], int] = {}
     columns = (
         (rows[:, Op.COMMUNICATOR], pair_key(rows), rows[:, Op.SEQ]),
         (sums[:, Sum.COMMUNICATOR], np.zeros(len(sums), np.int64), sums[:, Sum.LAST_SEQ]),
@@ -239,8 +239,8 @@ def _newest_ended(batch: Batch) -> dict[tuple[int, int], int]:
     for communicators, keys, seqs in columns:
         places = zip(communicators.tolist(), keys.tolist(), seqs.tolist(), strict=True)
         for communicator, key, seq in places:
-            found[communicator, key] = max(found.get((communicator, key), -1), seq)
-    return found
+            newest[communicator, key] = max(newest.get((communicator, key), -1), seq)
+    return newest
 
 
 def _end(entry: tuple[int, int]) -> int:
@@ -266,7 +266,7 @@ def batch_of(record: CollectiveBatch, process: int, append_ns: int) -> Batch:
         transfers=transfer_rows(record, process),
         summaries=summary_rows(record, process),
         queue_pairs=queue_pair_rows(record, process),
-        nics=tuple(sorted({each["nic"] for each in record["queue_pairs"]})),
+        nics=tuple(sorted({queue_pair["nic"] for queue_pair in record["queue_pairs"]})),
         counters=tuple(record["counters"]),
         ranks=tuple(record["ranks"]),
     )

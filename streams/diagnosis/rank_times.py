@@ -59,9 +59,9 @@ def positions(processes: Sequence[int], column: Rows) -> Ints:
     """Return the position of each process in a list that contains it."""
     if not processes:
         return np.empty(0, np.int64)
-    known = np.array(processes, np.int64)
-    by_name = np.argsort(known)
-    return np.asarray(by_name[np.searchsorted(known[by_name], column)], np.int64)
+    numbers = np.array(processes, np.int64)
+    by_name = np.argsort(numbers)
+    return np.asarray(by_name[np.searchsorted(numbers[by_name], column)], np.int64)
 
 
 class _Summaries:
@@ -95,8 +95,8 @@ def rank_times(
     def by_rank(values: Floats) -> Floats:
         return np.bincount(of.rank, values, count)[:count].astype(np.float64)
 
-    kept = of.rows[:, Op.KEPT]
-    sampled = kept == SAMPLED
+    reasons = of.rows[:, Op.KEPT]
+    sampled = reasons == SAMPLED
     busy = sums.of(Sum.BUSY)
     time = of.duration * of.inside
     rest = busy - by_rank(np.where(sampled, 0.0, time))
@@ -143,7 +143,7 @@ def _apart(of: RowTimes, count: int) -> Floats:
     end = begin + of.duration
     span = end.max() + 1.0 if len(end) else 1.0
     order = np.lexsort((begin, of.rank))
-    first, last = (each[order] + of.rank[order] * span for each in (begin, end))
+    first, last = (times[order] + of.rank[order] * span for times in (begin, end))
     former = np.concatenate(([0.0], np.maximum.accumulate(last)[:-1])) if len(last) else last
     alone = np.clip(last - np.maximum(first, former), 0.0, None)
     sums = np.bincount(of.rank, of.duration, count)[:count]
@@ -158,7 +158,7 @@ def _known(values: Floats) -> Floats:
 def _observed(job: JobView, processes: list[int], interval: tuple[int, int]) -> Floats:
     """Return how much of the interval each rank's records cover. ns."""
     begin_ns, end_ns = interval
-    found = np.zeros(len(processes))
+    observed_ns = np.zeros(len(processes))
     for at, name in enumerate(processes):
         batches = job.processes[name].overlapping(begin_ns, end_ns)
         spans = sorted([(max(b.begin_ns, begin_ns), min(b.end_ns, end_ns)) for b in batches])
@@ -166,5 +166,5 @@ def _observed(job: JobView, processes: list[int], interval: tuple[int, int]) -> 
         for start, stop in spans:
             covered += max(0, stop - max(start, until))
             until = max(until, stop)
-        found[at] = covered
-    return found
+        observed_ns[at] = covered
+    return observed_ns

@@ -72,8 +72,8 @@ class Ranks:
 
     def of(self, communicator: int, rank: int) -> Rank | None:
         """Return the process that is a rank of a communicator; None: unknown."""
-        known = self.communicators.get(communicator)
-        process = known.processes.get(rank) if known is not None else None
+        group = self.communicators.get(communicator)
+        process = group.processes.get(rank) if group is not None else None
         return None if process is None else self.by_process.get(process)
 
     @property
@@ -89,7 +89,7 @@ class Ranks:
 
 def ranks_of(job: JobView, begin_ns: int, end_ns: int) -> Ranks:
     """Return the ranks of a job. A process that another one has replaced is left out."""
-    found = Ranks()
+    result = Ranks()
     owners: dict[str, dict[int, list[Process]]] = {}
     sizes: dict[str, int] = {}
     for name in sorted(job.processes):
@@ -99,41 +99,43 @@ def ranks_of(job: JobView, begin_ns: int, end_ns: int) -> Ranks:
     replaced: set[tuple[str, str, str]] = set()
     for communicator, ranks in owners.items():
         for rank, claims in ranks.items():
-            replaced |= _losers(found, communicator, rank, claims, begin_ns)
+            replaced |= _losers(result, communicator, rank, claims, begin_ns)
     main = min(owners, key=lambda c: (-sizes[c], -len(owners[c]), c), default=None)
-    found.total = sizes[main] if main is not None else 0
-    lag_ns = _median([each.newest.append_ns - each.newest.end_ns for each in job.processes.values()])
-    living = [each for _, each in sorted(job.processes.items()) if each.key not in replaced]
-    _number(found, living, main, (begin_ns, end_ns), lag_ns)
+    result.total = sizes[main] if main is not None else 0
+    lag_ns = _median([process.newest.append_ns - process.newest.end_ns for process in job.processes.values()])
+    living = [process for _, process in sorted(job.processes.items()) if process.key not in replaced]
+    _number(result, living, main, (begin_ns, end_ns), lag_ns)
     for communicator, ranks in owners.items():
         processes = {
-            rank: hash_of("/".join(each.key))
+            rank: hash_of("/".join(claim.key))
             for rank, claims in ranks.items()
-            for each in claims
-            if each.key not in replaced
+            for claim in claims
+            if claim.key not in replaced
         }
-        found.communicators[hash_of(communicator)] = Communicator(
+        result.communicators[hash_of(communicator)] = Communicator(
             communicator, sizes[communicator], processes
         )
-    return found
+    return result
 
 
 def _losers(
-    found: Ranks, communicator: str, rank: int, claims: list[Process], begin_ns: int
+    ranks: Ranks, communicator: str, rank: int, claims: list[Process], begin_ns: int
 ) -> set[tuple[str, str, str]]:
     """Return the processes that a newer one has replaced as a rank; note a claim of two living ones."""
     if len(claims) < 2:
         return set()
-    ordered = sorted(claims, key=lambda each: (not each.newest.ended, each.newest.end_ns, each.key))
-    living = [each for each in ordered if not each.newest.ended and each.newest.end_ns > begin_ns]
+    ordered = sorted(
+        claims, key=lambda process: (not process.newest.ended, process.newest.end_ns, process.key)
+    )
+    living = [process for process in ordered if not process.newest.ended and process.newest.end_ns > begin_ns]
     if len(living) > 1:
-        hosts = " and ".join(sorted({f"{each.host} process {each.key[2]}" for each in living})[:2])
-        found.conflicts.append(f"rank {rank} of communicator {communicator} is claimed by {hosts}")
-    return {each.key for each in ordered[:-1]}
+        hosts = " and ".join(sorted({f"{process.host} process {process.key[2]}" for process in living})[:2])
+        ranks.conflicts.append(f"rank {rank} of communicator {communicator} is claimed by {hosts}")
+    return {process.key for process in ordered[:-1]}
 
 
 def _number(
-    found: Ranks, living: list[Process], main: str | None, interval: tuple[int, int], lag_ns: int
+    ranks: Ranks, living: list[Process], main: str | None, interval: tuple[int, int], lag_ns: int
 ) -> None:
     """Add the processes with their numbers; those outside of the largest communicator follow."""
     numbered: list[tuple[int, Process]] = []
@@ -144,11 +146,11 @@ def _number(
             others.append(process)
         else:
             numbered.append((member.rank, process))
-    first = max([found.total, *(rank + 1 for rank, _ in numbered)])
-    others.sort(key=lambda each: [natural(part) for part in each.key])
+    first = max([ranks.total, *(rank + 1 for rank, _ in numbered)])
+    others.sort(key=lambda one: [natural(part) for part in one.key])
     for number, process in (*numbered, *enumerate(others, first)):
         rank = _rank(number, process, interval, lag_ns)
-        found.by_process[rank.process] = rank
+        ranks.by_process[rank.process] = rank
 
 
 def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int) -> Rank:

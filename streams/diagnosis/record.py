@@ -107,7 +107,7 @@ def make_record(case: Case, best: Candidate, others: list[Candidate], missing: l
         "remedy": best.remedy[:MAX_TEXT],
         "loss_share": float(np.clip(best.loss_share, 0.0, 1.0)),
         "evidence": best.evidence[:64],
-        "alternatives": [_alternative(each) for each in others],
+        "alternatives": [_alternative(candidate) for candidate in others],
         "missing": [line[:MAX_TEXT] for line in missing],
         "ranks_seen": len(case.ranks.reported),
         "ranks_total": case.ranks.total,
@@ -142,8 +142,8 @@ def _alternative(candidate: Candidate) -> Alternative:
 
 
 def _median_ns(case: Case) -> int | None:
-    found = case.work.iterations
-    return None if found is None else _whole(found.length_ns)
+    iterations = case.work.iterations
+    return None if iterations is None else _whole(iterations.length_ns)
 
 
 def _whole(ns: float) -> int:
@@ -156,7 +156,7 @@ def _time_splits(case: Case) -> list[RankTime]:
         *(times.compute, times.launch, times.gpu_late),
         *(times.peer_late, times.network_late, times.flush),
     )
-    columns = [np.clip(each, 0.0, _LIMIT_NS).astype(np.int64).tolist() for each in sums]
+    columns = [np.clip(column, 0.0, _LIMIT_NS).astype(np.int64).tolist() for column in sums]
     parts = zip(*columns, times.last_arrivals.tolist(), strict=True)
     return [
         {
@@ -179,17 +179,17 @@ def _time_splits(case: Case) -> list[RankTime]:
 
 def _flows(case: Case) -> list[JobFlow]:
     """Return the job's traffic by pair, the slowest and heaviest first."""
-    slow = {(each.pair.nic, each.pair.peer) for each in case.outliers}
+    slow = {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers}
     ordered = sorted(
         case.traffic.pairs.items(),
         key=lambda item: (item[0] not in slow, -(item[1].rate_bps or item[1].bytes), item[0]),
     )
-    found: list[JobFlow] = []
+    flows: list[JobFlow] = []
     for at, ((nic, peer), pair) in enumerate(ordered[:MAX_LISTED]):
         probes = case.probes(pair) if at < MAX_PROBED else None
         links = {link for flow in pair.flows for link in case.traffic.routes.get(flow["flow_id"], ())}
         p50_ns = probes.p50_ns if probes is not None else None
-        found.append(
+        flows.append(
             {
                 "nic": nic,
                 "peer": peer,
@@ -200,4 +200,4 @@ def _flows(case: Case) -> list[JobFlow]:
                 "links": sorted(links)[:MAX_LINKS],
             }
         )
-    return found
+    return flows

@@ -35,11 +35,13 @@ def find_stuck(case: Case) -> Stuck | None:
         return None
     progress = _progress(case)
     waiting_in = {process: key for key, rows in groups.items() for process in rows}
-    key = min(groups, key=lambda each: (min(case.work.begin[list(groups[each].values())]), each))
-    seen: set[Key] = set()
+    key = min(
+        groups, key=lambda candidate: (min(case.work.begin[list(groups[candidate].values())]), candidate)
+    )
+    visited: set[Key] = set()
     circle = False
-    while key not in seen:
-        seen.add(key)
+    while key not in visited:
+        visited.add(key)
         followed = sorted(
             waiting_in[process]
             for process in _missing(case, key, groups[key], progress)
@@ -48,7 +50,7 @@ def find_stuck(case: Case) -> Stuck | None:
         if not followed:
             break
         key = followed[0]
-        circle = key in seen
+        circle = key in visited
     return _stuck(case, key, groups, progress, circle=circle)
 
 
@@ -58,35 +60,35 @@ def _running(case: Case) -> dict[Key, dict[int, int]]:
     rows = work.rows
     is_collective = np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))
     old = work.running & is_collective & (work.length_ns - work.begin >= MIN_AGE_NS)
-    found: dict[Key, dict[int, int]] = {}
+    rows_by_key: dict[Key, dict[int, int]] = {}
     for row in np.flatnonzero(old):
         key = (int(rows[row, Op.COMMUNICATOR]), int(rows[row, Op.SEQ]))
-        found.setdefault(key, {})[int(rows[row, Op.PROCESS])] = int(row)
-    return found
+        rows_by_key.setdefault(key, {})[int(rows[row, Op.PROCESS])] = int(row)
+    return rows_by_key
 
 
 def _progress(case: Case) -> dict[Key, int]:
     """Return (communicator, process) to the greatest number that the process began."""
     rows = case.work.rows
-    chosen = rows[np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))]
+    collectives = rows[np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))]
     sums = case.columns.summaries
     sums = sums[np.isin(sums[:, Sum.FUNCTION], list(COLLECTIVES))]
-    found: dict[Key, int] = {}
+    newest: dict[Key, int] = {}
     parts = (
-        (chosen[:, Op.COMMUNICATOR], chosen[:, Op.PROCESS], chosen[:, Op.SEQ]),
+        (collectives[:, Op.COMMUNICATOR], collectives[:, Op.PROCESS], collectives[:, Op.SEQ]),
         (sums[:, Sum.COMMUNICATOR], sums[:, Sum.PROCESS], sums[:, Sum.LAST_SEQ]),
     )
     for columns in parts:
         for communicator, process, seq in zip(*(column.tolist() for column in columns), strict=True):
             key = (communicator, process)
-            found[key] = max(found.get(key, -1), seq)
-    return found
+            newest[key] = max(newest.get(key, -1), seq)
+    return newest
 
 
 def _missing(case: Case, key: Key, rows: dict[int, int], progress: dict[Key, int]) -> list[int]:
     """Return the processes of a communicator that did not begin an operation."""
-    known = case.ranks.communicators.get(key[0])
-    members = known.processes.values() if known is not None else ()
+    communicator = case.ranks.communicators.get(key[0])
+    members = communicator.processes.values() if communicator is not None else ()
     begin_ns = case.begin_ns + int(case.work.begin[list(rows.values())].min())
     return [
         process
@@ -113,15 +115,19 @@ def _stuck(
 ) -> Stuck:
     work, rows = case.work, groups[key]
     at = list(rows.values())
-    known = case.ranks.communicators.get(key[0])
+    communicator = case.ranks.communicators.get(key[0])
     began = [case.ranks.by_process[process] for process in rows]
     missing = [
-        case.ranks.by_process[each]
-        for each in _missing(case, key, rows, progress)
-        if each in case.ranks.by_process
+        case.ranks.by_process[process]
+        for process in _missing(case, key, rows, progress)
+        if process in case.ranks.by_process
     ]
-    total = known.ranks if known is not None else 0
-    absent = [] if known is None or total > 65_536 else sorted(set(range(total)) - known.processes.keys())
+    total = communicator.ranks if communicator is not None else 0
+    absent = (
+        []
+        if communicator is None or total > 65_536
+        else sorted(set(range(total)) - communicator.processes.keys())
+    )
     age_ns = work.length_ns - float(work.begin[at].max())
     typical = float(np.nanmax(case.expected_network[work.kind[at]])) if _has_good(case, at) else 0.0
     long_ns = case.rules.hang_times * typical
@@ -140,7 +146,7 @@ def _stuck(
         stalls,
         typical,
         circle,
-        {case.ranks.by_process[process].number for each in groups.values() for process in each},
+        {case.ranks.by_process[process].number for group in groups.values() for process in group},
     )
 
 

@@ -100,14 +100,14 @@ class NicPair:
 
         A program sends messages of many sizes, and not always as many of each.
         """
-        known = expected = measured = 0.0
+        counted = expected = measured = 0.0
         for size, (count, total_ns) in self._frequent():
             good = baselines.good(("pair", self.nic, self.peer, self.source, size))
             if good is not None:
-                known, expected, measured = known + count, expected + count * good, measured + total_ns
-        if not known or self.data_ns is None:
+                counted, expected, measured = counted + count, expected + count * good, measured + total_ns
+        if not counted or self.data_ns is None:
             return None
-        return self.data_ns * expected / measured if measured else expected / known
+        return self.data_ns * expected / measured if measured else expected / counted
 
     def _frequent(self) -> list[tuple[int, tuple[float, float]]]:
         return sorted(self.sizes.items(), key=lambda item: (-item[1][1], item[0]))[:MAX_SIZES]
@@ -136,15 +136,15 @@ class Traffic:
 
     def like(self, pair: NicPair) -> list[NicPair]:
         """Return the other pairs that are measured in the same manner."""
-        return [each for each in self.measured if each is not pair and each.source == pair.source]
+        return [other for other in self.measured if other is not pair and other.source == pair.source]
 
     def crossing(self, links: Iterable[str]) -> tuple[list[NicPair], bool]:
         """Return the pairs that cross any of the links, and whether that is certain."""
         names = list(links)
         for table, certain in ((self.links, True), (self.possible, False)):
-            found = {key: pair for link in names for key, pair in table.get(link, {}).items()}
-            if found:
-                return [found[key] for key in sorted(found)], certain
+            pairs = {key: pair for link in names for key, pair in table.get(link, {}).items()}
+            if pairs:
+                return [pairs[key] for key in sorted(pairs)], certain
         return [], True
 
 
@@ -174,33 +174,33 @@ def probes_of(network: NetworkView, pair: NicPair, begin_ns: int, end_ns: int) -
     one_way = bool(values)
     if not values:
         values = _by_path(forward + network.delays(pair.peer, pair.nic, begin_ns, end_ns), one_way=False)
-    sent = sum(each.samples + each.lost for each in forward)
-    lost = sum(each.lost for each in forward) / sent if sent else 0.0
+    sent = sum(delay.samples + delay.lost for delay in forward)
+    lost = sum(delay.lost for delay in forward) / sent if sent else 0.0
     if not values:
         return Probes(None, None, None, 0, lost, one_way) if sent else None
-    medians = {path: median(found) for path, found in values.items()}
+    medians = {path: median(delays) for path, delays in values.items()}
     worst = max(medians, key=lambda path: (medians[path], path))
-    smallest = min(min(found) for found in values.values())
+    smallest = min(min(delays) for delays in values.values())
     return Probes(median(medians.values()), smallest, medians[worst], worst, lost, one_way)
 
 
 def _by_path(delays: list[PairDelay], *, one_way: bool) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
-    for each in delays:
-        value = each.p50_ns if one_way else each.rtt_p50_ns
+    by_path: dict[int, list[float]] = {}
+    for delay in delays:
+        value = delay.p50_ns if one_way else delay.rtt_p50_ns
         if value is not None:
-            found.setdefault(each.path, []).append(value if one_way else value / 2)
-    return found
+            by_path.setdefault(delay.path, []).append(value if one_way else value / 2)
+    return by_path
 
 
 # ------------------------------------------------------------------------------------------- sources
 
 
 def _pair(traffic: Traffic, nic: str, peer: str) -> NicPair:
-    known = traffic.pairs.get((nic, peer))
-    if known is None:
-        known = traffic.pairs[nic, peer] = NicPair(nic, peer)
-    return known
+    pair = traffic.pairs.get((nic, peer))
+    if pair is None:
+        pair = traffic.pairs[nic, peer] = NicPair(nic, peer)
+    return pair
 
 
 def _size_of(amount: Rows) -> Ints:
@@ -232,7 +232,7 @@ def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
         pair = _pair(traffic, nic, peer)
         pair.queue_pairs += 1
         own = ranks.by_process.get(int(row[Pair.PROCESS]))
-        pair.ranks |= {each.number for each in (own, rank) if each is not None}
+        pair.ranks |= {end.number for end in (own, rank) if end is not None}
         _add_mean(pair, "queue pair", float(count[index]), float(total[index]), float(amount[index]))
         pair.min_ns = min(pair.min_ns or np.inf, float(smallest[index]))
 
@@ -242,7 +242,7 @@ def _nic_for(rank: Rank | None, nic: str | None) -> str:
     if rank is None or nic is None or not rank.nics:
         return ""
     device = nic.partition("/")[2]
-    return next((each for each in rank.nics if each.partition("/")[2] == device), rank.nics[0])
+    return next((candidate for candidate in rank.nics if candidate.partition("/")[2] == device), rank.nics[0])
 
 
 def _add_mean(pair: NicPair, source: str, count: float, total_ns: float, amount: float) -> None:
@@ -250,8 +250,8 @@ def _add_mean(pair: NicPair, source: str, count: float, total_ns: float, amount:
     if pair.source not in ("", source):
         return
     size = round(math.log2(max(amount / max(count, 1.0), 1.0)))
-    known, sum_ns = pair.sizes.get(size, (0.0, 0.0))
-    pair.sizes[size] = known + count, sum_ns + total_ns
+    former_count, sum_ns = pair.sizes.get(size, (0.0, 0.0))
+    pair.sizes[size] = former_count + count, sum_ns + total_ns
     before = (pair.data_ns or 0.0) * pair.count
     pair.source = source
     pair.count += count
@@ -302,21 +302,21 @@ def _without_late_ranks(work: Work, rows: Rows) -> Floats:
 
     Before, a sender waits for a receiver that has not arrived, as if the network were slow.
     """
-    found = np.ones(len(rows))
+    shares = np.ones(len(rows))
     if not len(work.rows):
-        return found
+        return shares
     moving = work.end - work.begin - np.maximum(work.rows[:, Op.LAUNCH], 0)
     share = 1.0 - np.clip(np.nan_to_num(work.arrival_wait) / np.maximum(moving, 1.0), 0.0, 1.0)
     names = mixed(*(work.rows[:, at] for at in (Op.PROCESS, Op.COMMUNICATOR)), pair_key(work.rows, Op))
     names = mixed(names, work.rows[:, Op.SEQ])
-    wanted = mixed(
+    targets = mixed(
         *(rows[:, at] for at in (Transfer.PROCESS, Transfer.COMMUNICATOR)), pair_key(rows, Transfer)
     )
-    wanted = mixed(wanted, rows[:, Transfer.SEQ])
+    targets = mixed(targets, rows[:, Transfer.SEQ])
     share = np.where(share > MOSTLY_ALONE, 1.0, share)
     order = np.argsort(names)
-    place = order[np.minimum(np.searchsorted(names[order], wanted), len(names) - 1)]
-    return np.where(names[place] == wanted, share[place], found)
+    place = order[np.minimum(np.searchsorted(names[order], targets), len(names) - 1)]
+    return np.where(names[place] == targets, share[place], shares)
 
 
 def _pair_of_transfer(traffic: Traffic, ranks: Ranks, row: Ints) -> NicPair | None:
@@ -335,15 +335,15 @@ def _pair_of_transfer(traffic: Traffic, ranks: Ranks, row: Ints) -> NicPair | No
 
 def _add_sends(traffic: Traffic, ranks: Ranks, work: Work) -> None:
     """Add point-to-point operations for pairs without other delays."""
-    chosen = np.flatnonzero((work.rows[:, Op.FUNCTION] == _SEND) & ~work.running & ~np.isnan(work.network))
-    if not len(chosen):
+    sends = np.flatnonzero((work.rows[:, Op.FUNCTION] == _SEND) & ~work.running & ~np.isnan(work.network))
+    if not len(sends):
         return
-    rows = work.rows[chosen]
+    rows = work.rows[sends]
     keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], rows[:, Op.PEER])
     keys = mixed(keys, _size_of(rows[:, Op.BYTES]))
     _, first, at = np.unique(keys, return_index=True, return_inverse=True)
     count = np.bincount(at).astype(np.float64)
-    total, amount = np.bincount(at, work.network[chosen]), np.bincount(at, rows[:, Op.BYTES])
+    total, amount = np.bincount(at, work.network[sends]), np.bincount(at, rows[:, Op.BYTES])
     for index, row in enumerate(rows[first]):
         own = ranks.by_process.get(int(row[Op.PROCESS]))
         peer = ranks.of(int(row[Op.COMMUNICATOR]), int(row[Op.PEER]))

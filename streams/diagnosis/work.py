@@ -38,13 +38,15 @@ Kind = tuple[int, int, int]
 _SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
 _RECEIVE: Final = FUNCTIONS.index(CollectiveFunction.RECEIVE)
 _ROOTED_DOWN: Final = tuple(
-    FUNCTIONS.index(each) for each in (CollectiveFunction.BROADCAST, CollectiveFunction.SCATTER)
+    FUNCTIONS.index(function) for function in (CollectiveFunction.BROADCAST, CollectiveFunction.SCATTER)
 )
 _ROOTED_UP: Final = tuple(
-    FUNCTIONS.index(each)
-    for each in (CollectiveFunction.REDUCE, CollectiveFunction.GATHER, CollectiveFunction.SCAN)
+    FUNCTIONS.index(function)
+    for function in (CollectiveFunction.REDUCE, CollectiveFunction.GATHER, CollectiveFunction.SCAN)
 )
-_MIX: Final = tuple(np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
+_MIX: Final = tuple(
+    np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
+)
 FULL_SHARE: Final = 0.5
 """Share of a communicator's ranks that must be seen before the last one is named."""
 
@@ -141,8 +143,8 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     last = grouped[arrivals.group_last[arrivals.group_clear]]
     times.last_arrivals = np.bincount(rank[last], minlength=len(members))[: len(members)].astype(np.int64)
     critical = _critical(network, rows, grouped, groups)
-    whole = groups.counts >= sizes
-    whole_moving = moving_of(rows, rank, begin + launch, end, row_tolerance, grouped, groups, whole)
+    is_complete = groups.counts >= sizes
+    whole_moving = moving_of(rows, rank, begin + launch, end, row_tolerance, grouped, groups, is_complete)
     work = Work(
         length_ns=length_ns,
         rank=rank,
@@ -181,8 +183,8 @@ def _places(processes: list[int], column: Rows) -> Ints:
     if not len(column):
         return np.empty(0, np.int64)
     starts = np.append(0, np.flatnonzero(column[1:] != column[:-1]) + 1)
-    known = {process: at for at, process in enumerate(processes)}
-    of_run = np.array([known.get(process, -1) for process in column[starts].tolist()], np.int64)
+    place_of = {process: at for at, process in enumerate(processes)}
+    of_run = np.array([place_of.get(process, -1) for process in column[starts].tolist()], np.int64)
     return np.repeat(of_run, np.diff(np.append(starts, len(column))))
 
 
@@ -196,23 +198,23 @@ def _selected(
     begin, end = operations[:, Op.BEGIN], operations[:, Op.END]
     never = end == NEVER_NS
     inside = (begin < end_ns) & (never | (end > begin_ns)) & (places >= 0)
-    chosen = np.flatnonzero(inside)
-    chosen = chosen[_by_begin(begin[chosen], end[chosen])]
-    if len(chosen):
-        runs = never[chosen]
-        chosen = np.concatenate((chosen[~runs], chosen[runs]))
-    rows = _taken(operations, chosen)
+    selected = np.flatnonzero(inside)
+    selected = selected[_by_begin(begin[selected], end[selected])]
+    if len(selected):
+        runs = never[selected]
+        selected = np.concatenate((selected[~runs], selected[runs]))
+    rows = _taken(operations, selected)
     keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], pair_key(rows), rows[:, Op.SEQ])
     dropped = ~_is_first(keys) | _ended_unseen(rows, operations, summaries)
     if not dropped.any():
-        return rows, places[chosen]
-    kept = np.flatnonzero(~dropped)
-    return _taken(rows, kept), places[chosen[kept]]
+        return rows, places[selected]
+    remaining = np.flatnonzero(~dropped)
+    return _taken(rows, remaining), places[selected[remaining]]
 
 
-def _taken(rows: Rows, chosen: Ints) -> Rows:
+def _taken(rows: Rows, selected: Ints) -> Rows:
     """Return chosen rows, their columns contiguous."""
-    return np.take(rows.T, chosen, axis=1).T
+    return np.take(rows.T, selected, axis=1).T
 
 
 def _by_begin(begin: Rows, end: Rows) -> Ints:
@@ -231,10 +233,10 @@ def _is_first(keys: Ints) -> Bools:
     """Return which rows are the first one of their key. Nearly all keys differ."""
     first = np.ones(len(keys), bool)
     ordered = np.sort(keys)
-    again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    if len(again):
-        place = np.minimum(np.searchsorted(again, keys), len(again) - 1)
-        repeated = np.flatnonzero(again[place] == keys)
+    duplicates = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if len(duplicates):
+        place = np.minimum(np.searchsorted(duplicates, keys), len(duplicates) - 1)
+        repeated = np.flatnonzero(duplicates[place] == keys)
         first[repeated] = False
         first[repeated[np.unique(keys[repeated], return_index=True)[1]]] = True
     return first
@@ -243,9 +245,9 @@ def _is_first(keys: Ints) -> Bools:
 def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
     """Return which running operations must have ended: a later one of the same order has."""
     never = rows[:, Op.END] == NEVER_NS
-    found = np.zeros(len(rows), bool)
+    has_ended = np.zeros(len(rows), bool)
     if not never.any():
-        return found
+        return has_ended
     ended = operations[operations[:, Op.END] != NEVER_NS]
     is_collective = IS_COLLECTIVE[summaries[:, Sum.FUNCTION]]
     sums = summaries[is_collective]
@@ -260,10 +262,10 @@ def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
     newest = np.full(len(names), -1, np.int64)
     np.maximum.at(newest, at, seqs)
     if len(names):
-        wanted = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], pair_key(rows))
-        place = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
-        found = never & (names[place] == wanted) & (newest[place] >= rows[:, Op.SEQ])
-    return found
+        targets = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], pair_key(rows))
+        place = np.minimum(np.searchsorted(names, targets), len(names) - 1)
+        has_ended = never & (names[place] == targets) & (newest[place] >= rows[:, Op.SEQ])
+    return has_ended
 
 
 def _gaps(rank: Ints, begin: Floats, end: Floats, every: Bools) -> Floats:
@@ -274,8 +276,8 @@ def _gaps(rank: Ints, begin: Floats, end: Floats, every: Bools) -> Floats:
         return gap
     first, second = order[:-1], order[1:]
     pause = begin[second] - end[first]
-    known = (rank[first] == rank[second]) & every[first] & every[second] & (pause >= 0)
-    gap[second[known]] = pause[known]
+    is_consecutive = (rank[first] == rank[second]) & every[first] & every[second] & (pause >= 0)
+    gap[second[is_consecutive]] = pause[is_consecutive]
     return gap
 
 
@@ -286,10 +288,13 @@ def _inside(begin: Floats, end: Floats, length_ns: float) -> Floats:
 
 def _sizes(ranks: Ranks, communicators: Ints) -> Floats:
     """Return the number of ranks of each communicator."""
-    sizes = {name: max(each.ranks, len(each.processes), 1) for name, each in ranks.communicators.items()}
+    sizes = {
+        name: max(communicator.ranks, len(communicator.processes), 1)
+        for name, communicator in ranks.communicators.items()
+    }
     names, at = np.unique(communicators, return_inverse=True)
-    wanted = np.array([sizes.get(int(name), 1) for name in names], np.float64)
-    return np.asarray(wanted[at] if len(names) else np.empty(0), np.float64)
+    counts = np.array([sizes.get(int(name), 1) for name in names], np.float64)
+    return np.asarray(counts[at] if len(names) else np.empty(0), np.float64)
 
 
 # ------------------------------------------------------------------------------------------- splits
@@ -321,10 +326,10 @@ def _critical(network: Floats, rows: Rows, grouped: Ints, groups: Groups) -> Flo
     A rank with an UNSYNCED clock counts: how long it waits for data does not depend on the clock's offset.
     """
     collective, group, count = grouped, groups.group, len(groups.starts)
-    found = np.flatnonzero(IS_COLLECTIVE[rows[:, Op.FUNCTION]])
-    if len(found) > len(grouped):
-        names, group = distinct(mixed(rows[found, Op.COMMUNICATOR], rows[found, Op.SEQ]))
-        collective, count = found, len(names)
+    collectives = np.flatnonzero(IS_COLLECTIVE[rows[:, Op.FUNCTION]])
+    if len(collectives) > len(grouped):
+        names, group = distinct(mixed(rows[collectives, Op.COMMUNICATOR], rows[collectives, Op.SEQ]))
+        collective, count = collectives, len(names)
     critical = network.copy()
     if len(collective):
         greatest = np.full(count, -1.0)
@@ -356,10 +361,13 @@ def _kinds(rows: Rows, ranks: Ranks) -> tuple[Ints, list[Kind]]:
     """Return each row's kind, and all kinds."""
     exponent = np.ceil(np.log2(np.maximum(rows[:, Op.BYTES], 1).astype(np.float64))).astype(np.int64)
     keys = mixed(rows[:, Op.COMMUNICATOR], rows[:, Op.FUNCTION], exponent)
-    found, at = distinct(keys)
-    first = np.empty(len(found), np.int64)
+    unique_keys, at = distinct(keys)
+    first = np.empty(len(unique_keys), np.int64)
     first[at[::-1]] = np.arange(len(at))[::-1]
-    sizes = {name: each.ranks or len(each.processes) for name, each in ranks.communicators.items()}
+    sizes = {
+        name: communicator.ranks or len(communicator.processes)
+        for name, communicator in ranks.communicators.items()
+    }
     names = [
         (sizes.get(int(rows[row, Op.COMMUNICATOR]), 0), int(rows[row, Op.FUNCTION]), int(exponent[row]))
         for row in first
@@ -384,7 +392,10 @@ def _find_iterations(work: Work, ranks: Ranks) -> None:
     counts = np.bincount(at)
     first = np.zeros(len(counts), np.int64)
     first[at[::-1]] = np.arange(len(at))[::-1]
-    sizes = {name: each.ranks or len(each.processes) for name, each in ranks.communicators.items()}
+    sizes = {
+        name: communicator.ranks or len(communicator.processes)
+        for name, communicator in ranks.communicators.items()
+    }
     best = min(
         np.flatnonzero(counts == counts.max()).tolist(),
         key=lambda g: (
@@ -393,16 +404,16 @@ def _find_iterations(work: Work, ranks: Ranks) -> None:
             int(rows[work.grouped[first[g]], Op.COMMUNICATOR]),
         ),
     )
-    chosen = work.grouped[(at == best) & ~work.running[work.grouped]]
-    chosen = chosen[np.argsort(rows[chosen, Op.SEQ])]
-    if len(chosen) < 2:
+    selected = work.grouped[(at == best) & ~work.running[work.grouped]]
+    selected = selected[np.argsort(rows[selected, Op.SEQ])]
+    if len(selected) < 2:
         return
-    seq, begin = rows[chosen, Op.SEQ], work.begin[chosen]
-    kind = mixed(rows[chosen, Op.FUNCTION], rows[chosen, Op.BYTES]) >> 1
+    seq, begin = rows[selected, Op.SEQ], work.begin[selected]
+    kind = mixed(rows[selected, Op.FUNCTION], rows[selected, Op.BYTES]) >> 1
     kind = np.abs(kind)
-    size = sizes.get(int(rows[chosen[0], Op.COMMUNICATOR]), 0)
+    size = sizes.get(int(rows[selected[0], Op.COMMUNICATOR]), 0)
     work.pace_ns = float(begin[-1] - begin[0]) / max(1, int(seq[-1] - seq[0]))
-    work.iterations = find_iterations(seq, kind, begin, work.end[chosen])
+    work.iterations = find_iterations(seq, kind, begin, work.end[selected])
     if work.iterations is not None:
         shape = int(np.bitwise_xor.reduce(np.unique(kind)))
         work.iteration_key = (size, work.iterations.period, shape)
@@ -410,8 +421,8 @@ def _find_iterations(work: Work, ranks: Ranks) -> None:
 
 def _bus_bps(summaries: Rows) -> float | None:
     """Return the mean bus bandwidth, weighted by bytes; None: unknown."""
-    known = summaries[(summaries[:, Sum.BUS_BPS] >= 0) & (summaries[:, Sum.BYTES] > 0)]
-    if not len(known):
+    valid = summaries[(summaries[:, Sum.BUS_BPS] >= 0) & (summaries[:, Sum.BYTES] > 0)]
+    if not len(valid):
         return None
-    weight = known[:, Sum.BYTES].astype(np.float64)
-    return float((known[:, Sum.BUS_BPS] * weight).sum() / weight.sum())
+    weight = valid[:, Sum.BYTES].astype(np.float64)
+    return float((valid[:, Sum.BUS_BPS] * weight).sum() / weight.sum())

@@ -19,9 +19,9 @@ COUNTERS: Final = tuple(name for name in NicCounter.__annotations__ if name != "
 def nic_profiles(record: CollectiveBatch) -> list[dict[str, Any]]:
     """Return a row for each NIC of the record, in the order of their names."""
     pairs: dict[str, list[QueuePairDelay]] = {}
-    for each in record["queue_pairs"]:
-        pairs.setdefault(each["nic"], []).append(each)
-    counters = {each["nic"]: each for each in record["counters"]}
+    for queue_pair in record["queue_pairs"]:
+        pairs.setdefault(queue_pair["nic"], []).append(queue_pair)
+    counters = {nic_counters["nic"]: nic_counters for nic_counters in record["counters"]}
     return [
         {"nic": nic, **_delays(pairs.get(nic, ())), **_increments(counters.get(nic))}
         for nic in sorted({*pairs, *counters})
@@ -30,16 +30,16 @@ def nic_profiles(record: CollectiveBatch) -> list[dict[str, Any]]:
 
 def _delays(pairs: Sequence[QueuePairDelay]) -> dict[str, Any]:
     """Return mean and tail of all chunks; the tail is that of the slowest queue pair."""
-    chunks = sum(each["count"] for each in pairs)
-    total_ns = sum(each["count"] * each["mean_ns"] for each in pairs)
+    chunks = sum(pair["count"] for pair in pairs)
+    total_ns = sum(pair["count"] * pair["mean_ns"] for pair in pairs)
     return {
         "queue_pairs": len(pairs),
         "chunks": chunks,
-        "bytes": sum(each["bytes"] for each in pairs),
-        "posted": sum(each["posted"] for each in pairs),
+        "bytes": sum(pair["bytes"] for pair in pairs),
+        "posted": sum(pair["posted"] for pair in pairs),
         "mean_ns": total_ns // chunks if chunks else None,
-        "p99_ns": max(each["p99_ns"] for each in pairs) if chunks else None,
-        "max_ns": max(each["max_ns"] for each in pairs) if chunks else None,
+        "p99_ns": max(pair["p99_ns"] for pair in pairs) if chunks else None,
+        "max_ns": max(pair["max_ns"] for pair in pairs) if chunks else None,
     }
 
 

@@ -99,9 +99,9 @@ def _values(column: Column, sources: Sequence[Record]) -> list[Any]:
     if rest:
         [part] = rest
         if column.kind.endswith("[]"):
-            values = [[item[part] for item in each] for each in values]
+            values = [[item[part] for item in items] for items in values]
         else:
-            values = [each[part] for each in values]
+            values = [value[part] for value in values]
     convert = _conversion_of(column)
     return values if convert is None else list(map(convert, values))
 
@@ -171,13 +171,17 @@ def _diagnosis(record: Diagnosis) -> Record:
 def _collectives(record: CollectiveBatch) -> Record:
     """Single operations are stored only in the log, for a day."""
     communicators = record["communicators"]
-    if any(each["communicator"] >= len(communicators) for each in record["summaries"]):
+    if any(summary["communicator"] >= len(communicators) for summary in record["summaries"]):
         raise BadRecord("MALFORMED", "summaries: a communicator is not among the record's communicators")
     columns = [
-        {"communicator_id": each["id"], "rank": each["rank"], "ranks_total": each["ranks"]}
-        for each in communicators
+        {
+            "communicator_id": communicator["id"],
+            "rank": communicator["rank"],
+            "ranks_total": communicator["ranks"],
+        }
+        for communicator in communicators
     ]
-    summaries = [{**each, **columns[each["communicator"]]} for each in record["summaries"]]
+    summaries = [{**summary, **columns[summary["communicator"]]} for summary in record["summaries"]]
     return {**record, "summaries": summaries, "nics": nic_profiles(record)}
 
 

@@ -22,11 +22,11 @@ def check_dscp_changes(table: SubjectTable, changes: DscpChanges, routes: Routes
         return
     if not changes.is_due(table.evidence.paths, now_ns):
         return
-    found = changes.find(table.evidence, routes, now_ns)
-    if found:
-        texts = [each.text(table.clock(each.since_ns)) for each in found]
-        places = {place for each in found for group in each.places for place in group}
-        since_ns = min(each.since_ns for each in found)
+    rewritten = changes.find(table.evidence, routes, now_ns)
+    if rewritten:
+        texts = [change.text(table.clock(change.since_ns)) for change in rewritten]
+        places = {place for change in rewritten for group in change.places for place in group}
+        since_ns = min(change.since_ns for change in rewritten)
         candidates = tuple(sorted(places)[:MAX_CANDIDATES])
         table.report(name, HealthKind.CLASSES, "; ".join(texts), since_ns, now_ns, candidates)
     elif changes.is_empty and now_ns - table.evidence.first_event_ns >= FRESH_NS:

@@ -47,8 +47,8 @@ class Suspicion:
         if not len(self.paths):
             return NOTHING
         score = np.bincount(self.rows.reshape(-1), np.minimum(self.losses, MAX_PATH_LOSSES).reshape(-1))
-        found = int(np.argmax(score))
-        return found if score[found] > 0 else NOTHING
+        element = int(np.argmax(score))
+        return element if score[element] > 0 else NOTHING
 
     def of(self, element: int) -> NDArray[np.intp]:
         """Return the positions in `paths` of those with losses against an element."""
@@ -60,16 +60,16 @@ class Suspicion:
 
     def rivals(self, element: int, margin: int) -> list[int]:
         """Return the other elements that leave fewer than `margin` of its losses unexplained."""
-        mine = self.of(element)
-        rows, losses = self.rows[mine], np.minimum(self.losses[mine], MAX_PATH_LOSSES)
+        crossing = self.of(element)
+        rows, losses = self.rows[crossing], np.minimum(self.losses[crossing], MAX_PATH_LOSSES)
         own = int(losses[rows == element].sum())
         covered = np.bincount(rows.reshape(-1), losses.reshape(-1))
         return [int(e) for e in np.flatnonzero(covered > own - margin) if e not in (element, NOTHING)]
 
     def begin_ns(self, element: int) -> int:
         """Return the send time of the first loss against an element."""
-        mine = self.paths[self.of(element)]
-        first = self.evidence.first_lost_ns[mine]
+        crossing = self.paths[self.of(element)]
+        first = self.evidence.first_lost_ns[crossing]
         return int(np.maximum(first, self.evidence.last_answer_ns[element]).min())
 
     def newest_ns(self, element: int) -> int:
@@ -78,8 +78,10 @@ class Suspicion:
 
     def without(self, explained: NDArray[np.bool_]) -> Suspicion:
         """Return the suspicion without the explained paths ([S] booleans)."""
-        kept = ~explained
-        return Suspicion(self.evidence, self.paths[kept], self.rows[kept], self.losses[kept])
+        unexplained = ~explained
+        return Suspicion(
+            self.evidence, self.paths[unexplained], self.rows[unexplained], self.losses[unexplained]
+        )
 
     def without_element(self, element: int) -> Suspicion:
         """Return the suspicion without the paths that have losses against an element."""
@@ -146,8 +148,8 @@ def cables_needed(losses: Int64s, crossing: NDArray[np.bool_], margin: int) -> i
 def _between(evidence: PathTable, paths: NDArray[np.intp]) -> tuple[Int64s, Int64s]:
     """Return [S] the start and the end of the time in which both ends of `paths` were healthy."""
     ends = evidence.rows[paths][:, :2]
-    seen, first = evidence.path_event_ns[paths], evidence.first_lost_ns[paths]
+    event_ns, first = evidence.path_event_ns[paths], evidence.first_lost_ns[paths]
     floor = np.maximum(evidence.exempt_ns[ends].max(axis=1), evidence.path_answer_ns[paths])
     revived = evidence.revived_ns[ends].max(axis=1)
-    settled = (revived <= first) | (seen >= revived + GUARD_NS)
+    settled = (revived <= first) | (event_ns >= revived + GUARD_NS)
     return floor, np.where(settled, evidence.last_answer_ns[ends].min(axis=1), 0)

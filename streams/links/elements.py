@@ -101,24 +101,24 @@ class ElementTable:
 
     def element(self, name: str, now_ns: int, *, nic: bool = False) -> int:
         """Return the element of a link or NIC; make it if it is new."""
-        found = self.index.get(name)
-        if found is not None:
-            return found
-        made = self.index[name] = len(self.names)
+        element = self.index.get(name)
+        if element is not None:
+            return element
+        new_element = self.index[name] = len(self.names)
         self.names.append(name)
         near, _, far = name.partition(">")
         self.ends.append(("", "") if nic else (end_parts(near)[0], end_parts(far)[0]))
-        if made >= len(self.last_answer_ns):
+        if new_element >= len(self.last_answer_ns):
             for column in COLUMNS:
                 setattr(self, column, grown(getattr(self, column), 0))
-        self.last_answer_ns[made] = self.first_seen_ns[made] = now_ns
-        self.is_nic[made] = nic
+        self.last_answer_ns[new_element] = self.first_seen_ns[new_element] = now_ns
+        self.is_nic[new_element] = nic
         if not nic:
             (first, first_port), (second, second_port) = sorted((end_parts(near), end_parts(far)))
             self.parallel_cables.setdefault((first, second), set()).add((first_port, second_port))
             for node in (first, second):
-                self.links_at.setdefault(node, set()).add(made)
-        return made
+                self.links_at.setdefault(node, set()).add(new_element)
+        return new_element
 
     def nodes_of(self, link: int) -> tuple[str, str]:
         """Return the nodes at which a link begins and ends."""
@@ -135,9 +135,9 @@ class ElementTable:
 
     def among(self, elements: Sequence[int] | NDArray[Any]) -> Bools:
         """Return [E] whether each element is one of these."""
-        found = np.zeros(len(self.last_answer_ns), np.bool_)
-        found[elements] = True
-        return found
+        is_among = np.zeros(len(self.last_answer_ns), np.bool_)
+        is_among[elements] = True
+        return is_among
 
     def reporting_nics(self, since_ns: int) -> int:
         """Return the number of NICs with an event after `since_ns`; each sends one a second."""

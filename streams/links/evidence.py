@@ -127,11 +127,11 @@ class Evidence(PathTable):
         """
         answer_ns = self.last_answer_ns
         alive_ns = np.maximum(answer_ns, self.cpu_starved_ns)
-        found: Bools = self.is_nic & (self.host_answer_ns > answer_ns)
-        found &= self.host_answer_ns > now_ns - HOST_ANSWER_KEPT_NS
-        found &= answer_ns < now_ns - AGENT_SILENT_NS
-        found &= self.nic_event_ns - alive_ns <= REPORTS_AFTER_NS
-        return found
+        is_silent: Bools = self.is_nic & (self.host_answer_ns > answer_ns)
+        is_silent &= self.host_answer_ns > now_ns - HOST_ANSWER_KEPT_NS
+        is_silent &= answer_ns < now_ns - AGENT_SILENT_NS
+        is_silent &= self.nic_event_ns - alive_ns <= REPORTS_AFTER_NS
+        return is_silent
 
     def _restart(self, nic: NicState, run: int) -> None:
         nic.run, nic.event = run, -1
@@ -181,7 +181,7 @@ class Evidence(PathTable):
         exempt: bool,
     ) -> None:
         paths = event["paths"]
-        rows = [self._path(nic, me, (each["peer"], each["path"]), now_ns, routes) for each in paths]
+        rows = [self._path(nic, me, (report["peer"], report["path"]), now_ns, routes) for report in paths]
         at = np.array(rows, np.intp)
         reports = _columns(paths)
         newest = np.where(reports.answered_age_ns >= 0, now_ns - reports.answered_age_ns, 0)
@@ -288,14 +288,14 @@ class Evidence(PathTable):
 
     def _class_reports(self, paths: list[PathEvidence]) -> Int64s | None:
         """Return [3, len(paths), C] losses, answers and spurious losses by class; None for one class."""
-        rows = [(at, self._class(c["dscp"]), c) for at, each in enumerate(paths) for c in each["classes"]]
+        rows = [(at, self._class(c["dscp"]), c) for at, report in enumerate(paths) for c in report["classes"]]
         if not rows:
             return None
-        found: Int64s = np.zeros((3, len(paths), len(self.dscps)), np.int64)
+        class_counts: Int64s = np.zeros((3, len(paths), len(self.dscps)), np.int64)
         for at, column, counts in rows:
             if column is not None:
-                found[:, at, column] = counts["lost"], counts["answered"], counts["late"]
-        return found
+                class_counts[:, at, column] = counts["lost"], counts["answered"], counts["late"]
+        return class_counts
 
     def _count_classes(
         self, at: NDArray[np.intp], classes: Int64s, settled: Int64s, counted: Bools, bucket: int
@@ -392,23 +392,23 @@ def _columns(paths: list[PathEvidence]) -> _PathReports:
     """Return the reports of an event's paths as columns."""
     table = [
         (
-            each["lost"],
-            each["answered"],
-            each["loss_streak"],
-            each["first_lost_age_ns"],
-            each["last_lost_age_ns"],
-            each["arrived_age_ns"],
-            each["answered_age_ns"],
-            each["timeout_ns"],
-            each["late"],
-            each["delayed"],
+            report["lost"],
+            report["answered"],
+            report["loss_streak"],
+            report["first_lost_age_ns"],
+            report["last_lost_age_ns"],
+            report["arrived_age_ns"],
+            report["answered_age_ns"],
+            report["timeout_ns"],
+            report["late"],
+            report["delayed"],
         )
-        for each in paths
+        for report in paths
     ]
     return _PathReports(*np.array(table, np.int64).T)
 
 
 def _newest_parts(newest: int, parts: int) -> Bools:
     """Return [WINDOW_PARTS] whether each part is among the newest `parts`."""
-    found: Bools = (newest - np.arange(WINDOW_PARTS)) % WINDOW_PARTS < parts
-    return found
+    is_newest: Bools = (newest - np.arange(WINDOW_PARTS)) % WINDOW_PARTS < parts
+    return is_newest

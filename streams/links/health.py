@@ -61,8 +61,8 @@ PORT_UP: Final = frozenset({"PORT_ACTIVE"})
 class ShardHealth:
     """Detector of link health. `thresholds` and `log_offset_ns` may be set at any time.
 
-    `source`: name of the partition that the evidence comes from. `known`: whether a NIC is in the inventory;
-    a NIC that was removed in order is not missed.
+    `source`: name of the partition that the evidence comes from. `is_member`: whether a NIC is in the
+    inventory; a NIC that was removed in order is not missed.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ShardHealth:
         shard: str,
         thresholds: Thresholds | None = None,
         source: str = "",
-        known: Callable[[str], bool] | None = None,
+        is_member: Callable[[str], bool] | None = None,
     ) -> None:
         self.shard = shard
         self.source = source
@@ -83,7 +83,7 @@ class ShardHealth:
         """Paths on which the network changes a DSCP."""
         self._routes: Routes | None = None
         self._table = SubjectTable(shard, thresholds or Thresholds(), source, self.evidence)
-        self._is_member = known or (lambda nic: True)
+        self._is_member = is_member or (lambda nic: True)
         self._replay_to = -1
         """Offset of the newest evidence in any restored state: up to it, only port events count."""
         self._ready_ns = 0
@@ -251,10 +251,10 @@ class ShardHealth:
         name = f"losses@{self.shard}"
         if self._routes is None or not (len(suspects) or name in self.subjects):
             return
-        found = find_unexplained(self.evidence, self._routes, self.topology, suspects, now_ns)
-        if found is not None:
-            text, since_ns = found.text(self._table.clock(found.since_ns)), found.since_ns
-            self._table.report(name, HealthKind.PATHS, text, since_ns, now_ns, found.candidates)
+        unexplained = find_unexplained(self.evidence, self._routes, self.topology, suspects, now_ns)
+        if unexplained is not None:
+            text, since_ns = unexplained.text(self._table.clock(unexplained.since_ns)), unexplained.since_ns
+            self._table.report(name, HealthKind.PATHS, text, since_ns, now_ns, unexplained.candidates)
         elif not len(self._unexplained(suspects, now_ns)):
             self._table.end(name, "a known link explains all losses again, or there are none", now_ns)
 
@@ -332,8 +332,8 @@ class ShardHealth:
         """End the losses of a subject that are below half of the threshold, by probes over its elements."""
         min_share = self.thresholds["grey_loss_percent"] / 200
         for element in list(s.grey):
-            known = faults.found.get(element)
-            if known is not None and known.rate >= min_share:
+            lossy = faults.by_element.get(element)
+            if lossy is not None and lossy.rate >= min_share:
                 s.grey_fine_ns.pop(element, None)
             elif faults.requests[self.evidence.paths_over(element)].any():
                 self._end_grey(s, element, now_ns)
@@ -383,13 +383,13 @@ class ShardHealth:
             return None
         near, far = s.name.split("<>")
         elements = [evidence.index.get(f"{a}>{b}", NOTHING) for a, b in ((near, far), (far, near))]
-        found = [evidence.recabled[e] for e in elements if e in evidence.recabled]
-        if not found:
+        recabled_elements = [evidence.recabled[e] for e in elements if e in evidence.recabled]
+        if not recabled_elements:
             return None
         own_ns = evidence.last_answer_ns[[e for e in elements if e]].max()
-        if evidence.last_answer_ns[found].max() <= own_ns:
+        if evidence.last_answer_ns[recabled_elements].max() <= own_ns:
             return None
-        return evidence.names[found[0]]
+        return evidence.names[recabled_elements[0]]
 
     def _in_use(self, s: Subject, now_ns: int) -> bool:
         return bool(self.evidence.in_use(now_ns - STALE_NS)[list(s.dead)].any())

@@ -57,14 +57,16 @@ def evaluate_link(
     span_ns = suspicion.newest_ns(link) - begin_ns
     if not _is_silent(evidence, thresholds, suspicion, link, now_ns, span_ns):
         return Wait(NEVER_NS)
-    mine = suspicion.paths[suspicion.of(link)]
-    if len(mine) == 1 and evidence.incomplete[mine].all():  # the unknown half of its route explains it too
+    crossing_paths = suspicion.paths[suspicion.of(link)]
+    if (
+        len(crossing_paths) == 1 and evidence.incomplete[crossing_paths].all()
+    ):  # the unknown half of its route explains it too
         return Wait(NEVER_NS)
     rivals = _rivals(evidence, suspicion, link)
     apart_ns = begin_ns + thresholds.ns("disambiguate_ms")
     share = _share_lost(evidence, link, now_ns, begin_ns)
     aliased = _aliased(evidence, link, rivals, now_ns)
-    is_narrow = _has_few_paths(evidence, mine) and share < FEW_SHARE
+    is_narrow = _has_few_paths(evidence, crossing_paths) and share < FEW_SHARE
     if now_ns < apart_ns and (len(aliased) < len(rivals) or is_narrow):
         return Wait(apart_ns)
     is_young = now_ns - begin_ns < RETRACT_NS
@@ -76,11 +78,11 @@ def evaluate_link(
     if len(aliased) == len(rivals):
         return Dead(link, tuple(sorted({cable_id(evidence.names[e]) for e in aliased})))
     shares = {link: share} | {e: _share_lost(evidence, e, now_ns, begin_ns) for e in rivals}
-    chosen = max(shares, key=lambda e: (shares[e], e == link, -e))
-    if is_young and shares[chosen] < HALF:
+    worst = max(shares, key=lambda e: (shares[e], e == link, -e))
+    if is_young and shares[worst] < HALF:
         return Wait(begin_ns + RETRACT_NS)
-    equal = {cable_id(evidence.names[e]) for e, s in shares.items() if s >= min(HALF, shares[chosen])}
-    return Dead(chosen, tuple(sorted(equal - {cable_id(evidence.names[chosen])})))
+    equal = {cable_id(evidence.names[e]) for e, s in shares.items() if s >= min(HALF, shares[worst])}
+    return Dead(worst, tuple(sorted(equal - {cable_id(evidence.names[worst])})))
 
 
 def _is_silent(
@@ -139,8 +141,8 @@ def _aliased(evidence: Evidence, link: int, rivals: list[int], now_ns: int) -> l
     n = evidence.paths
     current = (evidence.path_event_ns[:n] > now_ns - STALE_NS) & ~evidence.incomplete[:n]
     rows = evidence.rows[:n][current]
-    mine = (rows == link).any(axis=1)
-    return [rival for rival in rivals if np.array_equal((rows == rival).any(axis=1), mine)]
+    crosses_link = (rows == link).any(axis=1)
+    return [rival for rival in rivals if np.array_equal((rows == rival).any(axis=1), crosses_link)]
 
 
 def _recent_paths(evidence: Evidence, element: int, now_ns: int) -> NDArray[np.intp]:

@@ -12,7 +12,9 @@ __all__ = ["count_outages"]
 def count_outages(table: SubjectTable, s: Subject, faults: LossyFaults, now_ns: int) -> None:
     """Count a flap of a lossy subject if its losses resumed after a pause that is too long for chance."""
     evidence = table.evidence
-    for element, lossy in [(element, faults.found[element]) for element in s.grey if element in faults.found]:
+    for element, lossy in [
+        (element, faults.by_element[element]) for element in s.grey if element in faults.by_element
+    ]:
         resumed_ns, pause_ns = int(evidence.resumed_ns[element]), int(evidence.pause_ns[element])
         is_new = resumed_ns > s.counted_ns and resumed_ns - pause_ns >= s.since_ns  # a pause of these losses
         if not is_new or evidence.is_nic[element] or table.is_settled(s):

@@ -143,10 +143,10 @@ class PathTable(ElementTable):
     def in_use(self, since_ns: int) -> Bools:
         """Return [E] whether any path with an event after `since_ns` crosses an element, or may cross it."""
         recent = self.path_event_ns[: self.paths] > since_ns
-        found = np.zeros(len(self.last_answer_ns), np.bool_)
-        found[self.rows[: self.paths][recent]] = True
-        found[self.former[: self.paths][recent]] = True
-        return found
+        is_in_use = np.zeros(len(self.last_answer_ns), np.bool_)
+        is_in_use[self.rows[: self.paths][recent]] = True
+        is_in_use[self.former[: self.paths][recent]] = True
+        return is_in_use
 
     def possible_elements(self, at: NDArray[np.intp]) -> Int32s:
         """Return [len(at), ...] the elements of paths. Add the former links where a route has gaps now.
@@ -174,8 +174,8 @@ class PathTable(ElementTable):
         step = np.maximum((last - first) // np.maximum(n - 1, 1), 1)
         before = np.where(after_ns < first, 0, np.where(after_ns >= last, n, (after_ns - first) // step + 1))
         until = np.where(upto_ns >= last, n, np.where(upto_ns < first, 0, (upto_ns - first) // step + 1))
-        found: Int64s = np.maximum(np.minimum(until, n) - before, 0)
-        return found
+        losses: Int64s = np.maximum(np.minimum(until, n) - before, 0)
+        return losses
 
     def short_streaks(self, since_ns: int) -> Bools:
         """Return [P] whether a path has a short, unexplained streak that began after `since_ns`."""
@@ -185,8 +185,8 @@ class PathTable(ElementTable):
         short &= self.first_lost_ns[:n] > since_ns
         began_ns = self.first_lost_ns[:n, None]
         unexplained = (self.recovered_ns[rows] <= began_ns) & (self.suppressed_ns[rows] == 0)
-        found: Bools = short & unexplained.all(axis=1)
-        return found
+        has_short_streak: Bools = short & unexplained.all(axis=1)
+        return has_short_streak
 
     # --------------------------------------------------------------------------------------- rows
 
@@ -232,12 +232,12 @@ class PathTable(ElementTable):
             for key, at in list(nic.paths.items()):
                 if old[at]:
                     del nic.paths[key]
-        gone = np.flatnonzero(old).tolist()
+        freed_rows = np.flatnonzero(old).tolist()
         for departures in self.departures.values():
-            departures.paths.difference_update(gone)
+            departures.paths.difference_update(freed_rows)
         for name, fill in PATH_COLUMNS.items():
-            getattr(self, name)[gone] = fill
-        self._free += gone
+            getattr(self, name)[freed_rows] = fill
+        self._free += freed_rows
 
     # --------------------------------------------------------------------------------------- routes
 
@@ -287,9 +287,9 @@ class PathTable(ElementTable):
                 self.attach(self.index[name], nic)
 
     def _note_departures(self, at: int, before: set[int], links: set[int], now_ns: int) -> None:
-        gone, new = before - links, links - before
-        self.routes_changed = self.routes_changed or bool(gone)
-        for link in gone:
+        former_links, new = before - links, links - before
+        self.routes_changed = self.routes_changed or bool(former_links)
+        for link in former_links:
             self.departures.setdefault(link, Departures(now_ns)).paths.add(at)
             self.departures[link].newest_ns = now_ns
             instead = next((other for other in new if self._has_port_of(other, link)), None)

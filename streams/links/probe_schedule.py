@@ -61,13 +61,13 @@ def plan_shard(probe_slots: Mapping[str, tuple[int, int]], routes: RouteTable) -
 
 
 def _known_paths(routes: RouteTable, probe_slots: Mapping[str, tuple[int, int]]) -> dict[str, list[PathKey]]:
-    found: dict[str, list[PathKey]] = {}
+    paths_by_nic: dict[str, list[PathKey]] = {}
     for nic, peer in routes.pairs():
         if nic in probe_slots:
             values = sorted(path for leg, path in routes.paths(nic, peer) if leg == REQUEST)
             if values:
-                found.setdefault(nic, []).extend((peer, path) for path in values)
-    return {nic: sorted(paths) for nic, paths in found.items()}
+                paths_by_nic.setdefault(nic, []).extend((peer, path) for path in values)
+    return {nic: sorted(paths) for nic, paths in paths_by_nic.items()}
 
 
 def _plan_group(
@@ -89,7 +89,7 @@ def _plan_group(
     phase[order] = np.arange(len(nics)) / len(nics)
     max_paths = max(len(paths[nic]) for nic in nics)
     slots = min(MAX_SLOTS, max(1, -(-SLOTS_PER_PATH * max_paths // probes)))
-    chosen = plan_schedule(
+    schedule = plan_schedule(
         path_start,
         link_start,
         path_link,
@@ -104,7 +104,7 @@ def _plan_group(
             slot_ns,
             probes,
             float(phase[at]),
-            tuple(paths[nic][number] for number in chosen[at].ravel().tolist()),
+            tuple(paths[nic][number] for number in schedule[at].ravel().tolist()),
         )
         for at, nic in enumerate(nics)
     }

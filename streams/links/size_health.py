@@ -41,11 +41,17 @@ def _check_unnamed(
     name = f"sizes@{table.shard}"
     named = {link for s in table.by_name.values() for link in s.size_limits}
     limited = unnamed_limits(sizes, routes, named)
-    found = find_unnamed_limit(limited, sizes, routes, topology, now_ns)
-    if found is not None:
-        text = found.text(table.clock(found.since_ns))
+    unnamed_limit = find_unnamed_limit(limited, sizes, routes, topology, now_ns)
+    if unnamed_limit is not None:
+        text = unnamed_limit.text(table.clock(unnamed_limit.since_ns))
         table.report(
-            name, HealthKind.PATHS, text, found.since_ns, now_ns, found.candidates, found.passed_bytes
+            name,
+            HealthKind.PATHS,
+            text,
+            unnamed_limit.since_ns,
+            now_ns,
+            unnamed_limit.candidates,
+            unnamed_limit.passed_bytes,
         )
     elif not limited and now_ns - sizes.first_ns >= MAX_WAIT_NS:  # a new owner knows no results at first
         table.end(name, "large packets pass again, or a known link explains where they do not", now_ns)

@@ -109,10 +109,10 @@ class SubjectTable:
 
     def get(self, name: str, kind: HealthKind) -> Subject:
         """Return a subject; make it if it is new."""
-        found = self.by_name.get(name)
-        if found is None:
-            found = self.by_name[name] = Subject(name, kind)
-        return found
+        subject = self.by_name.get(name)
+        if subject is None:
+            subject = self.by_name[name] = Subject(name, kind)
+        return subject
 
     def is_settled(self, s: Subject) -> bool:
         """Return whether a previous owner of the shard has already evaluated the present evidence."""
@@ -268,10 +268,10 @@ class SubjectTable:
     def set_grey(self, s: Subject, lossy: Lossy, now_ns: int) -> None:
         """Note the loss rate of one element of a subject."""
         evidence, element = self.evidence, lossy.element
-        known = s.grey.get(element)
+        previous = s.grey.get(element)
         s.grey[element] = lossy
         s.grey_fine_ns.pop(element, None)
-        if known is None:
+        if previous is None:
             names = {e: evidence.names[e] for e in lossy.aliased}
             others = {name if evidence.is_nic[e] else cable_id(name) for e, name in names.items()}
             s.candidates = tuple(sorted(others - {s.name}))
@@ -283,14 +283,14 @@ class SubjectTable:
 
     def set_size_limit(self, s: Subject, limit: SizeLimit, now_ns: int) -> None:
         """Note that a directed link of a subject drops large packets."""
-        known = s.size_limits.get(limit.link)
+        previous_limit = s.size_limits.get(limit.link)
         s.size_limits[limit.link] = limit
         self.evidence.element(limit.link, now_ns)
-        if known is None:
+        if previous_limit is None:
             s.candidates = tuple(sorted({cable_id(link) for link in limit.aliased} - {s.name}))
         if s.state != LinkState.GREY:
             self.settle(s, now_ns, limit.since_ns, DetectedBy.PROBES)
-        elif known is None or known.passed_bytes != limit.passed_bytes:
+        elif previous_limit is None or previous_limit.passed_bytes != limit.passed_bytes:
             self.publish(s, now_ns)
 
     def report(
@@ -308,8 +308,8 @@ class SubjectTable:
         `packet_bytes`: the largest packet that passes, if larger ones are dropped.
         """
         s = self.get(name, kind)
-        known = s.candidates, s.shard_packet_bytes
-        if self.is_settled(s) or (s.state == LinkState.GREY and known == (candidates, packet_bytes)):
+        previous = s.candidates, s.shard_packet_bytes
+        if self.is_settled(s) or (s.state == LinkState.GREY and previous == (candidates, packet_bytes)):
             return
         if s.state != LinkState.GREY:
             self._change(s, LinkState.GREY, since_ns, now_ns)
@@ -367,7 +367,7 @@ class SubjectTable:
             s.links = tuple(self._dead_links(s))
             self._count(s, s.dead, now_ns)
         elif s.grey or s.size_limits:
-            loss = max(s.grey.values(), key=lambda each: each.rate, default=None)
+            loss = max(s.grey.values(), key=lambda lossy: lossy.rate, default=None)
             s.links = tuple(self._grey_links(s))
             s.published_loss = loss
             self._count(s, s.grey or [self.evidence.index[link] for link in s.links], now_ns)
@@ -397,7 +397,7 @@ class SubjectTable:
             "loss_rate": None if loss is None else loss.rate,
             "loss_rate_low": None if loss is None else loss.low,
             "loss_rate_high": None if loss is None else loss.high,
-            "classes": [] if loss is None else [_class_row(each) for each in loss.classes],
+            "classes": [] if loss is None else [_class_row(class_rate) for class_rate in loss.classes],
             "max_packet_bytes": s.max_packet_bytes,
             "flaps_hour": len(s.flaps),
             "flaps_total": s.flaps_total,
@@ -418,8 +418,8 @@ class SubjectTable:
     def _grey_links(self, s: Subject) -> list[str]:
         """Return the lossy links of a subject, with the other direction if the same paths cross it."""
         evidence = self.evidence
-        found = {e for lossy in s.grey.values() for e in (lossy.element, *lossy.aliased)} | s.grey.keys()
-        names = {evidence.names[e] for e in found if not evidence.is_nic[e] and e != NOTHING}
+        elements = {e for lossy in s.grey.values() for e in (lossy.element, *lossy.aliased)} | s.grey.keys()
+        names = {evidence.names[e] for e in elements if not evidence.is_nic[e] and e != NOTHING}
         return sorted(name for name in names | s.size_limits.keys() if cable_id(name) == s.name)
 
     def _count(self, s: Subject, elements: Iterable[int], now_ns: int) -> None:

@@ -26,7 +26,10 @@ def clock_text(at_ns: int) -> str:
 
 def loss_text(loss: Lossy, since: str) -> str:
     """Return a loss rate for people: of a traffic class if others lose less, which are named too."""
-    lossy = sorted((each for each in loss.classes if each.is_lossy), key=lambda each: -each.rate)
+    lossy = sorted(
+        (class_rate for class_rate in loss.classes if class_rate.is_lossy),
+        key=lambda class_rate: -class_rate.rate,
+    )
     if not lossy:
         return f"loses {loss.rate:.1%} of its packets since {since} (95%: {loss.low:.1%} to {loss.high:.1%})"
     rates = [

@@ -99,19 +99,17 @@ class Admission:
             flow.unconfirmed += 1
 
     def _admit_rate(self, proposal: RateProposal) -> bool:
-        state, flow, wanted = self._state, proposal.flow, proposal.wanted
-        limits, releases = state.limits_of(flow.host), wanted.action == FlowAction.UNPACE
+        state, flow, rate = self._state, proposal.flow, proposal.rate
+        limits, releases = state.limits_of(flow.host), rate.action == FlowAction.UNPACE
         cause = state.budget.check_rate(flow.live.flow_id, flow.host, limits, state.now_ns)
         if cause is not None and not releases:
             self._suppress(proposal, cause)
             return False
         state.budget.count_rate(flow.live.flow_id, flow.host, state.now_ns)
-        effect = "let go" if releases else f"held to {wanted.rate_bps / 1e6:.1f} Mbit/s"
-        text = f"{flow.live.nic} to {flow.live.peer}: {effect}, {wanted.kind} {wanted.reason}"
-        decision = self._decision(
-            flow, wanted.action, limits, wanted.kind, wanted.reason, wanted.expires_at_ns, text
-        )
-        decision["rate_bps"] = None if releases else wanted.rate_bps
+        effect = "let go" if releases else f"held to {rate.rate_bps / 1e6:.1f} Mbit/s"
+        text = f"{flow.live.nic} to {flow.live.peer}: {effect}, {rate.kind} {rate.reason}"
+        decision = self._decision(flow, rate.action, limits, rate.kind, rate.reason, rate.expires_at_ns, text)
+        decision["rate_bps"] = None if releases else rate.rate_bps
         self._publish(decision)
         return True
 
@@ -152,8 +150,8 @@ class Admission:
         self._state.seq += 1
 
     def _suppress(self, proposal: Proposal, cause: str) -> None:
-        wanted = proposal.wanted if isinstance(proposal, RateProposal) else proposal
+        request = proposal.rate if isinstance(proposal, RateProposal) else proposal
         flow_id = proposal.flow.live.flow_id
         self._cycle.suppressed.append(
-            SuppressedAction(flow_id, wanted.action, cause, wanted.kind, wanted.reason)
+            SuppressedAction(flow_id, request.action, cause, request.kind, request.reason)
         )

@@ -45,7 +45,7 @@ class RateProposal:
     """A proposal to limit the rate of a flow, or to end the limit."""
 
     flow: Flow
-    wanted: WantedRate
+    rate: WantedRate
 
 
 Proposal = MoveProposal | RateProposal

@@ -145,7 +145,7 @@ def _better_path(state: PolicyState, loads: Loads, flow: Flow, link: str) -> int
     """
     left = {links for _, links in flow.steered}
     ranked = []
-    for _, route, path in state.options.available(flow, lambda each: each.grade is Grade.HEALTHY):
+    for _, route, path in state.options.available(flow, lambda health: health.grade is Grade.HEALTHY):
         if link not in route.links and route.links not in left:
             rank = _rank(state, loads, flow, route.links)
             if rank is not None:
@@ -158,8 +158,8 @@ def _rank(state: PolicyState, loads: Loads, flow: Flow, links: Links) -> tuple[b
 
     `loads` decides whether the route is better; the loads with all bursts decide between routes that are.
     """
-    new = [each for each in links if each not in flow.links]
-    old = [each for each in flow.links if each not in links]
+    new = [link for link in links if link not in flow.links]
+    old = [link for link in flow.links if link not in links]
     after, before = loads.max_share(new, flow.weight), loads.max_share(old)
     overlap_after = state.loads.group_burst_bps(new, flow.weight, added=True)
     overlap_before = state.loads.group_burst_bps(old, flow.weight)

@@ -20,7 +20,7 @@ class Failover:
             return
         health_of = ((flow, state.health_of(flow)) for flow in state.flows.values())
         affected = [(flow, health) for flow, health in health_of if health.grade >= Grade.LOSSY]
-        affected.sort(key=lambda each: (-each[1].grade, -each[0].bps, state.draw(each[0].live.flow_id)))
+        affected.sort(key=lambda pair: (-pair[1].grade, -pair[0].bps, state.draw(pair[0].live.flow_id)))
         for flow, health in affected:
             proposal = _proposal(state, flow, health)
             home = flow.path if flow.home is None else flow.home
@@ -56,6 +56,8 @@ def _target(state: PolicyState, flow: Flow, is_dead: bool) -> int | None:
     worst_allowed = Grade.LOSSY if is_dead else Grade.DAMPENED
     ranked = [
         (health[:2], state.share_after(flow, route.links), state.draw(flow.live.flow_id, path), path)
-        for health, route, path in state.options.available(flow, lambda each: each.grade <= worst_allowed)
+        for health, route, path in state.options.available(
+            flow, lambda path_health: path_health.grade <= worst_allowed
+        )
     ]
     return min(ranked)[-1] if ranked else None

@@ -97,21 +97,21 @@ class FallbackRanking:
         due_ns = self._options.now_ns - self._interval_ns
         overdue = (host for host, at_ns in self._ranked_ns.items() if at_ns <= due_ns)
         waiting += sorted(overdue, key=lambda host: (self._ranked_ns[host], host))
-        remaining, chosen = MAX_FLOWS_PER_CYCLE, set()
+        remaining, hosts = MAX_FLOWS_PER_CYCLE, set()
         for host in waiting:
             if remaining <= 0:
                 break
             remaining -= len(flows_of.get(host, ()))
-            chosen.add(host)
+            hosts.add(host)
             self._ranked_ns[host] = self._options.now_ns
-        return chosen
+        return hosts
 
     def _rank_host(self, host: str, flows: list[Flow], outdated: list[Flow]) -> Fallbacks | None:
         """Rank the `outdated` flows of a host; return its `Fallbacks`, or None if no rank changed."""
         limits = self._limits_of(host)
         to_rank = {flow.live.flow_id for flow in outdated}
         elements: list[FlowFallbacks] = []
-        for flow in sorted(flows, key=lambda each: (-each.bps, each.live.flow_id)):
+        for flow in sorted(flows, key=lambda candidate: (-candidate.bps, candidate.live.flow_id)):
             movable = "MOVE" in flow.live.can and flow.live.job not in limits.protected_jobs
             if not movable or len(elements) >= MAX_ELEMENTS:
                 flow.ranked = None
@@ -122,7 +122,7 @@ class FallbackRanking:
                 paths = [path for path in flow.ranked[2] if path in flow.routes]
                 if paths:
                     elements.append(_element(flow, paths))
-        elements.sort(key=lambda each: each["flow_id"])
+        elements.sort(key=lambda element: element["flow_id"])
         seq, published = self._published.get(host, (0, None))  # each epoch publishes at least once
         if elements == published:
             return None
@@ -157,16 +157,16 @@ class FallbackRanking:
         ranked.sort()
         if len(ranked) > MAX_FALLBACKS:  # only paths that may be published need a tie break
             last = ranked[MAX_FALLBACKS - 1][0]
-            ranked = list(takewhile(lambda each: each[0] <= last, ranked))
+            ranked = list(takewhile(lambda pair: pair[0] <= last, ranked))
         drawn = sorted((rank, (draw ^ path) * GOLDEN_MULTIPLIER & 2**64 - 1, path) for rank, path in ranked)
         return [path for _, _, path in drawn[:MAX_FALLBACKS]]
 
 
 def _alternatives(flow: Flow) -> RouteAlternatives:
     """Return the other routes of a flow; keep them until its route or its choices change."""
-    known = flow.alternatives
-    if known is not None and known.route is flow.route and known.choices is flow.choices:
-        return known
+    alternatives = flow.alternatives
+    if alternatives is not None and alternatives.route is flow.route and alternatives.choices is flow.choices:
+        return alternatives
     own, links = frozenset(flow.route.all_links), flow.links
     others = [
         (
@@ -178,8 +178,8 @@ def _alternatives(flow: Flow) -> RouteAlternatives:
         for route, paths in flow.choices
         if route != flow.route
     ]
-    flow.alternatives = known = RouteAlternatives(flow.route, flow.choices, others)
-    return known
+    flow.alternatives = alternatives = RouteAlternatives(flow.route, flow.choices, others)
+    return alternatives
 
 
 def _element(flow: Flow, paths: list[int]) -> FlowFallbacks:

@@ -191,7 +191,11 @@ class PolicyInputs(Operator):
 
     def restore(self, past: Past, tables: FabricTables) -> None:
         """Continue from the decisions of earlier epochs; actuators refuse those of later ones as well."""
-        earlier = (each for each in records_of(past, DECISIONS, self._registry) if each["epoch"] < self.epoch)
+        earlier = (
+            decision
+            for decision in records_of(past, DECISIONS, self._registry)
+            if decision["epoch"] < self.epoch
+        )
         self._decisions = sorted(earlier, key=lambda decision: (decision["epoch"], decision["seq"]))
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
@@ -355,7 +359,8 @@ class PolicyInputs(Operator):
         is_due = now_ns - shard.published_ns >= CYCLE_RECORD_NS or len(shard.cycles) >= MAX_CYCLES_PER_RECORD
         publishes = cycle.decisions or suppressed or is_due
         decisions = [
-            _output(each, f"{each.record['action']} {each.record['text']}") for each in cycle.decisions
+            _output(decision, f"{decision.record['action']} {decision.record['text']}")
+            for decision in cycle.decisions
         ]
         cycles = [self._cycle_record(name, shard, now_ns)] if publishes else []
         return [
@@ -373,7 +378,7 @@ class PolicyInputs(Operator):
         suppressed: list[SuppressedAction] | None,
     ) -> None:
         """Note a cycle, with the steps of all positions since the last one."""
-        elements = None if suppressed is None else [each.record() for each in suppressed[:MAX_ELEMENTS]]
+        elements = None if suppressed is None else [action.record() for action in suppressed[:MAX_ELEMENTS]]
         positions = [self._positions[partition] for partition in self.partitions]
         before = shard.positions or [0] * len(positions)
         steps = [now - then for now, then in zip(positions, before, strict=True)]
@@ -411,7 +416,7 @@ def _output(outgoing: Outgoing[Any], text: str = "") -> Output:
 
 def _update_suppressed(shard: _Shard, cycle: CycleResult, now_ns: int) -> list[SuppressedAction] | None:
     """Return the suppressed actions if they changed or are due again, else None."""
-    actions = sorted(cycle.suppressed, key=lambda each: (*each[:3], str(each.reason)))
+    actions = sorted(cycle.suppressed, key=lambda action: (*action[:3], str(action.reason)))
     is_same = actions == shard.suppressed and now_ns - shard.suppressed_ns < REPEAT_SUPPRESSED_NS
     shard.suppressed = actions
     if is_same:

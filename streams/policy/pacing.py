@@ -74,9 +74,9 @@ class Pacing:
     def take_contention(self, record: ContentionWindow) -> None:
         """Apply a `ContentionWindow`."""
         link = record["link"]
-        known = self._windows.get(link)
+        previous = self._windows.get(link)
         order = (record["opened_ns"], record["update"])
-        if known is not None and order <= (known["opened_ns"], known["update"]):
+        if previous is not None and order <= (previous["opened_ns"], previous["update"]):
             return
         self._windows[link] = record
         if record["state"] != ContentionState.CLOSED and record["delay_ns"] > 0:
@@ -99,11 +99,11 @@ class Pacing:
                 self._take_delay(link, _Delay(begin_ns, end_ns, delay_ns, bound_ns, True))
 
     def _take_delay(self, link: str, delay: _Delay) -> None:
-        known = self._delays.get(link)
-        if known is not None:
-            if delay.end_ns <= known.end_ns:
+        previous = self._delays.get(link)
+        if previous is not None:
+            if delay.end_ns <= previous.end_ns:
                 return
-            if known.inferred and not delay.inferred and delay.end_ns < known.end_ns + UPDATE_NS:
+            if previous.inferred and not delay.inferred and delay.end_ns < previous.end_ns + UPDATE_NS:
                 return
         self._delays[link] = delay
 
@@ -242,8 +242,8 @@ class Pacing:
             return {}
         if not receiver.unapplied:
             self._follow_delay(receiver, senders.wanting, now_ns)
-        receiver.jobs = frozenset(each.live.job for each in members if each.live.job)
-        receiver.sending = sum(each.peak.bps(receiver.clock_ns) > 0 for each in members)
+        receiver.jobs = frozenset(member.live.job for member in members if member.live.job)
+        receiver.sending = sum(member.peak.bps(receiver.clock_ns) > 0 for member in members)
         if sampled and not receiver.unapplied:
             self._apply_feedback(receiver, members, now_ns)
             if receiver.feedback.ineffective:
@@ -251,7 +251,7 @@ class Pacing:
         urgent = self._set_pace(receiver, senders, now_ns)
         receiver.stepped_ns = now_ns
         target = RateTarget(receiver.pace_bps, Reason.of_window(receiver.window_id), urgent)
-        return {each.live.flow_id: target for each in members}
+        return {member.live.flow_id: target for member in members}
 
     def _apply_feedback(self, receiver: Receiver, members: list[Sender], now_ns: int) -> None:
         """Evaluate the receive rate: are the paces too low?"""
@@ -260,8 +260,8 @@ class Pacing:
         queue_ns = delay.delay_ns if delay is not None and is_recent else 0.0
         last_raise_ns = self._adopt_raises(receiver, now_ns)
         used_bps, small_bps = self.rules.used_share * receiver.pace_bps, receiver.small_bps()
-        any_at_pace = any(each.live.rate_bps >= used_bps for each in members)
-        sending = sum(each.live.rate_bps > small_bps for each in members)
+        any_at_pace = any(member.live.rate_bps >= used_bps for member in members)
+        sending = sum(member.live.rate_bps > small_bps for member in members)
         feedback.step(
             now_ns,
             granted_bps=receiver.granted_share() * receiver.rate_bps,

@@ -175,8 +175,8 @@ class Receiver:
         """Return True if the paces limit a sender that is not alone."""
         if len(senders.wanting) != 1:
             return bool(senders.wanting)
-        rest = [each for each in (*senders.members, *senders.others) if each not in senders.wanting]
-        rest_bps = sum(each.peak.bps(self.clock_ns) for each in rest)
+        rest = [sender for sender in (*senders.members, *senders.others) if sender not in senders.wanting]
+        rest_bps = sum(sender.peak.bps(self.clock_ns) for sender in rest)
         return rest_bps > self.rules.alone_share * self.rate_bps
 
     def small_bps(self) -> float:

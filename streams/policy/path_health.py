@@ -102,8 +102,8 @@ class PathHealth:
             HealthKind.CLASSES,
         ):  # no link is known to be at fault
             return
-        known = self._subjects.get(subject) or self._subjects.setdefault(subject, _Subject())
-        if record["seq"] < known.seq:
+        subject_state = self._subjects.get(subject) or self._subjects.setdefault(subject, _Subject())
+        if record["seq"] < subject_state.seq:
             return
         links, candidates = tuple(record["links"]), tuple(record["candidates"])
         drops_large = record["max_packet_bytes"] is not None  # as good as dead for data
@@ -113,36 +113,38 @@ class PathHealth:
             state = LinkState.GREY
         is_bad = state in BAD_STATES
         (self._bad.add if is_bad else self._bad.discard)(subject)
-        known.update_outages(record, self._hold_down_ns, self._max_hold_down_ns)
-        if (state, links, candidates) != (known.state, known.links, known.candidates):
+        subject_state.update_outages(record, self._hold_down_ns, self._max_hold_down_ns)
+        if (state, links, candidates) != (subject_state.state, subject_state.links, subject_state.candidates):
             self.version += 1
-            self._changed.update(known.links, links, _both_directions((*known.candidates, *candidates)))
+            self._changed.update(
+                subject_state.links, links, _both_directions((*subject_state.candidates, *candidates))
+            )
         active_candidates = candidates if is_bad else ()
-        self._set_candidates(subject, known.candidates, active_candidates)
-        known.candidates = active_candidates
-        known.loss, known.state, known.seq = loss, state, record["seq"]
+        self._set_candidates(subject, subject_state.candidates, active_candidates)
+        subject_state.candidates = active_candidates
+        subject_state.loss, subject_state.state, subject_state.seq = loss, state, record["seq"]
         if record["kind"] in (HealthKind.NIC, HealthKind.HOST):
             self._hosts[subject] = subject
-        self._set_links(subject, known, links or known.links, is_bad)
+        self._set_links(subject, subject_state, links or subject_state.links, is_bad)
 
     def _remove(self, subject: str) -> None:
-        known = self._subjects.pop(subject, None)
-        if known is None:
+        subject_state = self._subjects.pop(subject, None)
+        if subject_state is None:
             return
-        self._changed.update(known.links, _both_directions(known.candidates))
-        self._set_candidates(subject, known.candidates, ())
+        self._changed.update(subject_state.links, _both_directions(subject_state.candidates))
+        self._set_candidates(subject, subject_state.candidates, ())
         self._bad.discard(subject)
         self._hosts.pop(subject, None)
         self._links = {link: name for link, name in self._links.items() if name != subject}
         self.version += 1
 
-    def _set_links(self, subject: str, known: _Subject, links: tuple[str, ...], is_bad: bool) -> None:
+    def _set_links(self, subject: str, subject_state: _Subject, links: tuple[str, ...], is_bad: bool) -> None:
         if is_bad:  # the record no longer concerns a direction that only the previous record named
-            for link in set(known.links) - set(links):
+            for link in set(subject_state.links) - set(links):
                 self._links.pop(link, None)
         else:  # links that were bad before are dampened, whichever links the new record names
-            links = (*links, *(link for link in known.links if link not in links))
-        known.links = links
+            links = (*links, *(link for link in subject_state.links if link not in links))
+        subject_state.links = links
         for link in links:
             self._links[link] = subject
 
@@ -154,8 +156,8 @@ class PathHealth:
 
     def reason(self, subject: str) -> Reason:
         """Return the reason that names a subject's newest record."""
-        known = self._subjects.get(subject)
-        return Reason(subject, known.seq if known is not None else None)
+        subject_state = self._subjects.get(subject)
+        return Reason(subject, subject_state.seq if subject_state is not None else None)
 
     @property
     def all_good(self) -> bool:
@@ -186,8 +188,8 @@ class PathHealth:
         if not self._hosts:
             return HEALTHY
         for name in (nic, host_of(nic)):
-            known = self._subjects.get(self._hosts.get(name, ""))
-            if known is not None and known.state == LinkState.DOWN:
+            subject_state = self._subjects.get(self._hosts.get(name, ""))
+            if subject_state is not None and subject_state.state == LinkState.DOWN:
                 return Health(Grade.DEAD, 1.0, self.reason(name))
         return HEALTHY
 
@@ -205,12 +207,12 @@ class PathHealth:
     def _of_link(self, link: str, now_ns: int) -> Health:
         name = self._links.get(link)
         if name is not None:
-            known, reason = self._subjects[name], self.reason(name)
-            if known.state == LinkState.DOWN:
+            subject_state, reason = self._subjects[name], self.reason(name)
+            if subject_state.state == LinkState.DOWN:
                 return Health(Grade.DEAD, 1.0, reason)
-            if known.state == LinkState.GREY:
-                return Health(Grade.LOSSY, known.loss, reason)
-            if known.state == LinkState.FLAPPING or now_ns < known.dampened_until_ns:
+            if subject_state.state == LinkState.GREY:
+                return Health(Grade.LOSSY, subject_state.loss, reason)
+            if subject_state.state == LinkState.FLAPPING or now_ns < subject_state.dampened_until_ns:
                 return Health(Grade.DAMPENED, 0.0, reason)
         if self._suspects and self._suspects.get(cable_id(link)):
             return Health(Grade.DAMPENED, 0.0, self.reason(min(self._suspects[cable_id(link)])))

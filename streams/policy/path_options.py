@@ -44,14 +44,14 @@ class PathOptions:
 
     def choices_of(self, flow: Flow) -> Choices:
         """Return the distinct routes that a flow could take."""
-        known = self._choices.get(flow.ends)
-        if known is None or known[0] is not flow.routes:
+        entry = self._choices.get(flow.ends)
+        if entry is None or entry[0] is not flow.routes:
             grouped: dict[FlowRoute, list[int]] = {}
             for path, route in flow.routes.items():
                 grouped.setdefault(route, []).append(path)
-            known = (flow.routes, tuple((route, tuple(paths)) for route, paths in grouped.items()))
-            self._choices[flow.ends] = known
-        return known[1]
+            entry = (flow.routes, tuple((route, tuple(paths)) for route, paths in grouped.items()))
+            self._choices[flow.ends] = entry
+        return entry[1]
 
     def available(
         self, flow: Flow, accept: Callable[[Health], bool], among: Choices | None = None

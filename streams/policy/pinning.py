@@ -77,20 +77,20 @@ class UplinkPinning:
         NICs with the fewest moves come first, one NIC after the other. If the limits postpone some moves, as
         many NICs as possible are then already apart.
         """
-        wanted = []
+        moves = []
         for flow, uplink in self._misplaced(state, flows):
             links = [
                 link for link in flow.links[1:-1] if self._overlap_since_ns.get(link, state.now_ns) <= due_ns
             ]
             if links and flow.move is None:
-                wanted.append((flow, uplink, state.busiest(links)))
-        moves_of = Counter(flow.live.nic for flow, _, _ in wanted)
+                moves.append((flow, uplink, state.busiest(links)))
+        moves_of = Counter(flow.live.nic for flow, _, _ in moves)
 
-        def order(each: tuple[Flow, str, str]) -> tuple[int, int, float, str]:
-            live = each[0].live
-            return moves_of[live.nic], state.draw(live.nic), -each[0].bps, live.flow_id
+        def order(move: tuple[Flow, str, str]) -> tuple[int, int, float, str]:
+            live = move[0].live
+            return moves_of[live.nic], state.draw(live.nic), -move[0].bps, live.flow_id
 
-        return sorted(wanted, key=order)
+        return sorted(moves, key=order)
 
     def _misplaced(self, state: PolicyState, flows: list[Flow]) -> Iterator[Move]:
         """Yield the flows that do not use their NIC's uplink, then those that break an even spread."""
@@ -109,7 +109,7 @@ class UplinkPinning:
         links = self._spread.get(group[0].live.nic, ())
         used = Counter(flow.links[1] for flow in group)
         even = math.ceil(len(group) / max(1, len(links)))
-        for flow in sorted(group, key=lambda each: state.draw(each.live.flow_id)):
+        for flow in sorted(group, key=lambda member: state.draw(member.live.flow_id)):
             if links and used[flow.links[1]] > even:
                 flow_id = flow.live.flow_id
                 uplink = min(links, key=lambda link: (used[link], state.draw(flow_id, link)))
@@ -166,15 +166,15 @@ class UplinkPinning:
 
     def _choices_by_uplink(self, flow: Flow) -> dict[str, Choices]:
         """Return the routes that a flow could take, by the uplink that they use."""
-        known = self._by_uplink.get(flow.ends)
-        if known is None or known[0] is not flow.choices:
-            found: dict[str, list[tuple[FlowRoute, tuple[int, ...]]]] = {}
+        entry = self._by_uplink.get(flow.ends)
+        if entry is None or entry[0] is not flow.choices:
+            choice_lists: dict[str, list[tuple[FlowRoute, tuple[int, ...]]]] = {}
             for choice in flow.choices:
                 if len(choice[0].links) > 2:
-                    found.setdefault(choice[0].links[1], []).append(choice)
-            by_uplink = {link: tuple(choices) for link, choices in found.items()}
-            known = self._by_uplink[flow.ends] = (flow.choices, by_uplink)
-        return known[1]
+                    choice_lists.setdefault(choice[0].links[1], []).append(choice)
+            by_uplink = {link: tuple(choices) for link, choices in choice_lists.items()}
+            entry = self._by_uplink[flow.ends] = (flow.choices, by_uplink)
+        return entry[1]
 
     def _path_by(self, state: PolicyState, flow: Flow, uplink: str) -> int | None:
         """Return a healthy path that uses an uplink and that the flow has not left recently, or None.
@@ -185,7 +185,7 @@ class UplinkPinning:
         before = state.loads.max_share(flow.links[1:-1])
         ranked = []
         among = self._choices_by_uplink(flow).get(uplink, ())
-        healthy = state.options.available(flow, lambda each: each.grade is Grade.HEALTHY, among)
+        healthy = state.options.available(flow, lambda health: health.grade is Grade.HEALTHY, among)
         for _, route, path in healthy:
             if route.links in left:
                 continue

@@ -29,10 +29,10 @@ class RateLimiting:
             flow.live if flow.live.hops else flow.live._replace(hops=flow.links)
             for _, flow in sorted(state.flows.items())
         ]
-        for wanted in self.rates.decide(state.now_ns, flows, is_allowed):
-            flow = state.flows.get(wanted.flow_id)
+        for rate in self.rates.decide(state.now_ns, flows, is_allowed):
+            flow = state.flows.get(rate.flow_id)
             if flow is None:
                 continue
-            admitted = yield RateProposal(flow, wanted)
+            admitted = yield RateProposal(flow, rate)
             if not admitted:
-                self.rates.refuse(wanted, state.now_ns)
+                self.rates.refuse(rate, state.now_ns)

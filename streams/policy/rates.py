@@ -124,10 +124,10 @@ class Rates:
             due_ns = record["at_ns"] + wait_ns
             lease.published_ns = min(lease.published_ns, due_ns - self.rules.renew_ns)
 
-    def refuse(self, wanted: WantedRate, now_ns: int) -> None:
+    def refuse(self, rate: WantedRate, now_ns: int) -> None:
         """Note that a rate was suppressed: it is wanted again later, if still needed."""
-        self._leases.pop(wanted.flow_id, None)
-        self._retry_ns[wanted.flow_id] = now_ns + self.rules.retry_ns
+        self._leases.pop(rate.flow_id, None)
+        self._retry_ns[rate.flow_id] = now_ns + self.rules.retry_ns
 
     def decide(
         self,
@@ -150,10 +150,10 @@ class Rates:
             for flow_id, at_ns in self._retry_ns.items()
             if at_ns > now_ns and flow_id in reported
         }
-        wanted = self._update_leases(now_ns, paced, sliced)
-        wanted += self._end_leases(now_ns, paced.keys() | sliced.keys())
-        wanted.sort(key=lambda each: (not each.urgent, each.flow_id))
-        return wanted
+        rates = self._update_leases(now_ns, paced, sliced)
+        rates += self._end_leases(now_ns, paced.keys() | sliced.keys())
+        rates.sort(key=lambda rate: (not rate.urgent, rate.flow_id))
+        return rates
 
     def in_force(self) -> dict[str, tuple[FlowAction, int]]:
         """Return flow id to action and bit/s of the limited flows."""
@@ -168,7 +168,7 @@ class Rates:
         self, now_ns: int, paced: Mapping[str, RateTarget], sliced: Mapping[str, RateTarget]
     ) -> list[WantedRate]:
         """Begin, change or renew the leases that are due."""
-        expires_ns, made = now_ns + self.rules.lease_ns, []
+        expires_ns, rates = now_ns + self.rules.lease_ns, []
         for flow_id in sorted(paced.keys() | sliced.keys()):
             action, target = _lower(paced.get(flow_id), sliced.get(flow_id))
             rate_bps, lease = max(1, round(target.rate_bps)), self._leases.get(flow_id)
@@ -179,8 +179,8 @@ class Rates:
             self._leases[flow_id] = _Lease(rate_bps, action, target.reason, now_ns, in_force)
             kind = ReasonKind.INCAST if action == FlowAction.PACE else ReasonKind.SLICE
             urgent = fell and target.urgent
-            made.append(WantedRate(flow_id, action, rate_bps, kind, target.reason, expires_ns, urgent))
-        return made
+            rates.append(WantedRate(flow_id, action, rate_bps, kind, target.reason, expires_ns, urgent))
+        return rates
 
     def _is_due(
         self, flow_id: str, lease: _Lease | None, action: FlowAction, rate_bps: int, now_ns: int
@@ -192,21 +192,21 @@ class Rates:
             return True
         return not (1 - rules.down_share) <= rate_bps / lease.rate_bps <= 1 + rules.up_share
 
-    def _end_leases(self, now_ns: int, wanted: Iterable[str]) -> list[WantedRate]:
+    def _end_leases(self, now_ns: int, limited_ids: Iterable[str]) -> list[WantedRate]:
         """End the leases of all other flows."""
-        expires_ns, made = now_ns + self.rules.lease_ns, []
-        for flow_id in sorted(self._leases.keys() - wanted):
+        expires_ns, rates = now_ns + self.rules.lease_ns, []
+        for flow_id in sorted(self._leases.keys() - limited_ids):
             lease = self._leases.pop(flow_id)
             kind = ReasonKind.DRAINED if lease.action == FlowAction.PACE else ReasonKind.SLICE
-            made.append(WantedRate(flow_id, FlowAction.UNPACE, 0, kind, lease.reason, expires_ns, False))
-        return made
+            rates.append(WantedRate(flow_id, FlowAction.UNPACE, 0, kind, lease.reason, expires_ns, False))
+        return rates
 
 
 def _lower(paced: RateTarget | None, sliced: RateTarget | None) -> tuple[FlowAction, RateTarget]:
     """Return the action and target of the lower rate; at least one target is given. A tie goes to PACE."""
     targets = [
-        (action, each)
-        for action, each in ((FlowAction.PACE, paced), (FlowAction.SLICE, sliced))
-        if each is not None
+        (action, target)
+        for action, target in ((FlowAction.PACE, paced), (FlowAction.SLICE, sliced))
+        if target is not None
     ]
-    return min(targets, key=lambda each: (each[1].rate_bps, each[0]))
+    return min(targets, key=lambda pair: (pair[1].rate_bps, pair[0]))

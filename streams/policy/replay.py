@@ -38,7 +38,7 @@ def replay_epoch(
     if not records:
         return
     shard, epoch = records[0]["shard"], records[0]["epoch"]
-    names = (each.rpartition("/") for each in records[0]["inputs"])
+    names = (input_name.rpartition("/") for input_name in records[0]["inputs"])
     places = [(topic, int(number)) for topic, _, number in names]
     tables = FabricTables(default_shard, topology)
     operator = PolicyInputs(
@@ -51,9 +51,11 @@ def replay_epoch(
         rules=rules,
     )
     oldest_ns = epoch * NS_PER_MS - DECISION_LOOKBACK_NS
-    operator.restore({DECISIONS.name: [each for each in decisions if each.append_ns >= oldest_ns]}, tables)
+    operator.restore(
+        {DECISIONS.name: [decision for decision in decisions if decision.append_ns >= oldest_ns]}, tables
+    )
     starts_ns = read_from(epoch)
-    read = (each for each in messages if each.append_ns >= starts_ns.get(each.topic, 0))
+    read = (message for message in messages if message.append_ns >= starts_ns.get(message.topic, 0))
     yield from run_steps(operator, tables, _steps(records, places), read)
 
 

@@ -119,17 +119,17 @@ def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: 
         needed = np.where(rising, (demand_bps - rate) / np.where(rising, weight, 1.0), math.inf)
         met = rising & (needed <= rise)
         if met.any():
-            chosen, final = np.flatnonzero(met), demand_bps[met]
+            stopping, final = np.flatnonzero(met), demand_bps[met]
         else:
-            chosen = members[first][rising[members[first]]]
-            final = rate[chosen] + weight[chosen] * rise
-            for flow in chosen.tolist():
+            stopping = members[first][rising[members[first]]]
+            final = rate[stopping] + weight[stopping] * rise
+            for flow in stopping.tolist():
                 stopped[flow] = first
         # The chosen flows stop here. The others catch up when they stop: no group is full before `rise`.
-        grown = final - rate[chosen]
-        rate[chosen] = final
-        rising[chosen] = False
-        for flow, growth in zip(chosen.tolist(), grown.tolist(), strict=True):
+        grown = final - rate[stopping]
+        rate[stopping] = final
+        rising[stopping] = False
+        for flow, growth in zip(stopping.tolist(), grown.tolist(), strict=True):
             for number in groups_of[flow]:
                 left[number] -= growth
                 pull[number] -= weight[flow]
@@ -196,14 +196,16 @@ class Slices:
 
     def take_slices(self, slices: Iterable[TenantSlice]) -> None:
         """Apply `ActuatorConfig.slices`; the last element of a tenant counts."""
-        found = {}
-        for each in slices:
-            ceiling_bps = math.inf if each["ceiling_bps"] is None else float(each["ceiling_bps"])
-            if each["guarantee_bps"] or ceiling_bps < math.inf:
-                guarantee_bps = min(float(each["guarantee_bps"]), ceiling_bps)
-                found[each["tenant"]] = _Slice(guarantee_bps, ceiling_bps)
-        if found != self._slices:
-            self._slices, self._filled_ns = found, None
+        slices_by_tenant = {}
+        for tenant_slice in slices:
+            ceiling_bps = (
+                math.inf if tenant_slice["ceiling_bps"] is None else float(tenant_slice["ceiling_bps"])
+            )
+            if tenant_slice["guarantee_bps"] or ceiling_bps < math.inf:
+                guarantee_bps = min(float(tenant_slice["guarantee_bps"]), ceiling_bps)
+                slices_by_tenant[tenant_slice["tenant"]] = _Slice(guarantee_bps, ceiling_bps)
+        if slices_by_tenant != self._slices:
+            self._slices, self._filled_ns = slices_by_tenant, None
 
     def decide(
         self, now_ns: int, flows: Iterable[LiveFlow], is_allowed: IsAllowed | None = None
@@ -245,7 +247,7 @@ class Slices:
                 members.append((self._updated(flow, now_ns), links))
             else:
                 self._flows.pop(flow.flow_id, None)
-        members.sort(key=lambda each: each[0].live.flow_id)
+        members.sort(key=lambda member: member[0].live.flow_id)
         return members
 
     def _protected_links(self, now_ns: int, live: list[LiveFlow]) -> frozenset[str]:
@@ -255,24 +257,24 @@ class Slices:
             of_tenant = self._slice_of(flow)
             if of_tenant is None or not of_tenant.guarantee_bps:
                 continue
-            known = self._flows.get(flow.flow_id)
-            if flow.rate_bps > 0 or known is None or now_ns - known.sent_ns < self.rules.absent_ns:
+            flow_state = self._flows.get(flow.flow_id)
+            if flow.rate_bps > 0 or flow_state is None or now_ns - flow_state.sent_ns < self.rules.absent_ns:
                 protected.update(link for link in flow.hops if self._rate_of(link))
         return frozenset(protected)
 
     def _updated(self, flow: LiveFlow, now_ns: int) -> _Flow:
         """Return the state of a flow, with its newest report."""
-        known = self._flows.get(flow.flow_id)
-        if known is None:
+        flow_state = self._flows.get(flow.flow_id)
+        if flow_state is None:
             peak = RecentMax(self.rules.peak_ns, now_ns)
-            known = self._flows[flow.flow_id] = _Flow(flow, peak, sent_ns=now_ns)
-            known.demand_bps = -1.0
-        if known.demand_bps < 0 or known.live is not flow:
-            known.live = flow
-            known.peak.add(flow.rate_bps, now_ns)
+            flow_state = self._flows[flow.flow_id] = _Flow(flow, peak, sent_ns=now_ns)
+            flow_state.demand_bps = -1.0
+        if flow_state.demand_bps < 0 or flow_state.live is not flow:
+            flow_state.live = flow
+            flow_state.peak.add(flow.rate_bps, now_ns)
             if flow.rate_bps > 0:
-                known.sent_ns = now_ns
-        return known
+                flow_state.sent_ns = now_ns
+        return flow_state
 
     # ------------------------------------------------------------------------------------ demand
 
@@ -344,8 +346,8 @@ class Slices:
     ) -> Filled:
         """Fill the guarantees, then the rest."""
         rate = np.array([flow.live.rate_bps for flow in flows])
-        wanted = np.array([math.inf if flow.wants_all else flow.demand_bps for flow in flows])
-        demand = np.where(can_limit, wanted, rate)
+        max_demand = np.array([math.inf if flow.wants_all else flow.demand_bps for flow in flows])
+        demand = np.where(can_limit, max_demand, rate)
         counts = Counter(flow.live.tenant for flow in flows)
         weight = np.array([1 / counts[flow.live.tenant] for flow in flows])
         guarantee_weight = np.zeros(len(flows))

@@ -91,9 +91,9 @@ class PolicyState:
 
     def take_window(self, window: ContentionWindow) -> bool:
         """Apply a `ContentionWindow`; return False if a newer one is known."""
-        known = self._windows.get(window["link"])
+        previous = self._windows.get(window["link"])
         order = (window["opened_ns"], window["update"])
-        if known is not None and order <= (known["opened_ns"], known["update"]):
+        if previous is not None and order <= (previous["opened_ns"], previous["update"]):
             return False
         self._windows[window["link"]] = window
         return True

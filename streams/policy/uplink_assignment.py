@@ -62,9 +62,13 @@ class UplinkAssignment:
         """
         matching = _Matching(requests, self._rate_of, draw)
         for nic, request in sorted(requests.items()):
-            kept = self._uplinks.get(nic)
-            if kept is not None and request.reachable[kept] and request.reaches(kept, MIN_REACH_SHARE):
-                matching.put(nic, kept)
+            current_uplink = self._uplinks.get(nic)
+            if (
+                current_uplink is not None
+                and request.reachable[current_uplink]
+                and request.reaches(current_uplink, MIN_REACH_SHARE)
+            ):
+                matching.put(nic, current_uplink)
         for share in (1.0, MIN_REACH_SHARE):
             matching.put_largest_claims(share)
             for nic in sorted(requests.keys() - matching.uplinks.keys()):

@@ -114,10 +114,10 @@ class Calibration:
 
     def restore(self, of: Int64s, before: Calibration) -> None:
         """Continue with the state of another calibration; `of`: its column for each of ours, -1 for none."""
-        known = np.flatnonzero(of >= 0)
+        columns = np.flatnonzero(of >= 0)
         for name in ("level_ns", "_mean_ns", "_far_ns", "_point_var"):
-            getattr(self, name)[known] = getattr(before, name)[of[known]]
-        self.slope[:, known] = before.slope[:, of[known]]
+            getattr(self, name)[columns] = getattr(before, name)[of[columns]]
+        self.slope[:, columns] = before.slope[:, of[columns]]
         for name in ("_slot_share", "_bound_sigmas", "_seen_s", "ready"):
             setattr(self, name, getattr(before, name))
 
@@ -183,10 +183,10 @@ class Calibration:
         gain = seconds / min(self._seen_s + seconds, MEMORY_S)
         self._seen_s += seconds
         self._mean_ns += gain * near
-        usual = learn_cells(
+        typical_ns = learn_cells(
             self._hop, slot, len(queue_ns), route, count, delay_ns, far, self._all, self._all_y
         )
-        self._learn_back(queue_ns, mean_ns, near, far, route[back], count[back], usual[back], slot[back])
+        self._learn_back(queue_ns, mean_ns, near, far, route[back], count[back], typical_ns[back], slot[back])
         self._age_s += seconds
         if self._age_s >= 1.0:
             self._update()
@@ -199,16 +199,16 @@ class Calibration:
         far: Float64s,
         route: NDArray[np.int32],
         count: Float64s,
-        usual: Float64s,
+        typical_ns: Float64s,
         slot: Int64s,
     ) -> None:
         if not len(route):
             return
         sums = self._n, self._y, self._x, self._xy, self._xx
-        learn_kept_back(self._hop, slot, route, count, usual, near, queue_ns, mean_ns, *sums)
+        learn_kept_back(self._hop, slot, route, count, typical_ns, near, queue_ns, mean_ns, *sums)
         depth_ns, depth_mean_ns = self._expected(queue_ns)
         above = sum_routes(self._hop, route, np.zeros_like(slot), far[None, :-1])
-        error = usual + above - sum_routes(self._hop, route, slot, depth_ns)
+        error = typical_ns + above - sum_routes(self._hop, route, slot, depth_ns)
         self._e2 += np.bincount(route, count * error**2, len(self._n))
         if self.ready:
             pairs, product, var = learn_pairs(self._hop, route, slot, error, self._point_var)
@@ -232,9 +232,9 @@ class Calibration:
         if not self.ready:
             self._fit_levels(rounds)
         cells = self._over_links(np.repeat(self._n[:, None], self._hop.shape[1], axis=1))
-        usual = self.level_ns[self._hop].sum(axis=1)
+        base_ns = self.level_ns[self._hop].sum(axis=1)
         for part in range(2):
-            self._fit(part, usual, cells, rounds)
+            self._fit(part, base_ns, cells, rounds)
         self._share_levels(cells, rounds / MAX_ITERATIONS)
         self._fit_levels(rounds)
         if not self._point_var.any():
@@ -243,11 +243,11 @@ class Calibration:
         if self._pair_var > 0 and self._pairs > ENOUGH_CELLS:
             self._slot_share = float(np.clip(self._pair_product / self._pair_var, 0.05, 1.0))
         self.ready = self.ready or bool(np.median(cells) >= ENOUGH_CELLS)
-        kept = np.exp(-self._age_s / MEMORY_S)
+        decay = np.exp(-self._age_s / MEMORY_S)
         for sums in (self._all, self._all_y, self._n, self._y, self._e2, self._x, self._xy, self._xx):
-            sums *= kept
-        self._pairs, self._pair_product = kept * self._pairs, kept * self._pair_product
-        self._pair_var, self._age_s = kept * self._pair_var, 0.0
+            sums *= decay
+        self._pairs, self._pair_product = decay * self._pairs, decay * self._pair_product
+        self._pair_var, self._age_s = decay * self._pair_var, 0.0
 
     def _fit_levels(self, rounds: int) -> None:
         """Fit the levels to the mean delays of all routes."""
@@ -259,10 +259,10 @@ class Calibration:
         real_var = self.slope[0, :-1] * own[0] + self.slope[1, :-1] * own[1]
         total, level = float((cells * real_var).sum()), self.level_ns[:-1]
         if total > 0:
-            found = (real_var + MIN_VAR_SHARE * real_var.mean()) * (float((cells * level).sum()) / total)
-            level += np.where(cells > 0, share * (found - level), 0.0)
+            target = (real_var + MIN_VAR_SHARE * real_var.mean()) * (float((cells * level).sum()) / total)
+            level += np.where(cells > 0, share * (target - level), 0.0)
 
-    def _fit(self, part: int, usual: Float64s, cells: Float64s, rounds: int) -> None:
+    def _fit(self, part: int, base_ns: Float64s, cells: Float64s, rounds: int) -> None:
         """Fit the slopes of D (`part` 0) or F (1), each link towards that of the pooled noise."""
         x, xy, xx = self._x[part], self._xy[part], self._xx[part]
         own = self._over_links(np.einsum("rhh->rh", xx))
@@ -271,9 +271,9 @@ class Calibration:
             return
         prior = PRIOR_CELLS * var
         slope = self.slope[part]
-        wanted = xy - usual[:, None] * x
+        target = xy - base_ns[:, None] * x
         spread = np.maximum(own / np.maximum(cells, 1.0), MIN_VAR)
-        fit_slopes(self._hop, xx, wanted, own, cells, spread, prior, STEP, slope, rounds)
+        fit_slopes(self._hop, xx, target, own, cells, spread, prior, STEP, slope, rounds)
         if part == 0:
             noise_var = (1 - slope[:-1]) * own / np.maximum(cells, 1.0)
             self._far_ns[:-1] = FAR * np.sqrt(noise_var) + self._packet_ns

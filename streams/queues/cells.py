@@ -83,8 +83,8 @@ class Delays:
         total = np.add.reduceat(count, first)
 
         def mean(values: Float64s) -> Float64s:
-            found: Float64s = np.add.reduceat(count * values[order], first) / total
-            return found
+            means: Float64s = np.add.reduceat(count * values[order], first) / total
+            return means
 
         when = mean(self.slot - begin + self.at)
         last = (key[order[first]] // routes + 1) * slots - 1

@@ -351,7 +351,7 @@ class ShardQueues:
         queue_ns, fine = solved.queue_ns, SUB_SLOTS // fold
         if fine > 1:
             queue_ns = queue_ns.reshape(-1, fine, queue_ns.shape[1]).mean(axis=1)
-        calibration, whole = self._calibration, (delays.slot - first) // SUB_SLOTS
+        calibration, coarse_slot = self._calibration, (delays.slot - first) // SUB_SLOTS
         kind = columns.kind[delays.route]
         limit_ns = self._limit_ns(delays, kind, columns, first, slots)
         if is_calibrated:
@@ -360,7 +360,7 @@ class ShardQueues:
             depth_ns = np.minimum(queue_ns, limit_ns)
             error_ns = SIGMAS[knots > 1] * np.sqrt((solved.sigma_ns**2).mean(axis=0)) + depth_ns.max(axis=0)
         seconds = slots * self._unit_ns / NS_PER_S
-        calibration.learn(queue_ns, seconds, kind, delays.count, delays.mean_ns, back, whole)
+        calibration.learn(queue_ns, seconds, kind, delays.count, delays.mean_ns, back, coarse_slot)
         return depth_ns, error_ns
 
     def _limit_ns(

@@ -48,8 +48,10 @@ class LinkColumns:
     @classmethod
     def of(cls, routes: Sequence[tuple[int, ...]], links: int) -> LinkColumns:
         """Return the columns of `links` links; `routes` has the links of each route."""
-        lengths = np.array([len(each) for each in routes])
-        flat = np.fromiter((link for each in routes for link in each), np.int64, int(lengths.sum()))
+        lengths = np.array([len(route_links) for route_links in routes])
+        flat = np.fromiter(
+            (link for route_links in routes for link in route_links), np.int64, int(lengths.sum())
+        )
         route = np.repeat(np.arange(len(lengths)), lengths)
         order = np.lexsort((route, flat))
         begin = np.searchsorted(flat[order], np.arange(links + 1))
@@ -58,9 +60,11 @@ class LinkColumns:
             columns.setdefault(route[order[begin[link] : begin[link + 1]]].tobytes(), len(columns))
             for link in range(links)
         ]
-        last = np.array([each[-1] for each in routes], np.int64)
+        last = np.array([route_links[-1] for route_links in routes], np.int64)
         firsts: dict[tuple[int, ...], int] = {}
-        same = np.array([firsts.setdefault(each, number) for number, each in enumerate(routes)], np.int32)
+        same = np.array(
+            [firsts.setdefault(route_links, number) for number, route_links in enumerate(routes)], np.int32
+        )
         links_of_column = np.bincount(column)
         groups = [number + 1 if links_of_column[number] > 1 else 0 for number in column]
         start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -82,16 +86,16 @@ class LinkColumns:
         start, hop = self._hops()
         first = np.unique(self.same)
         lengths = np.diff(start)
-        chosen = np.repeat(np.isin(np.arange(len(lengths)), first), lengths)
+        in_first = np.repeat(np.isin(np.arange(len(lengths)), first), lengths)
         starts = np.concatenate([[0], np.cumsum(lengths[first])]).astype(np.int64)
-        return Calibration(starts, hop[chosen], self._packet_ns(rate_bps))
+        return Calibration(starts, hop[in_first], self._packet_ns(rate_bps))
 
     def columns_before(self, column: Int64s) -> Int64s:
         """Return for each column that of its first link in an earlier `column`, -1 if the link is new."""
         first = np.zeros(self.count, np.int64)
         first[self.column[::-1]] = np.arange(len(self.column))[::-1]
-        known = np.append(column, np.full(max(0, len(self.column) - len(column)), -1))
-        before: Int64s = known[first]
+        column_before = np.append(column, np.full(max(0, len(self.column) - len(column)), -1))
+        before: Int64s = column_before[first]
         return before
 
     def _packet_ns(self, rate_bps: Float64s) -> Float64s:

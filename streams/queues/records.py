@@ -150,11 +150,11 @@ class QueueRecords:
         is_shown = is_deep = block.largest_bytes > SHALLOW_BYTES
         if marked is not None:
             is_shown = is_deep | marked.any(axis=0)
-        shown = np.flatnonzero(is_shown)
-        depth = block.depth_ns[:, column[shown]] * bytes_per_ns[shown]
-        bound = (block.error_ns[column[shown]] * bytes_per_ns[shown]).tolist()
-        slots = _chosen_by_column((depth > SHALLOW_BYTES / 4) & is_deep[shown])
-        marks = np.zeros(depth.shape) if marked is None else marked[:, shown]
+        link_numbers = np.flatnonzero(is_shown)
+        depth = block.depth_ns[:, column[link_numbers]] * bytes_per_ns[link_numbers]
+        bound = (block.error_ns[column[link_numbers]] * bytes_per_ns[link_numbers]).tolist()
+        slots = _chosen_by_column((depth > SHALLOW_BYTES / 4) & is_deep[link_numbers])
+        marks = np.zeros(depth.shape) if marked is None else marked[:, link_numbers]
         ce_share, ce_slots = marks.mean(axis=0).tolist(), _chosen_by_column(marks > 0)
         links: list[LinkQueue] = [
             {
@@ -173,7 +173,7 @@ class QueueRecords:
                 "ce_slot": ce_slots[n].tolist(),
                 "ce": marks[ce_slots[n], n].tolist(),
             }
-            for n, link in enumerate(shown.tolist())
+            for n, link in enumerate(link_numbers.tolist())
         ]
         return self._records(block, block.start_ns, block.slot_ns, len(depth), _one_per_link(links))
 
@@ -219,10 +219,10 @@ class QueueRecords:
             # reported flows are exact; if probes show more, some traffic is not reported
             if reported >= share - bound - FLOWS_ERROR:
                 share, bound, from_flows = min(1.0, reported), FLOWS_ERROR, True
-        known = from_flows or np.isfinite(bound)
+        has_value = from_flows or np.isfinite(bound)
         return {
-            "utilisation": share if known else None,
-            "utilisation_bound": min(bound, 1.0) if known else None,
+            "utilisation": share if has_value else None,
+            "utilisation_bound": min(bound, 1.0) if has_value else None,
             "from_flows": from_flows,
         }
 
@@ -230,7 +230,7 @@ class QueueRecords:
         self, block: SolvedBlock, start_ns: int, slot_ns: int, slots: int, links: list[LinkQueue]
     ) -> list[LinkQueues]:
         synced, self.synced = self.synced, True
-        whole: LinkQueues = {
+        record: LinkQueues = {
             "shard": self._shard,
             "window": start_ns // (slot_ns * slots),
             "window_start_ns": start_ns,
@@ -244,42 +244,42 @@ class QueueRecords:
             "parts": 1,
             "links": links,
         }
-        return _in_parts(whole)
+        return _in_parts(record)
 
 
-def _chosen_by_column(chosen: NDArray[np.bool_]) -> list[Int64s]:
+def _chosen_by_column(mask: NDArray[np.bool_]) -> list[Int64s]:
     """Return the chosen rows of each column, ascending."""
-    column, row = np.nonzero(chosen.T)
-    return np.split(row, np.searchsorted(column, np.arange(1, chosen.shape[1])))
+    column, row = np.nonzero(mask.T)
+    return np.split(row, np.searchsorted(column, np.arange(1, mask.shape[1])))
 
 
 def _one_per_link(links: list[LinkQueue]) -> list[LinkQueue]:
     """Return one element for each link: of its classes the one with the deepest queue, and the most marks."""
-    found: dict[str, LinkQueue] = {}
+    by_name: dict[str, LinkQueue] = {}
     for link in links:
-        other = found.get(link["link"])
+        other = by_name.get(link["link"])
         if other is None:
-            found[link["link"]] = link
+            by_name[link["link"]] = link
             continue
-        deeper = max(link, other, key=lambda each: (each["depth_max_bytes"], -each["dscp"]))
-        marked = max(link, other, key=lambda each: each["ce_share"])
-        found[link["link"]] = {
+        deeper = max(link, other, key=lambda queue: (queue["depth_max_bytes"], -queue["dscp"]))
+        marked = max(link, other, key=lambda queue: queue["ce_share"])
+        by_name[link["link"]] = {
             **deeper,
             "samples": link["samples"] + other["samples"],
             "ce_share": marked["ce_share"],
             "ce_slot": marked["ce_slot"],
             "ce": marked["ce"],
         }
-    return list(found.values())
+    return list(by_name.values())
 
 
-def _in_parts(whole: LinkQueues) -> list[LinkQueues]:
+def _in_parts(record: LinkQueues) -> list[LinkQueues]:
     """Cut a record into parts of at most MAX_ELEMENTS links; without links there is one."""
-    links = whole["links"]
+    links = record["links"]
     parts = max(1, -(-len(links) // MAX_ELEMENTS))
     return [
         {
-            **whole,
+            **record,
             "part": part,
             "parts": parts,
             "links": links[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],

@@ -136,12 +136,12 @@ class ProbedRoutes:
 
     def link_number(self, name: str, dscp: int = 0) -> int:
         """Return the number of a link in a traffic class, a new one for a new pair."""
-        found = self._link_numbers.get((name, dscp))
-        if found is None:
-            found = self._link_numbers[name, dscp] = len(self.names)
+        number = self._link_numbers.get((name, dscp))
+        if number is None:
+            number = self._link_numbers[name, dscp] = len(self.names)
             self.names.append(name)
             self.dscps.append(dscp)
-        return found
+        return number
 
     def _forget_paths(self) -> None:
         self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)

@@ -54,12 +54,12 @@ def busy_shares(
     # carried to rho_l by dP / d rho = - P / (1 - rho), with the other links taken as known.
     n = singles.astype(np.float64)
     share = np.full(links, FIRST_SHARE) if begin is None else np.clip(begin, 0.01, 0.98)
-    free, seen = renew_shares(hop_start, hop_link, n, n - idle, share, MAX_SHARE, iterations)
+    free, observations = renew_shares(hop_start, hop_link, n, n - idle, share, MAX_SHARE, iterations)
     weight = n * free / np.maximum(1 - free, 1 / np.maximum(n, 1))
-    known = np.bincount(hop_link, weights=np.repeat(weight, np.diff(hop_start)), minlength=links)
+    information = np.bincount(hop_link, weights=np.repeat(weight, np.diff(hop_start)), minlength=links)
     with np.errstate(divide="ignore"):
-        sigma = np.where(known > 0, (1 - share) / np.sqrt(known), np.inf)
-    return np.where(seen > 0, share, 0.0), sigma
+        sigma = np.where(information > 0, (1 - share) / np.sqrt(information), np.inf)
+    return np.where(observations > 0, share, 0.0), sigma
 
 
 def end_nodes(names: Sequence[str]) -> tuple[Int64s, Int64s]:

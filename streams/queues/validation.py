@@ -91,5 +91,5 @@ def _check_cells(
         raise _bad("at_ns", at_ns, f"below slot_ns {record['slot_ns']}")
 
 
-def _bad(field: str, found: object, expected: object) -> BadRecord:
-    return BadRecord("OUT_OF_RANGE", f"PathQueueing.{field}: {found}, expected {expected}")
+def _bad(field: str, value: object, expected: object) -> BadRecord:
+    return BadRecord("OUT_OF_RANGE", f"PathQueueing.{field}: {value}, expected {expected}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from schemas.strict_model import StrictModel, quantity
 
 Days = Annotated[int, Field(ge=1, le=3650)]
 
 
-class RetentionSettings(BaseModel):
+class RetentionSettings(StrictModel):
     """Days that each table keeps its rows."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     delays_days: Days = Field(
         default=2, description="days of path delays: one row a nic, peer, path and window"
@@ -62,10 +62,8 @@ class RetentionSettings(BaseModel):
         return {name.removesuffix("_days"): days for name, days in self.model_dump().items()}
 
 
-class HistorySinkSettings(BaseModel):
+class HistorySinkSettings(StrictModel):
     """Settings of the sink."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(
         default="http://127.0.0.1:18123",
@@ -78,23 +76,15 @@ class HistorySinkSettings(BaseModel):
         description="file that holds the user's password (the history server's write token); none: empty",
     )
     retention: RetentionSettings = Field(default_factory=RetentionSettings, description="days kept, by table")
-    batch_bytes: int = Field(
-        default=4 * 1024 * 1024,
-        ge=1024,
-        le=32 * 1024 * 1024,
-        description="bytes of messages of one topic at which an insert is sent at once",
+    batch_bytes: int = quantity(
+        4 * 1024 * 1024,
+        (1024, 32 * 1024 * 1024),
+        "bytes of messages of one topic at which an insert is sent at once",
     )
-    batch_ms: int = Field(
-        default=1_000, ge=10, le=60_000, description="ms after which a smaller insert is sent"
+    batch_ms: int = quantity(1_000, (10, 60_000), "ms after which a smaller insert is sent")
+    batch_messages: int = quantity(
+        2_000, (1, 100_000), "messages of one topic at which an insert is sent at once"
     )
-    batch_messages: int = Field(
-        default=2_000,
-        ge=1,
-        le=100_000,
-        description="messages of one topic at which an insert is sent at once",
-    )
-    insert_timeout_s: float = Field(default=30.0, ge=1, le=600, description="s that one insert may take")
-    retry_ms: int = Field(
-        default=250, ge=10, le=60_000, description="ms before the first retry; doubles each time"
-    )
-    retry_max_ms: int = Field(default=5_000, ge=10, le=600_000, description="ms between retries at most")
+    insert_timeout_s: float = quantity(30.0, (1, 600), "s that one insert may take")
+    retry_ms: int = quantity(250, (10, 60_000), "ms before the first retry; doubles each time")
+    retry_max_ms: int = quantity(5_000, (10, 600_000), "ms between retries at most")

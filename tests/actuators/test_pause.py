@@ -138,11 +138,11 @@ def test_an_actuator_that_does_not_answer_is_named(fleet, log, read):
 
 
 def test_up_sets_act_only_without_an_existing_config(log):
-    live_config.begin_acting(log.bootstrap, whole=True)
+    live_config.begin_acting(log.bootstrap, on_own_fabric=True)
     records = LiveRecords(log.bootstrap).records
     limits = Limits.of(records, "h1")
     assert (limits.act, limits.max_moved_share, limits.allowed) == (True, 1.0, {"REROUTE", "RESTORE"})
     live = LiveRecords(log.bootstrap)
     live.publish(live_config.changed(live.records["*"], "*", ["mode=OBSERVE"]))
-    live_config.begin_acting(log.bootstrap, whole=True)
+    live_config.begin_acting(log.bootstrap, on_own_fabric=True)
     assert not Limits.of(LiveRecords(log.bootstrap).records, "h1").act

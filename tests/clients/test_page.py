@@ -14,6 +14,7 @@ from actuators import clock_page as writer
 from actuators.clock_page import PageFile
 from fabrictime_client import Clock, ClockError, _page
 from native.core.hostclock import raw_ns
+from tests.examples import examples
 
 MAX_INT64 = 2**63 - 1
 
@@ -48,13 +49,13 @@ def answers(data):
         return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(500))
 @given(st.binary(max_size=300), st.sampled_from([0, 300, 20480]))
 def test_rubbish_is_refused(data, size):
     assert answers(data.ljust(size, b"\0")) is None
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(500), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 20479), st.integers(1, 255)), min_size=1, max_size=8))
 def test_a_corrupt_page_gives_the_right_answer_or_none(valid_page, changes):
     """Checksums cover all relevant bytes: a change is detected or irrelevant."""
@@ -70,7 +71,7 @@ def test_a_corrupt_page_gives_the_right_answer_or_none(valid_page, changes):
     assert found[3].host == "h1"
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(500), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 20480))
 def test_page_cut_short_is_refused(valid_page, size):
     assert (answers(valid_page[:size]) is None) == (size < 20480)
@@ -80,7 +81,7 @@ numbers = st.floats() | st.sampled_from([0.0, -1.0, 1e300, float("inf"), float("
 wholes = st.integers(-(2**63), MAX_INT64)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(500), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(0, 3),

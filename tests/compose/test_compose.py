@@ -9,22 +9,25 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from fabrictime.commands import up
+from fabrictime.commands import cli, up
 from fabrictime.runtime import config, service
+from grafana import build, dashboard_files
 from grafana.datasource import PLUGIN, PLUGIN_VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"
 COMPOSE = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
-OURS = {"topics", "worker", "links", "policy", "sink", "web"}
+OURS = {"topics", "dashboards", "worker", "links", "policy", "sink", "web"}
+ONCE = {"topics", "dashboards"}
 OPTIONS = re.compile(r"\$\{[A-Z_]+(:-([^}]*))?\}")
 
 
 def test_the_services_of_the_whole_pipeline_are_there():
     assert set(SERVICES) == OURS | {"kafka", "clickhouse", "grafana"}
-    assert set(COMPOSE["volumes"]) == {"kafka", "clickhouse", "grafana"}
+    assert set(COMPOSE["volumes"]) == {"kafka", "clickhouse", "dashboards", "grafana"}
 
 
 def test_the_services_are_those_of_up(tmp_path):
@@ -34,7 +37,7 @@ def test_the_services_are_those_of_up(tmp_path):
     stands_for = {"kafka": "log", "clickhouse": "history"}
     theirs = {stands_for.get(name, name) for name in SERVICES}
     assert mine <= theirs
-    assert theirs - mine == {"topics", "grafana"}
+    assert theirs - mine == {"grafana", *ONCE}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -54,7 +57,7 @@ def test_ports_are_published_on_loopback_alone(name):
         assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port), port
 
 
-@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"topics"}))
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - ONCE))
 def test_every_lasting_service_has_a_health_check_and_comes_back(name):
     check = SERVICES[name]["healthcheck"]
     assert check["test"][0] in ("CMD", "CMD-SHELL")
@@ -64,7 +67,9 @@ def test_every_lasting_service_has_a_health_check_and_comes_back(name):
 
 def test_services_wait_for_their_dependencies():
     assert SERVICES["topics"]["depends_on"]["kafka"]["condition"] == "service_healthy"
-    assert SERVICES["topics"]["restart"] == "no"
+    for name in ONCE:
+        assert SERVICES[name]["restart"] == "no"
+    assert SERVICES["grafana"]["depends_on"]["dashboards"]["condition"] == "service_completed_successfully"
     for name in ("worker", "links", "policy", "sink"):
         assert SERVICES[name]["depends_on"]["topics"]["condition"] == "service_completed_successfully"
     for name in ("sink", "web"):
@@ -153,7 +158,30 @@ def test_addresses_agree_between_settings_and_services(settings):
     assert grafana["GF_PLUGINS_PREINSTALL_SYNC"] == f"{PLUGIN}@{PLUGIN_VERSION}"
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
+def test_grafana_reads_the_dashboards_that_the_image_writes(tmp_path, monkeypatch):
+    [volume] = SERVICES["dashboards"]["volumes"]
+    name, folder = volume.split(":")
+    assert SERVICES["dashboards"]["command"] == ["grafana", "write", folder]
+    line = next(each for each in (ROOT / "Dockerfile").read_text().splitlines() if "install -d" in each)
+    assert line.split()[-1] == folder, "a new volume has the owner of the image's folder"
+    assert SERVICES["dashboards"]["user"] == ":".join(re.findall(r"-[og] (\d+)", line))
+    [mounted] = [each.split(":") for each in SERVICES["grafana"]["volumes"] if each.startswith(f"{name}:")]
+    assert mounted[2] == "ro"
+    home = Path(SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert str(home.parent) == mounted[1]
+    assert home.stem in build.DASHBOARDS
+    [provider] = yaml.safe_load((ROOT / "grafana/provisioning/dashboards/fabrictime.yaml").read_text())[
+        "providers"
+    ]
+    assert provider["options"]["path"] == mounted[1]
+    build.main([str(tmp_path / "built")])
+    monkeypatch.setattr(dashboard_files, "FOLDER", tmp_path / "built")
+    done = CliRunner().invoke(cli.app, ["grafana", "write", str(tmp_path / "volume")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "volume" / home.name).exists()
+
+
+@pytest.mark.parametrize("name", sorted(OURS - {"dashboards"}))
 def test_our_commands_are_commands(name):
     command = SERVICES[name]["command"]
     if command[0] == "service":

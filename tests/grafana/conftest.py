@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fabrictime.bench.history import running_server
+from grafana import build
 from schemas import codec, tables, topics
 from schemas.kafka.message import Message
 from streams.history.clickhouse import Writer
@@ -69,6 +70,14 @@ def expand(sql, from_s, to_s, interval_s=10, **variables):
     if "$" in out:
         raise UnknownMacro(f"{out[out.index('$') : out.index('$') + 30]!r}: not expanded")
     return out
+
+
+@pytest.fixture(scope="session")
+def dashboards(tmp_path_factory):
+    """A folder with the built dashboards."""
+    folder = tmp_path_factory.mktemp("dashboards")
+    build.main([str(folder)])
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from grafana import build, datasource
+from grafana import dashboard_files, datasource
 
-ROOT = build.FOLDER.parent
+ROOT = dashboard_files.FOLDER.parent
 
 
 @pytest.mark.parametrize(

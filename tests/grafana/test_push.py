@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from grafana import dashboard_files
 from grafana.build import DASHBOARDS
 from grafana.datasource import PLUGIN, PLUGIN_VERSION, UID
 from grafana.push import PushError, push
@@ -102,6 +103,11 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(404, message="Not found")
 
     do_GET = do_POST = do_PUT = handle_any
+
+
+@pytest.fixture(autouse=True)
+def _built(dashboards, monkeypatch):
+    monkeypatch.setattr(dashboard_files, "FOLDER", dashboards)
 
 
 @pytest.fixture

@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 
 from fabrictime.log import batch
 from fabrictime.log.errors import LogError
+from tests.examples import examples
 
 
 @given(data=st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=examples(500))
 def test_any_bytes_are_refused(data):
     with pytest.raises(LogError):
         batch.check(memoryview(data), 1000)
 
 
 @given(data=st.data(), position=st.integers(12, 60), is_valid=st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=examples(500))
 def test_any_head_with_a_right_checksum_is_refused_or_walked(make_batch, data, position, is_valid):
     raw = make_batch([(b"key", b"value"), (None, b"v"), (b"k", None)])
     raw[position : position + 2] = data.draw(st.binary(min_size=2, max_size=2))

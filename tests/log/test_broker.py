@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fabrictime.log import wire
 from fabrictime.log.errors import MalformedRequest
 from fabrictime.log.wire import Api
+from tests.examples import examples
 from tests.log.conftest import Harness, frame
 
 VERSIONS = [(key, version) for key, (low, high) in wire.SUPPORTED.items() for version in range(low, high + 1)]
@@ -24,7 +25,7 @@ def test_random_bodies_of_every_request(tmp_path):
         harness = Harness(tmp_path)
 
         @given(kind=st.sampled_from(VERSIONS), body=st.binary(max_size=200))
-        @settings(max_examples=600)
+        @settings(max_examples=examples(500))
         def throw(kind, body):
             async def one():
                 with contextlib.suppress(MalformedRequest):
@@ -56,7 +57,7 @@ def test_nearly_right_bodies(tmp_path, api):
     cases = []
 
     @given(version=st.integers(-1, 12), body=st.lists(pieces, max_size=14).map(b"".join))
-    @settings(max_examples=120)
+    @settings(max_examples=examples(500))
     def collect(version, body):
         cases.append(frame(api, version, body))
 

@@ -44,7 +44,7 @@ def test_the_newest_of_a_key_stays_at_its_offset(segment, parse):
     second = segment(3, (NEW_MS, [(b"a", b"3"), (None, b"keyless")]))
     found = clean([first, second], 100, 1 << 20, 0)
     assert records(found, parse) == [(1, b"b", b"1"), (3, b"a", b"3"), (4, None, b"keyless")]
-    assert [(len(each.sources), each.whole) for each in found] == [(2, True)]
+    assert [(len(each.sources), each.is_complete) for each in found] == [(2, True)]
 
 
 def test_a_tombstone_goes_once_it_is_old_and_its_key_with_it(segment, parse):
@@ -58,7 +58,7 @@ def test_a_pass_that_remembers_too_few_keys_stops_early_and_loses_nothing(segmen
         0, *((OLD_MS, [(b"k%d" % number, b"v")]) for number in range(4)), (OLD_MS, [(b"k0", b"w")])
     )
     [found] = clean([closed], 2, 1 << 20, 0)
-    assert not found.whole
+    assert not found.is_complete
     assert [record[0] for record in records([found], parse)] == [0, 1, 2, 3, 4]
     assert "more keys than one pass remembers" in caplog.text
 

@@ -15,6 +15,7 @@ from fabrictime.log.batch import read_header
 from fabrictime.log.compact import clean
 from fabrictime.log.errors import Code, LogError
 from fabrictime.log.partition import DEFAULTS, Partition, parse_config
+from tests.examples import examples
 
 
 def config(**options):
@@ -157,7 +158,7 @@ def test_a_hole_in_an_old_segment_costs_only_its_own_batches(tmp_path, clock, ma
     max_keys=st.sampled_from([3, 1000]),
     rounds=st.integers(1, 3),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_compaction_never_loses_the_newest_of_a_key(
     make_batch, parse, steps, old_tombstones, max_keys, rounds
 ):

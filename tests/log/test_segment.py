@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fabrictime.log import batch as batches
 from fabrictime.log.segment import INDEX_BYTES, Segment
+from tests.examples import examples
 
 
 def write(folder: Path, make_batch, sizes, name="00000000000000000000.log"):
@@ -36,7 +37,7 @@ def reopened(segment):
 
 
 @given(sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=40), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_every_offset_and_time_is_found(make_batch, sizes, data):
     with tempfile.TemporaryDirectory() as folder:
         segment, positions = write(Path(folder), make_batch, sizes)
@@ -81,7 +82,7 @@ def test_the_index_is_sparse_and_survives_in_its_file(tmp_path, make_batch):
 
 
 @given(garbage=st.binary(max_size=300))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_damaged_index_file_is_ignored(make_batch, garbage):
     with tempfile.TemporaryDirectory() as folder:
         segment, _ = write(Path(folder), make_batch, [100, 100])
@@ -90,7 +91,7 @@ def test_a_damaged_index_file_is_ignored(make_batch, garbage):
 
 
 @given(sizes=st.lists(st.integers(0, 2000), min_size=1, max_size=10), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_cut_anywhere_leaves_the_whole_batches_before_it(make_batch, sizes, data):
     with tempfile.TemporaryDirectory() as folder:
         segment, positions = write(Path(folder), make_batch, sizes)
@@ -105,7 +106,7 @@ def test_a_cut_anywhere_leaves_the_whole_batches_before_it(make_batch, sizes, da
 
 
 @given(sizes=st.lists(st.integers(0, 500), min_size=2, max_size=8), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_changed_byte_is_noticed_and_everything_before_it_stays(make_batch, sizes, data):
     with tempfile.TemporaryDirectory() as folder:
         segment, positions = write(Path(folder), make_batch, sizes)
@@ -125,7 +126,7 @@ def test_a_changed_byte_is_noticed_and_everything_before_it_stays(make_batch, si
 
 
 @given(content=st.binary(max_size=2000))
-@settings(max_examples=200)
+@settings(max_examples=examples(500))
 def test_a_file_of_any_bytes_opens(content):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "00000000000000000005.log"

@@ -16,6 +16,7 @@ from fabrictime.log.offsets import Committed, OffsetStore
 from fabrictime.log.settings import LogSettings
 from fabrictime.log.store import Store
 from schemas.topics import TOPICS
+from tests.examples import examples
 
 
 def options(folder, **more):
@@ -129,7 +130,7 @@ commits = st.lists(
 
 
 @given(history=commits, torn=st.binary(max_size=40))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_commits_survive_a_torn_journal(history, torn):
     with tempfile.TemporaryDirectory() as folder:
         store = OffsetStore(Path(folder))

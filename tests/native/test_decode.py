@@ -21,6 +21,7 @@ from native.core import (
 )
 from native.core.decode import MAX_GROUPS, MAX_NAME_CHARS, MAX_SAMPLES
 from schemas import codec
+from tests.examples import examples
 
 BOUND = 2**62
 COLUMNS = ("sent", "forward", "turnaround", "reverse")
@@ -130,7 +131,7 @@ def check_invariants(columns):
 
 
 @given(records)
-@settings(max_examples=150)
+@settings(max_examples=examples(500))
 def test_equals_fastavro_and_writes_the_same_bytes(record_of, record):
     message = codec.encode("ProbeBatch", record)
     start = codec.body_start(message, "ProbeBatch")
@@ -141,7 +142,7 @@ def test_equals_fastavro_and_writes_the_same_bytes(record_of, record):
 
 
 @given(records, st.randoms(use_true_random=False))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_reads_arrays_in_any_blocks(avro_independent, record_of, record, chance):
     body = avro_independent(record, chance)
     assert record_of(decode_probe_batch(body)) == record
@@ -304,13 +305,13 @@ def test_memory_follows_the_bytes_not_the_claims(avro_long):
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=200)
+@settings(max_examples=examples(500))
 def test_random_bytes_never_crash(data):
     read_or_refused(data)
 
 
 @given(records, st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(500))
 def test_mutations_are_read_or_refused(record, data):
     body = bytearray(body_of(record))
     for _ in range(data.draw(st.integers(1, 4))):

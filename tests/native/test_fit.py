@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native.core import NicWindow, ProbeColumns
+from tests.examples import examples
 
 T0_NS = 1_763_700_000_000_000_000
 
@@ -327,7 +328,7 @@ def test_errors_match_sigma_for_stamps_in_steps(simulated, step_ns, drift_ppb):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(-(2**40), 2**40), st.sampled_from([0.0, 0.5, 0.97]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_constant_on_one_clock_moves_its_offset_alone(simulated, seed, constant_ns, busy):
     rng = np.random.default_rng(seed)
     batch = simulated(rng, samples=400, noise_ns=20.0, queued=busy, drift_ppb=rng.normal(0, 5_000))
@@ -386,7 +387,7 @@ extreme = st.one_of(wild, st.integers(-(2**63), 2**63 - 1))
 @given(
     st.lists(st.tuples(extreme, extreme, extreme, extreme), min_size=1, max_size=80), st.sampled_from([0, 50])
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_anything_gives_sane_rows_or_none(columns_of, rows, spacing_ns):
     rows = rows[: len(rows) // 2 * 2 or 1]
     columns = list(zip(*rows, strict=True))
@@ -394,7 +395,7 @@ def test_anything_gives_sane_rows_or_none(columns_of, rows, spacing_ns):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 200))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_clumps_of_equal_stamps_give_sane_rows(columns_of, seed, n):
     rng = np.random.default_rng(seed)
     spread = 10 ** rng.integers(0, 12)

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+
 CORE = Path(__file__).resolve().parents[2] / "native" / "core"
 MAX_SLOPE = 1e-3
 CORNERS = 8
@@ -104,7 +106,7 @@ def points(largest):
 
 
 @given(points(14), points(14))
-@settings(max_examples=400)
+@settings(max_examples=examples(500))
 def test_no_slope_has_a_wider_gap(margin, f, r):
     gap, _ = margin
     found = gap(f, r)
@@ -140,7 +142,7 @@ def test_the_gap_of_a_window_is_the_widest(margin, drift, n):
     st.sampled_from([1e-7, 1e-6, 1e-4]),
     st.lists(st.floats(-1, 1), max_size=8),
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(500))
 def test_hull_vertices_suffice_for_every_slope_in_reach(margin, cloud, slope, around, slope_offsets):
     _, corners = margin
     x, y = corners(cloud, slope, around)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native.core import solve_mesh
+from tests.examples import examples
 
 
 def random_mesh(rng, nodes, peers=10, sigma=(5.0, 50.0)):
@@ -173,7 +174,7 @@ def test_a_common_drift_of_all_priors_moves_all():
     st.sampled_from([1e3, -1e6, 12345.678, 3e9, -1e14]),
     st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_constant_on_one_clock_moves_that_clock_alone(nodes, seed, constant, with_priors):
     rng = np.random.default_rng(seed)
     a, b, value, sigma, truth = random_mesh(rng, nodes, 6)
@@ -492,7 +493,7 @@ def test_wrong_input_is_one_clear_line(arguments, text):
 
 
 @given(st.integers(1, 12), st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_any_graph_gives_finite_figures(nodes, data):
     edges = data.draw(st.lists(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)), max_size=30))
     number = st.floats(-1e18, 1e18)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from native.core.probe_schedule import plan_schedule
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
+from tests.examples import examples
 
 PEERS, PATHS = 10, 4
 
@@ -99,7 +100,7 @@ def test_probes_of_a_slot_take_different_paths():
     st.integers(1, 9),
     st.integers(1, 4),
 )
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_any_fleet_has_a_schedule(fleet: list[list[list[int]]], slots: int, probes: int):
     crossed = [path for nic in fleet for path in nic]
     path = plan_schedule(

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native.core.queues import QueueSolver
+from tests.examples import examples
 
 PACKET_NS = 1200.0
 SLOT_NS = 250_000.0
@@ -107,7 +108,7 @@ def test_links_without_probes_are_nothing_known():
     assert not found.sigma_ns.any()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 2**31), st.integers(0, 5), st.floats(-1e6, 1e9), st.floats(1, 1e6), st.integers(1, 5))
 def test_any_input_gives_finite_queues_that_are_not_negative(seed, slots, scale, noise, knots):
     mesh = Mesh(seed, hosts=4, uplinks=3, downlinks=3, routes=20)
@@ -236,7 +237,7 @@ def test_no_queue_is_deeper_than_the_probes_that_crossed_it(knots):
     assert 1_000 < found.queue_ns.max() <= 50_000 + 3 * 8.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3))
 def test_depths_stay_within_the_evidence(seed, knots):
     rng = np.random.default_rng(seed)

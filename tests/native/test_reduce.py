@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native.core import ClockLine, NicWindow, bucket_edges_ns, bucket_of
+from tests.examples import examples
 
 T0_NS = 1_763_700_000_000_000_000
 DIRECTED = [
@@ -172,7 +173,7 @@ def test_round_trips_are_never_negative(columns_of):
 
 
 @given(st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 4), min_size=1, max_size=40))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_absurd_stamps_give_finite_ordered_figures(columns_of, rows):
     line = ClockLine(T0_NS, 10**18, 5e4, 1.0)
     got = delays([columns_of([("b", 1, 0, *zip(*rows, strict=True))])], line, {"b": line})

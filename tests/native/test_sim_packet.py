@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from native.sim import Dcqcn, PacketSim
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet, LinkKind
+from tests.examples import examples
 
 ONE = ([0, 1], [0])
 """One path over link 0."""
@@ -229,7 +230,7 @@ def test_probes_of_one_path_never_overtake():
     until=st.lists(st.floats(0, 3e5), min_size=1, max_size=4),
     lossy=st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_nothing_is_lost_unseen(seed, links, flows, buffer_packets, until, lossy):
     rng = np.random.default_rng(seed)
     sim = PacketSim(

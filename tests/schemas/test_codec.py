@@ -17,6 +17,7 @@ from schemas import codec
 from schemas.codec import BadRecord
 from schemas.formats import FORMATS
 from schemas.topics import MAX_ELEMENTS, MAX_MESSAGE_BYTES, TOPICS
+from tests.examples import examples
 
 RECORDS = sorted({topic.record for topic in TOPICS.values()})
 REASONS = {"TRUNCATED", "MALFORMED", "OUT_OF_RANGE", "TOO_LARGE", "UNKNOWN_SCHEMA"}
@@ -43,7 +44,7 @@ def unchecked(name, record):
 def test_round_trip_in_both_wire_formats(name, any_value, registry):
     @given(any_value(codec.raw_schema(name)))
     @settings(
-        max_examples=40,
+        max_examples=examples(40),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     def both(record):
@@ -97,7 +98,7 @@ def test_mutations_are_read_or_refused(name, honest):
 
 
 @given(st.binary(max_size=200), st.sampled_from(RECORDS), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=examples(500))
 def test_random_bodies_are_read_or_refused(data, name, headed):
     read_or_refused(codec.header(name) + data if headed else data, name)
 

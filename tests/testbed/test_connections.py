@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +44,7 @@ def job(endpoint):
             Carried(route.stream, (THERE, HERE)[route.sender], (THERE, HERE)[route.receiver], free_port())
             for route in plan.routes
         ]
-        made.append(Connections(streams, carried, 0, endpoint, congestion="cubic"))
+        made.append(Connections(streams, carried, 0, endpoint, congestion="reno"))
         assert made[-1].open(time.monotonic_ns() + 5_000_000_000, lambda: False)
         return streams, made[-1]
 
@@ -94,3 +96,15 @@ def test_a_move_to_a_port_that_is_taken_leaves_the_stream_where_it_is(job) -> No
 def test_a_congestion_control_that_the_kernel_lacks_is_named() -> None:
     with socket.socket() as sock, pytest.raises(OSError, match="'nonesuch' is not in this kernel"):
         congestion_of(sock, "nonesuch")
+
+
+def test_a_congestion_control_that_only_root_may_use_is_no_missing_one() -> None:
+    available, allowed = (
+        set(Path(f"/proc/sys/net/ipv4/tcp_{kind}_congestion_control").read_text().split())
+        for kind in ("available", "allowed")
+    )
+    if os.geteuid() == 0 or not available - allowed:
+        pytest.skip("root may use all, or this kernel allows all to everybody")
+    name = min(available - allowed)
+    with socket.socket() as sock, pytest.raises(OSError, match=f"'{name}': net.ipv4.tcp_allowed"):
+        congestion_of(sock, name)

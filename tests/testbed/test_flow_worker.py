@@ -40,7 +40,7 @@ def order(protocol: str, **fields: object) -> _Order:
         "sport": 0,
         "dport": 0,
         "payload_bytes": 1000,
-        "congestion": "cubic",
+        "congestion": "reno",
         "interval_s": 0.02,
         "job": None,
         "tenant": None,

@@ -52,7 +52,7 @@ def order(**fields: object) -> _Order:
         "duration_s": 20.0,
         "gap_s": 0.0,
         "slot_s": 0.01,
-        "congestion": "cubic",
+        "congestion": "reno",
         "seed": 5,
         "sports": None,
         "dport": 0,

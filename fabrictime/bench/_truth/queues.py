@@ -51,8 +51,8 @@ class LinkQueueing:
         self._behind: list[Float64s] = [none] * fabric.links
         """By link, since `begin_ns`: times of arrivals, their work, and the queue behind each."""
         self._replaced: dict[int, list[tuple[float, float]]] = {}
-        for each in traffic.standing:
-            self._replaced.setdefault(each.link, []).append((each.begin_ns, each.end_ns))
+        for standing in traffic.standing:
+            self._replaced.setdefault(standing.link, []).append((standing.begin_ns, standing.end_ns))
         self._key: Float64s = none
         self._flat: Float64s = none
 
@@ -72,9 +72,9 @@ class LinkQueueing:
                 self._cross_traffic(link, drawn),
             ]
             parts += [
-                standing_arrivals(each, rate, drawn, self._drawn_ns)
-                for each in self.traffic.standing
-                if each.link == link
+                standing_arrivals(standing, rate, drawn, self._drawn_ns)
+                for standing in self.traffic.standing
+                if standing.link == link
             ]
             self._set(link, parts)
         self._index()
@@ -122,8 +122,8 @@ class LinkQueueing:
         order = np.argsort(key)
         at = np.empty(len(key), np.int64)
         at[order] = np.searchsorted(self._key, key[order], side="right") - 1
-        found: Float64s = np.maximum(self._flat[at] - (key - self._key[at]), 0.0)
-        return found
+        waits_ns: Float64s = np.maximum(self._flat[at] - (key - self._key[at]), 0.0)
+        return waits_ns
 
     def bytes_of(self, wait_ns: Float64s) -> Float64s:
         """Return queues in bytes."""
@@ -143,13 +143,13 @@ class LinkQueueing:
         times, behind = self._times[link], self._behind[link]
         at = np.maximum(np.searchsorted(times, edges, side="right") - 1, 0)
         at_edges = np.maximum(behind[at] - (edges - times[at]), 0.0)
-        whole = np.concatenate([times, edges])
+        all_times = np.concatenate([times, edges])
         level = np.concatenate([behind, at_edges])
-        order = np.argsort(whole, kind="stable")
-        whole, level = whole[order], level[order]
-        gap = np.append(np.diff(whole), 0.0)
+        order = np.argsort(all_times, kind="stable")
+        all_times, level = all_times[order], level[order]
+        gap = np.append(np.diff(all_times), 0.0)
         sends = np.minimum(level, gap)
         area = sends * (level - sends / 2)
-        first = np.searchsorted(whole, edges)
-        sums = [np.concatenate([[0.0], np.cumsum(each)])[first] for each in (area, sends)]
+        first = np.searchsorted(all_times, edges)
+        sums = [np.concatenate([[0.0], np.cumsum(column)])[first] for column in (area, sends)]
         return np.diff(sums[0]) / slot_ns, np.diff(sums[1]) / slot_ns

@@ -103,7 +103,7 @@ class Traffic:
         rng: np.random.Generator,
     ) -> dict[int, list[Arrivals]]:
         """Draw the incasts into some links that begin in [begin, end), by link."""
-        found: dict[int, list[Arrivals]] = {}
+        arrivals_by_link: dict[int, list[Arrivals]] = {}
         packet_ns = PACKET_BYTES * 8e9 / rate_bps
         now = begin_ns + rng.exponential(self.incast_every_ns) if self.incast_every_ns else end_ns
         while now < end_ns:
@@ -111,9 +111,9 @@ class Traffic:
             rounds = max(1, round(rng.uniform(*self.incast_bytes) / PACKET_BYTES / senders))
             times: Float64s = np.arange(rounds, dtype=np.float64) * packet_ns + now
             arrivals = (times, np.full(rounds, senders * packet_ns))
-            found.setdefault(int(rng.choice(links)), []).append(arrivals)
+            arrivals_by_link.setdefault(int(rng.choice(links)), []).append(arrivals)
             now += rng.exponential(self.incast_every_ns)
-        return found
+        return arrivals_by_link
 
 
 def standing_arrivals(standing: Standing, rate_bps: float, begin_ns: float, end_ns: float) -> Arrivals:

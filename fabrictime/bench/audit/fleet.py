@@ -36,13 +36,13 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     draws = QUICK_DRAWS if quick else DRAWS
     progress(f"fleet: {draws} fleets of {HOSTS} hosts with an odd one")
     outcomes = list(side_by_side(_odd_one, range(draws)))
-    found, false = sum(found for found, _ in outcomes), sum(false for _, false in outcomes)
+    hits, false = sum(is_hit for is_hit, _ in outcomes), sum(false for _, false in outcomes)
     progress(f"fleet: swapped cables of {NICS:,} NICs")
     repeats = QUICK_REPEATS if quick else REPEATS
-    asked = [(seed, swaps) for seed in range(repeats) for swaps in range(MAX_SWAPS + 1)]
-    right = list(side_by_side(_swaps_named_right, asked))
+    cases = [(seed, swaps) for seed in range(repeats) for swaps in range(MAX_SWAPS + 1)]
+    right = list(side_by_side(_swaps_named_right, cases))
     return {
-        "odd_one_out_found": Figure(found / draws, note=f"{draws} fleets of {HOSTS} hosts"),
+        "odd_one_out_found": Figure(hits / draws, note=f"{draws} fleets of {HOSTS} hosts"),
         "false_outliers": Figure(false, note=f"{draws} fleets with one odd host"),
         "miswired_rails_named_right": Figure(
             sum(right) / len(right), note=f"{len(right)} fleets with 0 to {MAX_SWAPS} swaps"
@@ -76,19 +76,19 @@ def made_odd(result: AuditResult, number: int) -> AuditResult:
 
 def outcome(results: Sequence[AuditResult], host: str, fact: AuditFact) -> tuple[bool, int]:
     """Return whether the odd value was found at its host and subject, and the number of other findings."""
-    found = [
+    findings = [
         (result["host"], result["check"], finding["subject"])
         for result in results
         for finding in result["findings"]
         if finding["status"] == AuditStatus.FAILED
     ]
     planted = (host, f"fleet.{rule_name(fact['name'])}", fact["subject"])
-    return planted in found, sum(each != planted for each in found)
+    return planted in findings, sum(finding != planted for finding in findings)
 
 
-def _swaps_named_right(asked: tuple[int, int]) -> bool:
+def _swaps_named_right(case: tuple[int, int]) -> bool:
     """Swap cables of a fleet; return whether exactly those NICs fail, each with the right remedy."""
-    seed, count = asked
+    seed, count = case
     fleet = Fleet(Shape.of(NICS), 1)
     swaps = drawn_swaps(fleet, count, np.random.default_rng(100 * seed + count))
     fabric = Simulated(fleet, seed=seed, peers=2, paths=1, swaps=swaps).records(plan=False, delays=())
@@ -109,7 +109,7 @@ def _expected(fleet: Fleet, swaps: Sequence[tuple[str, str]]) -> dict[str, str]:
         return fleet.link_ids[2 * fleet.nic_index[nic]].split(">")[1]
 
     return {
-        nic: swap_text(*(nic_end(port(each).replace(":", "/")) for each in pair))
+        nic: swap_text(*(nic_end(port(end).replace(":", "/")) for end in pair))
         for pair in swaps
         for nic in pair
     }

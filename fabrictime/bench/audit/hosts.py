@@ -70,7 +70,7 @@ def _failed(host: RecordedHost) -> set[str]:
 
 def _errors(host: RecordedHost) -> set[str]:
     """Return the checks of severity ERROR that fail on a host, the active ones included."""
-    return {each for each in _failed(host) if CHECKS[each].severity is AuditSeverity.ERROR}
+    return {check for check in _failed(host) if CHECKS[check].severity is AuditSeverity.ERROR}
 
 
 def _refused(draws: int) -> Figure:

@@ -67,7 +67,7 @@ def _cpu_share() -> Figure:
 
 def _processor_s() -> float:
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(each.ru_utime + each.ru_stime for each in map(resource.getrusage, kinds))
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
 
 
 @needs_fabric(KEYS)
@@ -76,12 +76,12 @@ def _on_fabric(progress: Progress, quick: bool = False) -> dict[str, Value]:
     settings = SETTINGS.format(hosts=hosts, peers=hosts - 1)
     with running_fabric(progress, settings, minutes=30, start_s=START_S) as fabric:
         progress(f"live: audit of {hosts} hosts")
-        whole, took_s = _audit(fabric)
+        audit_report, took_s = _audit(fabric)
         progress(f"live: connectivity of {hosts} NICs")
         mesh, mesh_s = _audit(fabric, "--only", CONNECTIVITY)
         return {
             "audit_64_hosts_s": Figure(
-                took_s, note=f"{len(whole.hosts)} hosts, {counted(whole.all_results())}"
+                took_s, note=f"{len(audit_report.hosts)} hosts, {counted(audit_report.all_results())}"
             ),
             "full_mesh_64_nics_s": Figure(mesh_s, note=f"{counted(mesh.all_results())}"),
             "agent_rss_mb": _rss_mb(fabric),

@@ -50,9 +50,9 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     }
 
 
-def _encode(asked: tuple[int, Path]) -> None:
+def _encode(task: tuple[int, Path]) -> None:
     """Write the messages of some hosts into a folder."""
-    hosts, folder = asked
+    hosts, folder = task
     with (folder / MESSAGES).open("wb") as file:
         for result in fleet_results(hosts, np.random.default_rng(SEED)):
             message = codec.encode(AuditResult, result)
@@ -65,9 +65,9 @@ def _messages(folder: Path) -> Iterator[bytes]:
             yield file.read(LENGTH.unpack(length)[0])
 
 
-def _report(asked: tuple[int, Path]) -> tuple[float, float, float, str]:
+def _report(task: tuple[int, Path]) -> tuple[float, float, float, str]:
     """Decode, collect, evaluate and write; return s, peak MB, MB before, and a remark."""
-    hosts, folder = asked
+    hosts, folder = task
     files = {name: folder / name for name in ("HTML", "JUnit", "JSON")}
     before_mb = peak_mb()
     begin_s = time.perf_counter()

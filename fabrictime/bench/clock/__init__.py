@@ -80,20 +80,20 @@ def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure for about ten minutes, or a quarter of one with `quick` (12 NICs, headline scenarios, step,
     holdover)."""
     figures: dict[str, Value] = {}
-    wanted = (*HEADLINE, "clock_step", "holdover") if quick else tuple(SCENARIOS)
+    scenario_names = (*HEADLINE, "clock_step", "holdover") if quick else tuple(SCENARIOS)
     scores: dict[str, Score] = {}
-    for name in wanted:
+    for name in scenario_names:
         scenario = SCENARIOS[name]
         if quick:
             scenario = scenario.smaller(*QUICK_FLEET, QUICK_WINDOWS if name in HEADLINE else scenario.windows)
         progress(f"{name}: {scenario.story}")
         rivals = _rivals() if name in HEADLINE else []
-        found = score(
+        by_estimator = score(
             scenario, [Fabrictime(), *rivals], rival_windows=QUICK_RIVAL_WINDOWS if quick else RIVAL_WINDOWS
         )
-        scores[name] = found.pop(Fabrictime.name)
+        scores[name] = by_estimator.pop(Fabrictime.name)
         if name in HEADLINE:
-            figures.update(accuracy(name, scores[name], found))
+            figures.update(accuracy(name, scores[name], by_estimator))
     figures["p99_vs_huygens_load80"] = against_huygens(figures)
     figures.update(bounds(scores))
     figures.update(recovery(scores))
@@ -115,8 +115,8 @@ def _part(module: str, keys: Sequence[str], progress: Progress, quick: bool) -> 
     name = f"{__name__}.{module}"
     if find_spec(name) is None:
         return {key: Missing(f"{module}.py is not there yet") for key in keys}
-    found: Mapping[str, Value] = import_module(name).measure(progress, quick)
-    return found
+    figures: Mapping[str, Value] = import_module(name).measure(progress, quick)
+    return figures
 
 
 def run_cli(arguments: Sequence[str]) -> int:
@@ -128,35 +128,35 @@ def run_cli(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rivals", action="store_true", help="minimum filter and Huygens too")
     parser.add_argument("--each", action="store_true", help="a line a window")
-    given = parser.parse_args(arguments)
-    for name in given.scenario:
+    options = parser.parse_args(arguments)
+    for name in options.scenario:
         if name not in SCENARIOS and name != "all":
             parser.error(f"scenario {name!r}: none of that name, expected all or {', '.join(SCENARIOS)}")
-    if not given.scenario:
+    if not options.scenario:
         for scenario in SCENARIOS.values():
             print(f"{scenario.number:3d} {scenario.name:28s} {scenario.story}")
         return 0
-    for name in SCENARIOS if "all" in given.scenario else given.scenario:
-        scenario = SCENARIOS[name] if given.nics is None else replace(SCENARIOS[name], nics=given.nics)
+    for name in SCENARIOS if "all" in options.scenario else options.scenario:
+        scenario = SCENARIOS[name] if options.nics is None else replace(SCENARIOS[name], nics=options.nics)
         ours = Fabrictime()
-        rivals = _rivals() if given.rivals else []
-        for by, found in score(scenario, [ours, *rivals], given.windows, given.seed).items():
-            print(f"{scenario.number:3d} {name} {by}: {found.line()}", flush=True)
-            if given.each:
-                _print_windows(found)
+        rivals = _rivals() if options.rivals else []
+        for by, result in score(scenario, [ours, *rivals], options.windows, options.seed).items():
+            print(f"{scenario.number:3d} {name} {by}: {result.line()}", flush=True)
+            if options.each:
+                _print_windows(result)
         print(f"      ours: fit {ours.fit_s:.2f} s, solve {ours.solve_s:.2f} s")
     return 0
 
 
-def _print_windows(found: Score) -> None:
-    for w, state in enumerate(found.state):
-        errors = found.pair_errors_ns(slice(w, w + 1))
+def _print_windows(result: Score) -> None:
+    for w, state in enumerate(result.state):
+        errors = result.pair_errors_ns(slice(w, w + 1))
         counts = ", ".join(
             f"{(state == code).sum()} {name}" for name, code in STATES.items() if code in state
         )
         if len(errors):
             middle, high, maximum = np.percentile(errors, [50, 99, 100], method="inverted_cdf")
-            bound = float(np.nanmedian(found.bound_ns[w]))
+            bound = float(np.nanmedian(result.bound_ns[w]))
             print(
                 f"  {w:3d} p50 {middle:.1f} p99 {high:.1f} max {maximum:.1f} ns, bound {bound:.1f}, {counts}"
             )

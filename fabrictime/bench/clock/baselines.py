@@ -70,22 +70,22 @@ class MinimumFilter:
         self._past: list[tuple[list[int], Int64s, Float64s]] = []
         """The last windows: the clocks, their readings at the common instant, their offsets."""
 
-    def window(self, given: WindowInput) -> Mapping[str, Line]:
+    def window(self, window_input: WindowInput) -> Mapping[str, Line]:
         """Return the lines."""
         rates = self._rates()
         pairs = [
             _min_round_trip(pair, prober, rates)
-            for prober, columns in _by_prober(given)
-            for pair in pairs_of(columns, given)
+            for prober, columns in _by_prober(window_input)
+            for pair in pairs_of(columns, window_input)
         ]
-        clocks, readings, offsets, drifts = mesh_lines(given, pairs)
+        clocks, readings, offsets, drifts = mesh_lines(window_input, pairs)
         if self._past and self._past[-1][0] != clocks:
             self._past.clear()
         self._past = [*self._past, (clocks, readings, offsets)][-SLOTS:]
         rates = self._rates()
         if rates is not None:
             drifts = np.array([rates[clock] for clock in clocks])
-        return _named(given, clocks, readings, offsets, drifts)
+        return _named(window_input, clocks, readings, offsets, drifts)
 
     def _rates(self) -> dict[int, float] | None:
         """Return each clock's rate of offset (ppb) by a line through its past offsets; None with under
@@ -126,19 +126,19 @@ class Huygens:
         """Seconds in filter and machine, the samples taken apart before."""
         self.fitted = self.samples = self.not_converged = 0
 
-    def window(self, given: WindowInput) -> Mapping[str, Line]:
+    def window(self, window_input: WindowInput) -> Mapping[str, Line]:
         """Return the lines."""
         pairs = []
-        for prober, columns in _by_prober(given):
-            for pair in pairs_of(columns, given):
+        for prober, columns in _by_prober(window_input):
+            for pair in pairs_of(columns, window_input):
                 begin = time.perf_counter()
-                found = self.fit(pair, prober)
+                line = self.fit(pair, prober)
                 self.fit_s += time.perf_counter() - begin
                 self.fitted += 1
                 self.samples += len(pair.sent_s)
-                if found is not None:
-                    pairs.append(found)
-        return _named(given, *mesh_lines(given, pairs))
+                if line is not None:
+                    pairs.append(line)
+        return _named(window_input, *mesh_lines(window_input, pairs))
 
     def fit(self, pair: PairSamples, prober: int) -> PairLine | None:
         """Return the pair's line; None where the filter leaves one cloud empty.
@@ -187,7 +187,9 @@ class Huygens:
         return pure
 
 
-def mesh_lines(given: WindowInput, pairs: list[PairLine]) -> tuple[list[int], Int64s, Float64s, Float64s]:
+def mesh_lines(
+    window_input: WindowInput, pairs: list[PairLine]
+) -> tuple[list[int], Int64s, Float64s, Float64s]:
     """Return (clocks, readings, offsets, drifts) at one common instant, by unweighted least squares.
 
     The projection of Huygens (delta - A' inv(A A') A delta, with A the loops) equals the fit of least squares
@@ -216,8 +218,8 @@ def mesh_lines(given: WindowInput, pairs: list[PairLine]) -> tuple[list[int], In
 
     readings = np.zeros(n, np.int64)
     for i, clock in enumerate(clocks):
-        flush = given.flushes[given.truth.names[clock]][-1]
-        log_now = given.number * given.window_ns + given.window_ns // 2
+        flush = window_input.flushes[window_input.truth.names[clock]][-1]
+        log_now = window_input.number * window_input.window_ns + window_input.window_ns // 2
         readings[i] = flush.clock_ns + log_now - flush.append_ns
     rates = solved(drift)
     at = np.array([pair.at_ns for pair in pairs], np.int64)
@@ -231,20 +233,20 @@ def mesh_lines(given: WindowInput, pairs: list[PairLine]) -> tuple[list[int], In
 
 
 def _named(
-    given: WindowInput, clocks: list[int], readings: Int64s, offsets: Float64s, drifts: Float64s
+    window_input: WindowInput, clocks: list[int], readings: Int64s, offsets: Float64s, drifts: Float64s
 ) -> dict[str, Line]:
     return {
-        given.truth.names[clock]: Line(int(readings[i]), float(offsets[i]), float(drifts[i]))
+        window_input.truth.names[clock]: Line(int(readings[i]), float(offsets[i]), float(drifts[i]))
         for i, clock in enumerate(clocks)
     }
 
 
-def _by_prober(given: WindowInput) -> Iterator[tuple[int, ProbeColumns]]:
-    for name, columns in given.columns.items():
-        yield given.truth.index[name], columns
+def _by_prober(window_input: WindowInput) -> Iterator[tuple[int, ProbeColumns]]:
+    for name, columns in window_input.columns.items():
+        yield window_input.truth.index[name], columns
 
 
-def pairs_of(columns: ProbeColumns, given: WindowInput) -> Iterator[PairSamples]:
+def pairs_of(columns: ProbeColumns, window_input: WindowInput) -> Iterator[PairSamples]:
     """Yield a prober's pairs, all paths of a peer together."""
     by_peer: dict[str, list[int]] = {}
     for group, peer in enumerate(columns.peers):
@@ -260,7 +262,7 @@ def pairs_of(columns: ProbeColumns, given: WindowInput) -> Iterator[PairSamples]
         base = (int(forward[0]) - int(reverse[0])) // 2
         back = sent + forward + columns.turnaround[rows] + reverse
         yield PairSamples(
-            given.truth.index[peer],
+            window_input.truth.index[peer],
             at,
             base,
             (sent - at) * 1e-9,

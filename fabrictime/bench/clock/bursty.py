@@ -77,7 +77,9 @@ class BurstyFleet:
         self._windows = windows
         clocks = Clocks(nics, (windows + 1) * WINDOW_NS, rng)
         self._truth = _Names(fabric.nic_names(), [EPOCH_NS] * nics, clocks)
-        choice = [np.sort(rng.permutation(np.delete(np.arange(nics), each))[:peers]) for each in range(nics)]
+        choice = [
+            np.sort(rng.permutation(np.delete(np.arange(nics), prober))[:peers]) for prober in range(nics)
+        ]
         self._nic, self._peer = np.repeat(np.arange(nics), peers), np.concatenate(choice)
         pairs = len(self._nic)
         spine = rng.integers(0, fabric.spines, (2, pairs))
@@ -98,8 +100,8 @@ class BurstyFleet:
                 row, probes = self._probes(begin + part * stretch, stretch)
                 # both probes of a coded pair read the queues with the same shift, each hop with another
                 shift = np.repeat(self._rng.uniform(0, stretch, len(row) // 2), 2)
-                for found, shifts in ((shared, None), (apart, shift)):
-                    found.append(
+                for series, shifts in ((shared, None), (apart, shift)):
+                    series.append(
                         probe(
                             self._queues,
                             probes,
@@ -136,10 +138,10 @@ class BurstyFleet:
         columns: dict[str, ProbeColumns] = {}
         flushes: dict[str, list[Flush]] = {}
         for nic, name in enumerate(names):
-            mine = np.flatnonzero(self._nic == nic)
-            edges = np.searchsorted(row[order], np.arange(mine[0], mine[-1] + 2))
+            pair_numbers = np.flatnonzero(self._nic == nic)
+            edges = np.searchsorted(row[order], np.arange(pair_numbers[0], pair_numbers[-1] + 2))
             at = order[edges[0] : edges[-1]]
-            none = np.zeros(len(mine), np.int32)
+            none = np.zeros(len(pair_numbers), np.int32)
             flushes[name] = self._flushes(index, nic)
             last = flushes[name][-1]
             columns[name] = ProbeColumns(
@@ -148,9 +150,9 @@ class BurstyFleet:
                 batch=last.batch,
                 clock_ns=last.clock_ns,
                 system_ns=last.system_ns,
-                peers=[names[peer] for peer in self._peer[mine]],
-                path=np.full(len(mine), PORT, np.int32),
-                spacing_ns=np.full(len(mine), SPACING_NS, np.int32),
+                peers=[names[peer] for peer in self._peer[pair_numbers]],
+                path=np.full(len(pair_numbers), PORT, np.int32),
+                spacing_ns=np.full(len(pair_numbers), SPACING_NS, np.int32),
                 lost=none,
                 no_t3=none,
                 start=(edges - edges[0]).astype(np.int64),
@@ -188,11 +190,11 @@ def scores(nics: int, peers: int, windows: int, seed: int, progress: Progress) -
     """Return the scores in shared and in independent queues."""
     shared, apart = EstimatorRun(Fabrictime()), EstimatorRun(Fabrictime())
     scenario = SCENARIOS["load80_500pps_asymmetry10"]
-    for each, other in BurstyFleet(nics, peers, windows, seed).windows():
-        shared.take(each)
+    for window, other in BurstyFleet(nics, peers, windows, seed).windows():
+        shared.take(window)
         apart.take(other)
-        so_far = [run.score(scenario).p99_of_window_ns(each.index) for run in (shared, apart)]
-        progress(f"window {each.index + 1}: p99 {so_far[0]:.1f} ns shared, {so_far[1]:.1f} ns independent")
+        so_far = [run.score(scenario).p99_of_window_ns(window.index) for run in (shared, apart)]
+        progress(f"window {window.index + 1}: p99 {so_far[0]:.1f} ns shared, {so_far[1]:.1f} ns independent")
     return shared.score(scenario), apart.score(scenario)
 
 
@@ -204,8 +206,8 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     shared, apart = scores(nics, peers, windows, seed, progress)
     settled = slice(SETTLED, None)
     p99_ns, other_ns = (
-        float(np.percentile(each.pair_errors_ns(settled), 99, method="inverted_cdf"))
-        for each in (shared, apart)
+        float(np.percentile(score.pair_errors_ns(settled), 99, method="inverted_cdf"))
+        for score in (shared, apart)
     )
     each_ns = [shared.p99_of_window_ns(window) for window in range(windows)]
     good = [window + 1 for window, p99 in enumerate(each_ns) if p99 <= GOOD_NS]

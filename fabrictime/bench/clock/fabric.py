@@ -77,13 +77,13 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
                 time.sleep(interval_s)
                 spells[name] = (begin_ns, time.time_ns())
         records = _offsets(bootstrap)
-    found = {name: errors_of(records, clocks, *interval) for name, interval in spells.items()}
-    for name, errors in found.items():
+    errors_by_interval = {name: errors_of(records, clocks, *interval) for name, interval in spells.items()}
+    for name, errors in errors_by_interval.items():
         if not len(errors["pairs"]):
             return {key: Missing(f"{name}: no two clocks were SYNCED at once") for key in KEYS}
-    p99 = {name: float(np.percentile(errors["pairs"], 99)) for name, errors in found.items()}
+    p99 = {name: float(np.percentile(errors["pairs"], 99)) for name, errors in errors_by_interval.items()}
     figures: dict[str, Value] = {}
-    for name, errors in found.items():
+    for name, errors in errors_by_interval.items():
         note = (
             f"p50 {np.percentile(errors['pairs'], 50):.0f}, most {errors['pairs'].max():.0f} ns; bounds"
             f" {np.median(errors['bounds']):.0f} ns in the median, held {errors['covered'].mean():.4f};"
@@ -141,18 +141,18 @@ def errors_of(
             continue
         states = {c["clock"]: (c, r["domain"]) for r in parts for c in r["clocks"] if c["clock"] in clocks}
         for domain in {domain for _, domain in states.values()}:
-            found = [c for c, d in states.values() if d == domain and c["state"] == ClockSync.SYNCED]
+            synced_clocks = [c for c, d in states.values() if d == domain and c["state"] == ClockSync.SYNCED]
             error = np.array(
                 [
                     (c["at_ns"] - true_ns(clocks[c["clock"]].reading, c["at_ns"]) + c["offset_ns"])
                     + c["offset_fraction_ns"]
-                    for c in found
+                    for c in synced_clocks
                 ]
             )
-            a, b = np.triu_indices(len(found), 1)
+            a, b = np.triu_indices(len(synced_clocks), 1)
             pairs.extend(np.abs(error[a] - error[b]).tolist())
-            bound = np.array([c["bound_ns"] for c in found])
-            covered.extend((np.abs(error - np.median(error)) <= bound).tolist() if len(found) else [])
+            bound = np.array([c["bound_ns"] for c in synced_clocks])
+            covered.extend((np.abs(error - np.median(error)) <= bound).tolist() if len(synced_clocks) else [])
             bounds.extend(bound.tolist())
         synced.extend(
             float(name in states and states[name][0]["state"] == ClockSync.SYNCED) for name in clocks

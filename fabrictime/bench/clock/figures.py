@@ -36,36 +36,36 @@ def accuracy(name: str, ours: Score, rivals: Mapping[str, Score]) -> Iterator[tu
     """Yield our figures of a headline scenario, and for context each rival's and ours over its windows."""
     yield f"p99_ns_{name}", ours.p99_ns()
     yield f"p99_live_ns_{name}", Figure(ours.p99_ns(live=True), "ns", "the line before, carried on")
-    windows = min((len(each.state) for each in rivals.values()), default=0)
+    windows = min((len(other.state) for other in rivals.values()), default=0)
     note = f"windows {WARM_UP + 1} to {windows}"
     yield f"p99_same_windows_ns_{name}", Figure(ours.p99_ns(until=windows), "ns", note)
-    for each, found in rivals.items():
-        key = f"{_key(each)}_p99_ns_{name}"
-        yield key, Figure(found.p99_ns(), "ns", note)
+    for rival, rival_score in rivals.items():
+        key = f"{_key(rival)}_p99_ns_{name}"
+        yield key, Figure(rival_score.p99_ns(), "ns", note)
 
 
 def against_huygens(figures: Mapping[str, Value]) -> Value:
     """Return our error over that of the better of the two variants of Huygens, on the same windows of
     `LOAD80`."""
-    theirs = {
+    huygens = {
         key: value.value
         for key, value in figures.items()
         if key.startswith("huygens") and key.endswith(LOAD80) and isinstance(value, Figure)
     }
     ours = figures[f"p99_same_windows_ns_{LOAD80}"]
-    if not theirs or not isinstance(ours, Figure):
+    if not huygens or not isinstance(ours, Figure):
         return Missing(NO_SKLEARN)
-    best = min(theirs, key=lambda key: theirs[key])
-    return Figure(ours.value / theirs[best], note=f"against {best}, {ours.note}")
+    best = min(huygens, key=lambda key: huygens[key])
+    return Figure(ours.value / huygens[best], note=f"against {best}, {ours.note}")
 
 
 def bounds(scores: Mapping[str, Score]) -> dict[str, Value]:
     """Return the figures of bounds over all scenarios."""
-    clocks = {name: found.covered() for name, found in scores.items()}
-    pairs = [found.pairs_covered() for found in scores.values()]
+    clocks = {name: score.covered() for name, score in scores.items()}
+    pairs = [score.pairs_covered() for score in scores.values()]
     shares = {name: covered / stated for name, (covered, stated) in clocks.items() if stated}
     worst = min(shares, key=lambda name: shares[name])
-    stated = sum(each for _, each in clocks.values())
+    stated = sum(count for _, count in clocks.values())
     ratios = {name: scores[name].bound_over_p99() for name in HEADLINE}
     figures: dict[str, Value] = {
         "bound_coverage": Figure(
@@ -73,13 +73,13 @@ def bounds(scores: Mapping[str, Score]) -> dict[str, Value]:
             note=f"{stated} bounds of {len(scores)} scenarios, the worst {worst} {shares[worst]:.5f}",
         ),
         "bound_coverage_pairs": Figure(
-            sum(covered for covered, _ in pairs) / sum(each for _, each in pairs),
+            sum(covered for covered, _ in pairs) / sum(count for _, count in pairs),
             "1",
             "sums of two clocks' bounds",
         ),
         "bound_over_p99_error": max(ratios.values()),
     }
-    return figures | {f"bound_over_p99_error_{name}": Figure(each, "1") for name, each in ratios.items()}
+    return figures | {f"bound_over_p99_error_{name}": Figure(ratio, "1") for name, ratio in ratios.items()}
 
 
 def recovery(scores: Mapping[str, Score]) -> dict[str, Value]:
@@ -88,10 +88,10 @@ def recovery(scores: Mapping[str, Score]) -> dict[str, Value]:
     figures: dict[str, Value] = {}
     took = {name: scores[name].windows_to_sync(STEADY * scores[name].p99_ns()) for name in HEADLINE}
     figures["windows_to_sync"] = (
-        Missing(f"{', '.join(name for name, each in took.items() if each is None)}: {never}")
+        Missing(f"{', '.join(name for name, count in took.items() if count is None)}: {never}")
         if None in took.values()
         else Figure(
-            max(each for each in took.values() if each is not None), note="the slowest headline scenario"
+            max(count for count in took.values() if count is not None), note="the slowest headline scenario"
         )
     )
     stepped = scores["clock_step"]
@@ -102,28 +102,28 @@ def recovery(scores: Mapping[str, Score]) -> dict[str, Value]:
     return figures | _holdover(scores["holdover"])
 
 
-def _holdover(found: Score) -> dict[str, Value]:
+def _holdover(score: Score) -> dict[str, Value]:
     """Return the worst of the NICs that went dark, 60 s later, and the worst error over its bound until then.
 
     At the end of those 60 s a reader has the record of the previous window.
     """
-    scenario = found.scenario
+    scenario = score.scenario
     dark = next(event for event in scenario.events if isinstance(event, Dark))
     nics = scenario.members(dark.nics)
     published = slice(int(dark.at_s // scenario.window_s), -1)
-    covered = found.state[published, nics] == STATES[HOLDOVER]
+    covered = score.state[published, nics] == STATES[HOLDOVER]
     if not covered.all():
         lost = Missing(f"{int((~covered).sum())} of {covered.size} states in the dark are not HOLDOVER")
         return {"holdover_60s_error_ns": lost, "holdover_60s_error_over_bound": lost}
     seconds = scenario.windows * scenario.window_s - dark.at_s
-    last = np.abs(found.against_fleet_ns(nics, live=True)[-1, -1])
-    over = np.abs(found.against_fleet_ns(nics)[published, MIDDLE]) / found.bound_ns[published, nics]
+    last = np.abs(score.against_fleet_ns(nics, live=True)[-1, -1])
+    over = np.abs(score.against_fleet_ns(nics)[published, MIDDLE]) / score.bound_ns[published, nics]
     return {
         "holdover_60s_error_ns": Figure(
             float(last.max()), note=f"worst of {len(nics)} NICs, {seconds:.0f} s dark"
         ),
         "holdover_60s_error_over_bound": Figure(float(over.max()), note="worst of all windows in the dark"),
-        "holdover_60s_bound_ns": Figure(float(np.median(found.bound_ns[-2, nics])), "ns"),
+        "holdover_60s_bound_ns": Figure(float(np.median(score.bound_ns[-2, nics])), "ns"),
     }
 
 
@@ -131,13 +131,13 @@ def speed(progress: Progress, quick: bool) -> dict[str, Value]:
     """Return the cost of a fit, ours and LinearSVC's, on one window of `load40_symmetric`; one core."""
     progress("speed of a fit, ours and LinearSVC's")
     scenario = SCENARIOS["load40_symmetric"]
-    given = next(simulate(scenario.smaller(12, 4, 1) if quick else scenario))
+    window_input = next(simulate(scenario.smaller(12, 4, 1) if quick else scenario))
     windows = []
-    for name, columns in given.columns.items():
+    for name, columns in window_input.columns.items():
         window = NicWindow(name)
         window.add(columns)
         windows.append(window)
-    pairs = sum(len(set(columns.peers)) for columns in given.columns.values())
+    pairs = sum(len(set(columns.peers)) for columns in window_input.columns.values())
     fit_s = math.inf
     for _ in range(TRIES):
         begin = time.perf_counter()
@@ -146,25 +146,30 @@ def speed(progress: Progress, quick: bool) -> dict[str, Value]:
         fit_s = min(fit_s, time.perf_counter() - begin)
     figures: dict[str, Value] = {
         "fit_samples_per_second_one_core": Figure(
-            given.samples / fit_s, note=f"{given.samples / pairs:.0f} samples a pair, best of {TRIES}"
+            window_input.samples / fit_s,
+            note=f"{window_input.samples / pairs:.0f} samples a pair, best of {TRIES}",
         ),
         "fit_us_per_pair": Figure(fit_s / pairs * 1e6, "us"),
     }
     if find_spec("sklearn") is None:
         figures["fit_speed_vs_linearsvc"] = Missing(NO_SKLEARN)
         return figures
-    prober, columns = next(iter(given.columns.items()))
+    prober, columns = next(iter(window_input.columns.items()))
     for rival in (Huygens(GUARD_NS), Huygens(None)):
-        each_s = [_best_fit_s(rival, pair, given.truth.index[prober]) for pair in pairs_of(columns, given)]
+        each_s = [
+            _best_fit_s(rival, pair, window_input.truth.index[prober])
+            for pair in pairs_of(columns, window_input)
+        ]
         key = _key(rival.name)
         figures[f"{key}_fit_us_per_pair"] = Figure(float(np.mean(each_s)) * 1e6, "us", f"{len(each_s)} pairs")
-    theirs = [
+    rival_us = [
         value.value
         for key, value in figures.items()
         if key.startswith("huygens") and isinstance(value, Figure)
     ]
     figures["fit_speed_vs_linearsvc"] = Figure(
-        min(theirs) / (fit_s / pairs * 1e6), note="against the faster way to run it, each the best of several"
+        min(rival_us) / (fit_s / pairs * 1e6),
+        note="against the faster way to run it, each the best of several",
     )
     return figures
 

@@ -187,19 +187,19 @@ def coded_queue(load: float, frame_ns: float, spacing_ns: float, size: int = TAB
         return np.zeros((size, 2), np.float32)
     rng = np.random.Generator(np.random.SFC64([int(load * 1e6), int(frame_ns), int(spacing_ns)]))
     work = rng.standard_exponential(size) * (frame_ns / (1 - load)) * (rng.random(size) < load)
-    found = np.empty((size, 2), np.float32)
-    found[:, 0] = work
+    delays = np.empty((size, 2), np.float32)
+    delays[:, 0] = work
     left = np.full(size, spacing_ns)
     which = np.arange(size)
     while which.size:
         gap = rng.standard_exponential(which.size) * (frame_ns / load)
         last = gap >= left
-        found[which[last], 1] = np.maximum(work[last] - left[last], 0.0)
+        delays[which[last], 1] = np.maximum(work[last] - left[last], 0.0)
         on = ~last
         gap, left, work, which = gap[on], left[on], work[on], which[on]
         work = np.maximum(work - gap, 0.0) + rng.standard_exponential(which.size) * frame_ns
         left = left - gap
-    return found
+    return delays
 
 
 class _Fleet:
@@ -323,8 +323,8 @@ class _Fleet:
         late = EPOCH_NS + at + APPEND_NS
         clock = self.truth.epoch_ns[nic] + at + np.rint(ahead).astype(np.int64)
         return [
-            Flush(int(self.runs[nic]), first + i, *each)
-            for i, each in enumerate(zip(clock.tolist(), system.tolist(), late.tolist(), strict=True))
+            Flush(int(self.runs[nic]), first + i, *readings)
+            for i, readings in enumerate(zip(clock.tolist(), system.tolist(), late.tolist(), strict=True))
         ]
 
     def _samples(
@@ -375,17 +375,24 @@ class _Fleet:
             # the peer's rate changes by a tenth of a ppb at most within the turnaround's 10 us
             t3[rows] = at3[rows] + ahead
         stamps = [self._stamped(t) for t in (t1, t2, t3, t4)]
-        mine = truth.epoch_ns[nic]
-        theirs = np.repeat([truth.epoch_ns[peer] for peer in to.tolist()], count * halves).astype(np.int64)
-        stamps = [stamps[0] + mine, stamps[1] + theirs, stamps[2] + theirs, stamps[3] + mine]
+        own_epoch_ns = truth.epoch_ns[nic]
+        peer_epoch_ns = np.repeat([truth.epoch_ns[peer] for peer in to.tolist()], count * halves).astype(
+            np.int64
+        )
+        stamps = [
+            stamps[0] + own_epoch_ns,
+            stamps[1] + peer_epoch_ns,
+            stamps[2] + peer_epoch_ns,
+            stamps[3] + own_epoch_ns,
+        ]
         spacing = np.full(groups, s.spacing_ns)
         lost = np.zeros(groups, np.int64)
         begin = edges * halves
         names = [truth.names[peer] for peer in to.tolist()]
         ports = path + FIRST_PORT
         if s.loss:
-            kept, count_of, lost = _lose(s.loss, group, groups, halves, rng)
-            stamps = [t[kept] for t in stamps]
+            arrived, count_of, lost = _lose(s.loss, group, groups, halves, rng)
+            stamps = [t[arrived] for t in stamps]
             begin = np.concatenate([[0], np.cumsum(count_of)])
             names, ports = [*names, *names], np.tile(ports, 2)
             spacing = np.concatenate([spacing, np.zeros(groups, np.int64)])
@@ -454,9 +461,9 @@ class _Fleet:
         noise *= np.float32(s.stamp_noise_ns / step)
         steps = t * (1 / step)
         steps += noise
-        whole = np.rint(steps, out=steps).T.reshape(-1).astype(np.int64)
-        whole *= step
-        return whole
+        rounded = np.rint(steps, out=steps).T.reshape(-1).astype(np.int64)
+        rounded *= step
+        return rounded
 
 
 def _by_level(levels: Float64s, edges: Int64s) -> Iterator[tuple[float, slice]]:
@@ -480,7 +487,7 @@ def _lose(
     both = np.asarray(there.all(axis=1))
     number = np.arange(there.size).reshape(there.shape)
     lone = there & ~both[:, None]
-    kept = np.concatenate([number[both].reshape(-1), number[lone]])
+    arrived = np.concatenate([number[both].reshape(-1), number[lone]])
     count = np.concatenate(
         [
             np.bincount(group[both], minlength=groups) * halves,
@@ -488,7 +495,7 @@ def _lose(
         ]
     )
     lost = np.bincount(group, (~there).sum(axis=1), groups).astype(np.int64)
-    return kept, count, np.concatenate([lost, np.zeros(groups, np.int64)])
+    return arrived, count, np.concatenate([lost, np.zeros(groups, np.int64)])
 
 
 def _spoiled(batch: ProbeColumns, share: float, rng: np.random.Generator) -> ProbeColumns:

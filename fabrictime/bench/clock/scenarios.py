@@ -194,9 +194,9 @@ class Scenario:
 
     def members(self, nics: tuple[int, ...]) -> list[int]:
         """Return the same for several, as large a share of this fleet as they are of 64."""
-        mine = sorted({self.member(nic) for nic in nics})
-        wanted = -(-len(nics) * self.nics // FLEET)
-        return mine[:: max(1, len(mine) // wanted)][:wanted]
+        numbers = sorted({self.member(nic) for nic in nics})
+        count = -(-len(nics) * self.nics // FLEET)
+        return numbers[:: max(1, len(numbers) // count)][:count]
 
 
 HEADLINE: Final = (

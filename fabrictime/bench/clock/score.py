@@ -64,7 +64,7 @@ class Estimator(Protocol):
 
     name: str
 
-    def window(self, given: WindowInput) -> Mapping[str, Line]:
+    def window(self, window_input: WindowInput) -> Mapping[str, Line]:
         """Return the clocks' lines for this window, by clock."""
         ...
 
@@ -82,26 +82,30 @@ class Fabrictime:
         self.fit_s = self.solve_s = 0.0
         self._states: dict[str, NicState] = {}
 
-    def window(self, given: WindowInput) -> Mapping[str, Line]:
+    def window(self, window_input: WindowInput) -> Mapping[str, Line]:
         """Fit, solve, and return the lines of the published records."""
-        closed = ClosedWindow("bench/0", Cut(given.number, given.number, given.number + 1, 1))
-        for name, columns in given.columns.items():
+        closed = ClosedWindow(
+            "bench/0", Cut(window_input.number, window_input.number, window_input.number + 1, 1)
+        )
+        for name, columns in window_input.columns.items():
             nic = NicSamples(NicCounters(name, self._states.get(name)), NicWindow(name))
             nic.samples.add(columns)
-            for flush in given.flushes[name]:
+            for flush in window_input.flushes[name]:
                 nic.counters.take(flush.run, flush.batch, flush.clock_ns, flush.system_ns, 0, flush.append_ns)
             nic.counters.lost = int(columns.lost.sum())
             if nic.counters.state is not None:
                 self._states[name] = nic.counters.state
             closed.nics[name] = nic
         members = {name: Member(name, host_of(name), SHARD, name) for name in closed.nics}
-        clock_of = {name: name for name in given.truth.names}
-        solved_ns = EPOCH_NS + int(given.start_ns) + given.window_ns
+        clock_of = {name: name for name in window_input.truth.names}
+        solved_ns = EPOCH_NS + int(window_input.start_ns) + window_input.window_ns
         begin = time.perf_counter()
         fitted = fit_window(closed)
         fitted_at = time.perf_counter()
-        self.fits = clock_fits(fitted, members, [SHARD], given.window_ns, self.limit)
-        self.records = self.clocks.solve(given.number, given.window_ns, self.fits, clock_of, solved_ns)
+        self.fits = clock_fits(fitted, members, [SHARD], window_input.window_ns, self.limit)
+        self.records = self.clocks.solve(
+            window_input.number, window_input.window_ns, self.fits, clock_of, solved_ns
+        )
         self.fit_s += fitted_at - begin
         self.solve_s += time.perf_counter() - fitted_at
         return {
@@ -152,18 +156,18 @@ class Score:
         """
         return self.errors_among(self.alive, windows, live=live)
 
-    def errors_among(self, wanted: NDArray[np.bool_], windows: slice, *, live: bool = False) -> Float64s:
-        """Return the same for the clocks that are `wanted` [W, n] in each window."""
+    def errors_among(self, is_selected: NDArray[np.bool_], windows: slice, *, live: bool = False) -> Float64s:
+        """Return the same for the clocks that are `is_selected` [W, n] in each window."""
         errors = (self.live_ns if live else self.error_ns)[windows]
-        found = []
-        for off, domain, members in zip(errors, self.domain[windows], wanted[windows], strict=True):
+        parts = []
+        for off, domain, members in zip(errors, self.domain[windows], is_selected[windows], strict=True):
             which = np.flatnonzero(members)
             a, b = (which[side] for side in np.triu_indices(len(which), 1))
             missing = np.isnan(off[0, a]) | np.isnan(off[0, b])
-            kept = missing | (domain[a] == domain[b])
-            apart = np.abs(off[:, a[kept]] - off[:, b[kept]])
-            found.append(np.where(np.isnan(apart), np.inf, apart).reshape(-1))
-        return np.concatenate(found) if found else np.empty(0)
+            comparable = missing | (domain[a] == domain[b])
+            apart = np.abs(off[:, a[comparable]] - off[:, b[comparable]])
+            parts.append(np.where(np.isnan(apart), np.inf, apart).reshape(-1))
+        return np.concatenate(parts) if parts else np.empty(0)
 
     def p99_ns(self, *, live: bool = False, until: int | None = None) -> float:
         """Return the 99th percentile over all pairs of clocks and windows after the third."""
@@ -172,16 +176,18 @@ class Score:
     def clock_errors_ns(self) -> Float64s:
         """Return [W, n] each clock's error at the window's middle against its domain's own time."""
         middle = self.error_ns[:, MIDDLE]
-        found = np.full(middle.shape, np.nan)
+        errors_ns = np.full(middle.shape, np.nan)
         for w in range(len(middle)):
             for domain in np.unique(self.domain[w][self.state[w] >= 0]):
-                mine = (self.domain[w] == domain) & (self.state[w] >= 0)
-                synced = mine & (self.state[w] == STATES[SYNCED])
+                in_domain = (self.domain[w] == domain) & (self.state[w] >= 0)
+                synced = in_domain & (self.state[w] == STATES[SYNCED])
                 if synced.any():
                     bound = self.bound_ns[w, synced]
                     weight = np.where(np.isfinite(bound) & (bound > 0), bound, 1.0) ** -2.0
-                    found[w, mine] = middle[w, mine] - _weighted_median(middle[w, synced], weight)
-        return found
+                    errors_ns[w, in_domain] = middle[w, in_domain] - _weighted_median(
+                        middle[w, synced], weight
+                    )
+        return errors_ns
 
     def covered(self) -> tuple[int, int]:
         """Return (how many stated bounds held, how many there were): SYNCED and HOLDOVER clocks, every
@@ -245,9 +251,9 @@ class Score:
         errors = self.live_ns if live else self.error_ns
         fleet = np.full(errors.shape[:2], np.nan)
         for w, state in enumerate(self.state):
-            known = (state == STATES[SYNCED]) & ~np.isnan(errors[w, 0])
-            if known.any():
-                fleet[w] = np.median(errors[w][:, known], axis=1)
+            is_synced = (state == STATES[SYNCED]) & ~np.isnan(errors[w, 0])
+            if is_synced.any():
+                fleet[w] = np.median(errors[w][:, is_synced], axis=1)
         return np.asarray(errors[:, :, nics] - fleet[..., None], np.float64)
 
     def line(self) -> str:
@@ -276,15 +282,15 @@ def score(
 ) -> dict[str, Score]:
     """Run estimators over the same samples of a scenario; return their scores by name. All but the first stop
     after `rival_windows`. `watch` is called with each result of each window."""
-    runs = {each.name: EstimatorRun(each) for each in estimators}
-    for given in simulate(scenario, windows, seed):
-        for number, each in enumerate(estimators):
-            if number and rival_windows is not None and given.index >= rival_windows:
+    runs = {one.name: EstimatorRun(one) for one in estimators}
+    for window_input in simulate(scenario, windows, seed):
+        for number, estimator in enumerate(estimators):
+            if number and rival_windows is not None and window_input.index >= rival_windows:
                 continue
-            lines = runs[each.name].take(given)
+            lines = runs[estimator.name].take(window_input)
             if watch is not None:
-                watch(given, each, lines)
-    return {name: each.score(scenario) for name, each in runs.items()}
+                watch(window_input, estimator, lines)
+    return {name: run.score(scenario) for name, run in runs.items()}
 
 
 class EstimatorRun:
@@ -298,22 +304,22 @@ class EstimatorRun:
         self._names: list[str] = []
         self._before: Mapping[str, Line] = {}
 
-    def take(self, given: WindowInput) -> Mapping[str, Line]:
+    def take(self, window_input: WindowInput) -> Mapping[str, Line]:
         """Estimate the next window's lines, add their errors, and return them."""
         begin = time.perf_counter()
-        lines = self._estimator.window(given)
+        lines = self._estimator.window(window_input)
         self.seconds += time.perf_counter() - begin
-        self._add(given, lines)
+        self._add(window_input, lines)
         return lines
 
-    def _add(self, given: WindowInput, lines: Mapping[str, Line]) -> None:
-        self._names = given.truth.names
-        truth, n = given.truth, len(given.truth.names)
+    def _add(self, window_input: WindowInput, lines: Mapping[str, Line]) -> None:
+        self._names = window_input.truth.names
+        truth, n = window_input.truth, len(window_input.truth.names)
         now, live = np.full((len(AT), n), np.nan), np.full((len(AT), n), np.nan)
         bound = np.full(n, np.nan)
         state, domain = np.full(n, ABSENT, np.int8), np.full(n, ABSENT, np.int16)
         domains: dict[str, int] = {}
-        at = given.start_ns + np.array(AT) * given.window_ns
+        at = window_input.start_ns + np.array(AT) * window_input.window_ns
         at[-1] -= 1
         for i, name in enumerate(truth.names):
             ahead = truth.ahead_ns(i, at)
@@ -326,8 +332,8 @@ class EstimatorRun:
                 state[i] = STATES[line.state]
                 domain[i] = domains.setdefault(line.domain, len(domains))
         self._before = lines
-        self.samples += given.samples
-        self.rows.append((now, live, bound, state, domain, given.alive & given.probed))
+        self.samples += window_input.samples
+        self.rows.append((now, live, bound, state, domain, window_input.alive & window_input.probed))
 
     def score(self, scenario: Scenario) -> Score:
         """Return the score of the windows so far."""

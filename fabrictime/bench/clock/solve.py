@@ -54,16 +54,16 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         figures["solve_rms_error_over_sigma"] = Figure(ours["rms_over_sigma"], "1", "1 where sigma is honest")
     progress("mesh solve: scipy")
     for key, kind, size_nics in (("scipy_cg_s", "cg", nics), ("scipy_spsolve_s", "spsolve", factor_nics)):
-        theirs = _child(kind, size_nics)
-        if isinstance(theirs, Missing):
-            figures[key] = theirs
+        result = _child(kind, size_nics)
+        if isinstance(result, Missing):
+            figures[key] = result
             continue
         note = (
             f"{size_nics} NICs, one linear solve with our weights, no standard errors; matrix built in "
-            f"{theirs['build_s']:.2f} s more, rms off ours by {theirs['off_sigma']:.1g} sigma; "
-            f"ours in total at that size {theirs['ours_s']:.3g} s"
+            f"{result['build_s']:.2f} s more, rms off ours by {result['off_sigma']:.1g} sigma; "
+            f"ours in total at that size {result['ours_s']:.3g} s"
         )
-        figures[key] = Figure(theirs["seconds"], "s", note)
+        figures[key] = Figure(result["seconds"], "s", note)
     return figures
 
 
@@ -82,8 +82,8 @@ def _child(kind: str, nics: int) -> Any:
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["without a word"]
         raise RuntimeError(f"bench clock: {kind} on {nics} NICs ended with {done.returncode}: {last[0]}")
-    found = json.loads(done.stdout)
-    return Missing(found["missing"]) if "missing" in found else found
+    result = json.loads(done.stdout)
+    return Missing(result["missing"]) if "missing" in result else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +151,19 @@ def scipys(kind: str, nics: int) -> dict[str, Any]:
         (np.concatenate([weight, weight, -weight, -weight, hold]), (rows, columns)), shape=(nics, nics)
     )
     pull = weight * fleet.value
-    wanted = np.bincount(fleet.b, pull, nics) - np.bincount(fleet.a, pull, nics) + hold * fleet.prior
+    right_side = np.bincount(fleet.b, pull, nics) - np.bincount(fleet.a, pull, nics) + hold * fleet.prior
     build_s = time.perf_counter() - begin
 
     def off(x: NDArray[np.float64]) -> float:
         return float(np.sqrt(np.mean(((x - solution.x) / solution.sigma) ** 2)))
 
     if kind == "spsolve":
-        seconds = _seconds(lambda: spsolve(matrix, wanted))
+        seconds = _seconds(lambda: spsolve(matrix, right_side))
         return {
             "seconds": seconds,
             "build_s": build_s,
             "ours_s": ours_s,
-            "off_sigma": off(spsolve(matrix, wanted)),
+            "off_sigma": off(spsolve(matrix, right_side)),
         }
     rows_matrix, inverse = matrix.tocsr(), 1 / matrix.diagonal()
     scaled = LinearOperator((nics, nics), matvec=lambda r: inverse * r, dtype=np.float64)
@@ -171,7 +171,7 @@ def scipys(kind: str, nics: int) -> dict[str, Any]:
     enough = 1e-3 * float(np.linalg.norm(np.sqrt(matrix.diagonal())))
 
     def gradients() -> NDArray[np.float64]:
-        x: NDArray[np.float64] = cg(rows_matrix, wanted, x0=fleet.prior, rtol=0, atol=enough, M=scaled)[0]
+        x: NDArray[np.float64] = cg(rows_matrix, right_side, x0=fleet.prior, rtol=0, atol=enough, M=scaled)[0]
         return x
 
     seconds = min(_seconds(gradients) for _ in range(3))

@@ -32,7 +32,7 @@ def batches_of(
     nic, peer, path = ends
     flush = ((times_ns[1] + FETCH_NS) // FLUSH_NS).astype(np.int64) + 1
     order = np.lexsort((times_ns[0], path, peer, nic, flush))
-    found = []
+    batches = []
     for at in np.split(order, _cuts(flush[order], nic[order])):
         begin = np.concatenate([[0], _cuts(peer[at], path[at])])
         when = EPOCH_NS + int(flush[at[0]]) * FLUSH_NS
@@ -43,7 +43,7 @@ def batches_of(
             batch=int(flush[at[0]]),
             clock_ns=when,
             system_ns=when,
-            peers=[names[each] for each in peer[at[begin]]],
+            peers=[names[number] for number in peer[at[begin]]],
             path=path[at[begin]].astype(np.int32),
             spacing_ns=none,
             lost=none,
@@ -54,8 +54,8 @@ def batches_of(
             turnaround=stamps[2][at] - stamps[1][at],
             reverse=stamps[3][at] - stamps[2][at],
         )
-        found.append((when, batch))
-    return sorted(found, key=lambda each: each[0])
+        batches.append((when, batch))
+    return sorted(batches, key=lambda timed_batch: timed_batch[0])
 
 
 def _cuts(*keys: NDArray[np.integer]) -> NDArray[np.intp]:

@@ -59,13 +59,13 @@ class Worker:
     ) -> None:
         """`clock_ns` returns the processor time that work has taken."""
         names = scene.fabric.nic_names()
-        known = dict.fromkeys(names, ClockLine(EPOCH_NS, 0, 0.0, CLOCK_BOUND_NS))
+        line_by_nic = dict.fromkeys(names, ClockLine(EPOCH_NS, 0, 0.0, CLOCK_BOUND_NS))
         rate_bps = round(scene.fabric.rate_bps)
         self.work = Work()
         self.now_ns = 0
         """The worker's time, on the log's clock."""
         self._scene, self._cores, self._clock_ns = scene, cores, clock_ns
-        self.lines: Lines = lines or (lambda _: known)
+        self.lines: Lines = lines or (lambda _: line_by_nic)
         self.members = {nic: Member(nic, host_of(nic), SHARD, nic) for nic in names}
         self._source = SourceQueueing("bench/0", scene.slot_ns // SUB_SLOTS)
         self._queues = ShardQueues(SHARD, lambda link: rate_bps)
@@ -75,19 +75,19 @@ class Worker:
         """Yield (time of the worker, record) in order."""
         flushes = [
             (when, [batch for _, batch in group])
-            for when, group in groupby(self._scene.batches(), key=lambda each: each[0])
+            for when, group in groupby(self._scene.batches(), key=lambda timed_batch: timed_batch[0])
         ]
-        taken = 0
+        next_flush = 0
         while True:
-            if taken < len(flushes) and flushes[taken][0] <= self.now_ns:
-                self._take(*flushes[taken], taken, is_newest=taken + 1 == len(flushes))
-                taken += 1
+            if next_flush < len(flushes) and flushes[next_flush][0] <= self.now_ns:
+                self._take(*flushes[next_flush], next_flush, is_newest=next_flush + 1 == len(flushes))
+                next_flush += 1
             with self._timed():
                 ready = self._queues.ready()
             if ready:  # messages and blocks alternate
                 yield from self._solve()
-            elif taken < len(flushes):
-                self.now_ns = max(self.now_ns, flushes[taken][0])
+            elif next_flush < len(flushes):
+                self.now_ns = max(self.now_ns, flushes[next_flush][0])
             else:
                 return
 
@@ -117,12 +117,12 @@ class Worker:
         began_ns, began_s = self.now_ns, self.work.spent_s
         with self._timed():
             self._queues.skip_late(SKIP_LATE_NS)
-            made = self._queues.solve(began_ns)
-            for record in made:
+            records = self._queues.solve(began_ns)
+            for record in records:
                 codec.encode(QUEUES.type, record)
         spent_ns = round(1e9 * (self.work.spent_s - began_s) / self._cores)
         self._queues.keep_up(spent_ns, self._waited_ns)
-        for record in made:
+        for record in records:
             length_ns = record["slot_ns"] * record["slots"]
             if record["slots"] > 1 and not record["part"]:
                 self.work.slots[record["fold"]] += length_ns

@@ -221,17 +221,22 @@ class Run:
         for row in rows:
             self.truth[row["link"], row["begin_ns"]] = row
 
-    def _note(self, windows: dict[str, Detected], made: ContentionWindow, at_ns: float) -> None:
-        published = windows.get(made["window_id"])
+    def _note(self, windows: dict[str, Detected], window: ContentionWindow, at_ns: float) -> None:
+        published = windows.get(window["window_id"])
         if published is None:
-            published = windows[made["window_id"]] = Detected(
-                made["link"], made["candidates"], made["kind"], made["opened_ns"], at_ns, made["kind"]
+            published = windows[window["window_id"]] = Detected(
+                window["link"],
+                window["candidates"],
+                window["kind"],
+                window["opened_ns"],
+                at_ns,
+                window["kind"],
             )
-        published.kind, published.others = made["kind"], made["candidates"]
-        if made["state"] == ContentionState.CLOSED:
-            published.closed_ns, published.close_at_ns = made["closed_ns"], at_ns
+        published.kind, published.others = window["kind"], window["candidates"]
+        if window["state"] == ContentionState.CLOSED:
+            published.closed_ns, published.close_at_ns = window["closed_ns"], at_ns
 
-    def score(self, into: Score, reports: str, each: bool = False) -> None:
+    def score(self, into: Score, reports: str, verbose: bool = False) -> None:
         """Compare the contention detected with or without `reports` with the truth."""
         first_ns = self.sim.start_ns + round(WARM_UP_S * 1e9)
         last_ns = self.sim.start_ns + round(self.seconds * 1e9)
@@ -240,29 +245,29 @@ class Run:
         for true in sorted(self.truth.values(), key=lambda row: row["begin_ns"]):
             end_ns = true["end_ns"]
             lasted_ns = (last_ns if end_ns is None else end_ns) - true["begin_ns"]
-            mine = [
+            numbers = [
                 n
                 for n, published in enumerate(windows)
                 if true["link"] in published.links and _meet(published, true)
             ]
-            matched.update(mine)
+            matched.update(numbers)
             if true["begin_ns"] < first_ns or lasted_ns < SHORT_NS:
                 continue
-            if not mine:
+            if not numbers:
                 into.missed += 1
                 into.missing[true["kind"]] += 1
-                if each:
+                if verbose:
                     print(f"  missed {true['link']} {true['kind']} {lasted_ns / MS:.0f} ms")
                 continue
             into.found += 1
-            published, ended = windows[mine[0]], windows[mine[-1]]
+            published, ended = windows[numbers[0]], windows[numbers[-1]]
             into.open_ms.append((published.open_at_ns - true["begin_ns"]) / MS)
             if end_ns is not None and ended.close_at_ns is not None:
                 into.close_ms.append((ended.close_at_ns - end_ns) / MS)
             into.right += ended.kind == true["kind"]
             into.right_at_once += published.first_kind == true["kind"]
             into.confused[true["kind"], ended.kind] += 1
-            if each:
+            if verbose:
                 print(
                     f"  {true['link']} {true['kind']} published as {published.first_kind}, {ended.kind}, "
                     f"opened after {into.open_ms[-1]:.0f} ms"
@@ -271,7 +276,7 @@ class Run:
             if n not in matched and published.opened_ns >= first_ns and not self._there(published):
                 into.false += 1
                 into.invented[published.kind] += 1
-                if each:
+                if verbose:
                     at_ms = (published.opened_ns - first_ns) / MS
                     print(f"  false {published.link} {published.kind} at {at_ms:.0f} ms")
 
@@ -318,7 +323,7 @@ def log_hop_ns(progress: Progress) -> float:
     """Return the 95th percentile of the time from a message's sending to its being read, over an embedded
     log here."""
     progress("one message through the log")
-    taken = []
+    delays_ns = []
     with TemporaryDirectory() as directory, embedded_log(Path(directory), 1) as bootstrap:
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
         with TopicReader.open(bootstrap, {CONTENTION: BEGINNING}, fetch_wait_ms=100) as reader:
@@ -329,11 +334,11 @@ def log_hop_ns(progress: Progress) -> float:
                 while not reader.poll(5, at_once=True):
                     continue
                 if number >= 20:
-                    taken.append(1e9 * (time.perf_counter() - began))
-    return float(np.percentile(taken, 95))
+                    delays_ns.append(1e9 * (time.perf_counter() - began))
+    return float(np.percentile(delays_ns, 95))
 
 
-def measure(progress: Progress, quick: bool = False, *, each: bool = False) -> dict[str, Value]:
+def measure(progress: Progress, quick: bool = False, *, verbose: bool = False) -> dict[str, Value]:
     """Measure for about four minutes, or one with `quick`."""
     hop_ns = log_hop_ns(progress)
     scores = {name: Score() for name in (REPORTED, UNREPORTED)}
@@ -345,7 +350,7 @@ def measure(progress: Progress, quick: bool = False, *, each: bool = False) -> d
         run = Run(int(seed), seconds, hop_ns)
         run.go()
         for name, score in scores.items():
-            run.score(score, name, each)
+            run.score(score, name, verbose)
         busy += run.busy_s
     figures = scores[REPORTED].figures()
     without = scores[UNREPORTED].figures()
@@ -361,5 +366,5 @@ def measure(progress: Progress, quick: bool = False, *, each: bool = False) -> d
 
 
 if __name__ == "__main__":
-    for key, value in measure(print, "--quick" in sys.argv, each="--each" in sys.argv).items():
+    for key, value in measure(print, "--quick" in sys.argv, verbose="--each" in sys.argv).items():
         print(key, value)

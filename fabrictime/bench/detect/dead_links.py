@@ -93,9 +93,9 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 def _trials(
     control: ControlClient, bootstrap: str, data: Path, progress: Progress, trials: int
 ) -> dict[str, Value]:
-    shown = control.ask("show")
-    links = sorted(link for link in shown["links"] if "spine" in link)
-    nics = sorted(nic["nic"] for nic in shown["nics"])
+    fabric_state = control.ask("show")
+    links = sorted(link for link in fabric_state["links"] if "spine" in link)
+    nics = sorted(nic["nic"] for nic in fabric_state["nics"])
     paths, flaps = _Tail(bootstrap, PATHS), _Tail(bootstrap, LINK_HEALTH)
     pairs = [(nic, nics[(at + len(nics) // 2) % len(nics)]) for at, nic in enumerate(nics)]
     with ExitStack() as stack:
@@ -105,8 +105,8 @@ def _trials(
         flows = stack.enter_context(live_flows(control, pairs, FLOWS_S))
         progress(f"fabric: traced, {len(flows)} flows, {WARM_S:g} s for the agents to know their ways")
         flaps.until(lambda record: False, WARM_S)
-        load, figures = _calm(control, bootstrap, data, shown["links"], flows)
-        found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        load, figures = _calm(control, bootstrap, data, fabric_state["links"], flows)
+        times_ms: dict[str, list[float]] = {kind: [] for kind in KINDS}
         missed, wrong = [], []
         chance = random.Random(SEED)  # noqa: S311  # a draw that can be drawn again, no secret
         for trial in range(trials):
@@ -115,22 +115,22 @@ def _trials(
             if took_ms is None:
                 missed.append(f"{kind} {link}")
             else:
-                found[kind].append(took_ms)
+                times_ms[kind].append(took_ms)
             wrong += others
             lines = "not within 5 s" if took_ms is None else f"{took_ms:.0f} ms"
             beside = f", beside it {', '.join(others)}" if others else ""
             progress(f"fabric: {kind} {link}: {lines}{beside}")
             flaps.until(lambda record: False, chance.uniform(*REST_S))
-    every = np.array([took for kind in KINDS for took in found[kind]])
+    every = np.array([took for kind in KINDS for took in times_ms[kind]])
     if not len(every):
         return {key: Missing(f"none of {trials} dead links was found") for key in KEYS} | figures
-    each = ", ".join(
-        f"{kind} p50 {np.median(found[kind]):.0f} most {max(found[kind]):.0f} of {len(found[kind])}"
+    per_kind = ", ".join(
+        f"{kind} p50 {np.median(times_ms[kind]):.0f} most {max(times_ms[kind]):.0f} of {len(times_ms[kind])}"
         for kind in KINDS
-        if found[kind]
+        if times_ms[kind]
     )
     beside = f"{len(missed)} missed" + (f" ({', '.join(missed[:3])})" if missed else "")
-    note = f"{each}; {beside}; at {load['probes']:,.0f} probes/s and {load['agents']:.2f} processors"
+    note = f"{per_kind}; {beside}; at {load['probes']:,.0f} probes/s and {load['agents']:.2f} processors"
     return {
         "dead_link_detect_ms_p50": Figure(float(np.percentile(every, 50)), note=note),
         "dead_link_detect_ms_p99": Figure(float(np.percentile(every, 99))),
@@ -179,13 +179,13 @@ class _Tail(Generic[R]):
         start = END if new else BEGINNING
         self._reader = TopicReader.open(bootstrap, {topic: start}, fetch_wait_ms=10)
 
-    def until(self, wanted: Callable[[R], Any], seconds: float) -> float | None:
+    def until(self, matches: Callable[[R], Any], seconds: float) -> float | None:
         """Return the append time, ms, of the next record that is wanted; None: none came in this time."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             for message in self._reader.poll(min(left, 0.5), 1, at_once=True):
                 value = message.value
-                if value is not None and wanted(codec.decode(value, self._topic.type)):
+                if value is not None and matches(codec.decode(value, self._topic.type)):
                     return message.append_ns / 1e6
         return None
 
@@ -196,16 +196,16 @@ class _Tail(Generic[R]):
 
 def _wait_traced(paths: _Tail[PathMaps], nics: int) -> None:
     """Return once the paths of every NIC to every other are known. Raises CannotRun after START_S."""
-    known: set[tuple[str, str]] = set()
+    traced_pairs: set[tuple[str, str]] = set()
 
     def all_known(record: PathMaps) -> bool:
         rows = [row for row in record["paths"] if row["leg"] == Leg.REQUEST]
         if rows and all(row["complete"] for row in rows):
-            known.add((record["nic"], record["peer"]))
-        return len(known) == nics * (nics - 1)
+            traced_pairs.add((record["nic"], record["peer"]))
+        return len(traced_pairs) == nics * (nics - 1)
 
     if paths.until(all_known, START_S) is None:
-        raise CannotRun(f"paths: {len(known)} of {nics * (nics - 1)} traced after {START_S:g} s")
+        raise CannotRun(f"paths: {len(traced_pairs)} of {nics * (nics - 1)} traced after {START_S:g} s")
 
 
 def _calm(

@@ -99,7 +99,7 @@ class _Follower:
 
 def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) -> dict[str, Value]:
     count = len(nics)
-    wanted = [
+    flow_ends = [
         (protocol, nics[at % count], nics[(at + 1 + (at // count + count // 2) % (count - 1)) % count])
         for protocol in ("udp", "tcp")
         for at in range(FLOWS_EACH)
@@ -126,7 +126,7 @@ def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) ->
         results.close()  # a generator: the flow ends with its client
 
     ended = threading.Event()
-    threads = [threading.Thread(target=run, args=each, daemon=True) for each in wanted]
+    threads = [threading.Thread(target=run, args=ends, daemon=True) for ends in flow_ends]
     try:
         for thread in threads:
             thread.start()
@@ -145,8 +145,8 @@ def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) ->
             took_ms.append(max(0.0, (first_s - began_s) * 1e3))
     finally:
         ended.set()
-    known = sum(np.isfinite(each) for each in took_ms)
-    note = f"{len(started)} flows of UDP and TCP, by the links' counters; {known} published at all"
+    published = sum(np.isfinite(flow_ms) for flow_ms in took_ms)
+    note = f"{len(started)} flows of UDP and TCP, by the links' counters; {published} published at all"
     p95_ms = float(np.quantile(took_ms, 0.95, method="higher"))
     return {
         "flow_paths_right": Figure(right / len(started), note=note),
@@ -178,8 +178,8 @@ def _all_to_all(
 
         def all_known() -> bool:
             return all(
-                len(found := follower.book.of(nic, peer, PEER_PORT)) > 1
-                and all(route.reverse for route in found.values())
+                len(routes := follower.book.of(nic, peer, PEER_PORT)) > 1
+                and all(route.reverse for route in routes.values())
                 for nic, peer in pairs
             )
 

@@ -103,17 +103,17 @@ def replay(log: FleetLog, seconds: float) -> Cost:
             record = validate_queueing(decode_columnar(value, PATH_QUEUEING.type), now_ns)
             queues.take(record, log.routes)
         taken_s = time.process_time()
-        made = []
+        records = []
         while queues.ready():
             for queue in queues.solve(now_ns):
                 codec.encode(QUEUES.type, queue)
-                made.append(queue)
+                records.append(queue)
         ended_s = time.process_time()
-        links.update(link["link"] for queue in made for link in queue["links"])
+        links.update(link["link"] for queue in records for link in queue["links"])
         if now_ns - log.start_ns > WARM_UP_S * 1e9:
             spent_s += ended_s - began_s
             messages_s += taken_s - began_s
-            slots += sum(queue["slots"] for queue in made if queue["slots"] > 1 and not queue["part"])
+            slots += sum(queue["slots"] for queue in records if queue["slots"] > 1 and not queue["part"])
     slot_links = slots * len(links)
     return Cost(
         1e6 * spent_s / slot_links, 1e6 * messages_s / slot_links, spent_s / (seconds - WARM_UP_S), len(links)

@@ -260,10 +260,10 @@ class ProbedFleet:
 
     def _probe_hosts(self, nic: int, now_ns: int) -> None:
         """Send the answers of the hosts of peers that have been silent for a while."""
-        mine = self._of_nic[nic]
+        own_paths = self._of_nic[nic]
         hosts: list[HostEvidence] = []
-        for peer in np.unique(self.dst[mine]).tolist():
-            paths = mine[self.dst[mine] == peer]
+        for peer in np.unique(self.dst[own_paths]).tolist():
+            paths = own_paths[self.dst[own_paths] == peer]
             if self._came[paths].max() > now_ns - HOST_SILENT_NS or not self._row[paths].all():
                 continue
             answers = not self.gone[peer] and not self.down[self.links[paths[0]]].any()
@@ -283,9 +283,9 @@ class ProbedFleet:
         every_ns = round(SIZE_CHECK_S * 1e9)
         phase = np.arange(len(self.gone)) * 37 * MS
         for nic in np.flatnonzero(((now_ns + phase) % every_ns < STEP_NS) & ~self._absent).tolist():
-            mine = self._of_nic[nic]
-            self._size_path[nic] = (self._size_path[nic] + 1) % len(mine)
-            path = int(mine[self._size_path[nic]])
+            own_paths = self._of_nic[nic]
+            self._size_path[nic] = (self._size_path[nic] + 1) % len(own_paths)
+            path = int(own_paths[self._size_path[nic]])
             passed = int(self.mtu_bytes[self.forward_links[path]].min())
             if passed >= FULL_BYTES:
                 self._report_size(path, FULL_BYTES, 0, now_ns)
@@ -332,8 +332,8 @@ class ProbedFleet:
         }
 
     def _send(self, nic: int, now_ns: int) -> None:
-        mine = self._of_nic[nic]
-        at = mine[(self._lost[mine] > 0) | (self._answered[mine] > 0)]
+        own_paths = self._of_nic[nic]
+        at = own_paths[(self._lost[own_paths] > 0) | (self._answered[own_paths] > 0)]
         names = self.fleet.nic_ids
 
         def age(time_ns: int) -> int:
@@ -382,7 +382,7 @@ class ProbedFleet:
         counts = zip(self.dscps, *self._by_class[:, :, path].tolist(), strict=True)
         requests = self.forward_links[path][self.forward_links[path] >= 0].tolist()
         replies = self.links[path][self.links[path] >= 0].tolist()[len(requests) :]
-        found: list[ClassEvidence] = [
+        classes: list[ClassEvidence] = [
             {
                 "dscp": dscp,
                 "lost": lost,
@@ -395,9 +395,10 @@ class ProbedFleet:
             if lost or answered
         ]
         is_changed = any(
-            each["forward_dscp"] is not None or each["reverse_dscp"] is not None for each in found
+            traffic_class["forward_dscp"] is not None or traffic_class["reverse_dscp"] is not None
+            for traffic_class in classes
         )
-        return found if len(self.dscps) > 1 or is_changed else []
+        return classes if len(self.dscps) > 1 or is_changed else []
 
     def _rewritten(self, sent: int, links: Iterable[int]) -> int | None:
         """Return the DSCP with which packets arrive over links, if it is another one."""

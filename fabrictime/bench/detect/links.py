@@ -72,20 +72,20 @@ class _Evaluated:
             self.now_ns = max(self.now_ns, out.at_ns // MS * MS + LATENCY_NS)
             event = cast(LinkEvent, out.record())
             begin_s = time.process_time()
-            found = self.health.ingest(event, self.now_ns, self.book, self.events)
+            changes = self.health.ingest(event, self.now_ns, self.book, self.events)
             if self.health.due_ns <= self.now_ns:
-                found += self.health.evaluate(self.now_ns)
+                changes += self.health.evaluate(self.now_ns)
             self.cpu_s += time.process_time() - begin_s
             self.events += 1
-            self.published += [(self.now_ns, record) for _, record in found if record is not None]
+            self.published += [(self.now_ns, record) for _, record in changes if record is not None]
 
     def named(self, state: str) -> dict[str, int]:
         """Return the subjects that entered a state, with the time of its publication."""
-        found: dict[str, int] = {}
+        first_ns: dict[str, int] = {}
         for at_ns, record in self.published:
             if record["state"] == state:
-                found.setdefault(record["subject"], at_ns)
-        return found
+                first_ns.setdefault(record["subject"], at_ns)
+        return first_ns
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -155,7 +155,7 @@ def _grey_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[s
         false += len(named.keys() - {cable_id(link)})
         it.run.clear()
         it.pump(GREY_HEALED_S)
-    missed = sum(not np.isfinite(each) for each in took_s)
+    missed = sum(not np.isfinite(duration_s) for duration_s in took_s)
     value = float(np.quantile(took_s, 0.95, method="higher"))
     note = f"{trials} links, {missed} not within {GREY_S:g} s, {false} others named"
     return {
@@ -193,8 +193,8 @@ def _flaps(progress: Progress, times: int, seed: int) -> dict[str, Value]:
         finally:
             worker.stop()
             live.close()
-        found = live.last(cable_id(link))
-        counted = found["flaps_total"] if found else 0
+        record = live.last(cable_id(link))
+        counted = record["flaps_total"] if record else 0
         others = live.subjects_ever("DOWN") - {cable_id(link)}
     note = f"{counted} counted of {times}, {killed} workers killed, {len(others)} other links named"
     return {"flap_count_exact": Figure(counted / times if counted <= times else times / counted, note=note)}

@@ -105,8 +105,8 @@ class LiveLinks:
 
     def state(self, subject: str) -> LinkState | None:
         """Return a subject's state; None where nothing is known of it."""
-        found = self.last(subject)
-        return None if found is None else found["state"]
+        record = self.last(subject)
+        return None if record is None else record["state"]
 
     def subjects_ever(self, state: str) -> set[str]:
         """Return the subjects that were ever in a state."""

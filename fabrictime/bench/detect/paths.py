@@ -69,12 +69,12 @@ def _measure(
     evaluate = _Comparison(control, reader)
     progress("paths: waiting for all to be named")
     began_s = time.monotonic()
-    found = evaluate.until_right()
+    right_share = evaluate.until_right()
     took_s = time.monotonic() - began_s
     proven = f"{evaluate.proven()} of {PROVEN} proven by their packets"
     note = f"{evaluate.asked} paths; {proven}"
     figures: dict[str, Value] = {
-        "topology_links_found": Figure(found, note=note),
+        "topology_links_found": Figure(right_share, note=note),
         "topology_found_after_s": took_s,
     }
     figures |= measure_routes(control, bootstrap, socket, progress)
@@ -83,11 +83,11 @@ def _measure(
     began_s = time.monotonic()
     evaluate.truth.clear()
     moved = 1 - evaluate.share()
-    found = evaluate.until_right()
+    right_share = evaluate.until_right()
     took_s = time.monotonic() - began_s
     note = f"{moved:.0%} of paths were others then; {evaluate.proven()} of {PROVEN} proven by their packets"
     return figures | {
-        "topology_links_found_after_move": Figure(found, note=note),
+        "topology_links_found_after_move": Figure(right_share, note=note),
         "topology_found_after_move_s": took_s,
     }
 

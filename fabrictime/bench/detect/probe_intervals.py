@@ -69,14 +69,14 @@ class Cover:
 def times_of(batches: Iterable[ProbeBatch], begin_ns: int, end_ns: int) -> dict[Any, NDArray[np.int64]]:
     """Return when answered requests left within an interval, from `ProbeBatch` records: (NIC, peer, source
     port) to ns of the system clock."""
-    found: dict[tuple[str, str, int], list[NDArray[np.int64]]] = {}
+    times_by_path: dict[tuple[str, str, int], list[NDArray[np.int64]]] = {}
     for batch in batches:
         ahead_ns = batch["clock_ns"] - batch["system_ns"]
         for element in batch["samples"]:
             at_ns = np.cumsum(np.array(element["sent"], np.int64)) - ahead_ns
-            found.setdefault((batch["nic"], element["peer"], element["path"]), []).append(at_ns)
+            times_by_path.setdefault((batch["nic"], element["peer"], element["path"]), []).append(at_ns)
     times = {}
-    for key, parts in found.items():
+    for key, parts in times_by_path.items():
         at_ns = np.sort(np.concatenate(parts))
         at_ns = at_ns[(at_ns >= begin_ns) & (at_ns < end_ns)]
         if len(at_ns):

@@ -82,8 +82,8 @@ class Traffic:
         now = rng.exponential(4 * MS)
         while incast and now < until_ns:
             senders = min(int(rng.integers(8, 25)), nics - 1)
-            chosen = rng.permutation(nics)[: senders + 1]
-            paths = fleet.paths(chosen[1:], np.full(senders, chosen[0]), rng.integers(1024, 65536, senders))
+            members = rng.permutation(nics)[: senders + 1]
+            paths = fleet.paths(members[1:], np.full(senders, members[0]), rng.integers(1024, 65536, senders))
             sim.add_messages(paths, 32_000, RATE_BPS, now, 1500)
             self.paths.append(paths)
             now += rng.exponential(4 * MS)
@@ -110,7 +110,7 @@ class Run:
         )
         traffic = Traffic(fleet, sim, rng, self.until_ns, load, incast)
         nic = np.repeat(np.arange(nics), PEERS * PATHS)
-        choice = [rng.permutation(np.delete(np.arange(nics), each))[:PEERS] for each in range(nics)]
+        choice = [rng.permutation(np.delete(np.arange(nics), prober))[:PEERS] for prober in range(nics)]
         peer = np.repeat(np.concatenate(choice), PATHS)
         port = 9320 + np.tile(np.arange(PATHS), nics * PEERS)
         there, back = fleet.round_trips(nic, peer, port)
@@ -138,12 +138,12 @@ class Run:
         """Return (flush time, batch) of all NICs, with stamps as a NIC would give them."""
         p, rng = self.probes, self._rng
         names = self.fleet.nic_ids
-        whole = ~np.isnan(p.reverse_ns)
+        is_complete = ~np.isnan(p.reverse_ns)
         t1, forward, turnaround, reverse = (
-            np.asarray(column[whole], np.float64)
+            np.asarray(column[is_complete], np.float64)
             for column in (p.t1_ns, p.forward_ns, p.turnaround_ns, p.reverse_ns)
         )
-        nic, peer, path = p.nic[whole], p.peer[whole], p.path[whole]
+        nic, peer, path = p.nic[is_complete], p.peer[is_complete], p.path[is_complete]
         true = [t1, t1 + forward, t1 + forward + turnaround, t1 + forward + turnaround + reverse]
         error = rng.normal(0, CLOCK_ERROR_NS, self.fleet.nics)
         of_link = [nic, peer, peer, nic]
@@ -223,7 +223,7 @@ def _over_links(fleet: Fleet, paths: list[Any], sent_bytes: Any) -> dict[str, fl
         weights = np.repeat(sent_bytes[start : start + len(lengths)], lengths)
         total += np.bincount(np.asarray(some.link), weights=weights, minlength=len(total))
         start += len(lengths)
-    return {name: 8 * float(each) for name, each in zip(fleet.link_ids, total, strict=True)}
+    return {name: 8 * float(bps) for name, bps in zip(fleet.link_ids, total, strict=True)}
 
 
 def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -> RouteTable:
@@ -279,8 +279,8 @@ def _accuracy(progress: Progress, seeds: int, seconds: float) -> dict[str, Value
             squares["ours"].append(float(((published - true) ** 2).mean()))
             squares["zero"].append(float((true**2).mean()))
             squares["last_window"].append(float((np.diff(true, axis=0) ** 2).mean()))
-            seen = bound > 0
-            inside.append(float((np.abs(published - true)[seen] <= bound[seen]).mean()))
+            has_bound = bound > 0
+            inside.append(float((np.abs(published - true)[has_bound] <= bound[has_bound]).mean()))
         rms = {key: float(np.sqrt(np.mean(values))) for key, values in squares.items()}
         note = f"seeds {', '.join(str(seed) for seed in drawn)}"
         figures[f"queue_error_bytes_rms{name}"] = Figure(rms["ours"], "bytes", note)
@@ -352,7 +352,7 @@ def _speed(progress: Progress, quick: bool) -> dict[str, Value]:
         slots = 20 if quick else 50 if slot_ms == 1 else 20
         n = int(2 * 1000 * nics * slot_ms / 1000 / sub)
         solver = QueueSolver(1500 * 8e9 / fleet.rate_bps, start, link, merge=SUB_SLOTS)
-        taken = []
+        times_s = []
         for block in range(3):
             route = rng.integers(0, len(source), (slots * sub, n)).astype(np.int32)
             depth = queue[(np.arange(slots * sub) // sub + block * slots) % len(queue)]
@@ -372,14 +372,14 @@ def _speed(progress: Progress, quick: bool) -> dict[str, Value]:
             )
             began = time.process_time()
             solver.solve(*args)
-            taken.append(time.process_time() - began)
+            times_s.append(time.process_time() - began)
         figures[f"queue_inference_realtime_factor_{name}"] = Figure(
-            slots * slot_ms / 1e3 / min(taken),
+            slots * slot_ms / 1e3 / min(times_s),
             note=f"{len(fleet.rate_bps)} links, 1,000 probes/s a NIC, both ways",
         )
         if slot_ms == 1:
             figures["inference_vs_sklearn"] = _against_lasso(
-                min(taken) / slots,
+                min(times_s) / slots,
                 start,
                 link,
                 route[-sub:].ravel(),
@@ -426,14 +426,15 @@ def _against_lasso(ours_s: float, start: Any, link: Any, route: Any, delay: Any,
     )
     at = (rows.astype(np.int32), link[flat].astype(np.int32))
     matrix = csc_array((np.ones(len(rows)), at), shape=(len(route), links))
-    taken = []
+    times_s = []
     for _ in range(3):
         model = Lasso(alpha=0.1, positive=True, fit_intercept=False, tol=1e-4, max_iter=1000)
         began = time.process_time()
         model.fit(matrix, delay)
-        taken.append(time.process_time() - began)
+        times_s.append(time.process_time() - began)
     return Figure(
-        min(taken) / ours_s, note=f"one slot of 1 ms: Lasso {min(taken) * 1e3:.0f} ms, {model.n_iter_} passes"
+        min(times_s) / ours_s,
+        note=f"one slot of 1 ms: Lasso {min(times_s) * 1e3:.0f} ms, {model.n_iter_} passes",
     )
 
 

@@ -101,9 +101,9 @@ class Scene:
                 costs.map_s += time.process_time() - began
                 while shard.ready():
                     began = time.process_time()
-                    made = shard.solve(0)
+                    records = shard.solve(0)
                     costs.solve_s.append(time.process_time() - began)
-                    for queues in made:
+                    for queues in records:
                         yield now, queues
                 now = when
             began = time.process_time()
@@ -129,7 +129,7 @@ def draw(
         stamps.append(probe(queues, probes, rng))
         slots.append(queues.slots(SLOT_NS))
     joined = Slots(
-        *(np.concatenate([getattr(each, name) for each in slots]) for name in ("depth_bytes", "busy"))
+        *(np.concatenate([getattr(part, name) for part in slots]) for name in ("depth_bytes", "busy"))
     )
     return Scene(fabric, Stamps.joined(stamps), joined, queues.load, routes, rng)
 
@@ -137,7 +137,9 @@ def draw(
 def _paths(fabric: LeafSpine, rng: np.random.Generator) -> tuple[Int64s, ...]:
     """Return NIC, peer, entropy value and the links there and back of each probed path."""
     peers = min(PEERS, fabric.nics - 1)
-    choice = [rng.permutation(np.delete(np.arange(fabric.nics), each))[:peers] for each in range(fabric.nics)]
+    choice = [
+        rng.permutation(np.delete(np.arange(fabric.nics), prober))[:peers] for prober in range(fabric.nics)
+    ]
     nic = np.repeat(np.arange(fabric.nics), peers * fabric.spines)
     peer = np.repeat(np.concatenate(choice), fabric.spines)
     path = 9_320 + np.tile(np.arange(fabric.spines), fabric.nics * peers)
@@ -176,11 +178,11 @@ def _sent(
             rows.append(cycle[np.arange(count) % len(cycle)])
             times.append((np.arange(count) + plan.phase + rng.random(count) / 2) * gap_ns)
     else:
-        for each in range(fabric.nics):
-            mine = np.flatnonzero(paths[0] == each)
+        for prober in range(fabric.nics):
+            own_paths = np.flatnonzero(paths[0] == prober)
             at = np.cumsum(rng.exponential(gap_ns, int(1.2 * count) + 50))
             times.append(at[at < span_ns])
-            rows.append(rng.choice(mine, len(times[-1])))
+            rows.append(rng.choice(own_paths, len(times[-1])))
     row, sent = np.concatenate(rows), np.concatenate(times)
     order = np.argsort(sent)
     return row[order], sent[order]

@@ -94,7 +94,9 @@ class Found:
 
     def line(self) -> str:
         """Return the row of the table."""
-        rms = "/".join(f"{each / 1e3:.1f}" for each in (self.ours, self.zero, self.last_slot, self.perfect))
+        rms = "/".join(
+            f"{rms_bytes / 1e3:.1f}" for rms_bytes in (self.ours, self.zero, self.last_slot, self.perfect)
+        )
         used = self.utilisation_covered / max(1, self.utilisation_bounds)
         return ", ".join(
             (
@@ -137,19 +139,19 @@ def perfect(scene: Scene) -> Float64s:
     count, links = scene.slots.depth_bytes.shape
     at, met, link = _met(scene)
     edges = np.arange(count + 1) * float(SLOT_NS)
-    found = np.zeros((count, links))
-    for each in range(links):
-        mine = link == each
-        if mine.sum() < 2:
+    depths = np.zeros((count, links))
+    for number in range(links):
+        at_link = link == number
+        if at_link.sum() < 2:
             continue
-        order = np.argsort(at[mine])
-        t, y = at[mine][order], met[mine][order]
+        order = np.argsort(at[at_link])
+        t, y = at[at_link][order], met[at_link][order]
         area = np.concatenate([[0.0], np.cumsum(np.diff(t) * (y[1:] + y[:-1]) / 2)])
         y_edge = np.interp(edges, t, y)
         k = np.clip(np.searchsorted(t, edges, side="right") - 1, 0, len(t) - 1)
         until = area[k] + (edges - t[k]) * (y[k] + y_edge) / 2
-        found[:, each] = np.diff(until) / SLOT_NS
-    return found * (scene.fabric.rate_bps / 8e9)
+        depths[:, number] = np.diff(until) / SLOT_NS
+    return depths * (scene.fabric.rate_bps / 8e9)
 
 
 def _met(scene: Scene) -> tuple[Float64s, Float64s, NDArray[np.int64]]:
@@ -178,11 +180,11 @@ def evidence(scene: Scene) -> Float64s:
                 np.maximum.at(largest, of, total[crosses][fits])
     near = np.maximum(np.maximum(largest[:-2], largest[1:-1]), largest[2:])
     # without a probe in or beside a slot, the nearest ones before and behind count
-    rows, known = np.arange(count)[:, None], np.isfinite(near)
-    before = np.maximum.accumulate(np.where(known, rows, 0), axis=0)
-    behind = np.minimum.accumulate(np.where(known, rows, count - 1)[::-1], axis=0)[::-1]
+    rows, has_probe = np.arange(count)[:, None], np.isfinite(near)
+    before = np.maximum.accumulate(np.where(has_probe, rows, 0), axis=0)
+    behind = np.minimum.accumulate(np.where(has_probe, rows, count - 1)[::-1], axis=0)[::-1]
     columns = np.arange(links)
-    near = np.where(known, near, np.maximum(near[before, columns], near[behind, columns]))
+    near = np.where(has_probe, near, np.maximum(near[before, columns], near[behind, columns]))
     return near * (scene.fabric.rate_bps / 8e9)
 
 
@@ -257,22 +259,22 @@ def _rms(values: Float64s) -> float:
 def figures_of(rows: list[Found]) -> dict[str, Value]:
     """Return the figures of all rows: of several the worst, with its row."""
     figures: dict[str, Value] = {}
-    for each in rows:
-        if each.row.nics == 16 and each.row.even:
-            key = f"queue_rms_over_perfect_probe_{each.row.rate_pps}pps_batch{each.row.batch}"
-            figures[key] = Figure(each.ours / each.perfect, note=each.line())
+    for measured_row in rows:
+        if measured_row.row.nics == 16 and measured_row.row.even:
+            key = f"queue_rms_over_perfect_probe_{measured_row.row.rate_pps}pps_batch{measured_row.row.batch}"
+            figures[key] = Figure(measured_row.ours / measured_row.perfect, note=measured_row.line())
 
     def worst(key: str, values: list[float], *, highest: bool = True) -> None:
         at = int(np.argmax(values) if highest else np.argmin(values))
         figures[key] = Figure(values[at], note=f"the worst of {len(rows)} rows: {rows[at].row.title}")
 
-    worst("queue_rms_over_last_slot", [each.ours_loaded / each.last_slot_loaded for each in rows])
-    worst("idle_link_slots_above_3kb", [each.idle_above for each in rows])
-    worst("depth_above_probe_evidence", [float(each.above_evidence) for each in rows])
-    worst("bound_bytes_coverage", [each.covered / max(1, each.bounds) for each in rows], highest=False)
+    worst("queue_rms_over_last_slot", [result.ours_loaded / result.last_slot_loaded for result in rows])
+    worst("idle_link_slots_above_3kb", [result.idle_above for result in rows])
+    worst("depth_above_probe_evidence", [float(result.above_evidence) for result in rows])
+    worst("bound_bytes_coverage", [result.covered / max(1, result.bounds) for result in rows], highest=False)
     worst(
         "utilisation_bound_coverage",
-        [each.utilisation_covered / max(1, each.utilisation_bounds) for each in rows],
+        [result.utilisation_covered / max(1, result.utilisation_bounds) for result in rows],
         highest=False,
     )
     return figures
@@ -281,13 +283,13 @@ def figures_of(rows: list[Found]) -> dict[str, Value]:
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure for about four minutes, or a quarter of one with `quick` (two rows, shorter)."""
     rows = [Row(16, 4_000, 8), Row(16, 1_000, 8)] if quick else ROWS
-    found = []
+    results = []
     for row in rows:
         seed = int(np.random.SeedSequence().generate_state(1)[0])
         progress(f"shared queues: {row.title}, seed {seed}")
-        found.append(found_in(row, seed, 2.5 if quick else 5.0))
-        progress(found[-1].line())
-    return figures_of(found)
+        results.append(found_in(row, seed, 2.5 if quick else 5.0))
+        progress(results[-1].line())
+    return figures_of(results)
 
 
 def main() -> int:
@@ -300,13 +302,13 @@ def main() -> int:
     parser.add_argument("--random", action="store_true", help="exponential gaps instead of a schedule")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--seed", type=int)
-    given = parser.parse_args()
-    if given.nics:
-        seed = given.seed or int(np.random.SeedSequence().generate_state(1)[0])
-        row = Row(given.nics, given.rate, given.batch, even=not given.random)
-        print(found_in(row, seed, given.seconds).line())
+    options = parser.parse_args()
+    if options.nics:
+        seed = options.seed or int(np.random.SeedSequence().generate_state(1)[0])
+        row = Row(options.nics, options.rate, options.batch, even=not options.random)
+        print(found_in(row, seed, options.seconds).line())
         return 0
-    for key, value in measure(lambda line: print(line, file=sys.stderr), given.quick).items():
+    for key, value in measure(lambda line: print(line, file=sys.stderr), options.quick).items():
         print(key, value)
     return 0
 

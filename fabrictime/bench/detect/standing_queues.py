@@ -114,7 +114,7 @@ class Reports:
             elif load > 0:
                 self._add(flows, number, 7, load * self._rate_bps)
         for host, own in flows.items():
-            yield _report(host, end_ns, own, whole=True)
+            yield _report(host, end_ns, own, is_complete=True)
 
     def begun(self, event: Event) -> Iterator[FlowReports]:
         """Yield the reports of a standing queue's flows as they begin: agents publish new flows at once."""
@@ -123,7 +123,7 @@ class Reports:
             self._add(flows, event.standing.link, sender, 0.0)
         for host, own in flows.items():
             if own:
-                yield _report(host, event.begin_ns, own, whole=False)
+                yield _report(host, event.begin_ns, own, is_complete=False)
 
     def _event_at(self, link: int, end_ns: int) -> Event | None:
         return next(
@@ -156,19 +156,21 @@ class Reports:
             "rate_bps": rate_bps,
             "links": [own],
         }
-        alone = _report("h", MS, [cast("Flow", flow)], whole=True)  # the codec fills in the other fields
+        alone = _report(
+            "h", MS, [cast("Flow", flow)], is_complete=True
+        )  # the codec fills in the other fields
         decoded = codec.decode(codec.encode("FlowReports", alone), "FlowReports")
         flows[host_of(nic)].append(decoded["flows"][0])
 
 
-def _report(host: str, at_ns: int, flows: list[Flow], *, whole: bool) -> FlowReports:
+def _report(host: str, at_ns: int, flows: list[Flow], *, is_complete: bool) -> FlowReports:
     return {
         "host": host,
         "boot": "boot",
         "report": at_ns // MS,
         "shard": SHARD,
         "system_ns": at_ns,
-        "whole": whole,
+        "whole": is_complete,
         "flows": flows,
     }
 
@@ -202,32 +204,32 @@ class Watch:
         if self._reports is not None:
             self._take_reports(self._reports, now_ns)
         self._detector.flows.advance(now_ns - FLOW_LAG_NS)
-        for made in self._detector.ingest(record, ContentionRules()):
-            self._note(made, now_ns + late_ns)
+        for window in self._detector.ingest(record, ContentionRules()):
+            self._note(window, now_ns + late_ns)
 
     def _take_reports(self, reports: Reports, now_ns: int) -> None:
         """Take the flow reports up to a time, in its order."""
         while True:
-            begins = [each for each in reports.events if self._begun_ns < each.begin_ns <= now_ns]
-            first = min(begins, key=lambda each: each.begin_ns, default=None)
+            begins = [event for event in reports.events if self._begun_ns < event.begin_ns <= now_ns]
+            first = min(begins, key=lambda event: event.begin_ns, default=None)
             if first is not None and first.begin_ns < self._next_ns:
                 self._begun_ns = at_ns = first.begin_ns
-                made = reports.begun(first)
+                new_reports = reports.begun(first)
             elif self._next_ns <= now_ns:
                 at_ns, self._next_ns = self._next_ns, self._next_ns + REPORT_NS
-                made = reports.at(at_ns)
+                new_reports = reports.at(at_ns)
             else:
                 return
-            for report in made:
+            for report in new_reports:
                 value = codec.encode(FlowReports, report)
                 self._table.take(report["host"].encode(), value, None, at_ns)
 
-    def _note(self, made: ContentionWindow, at_ns: float) -> None:
-        known = self.windows.setdefault(
-            made["window_id"], Published(set(), made["opened_ns"], at_ns, made["kind"])
+    def _note(self, window: ContentionWindow, at_ns: float) -> None:
+        published = self.windows.setdefault(
+            window["window_id"], Published(set(), window["opened_ns"], at_ns, window["kind"])
         )
-        known.links |= {made["link"], *made["candidates"]}
-        known.kind, known.closed_ns = made["kind"], made["closed_ns"]
+        published.links |= {window["link"], *window["candidates"]}
+        published.kind, published.closed_ns = window["kind"], window["closed_ns"]
 
 
 @dataclass(slots=True)
@@ -244,13 +246,15 @@ class Score:
         """Add the windows of one run."""
         windows, matched = list(watch.windows.values()), set()
         for event in events:
-            mine = [n for n, each in enumerate(windows) if event.link in each.links and _meet(each, event)]
-            matched |= set(mine)
-            if not mine:
+            numbers = [
+                n for n, window in enumerate(windows) if event.link in window.links and _meet(window, event)
+            ]
+            matched |= set(numbers)
+            if not numbers:
                 self.missed += 1
                 continue
-            self.opened_ms.append((windows[mine[0]].first_at_ns - event.begin_ns) / MS)
-            kind = windows[mine[-1]].kind
+            self.opened_ms.append((windows[numbers[0]].first_at_ns - event.begin_ns) / MS)
+            kind = windows[numbers[-1]].kind
             self.right += kind == event.kind
             self.confused[f"{event.kind} as {kind}"] += kind != event.kind
         present = present_queues(scene)
@@ -305,7 +309,7 @@ def run(rate: int, seed: int, seconds: float, late: float, scores: dict[str, Sco
     rng = np.random.default_rng(seed)
     fabric = LeafSpine(NICS)
     events = draw_events(fabric, seconds, rng)
-    scene = draw(fabric, Traffic(standing=tuple(each.standing for each in events)), seed, seconds, rate)
+    scene = draw(fabric, Traffic(standing=tuple(event.standing for event in events)), seed, seconds, rate)
     watches = {
         "with_reports": Watch(scene, Reports(scene, events, rng)),
         "without_reports": Watch(scene, None),
@@ -333,11 +337,11 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             figures |= score.figures(rate, name)
             all_scores[name].append(score)
     for name, several in all_scores.items():
-        found = sum(score.found for score in several)
+        detected = sum(score.found for score in several)
         confused = sum((score.confused for score in several), Counter())
         figures[f"standing_kind_right_{name}"] = Figure(
-            sum(score.right for score in several) / max(1, found),
-            note=", ".join(f"{each} {n}" for each, n in confused.most_common() if n) or "none confused",
+            sum(score.right for score in several) / max(1, detected),
+            note=", ".join(f"{kinds} {n}" for kinds, n in confused.most_common() if n) or "none confused",
         )
     return figures
 

@@ -76,15 +76,15 @@ LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_det
 class Case:
     """A fault and the rows that the page must show for it.
 
-    `make` and `heal` create and remove it. `wanted`: subject to kind, all of which must be shown. `allowed`:
-    further permitted rows. `slow`: the reason why it cannot be named within a second. `from_end`: times count
-    from the end of `make` and `heal`, which take a while. `stays`: the page rightly keeps the row.
+    `make` and `heal` create and remove it. `expected_kinds`: subject to kind, all of which must be shown.
+    `allowed`: further permitted rows. `slow`: the reason why it cannot be named within a second. `from_end`:
+    times count from the end of `make` and `heal`, which take a while. `stays`: the page keeps the row.
     """
 
     subject: str
     make: Callable[[], object]
     heal: Callable[[], object]
-    wanted: Mapping[str, str]
+    expected_kinds: Mapping[str, str]
     allowed: frozenset[str] = frozenset()
     slow: str | None = None
     from_end: bool = False
@@ -115,15 +115,15 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
     stands = False
     ends = [*(at_ms for at_ms, _ in sights[1:]), math.inf][: len(sights)]
     for (at_ms, rows), end_ms in zip(sights, ends, strict=True):
-        found = {row.subject: row for row in rows}
-        kinds = {subject: row.kind for subject, row in found.items()}
-        here = case.wanted.keys() & kinds
-        right = case.wanted.items() <= kinds.items()
+        row_by_subject = {row.subject: row for row in rows}
+        kinds = {subject: row.kind for subject, row in row_by_subject.items()}
+        here = case.expected_kinds.keys() & kinds
+        right = case.expected_kinds.items() <= kinds.items()
         if named_s is None and right:
             named_s = (at_ms - made_ms) / 1e3
         stands = stands or (right and end_ms > made_ms)  # a cable that flaps is DOWN at times until then
         if not lines and here:
-            lines = found[min(here)].text
+            lines = row_by_subject[min(here)].text
         wrong |= dict.fromkeys(_wrong(case, rows, stands))
         if at_ms <= healed_ms or here:
             cleared_s = None
@@ -135,15 +135,15 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
 
 
 def _passed(case: Case, rows: Iterable[Named]) -> bool:
-    return case.wanted.keys().isdisjoint(row.subject for row in rows)
+    return case.expected_kinds.keys().isdisjoint(row.subject for row in rows)
 
 
 def _wrong(case: Case, rows: Iterable[Named], stands: bool) -> Iterator[str]:
-    """Yield the rows that a case does not explain; another kind is wrong once the wanted one `stands`."""
+    """Yield the rows that a case does not explain; another kind is wrong once the expected one `stands`."""
     for row in rows:
-        known = row.subject in case.wanted or row.subject in case.allowed
-        other = stands and case.wanted.get(row.subject, row.kind) != row.kind
-        if other or not known:
+        is_expected = row.subject in case.expected_kinds or row.subject in case.allowed
+        other = stands and case.expected_kinds.get(row.subject, row.kind) != row.kind
+        if other or not is_expected:
             yield f"{row.subject} {row.kind}"
 
 
@@ -157,24 +157,27 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         with contextlib.closing(reader):
             _wait_drawn(reader, control)
             progress(f"web: {reader.how}" + (f", since {missing}" if missing else ""))
-            seen = _all(reader, control, progress, quick)
+            results = _all(reader, control, progress, quick)
             moved_s = None if quick else _moved_s(reader, control)
-    for line in table(seen):
+    for line in table(results):
         progress(line)
-    return _figures(seen, moved_s, reader.how, quick)
+    return _figures(results, moved_s, reader.how, quick)
 
 
-def _figures(seen: Sequence[Seen], moved_s: float | None, how: str, quick: bool) -> dict[str, Value]:
-    figures: dict[str, Value] = {"web_names_fault_s_worst": _slowest(seen, how)}
+def _figures(results: Sequence[Seen], moved_s: float | None, how: str, quick: bool) -> dict[str, Value]:
+    figures: dict[str, Value] = {"web_names_fault_s_worst": _slowest(results, how)}
     wrong = [
-        f"{each.case.subject}: {', '.join(each.wrong) or 'not named'}" for each in seen if not each.right
+        f"{result.case.subject}: {', '.join(result.wrong) or 'not named'}"
+        for result in results
+        if not result.right
     ]
     figures["web_names_fault_right"] = Figure(
-        sum(each.right for each in seen) / len(seen), note="; ".join(wrong) or f"{len(seen)} faults"
+        sum(result.right for result in results) / len(results),
+        note="; ".join(wrong) or f"{len(results)} faults",
     )
-    cleared = [each for each in seen if each.cleared_s is not None]
+    cleared = [result for result in results if result.cleared_s is not None]
     if cleared:
-        last = max(cleared, key=lambda each: each.cleared_s or 0.0)
+        last = max(cleared, key=lambda result: result.cleared_s or 0.0)
         figures["web_clears_fault_s_worst"] = Figure(last.cleared_s or 0.0, "s", last.case.subject)
     if not quick:
         figures["web_draws_moved_spine_s"] = (
@@ -185,27 +188,31 @@ def _figures(seen: Sequence[Seen], moved_s: float | None, how: str, quick: bool)
     return figures
 
 
-def _slowest(seen: Sequence[Seen], how: str) -> Value:
+def _slowest(results: Sequence[Seen], how: str) -> Value:
     """Return the longest time until a fault was named; slow kinds of faults are only noted."""
-    soon = [each for each in seen if each.case.slow is None]
-    missed = [each.case.subject for each in soon if each.named_s is None]
+    soon = [result for result in results if result.case.slow is None]
+    missed = [result.case.subject for result in soon if result.named_s is None]
     if missed:
         return Missing(f"not named: {', '.join(missed)}")
-    worst = max(soon, key=lambda each: each.named_s or 0.0)
-    slow = [f"{each.case.subject} {_s(each.named_s)}: {each.case.slow}" for each in seen if each.case.slow]
+    worst = max(soon, key=lambda result: result.named_s or 0.0)
+    slow = [
+        f"{result.case.subject} {_s(result.named_s)}: {result.case.slow}"
+        for result in results
+        if result.case.slow
+    ]
     note = "; ".join([f"{worst.case.subject}, of {len(soon)} faults, {how}", *slow])
     return Figure(worst.named_s or 0.0, note=note)
 
 
-def table(seen: Sequence[Seen]) -> list[str]:
+def table(results: Sequence[Seen]) -> list[str]:
     """Return a line a fault, for people."""
     lines = [f"{'fault':<34} {'named':>8} {'cleared':>8}  rows of the page"]
-    for each in seen:
-        shown = each.lines or "nothing"
-        beside = f"; WRONGLY {', '.join(each.wrong)}" if each.wrong else ""
-        slow = f" ({each.case.slow})" if each.case.slow else ""
-        named, cleared = _s(each.named_s), _s(each.cleared_s)
-        lines.append(f"{each.case.subject:<34} {named:>8} {cleared:>8}  {shown}{beside}{slow}")
+    for result in results:
+        rows_text = result.lines or "nothing"
+        beside = f"; WRONGLY {', '.join(result.wrong)}" if result.wrong else ""
+        slow = f" ({result.case.slow})" if result.case.slow else ""
+        named, cleared = _s(result.named_s), _s(result.cleared_s)
+        lines.append(f"{result.case.subject:<34} {named:>8} {cleared:>8}  {rows_text}{beside}{slow}")
     return lines
 
 
@@ -230,9 +237,14 @@ def link_cases(
         return {str(cable_id(link)): "DOWN" for link, pair in ends.items() if node in pair}
 
     def fault(
-        line: str, wanted: Mapping[str, str], allowed: frozenset[str] = frozenset(), slow: str | None = None
+        line: str,
+        expected_kinds: Mapping[str, str],
+        allowed: frozenset[str] = frozenset(),
+        slow: str | None = None,
     ) -> Case:
-        return Case(line, lambda: ask("fault", line=line), lambda: ask("clear"), wanted, allowed, slow=slow)
+        return Case(
+            line, lambda: ask("fault", line=line), lambda: ask("clear"), expected_kinds, allowed, slow=slow
+        )
 
     own = {
         nic["host"]: str(cable_id(next(link for link in links if link.startswith(f"{nic['host']}:"))))
@@ -242,7 +254,7 @@ def link_cases(
     host = [nic["host"] for nic in nics]
     rack = frozenset(nic["host"] for nic in nics if nic["leaf"] == "leaf1")
     leaf1 = frozenset(cables("leaf1"))
-    at_leaf1 = {own[each]: "DOWN" for each in rack}
+    at_leaf1 = {own[host]: "DOWN" for host in rack}
     return [
         fault("blackhole leaf1>spine2", {cable("leaf1", "spine2"): "DOWN"}),
         fault("down spine3>leaf2", {cable("leaf2", "spine3"): "DOWN"}),
@@ -272,15 +284,15 @@ QUICK: Final = 4
 
 
 def _all(reader: Reader, control: ControlClient, progress: Progress, quick: bool) -> list[Seen]:
-    shown = control.ask("show")
-    links, nics = shown["links"], shown["nics"]
+    fabric_state = control.ask("show")
+    links, nics = fabric_state["links"], fabric_state["nics"]
     cases = link_cases(links, nics, control.ask)
     cases = cases[:QUICK] if quick else cases
-    seen: list[Seen] = []
+    results: list[Seen] = []
 
     def run(case: Case) -> None:
-        seen.append(_one(reader, case))
-        progress(table(seen)[-1])
+        results.append(_one(reader, case))
+        progress(table(results)[-1])
 
     for case in cases:
         run(case)
@@ -289,7 +301,7 @@ def _all(reader: Reader, control: ControlClient, progress: Progress, quick: bool
     reader.open("contention")
     for case in _traffic(links, control)[: 1 if quick else None]:
         run(case)
-    return seen
+    return results
 
 
 def _flapping(links: Sequence[str], control: ControlClient) -> Case:
@@ -303,15 +315,17 @@ def _flapping(links: Sequence[str], control: ControlClient) -> Case:
             time.sleep(FLAP_S)
             control.ask("clear")
 
-    wanted: dict[str, str] = {cable_id(link): "FLAPPING"}
-    return Case(f"{FLAPS} flaps of leaf4>spine3", flap, lambda: None, wanted, from_end=True, stays=True)
+    expected_kinds: dict[str, str] = {cable_id(link): "FLAPPING"}
+    return Case(
+        f"{FLAPS} flaps of leaf4>spine3", flap, lambda: None, expected_kinds, from_end=True, stays=True
+    )
 
 
 def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
     """Two flows into one link that cannot carry both: one that they end in, and one within the fabric."""
 
     def path(source: str, destination: str, sport: int, dport: int) -> list[str]:
-        found: list[str] = control.ask(
+        route: list[str] = control.ask(
             "path",
             source=source,
             destination=destination,
@@ -320,16 +334,16 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
             protocol="tcp",
             likely=True,
         )
-        return found
+        return route
 
-    def disjoint(pairs: Sequence[tuple[str, str]], wanted: str | None) -> list[dict[str, Any]]:
-        """Flows on paths that share no link within the fabric, or the one uplink `wanted`."""
+    def disjoint(pairs: Sequence[tuple[str, str]], uplink: str | None) -> list[dict[str, Any]]:
+        """Flows on paths that share no link within the fabric, or the one `uplink`."""
         used: set[str] = set()
         flows = []
         for number, (source, destination) in enumerate(pairs):
             for sport in range(41_000 + 1000 * number, 42_000 + 1000 * number):
                 inner = path(source, destination, sport, 45_000 + number)[1:-1]
-                if (wanted in inner) if wanted else used.isdisjoint(inner):
+                if (uplink in inner) if uplink else used.isdisjoint(inner):
                     used.update(inner)
                     flows.append(
                         {
@@ -344,7 +358,7 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
 
     into = next(link for link in links if ">h8:" in link)
     up = next(link for link in links if link.startswith("leaf1:") and ">spine1:" in link)
-    made = []
+    cases = []
     for subject, kind, link, flows in (
         ("incast of h1 and h5 at h8", "incast", into, disjoint([("h1", "h8"), ("h5", "h8")], None)),
         (
@@ -355,8 +369,8 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
         ),
     ):
         load = _Load(control, flows, link)
-        made.append(Case(subject, load.start, load.end, {link: kind}, from_end=True))
-    return made
+        cases.append(Case(subject, load.start, load.end, {link: kind}, from_end=True))
+    return cases
 
 
 class _Load:
@@ -450,9 +464,9 @@ def _timed(do: Callable[[], object], from_end: bool) -> float:
 
 def _since(sights: Sequence[Sight], at_ms: float) -> list[Sight]:
     """Return the sightings from a moment on, and the rows shown then."""
-    before = [each for each in sights if each.at_ms < at_ms]
+    before = [sight for sight in sights if sight.at_ms < at_ms]
     stood = Sight(at_ms, before[-1].rows if before else ())
-    return [stood, *(each for each in sights if each.at_ms >= at_ms)]
+    return [stood, *(sight for sight in sights if sight.at_ms >= at_ms)]
 
 
 def _moved_s(reader: Reader, control: ControlClient) -> float | None:
@@ -476,10 +490,10 @@ def _web_url(data: Path) -> str:
     end_s = time.monotonic() + START_S
     while time.monotonic() < end_s:
         with contextlib.suppress(ValueError, KeyError):
-            found = status.read(data)
-            states = {row["name"]: row["state"] for row in found["children"]}
+            service_status = status.read(data)
+            states = {row["name"]: row["state"] for row in service_status["children"]}
             if states.get("web") == State.READY.value:
-                return str(found["addresses"]["web"])
+                return str(service_status["addresses"]["web"])
         time.sleep(0.2)
     raise CannotRun(f"web: not ready after {START_S:g} s")
 
@@ -487,10 +501,10 @@ def _web_url(data: Path) -> str:
 def _wait_drawn(reader: Reader, control: ControlClient) -> None:
     """Wait until the page draws every cable of the fabric, and some more. Raises CannotRun."""
     reader.open("fabric")
-    wanted = {cable_id(link) for link in control.ask("show")["links"]}
+    cables = {cable_id(link) for link in control.ask("show")["links"]}
     end_s = time.monotonic() + START_S
-    while not wanted <= (drawn := reader.cables()):
+    while not cables <= (drawn := reader.cables()):
         if time.monotonic() > end_s:
-            raise CannotRun(f"web: {len(drawn & wanted)} of {len(wanted)} cables drawn after {START_S:g} s")
+            raise CannotRun(f"web: {len(drawn & cables)} of {len(cables)} cables drawn after {START_S:g} s")
         time.sleep(0.2)
     time.sleep(WARM_S)

@@ -146,19 +146,19 @@ class BrowserReader:
         end_s = time.monotonic() + SHOWN_S
         while not self.driver.execute_script(STANDS, tab):
             if time.monotonic() > end_s:
-                shown = " ".join(str(self.driver.execute_script(SHOWN)).split())[:300]
+                page_text = " ".join(str(self.driver.execute_script(SHOWN)).split())[:300]
                 late = f"{self._url}{tab}: no cable on the page within {SHOWN_S:g} s"
-                raise TimeoutError(f"{late}; it shows: {shown or 'nothing'}")
+                raise TimeoutError(f"{late}; it shows: {page_text or 'nothing'}")
             time.sleep(0.05)
         self.driver.execute_async_script(IDLE)
         self.driver.execute_script(WATCH, tab)
 
     def news(self) -> list[Sight]:
         """Return the changes since the last call, oldest first."""
-        seen = self.driver.execute_script("const s = window.ftSeen; window.ftSeen = []; return s;")
+        changes = self.driver.execute_script("const s = window.ftSeen; window.ftSeen = []; return s;")
         return [
             Sight(at_ms, tuple(Named(_id(subject), kind, lines) for subject, kind, lines in rows))
-            for at_ms, rows in seen
+            for at_ms, rows in changes
         ]
 
     def cables(self) -> set[str]:
@@ -195,8 +195,8 @@ class TopicReader_:
         """Return the changes since the last call, oldest first."""
         self._changed(frozenset())  # rows that end by time alone
         with self._state.lock:
-            found, self._seen = self._seen, []
-        return found
+            sights, self._seen = self._seen, []
+        return sights
 
     def cables(self) -> set[str]:
         """Return the cables that the tab Fabric would draw, by id."""
@@ -219,8 +219,8 @@ class TopicReader_:
     def _rows(self, now_ns: int) -> tuple[Named, ...]:
         if self._tab == "contention":
             return tuple(
-                Named(each["link"], frames.KINDS.get(each["kind"], "unknown"), each["text"])
-                for each in self._state.open_contention(now_ns)
+                Named(window["link"], frames.KINDS.get(window["kind"], "unknown"), window["text"])
+                for window in self._state.open_contention(now_ns)
             )
         rows = fabric_frames.trouble_rows(self._state)
         return tuple(Named(row["id"], row["state"], row["text"]) for row in rows)

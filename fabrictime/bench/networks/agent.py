@@ -43,7 +43,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     own, others = _own_bytes(), {name: install_bytes(name) for name in sorted(needed(_requirements()))}
     largest = sorted(others, key=lambda name: -others[name])[:3]
     starts = [_import_s() for _ in range(QUICK_RUNS if quick else RUNS)]
-    took_s, used_s = (statistics.median(each) for each in zip(*starts, strict=True))
+    took_s, used_s = (statistics.median(durations) for durations in zip(*starts, strict=True))
     progress(f"agent: {len(others)} packages, {', '.join(largest)} the largest")
     rss: Value
     try:
@@ -63,11 +63,11 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 def _requirements() -> list[str]:
     """Return the requirements without extras: of the installed package, else of this checkout."""
     try:
-        found = metadata.requires("fabrictime")
+        requirements = metadata.requires("fabrictime")
     except metadata.PackageNotFoundError:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        found = project["dependencies"]
-    return found or []
+        requirements = project["dependencies"]
+    return requirements or []
 
 
 def needed(requirements: Iterable[str]) -> set[str]:
@@ -75,32 +75,32 @@ def needed(requirements: Iterable[str]) -> set[str]:
 
     Requirements of an extra, and packages that are not installed on this platform, are left out.
     """
-    found: set[str] = set()
+    packages: set[str] = set()
     waiting = list(_names(requirements))
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in packages:
             continue
         try:
             further = metadata.requires(name) or []
         except metadata.PackageNotFoundError:
             continue
-        found.add(name)
+        packages.add(name)
         waiting += _names(further)
-    return found
+    return packages
 
 
 def _names(requirements: Iterable[str]) -> Iterator[str]:
-    for each in requirements:
-        match = re.match(r"[\w.-]+", each)
-        if match is not None and not re.search(r";.*\bextra\b", each):
+    for requirement in requirements:
+        match = re.match(r"[\w.-]+", requirement)
+        if match is not None and not re.search(r";.*\bextra\b", requirement):
             yield re.sub(r"[-_.]+", "-", match[0]).lower()
 
 
 def install_bytes(name: str) -> int:
     """Return the bytes of an installed package's files, without caches."""
     files = metadata.files(name) or []
-    paths = {Path(str(each.locate())) for each in files if each.suffix != ".pyc"}
+    paths = {Path(str(file.locate())) for file in files if file.suffix != ".pyc"}
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 

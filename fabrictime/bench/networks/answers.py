@@ -156,10 +156,10 @@ class NamedFleet:
         if self.form is not Form.RATE_LIMITED:
             return first
         flow = TracedFlow(path.leg, path.peer, path.path, ("", 0), 0)
-        known = KnownRoute(first, True, 0)
+        route = KnownRoute(first, True, 0)
         for _ in range(RATE_LIMITED_TRACES):
-            known.update(Trace(flow, self._hops(path.links), True), 0)
-        return known.hops
+            route.update(Trace(flow, self._hops(path.links), True), 0)
+        return route.hops
 
     def _first_hop(self, nic: str) -> str | None:
         links = self._routes[nic][0].links
@@ -171,11 +171,11 @@ class NamedFleet:
         """Publish the routes of one NIC as its agent does."""
         names = RouteNames(nic, prefix)
         names.set_topology(self.topology)
-        known = [(path, self._known(path), self._first_hop(path.peer)) for path in paths]
-        for path, hops, first_hop in known:
+        path_hops = [(path, self._known(path), self._first_hop(path.peer)) for path in paths]
+        for path, hops, first_hop in path_hops:
             names.observe(path.peer, hops, True, first_hop)
         rows: dict[str, list[PathMap]] = defaultdict(list)
-        for path, hops, first_hop in known:
+        for path, hops, first_hop in path_hops:
             named = names.name(path.peer, path.path, hops, True, first_hop)
             rows[path.peer].append(
                 {
@@ -191,21 +191,21 @@ class NamedFleet:
             )
             if named.complete:
                 self.names.note(named.links, path.links, layer_2=self.form is Form.FLAT)
-        for peer, each in rows.items():
+        for peer, path_maps in rows.items():
             record: PathMaps = {
                 "nic": nic,
                 "peer": peer,
                 "shard": "fabric",
                 "run": 1,
                 "traced_ns": 0,
-                "paths": each,
+                "paths": path_maps,
             }
             key = f"{nic}>{peer}"
             self.book.take(key.encode(), codec.encode(PATHS.type, record))
 
     def _at_switch(self) -> dict[str, set[str]]:
         """Name or address of a switch, or a NIC, to the true cables of the switch."""
-        found: dict[str, set[str]] = defaultdict(set)
+        cables_at: dict[str, set[str]] = defaultdict(set)
         for link in self.fleet.link_ids:
             near, _, far = link.partition(">")
             node = end_parts(far).node
@@ -220,8 +220,8 @@ class NamedFleet:
             host, port = end_parts(near)
             names |= {f"{host}/{port}", f"{GATEWAY}@{host}.{port}"} if host.startswith("h") else set()
             for name in names - {None, GATEWAY}:
-                found[str(name)] |= at
-        return found
+                cables_at[str(name)] |= at
+        return cables_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def routes() -> RouteTable:
 def route_table(routes_of: Mapping[tuple[str, str], Sequence[tuple[int, Leg, list[str]]]]) -> RouteTable:
     """Return a table of (path, leg, links) from each NIC to each peer, which are known from end to end."""
     table = RouteTable()
-    for (nic, peer), found in routes_of.items():
+    for (nic, peer), entries in routes_of.items():
         maps: list[PathMap] = [
             {
                 "path": path,
@@ -107,7 +107,7 @@ def route_table(routes_of: Mapping[tuple[str, str], Sequence[tuple[int, Leg, lis
                 "changes": 0,
                 "contradiction": None,
             }
-            for path, leg, links in found
+            for path, leg, links in entries
         ]
         record: PathMaps = {
             "nic": nic,
@@ -133,14 +133,16 @@ class Probes:
 
     def batches(self, marking: bool = True) -> list[tuple[int, ProbeColumns]]:
         """Return (flush time, batch) of all NICs in the log's order; without `marking`, nothing is marked."""
-        found = [each for nic in range(1, HOSTS + 1) for each in self._of_nic(nic, marking)]
-        return sorted(found, key=lambda each: (each[0], each[1].nic))
+        timed_batches = [
+            timed_batch for nic in range(1, HOSTS + 1) for timed_batch in self._of_nic(nic, marking)
+        ]
+        return sorted(timed_batches, key=lambda timed_batch: (timed_batch[0], timed_batch[1].nic))
 
     def _of_nic(self, nic: int, marking: bool) -> list[tuple[int, ProbeColumns]]:
         rng = np.random.default_rng([self.seed, nic])
         count = int(PROBES_PPS * self.seconds)
         sent = np.sort(rng.uniform(0, self.seconds * 1e9, count))
-        peers = np.array([each for each in range(1, HOSTS + 1) if each != nic])
+        peers = np.array([host for host in range(1, HOSTS + 1) if host != nic])
         peer, port = rng.choice(peers, count), rng.integers(0, SPINES, count)
         cls = rng.integers(0, len(DSCPS), count)
         out, back = np.zeros((2, count)), np.zeros((2, count))
@@ -175,7 +177,7 @@ class Probes:
                         batch=int(flush[at[0]]),
                         clock_ns=when,
                         system_ns=when,
-                        peers=[f"h{each}/eth1" for each in peer[at[begin]]],
+                        peers=[f"h{host}/eth1" for host in peer[at[begin]]],
                         path=(9320 + port[at[begin]]).astype(np.int32),
                         spacing_ns=none,
                         lost=none,
@@ -231,11 +233,11 @@ def opened_ns(
     """Return link to the end of the data with which its first window opened."""
     flows = FlowTable(RouteTable(), lambda _: True).of("fabric")
     detector = ContentionDetector("fabric", flows, lambda _: False, lambda: nics, rate_of)
-    found: dict[str, int] = {}
+    times_ns: dict[str, int] = {}
     for record in records:
         for window in detector.ingest(record, ContentionRules()):
-            found.setdefault(window["link"], window["updated_ns"])
-    return found
+            times_ns.setdefault(window["link"], window["updated_ns"])
+    return times_ns
 
 
 def delays(
@@ -251,7 +253,7 @@ def delays(
         window.add(decode_probe_batch(encode_probe_batch(batch)))
     line = ClockLine(EPOCH_NS, 0, 0.0, 10.0)
     peers = dict.fromkeys(windows, line)
-    found: dict[tuple[str, str, int, int], tuple[float, int, int]] = {}
+    by_path: dict[tuple[str, str, int, int], tuple[float, int, int]] = {}
     for nic, window in windows.items():
         columns: Any = window.delays(line, peers)
         rows = zip(
@@ -263,26 +265,26 @@ def delays(
             columns.reverse_ce.tolist(),
             strict=True,
         )
-        found |= {(nic, peer, path, dscp): (p99, out, back) for peer, path, dscp, p99, out, back in rows}
-    return found
+        by_path |= {(nic, peer, path, dscp): (p99, out, back) for peer, path, dscp, p99, out, back in rows}
+    return by_path
 
 
-def _right_share(probes: Probes, found: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
+def _right_share(probes: Probes, by_path: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
     """Return the share of paths and classes whose p99 shows the load if, and only if, it waits with them."""
     depth_ns = probes.load.depth_bytes * 8e9 / RATE_BPS
     right = 0
-    for (nic, peer, path, dscp), (p99_ns, _, _) in found.items():
+    for (nic, peer, path, dscp), (p99_ns, _, _) in by_path.items():
         hops = links_of(int(nic[1:].split("/")[0]), int(peer[1:].split("/")[0]), path - 9320)
         waits = dscp == DSCPS[1] and LOADED in hops
         expected_ns = HOP_NS * len(hops) + depth_ns * waits
         right += abs(p99_ns - expected_ns) < max(5 * NOISE_NS, 0.02 * depth_ns * waits)
-    return right / len(found)
+    return right / len(by_path)
 
 
-def _count_error(probes: Probes, found: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
+def _count_error(probes: Probes, by_path: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
     """Return the sum of the differences to the recorder's marks, as a share of its marks."""
     wrong = total = 0
-    for name, (_, out, back) in found.items():
+    for name, (_, out, back) in by_path.items():
         true = probes.true_marks.get(name, [0, 0])
         wrong += abs(out - true[0]) + abs(back - true[1])
         total += sum(true)
@@ -297,9 +299,9 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         progress(f"classes: a queue of {depth / 1e3:.0f} kB in DSCP {DSCPS[1]} at {LOADED}")
         probes = Probes(Load(depth, depth / 4), 1.2, seed)
         batches = probes.batches()
-        found = delays(batches)
-        apart.append(_right_share(probes, found))
-        error.append(_count_error(probes, found))
+        by_path = delays(batches)
+        apart.append(_right_share(probes, by_path))
+        error.append(_count_error(probes, by_path))
         by_both = opened_ns(inferred(batches))
         alone = opened_ns(inferred(Probes(probes.load, 1.2, seed).batches(marking=False)))
         named.append(set(by_both) <= {LOADED, _ALIAS} and bool(by_both))

@@ -40,9 +40,11 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         progress(f"imports: {name}: {difference}")
     inputs = QUICK_INPUTS if quick else INPUTS
     crashes: list[str] = []
-    for name, found in zip(FORMATS, side_by_side(fuzz, [(name, inputs) for name in FORMATS]), strict=True):
-        progress(f"imports: {name}: {inputs} inputs, {len(found)} crashes")
-        crashes += found
+    for name, format_crashes in zip(
+        FORMATS, side_by_side(fuzz, [(name, inputs) for name in FORMATS]), strict=True
+    ):
+        progress(f"imports: {name}: {inputs} inputs, {len(format_crashes)} crashes")
+        crashes += format_crashes
     return {
         "imports_right": Figure(
             1 - len(wrong) / len(FORMATS), note=f"{len(FORMATS)} formats; wrong: {', '.join(wrong) or 'none'}"
@@ -60,26 +62,26 @@ def differences(name: str, plan: Plan) -> str:
         for path in paths:
             path.write_text(files.texts[path.name], encoding="utf-8")
         try:
-            found = import_files(paths, hints=Hints(hosts="h*"))
+            topology = import_files(paths, hints=Hints(hosts="h*"))
         except BadImport as error:
             return str(error)
-    cables = {frozenset(link.ends) for link in found.links}
+    cables = {frozenset(link.ends) for link in topology.links}
     if cables != files.cables:
         return f"cables differ: {sorted(map(sorted, cables ^ files.cables))[:MAX_SHOWN]}"
-    kinds = {node.name: node.kind for node in found.nodes}
+    kinds = {node.name: node.kind for node in topology.nodes}
     expected = {node.name: node.kind for node in plan.nodes.values() if files.cables or node.kind == "host"}
     if kinds != expected:
         return f"kinds differ: {sorted(kinds.items() ^ expected.items())[:MAX_SHOWN]}"
     if not files.cables:
-        devices = {node.name: sorted(node.ports) for node in found.nodes}
-        known = {node: sorted(port.name for port in plan.nodes[node].ports) for node in expected}
-        return "" if devices == known else f"devices differ: {devices}"
+        devices = {node.name: sorted(node.ports) for node in topology.nodes}
+        expected_devices = {node: sorted(port.name for port in plan.nodes[node].ports) for node in expected}
+        return "" if devices == expected_devices else f"devices differ: {devices}"
     return ""
 
 
-def fuzz(asked: tuple[str, int]) -> list[str]:
+def fuzz(task: tuple[str, int]) -> list[str]:
     """Read changed texts of a format; return the crashes, one line each."""
-    name, inputs = asked
+    name, inputs = task
     draw = random.Random(f"{SEED} {name}")  # noqa: S311  # repeatable
     texts = list(FILES[name](make_plan(FUZZED_SHAPE)).texts.values())
     crashes: list[str] = []

@@ -73,8 +73,8 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             links = list(range(fleet.links))[-QUICK_LINKS if quick else 0 :]
             key = f"{form}{' with a file' if with_file else ''}"
             outcomes[key] = [kill(fleet, names, link) for link in links]
-            found = sum(each.named for each in outcomes[key])
-            progress(f"{key}: {found} of {len(links)} dead links named or in the stated set")
+            named = sum(outcome.named for outcome in outcomes[key])
+            progress(f"{key}: {named} of {len(links)} dead links named or in the stated set")
     return _figures(outcomes, invented)
 
 
@@ -113,31 +113,33 @@ def _observe(
     while probes.now_ns < end_ns:
         if is_found():
             end_ns, is_found = probes.now_ns + FOUND_NS, lambda: False
-        found: list[Change] = []
+        changes: list[Change] = []
         for append_ns, event in probes.run(STEP_NS):
-            found += health.ingest(event, append_ns, names.book)
-        found += health.evaluate(probes.now_ns)
-        yield from ((probes.now_ns, change) for change in found)
+            changes += health.ingest(event, append_ns, names.book)
+        changes += health.evaluate(probes.now_ns)
+        yield from ((probes.now_ns, change) for change in changes)
 
 
 def _figures(outcomes: dict[str, list[Outcome]], invented: list[str]) -> dict[str, Value]:
-    every = [each for found in outcomes.values() for each in found]
+    every = [outcome for group in outcomes.values() for outcome in group]
     missed = [
-        f"{key} {sum(not each.named for each in found)}" for key, found in outcomes.items() if not _all(found)
+        f"{key} {sum(not outcome.named for outcome in group)}"
+        for key, group in outcomes.items()
+        if not _all(group)
     ]
-    false = [*invented, *(name for each in every for name in each.false)]
+    false = [*invented, *(name for outcome in every for name in outcome.false)]
     blind = [
-        each.took_s
-        for key, found in outcomes.items()
+        outcome.took_s
+        for key, group in outcomes.items()
         if key in BLIND
-        for each in found
-        if each.took_s is not None
+        for outcome in group
+        if outcome.took_s is not None
     ]
-    sizes = [each.cables for each in every if each.named]
-    largest = max(outcomes, key=lambda key: max(each.cables for each in outcomes[key]))
+    sizes = [outcome.cables for outcome in every if outcome.named]
+    largest = max(outcomes, key=lambda key: max(outcome.cables for outcome in outcomes[key]))
     return {
         "simulated_dead_link_named_or_in_set": Figure(
-            float(np.mean([each.named for each in every])),
+            float(np.mean([outcome.named for outcome in every])),
             note=f"{len(every)} deaths in {len(outcomes)} networks; missed: {', '.join(missed) or 'none'}",
         ),
         "simulated_false_links": Figure(float(len(false)), note="; ".join(false[:3])),
@@ -151,5 +153,5 @@ def _figures(outcomes: dict[str, list[Outcome]], invented: list[str]) -> dict[st
     }
 
 
-def _all(found: Iterable[Outcome]) -> bool:
-    return all(each.named for each in found)
+def _all(outcomes: Iterable[Outcome]) -> bool:
+    return all(outcome.named for outcome in outcomes)

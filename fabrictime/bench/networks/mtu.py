@@ -75,8 +75,8 @@ class Network:
         self._events: dict[str, LinkEvents] = {}
         for nic in fleet.nic_ids:
             self._checks[nic] = SizeChecks(RATE_PPS, 0.1)
-            mine = [(peer, port) for name, peer, port in self._row if name == nic]
-            self._checks[nic].set_paths(dict.fromkeys(mine, nic_bytes))
+            own_paths = [(peer, port) for name, peer, port in self._row if name == nic]
+            self._checks[nic].set_paths(dict.fromkeys(own_paths, nic_bytes))
             self._events[nic] = LinkEvents(nic, "fabric", 1)
 
     def run(self, for_s: float, until: Callable[[], bool] = lambda: False) -> bool:
@@ -139,23 +139,23 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     fleet = Fleet(SHAPE, SEED)
     links = range(fleet.links)[:: max(1, fleet.links // QUICK_LINKS) if quick else 1]
     outcomes = [plant(fleet, link, SIZES[n % len(SIZES)], SEED + n) for n, link in enumerate(links)]
-    found = [each.found_s for each in outcomes if each.found_s is not None]
-    progress(f"mtu: {len(found)} of {len(outcomes)} links that drop large packets found")
-    false = sorted(name for each in outcomes for name in each.false)
+    times_s = [outcome.found_s for outcome in outcomes if outcome.found_s is not None]
+    progress(f"mtu: {len(times_s)} of {len(outcomes)} links that drop large packets found")
+    false = sorted(name for outcome in outcomes for name in outcome.false)
     for share in (LOSS, 0.02, 0.1, 0.3):
         network = Network(fleet, SEED)
         network.loss[:-1] = share
         network.run(QUIET_S / (10 if quick else 1))
         false += sorted(network.grey)
         progress(f"mtu: every link loses {share:.1%}: {len(network.grey)} false verdicts")
-    cleared = [each.cleared_s for each in outcomes if each.cleared_s is not None]
+    cleared = [outcome.cleared_s for outcome in outcomes if outcome.cleared_s is not None]
     return {
         "mtu_fault_found_with_size": Figure(
-            len(found) / len(outcomes), note=f"{len(outcomes)} links, each once, sizes {SIZES}"
+            len(times_s) / len(outcomes), note=f"{len(outcomes)} links, each once, sizes {SIZES}"
         ),
         "mtu_false_grey": Figure(float(len(false)), note="; ".join(false[:3])),
         "mtu_found_s_p50": Figure(
-            float(np.median(found or [np.nan])), "s", f"largest {max(found, default=np.nan):.1f} s"
+            float(np.median(times_s or [np.nan])), "s", f"largest {max(times_s, default=np.nan):.1f} s"
         ),
         "mtu_cleared_s_p50": Figure(
             float(np.median(cleared or [np.nan])), "s", f"of {len(cleared)} of {len(outcomes)}"

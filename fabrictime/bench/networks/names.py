@@ -40,22 +40,22 @@ class CableNames:
 
     def cables_of(self, names: Iterable[str]) -> set[str]:
         """Return the true cables that names of cables, or of NICs for their own cables, stand for."""
-        found: set[str] = set()
+        cables: set[str] = set()
         for name in names:
             near, mark, far = name.partition("<>")
             if not mark:
                 end = name.replace("/", ":")
-                found.update(cable for cable in self.cables if end in cable.split("<>"))
+                cables.update(cable for cable in self.cables if end in cable.split("<>"))
             else:
-                found.update(*(self.stands_for.get(link, ()) for link in (f"{near}>{far}", f"{far}>{near}")))
-                found.update({name} & self.cables)
-        return found
+                cables.update(*(self.stands_for.get(link, ()) for link in (f"{near}>{far}", f"{far}>{near}")))
+                cables.update({name} & self.cables)
+        return cables
 
     def cables_beside(self, names: Iterable[str]) -> set[str]:
         """Return the same, where a switch stands for all of its cables, and a NIC for those of its leaf."""
         places = set(names)
-        found = self.cables_of(name for name in places if "<>" in name)
-        return found.union(*(self._places.get(name, ()) for name in places))
+        cables = self.cables_of(name for name in places if "<>" in name)
+        return cables.union(*(self._places.get(name, ()) for name in places))
 
     def merged(self) -> dict[str, set[str]]:
         """Return the names that stood for cables between different switches: invented links."""

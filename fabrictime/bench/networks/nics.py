@@ -53,32 +53,34 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     absent: list[str] = []
     for name in QUICK if quick else MEASURED:
         try:
-            found = run_inside(partial(measure_form, FORMS[name], 1.0 if quick else SETTLE_S), timeout_s=120)
+            outcome = run_inside(
+                partial(measure_form, FORMS[name], 1.0 if quick else SETTLE_S), timeout_s=120
+            )
         except FabricError as error:
             progress(str(error))
             absent.append(name)
             continue
-        outcomes.append(found)
+        outcomes.append(outcome)
         progress(
-            f"{name}: {found.egress_right} of {found.nics} NICs right, {found.unreachable} of {found.peers} "
-            "peers unreachable"
+            f"{name}: {outcome.egress_right} of {outcome.nics} NICs right, "
+            f"{outcome.unreachable} of {outcome.peers} peers unreachable"
         )
     return figures_of(outcomes, absent)
 
 
 def figures_of(outcomes: list[Outcome], absent: list[str]) -> dict[str, Value]:
     """Return the figures over all forms; `absent`: forms that this kernel cannot build."""
-    nics = sum(each.nics for each in outcomes)
+    nics = sum(outcome.nics for outcome in outcomes)
     if not nics:
         reason = f"no form could be built, tried {', '.join(absent)}"
         return dict.fromkeys(("egress_right", "unreachable_peers_chosen"), Missing(reason))
     note = f"{nics} NICs in {len(outcomes)} forms"
     if absent:
         note += f"; this kernel lacks the devices of {', '.join(absent)}"
-    right = sum(each.egress_right for each in outcomes)
+    right = sum(outcome.egress_right for outcome in outcomes)
     return {
         "egress_right": Figure(right / nics, note=note),
-        "unreachable_peers_chosen": Figure(sum(each.unreachable for each in outcomes), note=note),
+        "unreachable_peers_chosen": Figure(sum(outcome.unreachable for outcome in outcomes), note=note),
     }
 
 
@@ -91,12 +93,12 @@ def measure_form(form: Form, settle_s: float) -> Outcome:
         transports = {port.nic: _transport(port, key_file) for port in net.ports}
         try:
             _choose_peers(transports, settle_s)
-            chosen = {name: [peer.nic for peer in each.engine.peers] for name, each in transports.items()}
+            peers_by_nic = {name: [peer.nic for peer in one.engine.peers] for name, one in transports.items()}
         finally:
-            for each in transports.values():
-                each.close()
+            for transport in transports.values():
+                transport.close()
         right = sum(_leaves_by_its_own(net, port) for port in net.ports)
-        pairs = [(net.port(name), net.port(peer)) for name, peers in chosen.items() for peer in peers]
+        pairs = [(net.port(name), net.port(peer)) for name, peers in peers_by_nic.items() for peer in peers]
     out_of_reach = [
         (near, far) for near, far in pairs if near.host == far.host or not form.connects(near.rail, far.rail)
     ]

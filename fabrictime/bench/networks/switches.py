@@ -73,7 +73,7 @@ class Seen:
 class Outcome:
     """A run: what probes saw, and the recorder: the deepest queue as a delay, and marks by DSCP."""
 
-    seen: list[Seen]
+    directions: list[Seen]
     deepest_ns: float
     marked_by_switches: dict[int, int]
     lost: int
@@ -99,10 +99,10 @@ class Outcome:
     def right_share(self) -> float:
         """Share of paths, classes and directions whose delay and marks show the load if it is theirs."""
         right = [
-            each.delay_ns > DELAYED_SHARE * self.deepest_ns and each.marked > 0
-            if each.waits
-            else each.delay_ns < FREE_SHARE * self.deepest_ns and not each.marked
-            for each in self.seen
+            direction.delay_ns > DELAYED_SHARE * self.deepest_ns and direction.marked > 0
+            if direction.waits
+            else direction.delay_ns < FREE_SHARE * self.deepest_ns and not direction.marked
+            for direction in self.directions
         ]
         return sum(right) / len(right)
 
@@ -110,7 +110,7 @@ class Outcome:
     def count_error(self) -> float:
         """Return the difference to the marks of switches, over all classes, as a share of their marks."""
         wrong = sum(
-            abs(sum(each.marked for each in self.seen if each.dscp == dscp) - count)
+            abs(sum(direction.marked for direction in self.directions if direction.dscp == dscp) - count)
             for dscp, count in self.marked_by_switches.items()
         )
         return wrong / max(1, sum(self.marked_by_switches.values()))
@@ -121,14 +121,18 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     keys = ("switch_classes_told_apart", "switch_ce_count_error", "switch_contention_open_by_ce_ms")
     if (denied := namespaces_allowed()) is not None:
         return dict.fromkeys(keys, Missing(denied))
-    found = run_inside(lambda: measure_load(2.0 if quick else 6.0), timeout_s=60)
-    marks = sum(found.marked_by_switches.values())
-    progress(f"switches: {marks} packets marked, queue of {found.deepest_ns / 1e6:.0f} ms, {found.lost} lost")
-    note = f"{len(found.seen)} paths, classes and directions; {marks} marks; {found.lost} probes lost"
+    outcome = run_inside(lambda: measure_load(2.0 if quick else 6.0), timeout_s=60)
+    marks = sum(outcome.marked_by_switches.values())
+    progress(
+        f"switches: {marks} packets marked, queue of {outcome.deepest_ns / 1e6:.0f} ms, {outcome.lost} lost"
+    )
+    note = (
+        f"{len(outcome.directions)} paths, classes and directions; {marks} marks; {outcome.lost} probes lost"
+    )
     return {
-        "switch_classes_told_apart": Figure(found.right_share, "1", note),
-        "switch_ce_count_error": Figure(found.count_error, "1", "against the counters of switches"),
-        "switch_contention_open_by_ce_ms": Figure(found.open_by_ce_ms, "ms", "over by delay alone"),
+        "switch_classes_told_apart": Figure(outcome.right_share, "1", note),
+        "switch_ce_count_error": Figure(outcome.count_error, "1", "against the counters of switches"),
+        "switch_contention_open_by_ce_ms": Figure(outcome.open_by_ce_ms, "ms", "over by delay alone"),
     }
 
 
@@ -156,12 +160,12 @@ def measure_load(load_s: float) -> Outcome:
         for counts in testbed.truth.marked().values():
             for dscp, count in counts.items():
                 marked[dscp] += count
-        seen = _seen(testbed, loaded, probers.batches, len(during))
+        directions = _seen(testbed, loaded, probers.batches, len(during))
         lost = sum(int(batch.lost.sum()) for batch in probers.batches)
         routes = _routes(testbed)
     aliased = _aliased(routes, loaded)
     opened, unmarked = (_opened_ns(probers.batches, routes, marking) for marking in (True, False))
-    return Outcome(seen, deepest_bytes * 8e9 / LINK_BPS, marked, lost, aliased, opened, unmarked)
+    return Outcome(directions, deepest_bytes * 8e9 / LINK_BPS, marked, lost, aliased, opened, unmarked)
 
 
 def _routes(testbed: Testbed) -> dict[tuple[str, str], list[tuple[int, Leg, list[str]]]]:
@@ -185,11 +189,11 @@ def _aliased(
 ) -> tuple[str, ...]:
     """Return a link, and the others that exactly the same routes cross."""
     crossed: dict[str, set[tuple[str, str, int, Leg]]] = defaultdict(set)
-    for (nic, peer), found in routes.items():
-        for path, leg, links in found:
-            for each in links:
-                crossed[each].add((nic, peer, path, leg))
-    return tuple(sorted(each for each in crossed if crossed[each] == crossed[link]))
+    for (nic, peer), entries in routes.items():
+        for path, leg, links in entries:
+            for name in links:
+                crossed[name].add((nic, peer, path, leg))
+    return tuple(sorted(other for other in crossed if crossed[other] == crossed[link]))
 
 
 def _opened_ns(
@@ -203,11 +207,13 @@ def _opened_ns(
     from fabrictime.bench.networks.classes import inferred, opened_ns, route_table
 
     none = np.zeros(0, np.int64)
-    taken = [batch if marking else replace(batch, forward_ce=none, reverse_ce=none) for batch in batches]
-    round_ns = {batch.batch: batch.system_ns for batch in taken}  # all NICs flush together
-    flushed = [(round_ns[batch.batch], batch) for batch in taken]
+    input_batches = [
+        batch if marking else replace(batch, forward_ce=none, reverse_ce=none) for batch in batches
+    ]
+    round_ns = {batch.batch: batch.system_ns for batch in input_batches}  # all NICs flush together
+    flushed = [(round_ns[batch.batch], batch) for batch in input_batches]
     records = inferred(flushed, route_table(routes), _rate_of, SLOT_NS)
-    return opened_ns(records, _rate_of, len({batch.nic for batch in taken}))
+    return opened_ns(records, _rate_of, len({batch.nic for batch in input_batches}))
 
 
 def _rate_of(link: str) -> int:
@@ -232,13 +238,13 @@ def _seen(testbed: Testbed, loaded: str, batches: list[ProbeColumns], during: in
                 marks[key] += int(((ce >= first) & (ce < end)).sum())
                 if number < during:
                     delays[key] += delay[first:end].tolist()
-    found = []
+    directions = []
     for key, values in delays.items():
         nic, peer, port, dscp, forward = key
         ends = (nic, peer, port, PROBE_PORT) if forward else (peer, nic, PROBE_PORT, port)
         waits = dscp == DATA_DSCP and loaded in testbed.truth.likely_path_of(*ends)
-        found.append(Seen(dscp, waits, len(values), float(np.quantile(values, QUANTILE)), marks[key]))
-    return found
+        directions.append(Seen(dscp, waits, len(values), float(np.quantile(values, QUANTILE)), marks[key]))
+    return directions
 
 
 class _Probers:

@@ -117,11 +117,11 @@ def figures_of(outcomes: dict[str, FormOutcome], absent: Sequence[str] = ()) -> 
     """Return the figures over all forms; `absent`: forms that this kernel cannot build."""
     if not outcomes:
         return dict.fromkeys(KEYS, Missing(f"no form could be built, tried {', '.join(absent)}"))
-    deaths = [death for found in outcomes.values() for death in found.deaths.values()]
-    missed = [f"{key} {link}" for key, found in outcomes.items() for link in found.missed]
-    false = [f"{key}: {name}" for key, found in outcomes.items() for name in found.false]
+    deaths = [death for outcome in outcomes.values() for death in outcome.deaths.values()]
+    missed = [f"{key} {link}" for key, outcome in outcomes.items() for link in outcome.missed]
+    false = [f"{key}: {name}" for key, outcome in outcomes.items() for name in outcome.false]
     sizes = sorted(death.cables for death in deaths if death.named)
-    alerts_s = [took_s for key, found in outcomes.items() if key in BLIND for took_s in found.alerts_s]
+    alerts_s = [took_s for key, outcome in outcomes.items() if key in BLIND for took_s in outcome.alerts_s]
     note = f"{len(deaths)} deaths in {len(outcomes)} forms; missed: {', '.join(missed) or 'none'}"
     if absent:
         note += f"; this kernel lacks parts of {', '.join(absent)}"
@@ -148,25 +148,25 @@ def measure_form(
     namespaces.
     """
     settings = FabricSettings(hosts=HOSTS, leaves=LEAVES, spines=SPINES, answers=form)
-    found = FormOutcome()
+    outcome = FormOutcome()
     with TemporaryDirectory() as folder, Testbed(settings) as testbed:
         agents = Agents(testbed, Path(folder), with_file)
         try:
             agents.learn(LEARN_S.get(form) if learn_s is None else learn_s)
-            found.complete_share = agents.note_names()
-            found.leaves = agents.leaves()
+            outcome.complete_share = agents.note_names()
+            outcome.leaves = agents.leaves()
             links = sorted(testbed.fabric.links, key=natural)
             count = len(links) if max_links is None else max_links
             for link in links[len(links) // (count + 1) :: -(-len(links) // count)] if count else ():
                 agents.heal()
-                found.deaths[link] = _kill(testbed, agents, link, found.alerts_s)
+                outcome.deaths[link] = _kill(testbed, agents, link, outcome.alerts_s)
             agents.note_names()
-            found.is_blind = agents.is_blind
+            outcome.is_blind = agents.is_blind
             if form != "tunnel":
-                found.invented = list(agents.names.merged())
+                outcome.invented = list(agents.names.merged())
         finally:
             agents.close()
-    return found
+    return outcome
 
 
 def _kill(testbed: Testbed, agents: Agents, link: str, alerts_s: list[float]) -> Outcome:
@@ -198,14 +198,14 @@ def _kill(testbed: Testbed, agents: Agents, link: str, alerts_s: list[float]) ->
     return outcome
 
 
-def _line(found: FormOutcome) -> str:
-    named = sum(death.named for death in found.deaths.values())
-    sizes = [death.cables for death in found.deaths.values() if death.named]
-    alert = f", slowest alert {max(found.alerts_s):.1f} s" if found.alerts_s else ""
-    false = len(found.invented) + sum(len(death.false) for death in found.deaths.values())
+def _line(outcome: FormOutcome) -> str:
+    named = sum(death.named for death in outcome.deaths.values())
+    sizes = [death.cables for death in outcome.deaths.values() if death.named]
+    alert = f", slowest alert {max(outcome.alerts_s):.1f} s" if outcome.alerts_s else ""
+    false = len(outcome.invented) + sum(len(death.false) for death in outcome.deaths.values())
     return (
-        f"{named} of {len(found.deaths)} dead links named or in a set of at most {max(sizes, default=0)}, "
-        f"{false} false, {100 * found.complete_share:.0f} % of paths known{alert}"
+        f"{named} of {len(outcome.deaths)} dead links named or in a set of at most {max(sizes, default=0)}, "
+        f"{false} false, {100 * outcome.complete_share:.0f} % of paths known{alert}"
     )
 
 
@@ -314,10 +314,10 @@ class Agents:
                 if route.links:
                     first_hops[nic] = end_parts(route.links[0].partition(">")[2]).node
         groups.add(*names)
-        found: dict[str, set[str]] = defaultdict(set)
+        nics_by_leaf: dict[str, set[str]] = defaultdict(set)
         for nic, node in first_hops.items():
-            found[groups.find(leaf_name(node, nic))].add(nic)
-        return {frozenset(nics) for nics in found.values()}
+            nics_by_leaf[groups.find(leaf_name(node, nic))].add(nic)
+        return {frozenset(nics) for nics in nics_by_leaf.values()}
 
     def close(self) -> None:
         """End the agents."""
@@ -443,7 +443,7 @@ def _places(testbed: Testbed) -> dict[str, set[str]]:
     for node in plan.nodes.values():
         for port in node.ports:
             nodes_at[port.address].add(node.name)
-    found: dict[str, set[str]] = defaultdict(set)
+    cables_by_name: dict[str, set[str]] = defaultdict(set)
     for node in plan.nodes.values():
         if node.kind == "host":
             continue
@@ -460,5 +460,5 @@ def _places(testbed: Testbed) -> dict[str, set[str]]:
             if plan.nodes[far.node].kind == "host":
                 names |= {nic_id(far.node, far.name), f"{port.address}@{far.node}.{far.name}"}
         for name in names:
-            found[name] |= at
-    return found
+            cables_by_name[name] |= at
+    return cables_by_name

@@ -67,11 +67,11 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 def _collide(control: ControlClient, link: str, chance: random.Random) -> float:
     """Let two transfers meet on an uplink until both have ended; return when the second began, s."""
-    shown = control.ask("show")
-    rate_bps = round(shown["settings"]["fabric_rate_bps"] * SHARE)
+    fabric_state = control.ask("show")
+    rate_bps = round(fabric_state["settings"]["fabric_rate_bps"] * SHARE)
     leaf = near_node(link)
-    near = chance.sample(sorted(nic["host"] for nic in shown["nics"] if nic["leaf"] == leaf), 2)
-    far = chance.sample(sorted(nic["host"] for nic in shown["nics"] if nic["leaf"] != leaf), 2)
+    near = chance.sample(sorted(nic["host"] for nic in fabric_state["nics"] if nic["leaf"] == leaf), 2)
+    far = chance.sample(sorted(nic["host"] for nic in fabric_state["nics"] if nic["leaf"] != leaf), 2)
     ports = [
         _ports(control, source, destination, link, chance)
         for source, destination in zip(near, far, strict=True)

@@ -31,7 +31,7 @@ class Worker:
 
     def __init__(self, nic: FabricNic, paths: int, rate_pps: float) -> None:
         self.nic = nic
-        given = {
+        options = {
             "nic": nic.nic,
             "netns": nic.netns,
             "address": nic.address,
@@ -39,7 +39,7 @@ class Worker:
             "rate_pps": rate_pps,
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fabrictime.bench.probe.worker", json.dumps(given)],
+            [sys.executable, "-m", "fabrictime.bench.probe.worker", json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -79,8 +79,8 @@ def measure(
         far.read()
         near.read()
         before = cpu_s(far.process.pid)
-        found = near.ask(responder, seconds)
-        return found | {"far_cpu_s": cpu_s(far.process.pid) - before}
+        result = near.ask(responder, seconds)
+        return result | {"far_cpu_s": cpu_s(far.process.pid) - before}
     finally:
         near.close()
         far.close()
@@ -92,9 +92,9 @@ def fastest(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, f
     for offered in OFFERED_PPS[:1] if quick else OFFERED_PPS:
         runs = []
         for _ in range(1 if quick else 3):
-            found = measure(prober, responder, 4, offered, 0.5 if quick else 1.5)
-            whole = found["lost"] == found["incomplete"] == found["missing"] == 0
-            runs.append((found["samples"] / found["took_s"] if whole else 0.0, found))
+            result = measure(prober, responder, 4, offered, 0.5 if quick else 1.5)
+            is_complete = result["lost"] == result["incomplete"] == result["missing"] == 0
+            runs.append((result["samples"] / result["took_s"] if is_complete else 0.0, result))
         rate = statistics.median(rate for rate, _ in runs)
         last = runs[-1][1]
         lost = [run["lost"] for _, run in runs]
@@ -122,10 +122,10 @@ def irtt_once(
     before = cpu_s(server)
     text, cost = irtt_client(prober, responder, "-i", interval, "-d", f"{seconds:g}s", "-q")
     far = cpu_s(server) - before
-    found = re.search(r"packets sent/received: (\d+)/(\d+)", text)
-    if found is None:
+    match = re.search(r"packets sent/received: (\d+)/(\d+)", text)
+    if match is None:
         raise RuntimeError(f"irtt: no count of packets in what it printed: {text[-200:]!r}")
-    sent = float(found[1])
+    sent = float(match[1])
     return sent / seconds, (cost - idle + far) / sent * 1e6
 
 
@@ -163,20 +163,20 @@ def against_irtt(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[s
     try:
         wait_for_server(prober, responder)
         for name, interval in IRTT_INTERVALS.items():
-            theirs, ours, rates = [], [], []
+            irtt_costs, ours, rates = [], [], []
             for order in range(1 if quick else 5):
                 rate, cost = irtt_once(prober, responder, server.pid, interval, seconds)
-                found = measure(prober, responder, 4, rate, seconds)
-                own = (found["cpu_s"] + found["far_cpu_s"]) / max(found["samples"], 1) * 1e6
-                theirs.append(cost)
+                result = measure(prober, responder, 4, rate, seconds)
+                own = (result["cpu_s"] + result["far_cpu_s"]) / max(result["samples"], 1) * 1e6
+                irtt_costs.append(cost)
                 ours.append(own)
                 rates.append(rate)
                 report(f"irtt, turn {order + 1}: {cost:.1f} us a probe at {rate:,.0f}/s, ours {own:.1f} us")
-            ratio = statistics.median(own / their for own, their in zip(ours, theirs, strict=True))
+            ratio = statistics.median(own / their for own, their in zip(ours, irtt_costs, strict=True))
             figures |= {
                 f"cpu_per_probe_vs_irtt{name}": ratio,
                 f"cpu_per_probe_us{name}": statistics.median(ours),
-                f"irtt_cpu_per_probe_us{name}": statistics.median(theirs),
+                f"irtt_cpu_per_probe_us{name}": statistics.median(irtt_costs),
                 f"irtt_rate_pps{name}": statistics.median(rates),
             }
     finally:

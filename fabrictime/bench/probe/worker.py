@@ -23,15 +23,15 @@ TIMEOUT_MS = 500.0
 
 def main() -> int:
     """Serve commands until standard input ends."""
-    given = json.loads(sys.argv[1])
+    options = json.loads(sys.argv[1])
     sockets = in_netns(
-        given["netns"], lambda: open_sockets(given["address"], 9319, 9320, given["paths"], BUFFER_BYTES)
+        options["netns"], lambda: open_sockets(options["address"], 9319, 9320, options["paths"], BUFFER_BYTES)
     )
     engine = Engine(
         sockets,
-        nic=given["nic"],
+        nic=options["nic"],
         key=bytes(16),
-        rate_pps=given["rate_pps"],
+        rate_pps=options["rate_pps"],
         max_pps=1e6,
         answer_max_pps=1e6,
         timeout_ms=TIMEOUT_MS,

@@ -77,17 +77,17 @@ class Verdicts:
 
 def outages_s(trials: int) -> list[float]:
     """Return durations from 1 to 30 s, evenly spaced on a logarithmic scale."""
-    return [float(each) for each in np.geomspace(*OUTAGE_S, trials)]
+    return [float(duration_s) for duration_s in np.geomspace(*OUTAGE_S, trials)]
 
 
-def called_host_down(host: str, found: Verdicts) -> bool:
+def called_host_down(host: str, verdicts: Verdicts) -> bool:
     """Return whether a host, a NIC or a cable of it was called DOWN."""
-    return any(host in _nodes(subject) for subject in found.down)
+    return any(host in _nodes(subject) for subject in verdicts.down)
 
 
-def called_agent_down(host: str, found: Verdicts) -> bool:
+def called_agent_down(host: str, verdicts: Verdicts) -> bool:
     """Return whether only the prober of a host was called silent."""
-    return host in found.silent_agents
+    return host in verdicts.silent_agents
 
 
 def _nodes(subject: str) -> set[str]:
@@ -109,16 +109,16 @@ def _figures(
     live: Sequence[tuple[Trial, Verdicts]], simulated: Sequence[tuple[Trial, Verdicts]], live_missing: str
 ) -> dict[str, Value]:
     every = [*live, *simulated]
-    wrong_stops = [t for t, found in every if not t.is_cut and called_host_down(_host(t), found)]
-    wrong_cuts = [t for t, found in every if t.is_cut and called_agent_down(_host(t), found)]
-    missed = [t for t, found in every if t.is_cut and not called_host_down(_host(t), found)]
-    named = sum(called_agent_down(_host(t), found) for t, found in every if not t.is_cut)
+    wrong_stops = [t for t, verdicts in every if not t.is_cut and called_host_down(_host(t), verdicts)]
+    wrong_cuts = [t for t, verdicts in every if t.is_cut and called_agent_down(_host(t), verdicts)]
+    missed = [t for t, verdicts in every if t.is_cut and not called_host_down(_host(t), verdicts)]
+    named = sum(called_agent_down(_host(t), verdicts) for t, verdicts in every if not t.is_cut)
 
     def note(is_cut: bool, wrong: Iterable[Trial], more: str) -> str:
-        counts = [sum(t.is_cut == is_cut for t, _ in each) for each in (live, simulated)]
+        counts = [sum(t.is_cut == is_cut for t, _ in results) for results in (live, simulated)]
         where = f"{counts[0]} on the fabric of packets, {counts[1]} in simulation"
         which = ", ".join(f"{_host(t)} {t.outage_s:.1f} s" for t in wrong)
-        return "; ".join(each for each in (where, live_missing, which, more) if each)
+        return "; ".join(text for text in (where, live_missing, which, more) if text)
 
     return {
         "agent_stop_called_host_down": Figure(
@@ -137,9 +137,9 @@ def _host(trial: Trial) -> str:
 def _trials(stops: int, cuts: int) -> list[Trial]:
     """Return trials in a random order. Hosts that are cut off have no stopped agents: alerts stay a while."""
     chance = np.random.default_rng(SEED)
-    found = [Trial(int(chance.integers(HOSTS - CUT_HOSTS)), each) for each in outages_s(stops)]
-    found += [Trial(HOSTS - 1 - number % CUT_HOSTS, CUT_S, is_cut=True) for number in range(cuts)]
-    return [found[number] for number in chance.permutation(len(found))]
+    trials = [Trial(int(chance.integers(HOSTS - CUT_HOSTS)), duration_s) for duration_s in outages_s(stops)]
+    trials += [Trial(HOSTS - 1 - number % CUT_HOSTS, CUT_S, is_cut=True) for number in range(cuts)]
+    return [trials[number] for number in chance.permutation(len(trials))]
 
 
 # -------------------------------------------------------------------------------- simulated fleet
@@ -206,8 +206,8 @@ def _live_trials(progress: Progress, quick: bool) -> tuple[list[tuple[Trial, Ver
                     "is cut off" if trial.is_cut else f"has its agent {'killed' if number % 3 else 'stopped'}"
                 )
                 progress(f"agents: {_host(trial)} {how} for {trial.outage_s:.1f} s")
-                found = live.cut(trial) if trial.is_cut else live.stop(trial, is_kill=number % 3 == 2)
-                results.append((trial, found))
+                verdicts = live.cut(trial) if trial.is_cut else live.stop(trial, is_kill=number % 3 == 2)
+                results.append((trial, verdicts))
             return results, ""
     except CannotRun as reason:
         return [], f"no fabric of packets: {reason}"
@@ -231,15 +231,15 @@ class _Live:
 
     def wait_traced(self) -> None:
         """Return once all paths are known and the agents have learned them. Raises CannotRun."""
-        shown = self._fabric.control.ask("show")
-        pairs = len(shown["nics"]) * (len(shown["nics"]) - 1)
-        known: set[str] = set()
+        fabric_state = self._fabric.control.ask("show")
+        pairs = len(fabric_state["nics"]) * (len(fabric_state["nics"]) - 1)
+        traced_pairs: set[str] = set()
         end_s = time.monotonic() + TRACED_S
         with TopicReader.open(self._fabric.bootstrap, {PATHS: BEGINNING}) as paths:
-            while len(known) < pairs:
+            while len(traced_pairs) < pairs:
                 if time.monotonic() > end_s:
-                    raise CannotRun(f"{len(known)} of {pairs} pairs are traced after {TRACED_S:g} s")
-                known.update(message.key for message in paths.poll(0.5))
+                    raise CannotRun(f"{len(traced_pairs)} of {pairs} pairs are traced after {TRACED_S:g} s")
+                traced_pairs.update(message.key for message in paths.poll(0.5))
         self._watch(WARM_S)
 
     def stop(self, trial: Trial, *, is_kill: bool) -> Verdicts:
@@ -267,12 +267,12 @@ class _Live:
             self._fabric.control.ask("clear")
             if self._pid(trial) == pid:
                 os.kill(pid, signal.SIGCONT)
-        found = self._found
+        verdicts = self._found
         end_s = time.monotonic() + HEAL_S
         self._watch(SETTLE_S)
         while self._down and time.monotonic() < end_s:
             self._watch(0.5)
-        return found
+        return verdicts
 
     def _pid(self, trial: Trial) -> int:
         for row in status.read(self._fabric.data)["children"]:

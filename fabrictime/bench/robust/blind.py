@@ -89,7 +89,7 @@ def blind_s(answers: Iterable[Answer], fresh_s: float = FRESH_S) -> float:
     """
     blind = 0.0
     asked_s: dict[str, float] = {}
-    for answer in sorted(answers, key=lambda each: each.asked_s):
+    for answer in sorted(answers, key=lambda one: one.asked_s):
         before_s = max(fresh_s, asked_s.get(answer.name, fresh_s))
         if answer.is_well and answer.asked_s > fresh_s:
             blind += answer.asked_s - before_s
@@ -107,26 +107,30 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         progress("blind: starting")
         stack.enter_context(running_up(options, data, output))
         page = stack.enter_context(_page(data))
-        asked = _Asked(data, page)
-        found: dict[str, list[Answer]] = {}
+        survey = _Asked(data, page)
+        answers_by_service: dict[str, list[Answer]] = {}
         unwell: set[str] = set()
         for service in SERVICES:
-            unwell |= asked.wait_well(service, progress)
-            found[service] = asked.while_stopped(service, QUICK_STOP_S if quick else STOP_S, progress)
-    return {"blind_but_well": _figure(found, unwell, browser_missing() if page is None else None)}
+            unwell |= survey.wait_well(service, progress)
+            answers_by_service[service] = survey.while_stopped(
+                service, QUICK_STOP_S if quick else STOP_S, progress
+            )
+    return {
+        "blind_but_well": _figure(answers_by_service, unwell, browser_missing() if page is None else None)
+    }
 
 
-def _figure(found: dict[str, list[Answer]], unwell: Iterable[str], no_page: str | None) -> Value:
+def _figure(answers_by_service: dict[str, list[Answer]], unwell: Iterable[str], no_page: str | None) -> Value:
     parts: list[str] = []
     total_s = 0.0
-    for service, answers in found.items():
+    for service, answers in answers_by_service.items():
         for name in sorted({answer.name for answer in answers}):
             seconds = blind_s([answer for answer in answers if answer.name == name])
             total_s += seconds
             if seconds:
                 parts.append(f"{name} {seconds:.0f} s without {service}")
-    count = sum(map(len, found.values()))
-    parts.append(f"{count} answers while {', '.join(found)} were stopped in turn")
+    count = sum(map(len, answers_by_service.values()))
+    parts.append(f"{count} answers while {', '.join(answers_by_service)} were stopped in turn")
     parts += [f"{name} reported no health before" for name in sorted(unwell)]
     if no_page is not None:
         parts.append(f"page not read: {no_page}")
@@ -215,9 +219,9 @@ def _state(data: Path) -> Any:
     end_s = time.monotonic() + WELL_S
     while time.monotonic() < end_s:
         with contextlib.suppress(ValueError):
-            found = status.read(data)
-            if "web" in found["addresses"]:
-                return found
+            service_status = status.read(data)
+            if "web" in service_status["addresses"]:
+                return service_status
         time.sleep(0.2)
     raise CannotRun(f"the page is not ready after {WELL_S:g} s")
 

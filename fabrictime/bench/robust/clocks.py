@@ -30,9 +30,9 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     names = (*HEADLINE, POWER_ON) if quick else tuple(SCENARIOS)
     scenarios = [_wanted(SCENARIOS[name], quick) for name in names]
     scores: dict[str, Score] = {}
-    for name, found in zip(names, side_by_side(_score, scenarios), strict=True):
-        progress(f"clocks: {name}: {found.line()}")
-        scores[name] = found
+    for name, result in zip(names, side_by_side(_score, scenarios), strict=True):
+        progress(f"clocks: {name}: {result.line()}")
+        scores[name] = result
     figures = bounds(scores)
     return compared(scores) | {key: figures[key] for key in ("bound_coverage", "bound_over_p99_error")}
 

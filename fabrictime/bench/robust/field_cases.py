@@ -106,14 +106,14 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Run the tests, about three minutes; with `quick` without those that start a pipeline."""
     if not (ROOT / "tests").is_dir():
         return {"field_cases_right": Missing(f"no tests in {ROOT}: run it in a checkout")}
-    wanted = {test for tests in CASES.values() for test in tests}
+    selected = {test for tests in CASES.values() for test in tests}
     if quick:
-        wanted = {test for test in wanted if not test.startswith(_PIPELINE)}
-    progress(f"field cases: {len(CASES)} cases, {len(wanted)} tests")
+        selected = {test for test in selected if not test.startswith(_PIPELINE)}
+    progress(f"field cases: {len(CASES)} cases, {len(selected)} tests")
     options = ["-v", "-p", "no:cacheprovider", "--timeout", "300"]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *sorted(wanted)],
+            [sys.executable, "-m", "pytest", *options, *sorted(selected)],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -122,11 +122,11 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         )
     except subprocess.TimeoutExpired:
         return {"field_cases_right": Missing(f"the tests took longer than {LIMIT_S} s")}
-    found = outcomes(done.stdout.splitlines())
-    if not found:
+    by_test = outcomes(done.stdout.splitlines())
+    if not by_test:
         lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
         return {"field_cases_right": Missing(f"no test ran: {lines[-1][:200]}")}
-    wrong = wrong_cases({case: [t for t in tests if t in wanted] for case, tests in CASES.items()}, found)
+    wrong = wrong_cases({case: [t for t in tests if t in selected] for case, tests in CASES.items()}, by_test)
     for case, reason in wrong.items():
         progress(f"field cases: {case}: {reason}")
     right = len(CASES) - len(wrong)
@@ -136,22 +136,22 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 def outcomes(lines: Iterable[str]) -> dict[str, set[str]]:
     """Return the outcomes by test from the output of `pytest -v`; parameters of a test count together."""
-    found: dict[str, set[str]] = {}
+    by_test: dict[str, set[str]] = {}
     for line in lines:
         match = _LINE.match(line)
         if match is not None:
-            found.setdefault(match[1], set()).add(match[2])
-    return found
+            by_test.setdefault(match[1], set()).add(match[2])
+    return by_test
 
 
-def wrong_cases(cases: Mapping[str, Sequence[str]], found: Mapping[str, set[str]]) -> dict[str, str]:
+def wrong_cases(cases: Mapping[str, Sequence[str]], by_test: Mapping[str, set[str]]) -> dict[str, str]:
     """Return the cases of which a test did not pass, did not run or is missing, with the first reason."""
     wrong: dict[str, str] = {}
     for case, tests in cases.items():
         bad = [
-            f"{test.rpartition('::')[2]} {', '.join(sorted(found.get(test, {'did not run'}))).lower()}"
+            f"{test.rpartition('::')[2]} {', '.join(sorted(by_test.get(test, {'did not run'}))).lower()}"
             for test in tests
-            if found.get(test) != {"PASSED"}
+            if by_test.get(test) != {"PASSED"}
         ]
         if bad or not tests:
             wrong[case] = bad[0] if bad else "no test"

@@ -145,10 +145,10 @@ class HostileMaker:
         return _written(name, record) or codec.header(name)
 
     def _record(self, topic: str, index: int, name: str) -> Any:
-        found = self._records.get((topic, index))
-        if found is None:
-            found = self._records[topic, index] = codec.decode(self._good[topic][index][1], name)
-        return found
+        record = self._records.get((topic, index))
+        if record is None:
+            record = self._records[topic, index] = codec.decode(self._good[topic][index][1], name)
+        return record
 
     def _value(self, kind: str) -> Any:
         if kind == "string":

@@ -134,8 +134,8 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _figures(outcomes: Iterable[Outcome], problems: dict[str, list[str]], how: str) -> dict[str, Value]:
-    bad = [f"{name}: {', '.join(each)}" for name, each in problems.items() if each]
-    survived = sum(not each for each in problems.values())
+    bad = [f"{name}: {', '.join(texts)}" for name, texts in problems.items() if texts]
+    survived = sum(not texts for texts in problems.values())
     resumed = [outcome.resume_s for outcome in outcomes]
     synced = [outcome.synced_s for outcome in outcomes]
     figures: dict[str, Value] = {
@@ -144,12 +144,14 @@ def _figures(outcomes: Iterable[Outcome], problems: dict[str, list[str]], how: s
         )
     }
     times = {"windows_resume_s": resumed, "clocks_synced_after_jump_s": synced}
-    for key, found in times.items():
-        known = [each for each in found if each is not None]
+    for key, durations in times.items():
+        measured = [duration for duration in durations if duration is not None]
         figures[key] = (
-            Figure(max(known), "s", f"worst of {len(known)} jumps, windows of 1 s")
-            if known and len(known) == len(found)
-            else Missing(f"not within {GIVE_UP_S:g} s after {len(found) - len(known)} of {len(found)} jumps")
+            Figure(max(measured), "s", f"worst of {len(measured)} jumps, windows of 1 s")
+            if measured and len(measured) == len(durations)
+            else Missing(
+                f"not within {GIVE_UP_S:g} s after {len(durations) - len(measured)} of {len(durations)} jumps"
+            )
         )
     return figures
 
@@ -171,18 +173,18 @@ def _one(log: SteppedLog, probing: _Probing, worker: Service, jump: Jump) -> tup
         return evaluated(windows, jump_ns, watched_s)
 
     probing.until(GIVE_UP_S - WATCH_S, lambda: outcome().synced_s is not None)
-    found = outcome()
+    result = outcome()
     problems = []
-    if found.resume_s is None:
+    if result.resume_s is None:
         problems.append("no window in the new log time")
-    if found.synced_s is None:
+    if result.synced_s is None:
         problems.append("clocks not SYNCED again")
     if worker.process.poll() is not None:
         problems.append(f"the worker ended with {worker.process.returncode}")
     code, line = _check(log.bootstrap, probing)
     if code != jump.check_code:
         problems.append(f"clock --check exits with {code}, expected {jump.check_code}: {line}")
-    return found, problems
+    return result, problems
 
 
 def _text(outcome: Outcome, problems: Sequence[str]) -> str:
@@ -208,12 +210,12 @@ def _create_time(embedded: str, folder: Path) -> tuple[list[str], str]:
     folder.mkdir()
     try:
         with running(folder, "log.message.timestamp.type=CreateTime\n") as bootstrap:
-            found = _at_start(bootstrap)
+            time_type = _at_start(bootstrap)
     except NotAvailable as reason:
         return problems, f"CreateTime: refused by the embedded log; Apache Kafka not tried: {reason}"
-    if found not in ("refused", "LogAppendTime"):
-        problems.append(f"{PROBES.name} of Apache Kafka is accepted with {found}")
-    return problems, f"CreateTime: refused by the embedded log, {found} at the start on Apache Kafka"
+    if time_type not in ("refused", "LogAppendTime"):
+        problems.append(f"{PROBES.name} of Apache Kafka is accepted with {time_type}")
+    return problems, f"CreateTime: refused by the embedded log, {time_type} at the start on Apache Kafka"
 
 
 def _refuses_create_time(bootstrap: str) -> bool:
@@ -235,8 +237,8 @@ def _at_start(bootstrap: str) -> str:
         return "refused"
     resource = admin.ConfigResource(admin.ResourceType.TOPIC, PROBES.name)
     client = admin.AdminClient({"bootstrap.servers": bootstrap})
-    found = client.describe_configs([resource])[resource].result(ADMIN_S)
-    return str(found[TIMESTAMP_TYPE].value)
+    configs = client.describe_configs([resource])[resource].result(ADMIN_S)
+    return str(configs[TIMESTAMP_TYPE].value)
 
 
 def _new_topic(bootstrap: str, name: str) -> None:

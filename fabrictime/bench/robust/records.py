@@ -79,15 +79,15 @@ KEYS: Final = ("hostile_records", "processes_ended", "verdicts_changed", "figure
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure on fabrics of eight hosts, with the embedded log and with Apache Kafka; some minutes each."""
-    found = [_on("embedded log", SETTINGS, progress, QUICK_RECORDS if quick else RECORDS)]
+    spoils = [_on("embedded log", SETTINGS, progress, QUICK_RECORDS if quick else RECORDS)]
     missing = ""
     try:
         with tempfile.TemporaryDirectory(prefix="fabrictime-kafka-") as name, running(Path(name)) as address:
             settings = f'{SETTINGS}[up]\nlog_url = "{address}"\nworkers = 1\n'
-            found.append(_on("Apache Kafka", settings, progress, KAFKA_QUICK if quick else KAFKA_RECORDS))
+            spoils.append(_on("Apache Kafka", settings, progress, KAFKA_QUICK if quick else KAFKA_RECORDS))
     except (NotAvailable, CannotRun) as reason:
         missing = f"Apache Kafka not tried: {reason}"
-    return figures_of(found, missing)
+    return figures_of(spoils, missing)
 
 
 def _on(log: str, settings: str, progress: Progress, records: int) -> Spoils:
@@ -101,16 +101,16 @@ def _on(log: str, settings: str, progress: Progress, records: int) -> Spoils:
             watcher.stop()
 
 
-def figures_of(found: Sequence[Spoils], missing: str = "") -> dict[str, Value]:
+def figures_of(spoils: Sequence[Spoils], missing: str = "") -> dict[str, Value]:
     """Return the figures over all logs; notes name the log of each finding."""
 
     def count(kind: str) -> Figure:
-        names = [f"{each.log}: {name}" for each in found for name in getattr(each, kind)]
+        names = [f"{of_log.log}: {name}" for of_log in spoils for name in getattr(of_log, kind)]
         return Figure(float(len(names)), note=", ".join(names[:NAMED]) or None)
 
-    sent = [f"{each.sent:,} {each.log}" for each in found] + ([missing] if missing else [])
+    sent = [f"{of_log.sent:,} {of_log.log}" for of_log in spoils] + ([missing] if missing else [])
     return {
-        "hostile_records": Figure(float(sum(each.sent for each in found)), note=", ".join(sent)),
+        "hostile_records": Figure(float(sum(of_log.sent for of_log in spoils)), note=", ".join(sent)),
         "processes_ended": count("ended"),
         "verdicts_changed": count("changed"),
         "figures_spoilt": count("spoilt"),
@@ -121,8 +121,8 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
     progress("robust: the fabric becomes steady")
     time.sleep(STEADY_S)
     maker = HostileMaker(good_messages(fabric.bootstrap), SEED)
-    shown = fabric.control.ask("show")
-    link = next(each for each in shown["links"] if each.startswith("leaf1:") and ">spine2:" in each)
+    fabric_state = fabric.control.ask("show")
+    link = next(name for name in fabric_state["links"] if name.startswith("leaf1:") and ">spine2:" in name)
     progress(f"robust: {link} is dead")
     fabric.control.ask("fault", line=f"blackhole {link}")
     _wait_down(fabric.bootstrap, cable_id(link))
@@ -142,19 +142,19 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
     changed = set(verdicts) ^ {cable_id(link)}
     for subject in sorted(changed):
         progress(f"robust: {subject}: {verdicts.get(subject, 'not DOWN any more')}")
-    spoilt = caught_up.spoilt + spoilt_figures(view, {nic["nic"] for nic in shown["nics"]})
+    spoilt = caught_up.spoilt + spoilt_figures(view, {nic["nic"] for nic in fabric_state["nics"]})
     return Spoils(log, sent, ended, sorted(changed), spoilt)
 
 
 def good_messages(bootstrap: str) -> dict[str, list[tuple[bytes | None, bytes]]]:
     """Return key and value of the newest messages of each topic."""
-    found: dict[str, list[tuple[bytes | None, bytes]]] = {}
+    messages: dict[str, list[tuple[bytes | None, bytes]]] = {}
     with contextlib.closing(TopicReader(bootstrap, dict.fromkeys(TOPICS.values(), tail(SAMPLES)))) as reader:
         reader.connect()
         for message in reader.read_to_end():
             if message.value is not None:
-                found.setdefault(message.topic, []).append((message.key_bytes, message.value))
-    return found
+                messages.setdefault(message.topic, []).append((message.key_bytes, message.value))
+    return messages
 
 
 def ended_processes(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
@@ -281,7 +281,7 @@ class CatchUp:
 def _wait_caught_up(bootstrap: str) -> CatchUp:
     """Wait until both topics have caught up, at most `CATCH_UP_S`; return their state."""
     with TopicReader.open(bootstrap, {LINKS: tail(1)}) as links:
-        ends = {f"{each.topic}/{each.partition}": each.offset + 1 for each in links.read_to_end()}
+        ends = {f"{newest.topic}/{newest.partition}": newest.offset + 1 for newest in links.read_to_end()}
     state, end_s = CatchUp(time.time_ns(), ends), time.monotonic() + CATCH_UP_S
     with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: END, CLOCK_OFFSETS: END})) as reader:
         reader.connect()
@@ -302,16 +302,16 @@ def _wait_down(bootstrap: str, cable: str) -> None:
 
 def _verdicts(bootstrap: str) -> dict[str, str]:
     """Return the subjects that are not UP, with state and text."""
-    found: dict[str, LinkHealth] = {}
+    records: dict[str, LinkHealth] = {}
     with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: BEGINNING})) as reader:
         reader.connect()
         for message, record in reader.decoded(reader.read_to_end()):
             if record is None:
-                found.pop(message.key, None)
+                records.pop(message.key, None)
             else:
-                found[message.key] = record
+                records[message.key] = record
     return {
         subject: f"{record['state']}: {record['text']}"
-        for subject, record in found.items()
+        for subject, record in records.items()
         if record["state"] != LinkState.UP
     }

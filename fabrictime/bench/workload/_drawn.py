@@ -239,16 +239,16 @@ def _contention(sim: Simulation, rng: Rng, seed: int) -> Incident:
         if len(flow.links) >= 4
         for place in (1, 2)
     ]
-    found = [
+    candidates = [
         (flow, other, place)
         for other, place, leaf in ends
         for flow in _job(sim).flows
         if len(flow.links) >= 4
         and int(sim.fleet.nic_leaf[(flow.source, flow.destination)[place - 1]]) == leaf
     ]
-    if not found:
+    if not candidates:
         raise LookupError(f"seed {seed}: the jobs share no leaf")
-    flow, other, place = found[int(rng.integers(len(found)))]
+    flow, other, place = candidates[int(rng.integers(len(candidates)))]
     link = int(flow.links[place])
 
     verdicts = frozenset({Verdict.CONTENTION})
@@ -353,12 +353,12 @@ def draw(kind: str, sim: Simulation, seed: int) -> Incident:
     if kind not in KINDS:
         raise ValueError(f"incident {kind!r}: expected one of {', '.join(KINDS)}")
     rng = np.random.default_rng([seed, 2])
-    found = KINDS[kind](sim, rng, seed)
-    found.kind = kind
-    if not found.is_decoy and rng.random() < DECOY_SHARE:
+    incident = KINDS[kind](sim, rng, seed)
+    incident.kind = kind
+    if not incident.is_decoy and rng.random() < DECOY_SHARE:
         names = ["unsynced", "queue-elsewhere", *([] if kind in REROUTED else ["fault-elsewhere"])]
         name = str(rng.choice(names))
         line = FAULTS_ELSEWHERE[name](sim, rng)
-        if not any(line == f"unsynced {JOB}:{rank}" for rank in found.ranks):
-            found.decoys.append(line)
-    return found
+        if not any(line == f"unsynced {JOB}:{rank}" for rank in incident.ranks):
+            incident.decoys.append(line)
+    return incident

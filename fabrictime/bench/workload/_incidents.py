@@ -135,15 +135,15 @@ class JobFabric:
     def explain(self, job: str) -> dict[str, Any] | None:
         """Return the newest diagnosis of a job; None before the first."""
         try:
-            found: dict[str, Any] = json.loads(self.command("explain", job, "--since", "2m", "--json"))
+            answer: dict[str, Any] = json.loads(self.command("explain", job, "--since", "2m", "--json"))
         except CannotRun:
             return None
-        diagnosis: dict[str, Any] = found["diagnosis"]
+        diagnosis: dict[str, Any] = answer["diagnosis"]
         return diagnosis
 
     def route(self, source: str, destination: str, source_port: int, peer_port: int) -> list[str]:
         """Return the links that TCP packets take."""
-        found: list[str] = self.control.ask(
+        links: list[str] = self.control.ask(
             "path",
             source=source,
             destination=destination,
@@ -152,7 +152,7 @@ class JobFabric:
             protocol="tcp",
             likely=True,
         )
-        return found
+        return links
 
     def job_route(self, source: str, destination: str) -> list[str]:
         """Return the links that a running job's messages from one host to another take. Raises CannotRun."""
@@ -216,7 +216,7 @@ class Incident:
 
     def run(self, fabric: JobFabric) -> Explained:
         """Plant it and ask until the answer is right, or `FOUND_S` long. Without a fault, ask so long."""
-        found = Explained(self.name)
+        explained = Explained(self.name)
         with ExitStack() as stack:
             subject = stack.enter_context(contextmanager(self.plant)(fabric, None)) if self.before else ""
             job = stack.enter_context(fabric.job(self.program, tenant=self.tenant))
@@ -227,20 +227,20 @@ class Incident:
             while time.monotonic() - begin_s < FOUND_S:
                 answer = fabric.explain(job.name)
                 if answer is not None:
-                    found.answers.append(answer)
+                    explained.answers.append(answer)
                     if self.is_right(answer, subject):
-                        found.right_after_s = found.right_after_s or time.monotonic() - begin_s
+                        explained.right_after_s = explained.right_after_s or time.monotonic() - begin_s
                         if self.verdicts != ("HEALTHY",):
                             break
                 time.sleep(POLL_S)
-        if self.verdicts == ("HEALTHY",) and found.blamed_network:
-            found.right_after_s = None
-        return found
+        if self.verdicts == ("HEALTHY",) and explained.blamed_network:
+            explained.right_after_s = None
+        return explained
 
     def is_right(self, answer: dict[str, Any], subject: str) -> bool:
         """Return whether an answer has the verdict and names the subject."""
         named = {answer["subject"], *answer["subjects"], *answer["links"], *answer["jobs"]}
-        return answer["verdict"] in self.verdicts and (not subject or any(subject in each for each in named))
+        return answer["verdict"] in self.verdicts and (not subject or any(subject in name for name in named))
 
 
 def _output(command: Sequence[str]) -> str:

@@ -58,10 +58,12 @@ def _call(address: str) -> float:
     """Return the seconds of one call. Raises RuntimeError if its answer is wrong."""
     began_s = time.monotonic()
     command = [sys.executable, "-m", "fabrictime", "explain", "job0", "--since", "2h", "--log", address]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     took_s = time.monotonic() - began_s
-    if found.returncode != 0 or "CONTENTION since" not in found.stdout:
-        raise RuntimeError(f"explain: exit code {found.returncode}: {(found.stderr or found.stdout)[:500]}")
+    if process.returncode != 0 or "CONTENTION since" not in process.stdout:
+        raise RuntimeError(
+            f"explain: exit code {process.returncode}: {(process.stderr or process.stdout)[:500]}"
+        )
     return took_s
 
 
@@ -120,14 +122,14 @@ def _record(end_ns: int, slow: bool, flows: list[JobFlow]) -> Diagnosis:
     evidence: list[DiagnosisEvidence] = [
         {
             "topic": CONTENTION.name,
-            "subject": f"leaf1:swp{each}>spine{each}:swp1",
+            "subject": f"leaf1:swp{spine}>spine{spine}:swp1",
             "quantity": "delay_ns",
             "number": 94e3,
             "expected": 4e3,
             "at_ns": end_ns,
-            "text": f"spine {each} had a queue for 97% of the time; job B sends 61% of its traffic",
+            "text": f"spine {spine} had a queue for 97% of the time; job B sends 61% of its traffic",
         }
-        for each in range(4 if slow else 0)
+        for spine in range(4 if slow else 0)
     ]
     splits: list[RankTime] = [
         {

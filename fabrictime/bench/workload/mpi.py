@@ -134,16 +134,18 @@ def _live(progress: Progress, quick: bool = False) -> dict[str, Value]:
         fabric = JobFabric(running, compiled(Path(name)))
         fabric.wait_ready(READY_S)
         bytes_per_hour = _trace_bytes(progress, fabric, running.bootstrap)
-        found = [
+        results = [
             _explained(progress, fabric, incident, number)
             for number in range(QUICK_RUNS if quick else RUNS)
             for incident in INCIDENTS
         ]
-    wrong = [each for each in found if each.right_after_s is None]
-    innocent = [each for each in found if not _is_networks(each)]
-    blamed = [each for each in innocent if each.answers and each.answers[-1]["blames_network"]]
-    right = 1 - len(wrong) / len(found)
-    note = f"{len(found)} incidents" + "".join(f"; {each.incident}: {each.text[:120]}" for each in wrong[:6])
+    wrong = [result for result in results if result.right_after_s is None]
+    innocent = [result for result in results if not _is_networks(result)]
+    blamed = [result for result in innocent if result.answers and result.answers[-1]["blames_network"]]
+    right = 1 - len(wrong) / len(results)
+    note = f"{len(results)} incidents" + "".join(
+        f"; {result.incident}: {result.text[:120]}" for result in wrong[:6]
+    )
     return {
         "trace_bytes_per_rank_hour": bytes_per_hour,
         "real_job_diagnosis_right": Figure(right, note=note),
@@ -151,20 +153,20 @@ def _live(progress: Progress, quick: bool = False) -> dict[str, Value]:
     }
 
 
-def _is_networks(found: Explained) -> bool:
-    return any(each.network for each in INCIDENTS if each.name == found.incident)
+def _is_networks(result: Explained) -> bool:
+    return any(incident.network for incident in INCIDENTS if incident.name == result.incident)
 
 
 def _explained(progress: Progress, fabric: JobFabric, incident: Incident, number: int) -> Explained:
     """Run one incident; one that cannot run is wrong."""
     progress(f"mpi: {incident.name}, run {number + 1}")
     try:
-        found = incident.run(fabric)
+        result = incident.run(fabric)
     except CannotRun as reason:
-        found = Explained(incident.name, error=str(reason))
-    time_text = "wrong" if found.right_after_s is None else f"right after {found.right_after_s:.1f} s"
-    progress(f"mpi: {incident.name}: {time_text}: {found.text}")
-    return found
+        result = Explained(incident.name, error=str(reason))
+    time_text = "wrong" if result.right_after_s is None else f"right after {result.right_after_s:.1f} s"
+    progress(f"mpi: {incident.name}: {time_text}: {result.text}")
+    return result
 
 
 def _trace_bytes(progress: Progress, fabric: JobFabric, bootstrap: str) -> Figure:

@@ -46,45 +46,46 @@ def _replay(program: str, *arguments: object, **environment: str) -> dict[str, A
 
 
 def _cost(quick: bool) -> dict[str, Value]:
-    found = _replay("cost", THREADS, 50_000 if quick else 500_000)
-    bare = found["bare_p50_ns"]
-    note = f"{bare} ns for a clock read, timed alike; {found['calls']} calls"
+    result = _replay("cost", THREADS, 50_000 if quick else 500_000)
+    bare = result["bare_p50_ns"]
+    note = f"{bare} ns for a clock read, timed alike; {result['calls']} calls"
     return {
-        "plugin_ns_per_event_p50": Figure(found["p50_ns"] / bare, note=f"{found['p50_ns']} ns; {note}"),
-        "plugin_ns_per_event_p99": Figure(found["p99_ns"] / bare, note=f"{found['p99_ns']} ns; {note}"),
+        "plugin_ns_per_event_p50": Figure(result["p50_ns"] / bare, note=f"{result['p50_ns']} ns; {note}"),
+        "plugin_ns_per_event_p99": Figure(result["p99_ns"] / bare, note=f"{result['p99_ns']} ns; {note}"),
     }
 
 
 def _loss(quick: bool) -> dict[str, Value]:
     seconds = 2 if quick else 10
-    found = _replay("rate", THREADS, EVENTS_PER_S, seconds)
-    reached = found["made"] / seconds
+    result = _replay("rate", THREADS, EVENTS_PER_S, seconds)
+    reached = result["made"] / seconds
     cores = len(os.sched_getaffinity(0))
     note = (
         f"{reached / 1e6:.2f} million events/s from {THREADS} threads, {cores} cores for writers and reader"
     )
-    lost: Value = Figure(found["dropped"], note=note)
+    lost: Value = Figure(result["dropped"], note=note)
     if reached < 0.98 * EVENTS_PER_S:
-        lost = Missing(f"this machine reached {note}, expected 2 million; {found['dropped']} lost")
+        lost = Missing(f"this machine reached {note}, expected 2 million; {result['dropped']} lost")
     return {"plugin_events_lost": lost}
 
 
 def _counted(quick: bool) -> dict[str, Value]:
-    found = _replay("flood", THREADS, 200_000 if quick else 4_000_000)
-    counted = found["read"] + found["dropped"]
-    exact = min(counted, found["made"]) / max(counted, found["made"])
-    note = f"{found['dropped']} of {found['made']} events dropped"
+    result = _replay("flood", THREADS, 200_000 if quick else 4_000_000)
+    counted = result["read"] + result["dropped"]
+    exact = min(counted, result["made"]) / max(counted, result["made"])
+    note = f"{result['dropped']} of {result['made']} events dropped"
     return {"loss_counted_exactly": Figure(exact, note=note)}
 
 
 def _split(quick: bool) -> dict[str, Value]:
     seed = secrets.randbelow(1 << 30)
-    found = _replay("split", seed, 100 if quick else 1000)
+    result = _replay("split", seed, 100 if quick else 1000)
     note = (
-        f"95th percentile of {found['scripts']} collectives, seed {seed}; "
-        f"rms {found['rms_points']:.2f}, median {found['p50_points']:.2f}, largest {found['max_points']:.1f}"
+        f"95th percentile of {result['scripts']} collectives, seed {seed}; "
+        f"rms {result['rms_points']:.2f}, median {result['p50_points']:.2f}, "
+        f"largest {result['max_points']:.1f}"
     )
-    return {"sampled_split_error": Figure(found["p95_points"], note=note)}
+    return {"sampled_split_error": Figure(result["p95_points"], note=note)}
 
 
 def measure(progress: Progress, quick: bool) -> Mapping[str, Value]:

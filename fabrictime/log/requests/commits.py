@@ -30,16 +30,16 @@ class CommitRequests:
         group = fields["consumer_group"] or ""
         refused = self._refusal(group, fields)
         checked = [(name, entry, refused or self._check(name, entry)) for name, entry in _entries(fields)]
-        taken = {
+        offsets = {
             (name, entry["partition"]): Committed(max(entry["offset"], 0), entry["metadata"] or "")
             for name, entry, code in checked
             if code is Code.NONE
         }
-        failed = self._write(group, taken) if taken else Code.NONE
+        failed = self._write(group, offsets) if offsets else Code.NONE
         answers: dict[str, list[Fields]] = defaultdict(list)
         for name, entry, code in checked:
             answers[name].append({"partition": entry["partition"], "error_code": code or failed})
-        return {"topics": [{"topic": name, "partitions": found} for name, found in answers.items()]}
+        return {"topics": [{"topic": name, "partitions": entries} for name, entries in answers.items()]}
 
     def _refusal(self, group: str, fields: Fields) -> Code:
         generation, member = fields["consumer_group_generation_id"], fields["consumer_id"] or ""
@@ -57,9 +57,9 @@ class CommitRequests:
         too_large = len(entry["metadata"] or "") > MAX_METADATA_BYTES
         return Code.OFFSET_METADATA_TOO_LARGE if too_large else Code.NONE
 
-    def _write(self, group: str, taken: dict[tuple[str, int], Committed]) -> Code:
+    def _write(self, group: str, offsets: dict[tuple[str, int], Committed]) -> Code:
         try:
-            self._offsets.commit(group, taken)
+            self._offsets.commit(group, offsets)
         except OSError as error:
             self._store.out_of_space(f"offsets of group {group}: {error.strerror}")
             return Code.COORDINATOR_NOT_AVAILABLE
@@ -67,19 +67,22 @@ class CommitRequests:
 
     def offset_fetch(self, _: int, fields: Fields) -> Fields:
         """Return the committed offsets of the requested partitions, or of all."""
-        kept = self._offsets.fetch(fields["consumer_group"] or "")
-        wanted = fields["topics"]
-        if wanted is None:
+        offsets = self._offsets.fetch(fields["consumer_group"] or "")
+        requested = fields["topics"]
+        if requested is None:
             numbers: dict[str, list[int]] = defaultdict(list)
-            for topic, number in kept:
+            for topic, number in offsets:
                 numbers[topic].append(number)
-            wanted = [{"topic": topic, "partitions": found} for topic, found in numbers.items()]
+            requested = [
+                {"topic": topic, "partitions": partition_numbers}
+                for topic, partition_numbers in numbers.items()
+            ]
         topics = []
-        for topic in wanted:
-            found = []
+        for topic in requested:
+            partitions = []
             for number in topic["partitions"] or ():
-                committed = kept.get((topic["topic"] or "", number), _NOT_COMMITTED)
-                found.append(
+                committed = offsets.get((topic["topic"] or "", number), _NOT_COMMITTED)
+                partitions.append(
                     {
                         "partition": number,
                         "offset": committed.offset,
@@ -87,7 +90,7 @@ class CommitRequests:
                         "error_code": Code.NONE,
                     }
                 )
-            topics.append({"topic": topic["topic"], "partitions": found})
+            topics.append({"topic": topic["topic"], "partitions": partitions})
         return {"topics": topics, "error_code": Code.NONE}
 
 

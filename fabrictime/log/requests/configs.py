@@ -44,7 +44,7 @@ class ConfigRequests:
         }
 
     def _entries(
-        self, overrides: dict[str, str], wanted: Container[str] | None, read_only: bool
+        self, overrides: dict[str, str], selected_keys: Container[str] | None, read_only: bool
     ) -> list[Fields]:
         return [
             {
@@ -57,7 +57,7 @@ class ConfigRequests:
                 "config_synonyms": [],
             }
             for key, value in self._store.full_config(overrides).items()
-            if wanted is None or key in wanted
+            if selected_keys is None or key in selected_keys
         ]
 
     def _topic_overrides(self, name: str) -> dict[str, str]:

@@ -46,7 +46,7 @@ class _Fetch(NamedTuple):
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    wanted: list[Wanted]
+    wants: list[Wanted]
 
 
 class _Fetched(NamedTuple):
@@ -73,10 +73,15 @@ class _FetchWait:
     """A fetch that waits until its partitions have enough, or its time is over."""
 
     def __init__(
-        self, requests: FetchRequests, fetch: _Fetch, found: int, partitions: list[Partition]
+        self, requests: FetchRequests, fetch: _Fetch, available_bytes: int, partitions: list[Partition]
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._requests, self._fetch, self._found, self._partitions = requests, fetch, found, partitions
+        self._requests, self._fetch, self._available_bytes, self._partitions = (
+            requests,
+            fetch,
+            available_bytes,
+            partitions,
+        )
         self._loop = loop
         self._scheduled = False
         self.future: asyncio.Future[Response] = loop.create_future()
@@ -87,8 +92,8 @@ class _FetchWait:
 
     def more(self, size: int) -> None:
         """Count the appended messages; the response leaves after the current round of requests."""
-        self._found += size
-        if self._found >= self._fetch.min_bytes:
+        self._available_bytes += size
+        if self._available_bytes >= self._fetch.min_bytes:
             self.gone()
 
     def gone(self) -> None:
@@ -120,26 +125,26 @@ class FetchRequests:
             session_id, session_epoch = reader.take(_FETCH_SESSION)
             if session_id != 0 or session_epoch > 0:
                 return [_ZERO + INT16.pack(Code.FETCH_SESSION_ID_NOT_FOUND) + _ZERO + _ZERO]
-        wanted = _read_wanted(version, reader)
-        fetch = _Fetch(version, max(max_wait_ms, 0), min_bytes, max(max_bytes, 0), wanted)
+        wants = _read_wanted(version, reader)
+        fetch = _Fetch(version, max(max_wait_ms, 0), min_bytes, max(max_bytes, 0), wants)
         return self._wait(fetch) or self.fetched(fetch)
 
     def _wait(self, fetch: _Fetch) -> asyncio.Future[Response] | None:
         """Return the future answer of a fetch, or None where the answer is due now."""
-        found = 0
+        available_bytes = 0
         partitions = []
-        for want in fetch.wanted:
+        for want in fetch.wants:
             try:
                 partition = self._store.partition(want.topic, want.number)
                 if not partition.start_offset <= want.offset <= partition.end_offset:
                     return None
-                found += partition.available(want.offset, fetch.min_bytes)
+                available_bytes += partition.available(want.offset, fetch.min_bytes)
             except LogError:
                 return None
-            if found >= fetch.min_bytes:
+            if available_bytes >= fetch.min_bytes:
                 return None
             partitions.append(partition)
-        return _FetchWait(self, fetch, found, partitions).future if fetch.max_wait_ms else None
+        return _FetchWait(self, fetch, available_bytes, partitions).future if fetch.max_wait_ms else None
 
     def fetched(self, fetch: _Fetch) -> Response:
         """Return the data that a fetch can get now."""
@@ -149,13 +154,13 @@ class FetchRequests:
         if version >= 7:
             head += INT16.pack(0) + _ZERO
         topics: dict[str, list[Wanted]] = {}
-        for want in fetch.wanted:
+        for want in fetch.wants:
             topics.setdefault(want.topic, []).append(want)
         head += INT32.pack(len(topics))
-        for topic, wanted in topics.items():
+        for topic, topic_wants in topics.items():
             name = topic.encode()
-            head += INT16.pack(len(name)) + name + INT32.pack(len(wanted))
-            for want in wanted:
+            head += INT16.pack(len(name)) + name + INT32.pack(len(topic_wants))
+            for want in topic_wants:
                 fetched = self._read(want, left)
                 head += fetched.encode_head(version)
                 if fetched.data:
@@ -211,10 +216,10 @@ class FetchRequests:
 def _read_wanted(version: int, reader: Reader) -> list[Wanted]:
     layout = _FETCH_PARTITION[9 if version >= 9 else 5 if version >= 5 else 4]
     offset_at = 2 if version >= 9 else 1
-    wanted = []
+    wants = []
     for _ in range(reader.int32()):
         topic = reader.string() or ""
         for _ in range(reader.int32()):
             fields = reader.take(layout)
-            wanted.append(Wanted(topic, fields[0], fields[offset_at], max(fields[-1], 0)))
-    return wanted
+            wants.append(Wanted(topic, fields[0], fields[offset_at], max(fields[-1], 0)))
+    return wants

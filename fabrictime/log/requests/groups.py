@@ -21,13 +21,13 @@ class GroupRequests:
 
     def find_coordinator(self, _: int, fields: Fields) -> Fields:
         """Name this node as the coordinator of every group."""
-        found = fields.get("coordinator_type", 0) == 0
+        is_group = fields.get("coordinator_type", 0) == 0
         return {
-            "error_code": Code.NONE if found else Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "error_message": None if found else "transactions are not supported",
-            "coordinator_id": NODE_ID if found else -1,
-            "host": self._address.host if found else "",
-            "port": self._address.port if found else -1,
+            "error_code": Code.NONE if is_group else Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "error_message": None if is_group else "transactions are not supported",
+            "coordinator_id": NODE_ID if is_group else -1,
+            "host": self._address.host if is_group else "",
+            "port": self._address.port if is_group else -1,
         }
 
     async def join(self, head: RequestHead, fields: Fields, peer: Peer) -> Response:
@@ -77,7 +77,7 @@ class GroupRequests:
     async def sync(self, version: int, fields: Fields) -> Response:
         """Wait for the member's assignment; the leader brings everyone's."""
         code, assignment = Code.NONE, b""
-        given = {
+        assignments = {
             entry["member_id"] or "": entry["member_metadata"] or b""
             for entry in fields["group_assignment"] or ()
         }
@@ -87,7 +87,7 @@ class GroupRequests:
                 fields["generation_id"],
                 fields["member_id"] or "",
                 fields.get("group_instance_id"),
-                given,
+                assignments,
             )
         except LogError as error:
             code = error.code

@@ -28,8 +28,9 @@ from fabrictime.testbed.audit.recorded_services import (
     UPTIME_S,
 )
 from producers.audit.marking import RULESET
-from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
+from producers.audit.network import Dcb, Interface, Neighbour, Route, Rule
 from producers.audit.ufm import TAIL
+from producers.ports.ethtool import LinkSettings
 
 COUNTERS = ("rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors")
 HW = "/sys/class/infiniband/{}/ports/1/hw_counters/{}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
+from producers.audit.network import Dcb, Interface, Neighbour, Route, Rule
+from producers.ports.ethtool import LinkSettings
 
 UP = frozenset({"UP", "LOWER_UP", "RUNNING", "BROADCAST", "MULTICAST"})
 LOOPBACK = frozenset({"UP", "LOWER_UP", "LOOPBACK"})

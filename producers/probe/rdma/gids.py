@@ -86,10 +86,10 @@ def read_ports(device: str, sysfs: Path = Path("/sys")) -> list[Port]:
 
 def netdevs_of(device: str, sysfs: Path = Path("/sys")) -> set[str]:
     """Return the network devices above or beneath an RDMA device."""
-    found = {path.name for path in (sysfs / "class/infiniband" / device).glob("device/net/*")}
+    netdevs = {path.name for path in (sysfs / "class/infiniband" / device).glob("device/net/*")}
     for folder in _folders(device, sysfs):
-        found |= {gid.netdev for gid in _gids(folder, False) if gid.netdev}
-    return found
+        netdevs |= {gid.netdev for gid in _gids(folder, False) if gid.netdev}
+    return netdevs
 
 
 def choose_port(device: str, ports: Sequence[Port], number: int = 0) -> Port:
@@ -116,16 +116,16 @@ def choose_gid(port: Port, address: str | None) -> Gid:
         if not port.gids:
             raise ValueError(f"{port.device} port {port.number}: no GID")
         return port.gids[0]
-    wanted = None if address is None else _gid_of(address)
+    own_gid = None if address is None else _gid_of(address)
 
     def rank(gid: Gid) -> tuple[bool, bool, bool, int]:
         local = gid.value[:2] == b"\xfe\x80"
-        return (gid.value != wanted, gid.kind != ROCE_V2, local, gid.place)
+        return (gid.value != own_gid, gid.kind != ROCE_V2, local, gid.place)
 
     if not port.gids:
         raise ValueError(f"{port.device} port {port.number}: no GID, is its network device up?")
     best = min(port.gids, key=rank)
-    if wanted is not None and best.value != wanted:
+    if own_gid is not None and best.value != own_gid:
         raise ValueError(f"{port.device} port {port.number}: no GID of address {address}")
     return best
 
@@ -152,9 +152,9 @@ def plan_paths(
 
     Two queue pair numbers of Soft-RoCE may give the same port; the second is left out.
     """
-    found: list[UdPath] = []
+    paths: list[UdPath] = []
     for number in numbers:
-        index = len(found)
+        index = len(paths)
         if kind == INFINIBAND:
             path = UdPath(index, number, index, 0, index % (1 << path_bits), True)
         elif kind != ROCE_V2:
@@ -164,9 +164,9 @@ def plan_paths(
         else:
             port = first_port + index
             path = UdPath(index, number, port, label_of_port(port), 0, vendor in _BY_LABEL)
-        if path.value not in [other.value for other in found]:
-            found.append(path)
-    return found
+        if path.value not in [other.value for other in paths]:
+            paths.append(path)
+    return paths
 
 
 def target_lid(lid: int, path_bits: int, path: int) -> int:
@@ -175,8 +175,8 @@ def target_lid(lid: int, path_bits: int, path: int) -> int:
 
 
 def _folders(device: str, sysfs: Path) -> list[Path]:
-    found = (sysfs / "class/infiniband" / device / "ports").glob("*")
-    return sorted((path for path in found if path.name.isdecimal()), key=lambda path: int(path.name))
+    folders = (sysfs / "class/infiniband" / device / "ports").glob("*")
+    return sorted((path for path in folders if path.name.isdecimal()), key=lambda path: int(path.name))
 
 
 def _port(device: str, folder: Path) -> Port:
@@ -218,5 +218,5 @@ def _text(path: Path) -> str:
 
 
 def _gid_of(address: str) -> bytes:
-    found = ipaddress.ip_address(address)
-    return found.packed if found.version == 6 else bytes(10) + b"\xff\xff" + found.packed
+    parsed = ipaddress.ip_address(address)
+    return parsed.packed if parsed.version == 6 else bytes(10) + b"\xff\xff" + parsed.packed

@@ -167,9 +167,9 @@ class UdProber:
 
     def set_peers(self, peers: Sequence[UdPeer], now_ns: int) -> None:
         """Replace the peers. Open requests to former peers are dropped and do not count as lost."""
-        kept = set(peers)
+        remaining = set(peers)
         for table in (self._open, self._replied):
-            for seq in [seq for seq, probe in table.items() if probe.peer not in kept]:
+            for seq in [seq for seq, probe in table.items() if probe.peer not in remaining]:
                 del table[seq]
         if not self._peers:
             self._next_probe_ns = now_ns + self._gap_ns()
@@ -189,7 +189,7 @@ class UdProber:
 
         Call it only after all arrived packets were passed to `receive`.
         """
-        found = self._expire(now_ns, system_ns)
+        packets = self._expire(now_ns, system_ns)
         gap_ns = 1e9 / self._settings.rate_pps
         if self._peers and now_ns - self._next_probe_ns > _STALE_GAPS * gap_ns + 1e7:
             self.counters["missed_timers"] += int((now_ns - self._next_probe_ns) / gap_ns)
@@ -199,8 +199,8 @@ class UdProber:
             if len(self._open) >= _MAX_OPEN:
                 self.counters["table_full"] += 1
                 continue
-            found.append(self._next_probe(now_ns, system_ns))
-        return found
+            packets.append(self._next_probe(now_ns, system_ns))
+        return packets
 
     def pack(self, out: OutgoingPacket, stamp_ns: int) -> bytes:
         """Return the bytes of a packet that is sent right now.
@@ -274,8 +274,8 @@ class UdProber:
 
     def drain(self) -> dict[tuple[str, int], PathSamples]:
         """Return the samples and losses since the last call by (peer, the path's entropy value)."""
-        found, self._groups, self._samples = self._groups, {}, 0
-        return found
+        groups, self._groups, self._samples = self._groups, {}, 0
+        return groups
 
     def _next_probe(self, now_ns: int, system_ns: int) -> OutgoingPacket:
         if not self._period:
@@ -396,7 +396,7 @@ class UdProber:
                 continue
             self.counters["lost"] += 1
             self._group(probe).lost += 1
-        found = []
+        packets = []
         while self._collects and self._collects[0][0] <= now_ns:
             _, seq = self._collects.popleft()
             waiting = self._replied.get(seq)
@@ -413,8 +413,8 @@ class UdProber:
                 continue  # our own t1 is missing
             self.counters["collects_sent"] += 1
             packet = Packet(COLLECT, seq, self._run, name_hash(waiting.peer.nic), system_ns, 0)
-            found.append(OutgoingPacket(waiting.path.index, waiting.source, waiting.peer.path_bits, packet))
-        return found
+            packets.append(OutgoingPacket(waiting.path.index, waiting.source, waiting.peer.path_bits, packet))
+        return packets
 
     def _group(self, probe: _Probe) -> PathSamples:
         return self._groups.setdefault((probe.peer.nic, probe.path.value), PathSamples())

@@ -74,19 +74,19 @@ def peers_of(records: Iterable[Nic], kind: str) -> dict[str, UdPeerLine]:
 
     Each entry holds name, GID in hexadecimal, LID, number of free LID bits and queue pair numbers.
     """
-    found: dict[str, UdPeerLine] = {}
+    lines: dict[str, UdPeerLine] = {}
     for record in records:
         ud = record["ud"]
         if ud is None or ud["kind"] != kind or not ud["queue_pairs"] or not _is_gid(ud["gid"]):
             continue
-        found[record["nic"]] = (
+        lines[record["nic"]] = (
             record["nic"],
             ud["gid"],
             ud["lid"],
             ud["path_bits"],
             tuple(ud["queue_pairs"]),
         )
-    return found
+    return lines
 
 
 def columns_of(nic: str, run: int, batch: Batch, dscp: int = 0) -> ProbeColumns:
@@ -130,4 +130,4 @@ def columns_of(nic: str, run: int, batch: Batch, dscp: int = 0) -> ProbeColumns:
 
 
 def _is_gid(text: str) -> bool:
-    return len(text) == 32 and all(each in "0123456789abcdef" for each in text)
+    return len(text) == 32 and all(digit in "0123456789abcdef" for digit in text)

@@ -161,13 +161,15 @@ class UdTransport:
         return self._batches(self._early + self.worker.close())
 
     def _batches(self, messages: list[Message]) -> list[bytes]:
-        found = []
+        batches = []
         for message in messages:
             batch = message.get("batch")
             if batch is not None:
                 self._counters, self.stamp_error_ns = batch["counters"], batch["stamp_error_ns"]
-                found.append(encode_probe_batch(columns_of(self.name, self.run, batch, self._settings.dscp)))
-        return found
+                batches.append(
+                    encode_probe_batch(columns_of(self.name, self.run, batch, self._settings.dscp))
+                )
+        return batches
 
     def _wait_until_open(self) -> Ready:
         end_s = time.monotonic() + OPEN_S

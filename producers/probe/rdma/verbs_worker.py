@@ -254,11 +254,11 @@ class _Device:
             numbers = [pair.qp_num for pair in pairs]
             self.paths = plan_paths(self.gid.kind, self.vendor, numbers, first_port, self.port.path_bits)
             spare -= len(self.paths) < len(pairs)
-        kept = {path.number for path in self.paths}
+        own_numbers = {path.number for path in self.paths}
         for pair in pairs:
-            if pair.qp_num not in kept:
+            if pair.qp_num not in own_numbers:
                 pair.close()
-        self._pairs = [pair for pair in pairs if pair.qp_num in kept]
+        self._pairs = [pair for pair in pairs if pair.qp_num in own_numbers]
 
     def _prepare_work(self) -> None:
         """Register the memory, and prepare a work request for each of its slots."""
@@ -340,9 +340,9 @@ class _Device:
         """Yield request, status, bytes, the sender's queue pair, its LID and the timestamp."""
         if self.clock is None:
             while True:
-                count, found = self._cq.poll(_POLL)
+                count, completions = self._cq.poll(_POLL)
                 stamp = time.time_ns()
-                for wc in found:
+                for wc in completions:
                     yield wc.wr_id, wc.status, wc.byte_len, wc.src_qp, wc.slid, stamp
                 if count < _POLL:
                     return
@@ -395,8 +395,8 @@ def main() -> int:
         time.monotonic_ns(),
     )
     lines.write({"ready": _ready(device)})
-    for each in rest:
-        prober.set_peers(_peers(each), time.monotonic_ns())
+    for message in rest:
+        prober.set_peers(_peers(message), time.monotonic_ns())
     try:
         _serve(device, prober, lines, first["flush_ns"])
     except DeviceError as error:
@@ -416,8 +416,8 @@ def _serve(device: _Device, prober: UdProber, lines: _Lines, flush_ns: int) -> N
             woken = [fd for fd, _ in poll.poll(_wait_ms(device, prober, flush_at_ns))]
             _step(device, prober, device.descriptor in woken)
             if 0 in woken:
-                for each in lines.read():
-                    prober.set_peers(_peers(each), time.monotonic_ns())
+                for message in lines.read():
+                    prober.set_peers(_peers(message), time.monotonic_ns())
             if time.time_ns() >= flush_at_ns:
                 lines.write({"batch": _batch(device, prober, batch)}, droppable=True)
                 batch, flush_at_ns = batch + 1, _next_flush(time.time_ns(), flush_ns)
@@ -464,8 +464,8 @@ def _batch(device: _Device, prober: UdProber, number: int) -> Batch:
         "counters": prober.counters,
         "stamp_error_ns": _stamp_error(device, prober),
         "groups": [
-            [peer, path, *(getattr(found, name) for name in PathSamples.__slots__)]
-            for (peer, path), found in prober.drain().items()
+            [peer, path, *(getattr(samples, name) for name in PathSamples.__slots__)]
+            for (peer, path), samples in prober.drain().items()
         ],
     }
 
@@ -507,12 +507,12 @@ def _gid_text(gid: bytes) -> str:
 
 def _descriptors() -> set[int]:
     """Return this process's open descriptors."""
-    found = set()
+    descriptors = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             os.fstat(int(name))
-            found.add(int(name))
-    return found
+            descriptors.add(int(name))
+    return descriptors
 
 
 def _status(enums: Any, status: int) -> str:

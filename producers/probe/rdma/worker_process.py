@@ -161,18 +161,20 @@ class WorkerProcess:
         """Return the messages since the last call."""
         if self._outgoing:
             self._flush()
-        found: list[Message] = []
+        messages: list[Message] = []
         while self.ended is None:
             try:
                 data = os.read(self._out, _READ_BYTES)
             except BlockingIOError:
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
-            found += [json.loads(line) for line in lines]
-            self._error = next((each["error"] for each in reversed(found) if "error" in each), self._error)
+            messages += [json.loads(line) for line in lines]
+            self._error = next(
+                (message["error"] for message in reversed(messages) if "error" in message), self._error
+            )
             if not data:
                 self.ended = self._error or f"ended with {self._process.wait(_END_S)}"
-        return found
+        return messages
 
     def close(self) -> list[Message]:
         """End the process; return its last messages."""
@@ -181,18 +183,18 @@ class WorkerProcess:
         assert process.stdout is not None  # noqa: S101
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
-        found: list[Message] = []
+        messages: list[Message] = []
         end = time.monotonic() + _END_S
         while self.ended is None and time.monotonic() < end:
             select.select([self._out], [], [], _END_S)
-            found += self.read()
+            messages += self.read()
         try:
             process.wait(_END_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
         process.stdout.close()
-        return found
+        return messages
 
     def _send(self, message: Mapping[str, Any]) -> None:
         self._outgoing += json.dumps(message, separators=(",", ":")).encode() + b"\n"

@@ -46,17 +46,21 @@ class JobAlerts:
 
     def ingest(self, head: Mapping[str, Any]) -> None:
         """Take one diagnosis."""
-        book, job, wanted = self._book, head["job"], kind_of(head)
+        book, job, detected_kind = self._book, head["job"], kind_of(head)
         for kind in JOB_KINDS:
             alert = book.find(kind, job)
             if alert is None or head["end_ns"] < alert.over_ns:
                 continue
-            if kind == wanted:
+            if kind == detected_kind:
                 self._renew(alert, head)
             else:
                 alert.clear_at_ns = min(alert.clear_at_ns, book.now_ns + book.thresholds.ns("alert_clear_s"))
-        if wanted is not None and book.find(wanted, job) is None and self._persists(wanted, head):
-            self._raise(wanted, head)
+        if (
+            detected_kind is not None
+            and book.find(detected_kind, job) is None
+            and self._persists(detected_kind, head)
+        ):
+            self._raise(detected_kind, head)
 
     def _persists(self, kind: AlertKind, head: Mapping[str, Any]) -> bool:
         """Return whether a verdict holds for long enough. A hang has lasted when it is found."""
@@ -96,7 +100,7 @@ class JobAlerts:
             clear_at_ns=self._book.now_ns + JOB_SILENT_NS,
         )
         if self._book.raise_alert(alert):
-            self._causes = {name: each for name, each in self._causes.items() if name in self._book.open}
+            self._causes = {name: cause for name, cause in self._causes.items() if name in self._book.open}
             self._causes[alert.alert_id] = (str(head["verdict"]), head["subject"])
 
 

@@ -81,21 +81,21 @@ class LinkHealthAlerts:
         if record is None:
             self._forget(subject)
             return
-        known = self.health.get(subject)
-        if known is not None and record["seq"] < known["seq"]:
+        previous = self.health.get(subject)
+        if previous is not None and record["seq"] < previous["seq"]:
             return
         self.health[subject] = record
-        wanted = self._wanted_kind(record)
-        if subject in self._waiting and wanted not in DEATH_KINDS:
+        alert_kind = self._wanted_kind(record)
+        if subject in self._waiting and alert_kind not in DEATH_KINDS:
             self._raise_death(subject)
         alert = self._alert_of(subject)
-        if wanted is None:
+        if alert_kind is None:
             if alert is not None:
                 self._end(alert, subject, record)
         elif alert is None:
-            self._begin(wanted, subject, record)
+            self._begin(alert_kind, subject, record)
         elif record["evaluated_ns"] >= alert.raised_ns:
-            self._continue(alert, wanted, subject, record)
+            self._continue(alert, alert_kind, subject, record)
 
     # --------------------------------------------------------------------------------------- one subject
 
@@ -141,13 +141,13 @@ class LinkHealthAlerts:
             members={subject},
         )
 
-    def _continue(self, alert: OpenAlert, wanted: AlertKind, subject: str, record: LinkHealth) -> None:
+    def _continue(self, alert: OpenAlert, alert_kind: AlertKind, subject: str, record: LinkHealth) -> None:
         """Take a new record of a subject whose alert is active."""
-        if alert.subject == subject and wanted != alert.kind and not alert.grouped:
+        if alert.subject == subject and alert_kind != alert.kind and not alert.grouped:
             alert.over_ns = record["since_ns"]
-            alert.text = f"{alert.text}; now {wanted}"
+            alert.text = f"{alert.text}; now {alert_kind}"
             self._book.clear(alert)
-            self._begin(wanted, subject, record)
+            self._begin(alert_kind, subject, record)
             if subject in self._waiting:  # it has waited before
                 self._raise_death(subject)
             return
@@ -264,7 +264,7 @@ class LinkHealthAlerts:
             self._forget_agent(host)
 
     def _is_of_host(self, alert: OpenAlert, host: str) -> bool:
-        is_at_host = all(host in nodes_of(each) for each in alert.covers())
+        is_at_host = all(host in nodes_of(subject) for subject in alert.covers())
         return is_at_host and alert.subject in self.health and alert.kind not in DETECTED
 
     def _dead_switch(self, record: LinkHealth) -> str | None:
@@ -345,12 +345,12 @@ def nodes_of(subject: str) -> set[str]:
 
 def _nics_of(records: Iterable[LinkHealth]) -> list[str]:
     """Return the NICs that records name."""
-    found: dict[str, None] = {}
+    nics: dict[str, None] = {}
     for record in records:
         for name in (record["subject"], *record["candidates"]):
             if "/" in name and ">" not in name:
-                found[name] = None
-    return list(found)
+                nics[name] = None
+    return list(nics)
 
 
 def _links_of(record: LinkHealth) -> list[str]:

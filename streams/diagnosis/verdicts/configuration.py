@@ -33,7 +33,7 @@ def rail_mismatch(case: Case) -> Iterator[Candidate]:
     crossing = [p for p in pairs if rails[p.nic] != rails[p.peer]]
     if not crossing or len(crossing) > MINORITY * len(pairs):
         return
-    outliers = {(each.pair.nic, each.pair.peer): each for each in case.outliers}
+    outliers = {(outlier.pair.nic, outlier.pair.peer): outlier for outlier in case.outliers}
     slow = [outliers[key] for p in crossing if (key := (p.nic, p.peer)) in outliers]
     within = [p for p in pairs if rails[p.nic] == rails[p.peer]]
     times = _times_slower(crossing, within)
@@ -56,9 +56,9 @@ def rail_mismatch(case: Case) -> Iterator[Candidate]:
         f"name the NICs of {host_of(nic)} in the order of the rails (NCCL_IB_HCA)",
         blames_network=False,
         subjects=list(
-            dict.fromkeys([nic, host_of(nic), *(each for p in crossing for each in (p.nic, p.peer))])
+            dict.fromkeys([nic, host_of(nic), *(end for p in crossing for end in (p.nic, p.peer))])
         )[:64],
-        nics=sorted({each for p in crossing for each in (p.nic, p.peer)})[:64],
+        nics=sorted({end for p in crossing for end in (p.nic, p.peer)})[:64],
         ranks=sorted({rank for p in crossing for rank in p.ranks})[:64],
         evidence=[
             observation(INVENTORY.name, example.name, "pairs_between_rails", len(crossing), 0, text),
@@ -91,16 +91,16 @@ def _times_slower(some: list[NicPair], others: list[NicPair]) -> float:
 def delay_mismatch(case: Case) -> Iterator[Candidate]:
     """Explain in-band delays far above those of probes that see no queue by wrong settings of the data."""
     pairs = [p for p in case.traffic.measured if p.source in ("queue pair", "transfer")]
-    excess = {(p.nic, p.peer): found for p in pairs if (found := _excess(case, p)) is not None}
+    excess = {(p.nic, p.peer): pair_excess for p in pairs if (pair_excess := _excess(case, p)) is not None}
     wrong = [p for p in pairs if (p.nic, p.peer) in excess and _is_wrong(case, excess[p.nic, p.peer])]
     if not wrong:
         return
     nic = _common_nic(pairs, wrong)
     if nic is None and len(wrong) < NIC_SHARE * len(excess):
         return
-    nics = sorted({each for p in wrong for each in (p.nic, p.peer)})
+    nics = sorted({end for p in wrong for end in (p.nic, p.peer)})
     named = [nic] if nic is not None else nics
-    failures = [each for name in named for each in _class_failures(case, host_of(name))]
+    failures = [failure for name in named for failure in _class_failures(case, host_of(name))]
     old = [name for name in named if _is_roce_v1(case, name)]
     waits = max((max(p.gpu_late_share, p.receive_gpu_share) for p in wrong), default=0.0)
     worst = max(wrong, key=lambda p: (excess[p.nic, p.peer][0], p.name))
@@ -109,9 +109,13 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
     confidence *= 0.5 if waits >= case.rules.gpu_share else 1.0
     data_ns, probe_ns = excess[worst.nic, worst.peer]
     expected = probe_ns / max(data_ns, 1.0)
-    odd = [each for name in named if (each := _odd_class(case, name)) is not None]
-    classes = odd or [each for name in named if (each := _unprobed_class(case, name)) is not None]
-    if odd and worst.min_ns is not None:
+    outlier_classes = [
+        class_evidence for name in named if (class_evidence := _odd_class(case, name)) is not None
+    ]
+    classes = outlier_classes or [
+        class_evidence for name in named if (class_evidence := _unprobed_class(case, name)) is not None
+    ]
+    if outlier_classes and worst.min_ns is not None:
         confidence = max(confidence, 0.95)
     cause = (
         "RoCE v1 in use"
@@ -156,11 +160,11 @@ def _odd_class(case: Case, name: str) -> DiagnosisEvidence | None:
         for nic in case.traffic.nics
         if host_of(nic) != host_of(name) and (dscp := _data_dscp(case, nic)) is not None
     )
-    usual = min(others, key=lambda dscp: (-others[dscp], dscp), default=own)
-    if own is None or usual is None or usual == own:
+    common = min(others, key=lambda dscp: (-others[dscp], dscp), default=own)
+    if own is None or common is None or common == own:
         return None
-    text = f"wrong traffic class: data of {name} leaves with DSCP {own}, of most others with {usual}"
-    return observation(AUDIT.name, name, "roce_dscp", own, usual, text)
+    text = f"wrong traffic class: data of {name} leaves with DSCP {own}, of most others with {common}"
+    return observation(AUDIT.name, name, "roce_dscp", own, common, text)
 
 
 def _unprobed_class(case: Case, name: str) -> DiagnosisEvidence | None:
@@ -168,10 +172,10 @@ def _unprobed_class(case: Case, name: str) -> DiagnosisEvidence | None:
     own = _data_dscp(case, name)
     probed = sorted(
         {
-            each.dscp
+            delay.dscp
             for nic, peer in case.traffic.pairs
             if nic == name
-            for each in case.network.delays(nic, peer, case.begin_ns, case.end_ns)
+            for delay in case.network.delays(nic, peer, case.begin_ns, case.end_ns)
         }
     )
     if own is None or not probed or own in probed:
@@ -183,14 +187,14 @@ def _unprobed_class(case: Case, name: str) -> DiagnosisEvidence | None:
 
 def _data_dscp(case: Case, name: str) -> int | None:
     """Return the DSCP of a NIC's RDMA data: of its own port, else of all ports of its host if they agree."""
-    found = {
+    dscp_by_port = {
         fact["subject"]: fact["number"]
         for result in case.network.audit_results(host_of(name))
         for fact in result["facts"]
         if fact["name"] == "roce_dscp" and fact["number"] is not None
     }
-    own = {dscp for port, dscp in found.items() if port.partition("/")[0] == device_of(name)}
-    values = own or set(found.values())
+    own = {dscp for port, dscp in dscp_by_port.items() if port.partition("/")[0] == device_of(name)}
+    values = own or set(dscp_by_port.values())
     return int(next(iter(values))) if len(values) == 1 else None
 
 
@@ -221,26 +225,28 @@ def _common_nic(pairs: list[NicPair], wrong: list[NicPair]) -> str | None:
     """Return the NIC of which nearly all pairs disagree, and that all wrong pairs share."""
     every = Counter(nic for p in pairs for nic in (p.nic, p.peer))
     bad = Counter(nic for p in wrong for nic in (p.nic, p.peer))
-    found = [
+    nics = [
         nic
         for nic in sorted(bad)
         if bad[nic] >= NIC_SHARE * len(wrong) and bad[nic] >= NIC_SHARE * every[nic] and bad[nic] >= 2
     ]
-    return found[0] if found and len(found) == 1 else None
+    return nics[0] if nics and len(nics) == 1 else None
 
 
 def _class_failures(case: Case, host: str) -> list[AuditResult]:
     return [
-        each
-        for each in case.network.failed_checks(host)
-        if any(part in each["check"] for part in CLASS_CHECKS)
+        failure
+        for failure in case.network.failed_checks(host)
+        if any(part in failure["check"] for part in CLASS_CHECKS)
     ]
 
 
 def _failure_evidence(failures: list[AuditResult]) -> list[DiagnosisEvidence]:
     return [
-        observation(AUDIT.name, each["host"], each["check"], None, None, each["text"], each["checked_ns"])
-        for each in failures[:4]
+        observation(
+            AUDIT.name, failure["host"], failure["check"], None, None, failure["text"], failure["checked_ns"]
+        )
+        for failure in failures[:4]
     ]
 
 
@@ -263,10 +269,10 @@ def own_pacing(case: Case) -> Iterator[Candidate]:
             limited.append((flow, limit, pace))
     if not limited:
         return
-    flow, limit, pace = min(limited, key=lambda each: (each[1], each[0]["flow_id"]))
+    flow, limit, pace = min(limited, key=lambda entry: (entry[1], entry[0]["flow_id"]))
     line = _line_bps(case, flow)
-    decided = [each for _, _, each in limited if each is not None]
-    begin_ns = min((each.begin_ns for each in decided), default=None)
+    decided = [own_pace for _, _, own_pace in limited if own_pace is not None]
+    begin_ns = min((own_pace.begin_ns for own_pace in decided), default=None)
     estimate = case.network_share * (1 - min(1.0, limit / line)) if line else 0.5 * case.network_share
     name = f"{flow['nic']} to {flow['peer']}"
     if begin_ns is not None:
@@ -320,4 +326,4 @@ def _line_bps(case: Case, flow: Flow) -> float:
     nic = case.network.inventory.get(flow["nic"])
     if nic is not None and nic["speed_bps"]:
         return float(nic["speed_bps"])
-    return max((each["rate_bps"] for each in case.traffic.flows.values()), default=0.0)
+    return max((other["rate_bps"] for other in case.traffic.flows.values()), default=0.0)

@@ -69,14 +69,14 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
         observation(COLLECTIVES.name, pair.name, "data_us", worst.value_ns / 1e3, worst.like_ns / 1e3, text)
     ]
     if probes is not None and probes.p50_ns is not None:
-        known = None if others_ns is None else others_ns / 1e3
+        others_us = None if others_ns is None else others_ns / 1e3
         evidence.append(
             observation(
                 DELAYS.name,
                 pair.name,
                 "delay_p50_us",
                 probes.p50_ns / 1e3,
-                known,
+                others_us,
                 f"probes of that pair {probes.p50_ns / 1e3:.3g} us",
             )
         )
@@ -95,7 +95,11 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
         nics=[pair.nic, pair.peer],
         ranks=sorted(pair.ranks),
         evidence=evidence,
-        pairs={(each.pair.nic, each.pair.peer) for each in case.outliers if each.times >= 0.5 * worst.times},
+        pairs={
+            (outlier.pair.nic, outlier.pair.peer)
+            for outlier in case.outliers
+            if outlier.times >= 0.5 * worst.times
+        },
     )
 
 
@@ -131,11 +135,11 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
     if len(delays) < 3:
         return
     middle = sorted(ns for ns, _ in delays)[len(delays) // 2]
-    worst_ns, pair = max(delays, key=lambda each: (each[0], each[1].name))
-    slow = [each for each in delays if each[0] - middle >= case.rules.flow_excess_us * 1e3]
+    worst_ns, pair = max(delays, key=lambda item: (item[0], item[1].name))
+    slow = [item for item in delays if item[0] - middle >= case.rules.flow_excess_us * 1e3]
     if not slow or worst_ns < case.rules.flow_times * middle or len(slow) > len(delays) // 3:
         return
-    rtts = {each.name: max((f["rtt_ns"] or 0 for f in each.flows), default=0) for _, each in delays}
+    rtts = {other.name: max((f["rtt_ns"] or 0 for f in other.flows), default=0) for _, other in delays}
     usual_rtt = sorted(rtts.values())[len(rtts) // 2]
     confirmed = rtts[pair.name] >= 2 * usual_rtt > 0
     text = f"probes of {pair.name} take {worst_ns / 1e3:.3g} us, others {middle / 1e3:.3g} us"
@@ -168,38 +172,40 @@ def contention(case: Case) -> Iterator[Candidate]:
         queued = _overlap_share(case, windows)
         if queued < case.rules.queue_share:
             continue
-        found = _contended(case, link, windows, queued)
-        if found is not None:
-            yield found
+        candidate = _contended(case, link, windows, queued)
+        if candidate is not None:
+            yield candidate
 
 
 def _overlap_share(case: Case, windows: list[ContentionWindow]) -> float:
     total = 0
-    for each in windows:
-        closed_ns = each["closed_ns"] if each["closed_ns"] is not None else case.end_ns
-        total += max(0, min(closed_ns, case.end_ns) - max(each["opened_ns"], case.begin_ns))
+    for window in windows:
+        closed_ns = window["closed_ns"] if window["closed_ns"] is not None else case.end_ns
+        total += max(0, min(closed_ns, case.end_ns) - max(window["opened_ns"], case.begin_ns))
     return total / max(1, case.end_ns - case.begin_ns)
 
 
 def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: float) -> Candidate | None:
-    job, newest = case.job.job, max(windows, key=lambda each: (each["updated_ns"], each["window_id"]))
+    job, newest = case.job.job, max(windows, key=lambda window: (window["updated_ns"], window["window_id"]))
     pairs, certain = case.traffic.crossing([link, *newest["candidates"]])
-    named = any(job in each["jobs"] for each in windows)
+    named = any(job in window["jobs"] for window in windows)
     if not pairs and not named:
         return None
-    jobs = sorted({each for window in windows for each in window["jobs"]} - {job})
+    jobs = sorted({name for window in windows for name in window["jobs"]} - {job})
     other = others_share(case, newest) if newest["flows"] else (0.5 if jobs else 0.0)
-    begin_ns = min(each["opened_ns"] for each in windows)
+    begin_ns = min(window["opened_ns"] for window in windows)
     begin_ns = case.job.causes.began(Verdict.CONTENTION, link, begin_ns)
-    end_ns = max(each["closed_ns"] if each["closed_ns"] is not None else case.end_ns for each in windows)
+    end_ns = max(
+        window["closed_ns"] if window["closed_ns"] is not None else case.end_ns for window in windows
+    )
     shared = other >= case.rules.other_share
     loss = case.network_loss(begin_ns, end_ns, case.network_share * (other if shared else 0.3) * queued)
     confidence = 0.92 if named or certain else 0.6
-    slow = [(each.pair.nic, each.pair.peer) for each in case.outliers]
+    slow = [(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers]
     crossing = {(pair.nic, pair.peer) for pair in pairs}
     since_ns: int | None = begin_ns
-    worst = [each for each in case.outliers if each.times >= 0.5 * case.outliers[0].times]
-    is_on_worst = any((each.pair.nic, each.pair.peer) in crossing for each in worst)
+    worst = [outlier for outlier in case.outliers if outlier.times >= 0.5 * case.outliers[0].times]
+    is_on_worst = any((outlier.pair.nic, outlier.pair.peer) in crossing for outlier in worst)
     if not loss and shared and is_on_worst and not case.was_fast_during(begin_ns):
         since_ns, confidence = None, 0.9 * confidence  # its queue was seen too late
         loss = case.network_loss(None, end_ns, 0.0)
@@ -207,10 +213,10 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
         confidence *= 0.5
     if not shared:
         confidence *= 0.6
-    names = " and ".join(f"job {each}" for each in jobs[:3]) or (
+    names = " and ".join(f"job {name}" for name in jobs[:3]) or (
         OTHERS_UNKNOWN if shared else "its own flows"
     )
-    delay_us = max(each["delay_ns"] for each in windows) / 1e3
+    delay_us = max(window["delay_ns"] for window in windows) / 1e3
     text = (
         f"{pairs[0].name if pairs else 'it'} crosses {link}, contended by {names}: {delay_us:.3g} us queued"
     )
@@ -226,7 +232,7 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
         f"move flows off {link}, or place the jobs apart" if shared else f"spread the job's flows off {link}",
         blames_network=True,
         subjects=[link, *jobs][:64],
-        links=[link, *(each for each in newest["links"] if each != link)][:64],
+        links=[link, *(name for name in newest["links"] if name != link)][:64],
         nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
         jobs=jobs,
         evidence=[
@@ -273,18 +279,18 @@ def contention_by_marks(case: Case) -> Iterator[Candidate]:
         return
     worst = case.outliers[0]
     pair = worst.pair
-    found = marks_of(case, pair)
-    if not found or found[0].share < case.rules.marked_share:
+    ranked = marks_of(case, pair)
+    if not ranked or ranked[0].share < case.rules.marked_share:
         return
     crossed = {link for flow in pair.flows for link in case.traffic.routes.get(flow["flow_id"], ())}
-    if any(each["kind"] in SHARED_KINDS and each["link"] in crossed for each in case.windows):
+    if any(window["kind"] in SHARED_KINDS and window["link"] in crossed for window in case.windows):
         return
-    marks, usual = found[0], usual_share(case, pair, found[0].dscp)
+    marks, typical_share = ranked[0], usual_share(case, pair, ranked[0].dscp)
     links = links_of_marks(case, pair, marks)
     subject = links[0] if links else pair.name
     place = f"at one of {' and '.join(links[:3])}" if len(links) > 1 else f"at {subject}"
     text = f"{pair.name}: {marks.text}: its class is congested {place if links else 'on its path'}"
-    is_alone = usual is None or usual <= marks.share / 2
+    is_alone = typical_share is None or typical_share <= marks.share / 2
     yield Candidate(
         Verdict.CONTENTION,
         0.85 if is_alone else 0.6,
@@ -299,13 +305,15 @@ def contention_by_marks(case: Case) -> Iterator[Candidate]:
         links=list(links[:64]),
         nics=[pair.nic, pair.peer],
         ranks=sorted(pair.ranks),
-        evidence=[_marks_evidence(pair, each, usual if each is marks else None) for each in found[:4]],
+        evidence=[
+            _marks_evidence(pair, item, typical_share if item is marks else None) for item in ranked[:4]
+        ],
         pairs={(pair.nic, pair.peer)},
     )
 
 
-def _marks_evidence(pair: NicPair, marks: Marks, usual: float | None) -> DiagnosisEvidence:
-    return observation(DELAYS.name, pair.name, "ce_share", marks.share, usual, marks.text)
+def _marks_evidence(pair: NicPair, marks: Marks, typical_share: float | None) -> DiagnosisEvidence:
+    return observation(DELAYS.name, pair.name, "ce_share", marks.share, typical_share, marks.text)
 
 
 def _path_over(case: Case, link: str, pairs: list[NicPair]) -> int | None:
@@ -371,12 +379,12 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
                     CONTENTION.name,
                     link,
                     "delay_us",
-                    each["delay_ns"] / 1e3,
+                    window["delay_ns"] / 1e3,
                     None,
-                    each["text"],
-                    each["opened_ns"],
+                    window["text"],
+                    window["opened_ns"],
                 )
-                for each in own[:1]
+                for window in own[:1]
             ),
         ],
         since_ns=since_ns,
@@ -394,7 +402,9 @@ def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionW
 
     `per_pair`: flows between two NICs; `queued`: link to the contention windows of the job's own flows.
     """
-    slow = [{(each.pair.nic, each.pair.peer) for each in case.outliers[:count]} for count in (1, None)]
+    slow = [
+        {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers[:count]} for count in (1, None)
+    ]
     best: LinkLoad | None = None
     rank = (False, False, 0.0)
     for load in case.loads:
@@ -405,15 +415,15 @@ def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionW
         is_cause = is_fuller or (own and not case.has_clean_baseline(_began(case, own)))
         if is_uneven and is_cause and _costs_time(case, load.link, own):
             crossed = case.traffic.links.get(load.link, {}).keys()
-            found = (not crossed.isdisjoint(slow[0]), not crossed.isdisjoint(slow[1]), load.times)
-            if found > rank:
-                best, rank = load, found
+            load_rank = (not crossed.isdisjoint(slow[0]), not crossed.isdisjoint(slow[1]), load.times)
+            if load_rank > rank:
+                best, rank = load, load_rank
     return best
 
 
 def _began(case: Case, own: list[ContentionWindow]) -> int:
     """Return the begin of a link's queue of the job's own flows."""
-    opened_ns = min(each["opened_ns"] for each in own)
+    opened_ns = min(window["opened_ns"] for window in own)
     return case.job.causes.began(Verdict.FEW_QUEUE_PAIRS, own[0]["link"], opened_ns)
 
 
@@ -425,11 +435,11 @@ def _is_fuller(case: Case, load: LinkLoad) -> bool:
 
 def _queued_by_own(case: Case) -> dict[str, list[ContentionWindow]]:
     """Return link to the contention windows of the job's own flows alone."""
-    found: dict[str, list[ContentionWindow]] = defaultdict(list)
+    by_link: dict[str, list[ContentionWindow]] = defaultdict(list)
     for window in case.windows:
         if window["kind"] in SHARED_KINDS and set(window["jobs"]) <= {case.job.job}:
-            found[window["link"]].append(window)
-    return found
+            by_link[window["link"]].append(window)
+    return by_link
 
 
 def _costs_time(case: Case, link: str, own: list[ContentionWindow]) -> bool:

@@ -48,13 +48,15 @@ REMEDIES: Final = {
 
 
 def _pcie_failures(case: Case, host: str) -> list[AuditResult]:
-    return [each for each in case.network.failed_checks(host) if each["category"] == AuditCategory.PCIE]
+    return [result for result in case.network.failed_checks(host) if result["category"] == AuditCategory.PCIE]
 
 
 def _audit_evidence(failures: list[AuditResult]) -> list[DiagnosisEvidence]:
     return [
-        observation(AUDIT.name, each["host"], each["check"], None, None, each["text"], each["checked_ns"])
-        for each in failures[:4]
+        observation(
+            AUDIT.name, failure["host"], failure["check"], None, None, failure["text"], failure["checked_ns"]
+        )
+        for failure in failures[:4]
     ]
 
 
@@ -65,7 +67,7 @@ def pcie_limit(case: Case) -> Iterator[Candidate]:
         (times.flush, rules.flush_share, "flushing received data to the GPU"),
         (times.gpu_late, rules.gpu_share, "waiting for the GPU's data"),
     ):
-        places, own, usual = _standing_out(case, values, limit)
+        places, own, typical = _standing_out(case, values, limit)
         if not places:
             continue
         ranks = [case.members[at] for at in places]
@@ -78,7 +80,7 @@ def pcie_limit(case: Case) -> Iterator[Candidate]:
         failures = _pcie_failures(case, host)
         if failures:
             verdict = Verdict.PCIE_LIMIT
-        text = f"{host} spends {own:.0%} of its operations {name}, others {usual:.0%}"
+        text = f"{host} spends {own:.0%} of its operations {name}, others {typical:.0%}"
         yield Candidate(
             verdict,
             0.95 if failures else 0.88,
@@ -90,7 +92,7 @@ def pcie_limit(case: Case) -> Iterator[Candidate]:
             nics=[rank.nic for rank in ranks if rank.nic],
             ranks=[rank.number for rank in ranks],
             evidence=[
-                observation(COLLECTIVES.name, host, "share_of_operations", own, usual, text),
+                observation(COLLECTIVES.name, host, "share_of_operations", own, typical, text),
                 *_audit_evidence(failures),
             ],
             pairs={key for key in case.traffic.pairs if host in (host_of(key[0]), host_of(key[1]))},
@@ -107,12 +109,12 @@ def _standing_out(case: Case, values: Floats, limit: float) -> tuple[list[int], 
     host = case.members[worst].host
     inside = [at for at, rank in enumerate(case.members) if rank.host == host]
     others = np.delete(share, inside)
-    usual = float(np.median(others)) if len(others) else 0.0
+    typical = float(np.median(others)) if len(others) else 0.0
     floor = min(limit, 0.2)
-    stands_out = share[worst] >= limit or (share[worst] >= floor and share[worst] >= TIMES_OTHERS * usual)
-    if not stands_out or share[worst] < TIMES_OTHERS * usual:
+    stands_out = share[worst] >= limit or (share[worst] >= floor and share[worst] >= TIMES_OTHERS * typical)
+    if not stands_out or share[worst] < TIMES_OTHERS * typical:
         return [], 0.0, 0.0
-    return [at for at in inside if share[at] >= 0.5 * share[worst]], float(share[worst]), usual
+    return [at for at in inside if share[at] >= 0.5 * share[worst]], float(share[worst]), typical
 
 
 def _gpu_verdict(case: Case, nic: str, is_flush: bool) -> Verdict:
@@ -138,7 +140,7 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
     nic, role, touched = common_end(case, outliers)
     if not nic:
         return
-    pairs = [each.pair for each in outliers if nic in (each.pair.nic, each.pair.peer)]
+    pairs = [outlier.pair for outlier in outliers if nic in (outlier.pair.nic, outlier.pair.peer)]
     normal = network_is_normal(case, pairs)
     if normal is False:
         return
@@ -194,22 +196,22 @@ def _is_shared(case: Case, nic: str) -> bool:
     """Return whether flows of others queue on the link to a NIC: so it has no need to be slow itself."""
     links = _links_to(case, nic)
     return any(
-        each["kind"] in SHARED_KINDS
-        and each["link"] in links
-        and others_share(case, each) >= case.rules.other_share
-        for each in case.windows
+        window["kind"] in SHARED_KINDS
+        and window["link"] in links
+        and others_share(case, window) >= case.rules.other_share
+        for window in case.windows
     )
 
 
 def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
     """Explain lost time by a host that limits its flows, by their own reports or by contention windows."""
-    found: dict[tuple[Verdict, str], list[DiagnosisEvidence]] = defaultdict(list)
+    by_end: dict[tuple[Verdict, str], list[DiagnosisEvidence]] = defaultdict(list)
     begins: dict[tuple[Verdict, str], int] = {}
     for flow in case.traffic.flows.values():
         verdict, share = _limit_of(flow)
         if verdict is not None:
             nic = flow["nic"] if verdict == Verdict.SLOW_SENDER else flow["peer"]
-            found[verdict, nic].append(
+            by_end[verdict, nic].append(
                 observation(
                     FLOWS.name,
                     flow["flow_id"],
@@ -224,7 +226,7 @@ def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
             verdict = _END_KINDS[window["kind"]]
             nic = _end_of(window, verdict)
             if nic in case.traffic.nics:
-                found[verdict, nic].append(
+                by_end[verdict, nic].append(
                     observation(
                         CONTENTION.name,
                         window["link"],
@@ -238,7 +240,7 @@ def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
                 begins[verdict, nic] = min(
                     begins.get((verdict, nic), window["opened_ns"]), window["opened_ns"]
                 )
-    for (verdict, nic), evidence in sorted(found.items()):
+    for (verdict, nic), evidence in sorted(by_end.items()):
         if not nic:
             continue
         yield from _limited_host(case, verdict, nic, evidence, begins.get((verdict, nic)))
@@ -317,24 +319,24 @@ def _end_of(window: ContentionWindow, verdict: Verdict) -> str:
 
 def pause_storm(case: Case) -> Iterator[Candidate]:
     """Explain lost time by a NIC that pauses the fabric, by contention windows or by counters."""
-    storms = [each for each in case.windows if each["kind"] == ContentionKind.PAUSE_STORM]
+    storms = [window for window in case.windows if window["kind"] == ContentionKind.PAUSE_STORM]
     sent = _pauses_per_s(case)
     nic = max(sent, key=lambda name: (sent[name], name), default="")
     by_counter = bool(nic) and sent[nic] >= case.rules.pause_per_s
     if not storms and not by_counter:
         return
-    begin_ns = min((each["opened_ns"] for each in storms), default=None)
+    begin_ns = min((storm["opened_ns"] for storm in storms), default=None)
     evidence = [
         observation(
             CONTENTION.name,
-            each["link"],
+            storm["link"],
             "delay_us",
-            each["delay_ns"] / 1e3,
+            storm["delay_ns"] / 1e3,
             None,
-            each["text"],
-            each["opened_ns"],
+            storm["text"],
+            storm["opened_ns"],
         )
-        for each in storms[:4]
+        for storm in storms[:4]
     ]
     if by_counter:
         evidence.append(
@@ -347,7 +349,7 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
                 f"{nic} sends {sent[nic]:.0f} pause frames per second",
             )
         )
-    links = sorted({link for each in storms for link in (each["link"], *each["links"])})
+    links = sorted({link for storm in storms for link in (storm["link"], *storm["links"])})
     root = nic if by_counter else _end_of(storms[0], Verdict.SLOW_RECEIVER) or storms[0]["link"]
     if begin_ns is not None:
         begin_ns = case.job.causes.began(Verdict.PAUSE_STORM, root, begin_ns)
@@ -377,9 +379,9 @@ def _receives_nothing(case: Case, nic: str) -> bool:
 
     A NIC that sends pause frames beside is alive: it does not take what its switch holds.
     """
-    found = case.network.episodes([nic], case.begin_ns, case.end_ns)
-    found += case.network.episodes(_links_to(case, nic), case.begin_ns, case.end_ns)
-    return any(each.record["state"] == LinkState.DOWN for each in found)
+    episodes = case.network.episodes([nic], case.begin_ns, case.end_ns)
+    episodes += case.network.episodes(_links_to(case, nic), case.begin_ns, case.end_ns)
+    return any(episode.record["state"] == LinkState.DOWN for episode in episodes)
 
 
 def _links_to(case: Case, nic: str) -> set[str]:
@@ -394,14 +396,14 @@ def _storm_confidence(case: Case, storms: list[ContentionWindow], root: str) -> 
     if not storms:
         return 0.8
     slow = [
-        each
-        for each in case.windows
-        if each["kind"] == ContentionKind.SLOW_RECEIVER and _end_of(each, Verdict.SLOW_RECEIVER) == root
+        window
+        for window in case.windows
+        if window["kind"] == ContentionKind.SLOW_RECEIVER and _end_of(window, Verdict.SLOW_RECEIVER) == root
     ]
     by_link: dict[str, int] = defaultdict(int)
-    for each in storms:
-        by_link[each["link"]] += _open_ns(case, each)
-    return 0.92 if max(by_link.values()) >= sum(_open_ns(case, each) for each in slow) else 0.6
+    for storm in storms:
+        by_link[storm["link"]] += _open_ns(case, storm)
+    return 0.92 if max(by_link.values()) >= sum(_open_ns(case, window) for window in slow) else 0.6
 
 
 def _pauses_per_s(case: Case) -> dict[str, float]:

@@ -106,11 +106,11 @@ def launch_skew(case: Case) -> Iterator[Candidate]:
         ranks = [case.members[at] for at in places]
         counts = np.maximum(times.operations, 1)
         launch = times.launch / counts
-        usual = float(np.median(launch))
+        typical_ns = float(np.median(launch))
         own = float(launch[places].max())
         text = (
             f"kernels of rank {', '.join(str(rank.number) for rank in ranks[:8])} on {host} begin "
-            f"{own / 1e3:.3g} us after their call, others {usual / 1e3:.3g} us"
+            f"{own / 1e3:.3g} us after their call, others {typical_ns / 1e3:.3g} us"
         )
         yield Candidate(
             Verdict.LAUNCH_SKEW,
@@ -121,7 +121,7 @@ def launch_skew(case: Case) -> Iterator[Candidate]:
             f"check processes that take processor time on {host}",
             subjects=[host, *(rank.name for rank in ranks)],
             ranks=[rank.number for rank in ranks],
-            evidence=[observation(COLLECTIVES.name, host, "launch_us", own / 1e3, usual / 1e3, text)],
+            evidence=[observation(COLLECTIVES.name, host, "launch_us", own / 1e3, typical_ns / 1e3, text)],
         )
         return
     share = case.share_of(times.launch)

@@ -123,30 +123,30 @@ def _network_share(case: Case) -> DiagnosisEvidence:
 
 
 def _retransmits(pairs: list[NicPair]) -> Iterator[DiagnosisEvidence]:
-    again = sum((flow["retransmits"] or 0) for pair in pairs for flow in pair.flows)
-    if again:
-        yield observation(FLOWS.name, pairs[0].name, "retransmits", again, 0, f"{again} packets sent again")
+    resent = sum((flow["retransmits"] or 0) for pair in pairs for flow in pair.flows)
+    if resent:
+        yield observation(FLOWS.name, pairs[0].name, "retransmits", resent, 0, f"{resent} packets sent again")
 
 
 def _moved_off(case: Case) -> dict[str, list[Decision]]:
     """Return subject to the decisions that moved flows of the job off it."""
-    found: dict[str, list[Decision]] = defaultdict(list)
+    by_subject: dict[str, list[Decision]] = defaultdict(list)
     for decision in case.network.decisions(case.begin_ns - int(case.rules.coincide_s * 1e9), case.end_ns):
         if decision["action"] == FlowAction.REROUTE and decision["flow_id"] in case.traffic.flows:
-            found[decision["reason"]["subject"]].append(decision)
-    return found
+            by_subject[decision["reason"]["subject"]].append(decision)
+    return by_subject
 
 
 def _faulty_link(
     case: Case, subject: str, episodes: list[Episode], moved: list[Decision], links_left: LinksLeft
 ) -> Iterator[Candidate]:
-    worst = max(episodes, key=lambda each: (each.record["state"] == LinkState.DOWN, -each.begin_ns))
+    worst = max(episodes, key=lambda episode: (episode.record["state"] == LinkState.DOWN, -episode.begin_ns))
     record = worst.record
-    begin_ns = min(each.begin_ns for each in episodes)
+    begin_ns = min(episode.begin_ns for episode in episodes)
     earlier = case.network.leading_to(subject, begin_ns - 1, FAULT_GAP_NS)
     outages = _outages([*episodes, *earlier])
-    begin_ns = min([begin_ns, *(each.begin_ns for each in earlier)])
-    states = {each.record["state"] for each in episodes}
+    begin_ns = min([begin_ns, *(episode.begin_ns for episode in earlier)])
+    states = {episode.record["state"] for episode in episodes}
     flapping = LinkState.FLAPPING in states or outages >= FLAPS or record["flaps_hour"] > FLAPS
     verdict = Verdict.FLAPPING_LINK if flapping else _VERDICTS.get(record["state"])
     if verdict is None:
@@ -162,7 +162,7 @@ def _faulty_link(
     pairs = pairs or _pairs_of(case, left)
     if not pairs and not moved:
         return
-    end_ns = max(each.end_ns for each in episodes)
+    end_ns = max(episode.end_ns for episode in episodes)
     largest = record["max_packet_bytes"]
     estimate = _estimate(case, record)
     if is_left and not moved and not _follows(case, verdict, subject):
@@ -194,8 +194,10 @@ def _faulty_link(
         *_retransmits(pairs),
     ]
     evidence += [
-        observation(DECISIONS.name, each["flow_id"], "moved", None, None, each["text"], each["at_ns"])
-        for each in moved[:2]
+        observation(
+            DECISIONS.name, decision["flow_id"], "moved", None, None, decision["text"], decision["at_ns"]
+        )
+        for decision in moved[:2]
     ]
     yield Candidate(
         verdict,
@@ -241,25 +243,25 @@ def _left(case: Case, links: list[str], begin_ns: int, links_left: LinksLeft) ->
     Routing takes both directions of a link out of use. A flow that still crosses one has not left it.
     """
     both = {*links, *_reversed(links)}
-    found = {
+    flows = {
         flow
         for link in both
         for flow, last_ns in links_left.get(link, {}).items()
         if last_ns >= begin_ns - LEFT_BEFORE_NS and both.isdisjoint(case.traffic.routes.get(flow, ()))
     }
-    return sorted(found)
+    return sorted(flows)
 
 
 def _pairs_of(case: Case, flows: list[str]) -> list[NicPair]:
-    known = {(case.traffic.flows[name]["nic"], case.traffic.flows[name]["peer"]) for name in flows}
-    return [case.traffic.pairs[key] for key in sorted(known) if key in case.traffic.pairs]
+    pair_keys = {(case.traffic.flows[name]["nic"], case.traffic.flows[name]["peer"]) for name in flows}
+    return [case.traffic.pairs[key] for key in sorted(pair_keys) if key in case.traffic.pairs]
 
 
 def _beside(case: Case, flows: list[str]) -> set[tuple[str, str]]:
     """Return the pairs of these flows, and those that share a link between switches with them now."""
     links = {link for name in flows for link in case.traffic.routes.get(name, ())[1:-1]}
-    found = {key for link in links for key in case.traffic.links.get(link, ())}
-    return found | _keys_of(_pairs_of(case, flows))
+    keys = {key for link in links for key in case.traffic.links.get(link, ())}
+    return keys | _keys_of(_pairs_of(case, flows))
 
 
 def _outages(episodes: list[Episode]) -> int:
@@ -268,14 +270,14 @@ def _outages(episodes: list[Episode]) -> int:
     A link that came up twice and then loses packets went down again. An outage that routing bypasses, or that
     ends before it is declared, leaves a loss rate alone.
     """
-    downs = again = 0
+    downs = returns = 0
     up_ns = None
-    for each in sorted(episodes, key=lambda episode: episode.begin_ns):
-        is_down = each.record["state"] == LinkState.DOWN
+    for episode in sorted(episodes, key=lambda episode: episode.begin_ns):
+        is_down = episode.record["state"] == LinkState.DOWN
         downs += is_down
-        again += not is_down and downs >= RETURNS and up_ns is not None and each.begin_ns > up_ns
-        up_ns = each.end_ns
-    return downs + again
+        returns += not is_down and downs >= RETURNS and up_ns is not None and episode.begin_ns > up_ns
+        up_ns = episode.end_ns
+    return downs + returns
 
 
 def _stops(case: Case, episode: Episode) -> bool:
@@ -296,12 +298,12 @@ def _stops(case: Case, episode: Episode) -> bool:
 def _crossing(case: Case, subject: str, links: list[str], is_nic: bool) -> tuple[list[NicPair], bool]:
     """Return the pairs that cross a faulty link in the faulty direction, and whether that is certain."""
     if is_nic:
-        found = [p for p in case.traffic.pairs.values() if subject in (p.nic, p.peer)]
-        return found, True
+        pairs = [p for p in case.traffic.pairs.values() if subject in (p.nic, p.peer)]
+        return pairs, True
     directed = _directed(subject, links)
-    found, certain = case.traffic.crossing(directed)
-    if found:
-        return found, certain
+    pairs, certain = case.traffic.crossing(directed)
+    if pairs:
+        return pairs, certain
     return case.traffic.crossing(_reversed(directed))
 
 
@@ -323,5 +325,5 @@ def _keys_of(pairs: list[NicPair]) -> set[tuple[str, str]]:
 
 def _fit_of_pairs(case: Case, pairs: set[tuple[str, str]]) -> float:
     """Return how well in-band delays agree with a fault: outliers elsewhere speak against it."""
-    slow = {(each.pair.nic, each.pair.peer) for each in case.outliers}
+    slow = {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers}
     return 1.0 if not slow or slow & pairs else 0.45

@@ -25,8 +25,8 @@ from streams.diagnosis.ranks import Rank
 __all__ = ["dead_rank", "hang", "operation_text", "program_mismatch", "ranks_text"]
 
 EQUAL_BYTES: Final = tuple(
-    FUNCTIONS.index(each)
-    for each in (CollectiveFunction.ALL_REDUCE, CollectiveFunction.BROADCAST, CollectiveFunction.REDUCE)
+    FUNCTIONS.index(function)
+    for function in (CollectiveFunction.ALL_REDUCE, CollectiveFunction.BROADCAST, CollectiveFunction.REDUCE)
 )
 """Functions whose messages have one size at all ranks."""
 MAX_NAMED: Final = 8
@@ -41,8 +41,8 @@ def ranks_text(ranks: list[Rank]) -> str:
 
 def operation_text(case: Case, stuck: Stuck) -> str:
     """Return the operation that does not end, and for how long it runs."""
-    known = case.ranks.communicators.get(stuck.communicator)
-    name = known.id if known is not None else "?"
+    communicator = case.ranks.communicators.get(stuck.communicator)
+    name = communicator.id if communicator is not None else "?"
     age_s = (case.end_ns - stuck.since_ns) / 1e9
     return f"{stuck.function} {stuck.seq} of {name} runs for {age_s:.1f} s"
 
@@ -62,18 +62,20 @@ def _stuck_evidence(case: Case, stuck: Stuck) -> DiagnosisEvidence:
 
 def _reported(case: Case, states: tuple[RankCondition, ...]) -> list[tuple[Rank, str]]:
     """Return the ranks that NCCL itself reports in a state, with its reason."""
-    by_id = {each.id: name for name, each in case.ranks.communicators.items()}
+    by_id = {entry.id: name for name, entry in case.ranks.communicators.items()}
     newest: dict[tuple[str, int], tuple[int, RankCondition, str]] = {}
     for at_ns, state in case.columns.states:
         key = (state["communicator"], state["rank"])
         if at_ns >= newest.get(key, (at_ns,))[0]:
             newest[key] = (at_ns, state["state"], state["text"])
-    found: list[tuple[Rank, str]] = []
+    reported: list[tuple[Rank, str]] = []
     for (communicator, number), (_, condition, text) in sorted(newest.items()):
         rank = case.ranks.of(by_id.get(communicator, 0), number)
         if rank is not None and condition in states:
-            found.append((rank, f"NCCL reports {condition}: {text}" if text else f"NCCL reports {condition}"))
-    return found
+            reported.append(
+                (rank, f"NCCL reports {condition}: {text}" if text else f"NCCL reports {condition}")
+            )
+    return reported
 
 
 def _state_evidence(states: dict[Rank, str]) -> list[DiagnosisEvidence]:
@@ -108,14 +110,14 @@ def hang(case: Case) -> Iterator[Candidate]:
         text = f"{operation}: rank {stuck.absent[0]} is not known" + (
             f", nor {len(stuck.absent) - 1} more" if len(stuck.absent) > 1 else ""
         )
-        found = _stop(Verdict.HANG, 0.6, [], text, "start the profiler in all ranks", evidence)
-        found.ranks = stuck.absent[:64]
-        yield found
+        candidate = _stop(Verdict.HANG, 0.6, [], text, "start the profiler in all ranks", evidence)
+        candidate.ranks = stuck.absent[:64]
+        yield candidate
     elif not stuck.missing:
         text = f"{operation}: all ranks began it, and its data does not arrive"
-        found = _stop(Verdict.HANG, 0.55, [], text, "check the links and NICs of its ranks", evidence)
-        found.ranks = [rank.number for rank in stuck.began[:64]]
-        yield found
+        candidate = _stop(Verdict.HANG, 0.55, [], text, "check the links and NICs of its ranks", evidence)
+        candidate.ranks = [rank.number for rank in stuck.began[:64]]
+        yield candidate
 
 
 def dead_rank(case: Case) -> Iterator[Candidate]:
@@ -127,11 +129,11 @@ def dead_rank(case: Case) -> Iterator[Candidate]:
     ended = [rank for rank in (*stuck.began, *stuck.missing) if rank.ended]
     hosts = {rank.host for rank in stuck.missing if not rank.reported}
     down = [
-        each
-        for each in case.network.episodes(hosts, case.begin_ns, case.end_ns)
-        if each.record["kind"] == HealthKind.HOST and each.record["state"] == LinkState.DOWN
+        episode
+        for episode in case.network.episodes(hosts, case.begin_ns, case.end_ns)
+        if episode.record["kind"] == HealthKind.HOST and episode.record["state"] == LinkState.DOWN
     ]
-    lost = {each.record["subject"] for each in down}
+    lost = {episode.record["subject"] for episode in down}
     dead = sorted(
         {*ended, *reported, *(rank for rank in stuck.missing if rank.host in lost)},
         key=lambda rank: rank.number,
@@ -144,9 +146,15 @@ def dead_rank(case: Case) -> Iterator[Candidate]:
     ]
     evidence += [
         observation(
-            LINK_HEALTH.name, each.record["subject"], "state", None, None, each.record["text"], each.begin_ns
+            LINK_HEALTH.name,
+            episode.record["subject"],
+            "state",
+            None,
+            None,
+            episode.record["text"],
+            episode.begin_ns,
         )
-        for each in down
+        for episode in down
     ]
     cause = "its host is down" if lost else "its process has ended"
     text = f"{operation_text(case, stuck)}: {ranks_text(dead)} died in mid-operation, {cause}"
@@ -179,10 +187,10 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
         (wrong_size, "sizes", lambda row: f"{size[row]} bytes", 0.6),
     )
     for wrong, name, value_of, sure in kinds:
-        found = np.flatnonzero(wrong)
-        if not len(found):
+        wrong_rows = np.flatnonzero(wrong)
+        if not len(wrong_rows):
             continue
-        at = min(found, key=lambda row: (int(seq[grouped[row]]), int(communicator[grouped[row]])))
+        at = min(wrong_rows, key=lambda row: (int(seq[grouped[row]]), int(communicator[grouped[row]])))
         inside = np.flatnonzero(groups.group == groups.group[at])
         by_value: dict[str, list[Rank]] = {}
         for row in inside:
@@ -193,7 +201,7 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
             f"{value} by {ranks_text(sorted(callers, key=lambda rank: rank.number)[:2])}"
             for value, callers in ordered[:3]
         )
-        evidence = [observation(COLLECTIVES.name, case.job.job, "mismatches", len(found), 0, text)]
+        evidence = [observation(COLLECTIVES.name, case.job.job, "mismatches", len(wrong_rows), 0, text)]
         stops = stuck is not None
         candidate = _stop(
             Verdict.PROGRAM_MISMATCH,

@@ -41,10 +41,10 @@ def localise_links(
 def _fault(evidence: Evidence, suspicion: Suspicion, dead: Dead) -> Fault:
     link = dead.link
     cable = cable_id(evidence.names[link])
-    mine = suspicion.of(link)
+    crossing = suspicion.of(link)
     begin_ns = suspicion.begin_ns(link)
     quiet_ms = (suspicion.newest_ns(link) - begin_ns) / NS_PER_MS
-    probers = len(set(suspicion.rows[mine, 0].tolist()))
+    probers = len(set(suspicion.rows[crossing, 0].tolist()))
     # The other direction dies with it if every path that crosses one crosses both.
     both = [
         other
@@ -57,7 +57,7 @@ def _fault(evidence: Evidence, suspicion: Suspicion, dead: Dead) -> Fault:
         elements=(link, *both),
         begin_ns=begin_ns,
         cause=(
-            f"nothing crossed it for {quiet_ms:.0f} ms while {count_text(len(mine), 'path')} of "
+            f"nothing crossed it for {quiet_ms:.0f} ms while {count_text(len(crossing), 'path')} of "
             f"{count_text(probers, 'NIC')} lost {count_text(suspicion.total(link), 'probe')}"
         ),
         candidates=dead.candidates,

@@ -35,7 +35,7 @@ __all__ = ["LossyFaults", "localise_lossy"]
 class LossyFaults(NamedTuple):
     """Elements with losses: all of them, and those whose losses make a link or NIC GREY."""
 
-    found: dict[int, Lossy]
+    by_element: dict[int, Lossy]
     grey: list[Lossy]
     requests: NDArray[np.float64]
     """[P] requests within the window."""
@@ -46,14 +46,14 @@ def localise_lossy(
 ) -> LossyFaults:
     """Return the lossy elements. `is_warm`: whether all NICs have reported, so that rates can be trusted."""
     min_share = thresholds["grey_loss_percent"] / 100
-    requests, found = _lossy_within(evidence, now_ns, WINDOW_PARTS, min_share, is_warm=is_warm)
+    requests, lossy_by_element = _lossy_within(evidence, now_ns, WINDOW_PARTS, min_share, is_warm=is_warm)
     # A loss that began a moment ago shows more clearly in the newer half of the window.
     newer = _lossy_within(evidence, now_ns, WINDOW_PARTS // 2, min_share, is_warm=is_warm)[1]
     for element, lossy in newer.items():
-        if element not in found or lossy.low > found[element].low:
-            found[element] = lossy
-    grey = [lossy for lossy in found.values() if _is_grey(evidence, thresholds, lossy, now_ns)]
-    return LossyFaults(found, grey, requests)
+        if element not in lossy_by_element or lossy.low > lossy_by_element[element].low:
+            lossy_by_element[element] = lossy
+    grey = [lossy for lossy in lossy_by_element.values() if _is_grey(evidence, thresholds, lossy, now_ns)]
+    return LossyFaults(lossy_by_element, grey, requests)
 
 
 def _lossy_within(
@@ -73,8 +73,8 @@ def _lossy_within(
     requests[evidence.down[evidence.possible_elements(np.arange(n))].any(axis=1)] = 0.0
     if not is_warm:
         return requests, {}
-    found = find_lossy(rows, lost, requests, ~evidence.is_nic, evidence.incomplete[:n])
-    by_element = {lossy.element: lossy for lossy in found}
+    lossy_elements = find_lossy(rows, lost, requests, ~evidence.is_nic, evidence.incomplete[:n])
+    by_element = {lossy.element: lossy for lossy in lossy_elements}
     if not evidence.dscps or not lost.any():
         return requests, by_element
     lost_by_class, answered_by_class = evidence.class_counts(now_ns, parts)
@@ -87,7 +87,7 @@ def _lossy_within(
 
 def _by_class(
     evidence: Evidence,
-    found: dict[int, Lossy],
+    lossy_by_element: dict[int, Lossy],
     lost: NDArray[np.float64],
     requests: NDArray[np.float64],
     min_share: float,
@@ -102,20 +102,23 @@ def _by_class(
         find_lossy(rows, lost[:, c], requests[:, c], ~evidence.is_nic, evidence.incomplete[:n])
         for c in range(classes)
     ]
-    result = dict(found)
-    elements = [*found, *(lossy.element for each in by_class for lossy in each)]
+    result = dict(lossy_by_element)
+    elements = [
+        *lossy_by_element,
+        *(lossy.element for lossy_elements in by_class for lossy in lossy_elements),
+    ]
     for element in dict.fromkeys(elements):
-        mine = _of_element(element, by_class, evidence.dscps)
+        lossy_by_dscp = _of_element(element, by_class, evidence.dscps)
         rates = [
             _rate(dscp, element, rows, by_class[c], lost[:, c], requests[:, c])
             for c, dscp in enumerate(evidence.dscps)
         ]
-        named = _named(rates, mine, min_share)
+        named = _named(rates, lossy_by_dscp, min_share)
         is_named = any(rate.is_lossy for rate in named)
-        if element in found and not is_named:
-            result[element] = replace(found[element], classes=named)
-        elif is_named and (element in found or not _is_explained(found, element)):
-            worst = max(mine.values(), key=lambda lossy: lossy.rate)
+        if element in lossy_by_element and not is_named:
+            result[element] = replace(lossy_by_element[element], classes=named)
+        elif is_named and (element in lossy_by_element or not _is_explained(lossy_by_element, element)):
+            worst = max(lossy_by_dscp.values(), key=lambda lossy: lossy.rate)
             result[element] = replace(worst, element=element, classes=named)
     return result
 
@@ -124,14 +127,14 @@ def _of_element(element: int, by_class: Sequence[Sequence[Lossy]], dscps: Sequen
     """Return DSCP to the loss rate that may be an element's."""
     return {
         dscp: lossy
-        for dscp, each in zip(dscps, by_class, strict=True)
-        for lossy in each
+        for dscp, lossy_elements in zip(dscps, by_class, strict=True)
+        for lossy in lossy_elements
         if _explains(lossy, element)
     }
 
 
-def _is_explained(found: dict[int, Lossy], element: int) -> bool:
-    return any(_explains(each, element) for each in found.values())
+def _is_explained(lossy_by_element: dict[int, Lossy], element: int) -> bool:
+    return any(_explains(lossy, element) for lossy in lossy_by_element.values())
 
 
 def _explains(lossy: Lossy, element: int) -> bool:
@@ -142,28 +145,30 @@ def _rate(
     dscp: int,
     element: int,
     rows: Int32s,
-    found: Sequence[Lossy],
+    lossy_elements: Sequence[Lossy],
     lost: NDArray[np.float64],
     requests: NDArray[np.float64],
 ) -> ClassRate | None:
     """Return the loss rate of a class on an element; None without a packet.
 
-    `found`: lossy elements of the class. `lost`, `requests`: [P], of the class.
+    `lossy_elements`: those elements of the class. `lost`, `requests`: [P], of the class.
     """
-    for lossy in found:
+    for lossy in lossy_elements:
         if _explains(lossy, element):
             return ClassRate(dscp, lossy.rate, lossy.low, lossy.high)
-    here = (rows == element).any(axis=1) & ~np.isin(rows, [lossy.element for lossy in found]).any(axis=1)
+    here = (rows == element).any(axis=1) & ~np.isin(rows, [lossy.element for lossy in lossy_elements]).any(
+        axis=1
+    )
     total, share = float(requests[here].sum()), float(lost[here].sum())
     return ClassRate(dscp, min(share / total, 1.0), *wilson(share, total)) if total > 0 else None
 
 
 def _named(
-    found: Sequence[ClassRate | None], mine: Mapping[int, Lossy], min_share: float
+    class_rates: Sequence[ClassRate | None], lossy_by_dscp: Mapping[int, Lossy], min_share: float
 ) -> tuple[ClassRate, ...]:
     """Return the rates with the lossy classes named, if each other one clearly loses less."""
-    lossy = {dscp for dscp, each in mine.items() if each.low >= min_share}
-    rates = [rate for rate in found if rate is not None]
+    lossy = {dscp for dscp, loss in lossy_by_dscp.items() if loss.low >= min_share}
+    rates = [rate for rate in class_rates if rate is not None]
     is_clear = _are_separate(
         [rate for rate in rates if rate.dscp in lossy], [rate for rate in rates if rate.dscp not in lossy]
     )
@@ -203,7 +208,7 @@ def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: i
 def _parts_with_losses(evidence: Evidence, lossy: Lossy, now_ns: int) -> NDArray[np.bool_]:
     """Return [WINDOW_PARTS] whether any path over an element lost packets in a part of the window."""
     paths = evidence.paths_over(lossy.element)
-    found: NDArray[np.bool_] = np.asarray((evidence.lost[paths] > 0).any(axis=0))
+    has_losses: NDArray[np.bool_] = np.asarray((evidence.lost[paths] > 0).any(axis=0))
     short = np.intersect1d(paths, evidence.unsettled_paths(now_ns))
-    found[evidence.first_lost_ns[short] // evidence.bucket_ns % len(found)] = True
-    return found
+    has_losses[evidence.first_lost_ns[short] // evidence.bucket_ns % len(has_losses)] = True
+    return has_losses

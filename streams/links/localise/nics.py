@@ -55,14 +55,14 @@ def localise_nics(
         if cause is not None:
             due[nic] = cause
         suspicion = suspicion.without_element(nic)
-    gone: set[int] = set()
+    silent_nics: set[int] = set()
     for switch, nics in _silent_switches(evidence, due):
         faults = _switch_faults(evidence, switch, nics)
         if faults is not None:
             yield from faults
-            gone |= nics
+            silent_nics |= nics
     for nic, cause in due.items():
-        if nic not in gone and not evidence.down[nic]:
+        if nic not in silent_nics and not evidence.down[nic]:
             yield _nic_fault(evidence, thresholds, is_member, nic, cause, now_ns)
 
 
@@ -82,12 +82,12 @@ def _evaluate_nic(
         return None
     if now_ns - answer_ns > thresholds.ns("forget_s") or not is_member(evidence.names[nic]):
         return None
-    mine = suspicion.of(nic)
-    rows, losses = suspicion.rows[mine], suspicion.losses[mine]
+    crossing = suspicion.of(nic)
+    rows, losses = suspicion.rows[crossing], suspicion.losses[crossing]
     own = int(losses[:, :1][rows[:, :1] == nic].sum())
     if own >= min_losses and _port_is_dead(evidence, thresholds, suspicion, nic):
         return _Cause.PORT
-    lost_ns = int(evidence.last_lost_ns[suspicion.paths[mine]].max())
+    lost_ns = int(evidence.last_lost_ns[suspicion.paths[crossing]].max())
     if lost_ns - alive_ns < thresholds.ns("nic_silent_ms"):
         return None
     probing = {host_of(evidence.names[int(e)]) for e in rows[:, 0] if e != nic}
@@ -99,8 +99,8 @@ def _evaluate_nic(
 
 def _port_is_dead(evidence: Evidence, thresholds: Thresholds, suspicion: Suspicion, nic: int) -> bool:
     """Return whether a NIC's own probes were lost for long enough while its agent was healthy."""
-    mine = suspicion.of(nic)
-    lost_ns = int(evidence.last_lost_ns[suspicion.paths[mine]].max())
+    crossing = suspicion.of(nic)
+    lost_ns = int(evidence.last_lost_ns[suspicion.paths[crossing]].max())
     reported_ns = int(evidence.nic_event_ns[nic])
     # Only probes lost since the agent was last late are evidence against the port.
     healthy_ns = max(
@@ -108,7 +108,7 @@ def _port_is_dead(evidence: Evidence, thresholds: Thresholds, suspicion: Suspici
     )
     if min(lost_ns, reported_ns) - healthy_ns < thresholds.ns("nic_dead_ms"):
         return False
-    own = suspicion.paths[mine][suspicion.rows[mine][:, 0] == nic]
+    own = suspicion.paths[crossing][suspicion.rows[crossing][:, 0] == nic]
     since_ns, until_ns = np.full(len(own), healthy_ns), evidence.last_lost_ns[own]
     return int(evidence.losses_within(own, since_ns, until_ns).sum()) >= thresholds["dead_losses"]
 
@@ -207,6 +207,6 @@ def _cables_of(evidence: Evidence, links: list[int]) -> list[str]:
 
 def nics_of_host(evidence: Evidence, is_member: IsMember, host: str) -> list[int]:
     """Return the NICs of a host that have ever answered and are in the inventory."""
-    found = np.flatnonzero(evidence.is_nic & evidence.has_answered)
+    answering_nics = np.flatnonzero(evidence.is_nic & evidence.has_answered)
     names = evidence.names
-    return [int(n) for n in found if host_of(names[n]) == host and is_member(names[n])]
+    return [int(n) for n in answering_nics if host_of(names[n]) == host and is_member(names[n])]

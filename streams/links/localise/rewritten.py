@@ -89,19 +89,24 @@ class DscpChanges:
                 if row["answered"] and self._paths:
                     self._paths.pop(key, None)
                 continue
-            for each in row["classes"]:
-                if each["answered"]:
-                    self._note(key, each["dscp"], (each["forward_dscp"], each["reverse_dscp"]), now_ns)
+            for class_report in row["classes"]:
+                if class_report["answered"]:
+                    self._note(
+                        key,
+                        class_report["dscp"],
+                        (class_report["forward_dscp"], class_report["reverse_dscp"]),
+                        now_ns,
+                    )
 
     def _note(self, key: _Key, sent: int, arrived: tuple[int | None, int | None], now_ns: int) -> None:
-        known = self._paths.get(key, {}).get(sent)
+        previous = self._paths.get(key, {}).get(sent)
         if arrived == (None, None):
-            if known is not None:
+            if previous is not None:
                 del self._paths[key][sent]
                 if not self._paths[key]:
                     del self._paths[key]
-        elif known is not None and known.arrived == arrived:
-            known.at_ns = now_ns
+        elif previous is not None and previous.arrived == arrived:
+            previous.at_ns = now_ns
         else:
             self._paths.setdefault(key, {})[sent] = _Change(arrived, now_ns, now_ns)
 
@@ -115,16 +120,16 @@ class DscpChanges:
     def find(self, evidence: Evidence, routes: Routes, now_ns: int) -> list[RewrittenClass]:
         """Return the DSCPs that the network changes now, with the places."""
         self._forget(now_ns - 4 * FRESH_NS)
-        found: list[RewrittenClass] = []
+        rewritten: list[RewrittenClass] = []
         for sent in sorted({sent for classes in self._paths.values() for sent in classes}):
-            changed, kept = self._routes_of(sent, evidence, routes, now_ns)
-            total = len(kept) + sum(len(each) for each in changed.values())
+            changed, unchanged = self._routes_of(sent, evidence, routes, now_ns)
+            total = len(unchanged) + sum(len(changed_routes) for changed_routes in changed.values())
             for arrived, group in sorted(changed.items()):
                 if len(group) >= min(MIN_ROUTES, total):
                     since_ns = min(since_ns for _, since_ns in group)
-                    places = _places([links for links, _ in group], kept)
-                    found.append(RewrittenClass(sent, arrived, len(group), total, places, since_ns))
-        return found
+                    places = _places([links for links, _ in group], unchanged)
+                    rewritten.append(RewrittenClass(sent, arrived, len(group), total, places, since_ns))
+        return rewritten
 
     def _forget(self, before_ns: int) -> None:
         for key, classes in list(self._paths.items()):
@@ -141,7 +146,7 @@ class DscpChanges:
         Those have the begin of the change beside them. A route is empty where its links are not known.
         """
         changed: dict[int, list[tuple[Links, int]]] = defaultdict(list)
-        kept: list[Links] = []
+        unchanged: list[Links] = []
         is_split = len(evidence.dscps) > 1 and sent in evidence.dscps
         column = evidence.dscps.index(sent) if is_split else 0
         for nic, state in evidence.nics.items():
@@ -154,15 +159,15 @@ class DscpChanges:
                 legs = routes.forward(nic, peer, path), routes.reverse(nic, peer, path)
                 for links, arrived in zip(legs, change.arrived, strict=True):
                     if arrived is None:
-                        kept.append(links)
+                        unchanged.append(links)
                     elif change.since_ns <= now_ns - LASTING_NS:
                         changed[arrived].append((links, change.since_ns))
-        return changed, kept
+        return changed, unchanged
 
 
-def _places(changed: Iterable[Links], kept: Iterable[Links]) -> tuple[tuple[str, ...], ...]:
+def _places(changed: Iterable[Links], unchanged: Iterable[Links]) -> tuple[tuple[str, ...], ...]:
     """Return the fewest links or switches that explain the changed routes, each with its aliases."""
-    innocent = set(_of_route(tuple(set().union(*kept))))
+    innocent = set(_of_route(tuple(set().union(*unchanged))))
     over: dict[str, set[int]] = defaultdict(set)
     left: set[int] = set()
     for number, links in enumerate(changed):
@@ -170,16 +175,19 @@ def _places(changed: Iterable[Links], kept: Iterable[Links]) -> tuple[tuple[str,
             if place not in innocent:
                 over[place].add(number)
                 left.add(number)
-    found: list[tuple[str, ...]] = []
+    places: list[tuple[str, ...]] = []
     while left:
-        rank = {place: (-len(mine & left), ">" not in place, natural(place)) for place, mine in over.items()}
+        rank = {
+            place: (-len(crossing & left), ">" not in place, natural(place))
+            for place, crossing in over.items()
+        }
         best = min(rank, key=rank.__getitem__)
-        mine = over[best] & left
+        explained = over[best] & left
         # A switch beside the link explains the same where all its probed traffic crosses that link.
-        same = [place for place in sorted(over, key=natural) if over[place] & left == mine]
-        found.append(tuple(dict.fromkeys(_name(place) for place in same)))
-        left -= mine
-    return tuple(found)
+        same = [place for place in sorted(over, key=natural) if over[place] & left == explained]
+        places.append(tuple(dict.fromkeys(_name(place) for place in same)))
+        left -= explained
+    return tuple(places)
 
 
 def _of_route(links: Links) -> list[str]:

@@ -119,38 +119,38 @@ class PathSizes:
 
     def forget(self, now_ns: int) -> None:
         """Drop old results."""
-        for key in [key for key, each in self._paths.items() if each.at_ns < now_ns - KEPT_NS]:
+        for key in [key for key, path in self._paths.items() if path.at_ns < now_ns - KEPT_NS]:
             del self._paths[key]
-        self.any_limited = any(each.is_limited for each in self._paths.values())
+        self.any_limited = any(path.is_limited for path in self._paths.values())
 
     def limits(self, routes: Routes, now_ns: int) -> list[SizeLimit]:
         """Return the links that drop large packets. Results of paths that have moved since do not count."""
         if not self.any_limited:
             return []
         over = self._by_link(routes)
-        left = {each.key: each for paths in over.values() for each in paths if each.is_limited}
-        found: list[SizeLimit] = []
+        left = {path.key: path for paths in over.values() for path in paths if path.is_limited}
+        limits: list[SizeLimit] = []
         while left:
             explained = _explained_by(left.values(), over)
             if not explained:
                 break
             best = min(explained, key=lambda link: (-len(explained[link]), link))
-            mine = explained[best]
-            same = [link for link in sorted(explained) if explained[link] == mine]
-            since_ns = min(each.since_ns for each in mine)
-            is_clear = len(mine) >= MIN_PATHS and _is_checked(over[best], since_ns)
+            limited = explained[best]
+            same = [link for link in sorted(explained) if explained[link] == limited]
+            since_ns = min(path.since_ns for path in limited)
+            is_clear = len(limited) >= MIN_PATHS and _is_checked(over[best], since_ns)
             is_clear = is_clear and not _is_open(same, over, since_ns)
-            if _is_agreed(mine, over[best]) and (is_clear or since_ns <= now_ns - MAX_WAIT_NS):
-                found.append(_limit(same, mine, since_ns))
-            for each in mine:
-                del left[each.key]
-        return found
+            if _is_agreed(limited, over[best]) and (is_clear or since_ns <= now_ns - MAX_WAIT_NS):
+                limits.append(_limit(same, limited, since_ns))
+            for path in limited:
+                del left[path.key]
+        return limits
 
     def disproves(self, limit: SizeLimit, routes: Routes) -> bool:
         """Return whether a larger packet has passed a link since its limit was seen."""
         return any(
-            each.passed_bytes > limit.passed_bytes and each.at_ns > limit.since_ns
-            for each in self._by_link(routes).get(limit.link, ())
+            path.passed_bytes > limit.passed_bytes and path.at_ns > limit.since_ns
+            for path in self._by_link(routes).get(limit.link, ())
         )
 
     def limited_without_link(self, routes: Routes) -> list[CheckedPath]:
@@ -161,63 +161,63 @@ class PathSizes:
         """
         over = self._by_link(routes) if self.any_limited else {}
         return [
-            each
-            for key, each in self._paths.items()
-            if each.is_limited
+            path
+            for key, path in self._paths.items()
+            if path.is_limited
             and (
                 not (links := routes.forward(*key))
-                or (links == each.links and all(_passed_within(over[link], each) for link in links))
+                or (links == path.links and all(_passed_within(over[link], path) for link in links))
             )
         ]
 
     def by_known_link(self, routes: Routes) -> dict[str, list[CheckedPath]]:
         """Return link to the results of paths that are known to cross it, also if their routes have gaps."""
-        found = self._by_link(routes)
-        for key, each in self._paths.items():
+        paths_by_link = self._by_link(routes)
+        for key, path in self._paths.items():
             if not routes.forward(*key):
                 for link in dict.fromkeys(routes.known(*key)[0]):
-                    found[link].append(each)
-        return found
+                    paths_by_link[link].append(path)
+        return paths_by_link
 
     def _by_link(self, routes: Routes) -> dict[str, list[CheckedPath]]:
         """Return link to the results of the paths whose requests cross it now as they did then."""
-        found: dict[str, list[CheckedPath]] = defaultdict(list)
-        for key, each in self._paths.items():
-            if each.links and routes.forward(*key) == each.links:
-                for link in dict.fromkeys(each.links):
-                    found[link].append(each)
-        return found
+        paths_by_link: dict[str, list[CheckedPath]] = defaultdict(list)
+        for key, path in self._paths.items():
+            if path.links and routes.forward(*key) == path.links:
+                for link in dict.fromkeys(path.links):
+                    paths_by_link[link].append(path)
+        return paths_by_link
 
 
 def _explained_by(
     paths: Iterable[CheckedPath], over: Mapping[str, list[CheckedPath]]
 ) -> dict[str, list[CheckedPath]]:
     """Return link to the paths whose limit may be the link's: it has passed nothing larger since."""
-    found: dict[str, list[CheckedPath]] = defaultdict(list)
-    for each in paths:
-        for link in dict.fromkeys(each.links):
-            if not any(o.passed_bytes > each.passed_bytes and o.at_ns >= each.since_ns for o in over[link]):
-                found[link].append(each)
-    return found
+    paths_by_link: dict[str, list[CheckedPath]] = defaultdict(list)
+    for path in paths:
+        for link in dict.fromkeys(path.links):
+            if not any(o.passed_bytes > path.passed_bytes and o.at_ns >= path.since_ns for o in over[link]):
+                paths_by_link[link].append(path)
+    return paths_by_link
 
 
 def _passed_within(over: Iterable[CheckedPath], limited: CheckedPath) -> bool:
     """Return whether a path over a link passed a larger packet between two checks of a limited path."""
     before_ns = limited.at_ns - CHECK_NS
     return any(
-        each.passed_bytes > limited.passed_bytes and limited.since_ns <= each.at_ns <= before_ns
-        for each in over
+        path.passed_bytes > limited.passed_bytes and limited.since_ns <= path.at_ns <= before_ns
+        for path in over
     )
 
 
 def _is_agreed(limited: list[CheckedPath], over: list[CheckedPath]) -> bool:
     """Return whether enough NICs and paths see a limit, of those that cross the link: one may be wrong."""
-    nics = len({each.key[0] for each in limited}), len({each.key[0] for each in over})
+    nics = len({path.key[0] for path in limited}), len({path.key[0] for path in over})
     return nics[0] >= min(MIN_NICS, nics[1]) and len(limited) >= min(MIN_PATHS, len(over))
 
 
 def _is_checked(over: list[CheckedPath], since_ns: int) -> bool:
-    return sum(each.at_ns >= since_ns for each in over) >= CHECKED_SHARE * len(over)
+    return sum(path.at_ns >= since_ns for path in over) >= CHECKED_SHARE * len(over)
 
 
 def _is_open(links: list[str], over: Mapping[str, list[CheckedPath]], since_ns: int) -> bool:
@@ -225,20 +225,20 @@ def _is_open(links: list[str], over: Mapping[str, list[CheckedPath]], since_ns: 
     if len(links) < 2:
         return False
     return any(
-        each.at_ns < since_ns and not all(link in each.links for link in links)
+        path.at_ns < since_ns and not all(link in path.links for link in links)
         for crossed in links
-        for each in over[crossed]
+        for path in over[crossed]
     )
 
 
 def _limit(links: list[str], paths: list[CheckedPath], since_ns: int) -> SizeLimit:
-    dscps = {each.dscp for each in paths}
+    dscps = {path.dscp for path in paths}
     return SizeLimit(
         links[0],
         tuple(links[1:]),
-        max(each.passed_bytes for each in paths),
-        max(each.probed_bytes for each in paths),
-        max(each.router_mtu_bytes for each in paths),
+        max(path.passed_bytes for path in paths),
+        max(path.probed_bytes for path in paths),
+        max(path.router_mtu_bytes for path in paths),
         since_ns,
         dscps.pop() if len(dscps) == 1 else None,
     )

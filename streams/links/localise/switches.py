@@ -62,15 +62,15 @@ def _localise_switch(
     losses = against_switch(evidence, suspects, links)
     explained = evidence.down[rows] | (evidence.suppressed_ns[rows] > now_ns)
     losses[(explained & ~within[rows]).any(axis=1)] = 0
-    mine = losses > 0
-    losses, rows = losses[mine], rows[mine]
+    has_losses = losses > 0
+    losses, rows = losses[has_losses], rows[has_losses]
     if losses.sum() < thresholds["dead_losses"]:
         return
-    crossing = np.array([evidence.among(each)[rows].any(axis=1) for each in by_cable.values()]).T
+    crossing = np.array([evidence.among(links)[rows].any(axis=1) for links in by_cable.values()]).T
     needed = min(SILENT_CABLES.min_members, len(by_cable) - 1)
     if not crossing.any(axis=0).all() or cables_needed(losses, crossing, LOSS_MARGIN) < needed:
         return
-    begin_ns = int(np.maximum(evidence.first_lost_ns[suspects[mine]], last_ns + 1).min())
+    begin_ns = int(np.maximum(evidence.first_lost_ns[suspects[has_losses]], last_ns + 1).min())
     probers = len(np.unique(rows[:, 0]))
     cause = (
         f"nothing crosses {node} any more: {count_text(len(rows), 'path')} of {count_text(probers, 'NIC')} "
@@ -82,10 +82,10 @@ def _localise_switch(
 
 def links_by_cable(evidence: Evidence, links: Iterable[int]) -> dict[str, list[int]]:
     """Group links by their cable."""
-    found: dict[str, list[int]] = {}
+    by_cable: dict[str, list[int]] = {}
     for link in links:
-        found.setdefault(cable_id(evidence.names[link]), []).append(link)
-    return found
+        by_cable.setdefault(cable_id(evidence.names[link]), []).append(link)
+    return by_cable
 
 
 def _links_within(evidence: Evidence, node: str) -> NDArray[np.intp]:

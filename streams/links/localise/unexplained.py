@@ -102,12 +102,12 @@ def blind_share(evidence: Evidence, now_ns: int) -> tuple[int, int]:
 
 def _known_dead(evidence: Evidence) -> set[str]:
     """Return the cables and switches of links that are known to be dead: traces end there."""
-    found: set[str] = set()
+    dead_places: set[str] = set()
     for element in np.flatnonzero(evidence.down[: len(evidence.names)]).tolist():
         name = evidence.names[element]
         if name.count(">") == 1:
-            found |= {cable_id(name), *(end_parts(end).node for end in link_ends(name))}
-    return found
+            dead_places |= {cable_id(name), *(end_parts(end).node for end in link_ends(name))}
+    return dead_places
 
 
 def _lasting(evidence: Evidence, suspects: NDArray[np.intp], now_ns: int) -> NDArray[np.intp]:
@@ -119,8 +119,8 @@ def _lasting(evidence: Evidence, suspects: NDArray[np.intp], now_ns: int) -> NDA
     lasting &= evidence.loss_streak[suspects] >= MIN_STREAK
     lasting &= evidence.last_answer_ns[rows[:, :2]].min(axis=1) > now_ns - ALIVE_NS
     explained = evidence.down[rows] | (evidence.suppressed_ns[rows] > now_ns)
-    found: NDArray[np.intp] = suspects[lasting & ~explained.any(axis=1)]
-    return found
+    lasting_paths: NDArray[np.intp] = suspects[lasting & ~explained.any(axis=1)]
+    return lasting_paths
 
 
 def _places(
@@ -140,9 +140,9 @@ def _places(
 
 def possible_links(topology: Topology, nic: str, peer: str, links: Links) -> Iterable[str]:
     """Return the links of all routes of the file that contain the known ones."""
-    found = topology.routes(nic_end(nic), nic_end(peer))
-    known = set(links)
-    return {link for route in found if known <= set(route) for link in route}
+    routes = topology.routes(nic_end(nic), nic_end(peer))
+    required_links = set(links)
+    return {link for route in routes if required_links <= set(route) for link in route}
 
 
 def _lives(evidence: Evidence, link: str, now_ns: int) -> bool:
@@ -171,14 +171,14 @@ def nodes_of(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]
 
 def fewest_places(places: list[set[str]]) -> tuple[str, ...]:
     """Return the fewest places that explain all paths, with those that explain as many; none: too many."""
-    found: set[str] = set()
-    left = [each for each in places if each]
+    fewest: set[str] = set()
+    left = [candidates for candidates in places if candidates]
     for _ in range(MAX_PLACES):
         if not left:
-            return tuple(sorted(found, key=natural))
-        counts = Counter(place for each in left for place in each)
+            return tuple(sorted(fewest, key=natural))
+        counts = Counter(place for candidates in left for place in candidates)
         greatest = max(counts.values())
         best = {place for place, count in counts.items() if count == greatest}
-        found |= best
-        left = [each for each in left if not each & best]
+        fewest |= best
+        left = [candidates for candidates in left if not candidates & best]
     return ()

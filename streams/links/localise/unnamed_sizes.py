@@ -52,30 +52,30 @@ def unnamed_limits(sizes: PathSizes, routes: Routes, named: Collection[str]) -> 
     `named`: links that are known to drop large packets.
     """
     return [
-        each
-        for each in sizes.limited_without_link(routes)
-        if not any(link in named for link in routes.known(*each.key)[0])
+        path
+        for path in sizes.limited_without_link(routes)
+        if not any(link in named for link in routes.known(*path.key)[0])
     ]
 
 
 def find_unnamed_limit(
-    found: Sequence[CheckedPath], sizes: PathSizes, routes: Routes, topology: Topology, now_ns: int
+    limited: Sequence[CheckedPath], sizes: PathSizes, routes: Routes, topology: Topology, now_ns: int
 ) -> UnnamedLimit | None:
     """Return what limits paths without a known link; None if they are too few to be sure."""
-    if len(found) < MIN_PATHS:
+    if len(limited) < MIN_PATHS:
         return None
-    since_ns = min(each.since_ns for each in found)
-    nics = {each.key[0] for each in found}
+    since_ns = min(path.since_ns for path in limited)
+    nics = {path.key[0] for path in limited}
     if len(nics) < MIN_NICS and since_ns > now_ns - MAX_WAIT_NS:
         return None
     passed_by = sizes.by_known_link(routes)
-    places = [_places(each, routes, topology, passed_by) for each in found]
+    places = [_places(path, routes, topology, passed_by) for path in limited]
     return UnnamedLimit(
-        len(found),
+        len(limited),
         len(nics),
-        min(each.passed_bytes for each in found),
-        max(each.probed_bytes for each in found),
-        max(each.router_mtu_bytes for each in found),
+        min(path.passed_bytes for path in limited),
+        max(path.probed_bytes for path in limited),
+        max(path.router_mtu_bytes for path in limited),
         since_ns,
         fewest_places(places),
     )
@@ -86,15 +86,15 @@ def _places(
 ) -> set[str]:
     """Return the cables or nodes where the requests of a path may lose large packets."""
     nic, peer, _ = path.key
-    known, _ = routes.known(*path.key)
+    traced_links, _ = routes.known(*path.key)
     if routes.forward(*path.key):
-        return set(nodes_of(nic, peer, known, True))
+        return set(nodes_of(nic, peer, traced_links, True))
     possible: set[str] = {
         cable_id(link)
-        for link in possible_links(topology, nic, peer, known)
+        for link in possible_links(topology, nic, peer, traced_links)
         if not any(
             other.passed_bytes > path.passed_bytes and other.at_ns >= path.since_ns
             for other in passed_by.get(link, ())
         )
     }
-    return possible or set(nodes_of(nic, peer, known, False))
+    return possible or set(nodes_of(nic, peer, traced_links, False))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -15,8 +14,6 @@ from fabrictime.testbed.audit.recorded import HEALTHY, RecordedHost
 from fabrictime.testbed.audit.recorded_network import READS
 from producers.audit.base import Result, run_check
 from producers.audit.checks import CHECKS
-
-DOC = Path(__file__).resolve().parents[3] / "docs" / "audit.md"
 
 
 def results(host: RecordedHost = HEALTHY) -> list[Result]:
@@ -82,8 +79,3 @@ def test_this_host_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
     memory = json.loads(capsys.readouterr().out)["checks"][0]
     assert memory["check"] == "node.memory"
     assert memory["status"] in ("PASSED", "FAILED")
-
-
-def test_the_page_of_checks_lists_all() -> None:
-    page = DOC.read_text(encoding="utf-8")
-    assert [each for each in CHECKS if f"`{each}`" not in page] == []

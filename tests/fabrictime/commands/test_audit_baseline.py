@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fabrictime.audit.baseline_file import load_baseline
+from fabrictime.audit.evaluate import load_baseline
 from fabrictime.audit.report import AuditReport
 from fabrictime.audit.stored import as_json
 from fabrictime.commands.cli import app

@@ -23,7 +23,7 @@ def test_a_run_has_the_heads_of_one_job_and_two_whole_records(log):
     assert [head["number"] for head in run.heads] == [1, 2, 3]
     assert "flows" not in run.heads[0]
     assert [(each["number"], len(each["time_splits"])) for each in run.whole] == [(2, 8), (3, 8)]
-    late = run_of(log, "read", back(60), wanted=lambda head: head["number"] == 1)
+    late = run_of(log, "read", back(60), is_of_run=lambda head: head["number"] == 1)
     assert late is not None
     assert [head["number"] for head in late.heads] == [1]
     assert run_of(log, "nobody", back(60)) is None

@@ -48,3 +48,20 @@ def test_an_agent_has_no_page_and_only_a_known_history(tmp_path: Path) -> None:
     run = Run(settings, tmp_path, None, False, fleet="fleet.toml", listed=True, nics=[NIC])
     assert run.web_url is None
     assert set(run.addresses()) == {"log", "clock"}
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({}, ["log", "history"]),
+        ({"log_url": "kafka:9092"}, []),
+        ({"log_url": "kafka:9092", "services": "on"}, ["history"]),
+        ({"history_url": "http://c:8123"}, ["log"]),
+    ],
+)
+def test_only_folders_of_services_that_run_here_count(
+    tmp_path: Path, given: dict[str, str], names: list[str]
+) -> None:
+    settings = config.load(None, {"up": {"data_directory": str(tmp_path), **given}})
+    run = Run(settings, tmp_path, None, False, fleet="fleet.toml", listed=True, nics=[NIC])
+    assert run.data_folders == [tmp_path / name for name in names]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fabrictime.imports.base import BadImport, Hints
 from fabrictime.imports.formats import FORMATS, format_of, import_files
 from schemas.topology import Topology
+from tests.examples import examples
 from tests.fabrictime.imports.samples import ALL, LLDP, SONIC
 
 HINTS = Hints("h1")
@@ -79,14 +80,14 @@ def test_mutated_files_are_read_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=st.text(max_size=300))
 def test_any_text_is_read_or_refused(name: str, text: str) -> None:
     read(name, text)
 
 
 @pytest.mark.parametrize("name", ["lldp", "sonic"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     content=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fabrictime.runtime.config import load
 from fabrictime.runtime.example_config import _value, example
-from fabrictime.runtime.shared_values import SHARED_DOC
+from fabrictime.runtime.shared_values import SHARED
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,7 +36,7 @@ def test_example_file_has_the_values_in_force(tmp_path):
 
 def test_descriptions_of_shared_keys_name_existing_keys():
     tables = example()
-    for full in SHARED_DOC:
+    for full in SHARED:
         table, _, key = full.rpartition(".")
         assert f"[{table}]" in tables
         assert f"\n#{key} =" in tables

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fabrictime.runtime.config import TABLES, ConfigError, load, model_of
 from fabrictime.runtime.fleet import file_nics
 from producers.settings import NicSettings
+from tests.examples import examples
 
 SCALARS = (
     st.none()
@@ -27,7 +28,7 @@ VALUES = st.recursive(
     lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=4), below, max_size=3),
     max_leaves=6,
 )
-FEW = settings(max_examples=150, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 
 
 def tables():

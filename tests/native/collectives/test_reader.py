@@ -21,6 +21,7 @@ from native.collectives.reader import (
     SegmentError,
 )
 from schemas.records import CollectiveFunction
+from tests.examples import examples
 
 LIMIT = 2**46
 
@@ -54,7 +55,7 @@ def test_drain_respects_its_limit_and_starves_no_ring(segment):
     assert len(reader.drain(10)) == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["put", "drain", "commit", "rewind", "restart"]), st.integers(0, 40))
@@ -214,7 +215,7 @@ def test_an_event_that_no_correct_writer_writes_is_left_out(segment, fields):
     assert reader.counters().invalid == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(data=st.binary(min_size=128, max_size=128))
 def test_accepted_events_are_within_the_limits(segment, data):
     made = segment(rings=1)

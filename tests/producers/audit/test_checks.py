@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,14 +12,16 @@ from hypothesis import strategies as st
 
 from fabrictime.testbed.audit import faults, faults_network
 from fabrictime.testbed.audit.recorded import HEALTHY
-from producers.audit.base import Check, run_check
+from producers.audit import active, checks
+from producers.audit.base import Check, Checks, run_check
 from producers.audit.checks import CHECKS
-from schemas.records import AuditStatus
+from schemas.records import AuditCategory, AuditStatus
 
 FAULTS = faults.FAULTS | faults_network.FAULTS
 BAD = (AuditStatus.FAILED, AuditStatus.UNKNOWN)
 DRAWS = 1_000
 NAMES = HEALTHY.readable()
+FOLDER = Path(checks.__file__).parent
 
 
 def _touched(check: Check) -> set[str]:
@@ -34,6 +38,23 @@ TOUCHED = {check_id: _touched(check) for check_id, check in CHECKS.items()}
 def test_a_healthy_host_passes_every_check(check: Check) -> None:
     result = run_check(check, HEALTHY)
     assert result.status is AuditStatus.PASSED, result.text
+
+
+@pytest.mark.parametrize("category", [AuditCategory.FRONTEND, AuditCategory.BACKEND])
+def test_checks_of_networks_have_an_id_a_remedy_and_a_short_limit(category: AuditCategory) -> None:
+    of_category = [check for check in CHECKS.values() if check.check_id.startswith(f"{category.lower()}.")]
+    for check in of_category:
+        assert check.category is category
+        assert "\n" not in check.remedy
+        assert 0 < check.limit_s <= 120 or check in active.CHECKS
+    assert len(of_category) == sum(check.category is category for check in CHECKS.values())
+
+
+def test_checks_of_all_modules_have_different_ids() -> None:
+    modules = [import_module(f"producers.audit.{path.stem}") for path in FOLDER.glob("*.py")]
+    groups = [found for module in modules if isinstance(found := getattr(module, "CHECKS", None), Checks)]
+    declared = [check for group in groups for check in group]
+    assert sorted(check.check_id for check in declared) == sorted(CHECKS)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -41,7 +41,7 @@ def test_a_link_message_has_name_carrier_and_counters():
     stats = struct.pack("=24Q", *range(24))
     data = link("eth1", LOWER_UP, attribute(23, stats), attribute(48, struct.pack("=I", 5))) + link("eth2", 1)
     up, down = parse_links(data)
-    assert (up.device, up.number, up.gone, up.carrier) == ("eth1", 7, False, True)
+    assert (up.device, up.number, up.is_removed, up.carrier) == ("eth1", 7, False, True)
     assert up.counters["rx_crc_errors"] == 12
     assert up.counters["carrier_down_count"] == 5
     assert down == NetlinkLink("eth2", 7, False, False, {})
@@ -49,7 +49,7 @@ def test_a_link_message_has_name_carrier_and_counters():
 
 def test_a_device_that_goes_has_no_carrier():
     (state,) = parse_links(link("eth1", LOWER_UP, kind=DELLINK))
-    assert state.gone
+    assert state.is_removed
     assert not state.carrier
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from producers.probe.peers import choose_peers, hashes_of
+from tests.examples import examples
 
 
 def graph(nics: list[str], count: int, seed: int) -> dict[str, list[str]]:
@@ -34,7 +35,7 @@ def connected(edges: dict[str, list[str]]) -> bool:
 names = st.sets(st.from_regex(r"[a-z]{1,6}[0-9]{0,4}/eth[0-9]", fullmatch=True), min_size=1, max_size=60)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(names, st.integers(1, 12), st.integers(0, 2**63 - 1))
 def test_every_fleet_is_connected_and_every_choice_valid(found: set[str], count: int, seed: int) -> None:
     nics = sorted(found)

@@ -28,15 +28,15 @@ def test_every_operation_goes_to_every_rank_once():
 
 def test_single_operations_stay_within_the_budget_and_are_the_same_at_all_ranks():
     log = logged(job_run(), 3)
-    kept = [each.seq for each in log.take(0) if each.kept is not None]
+    kept = [each.seq for each in log.take(0) if each.reason is not None]
     assert 9 < len(kept) < 40
-    assert kept == [each.seq for each in log.take(7) if each.kept is not None]
+    assert kept == [each.seq for each in log.take(7) if each.reason is not None]
 
 
 def test_single_operations_are_no_multiples_of_a_number():
     """An iteration of as many operations would be shown by one of them."""
     log = logged(job_run(), 3)
-    kept = [each.seq for each in log.take(0) if each.kept == KeptReason.SAMPLED]
+    kept = [each.seq for each in log.take(0) if each.reason == KeptReason.SAMPLED]
     assert len({later - each for each, later in pairwise(kept)}) > 2
 
 

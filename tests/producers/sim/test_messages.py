@@ -32,4 +32,4 @@ def test_a_body_gets_the_header_of_its_schema() -> None:
 
 
 def test_a_tombstone_has_no_value() -> None:
-    assert SimMessage(INVENTORY, "h1/eth0", 1, gone=True).value() is None
+    assert SimMessage(INVENTORY, "h1/eth0", 1, is_tombstone=True).value() is None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from producers.sim.shape import Shape
 from producers.sim.topology import PROBE_PORT, Fleet, LinkKind
 from schemas.ids import cable_id, nic_parts
+from tests.examples import examples
 
 SHAPES = st.builds(
     lambda racks, per_rack, short, rails, per_rail, spines, cables, per_pod, cores: Shape(
@@ -54,7 +55,7 @@ def assert_walkable(fleet, src, dst, paths):
 
 
 @given(SHAPES, st.integers(0, 2**64 - 1))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_shape_is_wired_and_every_path_leads_from_nic_to_nic(shape, seed):
     fleet = Fleet(shape, seed)
     ids = fleet.link_ids
@@ -188,7 +189,7 @@ def test_a_dead_uplink_is_left_out_by_its_own_leaf_alone():
 
 
 @given(st.integers(0, 2**32), st.floats(0, 1))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_no_path_crosses_a_link_that_the_switch_before_it_knows_dead(seed, share):
     fleet = Fleet(Shape(hosts=24, hosts_per_rack=2, spines=3, cables=2, racks_per_pod=4, cores=3), seed)
     living = np.random.default_rng(seed).random(fleet.links) < share
@@ -202,7 +203,7 @@ def test_no_path_crosses_a_link_that_the_switch_before_it_knows_dead(seed, share
 
 
 @given(SHAPES, st.integers(0, 2**32), st.floats(0.3, 1))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_converged_switches_find_every_possible_route(shape, seed, share):
     """Against a search over all living up-and-down ways."""
     fleet = Fleet(shape, seed)

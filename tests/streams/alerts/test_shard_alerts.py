@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.streams.alerts.script import (
     T0,
     Input,
@@ -55,7 +56,7 @@ def scripts(draw: st.DrawFn) -> list[Input]:
     return script.inputs
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(inputs=scripts(), data=st.data())
 def test_records_read_again_from_any_cut_give_the_same_alerts(
     inputs: list[Input], data: st.DataObject

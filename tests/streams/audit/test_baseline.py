@@ -23,6 +23,7 @@ from streams.audit.baseline import (
     to_toml,
 )
 from streams.audit.results import FLEET
+from tests.examples import examples
 from tests.streams.audit.facts import failed, stated
 
 
@@ -116,7 +117,7 @@ def test_another_sku_and_an_unreadable_figure_are_unknown() -> None:
     assert compare_with(found, []) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=4, unique=True), st.floats(-1e9, 1e9))
 def test_a_file_has_the_content_that_was_saved(texts: list[str], median: float) -> None:
     found = Baseline(

@@ -16,6 +16,7 @@ from schemas import codec
 from schemas.records import AuditResult, AuditStatus
 from streams.audit.compare import compare
 from streams.audit.results import FLEET
+from tests.examples import examples
 from tests.streams.audit.facts import failed, stated
 
 
@@ -159,7 +160,7 @@ def test_one_odd_host_of_64_is_found_and_no_other_over_many_seeds() -> None:
         assert failed(out) == [(f"h{at}", f"fleet.{name}", [""])], seed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.randoms(use_true_random=False))
 def test_the_order_of_hosts_does_not_matter(values: list[str], draw: random.Random) -> None:
     hosts = texts(*values)
@@ -168,7 +169,7 @@ def test_the_order_of_hosts_does_not_matter(values: list[str], draw: random.Rand
     assert compare(shuffled) == compare(hosts)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.floats(50, 200), min_size=1, max_size=40),
     st.sampled_from([1 / 1024, 0.25, 2.0, 4096.0]),
@@ -179,7 +180,7 @@ def test_a_figures_unit_does_not_matter(values: list[float], scale: float) -> No
     assert [(r["host"], r["status"]) for r in scaled] == [(r["host"], r["status"]) for r in plain]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.sampled_from("ab"), min_size=1, max_size=40))
 def test_no_host_of_the_larger_part_is_ever_accused(values: list[str]) -> None:
     usual = max("ab", key=values.count)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from schemas.records import (
 from streams.audit.results import FLEET, Scope
 from streams.audit.rounds import across_leaves, order_of, pairs_of, rings, tournament, within_leaves
 from streams.audit.traffic import (
-    TRAFFIC_ROWS,
     TRAFFIC_RULES,
     Round,
     TrafficLimits,
@@ -115,7 +113,7 @@ def bisection(across: float) -> list[Round]:
 
 
 def test_every_rule_has_rows_and_passes_on_a_healthy_fleet() -> None:
-    assert set(TRAFFIC_ROWS) == {rule.check for rule in TRAFFIC_RULES}
+    assert all(rule.rows for rule in TRAFFIC_RULES)
     rounds = [*pairs(healthy, kind="burn"), *bisection(1.0), *rounds_of("ring", rings(HOSTS, 2), hop)]
     assert outcome(rounds) == {}
     assert statuses(rounds) == {rule.check: {AuditStatus.PASSED} for rule in TRAFFIC_RULES}
@@ -259,10 +257,3 @@ def test_receivers_of_a_fan_count_for_the_variation() -> None:
         "fan", [HOSTS], lambda a, b, n: healthy(a, b, n) | ({"send_gbps": 0.5} if b == "h04" else {})
     )
     assert outcome(rounds)["fabric.traffic-variation"] == {(FLEET, "round 1")}
-
-
-def test_the_documentation_lists_the_rules() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "audit.md").read_text(encoding="utf-8")
-    for rule in TRAFFIC_RULES:
-        cells = (f"`{rule.check}`", rule.title, rule.severity.lower(), rule.action.lower(), rule.remedy)
-        assert f"| {' | '.join(cells)} |" in text

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streams.clock.pairs import PairMemory, Pairs
+from tests.examples import examples
 
 AT_NS = 1_763_700_000_000_000_000
 
@@ -40,7 +41,7 @@ def of(*records: dict[str, Any]) -> Pairs:
     return Pairs.of(records, {"a/e0": 0, "b/e0": 1, "c/e0": 2})
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(seed=st.integers(0, 2**32 - 1), true_ppb=st.floats(-300, 300))
 def test_a_line_rotated_to_the_true_drift_touches_the_lowest_samples(seed: int, true_ppb: float) -> None:
     """The hulls of both clouds are relative to a line of 500 ppb, and the truth has another drift: the floors

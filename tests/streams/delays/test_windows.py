@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streams.delays.windows import Cut, Range, WindowCutter
+from tests.examples import examples
 
 MS = 1_000_000
 WINDOW = 1000 * MS
@@ -84,7 +85,7 @@ def test_published_windows_are_cut_again_at_their_ranges() -> None:
     assert cut.place(11 * WINDOW + 500 * MS, 5).window == 12
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     gaps=st.lists(st.integers(0, 700), min_size=1, max_size=60),
     quiet=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2500)), max_size=8),

@@ -24,6 +24,7 @@ from schemas.records import (
 from streams.diagnosis.diagnose import EXPLANATIONS, diagnose, evaluate
 from streams.diagnosis.job_view import JobView
 from streams.diagnosis.network_view import NetworkView
+from tests.examples import examples
 from tests.records import make, make_part
 from tests.streams.diagnosis.scenario import BEGIN, JOB, MS, Job, S, World, nic, route
 
@@ -271,7 +272,7 @@ def batch_of(drawn: dict[str, Any]) -> CollectiveBatch:
     return make(CollectiveBatch, job=JOB, boot="b", **fields)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(BATCHES, max_size=8), st.randoms(use_true_random=False))
 def test_any_records_yield_a_valid_verdict_that_their_order_does_not_change(
     drawn: list[dict[str, Any]], chance: random.Random

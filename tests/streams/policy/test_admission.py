@@ -12,6 +12,7 @@ from schemas.topics import (
 )
 from streams.policy.action_budget import NS_PER_MINUTE
 from streams.policy.inputs import PolicyInputs
+from tests.examples import examples
 from tests.streams.policy.log_fabric import EPOCH, PARTITIONS, Log
 from tests.streams.policy.small_fabric import FABRIC, MS, SPINES, S, World, links_of
 
@@ -23,7 +24,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     st.lists(events, max_size=25),
     st.booleans(),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streams.policy.slices import Group, fill
+from tests.examples import examples
 from tests.streams.policy.rate_loop import RateLoop, S, jain
 
 C = 1e8
@@ -42,7 +43,7 @@ def test_filling_is_max_min_fair() -> None:
         filled([math.inf], [])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data())
 def test_no_flow_can_get_more_without_taking_from_one_that_has_no_more(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 8))

@@ -9,6 +9,7 @@ from native.core.arrays import BadArray, decode_arrays, encode_arrays
 from schemas import codec
 from schemas.records import PathQueueing, Reject
 from streams.runtime.columnar import decode_columnar, encode_columnar
+from tests.examples import examples
 
 NAME = "PathQueueing"
 ROWS = ("nic", "peer", "path", "direction", "singles", "idle", "lost", "cells")
@@ -66,7 +67,7 @@ def test_bytes_and_records_are_those_of_the_codec(record):
     assert found["mean_ns"].dtype == np.float32
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(500))
 @given(queueing(), st.data())
 def test_damaged_messages_have_the_same_result_as_in_the_codec(record, data):
     value = bytearray(codec.encode(NAME, record))

@@ -14,8 +14,8 @@ A, B = "leaf1:swp3<>spine2:swp1", "leaf1:swp4<>spine3:swp1"
 
 
 def case(**changes: Any) -> Case:
-    wanted: dict[str, str] = changes.pop("wanted", {A: "DOWN"})
-    return Case("a fault", lambda: None, lambda: None, wanted, **changes)
+    expected_kinds: dict[str, str] = changes.pop("expected_kinds", {A: "DOWN"})
+    return Case("a fault", lambda: None, lambda: None, expected_kinds, **changes)
 
 
 def sight(at_ms: float, *rows: tuple[str, str]) -> Sight:
@@ -30,7 +30,7 @@ def test_times_count_from_the_fault_and_from_its_end() -> None:
 
 
 def test_a_fault_is_named_once_all_of_it_is() -> None:
-    both = case(wanted={A: "DOWN", B: "DOWN"})
+    both = case(expected_kinds={A: "DOWN", B: "DOWN"})
     sights = [sight(0), sight(100, (A, "DOWN")), sight(300, (A, "DOWN"), (B, "DOWN"))]
     assert scored(both, sights, 0, 5_000).named_s == 0.3
     assert scored(both, sights[:2], 0, 5_000).named_s is None
@@ -47,7 +47,7 @@ def test_another_link_or_another_kind_is_wrong() -> None:
 
 
 def test_a_link_may_be_shown_as_down_while_it_is_made_to_flap_and_not_after_that() -> None:
-    flaps = case(wanted={A: "FLAPPING"}, from_end=True, stays=True)
+    flaps = case(expected_kinds={A: "FLAPPING"}, from_end=True, stays=True)
     sights = [
         sight(100, (A, "DOWN")),
         sight(400, (A, "FLAPPING")),
@@ -90,5 +90,5 @@ def test_every_case_is_a_line_that_the_testbed_takes() -> None:
     cases = link_cases(links, nics, lambda *_, **__: None)
     assert {parse_fault(each.subject).kind for each in cases} == {"down", "blackhole", "grey"}
     for each in cases:
-        assert each.wanted, each.subject
-        assert set(each.wanted) <= cables, each.subject
+        assert each.expected_kinds, each.subject
+        assert set(each.expected_kinds) <= cables, each.subject

@@ -39,7 +39,7 @@ def test_a_run_in_which_the_load_shows_in_its_class_alone_is_right() -> None:
     ids=["no delay", "no mark", "another class delayed", "another class marked", "another path"],
 )
 def test_each_wrong_path_counts(wrong: Seen) -> None:
-    assert replace(RIGHT, seen=[WAITS, WAITS, FREE, wrong]).right_share == 0.75
+    assert replace(RIGHT, directions=[WAITS, WAITS, FREE, wrong]).right_share == 0.75
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,6 @@ def test_an_unknown_kind_is_refused():
 
 def test_a_straggler_is_named_and_the_network_is_not_blamed():
     found = run_incident(Asked("straggler", 1))
-    assert found.is_right, found.shown
+    assert found.is_right, found.log_lines
     assert not found.blamed_network
     assert found.slowdown > 0.05

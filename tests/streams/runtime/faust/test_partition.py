@@ -18,6 +18,7 @@ from streams.runtime.faust import partition as partition_module
 from streams.runtime.faust.partition import waited_ns
 from streams.runtime.operator import NEVER_NS
 from streams.runtime.step_runner import StepRunner
+from tests.examples import examples
 from tests.records import make, make_part
 from tests.streams.runtime.fake_context import MS, START_NS, TP0, FakeContext, Record, settle, until
 from tests.streams.runtime.faust.owned import Owned, heavy
@@ -235,7 +236,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(MOVES)
 def test_revocations_and_crashes_skip_no_message_and_acknowledge_none_early(
     moves: list[tuple[str, int]],

@@ -1,0 +1,44 @@
+"""Declares what to do if an audit check fails, above the check's function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from schemas.records import AuditAction
+
+_Find = TypeVar("_Find")
+_Find_co = TypeVar("_Find_co", covariant=True)
+
+
+class Remedied(NamedTuple, Generic[_Find_co]):
+    """A check's function, with the action and its text if a finding failed."""
+
+    find: _Find_co
+    action: AuditAction
+    text: str
+
+
+class _Remedy:
+    """Decorators of a check's function, one for each action: `@remedy.reset("Reset all GPUs")`."""
+
+    def __call__(self, action: AuditAction, text: str) -> Callable[[_Find], Remedied[_Find]]:
+        return lambda find: Remedied(find, action, text)
+
+    def monitor(self, text: str) -> Callable[[_Find], Remedied[_Find]]:
+        return self(AuditAction.MONITOR, text)
+
+    def reset(self, text: str) -> Callable[[_Find], Remedied[_Find]]:
+        return self(AuditAction.RESET, text)
+
+    def reboot(self, text: str) -> Callable[[_Find], Remedied[_Find]]:
+        return self(AuditAction.REBOOT, text)
+
+    def isolate(self, text: str) -> Callable[[_Find], Remedied[_Find]]:
+        return self(AuditAction.ISOLATE, text)
+
+    def replace(self, text: str) -> Callable[[_Find], Remedied[_Find]]:
+        return self(AuditAction.REPLACE, text)
+
+
+remedy: Final = _Remedy()
