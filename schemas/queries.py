@@ -37,9 +37,9 @@ MAX_BOUND_RTTS: Final = 20
 """A one-way delay with an error bound above this many round trips is unknown. This is normal while clocks
 start from the hosts' system clocks."""
 USABLE: Final = "state != 'UNSYNCED'"
-"""Of a clock's solution: its offset and bound have a meaning."""
+"""Condition that the offset and bound of a clock's solution have a meaning."""
 RESULT_LEVEL: Final = "if(status = 'FAILED', severity, status)"
-"""Of an audit's result: ERROR or WARNING of a failed check, else UNKNOWN, PASSED or SKIPPED."""
+"""Level of an audit's result: ERROR or WARNING of a failed check, else UNKNOWN, PASSED or SKIPPED."""
 
 
 def unknown_delay(rtt: str) -> str:
