@@ -31,6 +31,7 @@ SERIES_FORMAT: Final = 0
 
 Override = list[models.DynamicConfigValue]
 Colored = TypeVar("Colored", stat.Panel, timeseries.Panel)
+Panel = TypeVar("Panel", stat.Panel, timeseries.Panel, table.Panel, heatmap.Panel, statetimeline.Panel)
 
 
 class ClickHouseQuery(variants.Dataquery):
@@ -65,6 +66,10 @@ class Query(Builder[ClickHouseQuery]):
         return self._query
 
 
+def _framed(panel: Panel, title: str, doc: str, query: Query, height: int, span: int) -> Panel:
+    return panel.title(title).description(doc).datasource(SOURCE).height(height).span(span).with_target(query)
+
+
 def fixed_color(color: str) -> dashboard.FieldColor:
     """Return one colour for everything."""
     return dashboard.FieldColor().mode(models.FieldColorModeId.FIXED).fixed_color(color)
@@ -83,29 +88,18 @@ def stat_panel(
         models.Threshold(value=value, color=color) for value, color in {None: BLUE, **(colors or {})}.items()
     ]
     return (
-        stat.Panel()
-        .title(title)
-        .description(doc)
-        .datasource(SOURCE)
-        .height(4)
-        .span(6)
+        _framed(stat.Panel(), title, doc, Query(sql), 4, 6)
         .unit(unit)
         .color_mode(common_models.BigValueColorMode.VALUE)
         .graph_mode(common_models.BigValueGraphMode.NONE)
         .thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
-        .with_target(Query(sql))
     )
 
 
 def series_panel(title: str, doc: str, sql: str, unit: str, span: int = 12) -> timeseries.Panel:
     """Return a time series with a line for each label."""
     return (
-        timeseries.Panel()
-        .title(title)
-        .description(doc)
-        .datasource(SOURCE)
-        .height(9)
-        .span(span)
+        _framed(timeseries.Panel(), title, doc, Query(sql, series=True), 9, span)
         .unit(unit)
         .color_scheme(scaled_color())
         .line_width(1)
@@ -116,7 +110,6 @@ def series_panel(title: str, doc: str, sql: str, unit: str, span: int = 12) -> t
             .mode(common_models.TooltipDisplayMode.MULTI)
             .sort(common_models.SortOrder.DESCENDING)
         )
-        .with_target(Query(sql, series=True))
     )
 
 
@@ -156,27 +149,16 @@ def link_override(title: str, url: str) -> Override:
 def table_panel(title: str, doc: str, sql: str, height: int = 10, span: int = 24) -> table.Panel:
     """Return a table that can be filtered by column."""
     return (
-        table.Panel()
-        .title(title)
-        .description(doc)
-        .datasource(SOURCE)
-        .height(height)
-        .span(span)
+        _framed(table.Panel(), title, doc, Query(sql), height, span)
         .color_scheme(fixed_color(BLUE))
         .filterable(True)
-        .with_target(Query(sql))
     )
 
 
 def heat_panel(title: str, doc: str, sql: str, unit: str, height: int) -> heatmap.Panel:
     """Return how many of all observations fell into each bucket of a value, over time."""
     return (
-        heatmap.Panel()
-        .title(title)
-        .description(doc)
-        .datasource(SOURCE)
-        .height(height)
-        .span(12)
+        _framed(heatmap.Panel(), title, doc, Query(sql, series=True), height, 12)
         .calculate(False)
         .color(
             heatmap.HeatmapColorOptions()
@@ -189,7 +171,6 @@ def heat_panel(title: str, doc: str, sql: str, unit: str, height: int) -> heatma
         )
         .y_axis(heatmap.YAxisConfig().unit(unit))
         .rows_frame(heatmap.RowsHeatmapOptions().layout(common_models.HeatmapCellLayout.LE))
-        .with_target(Query(sql, series=True))
     )
 
 
@@ -200,19 +181,15 @@ def state_panel(title: str, sql: str, span: int, states: Sequence[tuple[str, str
         for number, (name, color) in enumerate(states)
     }
     return (
-        statetimeline.Panel()
-        .title(title)
-        .description("Worst state of each interval.")
-        .datasource(SOURCE)
-        .height(9)
-        .span(span)
+        _framed(
+            statetimeline.Panel(), title, "Worst state of each interval.", Query(sql, series=True), 9, span
+        )
         .unit("short")
         .color_scheme(fixed_color(BLUE))
         .show_value(common_models.VisibilityMode.NEVER)
         .row_height(0.8)
         .merge_values(True)
         .mappings([models.ValueMap(options=options)])
-        .with_target(Query(sql, series=True))
     )
 
 

@@ -2,7 +2,8 @@
 
 A `Dialect` holds what differs between the two: the page binds parameters, Grafana expands macros. Each reader
 selects from the query that it gets here, for its own columns and order.
-Rows are read with FINAL, because a window that was computed again overwrites its rows only at the next merge.
+Rows are read with FINAL, because a window that was computed again overwrites its rows only at the next merge,
+or with an aggregate that ignores repeated rows.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class Dialect:
     step: str
     """Start of the step that contains a window."""
 
-    def rows(self, table: str, *conditions: str, time: str = "window_start") -> str:
+    def rows(self, table: str, *conditions: str, time: str = "window_start", final: str = " FINAL") -> str:
         """Return FROM and WHERE of a table's rows in the range. `time` is the column that the range is of."""
-        source = f"{self.database}.{table} FINAL"
+        source = f"{self.database}.{table}{final}"
         if time != "window_start":
             source = f"(SELECT *, {time} AS window_start FROM {source})"
         return f"FROM {source} WHERE {' AND '.join((self.in_range, *conditions))}"
@@ -36,9 +37,9 @@ MAX_BOUND_RTTS: Final = 20
 """A one-way delay with an error bound above this many round trips is unknown. This is normal while clocks
 start from the hosts' system clocks."""
 USABLE: Final = "state != 'UNSYNCED'"
-"""Of a clock's solution: its offset and bound have a meaning."""
+"""Condition that the offset and bound of a clock's solution have a meaning."""
 RESULT_LEVEL: Final = "if(status = 'FAILED', severity, status)"
-"""Of an audit's result: ERROR or WARNING of a failed check, else UNKNOWN, PASSED or SKIPPED."""
+"""Level of an audit's result: ERROR or WARNING of a failed check, else UNKNOWN, PASSED or SKIPPED."""
 
 
 def unknown_delay(rtt: str) -> str:
@@ -136,7 +137,7 @@ def clock_events(dialect: Dialect, per_kind: int, limit: int, *conditions: str) 
 
 def suspects(dialect: Dialect, newest: bool = False) -> str:
     """Return the suspect pairs, the most asymmetric first: of the range, or of each shard's newest window."""
-    windows = f"SELECT shard, max(window) {dialect.rows(tables.CLOCKS)} GROUP BY shard"
+    windows = f"SELECT shard, max(window) {dialect.rows(tables.CLOCKS, final='')} GROUP BY shard"
     return (
         "SELECT prober, peer, argMax(asymmetry_ns, window) AS asymmetry_ns, "
         "argMax(sigma_ns, window) AS sigma_ns, argMax(weight, window) AS weight, "

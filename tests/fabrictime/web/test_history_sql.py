@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pytest
 
+from fabrictime.audit.groups import Level
 from fabrictime.web import history_sql
 from fabrictime.web.history_sql import SECOND_NS
 from schemas import queries
@@ -33,6 +35,29 @@ def test_rows_are_columns_turned_and_none_without_rows() -> None:
     assert list(history_sql.rows(Fixed([], []), "SELECT")) == []
     with pytest.raises(ValueError, match="longer"):
         list(history_sql.rows(Fixed([1], [1, 2]), "SELECT"))
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    name: str
+    count: int
+    mean: float
+    bound: float | None
+    rail: int | None
+    direction: Literal["forward", "reverse"]
+    level: Level
+    findings: tuple[tuple[str, str], ...]
+
+
+def test_records_have_the_types_of_their_fields() -> None:
+    history = Fixed(["a"], ["3"], [4], [math.nan], [None], ["forward"], ["error"], [[("b", "c")]])
+    span = history_sql.Span(5, 15, 2)
+    assert history_sql.records(Figures, history, "SELECT", span, limit=1) == [
+        Figures("a", 3, 4.0, None, None, "forward", Level.ERROR, (("b", "c"),))
+    ]
+    assert history.asked == ("SELECT", {"since_ns": 5, "step_ns": 2, "limit": 1})
+    assert history_sql.Span.before(None, 60) == history_sql.Span(-60 * SECOND_NS, 0, SECOND_NS)
+    assert history_sql.Span.before(SECOND_NS, 3_600).step_ns == 12 * SECOND_NS
 
 
 def test_null_and_nan_are_no_value() -> None:

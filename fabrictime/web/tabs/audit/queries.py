@@ -111,8 +111,10 @@ class AuditFleet:
 def audited(
     history: HistoryReader, query: Callable[[History, Scope, *Arguments], T], run: str, *arguments: *Arguments
 ) -> T:
-    """Return what a query says of one run, or of the last day if `run` is empty, until there is a new
-    result."""
+    """Return a query's result about one run, or about the last day if `run` is empty.
+
+    The result is reused until an audit has a new one.
+    """
     scope = Scope(run, 0 if run else (history.now_ns() - DAY_NS) // HOUR_NS * HOUR_NS)
     key = (query, scope, *arguments)
     return history.cached(key, _state_now(history, scope), lambda: query(history, scope, *arguments))
