@@ -18,10 +18,10 @@ from actuators.settings import ActuatorSettings, HostSettings
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    given = sys.argv[1] if len(sys.argv) > 1 else "{}"
+    argument = sys.argv[1] if len(sys.argv) > 1 else "{}"
     try:
         data = json.loads(
-            given if given.lstrip().startswith("{") else Path(given).read_text(encoding="utf-8")
+            argument if argument.lstrip().startswith("{") else Path(argument).read_text(encoding="utf-8")
         )
         listed = data.pop("hosts", None)
         hosts = None if listed is None else [HostSettings.model_validate(host) for host in listed]
@@ -30,5 +30,5 @@ if __name__ == "__main__":
         first = error.errors()[0]
         sys.exit(f"actuators: {'.'.join(map(str, first['loc'])) or 'settings'}: {first['msg']}")
     except (OSError, ValueError, AttributeError) as error:
-        sys.exit(f"actuators: {given[:80]}: expected settings as JSON, or a file with them: {error}")
+        sys.exit(f"actuators: {argument[:80]}: expected settings as JSON, or a file with them: {error}")
     sys.exit(main(settings, hosts))

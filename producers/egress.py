@@ -63,17 +63,17 @@ class EgressCheck:
 
     def device_index(self) -> int | None:
         """Return the index of the device that the newest packet was queued at first; None: not seen."""
-        found: int | None = None
+        index: int | None = None
         while True:
             try:
                 _, ancillary, _, _ = self._sock.recvmsg(256, 512, socket.MSG_ERRQUEUE)
             except OSError:
-                return found
+                return index
             for level, kind, data in ancillary:
                 if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):
-                    found = found or _IN_PKTINFO.unpack_from(data)[0]
+                    index = index or _IN_PKTINFO.unpack_from(data)[0]
                 elif (level, kind) == (socket.IPPROTO_IPV6, _IPV6_PKTINFO):
-                    found = found or _IN6_PKTINFO.unpack_from(data)[0]
+                    index = index or _IN6_PKTINFO.unpack_from(data)[0]
 
 
 def foreign_egress(device: str, index: int, interfaces: tuple[Interface, ...]) -> str | None:
@@ -82,11 +82,15 @@ def foreign_egress(device: str, index: int, interfaces: tuple[Interface, ...]) -
     A bond, bridge or VLAN on the NIC's device is right, and so is a member of the NIC's bond. Devices that
     the kernel does not know are not checked.
     """
-    known = {each.index: each for each in interfaces}
-    own = next((each for each in interfaces if each.name == device), None)
-    found = known.get(index)
-    if own is None or found is None or found.name == "lo":
+    by_index = {interface.index: interface for interface in interfaces}
+    own = next((interface for interface in interfaces if interface.name == device), None)
+    exit_interface = by_index.get(index)
+    if own is None or exit_interface is None or exit_interface.name == "lo":
         return None
-    if found == own or own.index in below(found, known) or found.index in below(own, known):
+    if (
+        exit_interface == own
+        or own.index in below(exit_interface, by_index)
+        or exit_interface.index in below(own, by_index)
+    ):
         return None
-    return found.name
+    return exit_interface.name

@@ -93,12 +93,12 @@ class NetworkState:
 
     def named(self, name: str) -> Interface | None:
         """Return the interface of this name; None without one."""
-        return next((each for each in self.interfaces if each.name == name), None)
+        return next((interface for interface in self.interfaces if interface.name == name), None)
 
     @property
     def own_addresses(self) -> frozenset[str]:
         """All addresses of the namespace: packets to them never leave it."""
-        return frozenset(address for each in self.interfaces for address in each.addresses)
+        return frozenset(address for interface in self.interfaces for address in interface.addresses)
 
 
 def egress_device(device: str, address: str, interfaces: Iterable[Interface]) -> str | None:
@@ -108,26 +108,26 @@ def egress_device(device: str, address: str, interfaces: Iterable[Interface]) ->
     the loopback interface (BGP on the host) it is the NIC's own device. Addresses such as 127.0.0.1 and
     devices that the kernel does not know are not bound.
     """
-    known = {each.index: each for each in interfaces}
-    own = next((each for each in known.values() if each.name == device), None)
+    by_index = {interface.index: interface for interface in interfaces}
+    own = next((interface for interface in by_index.values() if interface.name == device), None)
     if own is None or ipaddress.ip_address(address).is_loopback:
         return None
-    holders = [each for each in known.values() if address in each.addresses]
-    above = [each.name for each in holders if own.index in below(each, known)]
+    holders = [interface for interface in by_index.values() if address in interface.addresses]
+    above = [interface.name for interface in holders if own.index in below(interface, by_index)]
     return device if own in holders or not above else above[0]
 
 
-def below(top: Interface, known: dict[int, Interface]) -> set[int]:
+def below(top: Interface, by_index: dict[int, Interface]) -> set[int]:
     """Return the indices of all devices that an interface's packets may leave by."""
-    found: set[int] = set()
+    indices: set[int] = set()
     waiting = [top]
     while waiting:
-        each = waiting.pop()
-        lower = [known[each.lower]] if each.lower in known else []
-        lower += [other for other in known.values() if other.master == each.index and each.kind != "vrf"]
-        waiting += [other for other in lower if other.index not in found]
-        found.update(other.index for other in lower)
-    return found
+        upper = waiting.pop()
+        lower = [by_index[upper.lower]] if upper.lower in by_index else []
+        lower += [other for other in by_index.values() if other.master == upper.index and upper.kind != "vrf"]
+        waiting += [other for other in lower if other.index not in indices]
+        indices.update(other.index for other in lower)
+    return indices
 
 
 def routed_networks(state: NetworkState, address: str, device: str) -> list[str]:
@@ -139,34 +139,36 @@ def routed_networks(state: NetworkState, address: str, device: str) -> list[str]
     if interface is None:
         return []
     tables = _tables(state, address, interface)
-    found = {
+    networks = {
         ipaddress.ip_network(route.destination)
         for route in state.routes
         if interface.index in route.devices and route.table in tables
     }
-    return [str(each) for each in _joined(found)]
+    return [str(network) for network in _joined(networks)]
 
 
 def _tables(state: NetworkState, address: str, interface: Interface) -> set[int]:
     source = ipaddress.ip_address(address)
-    found = {
+    tables = {
         rule.table
         for rule in state.rules
         if not rule.is_vrf and (not rule.source or source in ipaddress.ip_network(rule.source))
     }
-    master = next((each for each in state.interfaces if each.index == interface.master), None)
+    master = next((other for other in state.interfaces if other.index == interface.master), None)
     if master is not None and master.kind == "vrf" and any(rule.is_vrf for rule in state.rules):
-        found |= {route.table for route in state.routes if interface.index in route.devices}
-    return found - {_TABLE_LOCAL}
+        tables |= {route.table for route in state.routes if interface.index in route.devices}
+    return tables - {_TABLE_LOCAL}
 
 
 def _joined(networks: set[Network]) -> list[Network]:
     """Return the networks without those inside others; the longest are joined until few are left."""
-    found = _collapsed(networks)
-    while len(found) > _MAX_NETWORKS:
-        longest = max(each.prefixlen for each in found)
-        found = _collapsed(each.supernet() if each.prefixlen == longest else each for each in found)
-    return found
+    joined = _collapsed(networks)
+    while len(joined) > _MAX_NETWORKS:
+        longest = max(network.prefixlen for network in joined)
+        joined = _collapsed(
+            network.supernet() if network.prefixlen == longest else network for network in joined
+        )
+    return joined
 
 
 def _collapsed(networks: Iterable[Network]) -> list[Network]:
@@ -181,8 +183,8 @@ def read_network(family: int) -> NetworkState:
     addresses: dict[int, list[str]] = {}
     for body in _dump(_RTM_GETADDR, bytes(_ADDRESS.size)):
         of_family, *_, index = _ADDRESS.unpack_from(body)
-        found = dict(_attributes(body, _ADDRESS.size))
-        packed = found.get(_IFA_LOCAL, found.get(_IFA_ADDRESS))
+        attributes = dict(_attributes(body, _ADDRESS.size))
+        packed = attributes.get(_IFA_LOCAL, attributes.get(_IFA_ADDRESS))
         if packed is not None:
             addresses.setdefault(index, []).append(socket.inet_ntop(of_family, packed))
     interfaces = [_interface(body, addresses) for body in _dump(_RTM_GETLINK, bytes(_LINK.size))]
@@ -191,22 +193,22 @@ def read_network(family: int) -> NetworkState:
     rules = [_rule(body, family) for body in _dump(_RTM_GETRULE, selector)]
     return NetworkState(
         tuple(interfaces),
-        tuple(each for each in routes if each is not None),
-        tuple(each for each in rules if each is not None),
+        tuple(route for route in routes if route is not None),
+        tuple(rule for rule in rules if rule is not None),
     )
 
 
 def _interface(body: bytes, addresses: dict[int, list[str]]) -> Interface:
     index = _LINK.unpack_from(body)[2]
-    found = dict(_attributes(body, _LINK.size))
-    info = dict(_attributes(found.get(_IFLA_LINKINFO, b""), 0))
+    attributes = dict(_attributes(body, _LINK.size))
+    info = dict(_attributes(attributes.get(_IFLA_LINKINFO, b""), 0))
     kind = info.get(_IFLA_INFO_KIND, b"").rstrip(b"\0").decode()
-    lower = 0 if _IFLA_LINK_NETNSID in found else _number(found.get(_IFLA_LINK))
+    lower = 0 if _IFLA_LINK_NETNSID in attributes else _number(attributes.get(_IFLA_LINK))
     return Interface(
-        name=found[_IFLA_IFNAME].rstrip(b"\0").decode(errors="replace"),
+        name=attributes[_IFLA_IFNAME].rstrip(b"\0").decode(errors="replace"),
         index=index,
         kind=kind,
-        master=_number(found.get(_IFLA_MASTER)),
+        master=_number(attributes.get(_IFLA_MASTER)),
         lower=0 if lower == index or kind == "veth" else lower,
         addresses=tuple(addresses.get(index, ())),
     )
@@ -215,9 +217,9 @@ def _interface(body: bytes, addresses: dict[int, list[str]]) -> Interface:
 def _route(body: bytes, family: int) -> Route | None:
     """Return a unicast route with a device; None for others."""
     _, bits, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(body)
-    found = dict(_attributes(body, _ROUTE.size))
-    devices = [_number(found[_RTA_OIF])] if _RTA_OIF in found else []
-    hops = found.get(_RTA_MULTIPATH, b"")
+    attributes = dict(_attributes(body, _ROUTE.size))
+    devices = [_number(attributes[_RTA_OIF])] if _RTA_OIF in attributes else []
+    hops = attributes.get(_RTA_MULTIPATH, b"")
     while len(hops) >= _HOP.size:
         length, _, _, index = _HOP.unpack_from(hops)
         devices.append(index)
@@ -225,18 +227,22 @@ def _route(body: bytes, family: int) -> Route | None:
     if kind != _RTN_UNICAST or not devices:
         return None
     return Route(
-        _prefix(found.get(_RTA_DST), bits, family), _number(found.get(_RTA_TABLE)) or table, tuple(devices)
+        _prefix(attributes.get(_RTA_DST), bits, family),
+        _number(attributes.get(_RTA_TABLE)) or table,
+        tuple(devices),
     )
 
 
 def _rule(body: bytes, family: int) -> Rule | None:
     """Return a rule for packets that this host sends; None for those of forwarded or marked packets."""
     bits, table = body[2], body[4]
-    found = dict(_attributes(body, _ROUTE.size))
-    if _FRA_IIFNAME in found or _number(found.get(_FRA_FWMARK)):
+    attributes = dict(_attributes(body, _ROUTE.size))
+    if _FRA_IIFNAME in attributes or _number(attributes.get(_FRA_FWMARK)):
         return None
-    source = _prefix(found[_FRA_SRC], bits, family) if _FRA_SRC in found else ""
-    return Rule(source, _number(found.get(_FRA_TABLE)) or table, bool(found.get(_FRA_L3MDEV, b"\0")[0]))
+    source = _prefix(attributes[_FRA_SRC], bits, family) if _FRA_SRC in attributes else ""
+    return Rule(
+        source, _number(attributes.get(_FRA_TABLE)) or table, bool(attributes.get(_FRA_L3MDEV, b"\0")[0])
+    )
 
 
 def _prefix(packed: bytes | None, bits: int, family: int) -> str:
@@ -253,7 +259,7 @@ def route_devices(family: int, destination: str, source: str) -> tuple[int, ...]
 
     Raises OSError, with EHOSTUNREACH or ENETUNREACH where there is no route.
     """
-    packed = [socket.inet_pton(family, each) for each in (destination, source)]
+    packed = [socket.inet_pton(family, address) for address in (destination, source)]
     bits = 8 * len(packed[0])
     body = _ROUTE.pack(family, bits, bits, 0, 0, 0, 0, 0, _FIB_MATCH)
     for kind, value in zip((_RTA_DST, _RTA_SRC), packed, strict=True):

@@ -48,10 +48,12 @@ def read_nic_network(nic: NicSettings) -> NicNetwork:
             _log.warning("%s/%s: its network is not known: %s", nic.host, nic.device, error)
             return _UNKNOWN
         device = egress_device(nic.device, nic.address, state.interfaces)
-        found = None if device is None else state.named(device)
-        if found is None:
+        interface = None if device is None else state.named(device)
+        if interface is None:
             return NicNetwork(interfaces=state.interfaces)
-        networks = routed_networks(state, nic.address, found.name)
-        return NicNetwork(found.name, found.index, tuple(networks), state.own_addresses, state.interfaces)
+        networks = routed_networks(state, nic.address, interface.name)
+        return NicNetwork(
+            interface.name, interface.index, tuple(networks), state.own_addresses, state.interfaces
+        )
 
     return in_netns(nic.netns, read)

@@ -223,7 +223,7 @@ class ProbeSettings(StrictModel):
 
     @model_validator(mode="after")
     def _classes_apart(self) -> ProbeSettings:
-        dscps = [each.dscp for each in self.classes]
+        dscps = [traffic_class.dscp for traffic_class in self.classes]
         if len(set(dscps)) < len(dscps):
             raise ValueError(f"classes: DSCP {dscps}, expected each once: a reader knows a class by its DSCP")
         return self

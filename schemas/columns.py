@@ -91,7 +91,7 @@ def columns_of(
 
 
 def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {each["name"]: each["type"] for each in schema["fields"]}
+    return {field["name"]: field["type"] for field in schema["fields"]}
 
 
 def _source(name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], str] | None:
@@ -111,7 +111,7 @@ def _source(name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], str]
 
 def _kind(schema: Any) -> str:
     if isinstance(schema, list):
-        return _kind(next(each for each in schema if each != "null")) + "?" * ("null" in schema)
+        return _kind(next(variant for variant in schema if variant != "null")) + "?" * ("null" in schema)
     if isinstance(schema, Mapping):
         return f"{_kind(schema['items'])}[]" if schema["type"] == "array" else _kind(schema["type"])
     return schema if schema in _NAMELESS else "enum"

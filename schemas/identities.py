@@ -56,12 +56,12 @@ def comparable(topic: Topic, record: Mapping[str, Any]) -> Any:
 
 def _comparable(kind: Any, value: Any) -> Any:
     if isinstance(kind, list):
-        kind = next((each for each in kind if not isinstance(each, str)), None)
+        kind = next((variant for variant in kind if not isinstance(variant, str)), None)
     if value is None or not isinstance(kind, Mapping):
         return value
     if kind["type"] == "array":
-        return [_comparable(kind["items"], each) for each in value]
+        return [_comparable(kind["items"], item) for item in value]
     if kind["type"] == "record":
-        fields = [each for each in kind["fields"] if each.get("replay") != "exempt"]
-        return {each["name"]: _comparable(each["type"], value[each["name"]]) for each in fields}
+        fields = [field for field in kind["fields"] if field.get("replay") != "exempt"]
+        return {field["name"]: _comparable(field["type"], value[field["name"]]) for field in fields}
     return value

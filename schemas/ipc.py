@@ -50,9 +50,9 @@ def listen(path: Path, *, blocking: bool = False) -> socket.socket:
 
     Raises InUse if a process answers there, OSError if the socket cannot be made.
     """
-    made = _bound(path, socket.SOCK_STREAM)
-    made.setblocking(blocking)
-    return made
+    listener = _bound(path, socket.SOCK_STREAM)
+    listener.setblocking(blocking)
+    return listener
 
 
 def listen_for_packets(path: Path) -> socket.socket:
@@ -68,10 +68,10 @@ def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
 
     Raises as `listen` does.
     """
-    made = _bound(path, socket.SOCK_DGRAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
-    return made
+    receiver = _bound(path, socket.SOCK_DGRAM)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    return receiver
 
 
 def received(receiver: socket.socket, max_bytes: int) -> bytes | None:
@@ -159,13 +159,13 @@ def check_owner(connection: socket.socket) -> int:
     return int(process)
 
 
-def leave(path: Path, made: socket.socket) -> None:
+def leave(path: Path, bound: socket.socket) -> None:
     """Close a socket that was bound at `path`, and remove its file unless another process answers there.
 
     The next `listen` at the path replaces a file that stays.
     """
-    kind = made.type
-    made.close()
+    kind = bound.type
+    bound.close()
     with contextlib.suppress(OSError), _locked_folder(path) as name:
         if not _answers(name, kind):
             path.unlink(missing_ok=True)
@@ -173,21 +173,21 @@ def leave(path: Path, made: socket.socket) -> None:
 
 def _bound(path: Path, kind: socket.SocketKind) -> socket.socket:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    made = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
+    bound = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
     try:
         with _locked_folder(path) as name:
             if _answers(name, kind):
                 raise InUse(errno.EADDRINUSE, f"socket {path}: another process listens there already")
             path.unlink(missing_ok=True)  # left behind by a killed process
-            os.fchmod(made.fileno(), 0o600)  # bind gives this mode to the file: never open to others
-            made.bind(name)
+            os.fchmod(bound.fileno(), 0o600)  # bind gives this mode to the file: never open to others
+            bound.bind(name)
             if kind is not socket.SOCK_DGRAM:
-                made.listen(BACKLOG)
-        made.setblocking(False)
+                bound.listen(BACKLOG)
+        bound.setblocking(False)
     except BaseException:
-        made.close()
+        bound.close()
         raise
-    return made
+    return bound
 
 
 def _answers(name: str, kind: int) -> bool:
@@ -236,11 +236,11 @@ def _locked_folder(path: Path) -> Iterator[str]:
         os.close(directory)
 
 
-def _check_folder(folder: Path, found: os.stat_result) -> None:
-    writable = found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH
-    if writable and not found.st_mode & stat.S_ISVTX:
+def _check_folder(folder: Path, status: os.stat_result) -> None:
+    writable = status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH
+    if writable and not status.st_mode & stat.S_ISVTX:
         raise PermissionError(
             errno.EPERM,
-            f"folder {folder}: user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}, expected"
+            f"folder {folder}: user {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}, expected"
             " one that other users cannot write to",
         )

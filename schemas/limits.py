@@ -50,9 +50,9 @@ class Limits:
     @classmethod
     def of(cls, records: Mapping[str, ActuatorConfig], host: str) -> Limits:
         """Combine `ActuatorConfig` records, by key, to the limits at a host."""
-        found = [records[key] for key in dict.fromkeys((EVERYONE, host)) if key in records]
+        in_force = [records[key] for key in dict.fromkeys((EVERYONE, host)) if key in records]
         act, allowed, actions = False, ALLOWED, DEFAULT_ACTIONS_PER_S
-        for record in found:
+        for record in in_force:
             if record["mode"] != ActMode.UNKNOWN:
                 act = record["mode"] == ActMode.ACT
             allowed = frozenset(record["allowed_actions"]) or allowed
@@ -61,9 +61,9 @@ class Limits:
         return cls(
             act, allowed, actions,
             _moved_share(records.get(EVERYONE)),
-            frozenset(job for record in found for job in record["protected_jobs"]),
-            max((record["revert_before_ns"] or 0 for record in found), default=0),
-            sum(min(record["version"], MAX_VERSION) for record in found),
+            frozenset(job for record in in_force for job in record["protected_jobs"]),
+            max((record["revert_before_ns"] or 0 for record in in_force), default=0),
+            sum(min(record["version"], MAX_VERSION) for record in in_force),
         )  # fmt: skip
 
 

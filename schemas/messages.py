@@ -72,9 +72,9 @@ def key_of(topic: Topic[Any], record: Any) -> str:
 def check_key(topic: Topic[Any], key: bytes | str | None, record: Any) -> None:
     """Raise BadRecord if `key` is not the record's own."""
     expected = key_of(topic, record)
-    found = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-    if found != expected:
-        raise BadRecord("WRONG_KEY", f"{topic.record}: key {found!r:.120}, expected {expected!r:.200}")
+    key_text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+    if key_text != expected:
+        raise BadRecord("WRONG_KEY", f"{topic.record}: key {key_text!r:.120}, expected {expected!r:.200}")
 
 
 def decode_message(

@@ -42,8 +42,8 @@ class ConfluentRegistry:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-            raise ValueError(f"schema_registry_url {shown!r}: expected http://HOST:PORT or https://…")
+            origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+            raise ValueError(f"schema_registry_url {origin!r}: expected http://HOST:PORT or https://…")
         client = _library()
         self._url = url
         self._error: type[Exception] = client.error.SchemaRegistryError
@@ -63,12 +63,12 @@ class ConfluentRegistry:
         Raises ValueError if the registry refuses the schema, RegistryUnavailable if it does not answer.
         """
         text = json.dumps(schema)
-        known = self._ids.get(text)
-        if known is not None:
-            return known
+        schema_id = self._ids.get(text)
+        if schema_id is not None:
+            return schema_id
         subject = f"{schema['namespace']}.{name}" if "namespace" in schema else name
         try:
-            made = int(self._client.register_schema(subject, self._schema(text, "AVRO")))
+            new_id = int(self._client.register_schema(subject, self._schema(text, "AVRO")))
         except self._error as error:
             if getattr(error, "http_status_code", 500) in (409, 422):
                 raise ValueError(
@@ -77,19 +77,19 @@ class ConfluentRegistry:
             raise self._unavailable(error) from error
         except Exception as error:  # the client passes on whatever its HTTP library raises
             raise self._unavailable(error) from error
-        self._ids[text] = made
-        return made
+        self._ids[text] = new_id
+        return new_id
 
     def schema_of(self, schema_id: int) -> Mapping[str, Any]:
         """Return the Avro schema with this id.
 
         Raises KeyError if the registry has no such Avro schema, RegistryUnavailable without an answer.
         """
-        known = self._schemas.get(schema_id)
-        if known is not None:
-            return known
+        cached = self._schemas.get(schema_id)
+        if cached is not None:
+            return cached
         try:
-            found = self._client.get_schema(schema_id)
+            registered = self._client.get_schema(schema_id)
         except self._error as error:
             if getattr(error, "http_status_code", 500) == 404:
                 raise KeyError(f"schema {schema_id}: none at {self._url}") from error
@@ -97,7 +97,7 @@ class ConfluentRegistry:
         except Exception as error:  # as above
             raise self._unavailable(error) from error
         try:
-            schema = json.loads(found.schema_str)
+            schema = json.loads(registered.schema_str)
         except (TypeError, ValueError) as error:
             raise KeyError(f"schema {schema_id}: no Avro schema at {self._url}") from error
         if not isinstance(schema, dict):

@@ -41,16 +41,16 @@ def read_tables(path: Path, rows: str = "") -> dict[str, Any]:
         raise BadFile(f"{getattr(error, 'strerror', None) or error}") from None
     kind = "JSON" if path.suffix.lower() == ".json" else "TOML"
     try:
-        found: Any = json.loads(text) if kind == "JSON" else _toml(text, rows)
+        content: Any = json.loads(text) if kind == "JSON" else _toml(text, rows)
     except RecursionError:
         raise BadFile(f"nested deeper than {MAX_DEPTH} levels") from None
     except ValueError as error:
         raise BadFile(f"not a {kind} file: {' '.join(str(error).split())[:MAX_TEXT]}") from None
-    if not isinstance(found, dict):
-        raise BadFile(f"expected tables at the top level, found {_KINDS.get(type(found), 'a value')}")
-    if _too_deep(found):
+    if not isinstance(content, dict):
+        raise BadFile(f"expected tables at the top level, found {_KINDS.get(type(content), 'a value')}")
+    if _too_deep(content):
         raise BadFile(f"nested deeper than {MAX_DEPTH} levels")
-    return found
+    return content
 
 
 _KINDS: Final[dict[type, str]] = {
@@ -74,29 +74,29 @@ def parse_rows(lines: Iterable[str], name: str) -> list[dict[str, str | int]] | 
     None for every other text, also an invalid one: a full parser, 10 times slower, must read that.
     """
     header = f"[[{name}]]"
-    found: list[dict[str, str | int]] = []
+    rows: list[dict[str, str | int]] = []
     row: dict[str, str | int] | None = None
     match = _ROW.fullmatch
     for line in lines:
         if line == header:
             row = {}
-            found.append(row)
+            rows.append(row)
         elif (parts := match(line)) and row is not None and parts[1] not in row:
             text = parts[2]
             row[parts[1]] = int(parts[3]) if text is None else text
         elif line and not (line[0] == "#" and line.isprintable()):
             return None
-    return found or None
+    return rows or None
 
 
-def _too_deep(found: object) -> bool:
-    level: list[object] = [found]
+def _too_deep(content: object) -> bool:
+    level: list[object] = [content]
     for _ in range(MAX_DEPTH):
         level = [
             child
-            for each in level
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
+            for node in level
+            if isinstance(node, dict | list)
+            for child in (node.values() if isinstance(node, dict) else node)
             if isinstance(child, dict | list)
         ]
         if not level:

@@ -81,8 +81,8 @@ class Sku(StrictModel):
     def highest(self, fact: str) -> float:
         """Return the largest value that a fact may have; infinite without an expectation."""
         limit = self.expected.get(fact)
-        found = None if limit is None else limit.maximum
-        return float("inf") if found is None else found
+        maximum = None if limit is None else limit.maximum
+        return float("inf") if maximum is None else maximum
 
     def is_part(self, gpus: float) -> bool:
         """Return whether a host with this number of GPUs has an even part of the type's."""
@@ -93,11 +93,11 @@ class Sku(StrictModel):
 def load_skus(path: Path = FILE) -> Mapping[str, Sku]:
     """Return the SKUs of a data file by name. Raises ValueError with one line."""
     try:
-        found = TypeAdapter(dict[str, Sku]).validate_python(read_tables(path))
+        skus = TypeAdapter(dict[str, Sku]).validate_python(read_tables(path))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"SKU file {path}: {place}: {' '.join(first['msg'].split())}") from None
     except ValueError as error:
         raise ValueError(f"SKU file {path}: {error}") from None
-    return {name: sku.model_copy(update={"name": name}) for name, sku in found.items()}
+    return {name: sku.model_copy(update={"name": name}) for name, sku in skus.items()}

@@ -67,7 +67,7 @@ def create_rollup_view(database: str = DATABASE) -> str:
     The writer sends no block that holds one row's identity twice, or a record only in part.
     A few buckets a row: joining the arrays and adding up by distinct bucket is three times as fast as sumMap.
     """
-    kept = "nic, peer, window, part"
+    key = "nic, peer, window, part"
     buckets = {side: f"arraySort(arrayDistinct(g_{side}_bucket))" for side in DIRECTIONS}
     counts = {
         side: f"arrayMap(b -> arraySum((x, y) -> if(x = b, y, 0), g_{side}_bucket, g_{side}_count), "
@@ -84,15 +84,15 @@ def create_rollup_view(database: str = DATABASE) -> str:
     )
     return (
         f"CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.{ROLLUP_VIEW} TO {database}.{DELAYS_1S} AS\n"
-        f"SELECT {kept}, g_shard AS shard, g_start AS window_start, g_end AS window_end, g_state AS state,\n"
+        f"SELECT {key}, g_shard AS shard, g_start AS window_start, g_end AS window_end, g_state AS state,\n"
         "  g_paths AS paths, g_samples AS count, g_lost AS lost, g_no_t3 AS no_t3,\n"
         "  g_forward_min AS forward_min_ns, g_reverse_min AS reverse_min_ns, g_rtt_min AS rtt_min_ns,\n"
         f"  g_bound AS bound_ns,\n{histograms},\n  g_recorded AS recorded_ns\n"
         "FROM\n(\n"
-        f"  SELECT {kept}, any(shard) AS g_shard, max(window_start) AS g_start, max(window_end) AS g_end,\n"
+        f"  SELECT {key}, any(shard) AS g_shard, max(window_start) AS g_start, max(window_end) AS g_end,\n"
         "    min(state) AS g_state, toUInt32(count()) AS g_paths, sum(count) AS g_samples,\n"
         "    sum(lost) AS g_lost, sum(no_t3) AS g_no_t3, min(forward_min_ns) AS g_forward_min,\n"
         "    min(reverse_min_ns) AS g_reverse_min, min(rtt_min_ns) AS g_rtt_min,\n"
         f"    max(bound_ns) AS g_bound, max(recorded_ns) AS g_recorded,\n{joined}\n"
-        f"  FROM {database}.{DELAYS}\n  GROUP BY {kept}\n)"
+        f"  FROM {database}.{DELAYS}\n  GROUP BY {key}\n)"
     )

@@ -133,7 +133,9 @@ class Table:
 
     def add_columns(self, database: str = DATABASE) -> str:
         """Return the statement that gives an older table the columns that it lacks."""
-        columns = ", ".join(f"ADD COLUMN IF NOT EXISTS `{each.name}` {each.type}" for each in self.columns)
+        columns = ", ".join(
+            f"ADD COLUMN IF NOT EXISTS `{column.name}` {column.type}" for column in self.columns
+        )
         if self.added_key is not None:  # a key can only grow by a column of the same statement
             columns += f", MODIFY ORDER BY ({self.order_by})"
         return f"ALTER TABLE {database}.{self.name} {columns}"

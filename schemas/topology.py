@@ -217,8 +217,8 @@ class Topology:
 
         Port None: an address of the node itself, or of several of its ports.
         """
-        found = self._at.get(_plain(address), ())
-        return found[0] if len(found) == 1 else None
+        places = self._at.get(_plain(address), ())
+        return places[0] if len(places) == 1 else None
 
     def holders(self, address: str) -> Sequence[tuple[str, str | None]]:
         """Return (node, port) of each node with an address; several nodes have an anycast gateway's."""
@@ -226,8 +226,8 @@ class Topology:
 
     def far(self, end: End) -> End | None:
         """Return the end that a port is wired to; None if not listed, or if several are (a bond)."""
-        found = self._far.get(end, ())
-        return found[0] if len(found) == 1 else None
+        ends = self._far.get(end, ())
+        return ends[0] if len(ends) == 1 else None
 
     def fars(self, end: End) -> Sequence[End]:
         """Return the ends that a port is wired to: one for each member of a bond; empty if not listed."""
@@ -266,12 +266,12 @@ class Topology:
         With `count`, routes of that many links, else the shortest ones; at most `MAX_ROUTES`. No route passes
         through a host or twice through a node.
         """
-        asked = (start, goal, count)
-        if asked not in self._routes:
+        key = (start, goal, count)
+        if key not in self._routes:
             if len(self._routes) >= ROUTES_KEPT:
                 self._routes.clear()
-            self._routes[asked] = self._find_routes(start, goal, count)
-        return self._routes[asked]
+            self._routes[key] = self._find_routes(start, goal, count)
+        return self._routes[key]
 
     def _find_routes(self, start: End | str, goal: End | str, count: int | None) -> list[tuple[str, ...]]:
         first = start.node if isinstance(start, End) else start
@@ -280,31 +280,31 @@ class Topology:
         if first not in distance:
             return []
         length = distance[first] if count is None else count
-        found: list[tuple[str, ...]] = []
+        routes: list[tuple[str, ...]] = []
 
-        def extend(node: str, links: list[str], seen: set[str]) -> None:
+        def extend(node: str, links: list[str], visited: set[str]) -> None:
             left = length - len(links)
             for near, far in self._cables_of.get(node, ()):
-                if len(found) >= MAX_ROUTES:
+                if len(routes) >= MAX_ROUTES:
                     return
                 if not links and isinstance(start, End) and near != start:
                     continue
                 link = link_id(*near, *far)
                 if left == 1:
                     if far.node == last and (not isinstance(goal, End) or far == goal):
-                        found.append((*links, link))
-                elif far.node not in seen and far.node != last and self.tier(far.node) != 0:
+                        routes.append((*links, link))
+                elif far.node not in visited and far.node != last and self.tier(far.node) != 0:
                     if distance.get(far.node, length) > left - 1:
                         continue
-                    extend(far.node, [*links, link], seen | {far.node})
+                    extend(far.node, [*links, link], visited | {far.node})
 
         if length > 0:
             extend(first, [], {first})
-        return found
+        return routes
 
     def _distances(self, goal: str) -> dict[str, int]:
         """Return the distance of each node to `goal`, in links, through switches only."""
-        found = {goal: 0}
+        distances = {goal: 0}
         edge = [goal]
         while edge:
             further = []
@@ -312,11 +312,11 @@ class Topology:
                 if node != goal and self.tier(node) == 0:
                     continue
                 for _, far in self._cables_of.get(node, ()):
-                    if far.node not in found:
-                        found[far.node] = found[node] + 1
+                    if far.node not in distances:
+                        distances[far.node] = distances[node] + 1
                         further.append(far.node)
             edge = further
-        return found
+        return distances
 
 
 def load_topology(path: Path) -> Topology:
@@ -347,20 +347,20 @@ class TopologySource:
 
         Raises TopologyError once for an invalid file, and keeps the earlier content.
         """
-        seen = _stamp(self._path)
-        if self._path is None or seen == self._seen:
+        stamp = _stamp(self._path)
+        if self._path is None or stamp == self._seen:
             return False
-        self._seen = seen
+        self._seen = stamp
         self.topology = load_topology(self._path)
         return True
 
 
 def _stamp(path: Path | None) -> tuple[int, int] | None:
     try:
-        found = None if path is None else path.stat()
+        status = None if path is None else path.stat()
     except OSError:
         return None
-    return None if found is None else (found.st_mtime_ns, found.st_size)
+    return None if status is None else (status.st_mtime_ns, status.st_size)
 
 
 def _place(parts: Iterable[str | int]) -> str:

@@ -60,7 +60,7 @@ class Generator:
         """Return the Python type of a schema, and define the records and enums in it."""
         if isinstance(schema, list):
             ordered = sorted(schema, key=_null_last)
-            return " | ".join("None" if each == "null" else self.type_of(each) for each in ordered)
+            return " | ".join("None" if variant == "null" else self.type_of(variant) for variant in ordered)
         if isinstance(schema, str):
             return PLAIN.get(schema, schema.rpartition(".")[2])
         kind = schema["type"]

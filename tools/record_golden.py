@@ -103,8 +103,8 @@ def copy_log(bootstrap: str, data: Path, raw: Path) -> None:
     """Write every topic of the log to `raw`, and the topology file where there is one."""
     raw.mkdir(parents=True, exist_ok=True)
     messages = read_log(bootstrap)
-    for found in (data / "run").glob("topology.json"):
-        shutil.copy(found, raw / "topology.json")
+    for file in (data / "run").glob("topology.json"):
+        shutil.copy(file, raw / "topology.json")
     goldens.write_lines(raw / "messages.jsonl.xz", messages, preset=0)
 
 
@@ -112,8 +112,8 @@ def read_log(bootstrap: str) -> list[tuple[str, int, int, int, str, bytes | None
     """Return (topic, partition, offset, append ms, key, value) of all messages up to now."""
     with TopicReader.open(bootstrap, dict.fromkeys(TOPICS.values(), BEGINNING)) as reader:
         return [
-            (*each.place, each.offset, each.append_ns // MS, each.key, each.value)
-            for each in reader.read_to_end()
+            (*message.place, message.offset, message.append_ns // MS, message.key, message.value)
+            for message in reader.read_to_end()
         ]
 
 
@@ -145,10 +145,14 @@ class Recorder(Operator):
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Keep messages."""
-        for each in messages:
-            record = None if each.value is None else codec.decode(each.value, TOPICS[each.topic].record)
-            row = goldens.Row(each.topic, each.partition, each.offset, each.append_ns, each.key, record)
-            self._rows.setdefault(each.topic, []).append(row)
+        for message in messages:
+            record = (
+                None if message.value is None else codec.decode(message.value, TOPICS[message.topic].record)
+            )
+            row = goldens.Row(
+                message.topic, message.partition, message.offset, message.append_ns, message.key, record
+            )
+            self._rows.setdefault(message.topic, []).append(row)
 
     def due_ns(self) -> int:
         """Return that nothing is ever due."""
@@ -214,8 +218,8 @@ def run_fabric(raw: Path) -> None:
 
 def _shown(control: ControlClient) -> Mapping[str, Any] | None:
     with contextlib.suppress(Exception):
-        found: Mapping[str, Any] = control.ask("show")
-        return found
+        fabric_state: Mapping[str, Any] = control.ask("show")
+        return fabric_state
     return None
 
 
@@ -329,15 +333,15 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "cut", "expect"))
     parser.add_argument("case", choices=("sim", "fabric"))
     parser.add_argument("raw", type=Path, nargs="?", help="folder of the whole recording")
-    given = parser.parse_args()
-    if given.what != "expect" and given.raw is None:
+    options = parser.parse_args()
+    if options.what != "expect" and options.raw is None:
         parser.error("RAW: expected a folder")
-    if given.what == "run":
-        (run_sim if given.case == "sim" else run_fabric)(given.raw)
+    if options.what == "run":
+        (run_sim if options.case == "sim" else run_fabric)(options.raw)
         return
-    if given.what == "cut":
-        goldens.cut(given.raw, given.case)
-    goldens.write_expected(given.case, replay.outputs(given.case))
+    if options.what == "cut":
+        goldens.cut(options.raw, options.case)
+    goldens.write_expected(options.case, replay.outputs(options.case))
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ class Outcome:
     """Flows with a limited rate."""
     strays: int = 0
     """Flows that their host moved, though they did not depend on the link."""
-    wanted: int = 0
+    planned_flows: int = 0
     """Flows that decisions named, whether they were carried out or not."""
     lasted_s: float = 0.0
     healed: bool = False
@@ -185,7 +185,7 @@ class Chapter:
         self._unmatched: list[tuple[ActionReport, int]] = []
         self._moved: dict[str, None] = {}
         self._paced: dict[str, None] = {}
-        self._wanted: dict[str, None] = {}
+        self._planned_flows: dict[str, None] = {}
         self._strays: dict[str, None] = {}
 
     @property
@@ -226,7 +226,7 @@ class Chapter:
         outcome = self.outcome
         outcome.jobs = dict(jobs)
         outcome.moved, outcome.paced = len(self._moved), len(self._paced)
-        outcome.wanted, outcome.strays = len(self._wanted), len(self._strays)
+        outcome.planned_flows, outcome.strays = len(self._planned_flows), len(self._strays)
         lines = [Line(None, job, _change_text(change)) for job, change in jobs.items()]
         lines.append(Line(None, "right" if outcome.is_right else "not right", self._comparison_text()))
         if outcome.also_named:
@@ -341,8 +341,8 @@ class Chapter:
         if record["action"] not in (FlowAction.REROUTE, FlowAction.PACE) or not self._is_reason(record):
             return []
         self._decisions[record["decision_id"]] = record
-        first = not self._wanted
-        self._wanted[record["flow_id"]] = None
+        first = not self._planned_flows
+        self._planned_flows[record["flow_id"]] = None
         lines = []
         if first and not self.acting:
             kind = "move a flow off it" if record["action"] == FlowAction.REROUTE else "slow down a sender"
@@ -402,8 +402,8 @@ class Chapter:
             done.append(f"{counted(len(self._moved), 'flow')} moved ({self._jobs_text(self._moved)})")
         if self._paced:
             done.append(f"{counted(len(self._paced), 'flow')} slowed down")
-        if self._wanted and not self.acting:
-            done.append(f"{counted(len(self._wanted), 'flow')} would have been moved or slowed down")
+        if self._planned_flows and not self.acting:
+            done.append(f"{counted(len(self._planned_flows), 'flow')} would have been moved or slowed down")
         ended = "the link works again" if self.step.is_link else "the extra load is gone"
         return f"{ended}{more}; {', '.join(done) or 'no action was taken'}"
 

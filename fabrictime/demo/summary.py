@@ -44,7 +44,7 @@ def _acted(outcome: Outcome) -> str:
 
 def _action(outcome: Outcome, *, acting: bool) -> str:
     if not acting:
-        return f"{outcome.wanted} wanted"
+        return f"{outcome.planned_flows} wanted"
     if outcome.moved and outcome.paced:
         return f"{outcome.moved + outcome.paced} flows"
     if outcome.moved:

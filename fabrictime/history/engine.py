@@ -285,10 +285,10 @@ def _insert(connection: Any, statement: Statement) -> Answer:
 
 def _engine_error(error: Exception) -> EngineError:
     text = str(error)
-    found = _ERROR.search(text)
-    if found is None:
+    match = _ERROR.search(text)
+    if match is None:
         return EngineError(UNKNOWN_EXCEPTION, f"DB::Exception: {text[:2000]}")
-    return EngineError(int(found[1]), _TRAILER.sub("", found[2])[:4000].strip())
+    return EngineError(int(match[1]), _TRAILER.sub("", match[2])[:4000].strip())
 
 
 def _identifier(name: str) -> str:

@@ -161,15 +161,15 @@ class Endpoint:
             user, key = request.query.get("user", user), request.query.get("password")
         if not key:
             raise Failure(REQUIRED_PASSWORD, "Authentication is required: user and password (the token)")
-        found = None
+        user_role = None
         for name, (token, role) in self._users.items():
             right = hmac.compare_digest(token.encode(), key.encode())
             if right and user in (None, "", "default", name):
-                found = role
-        if found is None:
+                user_role = role
+        if user_role is None:
             user = (user or "default")[:64]
             raise Failure(AUTHENTICATION_FAILED, f"{user}: Authentication failed: password is incorrect")
-        return found
+        return user_role
 
     async def _read(self, request: web.Request) -> tuple[bytes, dict[str, str]]:
         """Return (body, parameters) of a request; the body goes on where the parameter `query` ends."""
@@ -215,11 +215,13 @@ class Endpoint:
         statement = sql.parse(query, body) if query else sql.parse(body)
         if role != WRITER:
             sql.check_reader(statement)
-        asked = params.get("default_format") or request.headers.get("X-ClickHouse-Format") or "TabSeparated"
+        result_format = (
+            params.get("default_format") or request.headers.get("X-ClickHouse-Format") or "TabSeparated"
+        )
         call = Call(
             statement,
             role,
-            format=asked,
+            format=result_format,
             database=params.get("database") or request.headers.get("X-ClickHouse-Database") or None,
             settings={k: v for k, v in params.items() if k not in _OURS and not k.startswith("param_")},
             params={k.removeprefix("param_"): v for k, v in params.items() if k.startswith("param_")},
@@ -233,17 +235,17 @@ class Endpoint:
         )
         self.queries += not inserting
         self.inserted_rows += answer.written_rows
-        return _answered(request, answer, query_id, _format_of(statement.text, asked), params)
+        return _answered(request, answer, query_id, _format_of(statement.text, result_format), params)
 
 
 async def _ping(_: web.Request) -> web.Response:
     return web.Response(text="Ok.\n")
 
 
-def _format_of(text: str, asked: str) -> str:
+def _format_of(text: str, result_format: str) -> str:
     """The format of a result: the statement's own where it ends with one."""
     last_tokens = [token.text for token in sql.tokens(text)][-2:]
-    return last_tokens[1] if len(last_tokens) == 2 and last_tokens[0].upper() == "FORMAT" else asked
+    return last_tokens[1] if len(last_tokens) == 2 and last_tokens[0].upper() == "FORMAT" else result_format
 
 
 def _answered(
@@ -268,10 +270,10 @@ def _answered(
     if answer.body:
         headers["X-ClickHouse-Format"] = result_format
     body = answer.body
-    wanted = request.headers.get("Accept-Encoding", "")
+    encodings = request.headers.get("Accept-Encoding", "")
     if (
         params.get("enable_http_compression") == "1"
-        and "gzip" in wanted
+        and "gzip" in encodings
         and len(body) > 4096
         and not _near(request)
     ):

@@ -73,15 +73,15 @@ def tokens(text: str) -> Iterator[Token]:
     """Yield the tokens of `text` without space and comments. Raises Refused for other than plain SQL."""
     at = 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             raise Refused(
                 SYNTAX_ERROR, f"Syntax error at position {at}: {text[at : at + 20]!r} is not taken here"
             )
-        at = found.end()
-        kind = found.lastgroup or ""
+        at = match.end()
+        kind = match.lastgroup or ""
         if kind not in ("space", "comment"):
-            yield Token(kind, found.group(), at)
+            yield Token(kind, match.group(), at)
 
 
 def parse(body: bytes, more: bytes = b"") -> Statement:

@@ -251,12 +251,12 @@ def addresses_of(records: Iterable[Nic], family_of: str) -> dict[str, tuple[str,
     A link-local address reaches only link-local ones.
     """
     kind = _kind_of(family_of)
-    found: dict[str, tuple[str, int]] = {}
+    addresses: dict[str, tuple[str, int]] = {}
     for record in records:
         fitting = [address for address in record["addresses"] if _kind_of(address) == kind]
         if fitting:
-            found[record["nic"]] = (fitting[0], record["probe_port"])
-    return found
+            addresses[record["nic"]] = (fitting[0], record["probe_port"])
+    return addresses
 
 
 def _kind_of(address: str) -> str:

@@ -73,8 +73,10 @@ class AsyncTopicReader:
         start_of: dict[TopicPartition, Start] = {}
         for topic, start in starts.items():
             numbers = await self.partitions(topic.name)
-            wanted = set((only or {}).get(topic, numbers))
-            start_of |= {TopicPartition(topic.name, number): start for number in numbers if number in wanted}
+            selected = set((only or {}).get(topic, numbers))
+            start_of |= {
+                TopicPartition(topic.name, number): start for number in numbers if number in selected
+            }
         await self.seek(start_of)
 
     async def seek(self, start_of: Mapping[TopicPartition, Start]) -> None:
@@ -91,12 +93,12 @@ class AsyncTopicReader:
             for tp, start in start_of.items()
             if start.since_ns is not None
         }
-        found = await self.consumer.offsets_for_times(times_ms) if times_ms else {}
+        offsets = await self.consumer.offsets_for_times(times_ms) if times_ms else {}
         self._missing, self.ends = {}, {(tp.topic, tp.partition): end for tp, end in ends.items()}
         for tp, start in start_of.items():
             first = begins[tp]
             if tp in times_ms:
-                first = ends[tp] if found[tp] is None else found[tp].offset
+                first = ends[tp] if offsets[tp] is None else offsets[tp].offset
             elif start.tail_messages is not None:
                 first = max(first, ends[tp] - start.tail_messages)
             self.consumer.seek(tp, first)
@@ -109,7 +111,7 @@ class AsyncTopicReader:
             await asyncio.sleep(wait_s)
             return []
         batches = await self.consumer.getmany(timeout_ms=round(wait_s * 1e3), max_records=max_messages)
-        received = (_message(each) for batch in batches.values() for each in batch)
+        received = (_message(raw_message) for batch in batches.values() for raw_message in batch)
         return [message for message in received if message is not None]
 
     async def caught_up(self) -> bool:

@@ -65,11 +65,15 @@ class OffsetReader:
         try:
             if not self._places:
                 self._places = self._known_places()
-            asked = _partitions(dict.fromkeys(self._places, END_TIMESTAMP))
-            found = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
+            requests = _partitions(dict.fromkeys(self._places, END_TIMESTAMP))
+            partitions = self._consumer.offsets_for_times(requests, timeout=TIMEOUT_S)
         except KafkaException as error:
             raise self._unavailable(error) from None
-        return {(each.topic, each.partition): each.offset for each in found if each.error is None}
+        return {
+            (partition.topic, partition.partition): partition.offset
+            for partition in partitions
+            if partition.error is None
+        }
 
     def committed(self, topic: Topic) -> dict[Place, int]:
         """Return the group's committed offset of each partition of a topic; call `ends` first."""
@@ -77,13 +81,13 @@ class OffsetReader:
 
         places = [place for place in self._places if place[0] == topic.name]
         try:
-            found = self._consumer.committed(_partitions(dict.fromkeys(places, 0)), timeout=TIMEOUT_S)
+            partitions = self._consumer.committed(_partitions(dict.fromkeys(places, 0)), timeout=TIMEOUT_S)
         except KafkaException as error:
             raise self._unavailable(error) from None
         return {
-            (each.topic, each.partition): each.offset
-            for each in found
-            if each.error is None and each.offset >= 0
+            (partition.topic, partition.partition): partition.offset
+            for partition in partitions
+            if partition.error is None and partition.offset >= 0
         }
 
     def messages_at(self, offsets: Mapping[Place, int], wait_s: float = TIMEOUT_S) -> dict[Place, Any]:
@@ -93,26 +97,26 @@ class OffsetReader:
         """
         from confluent_kafka import KafkaException
 
-        found: dict[Place, Any] = {}
+        by_place: dict[Place, Any] = {}
         end_s = time.monotonic() + wait_s
         try:
             self._consumer.assign(_partitions(offsets))
-            while len(found) < len(offsets) and time.monotonic() < end_s:
+            while len(by_place) < len(offsets) and time.monotonic() < end_s:
                 for message in self._consumer.consume(100, 0.1):
                     topic, partition = message.topic(), message.partition()
                     if message.error() is None and topic is not None and partition is not None:
-                        found.setdefault((topic, partition), message)
+                        by_place.setdefault((topic, partition), message)
             self._consumer.unassign()
         except KafkaException as error:
             raise self._unavailable(error) from None
-        return found
+        return by_place
 
     def _known_places(self) -> list[Place]:
-        known = self._consumer.list_topics(timeout=TIMEOUT_S).topics
+        metadata = self._consumer.list_topics(timeout=TIMEOUT_S).topics
         for name in self._topics:
-            if name not in known or known[name].error is not None or not known[name].partitions:
+            if name not in metadata or metadata[name].error is not None or not metadata[name].partitions:
                 raise TopicMissing(f"topic {name}: does not exist at {self._cluster.bootstrap}")
-        return [(name, number) for name in self._topics for number in sorted(known[name].partitions)]
+        return [(name, number) for name in self._topics for number in sorted(metadata[name].partitions)]
 
     def _unavailable(self, error: Any) -> LogUnavailable:
         return LogUnavailable(f"log {self._cluster.bootstrap}: {error.args[0].str()}")

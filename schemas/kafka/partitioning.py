@@ -14,13 +14,13 @@ _SEED = 0x9747B28C
 def murmur2(data: bytes) -> int:
     """Return the 32-bit MurmurHash2 (Austin Appleby) of `data`, with the seed of Kafka's clients."""
     value = (_SEED ^ len(data)) & _MASK
-    whole = len(data) // 4 * 4
-    for at in range(0, whole, 4):
+    aligned = len(data) // 4 * 4
+    for at in range(0, aligned, 4):
         block = int.from_bytes(data[at : at + 4], "little") * _FACTOR & _MASK
         block = (block ^ block >> 24) * _FACTOR & _MASK
         value = (value * _FACTOR & _MASK) ^ block
-    if whole < len(data):
-        value = (value ^ int.from_bytes(data[whole:], "little")) * _FACTOR & _MASK
+    if aligned < len(data):
+        value = (value ^ int.from_bytes(data[aligned:], "little")) * _FACTOR & _MASK
     value = (value ^ value >> 13) * _FACTOR & _MASK
     return value ^ value >> 15
 

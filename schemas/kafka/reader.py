@@ -126,9 +126,9 @@ class TopicReader:
         self.close()
 
     @classmethod
-    def open(cls, cluster: KafkaSettings | str, starts: Mapping[Topic, Start], **given: Any) -> Self:
+    def open(cls, cluster: KafkaSettings | str, starts: Mapping[Topic, Start], **options: Any) -> Self:
         """Create and connect a reader; it is closed again on LogUnavailable."""
-        reader = cls(cluster, starts, **given)
+        reader = cls(cluster, starts, **options)
         try:
             return reader.connect()
         except LogUnavailable:
@@ -143,16 +143,16 @@ class TopicReader:
         from confluent_kafka import KafkaException
 
         try:
-            known = self._consumer.list_topics(timeout=timeout_s).topics
-            found = [
-                each
+            metadata = self._consumer.list_topics(timeout=timeout_s).topics
+            positions = [
+                position
                 for topic, start in self.starts.items()
-                for each in self._positions(topic, start, known.get(topic.name), partitions)
+                for position in self._positions(topic, start, metadata.get(topic.name), partitions)
             ]
-            self._consumer.assign(self._resolved(found, timeout_s))
+            self._consumer.assign(self._resolved(positions, timeout_s))
         except KafkaException as error:
             raise self._unavailable(error, "; is `fabrictime up` running?") from None
-        self.assigned = [(each.topic, each.partition) for each, _ in found]
+        self.assigned = [(partition.topic, partition.partition) for partition, _ in positions]
         self.behind = set(self.assigned)
         return self
 
@@ -166,21 +166,21 @@ class TopicReader:
 
         assigned = {name for name, _ in self.assigned}
         missing: list[str] = []
-        found: list[tuple[TopicPartition, Start]] = []
+        positions: list[tuple[TopicPartition, Start]] = []
         try:
-            known = self._consumer.list_topics(timeout=timeout_s).topics
+            metadata = self._consumer.list_topics(timeout=timeout_s).topics
             for topic, start in self.starts.items():
                 if topic.name in assigned:
                     continue
                 try:
-                    found += self._positions(topic, start, known.get(topic.name), None)
+                    positions += self._positions(topic, start, metadata.get(topic.name), None)
                 except TopicMissing:
                     missing.append(topic.name)
-            if found:
-                self._consumer.incremental_assign(self._resolved(found, timeout_s))
+            if positions:
+                self._consumer.incremental_assign(self._resolved(positions, timeout_s))
         except KafkaException as error:
             raise self._unavailable(error) from None
-        places = [(each.topic, each.partition) for each, _ in found]
+        places = [(partition.topic, partition.partition) for partition, _ in positions]
         self.assigned += places
         self.behind.update(places)
         return missing
@@ -250,13 +250,13 @@ class TopicReader:
             yield message, record
 
     def _positions(
-        self, topic: Topic, start: Start, known: Any, partitions: Container[int] | None
+        self, topic: Topic, start: Start, metadata: Any, partitions: Container[int] | None
     ) -> list[tuple[TopicPartition, Start]]:
         from confluent_kafka import TopicPartition
 
-        if known is None or known.error is not None or not known.partitions:
+        if metadata is None or metadata.error is not None or not metadata.partitions:
             raise TopicMissing(f"topic {topic.name}: does not exist at {self._cluster.bootstrap}")
-        numbers = sorted(known.partitions)
+        numbers = sorted(metadata.partitions)
         keys = self._partition_keys.get(topic) if self._key is None else [self._key]
         if keys is not None:
             numbers = sorted({partition_of(key, len(numbers)) for key in keys})
@@ -264,37 +264,39 @@ class TopicReader:
             numbers = [number for number in numbers if number in partitions]
         return [(TopicPartition(topic.name, number), start) for number in numbers]
 
-    def _resolved(self, found: list[tuple[TopicPartition, Start]], timeout_s: float) -> list[TopicPartition]:
+    def _resolved(
+        self, positions: list[tuple[TopicPartition, Start]], timeout_s: float
+    ) -> list[TopicPartition]:
         """Return the partitions with their start offsets."""
         from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
         timed = []
-        offsets = self._committed([each for each, start in found if start.committed], timeout_s)
-        for each, start in found:
-            if start.committed and (each.topic, each.partition) in offsets:
-                each.offset = offsets[each.topic, each.partition]
+        offsets = self._committed([one for one, start in positions if start.committed], timeout_s)
+        for partition, start in positions:
+            if start.committed and (partition.topic, partition.partition) in offsets:
+                partition.offset = offsets[partition.topic, partition.partition]
             elif start.since_ns is not None:
-                timed.append((each, start.since_ns // 1_000_000))
+                timed.append((partition, start.since_ns // 1_000_000))
             elif start.tail_messages is None:
-                each.offset = OFFSET_BEGINNING
+                partition.offset = OFFSET_BEGINNING
             elif start.tail_messages == 0:
-                each.offset = OFFSET_END
+                partition.offset = OFFSET_END
             else:
-                low, high = self._consumer.get_watermark_offsets(each, timeout=timeout_s)
-                each.offset = max(low, high - start.tail_messages)
+                low, high = self._consumer.get_watermark_offsets(partition, timeout=timeout_s)
+                partition.offset = max(low, high - start.tail_messages)
         if timed:
             self._resolve_times(timed, timeout_s)
-        return [each for each, _ in found]
+        return [one for one, _ in positions]
 
     def _committed(self, partitions: list[TopicPartition], timeout_s: float) -> dict[Place, int]:
         """Return the group's committed offsets where there are some."""
         from confluent_kafka import KafkaException
 
-        found = self._consumer.committed(partitions, timeout=timeout_s) if partitions else []
-        for each in found:
-            if each.error is not None:
-                raise KafkaException(each.error)
-        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+        stored = self._consumer.committed(partitions, timeout=timeout_s) if partitions else []
+        for partition in stored:
+            if partition.error is not None:
+                raise KafkaException(partition.error)
+        return {(one.topic, one.partition): one.offset for one in stored if one.offset >= 0}
 
     def _resolve_times(self, timed: list[tuple[TopicPartition, int]], timeout_s: float) -> None:
         """Set the offsets of partitions that start at a time, ms since the Unix epoch."""
@@ -302,15 +304,15 @@ class TopicReader:
 
         # Ends first: a message that arrives between the two requests is then read, not skipped.
         ends = self._consumer.offsets_for_times(
-            [TopicPartition(each.topic, each.partition, END_TIMESTAMP) for each, _ in timed],
+            [TopicPartition(one.topic, one.partition, END_TIMESTAMP) for one, _ in timed],
             timeout=timeout_s,
         )
         starts = self._consumer.offsets_for_times(
-            [TopicPartition(each.topic, each.partition, max(0, at_ms)) for each, at_ms in timed],
+            [TopicPartition(one.topic, one.partition, max(0, at_ms)) for one, at_ms in timed],
             timeout=timeout_s,
         )
-        for (each, _), end, start in zip(timed, ends, starts, strict=True):
-            each.offset = start.offset if start.offset >= 0 else end.offset
+        for (partition, _), end, start in zip(timed, ends, starts, strict=True):
+            partition.offset = start.offset if start.offset >= 0 else end.offset
 
     def _receive(self, max_messages: int, wait_s: float) -> tuple[bool, list[Message]]:
         """Return whether the log answered, and the messages. Raises LogUnavailable."""
@@ -323,7 +325,7 @@ class TopicReader:
         return bool(received), self._messages(received)
 
     def _messages(self, received: Iterable[Any]) -> list[Message]:
-        return [found for each in received if (found := self._message(each)) is not None]
+        return [message for raw_message in received if (message := self._message(raw_message)) is not None]
 
     def _on_error(self, error: Any) -> None:
         """Keep the cause of refused connections, which librdkafka's own exceptions leave out."""

@@ -120,7 +120,7 @@ class KafkaSettings(StrictModel):
         options: dict[str, object] = {"bootstrap.servers": self.bootstrap}
         if self.security_protocol != "PLAINTEXT":
             options["security.protocol"] = self.security_protocol
-        given: dict[str, object] = {
+        values: dict[str, object] = {
             "ssl.ca.location": self.tls_ca_file,
             "ssl.certificate.location": self.tls_certificate_file,
             "ssl.key.location": self.tls_key_file,
@@ -129,7 +129,7 @@ class KafkaSettings(StrictModel):
         }
         password = _secret("sasl_password_file", self.sasl_password_file)
         if self.sasl_mechanism == "OAUTHBEARER":
-            given |= {
+            values |= {
                 "sasl.oauthbearer.method": "oidc",
                 "sasl.oauthbearer.token.endpoint.url": self.oauth_token_url,
                 "sasl.oauthbearer.client.id": self.sasl_username,
@@ -137,8 +137,8 @@ class KafkaSettings(StrictModel):
                 "sasl.oauthbearer.scope": self.oauth_scope,
             }
         else:
-            given |= {"sasl.username": self.sasl_username, "sasl.password": password}
-        return options | {name: str(value) for name, value in given.items() if value is not None}
+            values |= {"sasl.username": self.sasl_username, "sasl.password": password}
+        return options | {name: str(value) for name, value in values.items() if value is not None}
 
     def aiokafka_options(self) -> dict[str, Any]:
         """Return the address and security as arguments of aiokafka's clients. Raises ValueError."""
@@ -195,14 +195,14 @@ def _secret(name: str, file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        found = file.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+        secret = file.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except OSError as error:
         raise ValueError(f"{name} {file}: {error.strerror or error}") from error
     except UnicodeDecodeError:
         raise ValueError(f"{name} {file}: expected UTF-8 text") from None
-    if not found:
+    if not secret:
         raise ValueError(f"{name} {file}: is empty")
-    return found
+    return secret
 
 
 def as_settings(cluster: KafkaSettings | str) -> KafkaSettings:

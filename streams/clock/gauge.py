@@ -62,7 +62,7 @@ class Slew:
     """The error one window ago."""
     recent_ppb: list[float] = field(default_factory=list)
     """The reference's rate in the last windows."""
-    seen: int = 0
+    windows: int = 0
 
     def step(self, error_ns: float | None, seconds: float, parameters: SlewParameters) -> float:
         """Return the change of fabric time's rate (ppb) for the next window.
@@ -83,9 +83,9 @@ class Slew:
     def _learn_rate(self, error_rate_ppb: float) -> None:
         """Learn from the error's rate, which is the reference's rate minus our own correction."""
         self.recent_ppb = [*self.recent_ppb[1 - RATE_WINDOWS :], error_rate_ppb + self.proportional_ppb]
-        self.seen += 1
+        self.windows += 1
         if len(self.recent_ppb) == RATE_WINDOWS:
-            self.rate_ppb += max(RATE_LEARN, 1 / self.seen) * sorted(self.recent_ppb)[RATE_WINDOWS // 2]
+            self.rate_ppb += max(RATE_LEARN, 1 / self.windows) * sorted(self.recent_ppb)[RATE_WINDOWS // 2]
             self.rate_ppb = min(max(self.rate_ppb, -MAX_REFERENCE_RATE_PPB), MAX_REFERENCE_RATE_PPB)
 
 

@@ -74,9 +74,9 @@ class AgentConnection:
         """Connect if it is time to, send the lines that wait, and return the lines that have arrived."""
         self._open()
         self.flush()
-        found: list[str] = []
-        taken = 0
-        while self._socket is not None and taken < _AT_ONCE_BYTES:  # more data will wake us again
+        lines: list[str] = []
+        read_bytes = 0
+        while self._socket is not None and read_bytes < _AT_ONCE_BYTES:  # more data will wake us again
             try:
                 data = self._socket.recv(65536)
             except BlockingIOError:
@@ -86,13 +86,13 @@ class AgentConnection:
             if not data:
                 self.close()
                 break
-            taken += len(data)
+            read_bytes += len(data)
             parts = (self._unread + data).split(b"\n")
             self._unread = parts.pop()
-            found += [part.decode("ascii", "replace") for part in parts]
+            lines += [part.decode("ascii", "replace") for part in parts]
             if len(self._unread) > 8 * LINE_BYTES:
                 self.close()
-        return found
+        return lines
 
     def note_refusals(self, lines: list[str]) -> None:
         """Keep the last refusals."""

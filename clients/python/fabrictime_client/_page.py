@@ -238,13 +238,13 @@ def read_tables(copy: bytes, model: Model) -> Tables | None:
             state, at, offset, fraction, drift * 1e-9, bound, growth * 1e-9, wander * 1e-18, since
         )
         clocks.append((_text(name), row))
-    found = dict(reversed(clocks))
+    rows = dict(reversed(clocks))
     nics_at = MODEL_BYTES + CLOCKS * CLOCK.size
     for number in range(model.nics):
         name, clock = NIC.unpack_from(copy, nics_at + number * NIC.size)
         if clock < len(clocks):
-            found.setdefault(_text(name), clocks[clock][1])
-    return found
+            rows.setdefault(_text(name), clocks[clock][1])
+    return rows
 
 
 def _text(padded: bytes) -> str:

@@ -53,9 +53,9 @@ class Status(NamedTuple):
 
 def default_path() -> str:
     """Return $FABRICTIME_CLOCK, else $XDG_RUNTIME_DIR/fabrictime/clock if it exists, else that in /run."""
-    given = os.environ.get(_ENVIRONMENT)
-    if given:
-        return given
+    environment_path = os.environ.get(_ENVIRONMENT)
+    if environment_path:
+        return environment_path
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime:
         path = os.path.join(runtime, "fabrictime", "clock")
@@ -105,23 +105,23 @@ class Clock:
         model, tables = self._load_tables()
         self._reopen_if_late(model)
         host, slash, name = clock.rpartition("/")
-        found = tables.get(clock if not slash or host != self.host else name)
-        if found is None:
-            known = ", ".join(sorted(tables)) or "none yet"
-            raise UnknownClock("%s: no clock %r, expected one of %s" % (self.path, clock, known))
-        away = stamp_ns - found.at_ns
+        row = tables.get(clock if not slash or host != self.host else name)
+        if row is None:
+            names = ", ".join(sorted(tables)) or "none yet"
+            raise UnknownClock("%s: no clock %r, expected one of %s" % (self.path, clock, names))
+        away = stamp_ns - row.at_ns
         if (
-            found.state == UNSYNCED
-            or stamp_ns < found.since_ns
+            row.state == UNSYNCED
+            or stamp_ns < row.since_ns
             or abs(away) > model.reach_ns
             or abs(stamp_ns) > _page.MAX_NS
         ):
-            raise Unsynced("%s: %s: %s" % (self.path, clock, _why_not(found, away, stamp_ns, model)))
-        rest = found.offset_fraction_ns + found.drift * away
-        bound = found.bound_ns + found.growth * abs(away) + found.wander * away * away
+            raise Unsynced("%s: %s: %s" % (self.path, clock, _why_not(row, away, stamp_ns, model)))
+        rest = row.offset_fraction_ns + row.drift * away
+        bound = row.bound_ns + row.growth * abs(away) + row.wander * away * away
         if not (bound <= _MAX_BOUND_NS and abs(rest) < _MAX_BOUND_NS):
             raise Unsynced("%s: %s: the bound is beyond %g ns" % (self.path, clock, _MAX_BOUND_NS))
-        return Reading(stamp_ns + found.offset_ns + round(rest), int(bound) + 2)
+        return Reading(stamp_ns + row.offset_ns + round(rest), int(bound) + 2)
 
     def state(self) -> str:
         """Return SYNCED, HOLDOVER or UNSYNCED, as `now` would."""
@@ -212,10 +212,10 @@ class Clock:
             if copied is None:
                 break
             fresh = _page.read_model(*copied)
-            found = None if fresh is None else _page.read_tables(copied[0], fresh)
-            if fresh is not None and found is not None:
-                self._model, self._hot, self._tables = fresh, fresh.hot, (fresh.sequence, found)
-                return fresh, found
+            fresh_tables = None if fresh is None else _page.read_tables(copied[0], fresh)
+            if fresh is not None and fresh_tables is not None:
+                self._model, self._hot, self._tables = fresh, fresh.hot, (fresh.sequence, fresh_tables)
+                return fresh, fresh_tables
         raise PageUnusable("%s: its content is corrupt" % self.path)
 
     def _now_closely(self) -> Reading:
@@ -279,10 +279,10 @@ def _copy_of(quads: memoryview, size: int = _page.COPY_BYTES) -> tuple[bytes, in
     return None
 
 
-def _why_not(found: _page.ClockModel, away_ns: int, stamp_ns: int, model: Model) -> str:
-    if found.state == UNSYNCED:
+def _why_not(row: _page.ClockModel, away_ns: int, stamp_ns: int, model: Model) -> str:
+    if row.state == UNSYNCED:
         return "UNSYNCED"
-    if stamp_ns < found.since_ns:
+    if stamp_ns < row.since_ns:
         return "stamp %d is from before a step of that clock" % stamp_ns
     reach_s = model.reach_ns / 1e9
     return "stamp %d is %.1f s from the last measurement, expected within %.1f s" % (

@@ -51,7 +51,7 @@ class ControlConnection(AgentConnection):
 
     def commands(self) -> list[Command]:
         """Exchange all lines that are due, and return the commands. Other lines are refused."""
-        found = []
+        commands = []
         for line in self.exchange():
             fields = line.split(" ")
             if fields[0] == "ERROR":
@@ -62,8 +62,8 @@ class ControlConnection(AgentConnection):
                 self.failed(int(fields[1]), "source port %s: expected 1 to 65535" % fields[3])
             else:
                 host = fields[4] if len(fields) == 5 else None
-                found.append(Command(fields[0], int(fields[1]), fields[2], int(fields[3]), host))
-        return found
+                commands.append(Command(fields[0], int(fields[1]), fields[2], int(fields[3]), host))
+        return commands
 
 
 def _host_field(host: str | None) -> str:

@@ -154,12 +154,12 @@ class FlowEndpoint:
     """
 
     def __init__(self, flows: str | None = None, control: str | None = None, host: str | None = None) -> None:
-        found = default_sockets()
+        sockets = default_sockets()
         self._host = host
         self._epoll = select.epoll()
         self._flows: dict[str, Flow] = {}
-        self._reporter = AgentConnection(found[0] if flows is None else flows, self._epoll)
-        self._control = ControlConnection(found[1] if control is None else control, self._epoll)
+        self._reporter = AgentConnection(sockets[0] if flows is None else flows, self._epoll)
+        self._control = ControlConnection(sockets[1] if control is None else control, self._epoll)
 
     @property
     def refused(self) -> list[str]:

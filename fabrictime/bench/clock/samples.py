@@ -268,7 +268,7 @@ class _Fleet:
             if isinstance(event, Dark) and lasting:
                 nics = s.members(event.nics)
                 open_[nics] = open_[:, nics] = False
-                if event.gone:
+                if event.is_silent:
                     alive[nics] = False
             elif isinstance(event, Apart) and lasting:
                 inside = np.zeros(n, np.bool_)

@@ -59,12 +59,12 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Dark:
-    """No probe reaches or leaves `nics`; `gone`: their agents send nothing to the log either."""
+    """No probe reaches or leaves `nics`; `is_silent`: their agents send nothing to the log either."""
 
     at_s: float
     until_s: float
     nics: tuple[int, ...]
-    gone: bool = False
+    is_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +264,9 @@ _ALL: Final = (
         "churn",
         "NICs leave and come back, peers are drawn again",
         events=(
-            Dark(14, 30, (3, 11, 20), gone=True),
+            Dark(14, 30, (3, 11, 20), is_silent=True),
             Redraw(20),
-            Dark(26, 44, (1, 2), gone=True),
+            Dark(26, 44, (1, 2), is_silent=True),
             Redraw(40),
         ),
     ),

@@ -72,7 +72,7 @@ def _measure(
     right_share = evaluate.until_right()
     took_s = time.monotonic() - began_s
     proven = f"{evaluate.proven()} of {PROVEN} proven by their packets"
-    note = f"{evaluate.asked} paths; {proven}"
+    note = f"{evaluate.path_count} paths; {proven}"
     figures: dict[str, Value] = {
         "topology_links_found": Figure(right_share, note=note),
         "topology_found_after_s": took_s,
@@ -99,7 +99,7 @@ class _Comparison:
     control: ControlClient
     reader: Reader
     truth: dict[tuple[str, str, int, int], tuple[str, ...]] = field(default_factory=dict)
-    asked: int = 0
+    path_count: int = 0
 
     def until_right(self) -> float:
         """Wait until all is right; return the share at the end."""
@@ -128,7 +128,7 @@ class _Comparison:
                     ):
                         total += 1
                         right += lines == self._true(*true)
-        self.asked = total
+        self.path_count = total
         return right / total if total else 0.0
 
     def _true(

@@ -269,9 +269,9 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 if __name__ == "__main__":
     _kind, _seed, *_more = sys.argv[1:]
-    _found = run_incident(Asked(_kind, int(_seed), *(int(argument) for argument in _more[:1])))
-    print(*_found.log_lines, sep="\n")
+    _result = run_incident(Asked(_kind, int(_seed), *(int(argument) for argument in _more[:1])))
+    print(*_result.log_lines, sep="\n")
     print(
-        f"right: {_found.is_right}; slowdown {_found.slowdown:.2f}; anomaly {_found.anomaly_s} s, "
-        f"cause {_found.root_cause_s} s"
+        f"right: {_result.is_right}; slowdown {_result.slowdown:.2f}; anomaly {_result.anomaly_s} s, "
+        f"cause {_result.root_cause_s} s"
     )

@@ -184,7 +184,7 @@ def test_actions_for_another_reason_or_without_effect_do_not_count() -> None:
         action(0.3, 3, "h2/b/sock:3", "NO_FLOW"),
     )
     chapter.end({})
-    assert (chapter.outcome.moved, chapter.outcome.wanted) == (0, 1)
+    assert (chapter.outcome.moved, chapter.outcome.planned_flows) == (0, 1)
 
 
 def test_flapping_is_detected_by_its_name_and_the_first_drop_before() -> None:

@@ -31,7 +31,7 @@ def test_a_row_has_fault_place_latency_name_action_and_iterations_of_the_job_tha
 def test_the_table_shows_that_a_thing_did_not_happen() -> None:
     assert summary.rows([outcome()], acting=True)[1][2:] == ("missed", "", "no", "none", "")
     assert summary.rows([outcome()], acting=False)[1][5] == "0 wanted"
-    assert summary.rows([outcome(wanted=4)], acting=False)[1][5] == "4 wanted"
+    assert summary.rows([outcome(planned_flows=4)], acting=False)[1][5] == "4 wanted"
 
 
 def test_the_notes_explain_the_columns_and_the_drops_of_a_flapping_link() -> None:

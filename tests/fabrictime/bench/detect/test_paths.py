@@ -53,7 +53,7 @@ def test_paths_between_hosts_count_in_both_directions(reader: Any) -> None:
     control = Control()
     comparison = _Comparison(control, reader)  # type: ignore[arg-type]
     assert comparison.share() == 1
-    assert comparison.asked == 16, "four pairs between two hosts, two ports, two directions"
+    assert comparison.path_count == 16, "four pairs between two hosts, two ports, two directions"
     comparison.share()
     assert control.asked == len(comparison.truth), "the truth is asked for once"
 
