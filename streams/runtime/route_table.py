@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Set
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -53,6 +54,7 @@ Routes = dict[tuple[str, int], Route]
 """(leg, entropy value) to route."""
 
 
+@lru_cache(maxsize=65_536)
 def is_link(name: str) -> bool:
     """Return whether a name has the form of a directed link's id."""
     near, _, far = name.partition(">")
