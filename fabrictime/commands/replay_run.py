@@ -26,6 +26,7 @@ from schemas.kafka.message import Message
 from schemas.kafka.partitioning import partition_of
 from schemas.kafka.settings import KafkaSettings
 from schemas.kafka.start import BEGINNING, Start, since
+from schemas.messages import decode_message
 from schemas.records import ActuatorConfig, Threshold
 from schemas.topics import ALERTS, CONFIG, DECISIONS, DIAGNOSES, POLICY_CYCLES, STEPS, R, Topic
 from schemas.topology import Topology
@@ -40,7 +41,7 @@ from streams.runtime.live_config import EVERYONE
 from streams.runtime.log_runner import LogRunner, StepRunner, TimedRunner, earliest
 from streams.runtime.operator import NEVER_NS, Output, Stage
 from streams.runtime.settings import StreamSettings
-from streams.runtime.steps import check_times, key_of, recording_of
+from streams.runtime.steps import BadSteps, check_times, recording_of
 from streams.runtime.thresholds import THRESHOLDS, check_value
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
@@ -350,39 +351,47 @@ def changes_since(operators: Iterable[Operator], run: Replay) -> str:
 # ------------------------------------------------------------------------------------------- operators
 
 
-def operators_of(stage: Stage, messages: Iterable[Message], run: Replay) -> list[Operator]:
+def operators_of(name: str, messages: Iterable[Message], count: int, run: Replay) -> list[Operator]:
     """Return the operators of a stage that took a step in the interval, by partition and epoch.
 
-    `messages`: those of `fabric.steps`.
+    `messages`: those of `fabric.steps`, for the policy of `fabric.policy-cycles`. `count`: partitions of the
+    stage's owner topic.
     """
-    operators: dict[tuple[int, int], Operator] = {}
+    operators: dict[tuple[int, str, int], Operator] = {}
     for message in messages:
-        if message.value is None or not message.key.startswith(f"{stage.name}/"):
+        error, value = "", message.value
+        if value is None or not (name == PolicyStage.name or message.key.startswith(f"{name}/")):
             continue
         try:
-            record = codec.decode(message.value, STEPS.type, run.registry)
+            if name == PolicyStage.name:
+                cycles = message.decoded(POLICY_CYCLES, run.registry)
+                partition, epoch = partition_of(cycles["shard"], count), cycles["epoch"]
+                key, first = f"{name}/{cycles['shard']}", cycles["first_cycle"]
+            else:
+                steps = decode_message(STEPS, message.key_bytes, value, run.registry)
+                partition, epoch = steps["partition"], steps["epoch"]
+                key, first = message.key, steps["first_step"]
+                check_times(steps, message.append_ns)
         except codec.BadRecord:
             continue
-        partition, epoch = record["partition"], record["epoch"]
-        if message.key == key_of(record["stage"], partition):
-            operator = Operator(message.key, partition, epoch * NS_PER_MS)
-            operator = operators.setdefault((partition, epoch), operator)
-            operator.add(message, record["first_step"])
-            try:
-                check_times(record, message.append_ns)
-            except ValueError as error:
-                operator.error = str(error)
+        except BadSteps as bad:
+            error = str(bad)
+        operator = operators.setdefault((partition, key, epoch), Operator(key, partition, epoch * NS_PER_MS))
+        operator.add(message, first)
+        operator.error = error or operator.error
     return [each for _, each in sorted(operators.items()) if each.last_ns >= run.span.from_ns]
 
 
-def begin(operator: Operator, stage: Stage, count: int, run: Replay) -> None:
+def begin(operator: Operator, count: int, run: Replay) -> None:
     """Make the runner of an operator, or note why that is impossible. `count`: partitions of its topic."""
+    name, _, shard = operator.name.partition("/")
+    stage: Stage = PolicyStage(shard) if name == PolicyStage.name else BY_STEPS[name]()
     try:
         if operator.partition >= count:
-            raise ValueError(f"partition {operator.partition} does not exist")
+            raise BadSteps(f"partition {operator.partition} does not exist")
         if operator.error:
             return
-        if stage.name == PolicyStage.name:
+        if name == PolicyStage.name:
             recording = recording_of_cycles(operator.decoded(POLICY_CYCLES, run.registry), operator.partition)
         else:
             is_old = operator.began_ns < run.span.from_ns - EPOCH_BACK_NS
@@ -393,45 +402,14 @@ def begin(operator: Operator, stage: Stage, count: int, run: Replay) -> None:
         operator.error = str(error)
 
 
-def policy_operators(messages: Iterable[Message], count: int, run: Replay) -> dict[str, list[Operator]]:
-    """Return shard to the epochs of its policy that took a cycle in the interval.
-
-    `messages`: those of `fabric.policy-cycles`, which has `count` partitions.
-    """
-    operators: dict[tuple[str, int], Operator] = {}
-    for message in messages:
-        try:
-            if message.value is None:
-                continue
-            record = message.decoded(POLICY_CYCLES, run.registry)
-        except codec.BadRecord:
-            continue
-        shard, epoch = record["shard"], record["epoch"]
-        name, partition = f"{PolicyStage.name}/{shard}", partition_of(shard, count)
-        operator = Operator(name, partition, epoch * NS_PER_MS)
-        operators.setdefault((shard, epoch), operator).add(message, record["first_cycle"])
-    by_shard: dict[str, list[Operator]] = {}
-    for (shard, _), operator in sorted(operators.items()):
-        if operator.last_ns >= run.span.from_ns:
-            by_shard.setdefault(shard, []).append(operator)
-    return by_shard
-
-
 def _begun(name: str, run: Replay, index: _Index) -> list[Operator]:
     """Return the operators of a stage that took part in the interval, with their runners."""
-    if name in BY_STEPS:
-        stage = BY_STEPS[name]()
-        operators = operators_of(stage, index.messages[STEPS.name], run)
+    if name in BY_STEPS or name == PolicyStage.name:
+        topic, count = STEPS if name in BY_STEPS else POLICY_CYCLES, index.counts[OWNERS[name].name]
+        operators = operators_of(name, index.messages[topic.name], count, run)
         for each in operators:
-            begin(each, stage, index.counts[stage.owner.name], run)
+            begin(each, count, run)
         return operators
-    if name == PolicyStage.name:
-        count = index.counts[PolicyStage.owner.name]
-        by_shard = policy_operators(index.messages[POLICY_CYCLES.name], count, run)
-        for shard, operators in by_shard.items():
-            for each in operators:
-                begin(each, PolicyStage(shard), count, run)
-        return [each for operators in by_shard.values() for each in operators]
     operator = Operator(name, 0, run.span.from_ns)
     operator.runner = TimedRunner(
         AlertsStage() if name == AlertsStage.name else DiagnosisStage(run.changes.rules),
@@ -455,14 +433,14 @@ class _Index:
         self._run = run
         self.counts = partition_counts(run.cluster, {OWNERS[name] for name in names})
         from_ns = run.span.from_ns
-        back = since(from_ns - EPOCH_BACK_NS)
-        starts: dict[Topic, Start] = {CONFIG: BEGINNING, STEPS: back, POLICY_CYCLES: back}
-        if not BY_STEPS.keys() & names:
-            del starts[STEPS]
-        if PolicyStage.name not in names:
-            del starts[POLICY_CYCLES]
+        back_ns = from_ns - EPOCH_BACK_NS
+        starts: dict[Topic, Start] = {CONFIG: BEGINNING}
+        starts |= {STEPS: since(back_ns)} if BY_STEPS.keys() & names else {}
+        starts |= {POLICY_CYCLES: since(back_ns)} if PolicyStage.name in names else {}
         self.messages = self._read(starts)
-        if first_ns := self._first_cycle_ns(from_ns - EPOCH_BACK_NS):
+        policies = operators_of(PolicyStage.name, self.messages[POLICY_CYCLES.name], 1, run)
+        first_ns = min((each.began_ns for each in policies), default=back_ns)
+        if first_ns < back_ns:
             self.messages |= self._read({POLICY_CYCLES: since(first_ns)})
         config = [each for each in self.messages[CONFIG.name] if each.append_ns < from_ns]
         needs_first = run.changes.thresholds and not any(each.key == EVERYONE for each in config)
@@ -476,12 +454,6 @@ class _Index:
                 if message.topic != STEPS.name or message.append_ns < run.span.to_ns:
                     messages[message.topic].append(message)
         return messages
-
-    def _first_cycle_ns(self, read_ns: int) -> int:
-        """Return the begin of the oldest policy of the interval, if that is before `read_ns`; else 0."""
-        operators = policy_operators(self.messages[POLICY_CYCLES.name], 1, self._run).values()
-        first_ns = min((each.began_ns for of_shard in operators for each in of_shard), default=read_ns)
-        return first_ns if first_ns < read_ns else 0
 
 
 def replay(names: Sequence[str], run: Replay) -> list[Replayed]:

@@ -172,9 +172,9 @@ def test_steps_are_read_of_the_stage_alone_and_a_bad_record_drops_its_operator(
     monkeypatch.setattr(replay_run, "read_interval", read)
     monkeypatch.setattr(replay_run, "partition_counts", lambda cluster, topics: {PROBES.name: 4})
     run = Replay("localhost:1", Span(2 * S, 100 * S))
-    operators = operators_of(DelayStage(), replay_run._Index(["delays"], run).messages[STEPS.name], run)
+    operators = operators_of("delays", replay_run._Index(["delays"], run).messages[STEPS.name], 4, run)
     for each in operators:
-        begin(each, DelayStage(), 4, run)
+        begin(each, 4, run)
         outputs = list(each.outputs(NEVER_NS))
         assert not outputs or not each.error
         assert bool(each.runner and each.runner.last_ns) == (each.partition == 0)
