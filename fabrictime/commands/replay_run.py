@@ -231,7 +231,8 @@ class StageReplay:
         self._partitions = Partitions(owner, counts[owner.name])
         self.from_ns = run.span.from_ns - self._kind.before_ns
         self.to_ns = run.span.to_ns + self._kind.after_ns
-        outputs = dict.fromkeys(self._kind.outputs if operators else (), since(self.from_ns))
+        is_compared = operators or self._kind.newest_only
+        outputs = dict.fromkeys(self._kind.outputs if is_compared else (), since(self.from_ns))
         self.starts = earliest([outputs, *(each.runner.starts for each in operators if each.runner)])
         self.took_s = 0.0
         """Time that it spent itself."""
