@@ -93,7 +93,7 @@ SERVICES = {
         "fabrictime/commands/explain.py",
         "fabrictime/commands/job_records.py",
         "fabrictime/commands/export_job.py",
-        "fabrictime/commands/replay_steps.py",
+        "fabrictime/commands/replay_run.py",
     ),
     "web": ("fabrictime/web/",),
     "flows": ("producers/flows/service.py", "producers/trace/flow_routes.py"),

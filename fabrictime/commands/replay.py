@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["as_json", "lines_of", "replay"]
 
 ALL = "all"
+GC_OBJECTS = 100_000
+"""New objects after which garbage is collected: most objects of a replay only wait, and have no cycles."""
 STAGES_HELP = (
-    "delays, clock, links, queues, contention, alerts, diagnosis, policy, or all: one after another."
+    "delays, clock, links, queues, contention, alerts, diagnosis, policy, or all: in one pass over the log."
 )
 
 From = Annotated[
@@ -54,18 +56,20 @@ def replay(
     It needs a running log. Each line DIFFERENT names a record that this code would not have published, or not
     so. `replay_same` is the share of the records that are the same. A worker that is killed takes the steps
     of its last half second with it: the records of that time are counted as without steps. Exit codes: 0 all
-    the same, 1 records differ, 2 the log or an option cannot be used.
+    the same, 1 records differ or a worker cannot be replayed, 2 the log or an option cannot be used.
     """
+    import gc
     import time
 
-    from fabrictime.commands import replay_reader, replay_run, replay_stages
+    from fabrictime.commands import replay_reader, replay_run
     from fabrictime.commands.topology import source_of
     from schemas.topology import TopologyError
 
-    names = list(replay_stages.STAGES)
+    names = list(replay_run.STAGES)
     if stage != ALL and stage not in names:
         stop(f"{stage}: no such stage, expected {', '.join(names)} or {ALL}")
     settings = settings_of(config, directory, log)
+    gc.set_threshold(GC_OBJECTS)
     try:
         now_s = time.time()
         from_ns, to_ns = replay_reader.parse_time(start, now_s), replay_reader.parse_time(end, now_s)
@@ -83,13 +87,13 @@ def replay(
                 changes,
                 progress,
             )
-            done = [replay_stages.replay(name, run) for name in (names if stage == ALL else [stage])]
+            done = replay_run.replay(names if stage == ALL else [stage], run)
     except (ValueError, TopologyError) as error:
         stop(str(error))
     typer.echo(
         as_json(done) if as_json_lines else "\n".join(line for each in done for line in lines_of(each))
     )
-    raise typer.Exit(1 if any(each.differences for each in done) else 0)
+    raise typer.Exit(1 if any(each.differences or each.failed for each in done) else 0)
 
 
 def as_json(done: Sequence[Replayed]) -> str:
@@ -107,7 +111,7 @@ def as_json(done: Sequence[Replayed]) -> str:
                     "replayed": each.count,
                     "unrecorded": each.unrecorded,
                     "replay_same": each.same,
-                    "notes": each.notes,
+                    "notes": [*each.failed, *each.notes],
                     "records": each.records,
                     "differences": [
                         {
@@ -134,7 +138,7 @@ def lines_of(done: Replayed) -> list[str]:
     """Return a result as lines: each difference, and the total."""
     from fabrictime.state.units import seconds_text
 
-    lines = [f"DIFFERENT {each.line()}" for each in done.differences] + done.notes
+    lines = [f"DIFFERENT {each.line()}" for each in done.differences] + done.failed + done.notes
     speed = done.covered_s / max(done.took_s, 1e-3)
     unrecorded = (
         f"; {done.unrecorded} without steps: of a killed worker, newer than the last steps, or of steps that "

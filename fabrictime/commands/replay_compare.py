@@ -1,17 +1,33 @@
-"""Compares the published records of a topic with those of a replay, by identity and field by field."""
+"""Compares the published records of a stage with those of a replay, by identity and field by field.
+
+Values that are equal to the byte are not decoded, except where records differ by local facts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fabrictime.commands.replay_reader import Span
-from schemas.identities import comparable
-from schemas.topics import Topic
+from schemas import codec
+from schemas.identities import comparable, has_local_facts, identity_of
+from schemas.kafka.partitioning import partition_of
+from schemas.topics import TOPICS, Topic
 
-__all__ = ["Dated", "Difference", "Records", "compare", "inside"]
+__all__ = [
+    "Difference",
+    "Gap",
+    "Outputs",
+    "Partitions",
+    "Records",
+    "Value",
+    "compare",
+    "compared",
+    "records_of",
+]
 
 LONG: Final = 200
 """Characters of both values above which a difference names the field alone."""
@@ -21,6 +37,10 @@ Dated = tuple[Any, int]
 """A record and its log time, ns."""
 Records = dict[Identity, list[Dated]]
 """Identity to the records that have it."""
+Value = tuple[str, str, bytes | None]
+"""Topic, key and value of a message."""
+Outputs = Sequence[tuple[Value, int]]
+"""Values with their log times, ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +65,95 @@ class Difference:
         )
         name = " ".join(map(str, self.identity))
         return ": ".join(each for each in (name, self.kind, more or self.text) if each)
+
+
+class Gap(NamedTuple):
+    """Log times in which a worker may have published outputs of a partition without their steps."""
+
+    partition: int
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Tells of which partition of a stage's owner topic an output is."""
+
+    owner: Topic
+    count: int
+
+    def of(self, record: Mapping[str, Any]) -> int | None:
+        """Return the partition of an output; None: the record does not tell."""
+        topic, _, number = str(record.get("source", "")).rpartition("/")
+        if topic == self.owner.name and number.isdecimal():
+            return int(number)
+        key = record.get("shard" if self.owner.key == "shard" else "nic")
+        return None if key is None else partition_of(key, self.count)
+
+    def has_no_steps(self, published: Dated, gaps: Iterable[Gap]) -> bool:
+        """Return whether an output was published in a gap of its partition."""
+        record, at_ns = published
+        inside = [gap.partition for gap in gaps if gap.begin_ns <= at_ns < gap.end_ns]
+        return bool(inside) and self.of(record) in (None, *inside)
+
+
+def compared(
+    span: Span,
+    published: Outputs,
+    replayed: Outputs,
+    gaps: Sequence[Gap],
+    partitions: Partitions,
+    registry: codec.Registry | None = None,
+    *,
+    edge_ns: int = 0,
+    newest_only: bool = False,
+) -> tuple[list[Difference], int]:
+    """Return the differences of an interval, and the number of published outputs in gaps.
+
+    `edge_ns`: see `compare`. `newest_only`: of each identity only the last record counts.
+    """
+    topics = {value[0] for value, _ in (*published, *replayed)}
+    differing = {value for value, _ in published} ^ {value for value, _ in replayed}
+    differences: list[Difference] = []
+    unrecorded = 0
+    for name in sorted(topics if newest_only else {topic for topic, _, _ in differing}):
+        topic = TOPICS[name]
+        values = None if newest_only or has_local_facts(topic) else differing
+        was, now = (
+            records_of(topic, outputs, values, registry, newest_only=newest_only)
+            for outputs in (published, replayed)
+        )
+        for difference in compare(topic, span, was, now, edge_ns):
+            if difference.published is not None and partitions.has_no_steps(difference.published, gaps):
+                unrecorded += 1
+            else:
+                differences.append(difference)
+    return differences, unrecorded
+
+
+def records_of(
+    topic: Topic,
+    outputs: Outputs,
+    values: Container[Value] | None,
+    registry: codec.Registry | None = None,
+    *,
+    newest_only: bool = False,
+) -> Records:
+    """Return the records of a topic that can be read, among some values; None: all."""
+    records: Records = defaultdict(list)
+    for value, at_ns in outputs:
+        name, key, body = value
+        if name != topic.name or not (values is None or value in values) or (body is None and newest_only):
+            continue
+        try:
+            record = {} if body is None else codec.decode(body, topic.type, registry)
+        except codec.BadRecord:
+            continue
+        identity = ("", key) if body is None else identity_of(topic, record)
+        if newest_only:
+            records[identity].clear()
+        records[identity].append((record, at_ns))
+    return records
 
 
 def compare(topic: Topic, span: Span, live: Records, again: Records, edge_ns: int = 0) -> list[Difference]:
@@ -107,10 +216,3 @@ def _difference(
     old, new = comparable(topic, was[0]), comparable(topic, replayed[0])
     fields = {name: (value, new.get(name)) for name, value in old.items() if value != new.get(name)}
     return Difference(topic.name, identity, "differs", fields) if fields else None
-
-
-def inside(span: Span, records: Records) -> list[Any]:
-    """Return the records of an interval."""
-    return [
-        record for dated in records.values() for record, at_ns in dated if span.from_ns <= at_ns < span.to_ns
-    ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -14,13 +15,14 @@ from schemas.kafka.reader import END, SILENT_S, LogUnavailable, Start, TopicRead
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import TOPICS, Topic
 
-__all__ = ["LogReader", "Span", "parse_time", "partition_count", "read_interval", "shown"]
+__all__ = ["Span", "parse_time", "partition_counts", "read_interval", "shown"]
 
 S: Final = 1_000_000_000
 AHEAD_NS: Final = 10 * S
 """ns by which one partition may be read ahead of the others; messages ahead wait in memory."""
-SHOW_S: Final = 0.2
-"""s between two updates of the progress."""
+MAX_MESSAGES: Final = 1000
+"""Messages of one poll."""
+WAIT_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +64,32 @@ def parse_time(text: str, now_s: float) -> int:
     return round(seconds * 1e9)
 
 
-class LogReader:
-    """Reads partitions from given times on, evenly, and reports up to when all of them have been read."""
+def read_interval(
+    cluster: KafkaSettings | str, starts: Mapping[Topic, Start], to_ns: int
+) -> Iterator[tuple[list[Message], int]]:
+    """Yield (messages, append time up to which every partition has been read), up to `to_ns`, evenly.
 
-    def __init__(self, cluster: KafkaSettings | str) -> None:
-        self._reader = TopicReader(cluster, {})
-
-    def close(self) -> None:
-        """Leave the log."""
-        self._reader.close()
-
-    def read(self, starts: Mapping[Topic, Start], to_ns: int) -> Iterator[tuple[list[Message], int]]:
-        """Yield (messages, append time up to which every partition has been read), up to `to_ns`.
-
-        Raises ValueError if the log does not answer.
-        """
-        reader = self._reader
-        reader.starts = dict(starts)
-        reader.connect()
+    Raises ValueError if the log does not answer.
+    """
+    with TopicReader.open(cluster, starts) as reader:
         read = {place: starts[TOPICS[place[0]]].since_ns or 0 for place in reader.assigned}
         paused: set[Place] = set()
-        received_s = time.monotonic()
+        silent_s = 0.0
         while read:
-            messages = []
-            for message in reader.poll(0.1, 1000):
-                received_s = time.monotonic()
-                if message.place not in read:
-                    continue
-                if message.append_ns >= to_ns:
-                    del read[message.place]
-                    reader.pause([message.place])
-                    continue
-                read[message.place] = max(read[message.place], message.append_ns)
-                messages.append(message)
+            messages, places, began_s = list[Message](), len(read), time.monotonic()
+            polled = reader.poll(WAIT_S, MAX_MESSAGES)
+            for message in polled:
+                place, append_ns = message.place, message.append_ns
+                if append_ns < to_ns and place in read:
+                    read[place] = max(read[place], append_ns)
+                    messages.append(message)
+                elif read.pop(place, None) is not None:
+                    reader.pause([place])
             for place in read.keys() - reader.behind:
                 del read[place]
-                received_s = time.monotonic()
+            silent_s = 0.0 if polled or len(read) < places else silent_s + time.monotonic() - began_s
+            if silent_s > SILENT_S:
+                raise LogUnavailable(f"log: no answer for {SILENT_S:g} s")
             mark_ns = min(read.values(), default=to_ns)
             ahead = {place for place in read if read[place] > mark_ns + AHEAD_NS}
             if ahead - paused:
@@ -106,25 +98,12 @@ class LogReader:
                 reader.resume(behind)
             paused = ahead
             yield messages, mark_ns
-            if time.monotonic() - received_s > SILENT_S:
-                raise LogUnavailable(f"log: no answer for {SILENT_S:g} s")
 
 
-def partition_count(cluster: KafkaSettings | str, topic: Topic) -> int:
-    """Return the number of a topic's partitions. Raises ValueError if the log does not answer."""
-    with TopicReader.open(cluster, {topic: END}) as reader:
-        return len(reader.assigned)
-
-
-def read_interval(
-    cluster: KafkaSettings | str, starts: Mapping[Topic, Start], to_ns: int
-) -> Iterator[tuple[list[Message], int]]:
-    """Yield what `LogReader.read` yields."""
-    log = LogReader(cluster)
-    try:
-        yield from log.read(starts, to_ns)
-    finally:
-        log.close()
+def partition_counts(cluster: KafkaSettings | str, topics: Iterable[Topic]) -> Mapping[str, int]:
+    """Return topic to the number of its partitions. Raises ValueError if the log does not answer."""
+    with TopicReader.open(cluster, dict.fromkeys(topics, END)) as reader:
+        return Counter(topic for topic, _ in reader.assigned)
 
 
 @contextlib.contextmanager

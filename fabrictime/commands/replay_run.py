@@ -1,34 +1,60 @@
-"""An interval of a log that is replayed: its messages, and changes of rules and thresholds."""
+"""Replays stages over an interval of a log, in one pass, and compares their records with the published ones.
+
+Timed stages (alerts, diagnosis) are replayed like a new owner that takes over at the start of the interval.
+The policy follows its cycles, and each other operator its steps. An operator that began shortly before the
+interval is replayed from its begin, and gives the same output to the byte. An older one begins `WARM_UP_NS`
+before the interval like a new owner. A worker publishes steps twice a second, so the last outputs before its
+death have none; they are counted, and are no difference. So are outputs of an operator that cannot be
+replayed. Nothing is published.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 from fabrictime.commands.live_config import PLAIN
-from fabrictime.commands.replay_compare import Difference
-from fabrictime.commands.replay_reader import Span, read_interval
+from fabrictime.commands.replay_compare import Difference, Gap, Partitions, Value, compared, records_of
+from fabrictime.commands.replay_reader import Span, partition_counts, read_interval
 from schemas import codec
 from schemas.kafka.message import Message
+from schemas.kafka.partitioning import partition_of
 from schemas.kafka.settings import KafkaSettings
 from schemas.kafka.start import BEGINNING, Start, since
-from schemas.records import ActuatorConfig
-from schemas.topics import CLOCK_OFFSETS, CONFIG, FLOWS, Topic
+from schemas.messages import decode_message
+from schemas.records import ActuatorConfig, Threshold
+from schemas.topics import ALERTS, CONFIG, DECISIONS, DIAGNOSES, POLICY_CYCLES, STEPS, R, Topic
 from schemas.topology import Topology
+from streams import app
+from streams.alerts.stage import AlertsStage
 from streams.diagnosis.rules import DiagnosisRules
-from streams.runtime.fabric_tables import FabricTables
+from streams.diagnosis.stage import DiagnosisStage
+from streams.policy.replay import recording_of_cycles
+from streams.policy.stage import PolicyStage
+from streams.runtime.digests import build_digest, settings_digest, topology_digest
 from streams.runtime.live_config import EVERYONE
+from streams.runtime.log_runner import LogRunner, StepRunner, TimedRunner, earliest
+from streams.runtime.operator import NEVER_NS, Output, Stage
 from streams.runtime.settings import StreamSettings
+from streams.runtime.steps import BadSteps, check_times, recording_of
 from streams.runtime.thresholds import THRESHOLDS, check_value
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["AFTER_NS", "Changes", "Replay", "Replayed", "changes_of"]
+__all__ = ["STAGES", "Changes", "Replay", "Replayed", "changes_of", "replay"]
 
+EPOCH_BACK_NS: Final = 900 * NS_PER_S
+"""Time before the interval at which an operator may have begun to be replayed from its begin."""
+WARM_UP_NS: Final = 120 * NS_PER_S
+"""Time before the interval at which an older operator begins like a new owner."""
 AFTER_NS: Final = 10 * NS_PER_S
-"""ns after the end within which a worker must have published its records."""
-TABLE_BACK_NS: Final[Mapping[Topic, int]] = {CLOCK_OFFSETS: 60 * NS_PER_S, FLOWS: 30 * NS_PER_S}
-"""How far back tables that are not compacted are read."""
+"""Time after the end within which a worker must have published its records."""
+UNRECORDED_NS: Final = 2 * NS_PER_S
+"""Time after the last step of the log in which its worker may have published outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +63,24 @@ class Changes:
 
     rules: DiagnosisRules = field(default_factory=DiagnosisRules)
     thresholds: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, messages: Iterable[Message], registry: codec.Registry | None) -> Iterator[Message]:
+        """Yield the messages; those of configuration with the changed thresholds."""
+        for message in messages:
+            if self.thresholds and message.topic == CONFIG.name and message.value is not None:
+                with contextlib.suppress(codec.BadRecord):
+                    message = self._changed(message, message.decoded(CONFIG, registry))
+            yield message
+
+    def first(self) -> Message:
+        """Return a message with the changed thresholds, for a log that has none that could carry them."""
+        return self._changed(Message(0, CONFIG.name, 0, -1, EVERYONE, None), PLAIN)
+
+    def _changed(self, message: Message, record: ActuatorConfig) -> Message:
+        values = {each["name"]: each["value"] for each in record["thresholds"]} | dict(self.thresholds)
+        thresholds: list[Threshold] = [{"name": name, "value": values[name]} for name in sorted(values)]
+        value = codec.encode(CONFIG.type, {**record, "thresholds": thresholds})
+        return Message(message.append_ns, *message.place, message.offset, message.key_bytes, value)
 
 
 def changes_of(given: Sequence[str]) -> Changes:
@@ -59,7 +103,7 @@ def changes_of(given: Sequence[str]) -> Changes:
     return Changes(DiagnosisRules(**rules), thresholds)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Replay:
     """An interval of a log, and what the stages need besides it."""
 
@@ -71,81 +115,6 @@ class Replay:
     changes: Changes = field(default_factory=Changes)
     progress: Callable[[int, int], None] = lambda messages, at_ns: None
     """Gets the number of messages and the time reached."""
-    messages: int = 0
-    """Messages of the stage's inputs."""
-    first_ns: int | None = None
-    """Append time of the first message in the interval."""
-
-    @property
-    def covered_s(self) -> float:
-        """Return the seconds of the interval that the log covers, as far as they have been read."""
-        return 0.0 if self.first_ns is None else (self.span.to_ns - self.first_ns) / NS_PER_S
-
-    def read(self, starts: Mapping[Topic, Start], to_ns: int) -> Iterator[tuple[list[Message], int]]:
-        """Yield messages and the time before which all have been read; count and show them."""
-        for messages, mark_ns in read_interval(self.cluster, starts, to_ns):
-            self.messages += len(messages)
-            times_ns = [each.append_ns for each in messages if each.append_ns >= self.span.from_ns]
-            self.first_ns = min((each for each in (*times_ns, self.first_ns) if each), default=None)
-            self.progress(self.messages, mark_ns)
-            yield [self._changed(message) for message in messages], mark_ns
-
-    def collect(self, topic: Topic, start: Start, to_ns: int) -> Iterator[tuple[Message, Any]]:
-        """Yield the records of an interval with their messages; unreadable ones are left out."""
-        for messages, _ in read_interval(self.cluster, {topic: start}, to_ns):
-            for message in messages:
-                if message.value is not None:
-                    try:
-                        record = message.decoded(topic, self.registry)
-                    except codec.BadRecord:
-                        continue
-                    yield message, record
-
-    def tables(self, topics: Iterable[Topic]) -> FabricTables:
-        """Return the tables as they were at the start of the interval, filled from these topics."""
-        solve, window_ns = self.settings.solve, self.settings.window_ms * NS_PER_MS
-        tables = FabricTables(
-            self.settings.default_shard,
-            self.topology,
-            self.registry,
-            holdover_s=solve.holdover_s,
-            window_ns=window_ns,
-        )
-        from_ns = self.span.from_ns
-        starts = {
-            topic: since(from_ns - TABLE_BACK_NS[topic]) if topic in TABLE_BACK_NS else BEGINNING
-            for topic in topics
-        }
-        for messages, _ in read_interval(self.cluster, starts, from_ns) if starts else ():
-            for message in messages:
-                tables.take(self._changed(message))
-        return tables
-
-    def first_config(self) -> list[Message]:
-        """Return a message with the changed thresholds, for a log that has none that could carry them."""
-        if not self.changes.thresholds:
-            return []
-        return [self._with_thresholds(Message(0, CONFIG.name, 0, -1, EVERYONE, None), PLAIN)]
-
-    def _changed(self, message: Message) -> Message:
-        """Return a message of configuration with the changed thresholds."""
-        if message.topic != CONFIG.name or not self.changes.thresholds or message.value is None:
-            return message
-        try:
-            return self._with_thresholds(message, message.decoded(CONFIG, self.registry))
-        except codec.BadRecord:
-            return message
-
-    def _with_thresholds(self, message: Message, record: ActuatorConfig) -> Message:
-        values = {each["name"]: each["value"] for each in record["thresholds"]} | dict(
-            self.changes.thresholds
-        )
-        changed: ActuatorConfig = {
-            **record,
-            "thresholds": [{"name": name, "value": values[name]} for name in sorted(values)],
-        }
-        value = codec.encode(CONFIG.type, changed)
-        return Message(message.append_ns, *message.place, message.offset, message.key_bytes, value)
 
 
 @dataclass(slots=True)
@@ -155,27 +124,354 @@ class Replayed:
     stage: str
     span: Span
     records: list[Any]
-    """Those of the interval as replayed."""
+    """Those of the interval as replayed, of a stage that has no steps."""
     differences: list[Difference]
     published: int
     messages: int
     took_s: float
-    replayed: int = -1
-    """Number of replayed records, where `records` does not have them."""
+    """Of the time of reading, each stage has an equal part."""
+    count: int = 0
+    """Number of replayed records."""
     unrecorded: int = 0
-    """Published records whose steps were lost with their worker."""
+    """Published records whose steps were lost with their worker, or cannot be replayed."""
     covered_s: float = 0.0
     """Seconds of the interval that the log covers."""
+    failed: list[str] = field(default_factory=list)
+    """Lines on operators that cannot be replayed."""
     notes: list[str] = field(default_factory=list)
-    """Lines on operators without a replay, and on changes of the build or settings."""
-
-    @property
-    def count(self) -> int:
-        """Number of replayed records."""
-        return len(self.records) if self.replayed < 0 else self.replayed
+    """Lines on changes of the build or settings."""
 
     @property
     def same(self) -> float:
         """The share of the records that are the same."""
         missing = sum(each.kind.startswith("was") for each in self.differences)
         return 1 - len(self.differences) / max(1, self.count + missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What is compared of a stage."""
+
+    outputs: tuple[Topic, ...]
+    edge_ns: int
+    """Time before the end in which records may not have been published yet."""
+    before_ns: int = AFTER_NS
+    after_ns: int = AFTER_NS
+    """Times around the interval whose outputs are only counterparts of those in it."""
+    newest_only: bool = True
+    """Whether of each identity only the last record counts."""
+
+
+BY_STEPS: Final[Mapping[str, type[Stage]]] = {
+    stage.name: stage for _, stage in app.STAGES if stage.per_partition
+}
+"""The stages that follow their recorded steps."""
+KINDS: Final[Mapping[str, _Kind]] = {
+    **{
+        name: _Kind(stage.outputs, NS_PER_S, 5 * NS_PER_S, 0, newest_only=False)
+        for name, stage in BY_STEPS.items()
+    },
+    AlertsStage.name: _Kind((ALERTS,), 2 * NS_PER_S),
+    DiagnosisStage.name: _Kind((DIAGNOSES,), 5 * NS_PER_S),
+    PolicyStage.name: _Kind((DECISIONS,), 0),
+}
+STAGES: Final = tuple(KINDS)
+"""The stages that replay."""
+OWNERS: Final = {stage.name: stage.owner for _, stage in app.STAGES}
+
+
+@dataclass(slots=True)
+class Operator:
+    """One operator of a stage in one epoch. `error`: why it cannot be replayed."""
+
+    name: str
+    partition: int
+    began_ns: int
+    records: list[tuple[int, Message]] = field(default_factory=list)
+    """Records of its steps as they are in the log, each with the number of its first step."""
+    last_ns: int = 0
+    """Append time of the last of them."""
+    runner: LogRunner | None = None
+    error: str = ""
+
+    @property
+    def begin_ns(self) -> int:
+        """Log time at which it begins."""
+        return self.runner.recording.begin_ns if isinstance(self.runner, StepRunner) else self.began_ns
+
+    def add(self, message: Message, first: int) -> None:
+        """Add a record of its steps, or of its cycles."""
+        self.records.append((first, message))
+        self.last_ns = max(self.last_ns, message.append_ns)
+
+    def decoded(self, topic: Topic[R], registry: codec.Registry | None) -> Iterator[R]:
+        """Yield the records in order; they are decoded as they are needed."""
+        for _, message in sorted(self.records, key=lambda pair: pair[0]):
+            yield codec.decode(message.value or b"", topic.type, registry)
+
+    def outputs(self, mark_ns: int) -> Iterator[tuple[int, Output]]:
+        """Yield the outputs of messages before an append time, until an error."""
+        try:
+            if self.runner is not None and not self.error:
+                yield from self.runner.run(mark_ns)
+        except ValueError as error:
+            self.error = str(error)
+
+
+class StageReplay:
+    """The replay of one stage, which takes the messages of a pass over the log."""
+
+    def __init__(
+        self, name: str, run: Replay, operators: Sequence[Operator], counts: Mapping[str, int]
+    ) -> None:
+        """`counts`: topic to the number of its partitions."""
+        owner = OWNERS[name]
+        self._run, self._kind, self._operators = run, KINDS[name], operators
+        self._result = Replayed(name, run.span, [], [], 0, 0, 0.0)
+        self._partitions = Partitions(owner, counts[owner.name])
+        self.from_ns = run.span.from_ns - self._kind.before_ns
+        self.to_ns = run.span.to_ns + self._kind.after_ns
+        is_compared = operators or self._kind.newest_only
+        outputs = dict.fromkeys(self._kind.outputs if is_compared else (), since(self.from_ns))
+        self.starts = earliest([outputs, *(each.runner.starts for each in operators if each.runner)])
+        self.took_s = 0.0
+        """Time that it spent itself."""
+        self._first_ns = NEVER_NS
+        self._published: list[tuple[Value, int]] = []
+        self._replayed: list[tuple[Value, int]] = []
+
+    def take(self, messages: Mapping[str, Sequence[Message]], mark_ns: int) -> None:
+        """Take messages, and the time before which all have been read."""
+        began_s = time.perf_counter()
+        runners = [each.runner for each in self._operators if each.runner and not each.error]
+        for topic, start in self.starts.items():
+            from_ns = start.since_ns or 0
+            own = [each for each in messages.get(topic.name, ()) if from_ns <= each.append_ns < self.to_ns]
+            self._count(topic, own, mark_ns)
+            for runner in runners:
+                for message in own:
+                    runner.offer(message)
+        for operator in self._operators:
+            for log_ns, output in operator.outputs(mark_ns):
+                if output.topic in self._kind.outputs and self.from_ns <= log_ns < self.to_ns:
+                    value = output.value(self._run.registry)
+                    self._replayed.append(((output.topic.name, output.key, value), log_ns))
+        self.took_s += time.perf_counter() - began_s
+
+    def _count(self, topic: Topic, messages: Sequence[Message], mark_ns: int) -> None:
+        self._result.messages += len(messages)
+        if self._first_ns > mark_ns:
+            times_ns = (each.append_ns for each in messages if each.append_ns >= self._run.span.from_ns)
+            self._first_ns = min(self._first_ns, min(times_ns, default=NEVER_NS))
+        if topic in self._kind.outputs:
+            self._published += [
+                ((topic.name, each.key, each.value), each.append_ns)
+                for each in messages
+                if each.append_ns >= self.from_ns
+            ]
+
+    def result(self, read_s: float) -> Replayed:
+        """Compare after the last messages. `read_s`: the stage's part of the time of reading."""
+        began_s, run, result, is_newest = time.perf_counter(), self._run, self._result, self._kind.newest_only
+        result.differences, result.unrecorded = compared(
+            run.span,
+            self._published,
+            self._replayed,
+            gaps_of(self._operators, has_steps=not is_newest),
+            self._partitions,
+            run.registry,
+            edge_ns=self._kind.edge_ns,
+            newest_only=is_newest,
+        )
+        published, replayed = (
+            [value for value, at_ns in self._distinct(outputs) if run.span.from_ns <= at_ns < run.span.to_ns]
+            for outputs in (self._published, self._replayed)
+        )
+        result.published, result.count = len(published), len(replayed)
+        result.records = replayed if is_newest else []
+        covered_ns = max(0, run.span.to_ns - self._first_ns)
+        result.covered_s, result.failed = covered_ns / NS_PER_S, failures_of(self._operators)
+        changed = changes_since(self._operators, run)
+        result.notes = [f"note: {changed} changed since the steps of {result.stage}"] if changed else []
+        result.took_s = self.took_s + read_s + time.perf_counter() - began_s
+        return result
+
+    def _distinct(self, outputs: Sequence[tuple[Value, int]]) -> Iterator[tuple[Any, int]]:
+        """Yield what counts as one output each, with its log time: values, or the records of identities."""
+        if not self._kind.newest_only:
+            yield from outputs
+            return
+        for topic in self._kind.outputs:
+            of_topic = records_of(topic, outputs, None, self._run.registry, newest_only=True)
+            yield from (dated for records in of_topic.values() for dated in records)
+
+
+def gaps_of(operators: Sequence[Operator], *, has_steps: bool) -> list[Gap]:
+    """Return when workers may have published outputs without steps.
+
+    `operators`: by partition and epoch. From the last step of an operator to the begin of the next one; the
+    whole time of one that cannot be replayed.
+    """
+    gaps = []
+    for operator, following in zip_longest(operators, operators[1:]):
+        is_replaced = following is not None and following.partition == operator.partition
+        next_ns = following.begin_ns if following is not None and is_replaced else 0
+        if operator.error or operator.runner is None:
+            gaps.append(
+                Gap(operator.partition, operator.began_ns, max(operator.last_ns + UNRECORDED_NS, next_ns))
+            )
+        elif has_steps:
+            last_ns = operator.runner.last_ns
+            gaps.append(Gap(operator.partition, last_ns, max(last_ns + UNRECORDED_NS, next_ns)))
+    return gaps
+
+
+def failures_of(operators: Iterable[Operator]) -> list[str]:
+    """Return a line for each operator that cannot be replayed."""
+    return [f"{each.name} cannot be replayed: {each.error}" for each in operators if each.error]
+
+
+def changes_since(operators: Iterable[Operator], run: Replay) -> str:
+    """Return what differs now from the time of the steps."""
+    now = {
+        "build": build_digest(),
+        "settings": settings_digest(run.settings),
+        "topology": topology_digest(run.topology) if run.topology else "",
+    }
+    changed: set[str] = set()
+    for epoch in (each.runner.recording.epoch for each in operators if isinstance(each.runner, StepRunner)):
+        then = {
+            "build": epoch.build,
+            "settings": epoch.settings_digest,
+            "topology": epoch.topology_digest,
+        }
+        changed |= {name for name, digest in then.items() if digest and now[name] not in ("", digest)}
+    return ", ".join(sorted(changed))
+
+
+# ------------------------------------------------------------------------------------------- operators
+
+
+def operators_of(name: str, messages: Iterable[Message], count: int, run: Replay) -> list[Operator]:
+    """Return the operators of a stage that took a step in the interval, by partition and epoch.
+
+    `messages`: those of `fabric.steps`, for the policy of `fabric.policy-cycles`. `count`: partitions of the
+    stage's owner topic.
+    """
+    operators: dict[tuple[int, str, int], Operator] = {}
+    for message in messages:
+        error, value = "", message.value
+        if value is None or not (name == PolicyStage.name or message.key.startswith(f"{name}/")):
+            continue
+        try:
+            if name == PolicyStage.name:
+                cycles = message.decoded(POLICY_CYCLES, run.registry)
+                partition, epoch = partition_of(cycles["shard"], count), cycles["epoch"]
+                key, first = f"{name}/{cycles['shard']}", cycles["first_cycle"]
+            else:
+                steps = decode_message(STEPS, message.key_bytes, value, run.registry)
+                partition, epoch = steps["partition"], steps["epoch"]
+                key, first = message.key, steps["first_step"]
+                check_times(steps, message.append_ns)
+        except codec.BadRecord:
+            continue
+        except BadSteps as bad:
+            error = str(bad)
+        operator = operators.setdefault((partition, key, epoch), Operator(key, partition, epoch * NS_PER_MS))
+        operator.add(message, first)
+        operator.error = error or operator.error
+    return [each for _, each in sorted(operators.items()) if each.last_ns >= run.span.from_ns]
+
+
+def begin(operator: Operator, count: int, run: Replay) -> None:
+    """Make the runner of an operator, or note why that is impossible. `count`: partitions of its topic."""
+    name, _, shard = operator.name.partition("/")
+    stage: Stage = PolicyStage(shard) if name == PolicyStage.name else BY_STEPS[name]()
+    try:
+        if operator.partition >= count:
+            raise BadSteps(f"partition {operator.partition} does not exist")
+        if operator.error:
+            return
+        if name == PolicyStage.name:
+            recording = recording_of_cycles(operator.decoded(POLICY_CYCLES, run.registry), operator.partition)
+        else:
+            is_old = operator.began_ns < run.span.from_ns - EPOCH_BACK_NS
+            from_ns = run.span.from_ns - WARM_UP_NS if is_old else 0
+            recording = recording_of(operator.decoded(STEPS, run.registry), from_ns)
+        operator.runner = StepRunner(stage, recording, run.settings, count, run.topology, run.registry)
+    except ValueError as error:
+        operator.error = str(error)
+
+
+def _begun(name: str, run: Replay, index: _Index) -> list[Operator]:
+    """Return the operators of a stage that took part in the interval, with their runners."""
+    if name in BY_STEPS or name == PolicyStage.name:
+        topic, count = STEPS if name in BY_STEPS else POLICY_CYCLES, index.counts[OWNERS[name].name]
+        operators = operators_of(name, index.messages[topic.name], count, run)
+        for each in operators:
+            begin(each, count, run)
+        return operators
+    operator = Operator(name, 0, run.span.from_ns)
+    operator.runner = TimedRunner(
+        AlertsStage() if name == AlertsStage.name else DiagnosisStage(run.changes.rules),
+        index.config,
+        run.span.from_ns,
+        run.span.to_ns,
+        run.settings,
+        run.topology,
+        run.registry,
+    )
+    return [operator]
+
+
+# -------------------------------------------------------------------------------------------- the pass
+
+
+class _Index:
+    """What a replay reads before its pass: steps, cycles, and the configuration at the start."""
+
+    def __init__(self, names: Sequence[str], run: Replay) -> None:
+        self._run = run
+        self.counts = partition_counts(run.cluster, {OWNERS[name] for name in names})
+        from_ns = run.span.from_ns
+        back_ns = from_ns - EPOCH_BACK_NS
+        starts: dict[Topic, Start] = {CONFIG: BEGINNING}
+        starts |= {STEPS: since(back_ns)} if BY_STEPS.keys() & names else {}
+        starts |= {POLICY_CYCLES: since(back_ns)} if PolicyStage.name in names else {}
+        self.messages = self._read(starts)
+        policies = operators_of(PolicyStage.name, self.messages[POLICY_CYCLES.name], 1, run)
+        first_ns = min((each.began_ns for each in policies), default=back_ns)
+        if first_ns < back_ns:
+            self.messages |= self._read({POLICY_CYCLES: since(first_ns)})
+        config = [each for each in self.messages[CONFIG.name] if each.append_ns < from_ns]
+        needs_first = run.changes.thresholds and not any(each.key == EVERYONE for each in config)
+        self.first = [run.changes.first()] if needs_first else []
+        self.config = [*self.first, *config]
+
+    def _read(self, starts: Mapping[Topic, Start]) -> dict[str, list[Message]]:
+        run, messages = self._run, defaultdict[str, list[Message]](list)
+        for batch, _ in read_interval(run.cluster, starts, run.span.to_ns + AFTER_NS):
+            for message in run.changes.of(batch, run.registry):
+                if message.topic != STEPS.name or message.append_ns < run.span.to_ns:
+                    messages[message.topic].append(message)
+        return messages
+
+
+def replay(names: Sequence[str], run: Replay) -> list[Replayed]:
+    """Replay stages and compare. Raises ValueError if the log cannot be read."""
+    began_s = time.perf_counter()
+    index = _Index(names, run)
+    stages = [StageReplay(name, run, _begun(name, run, index), index.counts) for name in names]
+    starts = earliest(each.starts for each in stages)
+    reads = read_interval(run.cluster, starts, max(each.to_ns for each in stages)) if starts else ()
+    messages = 0
+    for batch, mark_ns in chain([(index.first, 0)], reads, [([], NEVER_NS)]):
+        by_topic: dict[str, list[Message]] = defaultdict(list)
+        for message in run.changes.of(batch, run.registry):
+            by_topic[message.topic].append(message)
+        for stage in stages:
+            stage.take(by_topic, mark_ns)
+        messages += len(batch)
+        run.progress(messages, min(mark_ns, run.span.to_ns))
+    read_s = (time.perf_counter() - began_s - sum(each.took_s for each in stages)) / len(stages)
+    return [each.result(read_s) for each in stages]

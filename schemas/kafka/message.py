@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -34,7 +33,7 @@ class Message:
     log_ns: int
     """Append time without the steps of the log's clock; `append_ns` where the log is read again."""
     record: Any
-    """The decoded and validated value, set by the first reader that needs it."""
+    """The decoded value, set by the first reader that needs it."""
 
     def __init__(
         self,
@@ -70,17 +69,11 @@ class Message:
             other.offset,
         )
 
-    def decoded(
-        self,
-        topic: Topic[R],
-        registry: codec.Registry | None = None,
-        validate: Callable[[R], R] | None = None,
-    ) -> R:
-        """Return the record of a message that is no tombstone. The first call decodes and validates it.
+    def decoded(self, topic: Topic[R], registry: codec.Registry | None = None) -> R:
+        """Return the record of a message that is no tombstone; nobody may change it.
 
-        Raises BadRecord.
+        The first call decodes it. Raises BadRecord.
         """
         if self.record is None:
-            record = decode_message(topic, self.key_bytes, self.value or b"", registry)
-            self.record = record if validate is None else validate(record)
+            self.record = decode_message(topic, self.key_bytes, self.value or b"", registry)
         return cast("R", self.record)

@@ -18,7 +18,7 @@ from typing import Final
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.messages import check_key
-from schemas.records import Alert, AlertKind, AlertState, ClockOffsets, LinkEvent
+from schemas.records import Alert, AlertKind, AlertState, ClockOffsets
 from schemas.topics import (
     ALERTS,
     CLOCK_OFFSETS,
@@ -350,12 +350,7 @@ class AlertInputs(Operator):
             out += shard.ingest_clocks(record, message.log_ns)
 
     def _process_event(self, message: Message, out: Published) -> None:
-        def validate(event: LinkEvent) -> LinkEvent:
-            if message.key != event["shard"]:
-                raise codec.BadRecord("WRONG_KEY", f"key {message.key!r}, expected shard {event['shard']!r}")
-            return validate_link_event(event)
-
-        event = self._decoded(message, LINKS, validate)
+        event = self._decoded(message, LINKS, validate_link_event)
         shard = None if event is None else self._shard(event["shard"])
         if event is not None and shard is not None:
             out += shard.ingest_event(event, message.log_ns)
@@ -380,7 +375,7 @@ class AlertInputs(Operator):
     def _update(self, table: LiveConfig | Inventory, message: Message) -> bool:
         """Apply a message to a table; return whether it was valid."""
         try:
-            table.take(message.key.encode(), message.value, self._registry, message.log_ns)
+            table.take_message(message, self._registry, message.log_ns)
         except codec.BadRecord:
             return False
         return True
@@ -392,7 +387,8 @@ class AlertInputs(Operator):
         if message.record is None and message.value is None:
             return None
         try:
-            return message.decoded(topic, self._registry, validate)
+            record = message.decoded(topic, self._registry)
+            return record if validate is None else validate(record)
         except codec.BadRecord as error:
             if message.topic not in REJECTED_ELSEWHERE:
                 self.rejected.append((message, error))

@@ -14,7 +14,6 @@ from typing import Final
 
 from schemas.kafka.message import Message
 from schemas.kafka.start import tail
-from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, INVENTORY, PROBES
 from schemas.unexpected import DATA_ERRORS
@@ -110,7 +109,7 @@ class ClockOperator(Operator):
     def _take(self, message: Message, tables: FabricTables) -> None:
         if message.value is None:
             return
-        decoded = decode_message(CLOCK_FITS, message.key_bytes, message.value, self._registry)
+        decoded = message.decoded(CLOCK_FITS, self._registry)
         fits, left_out = validate_fits(decoded, message.append_ns, self._window_ns)
         source, window = fits["source"], fits["window"]
         if left_out:

@@ -9,7 +9,6 @@ from typing import Final
 
 from schemas.kafka.message import Message
 from schemas.kafka.start import tail
-from schemas.messages import decode_message
 from schemas.records import ContentionWindow
 from schemas.topics import CLOCK_OFFSETS, CONFIG, CONTENTION, FLOWS, INVENTORY, PATHS, QUEUES
 from schemas.unexpected import DATA_ERRORS
@@ -86,7 +85,7 @@ class ContentionOperator(Operator):
     def _take(self, message: Message, tables: FabricTables) -> None:
         if message.value is None:
             return
-        record = decode_message(QUEUES, message.key_bytes, message.value, self._registry)
+        record = message.decoded(QUEUES, self._registry)
         queues = validate_queues(record, message.append_ns + tables.clocks.log_offset_ns)
         shard = self._shard(queues["shard"], tables)
         shard.flows.advance(message.append_ns - FLOW_LAG_NS)

@@ -76,7 +76,7 @@ class LinksOperator(Operator):
     def _take(self, message: Message, tables: FabricTables) -> None:
         if message.value is None:
             return
-        event = message.decoded(LINKS, self._registry, validate_link_event)
+        event = validate_link_event(message.decoded(LINKS, self._registry))
         health = self._shard(event["shard"], tables)
         self._update(health, tables)
         self._add(health.ingest(event, message.log_ns, tables.routes, message.offset))

@@ -250,7 +250,7 @@ class PolicyInputs(Operator):
     def _take(self, message: Message) -> None:
         table = self._tables.get(message.topic)
         if table is not None:
-            table.take(message.key.encode(), message.value, self._registry, message.append_ns)
+            table.take_message(message, self._registry)
         handler = self._handlers.get(message.topic)
         if handler is not None:
             handler(message)

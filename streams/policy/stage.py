@@ -38,6 +38,10 @@ class PolicyStage(Stage):
     per_partition = False
     uses_append_time = True
 
+    def __init__(self, shard: str | None = None) -> None:
+        """`shard`: the only one, for a replay."""
+        self._shard = shard
+
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
         """Return the published records from which a new owner continues."""
         return (Restore(DECISIONS, lambda log_ns: since(log_ns - DECISION_LOOKBACK_NS)),)
@@ -53,7 +57,7 @@ class PolicyStage(Stage):
         return PolicyInputs(
             owner.epoch,
             owner.places,
-            owner.owns,
+            owner.owns if self._shard is None else self._shard.__eq__,
             default_shard=owner.settings.default_shard,
             topology=tables.topology,
             registry=owner.registry,

@@ -46,7 +46,7 @@ class FabricTables:
         self._fastest: tuple[Topology, int] = (Topology(), 0)
         """The topology file's contents, and the rate of its fastest link."""
         self._registry = registry
-        self._by_topic: dict[str, GlobalTable] = {table.topic: table for table in self.tables}
+        self._by_topic: dict[str, GlobalTable] = {table.topic.name: table for table in self.tables}
 
     @property
     def tables(self) -> Sequence[GlobalTable]:
@@ -80,7 +80,7 @@ class FabricTables:
                 moves.append(move)
         table = self._by_topic[message.topic]
         try:
-            table.take(message.key_bytes, message.value, self._registry, message.append_ns)
+            table.take_message(message, self._registry)
         except DATA_ERRORS as error:
             return refusal(error)
         return None

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from schemas import codec
-from schemas.messages import decode_message
+from schemas.records import FlowRoutes
 from schemas.topics import FLOW_ROUTES
-from schemas.validation import MAX_NS
 from streams.runtime.route_table import is_link, split_pair
+from streams.runtime.tables import GlobalTable
 
 __all__ = ["NO_ROUTES", "FlowRoute", "FlowRouteTable"]
 
@@ -38,10 +38,10 @@ class FlowRoute(NamedTuple):
 NO_ROUTES: Final[Mapping[int, FlowRoute]] = {}
 
 
-class FlowRouteTable:
+class FlowRouteTable(GlobalTable):
     """Directed pair and destination port to source port to route, from `FlowRoutes` records."""
 
-    topic: Final = FLOW_ROUTES.name
+    topic = FLOW_ROUTES
 
     def __init__(self) -> None:
         self.version = 0
@@ -52,19 +52,12 @@ class FlowRouteTable:
         self._routes: dict[tuple[str, str, int], dict[int, FlowRoute]] = {}
         self._names: dict[Links, Links] = {}
 
-    def take(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        registry: codec.Registry | None = None,
-        append_ns: int = MAX_NS,
-    ) -> None:
-        """Apply one message. Raises BadRecord."""
-        if value is None:
-            if key is not None:
-                self._put(*_ends(key.decode("utf-8", "replace")), {})
-            return
-        record = decode_message(FLOW_ROUTES, key, value, registry)
+    def remove(self, key: str) -> None:
+        """Remove the routes of a pair. Raises BadRecord for another key."""
+        self._put(*_ends(key), {})
+
+    def apply(self, record: FlowRoutes, append_ns: int) -> None:
+        """Apply a record. Raises BadRecord."""
         traced: dict[tuple[str, int, int], Links] = {}
         for route in record["routes"]:
             if route["complete"] and route["links"]:

@@ -18,11 +18,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from schemas import codec
 from schemas.ids import host_of
 from schemas.log_time import STEP_NS
-from schemas.messages import decode_message
 from schemas.records import Flow, FlowReports, FlowState
 from schemas.topics import FLOWS
-from schemas.validation import MAX_NS
 from streams.runtime.route_table import is_link
+from streams.runtime.tables import GlobalTable
 
 __all__ = ["FlowOnLink", "FlowTable", "LiveFlow", "LiveFlows", "Report", "report_of"]
 
@@ -330,10 +329,10 @@ class LiveFlows:
                 del self._flows_on[link]
 
 
-class FlowTable:
+class FlowTable(GlobalTable):
     """Passes the reports of `fabric.flows` to the views of each shard's flows."""
 
-    topic: Final = FLOWS.name
+    topic = FLOWS
 
     def __init__(self, paths: Paths, known: Callable[[str], bool]) -> None:
         self._paths, self._known = paths, known
@@ -353,21 +352,12 @@ class FlowTable:
         """Stop to update a view that `of` returned."""
         self._views[flows.shard] = [each for each in self._views[flows.shard] if each is not flows]
 
-    def take(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        registry: codec.Registry | None = None,
-        append_ns: int = MAX_NS,
-    ) -> None:
-        """Apply one message with its append time. Raises BadRecord."""
-        if value is None:
-            return
-        record = decode_message(FLOWS, key, value, registry)
+    def apply(self, record: FlowReports, append_ns: int) -> None:
+        """Apply a record with its append time. Raises BadRecord."""
         report, refused = report_of(record, self._known)
         if refused:
             if not self.refused:
-                log.warning("%s: left out: %s", self.topic, refused[0])
+                log.warning("%s: left out: %s", self.topic.name, refused[0])
             self.refused += len(refused)
         shard = record["shard"]
         base = self._base.get(shard)

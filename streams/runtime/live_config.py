@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from schemas import codec
-from schemas.messages import decode_message
 from schemas.records import ActuatorConfig, LatencyRule
 from schemas.topics import CONFIG
-from schemas.validation import MAX_NS
+from streams.runtime.tables import GlobalTable
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["EVERYONE", "LiveConfig"]
@@ -23,10 +21,10 @@ log = logging.getLogger(__name__)
 EVERYONE: Final = "*"
 
 
-class LiveConfig:
+class LiveConfig(GlobalTable):
     """Host to its newest `ActuatorConfig`."""
 
-    topic: Final = CONFIG.name
+    topic = CONFIG
 
     def __init__(self) -> None:
         self.version = 0
@@ -34,22 +32,16 @@ class LiveConfig:
         self._records: dict[str, ActuatorConfig] = {}
         self._thresholds: dict[str, Thresholds] = {}
 
-    def take(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        registry: codec.Registry | None = None,
-        append_ns: int = MAX_NS,
-    ) -> None:
-        """Apply one message; a tombstone removes the key's record. Raises BadRecord."""
-        if value is None:
-            if key is not None and self._records.pop(key.decode("utf-8", "replace"), None) is not None:
-                self._changed()
-            return
-        record = decode_message(CONFIG, key, value, registry)
+    def remove(self, key: str) -> None:
+        """Remove the record of a host."""
+        if self._records.pop(key, None) is not None:
+            self._changed()
+
+    def apply(self, record: ActuatorConfig, append_ns: int) -> None:
+        """Apply a record."""
         self._records[record["host"]] = record
         for refused in Thresholds.of([record])[1]:
-            log.warning("%s: %s, version %d: %s", self.topic, record["host"], record["version"], refused)
+            log.warning("%s: %s, version %d: %s", self.topic.name, record["host"], record["version"], refused)
         self._changed()
 
     def _changed(self) -> None:

@@ -2,7 +2,7 @@
 
 A stage is a declaration, an operator its state for the partitions that one owner has. Neither knows Kafka,
 asyncio, a clock, a file or a thread. Three runners run them: the worker (`streams/runtime/faust/`), the
-`LogRunner` over a recorded log, and the `SimRunner` over a simulated fleet.
+`LogRunner`s over a recorded log, and the `SimRunner` over a simulated fleet.
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from schemas import codec
-from schemas.kafka.message import Message
+from schemas.kafka.message import Message, Place
 from schemas.kafka.start import Start
 from schemas.unexpected import DATA_ERRORS, refusal
-from streams.runtime.operator import Restore
+from streams.runtime.operator import Past, Restore
 
-__all__ = ["PastMessages", "start_of"]
+__all__ = ["PastMessages", "past_of", "start_of"]
 
 log = logging.getLogger(__name__)
 
@@ -53,3 +53,27 @@ class PastMessages:
         """Return the kept messages, by partition and offset."""
         messages = [*self._all, *self._newest.values()]
         return sorted(messages, key=lambda message: (message.partition, message.offset))
+
+
+def past_of(
+    restores: Iterable[Restore],
+    messages: Mapping[str, Sequence[Message]],
+    log_ns: int,
+    ends: Mapping[Place, int],
+    registry: codec.Registry | None = None,
+) -> Past:
+    """Return what an owner that begins at `log_ns` restores from messages by topic.
+
+    `ends`: end offset of each partition, where that is not the last message.
+    """
+    past: dict[str, Sequence[Message]] = {}
+    for restore in restores:
+        start, kept = start_of(restore, log_ns), PastMessages(restore, registry)
+        of_topic = messages.get(restore.topic.name, ())
+        tail_ends = {message.place: message.offset + 1 for message in of_topic} | dict(ends)
+        for message in of_topic:
+            first = 0 if start.tail_messages is None else tail_ends[message.place] - start.tail_messages
+            if message.offset >= first and message.append_ns >= (start.since_ns or 0):
+                kept.add(message)
+        past[restore.topic.name] = kept.messages()
+    return past

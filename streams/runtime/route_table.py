@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Set
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from schemas import codec
 from schemas.ids import cable_id, end_parts
-from schemas.messages import decode_message
-from schemas.records import PathMap
+from schemas.records import PathMap, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import Topology
-from schemas.validation import MAX_NS
 from streams.runtime.cable_votes import CableVotes
+from streams.runtime.tables import GlobalTable
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["NO_ROUTE", "Route", "RouteTable", "link_rate_bps", "pair_key", "split_pair"]
@@ -54,6 +54,7 @@ Routes = dict[tuple[str, int], Route]
 """(leg, entropy value) to route."""
 
 
+@lru_cache(maxsize=65_536)
 def is_link(name: str) -> bool:
     """Return whether a name has the form of a directed link's id."""
     near, _, far = name.partition(">")
@@ -89,10 +90,10 @@ def link_rate_bps(link: str, topology: Topology, speeds_bps: Mapping[str, int]) 
     return 0
 
 
-class RouteTable:
+class RouteTable(GlobalTable):
     """Directed pair, leg and entropy value to route, from `PathMaps` records."""
 
-    topic: Final = PATHS.name
+    topic = PATHS
 
     def __init__(self) -> None:
         self.version = 0
@@ -110,19 +111,8 @@ class RouteTable:
         self._changed: deque[Pair] = deque(maxlen=CHANGES_KEPT)
         """Pairs in the order of the versions that changed them."""
 
-    def take(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        registry: codec.Registry | None = None,
-        append_ns: int = MAX_NS,
-    ) -> None:
-        """Apply one message. Raises BadRecord."""
-        if value is None:
-            if key is not None:
-                self._forget(key.decode("utf-8", "replace"))
-            return
-        record = decode_message(PATHS, key, value, registry)
+    def apply(self, record: PathMaps, append_ns: int) -> None:
+        """Apply a record. Raises BadRecord."""
         if len(self._names) > self._max_names:
             self._forget_names()
         pair = (self._one(record["nic"]), self._one(record["peer"]))
@@ -229,7 +219,8 @@ class RouteTable:
                     self._one(value)
         self._max_names = NAMES_KEPT + 2 * len(self._names)
 
-    def _forget(self, key: str) -> None:
+    def remove(self, key: str) -> None:
+        """Remove the routes of a pair."""
         try:
             pair = split_pair(key)
         except ValueError:

@@ -138,7 +138,7 @@ class SimRunner:
         for number, stage in enumerate(stages):
             for each in stage.inputs:
                 self._readers.setdefault(each.topic.name, []).append((number, stage))
-        self._tables_topics = frozenset(table.topic for table in self.tables.tables)
+        self._tables_topics = frozenset(table.topic.name for table in self.tables.tables)
         self._operators: dict[tuple[int, int], _Running] = {}
         """By the numbers of stage and partition (-1: all). An operator begins with its first message, one
         without inputs at once."""

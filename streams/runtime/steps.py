@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from typing import Final
 
 from schemas.kafka.message import Place
 from schemas.records import StepChoice, StepChoiceKind, Steps
 from streams.runtime.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
-__all__ = ["BadSteps", "Epoch", "MissingSteps", "Step", "StepLog", "check_times", "key_of", "steps_of"]
+__all__ = [
+    "BadSteps",
+    "Epoch",
+    "MissingSteps",
+    "Recording",
+    "Step",
+    "StepLog",
+    "StepReader",
+    "check_times",
+    "key_of",
+    "recording_of",
+]
 
 MAX_STEPS: Final = 1024
 """Steps of one record."""
@@ -240,19 +251,45 @@ class StepReader:
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.epoch: Epoch | None = None
+        """As the first record states it."""
         self.starts: dict[Place, int] = {}
-        """Positions of the inputs before the first step."""
+        """Positions of inputs and tables before the first step that was yielded."""
+        self.in_force: list[StepChoice] = []
+        """Choices of the steps before it."""
         self._places: list[Place] = []
         self._positions: list[int] = []
-        self.begins_epoch = False
-        """Whether the first record that was read is the first of its epoch."""
         self._next: int | None = None
         """Number of the next step; None before the first record."""
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it has read no record."""
-        return self._next is None
+    def steps(self, records: Iterable[Steps], from_ns: int = 0) -> Iterator[Step]:
+        """Yield the steps from a log time on. Raises MissingSteps or BadSteps.
+
+        Before `from_ns` a record that stands alone ends a gap. 0: all steps of the epoch.
+        """
+        has_gap = False
+        for record in records:
+            begin_ns = record["begin_us"] * NS_PER_US
+            end_ns = begin_ns + sum(record["elapsed_us"]) * NS_PER_US
+            has_gap = has_gap or not self.follows(record)
+            if has_gap and not record["is_whole"] and end_ns < from_ns:
+                continue
+            if has_gap and record["is_whole"] and begin_ns <= from_ns:
+                self._begin()
+                has_gap = False
+            is_late = self._next is None and record["first_step"] > 0 and not from_ns
+            if has_gap or is_late:
+                raise MissingSteps(f"steps before step {record['first_step']} are not in the log")
+            self.epoch = self.epoch or epoch_of(record)
+            for step in self.read(record):
+                if step.log_ns >= from_ns:
+                    yield step
+                else:
+                    self.starts.update(step.moved)
+                    self.in_force += step.choices
 
     def follows(self, record: Steps) -> bool:
         """Return whether no step before this record is missing."""
@@ -268,7 +305,6 @@ class StepReader:
         if self._next is not None and record["first_step"] < self._next:
             return  # published twice
         _check_lengths(record)
-        self.begins_epoch = self.begins_epoch or record["first_step"] == 0
         self._add_inputs(record)
         _check_numbers(record, len(self._places))
         choices, chosen = record["choices"], 0
@@ -304,11 +340,38 @@ class StepReader:
         return None if choice["input_number"] < 0 else self._places[choice["input_number"]]
 
 
-def steps_of(records: Sequence[Steps]) -> Iterator[Step]:
-    """Yield the steps of one operator and epoch. Raises MissingSteps."""
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The steps of one operator and epoch, from the begin of a replay on."""
+
+    epoch: Epoch
+    steps: Iterator[Step]
+    """Raises MissingSteps or BadSteps."""
+    starts: Mapping[Place, int] = field(default_factory=dict)
+    """Positions of inputs and tables at the begin."""
+    in_force: Sequence[StepChoice] = ()
+    """Choices of the steps before."""
+    from_ns: int = 0
+    """Log time up to which published records are restored; 0: as the epoch states."""
+
+    @property
+    def begin_ns(self) -> int:
+        """Log time at which the operator begins."""
+        return self.from_ns or self.epoch.epoch * NS_PER_MS
+
+
+def recording_of(records: Iterable[Steps], from_ns: int = 0) -> Recording:
+    """Return the steps of an epoch, given its records in order, which are read as they are needed.
+
+    `from_ns`: log time before which steps are only counted. The operator then begins there like a new owner,
+    and its first outputs may differ. 0: it begins with the epoch. Raises MissingSteps or BadSteps.
+    """
     reader = StepReader()
-    for record in sorted(records, key=lambda record: record["first_step"]):
-        yield from reader.read(record)
+    steps = reader.steps(records, from_ns)
+    first = list(islice(steps, 1))
+    if reader.epoch is None:
+        raise MissingSteps("the steps of the interval are not in the log")
+    return Recording(reader.epoch, chain(first, steps), reader.starts, reader.in_force, from_ns)
 
 
 def check_times(record: Steps, append_ns: int) -> None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, ClassVar, Final
 
 from native.core import ClockLine
 from schemas import codec
 from schemas.ids import host_of
+from schemas.kafka.message import Message
 from schemas.log_time import WindowOrder
-from schemas.messages import decode_message
-from schemas.records import ClockOffsets, ClockSync
+from schemas.records import ClockOffsets, ClockSync, Nic
 from schemas.simulation_pace import SimulatedTime
-from schemas.topics import CLOCK_OFFSETS, INVENTORY
+from schemas.topics import CLOCK_OFFSETS, INVENTORY, Topic
 from schemas.validation import MAX_NS, validate_offsets
 from streams.runtime.units import NS_PER_S
 
@@ -35,12 +35,10 @@ MAX_UNSOLVED_NS: Final = 30 * NS_PER_S
 """Time without a window after which its worker is gone and a simulation waits for it no longer."""
 
 
-class GlobalTable(Protocol):
+class GlobalTable:
     """A table that is filled from one topic."""
 
-    @property
-    def topic(self) -> str:
-        """The topic that the table is filled from."""
+    topic: ClassVar[Topic[Any]]
 
     def take(
         self,
@@ -50,6 +48,24 @@ class GlobalTable(Protocol):
         append_ns: int = MAX_NS,
     ) -> None:
         """Apply one message with its append time. Raises BadRecord."""
+        self.take_message(Message(append_ns, self.topic.name, 0, 0, key, value), registry)
+
+    def take_message(
+        self, message: Message, registry: codec.Registry | None = None, append_ns: int | None = None
+    ) -> None:
+        """Apply a message; `append_ns`: its time, if not the one that the log stamped. Raises BadRecord."""
+        if message.value is not None:
+            record = message.decoded(self.topic, registry)
+            self.apply(record, message.append_ns if append_ns is None else append_ns)
+        elif message.key_bytes is not None:
+            self.remove(message.key)
+
+    def apply(self, record: Any, append_ns: int) -> None:
+        """Apply a record, which others hold too. Raises BadRecord."""
+        raise NotImplementedError
+
+    def remove(self, key: str) -> None:
+        """Forget what the messages of a key said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +80,10 @@ class Member:
     rack: str | None = None
 
 
-class Inventory:
+class Inventory(GlobalTable):
     """NIC to member, from `Nic` records."""
 
-    topic: Final = INVENTORY.name
+    topic = INVENTORY
 
     def __init__(self, default_shard: str) -> None:
         self.default_shard = default_shard
@@ -81,20 +97,9 @@ class Inventory:
         self.simulated = SimulatedTime()
         self._stamp_error_ns: dict[str, int] = {}
 
-    def take(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        registry: codec.Registry | None = None,
-        append_ns: int = MAX_NS,
-    ) -> None:
-        """Apply one message. Raises BadRecord."""
-        if value is None:
-            if key is not None:
-                self._remove(key.decode("utf-8", "replace"))
-            return
-        nic = decode_message(INVENTORY, key, value, registry)
-        name = nic["nic"]
+    def apply(self, record: Nic, append_ns: int) -> None:
+        """Apply a record."""
+        nic, name = record, record["nic"]
         self.simulated.take(name, nic, append_ns)
         member = Member(name, nic["host"], nic["shard"], nic["clock"], nic["rail"], nic["rack"])
         if self.members.get(name) != member:
@@ -117,13 +122,14 @@ class Inventory:
         else:
             self.probe_slots[nic] = slots
 
-    def _remove(self, nic: str) -> None:
-        self.simulated.take(nic, None, MAX_NS)
-        if self.members.pop(nic, None) is None:
+    def remove(self, key: str) -> None:
+        """Remove a NIC."""
+        self.simulated.take(key, None, MAX_NS)
+        if self.members.pop(key, None) is None:
             return
-        self._stamp_error_ns.pop(nic, None)
-        self.speeds_bps.pop(nic, None)
-        self.probe_slots.pop(nic, None)
+        self._stamp_error_ns.pop(key, None)
+        self.speeds_bps.pop(key, None)
+        self.probe_slots.pop(key, None)
         self.version += 1
 
     def member(self, nic: str) -> Member:
@@ -173,10 +179,10 @@ class _Window:
         return bool(self.parts) and len(self.parts) == next(iter(self.parts.values()))["parts"]
 
 
-class ClockTable:
+class ClockTable(GlobalTable):
     """Clock to its newest model, and the newest records of each shard, from `ClockOffsets`."""
 
-    topic: Final = CLOCK_OFFSETS.name
+    topic = CLOCK_OFFSETS
 
     def __init__(self, inventory: Inventory, holdover_s: float, window_ns: int = NS_PER_S) -> None:
         self.log_offset_ns = 0
@@ -196,21 +202,12 @@ class ClockTable:
         self._models: dict[str, ClockLine] = {}
         self._models_version: tuple[int, int] = (-1, -1)
 
-    def take(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        registry: codec.Registry | None = None,
-        append_ns: int = MAX_NS,
-    ) -> None:
-        """Apply one message with its append time. Raises BadRecord for values that no solver publishes."""
-        if value is None:
-            return
-        decoded = decode_message(CLOCK_OFFSETS, key, value, registry)
-        record, left_out = validate_offsets(decoded, append_ns, self._window_ns)
+    def apply(self, record: ClockOffsets, append_ns: int) -> None:
+        """Apply a record with its append time. Raises BadRecord for values that no solver publishes."""
+        record, left_out = validate_offsets(record, append_ns, self._window_ns)
         if left_out:
             log.warning(
-                "%s: window %d: ignored %d implausible clocks", self.topic, record["window"], left_out
+                "%s: window %d: ignored %d implausible clocks", self.topic.name, record["window"], left_out
             )
         if self._order.steps_back(record):
             self._forget_later(record)

@@ -37,10 +37,13 @@ from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
 from streams.delays.stage import DelayStage
 from streams.links.stage import LinksStage
-from streams.policy.replay import replay_epoch
+from streams.policy.replay import recording_of_cycles
+from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.columnar import decode_columnar, encode_columnar
+from streams.runtime.log_runner import StepRunner
 from streams.runtime.operator import Output, Stage
+from streams.runtime.settings import StreamSettings
 from streams.runtime.sim_runner import SimRunner
 
 S = 1_000_000_000
@@ -134,8 +137,12 @@ class Policy:
                 record = row.decoded(POLICY_CYCLES)
                 cycles.setdefault((record["shard"], record["epoch"]), []).append(record)
         messages = [row for row in rows if row.topic != POLICY_CYCLES.name]
-        for _, records in sorted(cycles.items()):
-            for _, output in replay_epoch(records, messages, topology=topology):
+        for (shard, _), records in sorted(cycles.items()):
+            recording = recording_of_cycles(records)
+            runner = StepRunner(PolicyStage(shard), recording, StreamSettings(), 1, topology)
+            for message in messages:
+                runner.offer(message)
+            for _, output in runner.run():
                 if output.topic is DECISIONS:
                     yield DECISIONS.name, output.key, output.record
 

@@ -21,7 +21,7 @@ from fabrictime.commands.cli import app
 from fabrictime.commands.replay import as_json, lines_of
 from fabrictime.commands.replay_compare import Difference
 from fabrictime.commands.replay_reader import Span
-from fabrictime.commands.replay_stages import Replayed
+from fabrictime.commands.replay_run import Replayed
 from schemas import codec
 from schemas.topics import ALERTS, CONFIG, LINKS
 from tests.streams.test_pipeline import Log
@@ -146,7 +146,7 @@ def test_an_unknown_stage_is_one_line_that_names_the_others() -> None:
 
 def result(differences: list[Difference]) -> Replayed:
     span, records = Span(0, 60 * S), [{"signature": b"\xff"}]
-    return Replayed("policy", span, records, differences, 1, 1234, 0.5, covered_s=60.0)
+    return Replayed("policy", span, records, differences, 1, 1234, 0.5, 1, covered_s=60.0)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,19 @@ def result(differences: list[Difference]) -> Replayed:
 def test_a_difference_is_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, differences: list[Difference], exit_code: int
 ) -> None:
-    monkeypatch.setattr("fabrictime.commands.replay_stages.replay", lambda name, given: result(differences))
+    monkeypatch.setattr("fabrictime.commands.replay_run.replay", lambda names, given: [result(differences)])
     done = run("policy", "--from", "10m")
     assert done.exit_code == exit_code, done.stderr
     assert ("DIFFERENT d: differs: to_path 1, replayed 2" in done.stdout) == bool(differences)
+
+
+def test_an_operator_that_cannot_be_replayed_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = result([])
+    failed.failed.append("links/0 cannot be replayed: steps 3 to 4 are not in the log")
+    monkeypatch.setattr("fabrictime.commands.replay_run.replay", lambda names, given: [failed])
+    done = run("links", "--from", "10m")
+    assert done.exit_code == 1, done.stderr
+    assert "links/0 cannot be replayed" in done.stdout
 
 
 def test_the_total_states_messages_speed_and_the_share_that_is_the_same() -> None:

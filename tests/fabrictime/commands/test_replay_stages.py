@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fabrictime.commands.replay import STAGES_HELP
-from fabrictime.commands.replay_run import changes_of
-from fabrictime.commands.replay_stages import BY_STEPS, STAGES
+from fabrictime.commands.replay_run import BY_STEPS, STAGES, changes_of
 from schemas.identities import IDENTITY
 
 

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fabrictime.commands import replay_steps
-from fabrictime.commands.replay_compare import Difference
+from fabrictime.commands import replay_run
+from fabrictime.commands.replay_compare import Difference, Gap, Partitions, Value, compared
 from fabrictime.commands.replay_reader import Span
-from fabrictime.commands.replay_run import Replay
-from fabrictime.commands.replay_steps import (
-    BEFORE_NS,
+from fabrictime.commands.replay_run import (
+    EPOCH_BACK_NS,
+    KINDS,
     UNRECORDED_NS,
-    Gap,
-    Value,
-    _gaps,
-    _notes,
-    _Operator,
-    _operators,
-    _Partitions,
+    Operator,
+    Replay,
+    begin,
+    changes_since,
+    failures_of,
+    gaps_of,
+    operators_of,
 )
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.partitioning import partition_of
 from schemas.topics import CLOCK_FITS, PATH_QUEUEING, PROBES, STEPS
 from streams.delays.stage import DelayStage
-from streams.runtime.steps import Epoch, StepLog
+from streams.runtime.log_runner import StepRunner
+from streams.runtime.operator import NEVER_NS
+from streams.runtime.settings import StreamSettings
+from streams.runtime.steps import Epoch, Recording, StepLog
 from tests.records import make
 
 S = 1_000_000_000
@@ -45,7 +47,8 @@ def fits(window: int, lag: int = 0, samples: int = 5, partition: int = 0) -> Val
 def _compared(
     run: Replay, published: Values, replayed: Values, gaps: list[Gap]
 ) -> tuple[list[Difference], int]:
-    return replay_steps._compared(run, published, replayed, gaps, _Partitions(PROBES, 4))
+    edge_ns = KINDS["delays"].edge_ns
+    return compared(run.span, published, replayed, gaps, Partitions(PROBES, 4), edge_ns=edge_ns)
 
 
 def test_equal_outputs_and_local_facts_are_no_difference() -> None:
@@ -65,26 +68,29 @@ def test_an_output_without_steps_counts_only_between_two_owners() -> None:
     assert (len(differences), unrecorded) == (1, 1)
 
 
-def operator(partition: int, begin_s: int, last_s: int, error: str = "") -> _Operator:
-    runner: Any = SimpleNamespace(
-        begin_ns=begin_s * S, last_ns=last_s * S, epoch=Epoch("x", partition, 0, None)
-    )
-    return _Operator(partition, begin_s * 1000, last_ns=last_s * S, runner=runner, error=error)
+def operator(partition: int, begin_s: int, last_s: int, error: str = "", epoch: Any = None) -> Operator:
+    epoch = epoch or Epoch("delays", partition, begin_s * 1000, None)
+    runner = StepRunner(DelayStage(), Recording(epoch, iter(())), StreamSettings(), 4)
+    runner.last_ns = last_s * S
+    name = f"delays/{partition}"
+    return Operator(name, partition, begin_s * S, last_ns=last_s * S, runner=runner, error=error)
 
 
 def test_a_gap_lasts_until_the_next_owner_begins() -> None:
     operators = [operator(0, 0, 10), operator(0, 17, 30), operator(1, 0, 30)]
     end_ns = 30 * S + UNRECORDED_NS
-    assert _gaps([]) == []
-    assert _gaps(operators) == [(0, 10 * S, 17 * S), (0, 30 * S, end_ns), (1, 30 * S, end_ns)]
+    assert gaps_of([], has_steps=True) == []
+    assert gaps_of(operators, has_steps=True) == [
+        (0, 10 * S, 17 * S),
+        (0, 30 * S, end_ns),
+        (1, 30 * S, end_ns),
+    ]
 
 
 def test_an_operator_that_cannot_be_replayed_is_a_gap_and_a_line() -> None:
     operators = [operator(0, 0, 10), operator(0, 12, 30, error="steps 3 to 4 are not in the log")]
-    assert _gaps(operators)[1] == (0, 12 * S, 30 * S + UNRECORDED_NS)
-    assert _notes(DelayStage(), operators, RUN) == [
-        "delays/0 cannot be replayed: steps 3 to 4 are not in the log"
-    ]
+    assert gaps_of(operators, has_steps=True)[1] == (0, 12 * S, 30 * S + UNRECORDED_NS)
+    assert failures_of(operators) == ["delays/0 cannot be replayed: steps 3 to 4 are not in the log"]
 
 
 def test_a_gap_of_one_partition_hides_nothing_of_another() -> None:
@@ -94,9 +100,9 @@ def test_a_gap_of_one_partition_hides_nothing_of_another() -> None:
 
 
 def test_an_output_without_a_source_is_of_the_partition_of_its_key() -> None:
-    by_shard = _Partitions(PATH_QUEUEING, 4)
+    by_shard = Partitions(PATH_QUEUEING, 4)
     assert by_shard.of({"shard": "pod7"}) == partition_of("pod7", 4)
-    assert _Partitions(PROBES, 4).of({"shard": "pod7", "nic": "h1/eth0"}) == partition_of("h1/eth0", 4)
+    assert Partitions(PROBES, 4).of({"shard": "pod7", "nic": "h1/eth0"}) == partition_of("h1/eth0", 4)
     assert by_shard.of({}) is None
 
 
@@ -113,7 +119,7 @@ def test_several_outputs_of_one_identity_are_compared_each() -> None:
 
 def test_outputs_of_before_the_interval_are_counterparts_only() -> None:
     run = Replay("localhost:1", Span(10 * S, 100 * S))
-    before = 10 * S - BEFORE_NS
+    before = 10 * S - KINDS["delays"].before_ns
     assert _compared(run, [(fits(1), 10 * S)], [(fits(1), before), (fits(2), before)], []) == ([], 0)
     assert _compared(run, [(fits(3), before)], [(fits(3), 10 * S)], []) == ([], 0)
 
@@ -127,13 +133,11 @@ def test_tombstones_are_compared_by_key() -> None:
 
 
 def test_changes_since_the_steps_are_one_line() -> None:
-    one, two = operator(0, 0, 10), operator(1, 0, 10)
-    for each, settings in ((one, "other"), (two, "")):
-        assert each.runner is not None
-        each.runner.epoch = Epoch("delays", 0, 0, None, {}, settings, "other", "0.0 other")
-    assert _notes(DelayStage(), [one, two], RUN) == [
-        "note: build, settings changed since the steps of delays"
-    ]
+    one, two = (
+        operator(0, 0, 10, epoch=Epoch("delays", 0, 0, None, {}, settings, "other", "0.0 other"))
+        for settings in ("other", "")
+    )
+    assert changes_since([one, two], RUN) == "build, settings"
 
 
 def steps(stage: str, partition: int, count: int, **fields: Any) -> list[Message]:
@@ -165,20 +169,23 @@ def test_steps_are_read_of_the_stage_alone_and_a_bad_record_drops_its_operator(
         starts.append(given[STEPS].since_ns)
         yield log, to_ns
 
-    monkeypatch.setattr(replay_steps, "read_interval", read)
+    monkeypatch.setattr(replay_run, "read_interval", read)
+    monkeypatch.setattr(replay_run, "partition_counts", lambda cluster, topics: {PROBES.name: 4})
     run = Replay("localhost:1", Span(2 * S, 100 * S))
-    operators = _operators(DelayStage(), run)
+    operators = operators_of("delays", replay_run._Index(["delays"], run).messages[STEPS.name], 4, run)
     for each in operators:
-        each.begin(DelayStage(), run, 4)
-        assert bool(list(each.outputs(run, is_complete=True))) == (each.partition == 0)
+        begin(each, 4, run)
+        outputs = list(each.outputs(NEVER_NS))
+        assert not outputs or not each.error
+        assert bool(each.runner and each.runner.last_ns) == (each.partition == 0)
     assert [(each.partition, bool(each.error)) for each in operators] == [
         (0, False),
         (1, True),
         (2, True),
         (9, True),
     ]
-    lines = _notes(DelayStage(), operators, run)
+    lines = failures_of(operators)
     assert [line.split(":")[0] for line in lines] == [
         f"delays/{partition} cannot be replayed" for partition in (1, 2, 9)
     ]
-    assert starts == [2 * S - replay_steps.EPOCH_BACK_NS]
+    assert starts == [2 * S - EPOCH_BACK_NS]

@@ -34,16 +34,9 @@ def test_a_key_that_is_no_text_is_kept_as_it_was_sent() -> None:
     assert (Message(1, LINKS.name, 0, 0, None, None).key, message().key_bytes) == ("", b"fabric")
 
 
-def test_a_record_is_decoded_and_validated_once() -> None:
-    calls: list[int] = []
-
-    def validate(event: LinkEvent) -> LinkEvent:
-        calls.append(1)
-        return event
-
+def test_a_record_is_decoded_once() -> None:
     event = message()
-    assert event.decoded(LINKS, None, validate) is event.decoded(LINKS, None, validate)
-    assert len(calls) == 1
+    assert event.decoded(LINKS) is event.decoded(LINKS)
 
 
 def test_a_record_under_a_foreign_key_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from schemas import codec
@@ -11,7 +10,7 @@ from schemas.topics import ALERTS, CONFIG, DELAYS, LINK_HEALTH, LINKS
 from streams.alerts.ordered_inputs import MAIN
 from streams.alerts.stage import AlertsStage
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.log_runner import run_timed
+from streams.runtime.log_runner import TimedRunner
 from streams.runtime.operator import Owner
 from streams.runtime.settings import StreamSettings
 from tests.records import make
@@ -41,21 +40,15 @@ def rule(tables: FabricTables) -> None:
 def replayed(
     messages: list[Message], past: dict[str, list[Message]], from_ns: int = T
 ) -> list[tuple[int, Any]]:
-    tables = FabricTables()
-    operator = AlertsStage().make(owner(from_ns), -1, tables)
-    operator.restore(past, tables)
-
-    def reads() -> Iterator[tuple[list[Message], int]]:
-        for message in messages:
-            yield [message], message.append_ns
-        yield [], from_ns + 60 * S
-
-    outputs = run_timed(AlertsStage(), operator, tables, reads(), from_ns, from_ns + 60 * S)
-    return [
-        ((moment.log_ns - from_ns) // S, output.record)
-        for moment, output in outputs
-        if output.topic is ALERTS
-    ]
+    runner = TimedRunner(AlertsStage(), (), from_ns, from_ns + 60 * S, StreamSettings())
+    for message in (each for of_topic in past.values() for each in of_topic):
+        runner.offer(message)
+    outputs = []
+    for message in messages:
+        runner.offer(message)
+        outputs += runner.run(message.append_ns)
+    outputs += runner.run()
+    return [((log_ns - from_ns) // S, output.record) for log_ns, output in outputs if output.topic is ALERTS]
 
 
 def test_a_cable_that_dies_is_raised_and_cleared_at_its_time() -> None:

@@ -22,9 +22,12 @@ from schemas.topics import (
     Topic,
 )
 from streams.policy.inputs import PolicyInputs
-from streams.policy.replay import replay_epoch
+from streams.policy.replay import recording_of_cycles
+from streams.policy.stage import PolicyStage
 from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.log_runner import StepRunner
 from streams.runtime.operator import Output
+from streams.runtime.settings import StreamSettings
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -303,8 +306,10 @@ class Log:
 
 def replayed(log: Log, epoch: int) -> list[dict[str, Any]]:
     records = [record for record in log.cycle_records if record["epoch"] == epoch]
-    outputs = replay_epoch(records, log.messages, decided(log))
-    return records_to(DECISIONS, [output for _, output in outputs])
+    runner = StepRunner(PolicyStage("s0"), recording_of_cycles(records), StreamSettings(), 1)
+    for message in [*log.messages, *decided(log)]:
+        runner.offer(message)
+    return records_to(DECISIONS, [output for _, output in runner.run()])
 
 
 def records_to(topic: Topic, outputs: Iterable[Output]) -> list[Any]:

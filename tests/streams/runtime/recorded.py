@@ -20,7 +20,7 @@ from tests.golden import replay, stages
 from tests.golden.goldens import FOLDER
 
 PARTITIONS: Final = 4
-TABLES: Final = {table.topic for table in FabricTables().tables}
+TABLES: Final = {table.topic.name for table in FabricTables().tables}
 GOLDEN_NAMES: Final[dict[type[Stage], str]] = {
     DelayStage: "map",
     ClockStage: "clocks",

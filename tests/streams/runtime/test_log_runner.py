@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from schemas import codec
-from schemas.kafka.message import Message
+from schemas.kafka.message import Message, Place
+from schemas.kafka.start import since
 from schemas.topics import ALERTS, CONFIG, LINKS
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.log_runner import Step, run_steps, run_timed
+from streams.runtime.log_runner import StepRunner, TimedRunner
 from streams.runtime.operator import Input, Moment, Operator, Output
 from streams.runtime.pipeline_constants import INPUT_DELAY_NS
+from streams.runtime.settings import StreamSettings
+from streams.runtime.steps import Epoch, Recording, Step
 from tests.records import make
 
 MS = 1_000_000
@@ -23,7 +26,18 @@ S = 1_000_000_000
 T = 1_900_000_000 * S
 
 
-STAGE: Any = SimpleNamespace(inputs=(Input(LINKS),), tables=(CONFIG,))
+def stage_of(operator: Operator) -> Any:
+    """Return a stage that has one operator."""
+    return SimpleNamespace(
+        owner=LINKS,
+        inputs=(Input(LINKS, lambda log_ns, tables: since(log_ns)),),
+        tables=(CONFIG,),
+        per_partition=True,
+        uses_append_time=False,
+        restores=lambda tables, partition_count: (),
+        epoch=lambda log_ns, past, registry: log_ns // MS,
+        make=lambda owner, partition, tables: operator,
+    )
 
 
 class Ticks(Operator):
@@ -82,10 +96,16 @@ def reads(messages: list[Message], rng: random.Random | None) -> Iterator[tuple[
 
 
 def replayed(rng: random.Random | None) -> list[tuple[int, str, str]]:
-    operator, tables = Ticks(), FabricTables()
-    tables.take(config(T - S, 0, 3.0))
-    run = run_timed(STAGE, operator, tables, reads(log(), rng), T, T + 9 * S + 1)
-    outputs = [((moment.log_ns - T) // S, output.key, output.text) for moment, output in run]
+    operator = Ticks()
+    runner = TimedRunner(stage_of(operator), (), T, T + 9 * S + 1, StreamSettings())
+    runner.offer(config(T - S, 0, 3.0))
+    run = []
+    for messages, mark_ns in reads(log(), rng):
+        for message in messages:
+            runner.offer(message)
+        run += runner.run(mark_ns)
+    run += runner.run()
+    outputs = [((log_ns - T) // S, output.key, output.text) for log_ns, output in run]
     assert operator.early == [], "nothing is taken long before its time"
     return outputs
 
@@ -120,12 +140,15 @@ class Echo(Operator):
         return [Output(ALERTS, "", text=str(found))]
 
 
-def stepped(steps: Iterable[Step]) -> list[str]:
-    messages = [Message(T, LINKS.name, 0, offset, "", None) for offset in (3, 1, 0, 2, -1)]
-    return [output.text for _, output in run_steps(Echo(), FabricTables(), steps, messages)]
+def stepped(*moves: dict[Place, int]) -> list[str]:
+    steps = (Step(number, T, list(moved.items()), []) for number, moved in enumerate(moves))
+    recording = Recording(Epoch("links", 0, T // MS, None), steps)
+    runner = StepRunner(stage_of(Echo()), recording, StreamSettings(), 1)
+    for offset in (-1, 0, 1, 2, 3):
+        runner.offer(Message(T, LINKS.name, 0, offset, "", None))
+    return [output.text for _, output in runner.run()]
 
 
 def test_a_step_takes_the_messages_below_its_positions() -> None:
-    place, moment = (LINKS.name, 0), Moment(T, 0)
-    steps = [Step(moment, {place: 2}), Step(moment, {}), Step(moment, {place: 3, ("other", 1): 9})]
-    assert stepped(steps) == ["[-1, 0, 1]", "[]", "[2]"]
+    place = (LINKS.name, 0)
+    assert stepped({place: 2}, {}, {place: 3, ("other", 1): 9}) == ["[-1, 0, 1]", "[]", "[2]"]

@@ -21,11 +21,11 @@ from schemas.topics import STEPS
 from schemas.topology import Topology
 from streams.queues.stage import QueuesStage
 from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.log_runner import StepRunner
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Owner, Past, Restore, Stage
 from streams.runtime.past import PastMessages, start_of
 from streams.runtime.settings import StreamSettings
-from streams.runtime.step_runner import StepRunner
-from streams.runtime.steps import Epoch, MissingSteps, StepLog
+from streams.runtime.steps import Epoch, MissingSteps, StepLog, recording_of
 from tests.streams.runtime.recorded import GOLDEN_NAMES, PARTITIONS, TABLES, copies, golden
 
 MS = 1_000_000
@@ -217,12 +217,11 @@ def replayed(
     """Return what the steps of a log give."""
     outputs: list[Published] = []
     for records in log.steps:
-        runner = StepRunner(stage(), records, StreamSettings(), PARTITIONS, topology)
+        runner = StepRunner(stage(), recording_of(records), StreamSettings(), PARTITIONS, topology)
         for message in [*copies(messages), *copies(log.messages)]:
             runner.offer(message)
-        for output in runner.run(is_complete=True):
-            made = output.output
-            outputs.append((output.log_ns, made.topic.name, made.key, made.value()))
+        for log_ns, made in runner.run():
+            outputs.append((log_ns, made.topic.name, made.key, made.value()))
         assert runner.is_done
     return outputs
 
@@ -258,16 +257,16 @@ def idle_records(minutes: int) -> list[Steps]:
 
 def runner_of(records: Sequence[Steps], from_minute: int) -> StepRunner:
     from_ns = from_minute and S + from_minute * 60 * S
-    return StepRunner(QueuesStage(), records, StreamSettings(), PARTITIONS, from_ns=from_ns)
+    return StepRunner(QueuesStage(), recording_of(records, from_ns), StreamSettings(), PARTITIONS)
 
 
 def test_an_operator_begins_with_any_record_that_stands_alone() -> None:
     records = idle_records(40)
     for gone in (records[1:], records[5:], [records[0], *records[2:]], [*records[:12], *records[14:]]):
         runner = runner_of(gone, 25)
-        assert (runner.epoch.partition, runner.epoch.committed) == (1, 7)
-        assert runner._committed == 31, "the position before the step of minute 25"
-        assert list(runner.run(is_complete=True)) == []
+        assert (runner.recording.epoch.partition, runner.recording.epoch.committed) == (1, 7)
+        assert runner._first_offset == 31, "the position before the step of minute 25"
+        assert list(runner.run()) == []
         assert runner.last_ns == S + 40 * 60 * S
 
 
@@ -289,4 +288,4 @@ def test_a_gap_after_the_begin_is_an_error() -> None:
     records = idle_records(40)
     runner = runner_of([*records[:30], *records[35:]], 25)
     with pytest.raises(MissingSteps):
-        list(runner.run(is_complete=True))
+        list(runner.run())

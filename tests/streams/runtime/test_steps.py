@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +24,6 @@ from streams.runtime.steps import (
     StepReader,
     check_times,
     epoch_of,
-    steps_of,
 )
 
 MS = 1_000_000
@@ -32,6 +31,14 @@ EPOCH_MS = 1_700_000_000_000
 OWNER: Place = (LINKS.name, 3)
 PLACES: list[Place] = [OWNER, (FLOWS.name, 0), (FLOWS.name, 1), (CLOCK_OFFSETS.name, 0)]
 EPOCH = Epoch("links", 3, EPOCH_MS, 17, {("fabric.link-health", 1): 5}, "settings", "topology", "build")
+
+
+def steps_of(records: Sequence[Steps]) -> Iterator[Step]:
+    """Yield the steps of one operator and epoch, whose records may come in any order."""
+    reader = StepReader()
+    for record in sorted(records, key=lambda record: record["first_step"]):
+        yield from reader.read(record)
+
 
 Noted = tuple[int, list[tuple[Place, int]], list[StepChoice]]
 """Log time of a step, its moves and its choices."""

@@ -16,8 +16,9 @@ from schemas.topics import CLOCK_OFFSETS, DELAYS, FLOWS, INVENTORY, Topic
 from streams.runtime.faust import operator_stage as module
 from streams.runtime.faust import partition as partition_module
 from streams.runtime.faust.partition import waited_ns
+from streams.runtime.log_runner import StepRunner
 from streams.runtime.operator import NEVER_NS
-from streams.runtime.step_runner import StepRunner
+from streams.runtime.steps import recording_of
 from tests.examples import examples
 from tests.records import make, make_part
 from tests.streams.runtime.fake_context import MS, START_NS, TP0, FakeContext, Record, settle, until
@@ -379,12 +380,12 @@ async def test_published_steps_replay_to_the_byte(
     assert kinds == {"CORRECTION", "OFFSET", "LEVEL"}
     assert len(stage.steps()) > 5
 
-    runner = StepRunner(NotingStage(), stage.steps(), context.settings, 4)
+    runner = StepRunner(NotingStage(), recording_of(stage.steps()), context.settings, 4)
     for each in records:
         if isinstance(each, Record):
             runner.offer(Message(each.timestamp * MS, *each.tp, each.offset, each.key, each.value))
         else:
             runner.offer(Message(each.append_ns, *each.place, each.offset, each.key, each.value))
-    replayed = [each.output.value() for each in runner.run(is_complete=True)]
+    replayed = [output.value() for _, output in runner.run()]
     assert replayed == context.values(DELAYS)
     assert len(replayed) > 8
