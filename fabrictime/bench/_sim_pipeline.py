@@ -106,6 +106,8 @@ class SimPipeline:
         self.fleet_ns = 0
         """Processor time of the fleet."""
         self.decisions: list[Decision] = []
+        self.reports: list[ActionReport] = []
+        """Those of the actuators."""
         self._clock, self._is_scheduled = clock, False
         self._waiting: deque[tuple[int, Decision]] = deque()
         self._appliers: dict[str, Applier] = {}
@@ -170,6 +172,7 @@ class SimPipeline:
             sim = self.sim
 
             def report(record: ActionReport, _token: object) -> None:
+                self.reports.append(record)
                 self.runner.publish(Output(ACTIONS, host, record), sim.now_ns + self.hop_ns)
 
             flows = _HostFlows(sim, host)
