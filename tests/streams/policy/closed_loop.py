@@ -12,7 +12,6 @@ from fabrictime.bench._sim_pipeline import SimPipeline
 from fabrictime.bench._true_queues import TrueQueues
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
-from schemas import codec
 from schemas.ids import cable_id
 from schemas.kafka.message import Message
 from schemas.topics import (
@@ -34,6 +33,7 @@ from streams.policy.stage import PolicyStage
 from streams.runtime.flow_table import LiveFlow
 from streams.runtime.operator import Output
 from streams.runtime.pipeline_constants import HOP_NS
+from tests.streams.policy.records import health
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -181,60 +181,6 @@ class Loop:
                     link, state, 1 if known is None else known["seq"] + 1, self.run.now_ns, loss
                 )
                 self.give_health(record)
-
-
-def health(link: str, state: str, seq: int, at_ns: int, loss: float = 0.0, **more: Any) -> dict[str, Any]:
-    record = {
-        "subject": cable_id(link),
-        "kind": "LINK",
-        "shard": "sim",
-        "seq": seq,
-        "state": state,
-        "before": "UP",
-        "links": [link],
-        "since_ns": at_ns,
-        "evaluated_ns": at_ns,
-        "loss_rate": loss or None,
-        "classes": [],
-        "max_packet_bytes": None,
-        "flaps_hour": 0,
-        "flaps_total": 0,
-        "detected_by": "PROBES",
-        "text": "",
-        **more,
-    }
-    return codec.decode(codec.encode(LINK_HEALTH.record, record), LINK_HEALTH.record)
-
-
-def window(
-    link: str, state: str, kind: str, update: int, opened_ns: int, now_ns: int, **more: Any
-) -> dict[str, Any]:
-    record = {
-        "window_id": f"sim/{link}/{opened_ns}",
-        "link": link,
-        "shard": "sim",
-        "update": update,
-        "state": state,
-        "kind": kind,
-        "confidence": 1.0,
-        "opened_ns": opened_ns,
-        "updated_ns": now_ns,
-        "closed_ns": now_ns if state == "CLOSED" else None,
-        "depth_bytes": 0.0,
-        "depth_peak_bytes": 0.0,
-        "delay_ns": 0.0,
-        "utilisation": None,
-        "over_ns": 0,
-        "over_byte_s": 0.0,
-        "rate_bps": 0,
-        "flows": [],
-        "flows_total": 0,
-        "jobs": [],
-        "links": [],
-        "text": "",
-        **more,
-    }
-    return codec.decode(codec.encode(CONTENTION.record, record), CONTENTION.record)
 
 
 def open_random_flows(loop: Loop, seed: int = 1, share: float = 0.1) -> None:

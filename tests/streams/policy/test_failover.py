@@ -8,8 +8,9 @@ import pytest
 
 from schemas.ids import cable_id
 from streams.policy.inputs import PolicyInputs
-from tests.streams.policy.closed_loop import Loop, S, advance_until_decided, health, open_random_flows
+from tests.streams.policy.closed_loop import Loop, S, advance_until_decided, open_random_flows
 from tests.streams.policy.log_fabric import EPOCH, HOSTS, PARTITIONS, Log
+from tests.streams.policy.records import health
 from tests.streams.policy.small_fabric import SPINES, World
 
 

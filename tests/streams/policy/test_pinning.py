@@ -12,7 +12,7 @@ from schemas.topics import CONFIG
 from streams.policy.policy import Policy
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
-from tests.streams.policy.closed_loop import health, window
+from tests.streams.policy.records import health, window
 
 MS = 1_000_000
 S = 1_000 * MS
