@@ -1,6 +1,6 @@
 """The simulated fleet and the pipeline's operators in one process, in simulated time: no Kafka.
 
-The fleet's messages reach the log a hop after their time. Decisions change the fleet as an actuator would.
+The fleet's messages reach the log a hop after their time. The hosts' actuators carry out decisions.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from actuators.applier import Applier
+from actuators.effectors.base import Answer
 from producers.sim.messages import SimMessage
 from producers.sim.setup import topology_file
 from producers.sim.simulation import Simulation
 from schemas import codec
-from schemas.records import ActionOutcome, ActionReport, ActMode, Decision, FlowAction
+from schemas.records import ActionReport, ActMode, Decision
 from schemas.topics import (
     ACTIONS,
     COLLECTIVES,
@@ -104,21 +106,34 @@ class SimPipeline:
         self.fleet_ns = 0
         """Processor time of the fleet."""
         self.decisions: list[Decision] = []
-        self._acts, self._clock, self._is_scheduled = acts, clock, False
+        self.reports: list[ActionReport] = []
+        """Those of the actuators."""
+        self._clock, self._is_scheduled = clock, False
         self._waiting: deque[tuple[int, Decision]] = deque()
+        self._appliers: dict[str, Applier] = {}
+        """By host; a host gets one with its first decision."""
+        self._config: dict[str, Any] = {"host": "*", "version": 0, "by": "bench"}
         mode = ActMode.ACT if acts else ActMode.OBSERVE
-        self._configure({"host": "*", "version": 1, "by": "bench", "mode": mode, **(config or {})})
+        self.configure(mode=mode, **(config or {}))
 
-    def _configure(self, config: Mapping[str, Any]) -> None:
-        start_ns = self.sim.start_ns
-        body = codec.encode(CONFIG.record, {"at_ns": start_ns, **config})
-        self.runner.publish(Output(CONFIG, "*", body=body), start_ns)
+    def configure(self, **fields: Any) -> None:
+        """Change the configuration of the actuators and of policy."""
+        now_ns = self.sim.now_ns
+        version = self._config["version"] + 1
+        self._config |= {"version": version, "at_ns": now_ns, **fields}
+        body = codec.encode(CONFIG.record, self._config)
+        self._limits = {"*": codec.decode(body, CONFIG.type)}
+        for applier in self._appliers.values():
+            applier.take_config(self._limits)
+        self.runner.publish(Output(CONFIG, "*", body=body), now_ns)
 
     def tick(self) -> list[SimOutput]:
         """Let 10 ms pass; return the outputs of the operators in that time."""
         began_ns = self._clock()
         while self._waiting and self._waiting[0][0] <= self.sim.now_ns:
-            self._apply(self._waiting.popleft()[1])
+            self.carry_out(self._waiting.popleft()[1])
+        for applier in self._appliers.values():
+            applier.tick()
         self.messages = self.sim.tick()
         for message in self.messages:
             if message.topic is not TRUTH:
@@ -146,37 +161,46 @@ class SimPipeline:
             for record in records.values():
                 self.sim.probes.follow_schedule(record)
 
-    def _apply(self, decision: Decision) -> None:
-        """Do as the fleet's owner does (producers/sim/flow_endpoint.py), and report it."""
-        outcome = ActionOutcome.APPLIED if self._acts else ActionOutcome.OBSERVED
-        try:
-            if self._acts:
-                self._carry_out(decision)
-        except ValueError:
-            outcome = ActionOutcome.NO_FLOW
-        report: ActionReport = {
-            "host": decision["host"],
-            "decision_id": decision["decision_id"],
-            "shard": decision["shard"],
-            "epoch": decision["epoch"],
-            "seq": decision["seq"],
-            "flow_id": decision["flow_id"],
-            "action": decision["action"],
-            "from_path": decision["from_path"],
-            "to_path": decision["to_path"],
-            "rate_bps": decision["rate_bps"],
-            "config_version": decision["config_version"],
-            "at_ns": self.sim.now_ns,
-            "outcome": outcome,
-            "how": "SIMULATED",
-            "took_ns": APPLY_NS,
-            "detail": "",
-        }
-        self.runner.publish(Output(ACTIONS, decision["host"], report), self.sim.now_ns + self.hop_ns)
+    def carry_out(self, decision: Decision) -> None:
+        """Let the actuator of a decision's host take it."""
+        self._applier_of(decision["host"]).take(decision)
 
-    def _carry_out(self, decision: Decision) -> None:
-        """Raises ValueError if the flow has ended."""
-        if decision["action"] in (FlowAction.REROUTE, FlowAction.RESTORE):
-            self.sim.set_flow_path(decision["flow_id"], decision["to_path"] or 0)
-        elif decision["action"] in (FlowAction.PACE, FlowAction.UNPACE):
-            self.sim.set_flow_rate(decision["flow_id"], decision["rate_bps"])
+    def _applier_of(self, host: str) -> Applier:
+        """Return the actuator of a host."""
+        applier = self._appliers.get(host)
+        if applier is None:
+            sim = self.sim
+
+            def report(record: ActionReport, _token: object) -> None:
+                self.reports.append(record)
+                self.runner.publish(Output(ACTIONS, host, record), sim.now_ns + self.hop_ns)
+
+            flows = _HostFlows(sim, host)
+            applier = Applier(host, flows, report, lambda: sim.now_ns, lambda: sim.now_ns)
+            applier.take_config(self._limits)
+            self._appliers[host] = applier
+        return applier
+
+
+class _HostFlows:
+    """The flows of one simulated host, for its actuator; commands take effect at once."""
+
+    def __init__(self, sim: Simulation, host: str) -> None:
+        self._sim, self._host = sim, host
+
+    def path_of(self, key: str) -> int | None:
+        try:
+            return self._sim.flow_of(self._host, key).port
+        except ValueError:
+            return None
+
+    def can(self, key: str) -> frozenset[str]:
+        return frozenset({"MOVE", "PACE"})
+
+    def execute(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
+        flow_id = self._sim.flow_of(self._host, key).flow_id
+        if verb == "MOVE":
+            self._sim.set_flow_path(flow_id, value)
+        else:
+            self._sim.set_flow_rate(flow_id, value or None)
+        answer(Answer(value, "SIMULATED"))

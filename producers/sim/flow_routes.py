@@ -24,6 +24,8 @@ Pair = tuple[int, int]
 Links = tuple[str, ...]
 
 _FIRST_PORT: Final = 61_000
+_MAX_FORMER_PORTS: Final = 32
+"""Ports of a pair up to which those that its flows used before are traced further, as real reporters do."""
 
 
 class SimFlowRoutes:
@@ -32,7 +34,7 @@ class SimFlowRoutes:
     def __init__(self, fleet: Fleet, shard: str, count: int, limit: int) -> None:
         self._fleet, self._shard, self._count, self._max_pairs = fleet, shard, count, limit
         self._ports: dict[Pair, set[int]] = {}
-        """Pairs with flows, oldest first, to their ports."""
+        """Pairs with flows, oldest first, to the ports that these use or have used."""
         self._due: dict[Pair, None] = {}
         """Directed pairs whose record may have changed."""
         self._published: dict[Pair, dict[tuple[FlowLeg, int], tuple[Links, bool, int]]] = {}
@@ -52,7 +54,8 @@ class SimFlowRoutes:
                     continue
                 pair_ports = self._ports[pair] = set()
             if not ports <= pair_ports:
-                self._ports[pair] = ports
+                former_ports = pair_ports if len(pair_ports) < _MAX_FORMER_PORTS else set()
+                self._ports[pair] = ports | former_ports
                 self._mark_due(pair)
 
     def retrace(self) -> None:

@@ -71,6 +71,7 @@ class Simulation:
         topics: Collection[Topic] = EVERYTHING,
         fleet: Fleet | None = None,
         traces_per_tick: int | None = None,
+        route_pairs_at_once: int = _ROUTES_AT_ONCE,
     ) -> None:
         self.settings = s = settings
         self.fleet = fleet or fleet_of(s)
@@ -109,6 +110,7 @@ class Simulation:
         self.boots = dict(zip(f.node_ids, boots, strict=False))
         """Boot ids of the hosts, which come first among the nodes."""
         self.book = SimFlowTable(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
+        self._route_pairs_at_once = route_pairs_at_once
         self._flow_routes = SimFlowRoutes(f, s.shard, s.candidate_ports, s.route_pairs)
         self._flow_news: dict[str, SimFlow] | None = None
         self.states = link_states(f, [])
@@ -338,7 +340,7 @@ class Simulation:
             return
         system_ns = self.system_ns()
         for key, record in self._flow_routes.take(
-            _ROUTES_AT_ONCE, self.living(), system_ns, self.states.dead
+            self._route_pairs_at_once, self.living(), system_ns, self.states.dead
         ):
             self._now_out.append(SimMessage(FLOW_ROUTES, key, system_ns, record, is_tombstone=record is None))
 

@@ -1,49 +1,36 @@
 """Measures two all-to-alls on the simulated fleet: ECMP, flowlet switching and steering, seed by seed.
 
-All times are simulated. The simulation makes flow reports, queues and probes. The pipeline's pure parts (live
-flows, contention, policy) receive them with production delays, and decisions take effect with an actuator's
-delay. By hand: `fabrictime bench control sim [--quick]`.
+All times are simulated. The simulation makes flow reports, queues and probes. Contention and policy run as in
+`bench sim`, with production delays, and actuators carry out decisions. By hand: `fabrictime bench control
+sim [--quick]`.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._parts import side_by_side
+from fabrictime.bench._sim_pipeline import SimPipeline
+from fabrictime.bench._true_queues import TrueQueues
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import TICK_NS, Simulation
-from producers.sim.workload import FLOW_PORT, address_of
-from producers.trace.candidate_ports import flow_candidate_ports
-from schemas import codec
-from schemas.records import (
-    ActionReport,
-    ActMode,
-    Decision,
-    FlowReports,
-    LinkQueue,
-    LinkQueues,
-)
-from schemas.topics import CONFIG, FLOWS, PROBES
-from streams.contention.detector import ContentionDetector
-from streams.contention.rules import ContentionRules
-from streams.policy.policy import Policy
-from streams.runtime.flow_routes import FlowRoute
-from streams.runtime.flow_table import LiveFlow, LiveFlows, report_of
-from streams.runtime.pipeline_constants import FLOW_LAG_NS, HOP_NS
-from streams.runtime.route_table import RouteTable
+from producers.sim.topology import Fleet
+from schemas.records import Decision
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, PROBES, QUEUES
+from streams.contention.stage import ContentionStage
+from streams.policy.stage import PolicyStage
+from streams.runtime.operator import Output
+from streams.runtime.sim_runner import SimOutput
 
-__all__ = ["KEYS", "Loop", "Scenario", "measure"]
+__all__ = ["KEYS", "Loop", "Scenario", "measure", "simulation"]
 
 
 MS: Final = 1_000_000
@@ -54,15 +41,11 @@ SEEDS, QUICK_SEEDS = 10, 2
 MORE_CONNECTIONS: Final = 2
 PORTS: Final = 128
 """Source ports whose routes hosts trace for a pair: eight times the spines, as the setting advises."""
+ALL_PAIRS: Final = 1_000_000
 FLOWLET_US: Final = 64.0
 """As switches have it that spread flowlets: some round trips."""
-QUEUES_TICKS, QUEUES_LAG_NS = 5, 75 * MS
-"""Ticks in a window of queues, and its delay: batches of 25 ms, map of 25 ms, inference, three times through
-the log."""
-ROUND_TICKS: Final = 10
-APPLY_NS: Final = 20 * MS
-"""From a decision to the flow that goes another way, through the log: the target of
-`decision_to_applied_ms_p99`."""
+QUEUES_LAG_NS: Final = 75 * MS
+"""Delay of a window of queues: batches of 25 ms, map of 25 ms, inference, three times through the log."""
 WARM_S, STEER_S, MEASURE_S = 1.0, 6.0, 1.5
 OBSERVE_S: Final = 1.5
 PROBES_PPS: Final = 100.0
@@ -116,50 +99,6 @@ class Scenario:
         )
 
 
-class _Routes:
-    """The traces of hosts: the routes of each pair's flows from the ports that a reporter tries."""
-
-    def __init__(self, run: Simulation) -> None:
-        self._fleet = run.fleet
-        self._found: dict[tuple[str, str], dict[int, FlowRoute]] = {}
-        self._names: dict[bytes, tuple[str, ...]] = {}
-        ports: dict[tuple[str, str], set[int]] = {}
-        for flow in run.flows():
-            pair = (self._fleet.nic_ids[flow.source], self._fleet.nic_ids[flow.destination])
-            ports.setdefault(pair, set(self._tried(pair))).add(flow.port)
-        for pair, tried in ports.items():
-            self._found[pair] = self._trace(pair, sorted(tried))
-
-    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
-        """Return entropy value to way of a flow."""
-        pair = (flow.nic, flow.peer)
-        found = self._found.get(pair)
-        if found is None or flow.path not in found:
-            ports = sorted({flow.path, *(found or self._tried(pair))})
-            found = self._found[pair] = self._trace(pair, ports)
-        return found
-
-    def _tried(self, pair: tuple[str, str]) -> list[int]:
-        nic, peer = (address_of(self._fleet.nic_index[name]) for name in pair)
-        return list(flow_candidate_ports(nic, peer, FLOW_PORT, PORTS, 61_000))
-
-    def _trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, FlowRoute]:
-        nic, peer = (self._fleet.nic_index[name] for name in pair)
-        there = self._fleet.paths(nic, peer, ports, FLOW_PORT)
-        back = self._fleet.paths(peer, nic, FLOW_PORT, ports)
-        return {
-            port: FlowRoute(self._links(there.of(at)), self._links(back.of(at)))
-            for at, port in enumerate(ports)
-        }
-
-    def _links(self, links: NDArray[np.int32]) -> tuple[str, ...]:
-        key = links.tobytes()
-        known = self._names.get(key)
-        if known is None:
-            known = self._names[key] = tuple(self._fleet.link_ids[link] for link in links.tolist())
-        return known
-
-
 @dataclass(slots=True)
 class Stretch:
     """The figures of an interval."""
@@ -171,40 +110,33 @@ class Stretch:
     iterations: int
 
 
+def simulation(settings: SimSettings, fleet: Fleet | None = None) -> Simulation:
+    """Return a fleet for `Loop`; hosts trace the routes of new flows within 250 ms."""
+    settings = settings.model_copy(update={"candidate_ports": PORTS, "route_pairs": ALL_PAIRS})
+    topics = (INVENTORY, FLOWS, FLOW_ROUTES, PROBES)
+    return Simulation(settings, fleet=fleet, topics=topics, route_pairs_at_once=ALL_PAIRS)
+
+
 class Loop:
     """One fleet under policy. `act`: decisions are carried out; `decides`: there is a policy at all."""
 
-    TOPICS: Final = (FLOWS, PROBES)
-    """Messages that the fleet must publish."""
-
     def __init__(self, run: Simulation, act: bool, *, decides: bool = True) -> None:
-        self.run, self.act, self._decides = run, act, decides
-        self.decisions: list[Decision] = []
+        self.run = run
+        stages = [ContentionStage(), PolicyStage()] if decides else []
+        self.pipeline = SimPipeline(
+            run, stages, acts=act, config={"max_moved_share": 1.0}, clock=time.process_time_ns
+        )
         self.busy_s = 0.0
-        """Processor time of flow reports, contention and policy."""
-        fleet = self.run.fleet
-        self._nics = fleet.nic_index.__contains__
-        rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
-        self._rate = rate
-        self.live = LiveFlows(SHARD, RouteTable())
-        self._seen = LiveFlows(SHARD, RouteTable())
-        self.policy = Policy(SHARD, 1, self.live, _Routes(run), rate.__getitem__)
-        record = {
-            "host": "*",
-            "version": 1,
-            "at_ns": 0,
-            "by": "bench",
-            "max_moved_share": 1.0,
-            "mode": ActMode.ACT if self.act else ActMode.OBSERVE,
-        }
-        self.policy.take_config({"*": codec.decode(codec.encode(CONFIG.record, record), CONFIG.type)})
-        hosts = fleet.shape.hosts
-        self.watch = ContentionDetector(SHARD, self._seen, self._nics, lambda: hosts, rate.__getitem__)
-        self._depth = self.run.kernel.link_sums()[0]
-        self._slots: list[NDArray[np.float64]] = []
-        self._later: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = itertools.count()
+        """Processor time of flow reports, contention and policy, and of the log."""
+        self.outputs: list[SimOutput] = []
+        """Outputs of the stages."""
+        self._queues = TrueQueues(run)
         self._delays: list[NDArray[np.float64]] = []
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """All decisions."""
+        return self.pipeline.decisions
 
     def advance(self, seconds: float) -> Stretch:
         """Run the fleet on; return its figures of that time."""
@@ -224,104 +156,17 @@ class Loop:
         )
 
     def _tick(self) -> None:
-        outs = self.run.tick()
-        now_ns = self.run.now_ns
-        for out in outs:
-            if out.topic is PROBES:
-                self._delays.append(np.asarray(out.columns().forward, np.float64))
-        began = time.process_time()
-        for out in outs:
-            if out.topic is FLOWS:
-                report, _ = report_of(cast(FlowReports, out.record()), self._nics)
-                self.live.take(report, out.at_ns + HOP_NS)
-                self._seen.take(report, out.at_ns + HOP_NS)
-        self.busy_s += time.process_time() - began
-        if not self._decides:
-            return
-        self._see(now_ns)
-        while self._later and self._later[0][0] <= now_ns:
-            heapq.heappop(self._later)[2]()
-        if (now_ns - self.run.start_ns) // TICK_NS % ROUND_TICKS == 0:
-            self._decide(now_ns)
-
-    def _at(self, at_ns: int, act: Callable[[], None]) -> None:
-        heapq.heappush(self._later, (at_ns, next(self._order), act))
-
-    def _see(self, now_ns: int) -> None:
-        """Publish the true queues as windows of slots of one tick."""
-        depth = self.run.kernel.link_sums()[0]
-        self._slots.append((depth - self._depth) / (TICK_NS / self.run.settings.step_ns))
-        self._depth = depth
-        if len(self._slots) < QUEUES_TICKS:
-            return
-        slots, self._slots = np.array(self._slots), []
-        names = self.run.fleet.link_ids
-        links: list[LinkQueue] = [
-            {
-                "link": names[link],
-                "rate_bps": self._rate[names[link]],
-                "bound_bytes": 0.0,
-                "group": 0,
-                "depth_mean_bytes": float(slots[:, link].mean()),
-                "depth_max_bytes": float(slots[:, link].max()),
-                "utilisation": None,
-                "utilisation_bound": None,
-                "from_flows": False,
-                "samples": 0,
-                "slot": np.flatnonzero(slots[:, link]).tolist(),
-                "depth_bytes": slots[slots[:, link] > 0, link].tolist(),
-                "dscp": 0,
-                "ce_share": 0.0,
-                "ce_slot": [],
-                "ce": [],
-            }
-            for link in np.flatnonzero(slots.any(axis=0)).tolist()
+        pipeline, begin_ns = self.pipeline, time.process_time_ns() - self.pipeline.fleet_ns
+        self.outputs += pipeline.tick()
+        self.busy_s += (time.process_time_ns() - pipeline.fleet_ns - begin_ns) / 1e9
+        self._delays += [
+            np.asarray(message.columns().forward, np.float64)
+            for message in pipeline.messages
+            if message.topic is PROBES
         ]
-        start_ns = now_ns - QUEUES_TICKS * TICK_NS
-        record: LinkQueues = {
-            "shard": SHARD,
-            "window": start_ns // (QUEUES_TICKS * TICK_NS),
-            "fold": 1,
-            "synced": True,
-            "paths": 0,
-            "solved_ns": now_ns,
-            "window_start_ns": start_ns,
-            "slot_ns": TICK_NS,
-            "slots": QUEUES_TICKS,
-            "part": 0,
-            "parts": 1,
-            "links": links,
-        }
-        self._at(now_ns + QUEUES_LAG_NS, partial(self._evaluate, record))
-
-    def _evaluate(self, record: LinkQueues) -> None:
-        began = time.process_time()
-        self._seen.advance(self.run.now_ns - FLOW_LAG_NS)
-        for made in self.watch.ingest(record, ContentionRules()):
-            self._at(self.run.now_ns + HOP_NS, partial(self.policy.take_contention, made))
-        self.busy_s += time.process_time() - began
-
-    def _decide(self, now_ns: int) -> None:
-        began = time.process_time()
-        self.live.advance(now_ns)
-        found = self.policy.decide(now_ns)
-        self.busy_s += time.process_time() - began
-        for lines in found.decisions:
-            self.decisions.append(lines.record)
-            self._at(now_ns + APPLY_NS, partial(self._apply, lines.record))
-
-    def _apply(self, decision: Decision) -> None:
-        """Do as the fleet's owner does (producers/sim/flow_endpoint.py), and report it."""
-        if self.act:
-            self.run.set_flow_path(decision["flow_id"], cast(int, decision["to_path"]))
-        fields = ("flow_id", "action", "epoch", "seq", "from_path", "to_path")
-        action = {
-            **{key: value for key, value in decision.items() if key in fields},
-            "shard": SHARD,
-            "outcome": "APPLIED" if self.act else "OBSERVED",
-            "at_ns": self.run.now_ns,
-        }
-        self._at(self.run.now_ns + HOP_NS, partial(self.policy.take_action, cast(ActionReport, action)))
+        queues = self._queues.tick()
+        if queues is not None:
+            pipeline.runner.publish(Output(QUEUES, SHARD, queues), self.run.now_ns + QUEUES_LAG_NS)
 
     def moved(self) -> int:
         """Return how many flows decisions were about."""
@@ -329,7 +174,7 @@ class Loop:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about five minutes on two cores, or one with `quick`."""
+    """Measure for about a quarter of an hour on two cores, or three minutes with `quick`."""
     seeds = [random.SystemRandom().randrange(2**31) for _ in range(QUICK_SEEDS if quick else SEEDS)]
     asked = [(Scenario(), seed) for seed in seeds]
     if not quick:
@@ -380,10 +225,10 @@ class _Seed:
 
 def _one(asked: tuple[Scenario, int]) -> _Seed:
     scenario, seed = asked
-    watched = Loop(Simulation(scenario.settings(seed), topics=Loop.TOPICS), act=False)
+    watched = Loop(simulation(scenario.settings(seed)), act=False)
     watched.advance(WARM_S)
     ecmp = watched.advance(OBSERVE_S)
-    steered = Loop(Simulation(scenario.settings(seed), topics=Loop.TOPICS), act=True)
+    steered = Loop(simulation(scenario.settings(seed)), act=True)
     steered.advance(STEER_S)
     after = steered.advance(MEASURE_S)
     flowlet = _alone(Simulation(scenario.settings(seed, flowlet_us=FLOWLET_US), topics=(PROBES,)))
@@ -469,7 +314,7 @@ def _figures(found: list[_Seed], seeds: list[int]) -> dict[str, Value]:
         "sim_loop_cpu": _worst_of(
             [each.cpu for each in found],
             "cores",
-            "flow reports read, contention judged and policy, per second of the fleet's time",
+            "log, flow reports, contention and policy, per second of the fleet's time",
             maximum=True,
         ),
     }

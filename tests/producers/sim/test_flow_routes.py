@@ -46,8 +46,12 @@ def test_a_moved_flow_takes_the_published_route_of_its_new_port() -> None:
     port, route = next(
         (port, route) for port, route in book.of(nic, peer, 4791).items() if list(route.links) != flow.hops
     )
+    home = flow.port
     run.set_flow_path(flow.flow_id, port)
     assert tuple(flow.hops) == route.links
+    run.set_flow_path(flow.flow_id, 50_001)
+    reported(run, book, 1)
+    assert {home, port, 50_001} <= book.of(nic, peer, 4791).keys(), "a flow may return"
 
 
 def test_routes_are_published_again_after_a_carrier_loss() -> None:

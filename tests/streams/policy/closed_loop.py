@@ -1,4 +1,4 @@
-"""A closed loop of policy: a simulated fleet of 64 NICs, whose decisions are applied and reported."""
+"""A closed loop of policy: a simulated fleet of 64 NICs under the operators of the pipeline."""
 
 from __future__ import annotations
 
@@ -8,108 +8,49 @@ from typing import Any
 
 import numpy as np
 
-from actuators.applier import Applier, read_decision
-from actuators.effectors.base import Answer
-from actuators.flow_state import key_of
+from fabrictime.bench._sim_pipeline import SimPipeline
+from fabrictime.bench._true_queues import TrueQueues
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
-from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLOWS, LINK_HEALTH, LINKS, PATHS
-from streams.links.health import ShardHealth
-from streams.policy.policy import Policy
-from streams.policy.rules import Rules
-from streams.runtime.flow_routes import FlowRoute
-from streams.runtime.flow_table import FlowTable, LiveFlow
-from streams.runtime.route_table import RouteTable
+from schemas.kafka.message import Message
+from schemas.topics import (
+    CONTENTION,
+    DECISIONS,
+    FALLBACKS,
+    FLOW_ROUTES,
+    FLOWS,
+    INVENTORY,
+    LINK_HEALTH,
+    LINKS,
+    PATHS,
+    POLICY_CYCLES,
+    QUEUES,
+)
+from streams.contention.stage import ContentionStage
+from streams.links.stage import LinksStage
+from streams.policy.stage import PolicyStage
+from streams.runtime.flow_table import LiveFlow
+from streams.runtime.operator import Output
+from streams.runtime.pipeline_constants import HOP_NS
+from tests.streams.policy.records import health
 
 MS = 1_000_000
 S = 1_000 * MS
 DETECTION_TICKS = 2
 """Ticks of 10 ms from a fault to its health record, if records are made from the truth."""
 PORTS = range(50_000, 50_064)
-
-
-def config(mode: str = "ACT", **more: Any) -> dict[str, dict[str, Any]]:
-    record = {"host": "*", "version": 1, "at_ns": 0, "by": "test", "mode": mode, "max_moved_share": 1.0}
-    name = "ActuatorConfig"
-    return {"*": codec.decode(codec.encode(name, record | more), name)}
-
-
-class TracedRoutes:
-    """The routes that hosts would have traced before any fault: of each flow, from 64 other source ports."""
-
-    def __init__(self, run: Simulation) -> None:
-        self.fleet = run.fleet
-        self.found: dict[tuple[str, str], dict[int, FlowRoute]] = {}
-
-    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
-        pair = (flow.nic, flow.peer)
-        if pair not in self.found:
-            self.found[pair] = self.trace(pair, list(PORTS))
-        if flow.path not in self.found[pair]:
-            self.found[pair] = self.found[pair] | self.trace(pair, [flow.path])
-        return self.found[pair]
-
-    def trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, FlowRoute]:
-        nic, peer = (self.fleet.nic_index[name] for name in pair)
-        found = self.fleet.paths([nic] * len(ports), [peer] * len(ports), ports, 4791)
-        return {
-            port: FlowRoute(tuple(self.fleet.link_ids[link] for link in found.of(i)))
-            for i, port in enumerate(ports)
-        }
-
-
-class SimulatedHost:
-    """One host's `Applier`. Its flows are those of the simulation, and it applies commands at once."""
-
-    def __init__(self, host: str, run: Simulation) -> None:
-        self.host, self.run = host, run
-        self.reports: list[dict[str, Any]] = []
-        self.applier = Applier(host, self, self.report, lambda: run.now_ns, lambda: run.now_ns)
-
-    def flow(self, key: str) -> Any:
-        ours = (f for f in self.run.flows() if f.flow_id.startswith(f"{self.host}/"))
-        return next((flow for flow in ours if key_of(flow.flow_id) == key), None)
-
-    def path_of(self, key: str) -> int | None:
-        flow = self.flow(key)
-        return None if flow is None else flow.port
-
-    def can(self, key: str) -> frozenset[str]:
-        return frozenset({"MOVE", "PACE"})
-
-    def execute(self, key: str, verb: str, value: int, answer: Any) -> None:
-        flow_id = self.flow(key).flow_id
-        if verb == "MOVE":
-            self.run.set_flow_path(flow_id, value)
-        else:
-            self.run.set_flow_rate(flow_id, value or None)
-        answer(Answer(value, "SIMULATED"))
-
-    def report(self, record: dict[str, Any], token: Any) -> None:
-        self.reports.append(codec.decode(codec.encode(ACTIONS.record, record), ACTIONS.record))
-
-    def take(self, key: bytes, value: bytes) -> list[dict[str, Any]]:
-        self.reports.clear()
-        self.applier.take(read_decision(key, value))
-        return list(self.reports)
+ALL_PAIRS = 1_000_000
 
 
 class Loop:
-    """The fleet, one policy and every host's actuator. `real`: `ShardHealth` evaluates links by probes."""
+    """The fleet under contention and policy, with true queues. `real`: the links stage evaluates links by
+    probes; otherwise health records are made from the truth. `keeps`: all messages are kept."""
 
     def __init__(
-        self,
-        *,
-        mode: str = "ACT",
-        seed: int = 1,
-        real: bool = False,
-        rules: Rules | None = None,
-        every: int = 1,
-        **sim: Any,
+        self, *, mode: str = "ACT", seed: int = 1, real: bool = False, keeps: bool = False, **sim: Any
     ) -> None:
-        published_topics = (FLOWS, LINKS, PATHS) if real else (FLOWS,)
+        topics = (INVENTORY, FLOWS, FLOW_ROUTES, *((LINKS, PATHS) if real else ()))
         defaults = {
             "nics": 64,
             "load": 0.0,
@@ -117,41 +58,37 @@ class Loop:
             "step_us": 1000,
             "seed": seed,
             "rate_pps": 1000 if real else 0,
+            "candidate_ports": len(PORTS),
+            "route_pairs": ALL_PAIRS,
         }
-        self.run = Simulation(SimSettings(**{**defaults, **sim}), topics=published_topics)
+        settings = SimSettings(**{**defaults, **sim})
+        self.run = Simulation(settings, topics=topics, route_pairs_at_once=ALL_PAIRS)
         self.fleet = self.run.fleet
-        self.rate = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
-        self.routes = TracedRoutes(self.run)
-        self.rules = rules or Rules()
-        self.records = config(mode)
-        self.appliers = {
-            host: SimulatedHost(host, self.run) for host in self.fleet.node_ids[: self.fleet.shape.hosts]
-        }
-        for applier in self.appliers.values():
-            applier.applier.take_config(self.records)
-        self.policy, self.live, self.flow_table = self.new_policy()
-        self.book = RouteTable()
-        self.health = ShardHealth("sim") if real else None
-        self.offset = 0
-        self.every = every
-        """Ticks from one cycle of the policy to the next."""
+        self.real = real
+        stages = [ContentionStage(), PolicyStage(), *((LinksStage(),) if real else ())]
+        config = {"max_moved_share": 1.0}
+        self.pipeline = SimPipeline(self.run, stages, partitions=1, acts=mode == "ACT", config=config)
+        self._live = self.pipeline.runner.tables.flows.of("sim")
+        self._queues = TrueQueues(self.run)
         self.states: list[dict[str, tuple[str, float]]] = [{}]
         self.published: dict[str, dict[str, Any]] = {}
-        self.windows: dict[str, dict[str, Any]] = {}
-        self.inputs: list[tuple[str, Any]] = []
         self.decisions: list[dict[str, Any]] = []
-        self.reports: list[dict[str, Any]] = []
-        self.suppressed: list[Any] = []
-        self.outgoing: list[tuple[str, str, bytes]] = []
+        self.suppressed: list[Mapping[str, Any]] = []
+        self.outgoing: list[tuple[str, str, bytes | None]] = []
+        """Decisions and fallbacks."""
         self.fallbacks: dict[str, dict[str, Any]] = {}
+        self.cycles: list[dict[str, Any]] = []
         self.contention_opened: Counter[str] = Counter()
+        self.messages: list[Message] = []
+        if keeps:
+            append = self.pipeline.runner.append
 
-    def new_policy(self):
-        flow_table = FlowTable(RouteTable(), lambda nic: nic in self.fleet.nic_index)
-        live = flow_table.of("sim")
-        policy = Policy("sim", 1, live, self.routes, self.rate.__getitem__, rules=self.rules)
-        policy.take_config(self.records)
-        return policy, live, flow_table
+            def keep(message: Message) -> None:
+                self.messages.append(message)
+                append(message)
+
+            self.pipeline.runner.append = keep  # type: ignore[method-assign]
+            self.pipeline.configure()  # again: the first configuration was not kept
 
     # --- the fleet ---
 
@@ -165,16 +102,30 @@ class Loop:
             name for name in self.fleet.link_ids if name.startswith(f"{near}:") and f">{far}:" in name
         )
 
+    def links_of(self, source: int, destination: int, port: int, peer_port: int = 4791) -> tuple[str, ...]:
+        """Return the links of a route, as traced before any fault."""
+        path = self.fleet.paths([source], [destination], [port], [peer_port]).of(0)
+        return tuple(self.fleet.link_ids[link] for link in path)
+
     def port_over(self, source: int, destination: int, link: str) -> int:
-        routes = self.routes.trace((self.fleet.nic_ids[source], self.fleet.nic_ids[destination]), list(PORTS))
-        return next(port for port, route in routes.items() if link in route.links)
+        return next(port for port in PORTS if link in self.links_of(source, destination, port))
 
     def dead_links(self) -> set[str]:
         states = self.run.states
         return {self.fleet.link_ids[i] for i in np.flatnonzero(~states.up | (states.loss >= 1)).tolist()}
 
     def flows_over(self, links: set[str]) -> set[str]:
-        return {flow.flow_id for flow in self.run.flows() if links & set(flow.hops)}
+        """Return the flows whose data or answers cross one of the links."""
+        return {
+            flow.flow_id
+            for flow in self.run.flows()
+            if links & {*flow.hops, *self.links_of(flow.destination, flow.source, 4791, flow.port)}
+        }
+
+    def live_flows(self) -> dict[str, LiveFlow]:
+        """Return the flows as last reported."""
+        self._live.advance(self.run.now_ns)
+        return {flow.flow_id: flow for flow in self._live.open_flows()}
 
     # --- the loop ---
 
@@ -183,48 +134,35 @@ class Loop:
             self.step()
 
     def step(self) -> list[dict[str, Any]]:
-        """Simulate 10 ms: publish, evaluate, decide and apply. Return the decisions."""
-        for out in self.run.tick():
-            if out.topic is FLOWS:
-                self.give("flows", (out.key.encode(), out.value(), out.at_ns))
-            elif out.topic is PATHS:
-                self.book.take(out.key.encode(), out.value())
-            elif self.health is not None:
-                self.take_health_changes(self.health.ingest(out.record(), out.at_ns, self.book, self.offset))
-                self.offset += 1
-        if self.health is not None:
-            self.take_health_changes(self.health.evaluate(self.run.now_ns))
-        else:
+        """Simulate 10 ms. Return the decisions."""
+        outputs = [each.output for each in self.pipeline.tick()]
+        if not self.real:
             self.publish_health()
-        self.publish_contention()
-        return self.decide() if self.run.ticks % self.every == 0 else []
-
-    def give(self, kind: str, value: Any) -> None:
-        self.inputs.append((kind, value))
-        apply_input(self.policy, self.live, self.flow_table, kind, value)
-
-    def take_health_changes(self, changes: Any) -> None:
-        for subject, record in changes:
-            self.give("health", (subject, record))
-
-    def decide(self) -> list[dict[str, Any]]:
-        now_ns = self.run.now_ns
-        self.inputs.append(("decide", now_ns))
-        self.live.advance(now_ns)
-        found = self.policy.decide(now_ns)
-        self.suppressed = found.suppressed
-        made = []
-        for outgoing in (*found.decisions, *found.fallbacks):
-            value = codec.encode(outgoing.topic.record, outgoing.record)
-            self.outgoing.append((outgoing.topic.name, outgoing.key, value))
-            if outgoing.topic is FALLBACKS:
-                self.fallbacks[outgoing.key] = outgoing.record
-                continue
-            made.append(outgoing.record)
-            assert outgoing.topic is DECISIONS
-            self.reports += self.appliers[outgoing.key].take(outgoing.key.encode(), value)
+        queues = self._queues.tick()
+        if queues is not None:
+            self.pipeline.runner.publish(Output(QUEUES, "sim", queues), self.run.now_ns + HOP_NS)
+        for output in outputs:
+            self.take(output)
+        made = [output.record for output in outputs if output.topic is DECISIONS]
         self.decisions += made
         return made
+
+    def take(self, output: Output) -> None:
+        record = output.record
+        if output.topic in (DECISIONS, FALLBACKS):
+            self.outgoing.append((output.topic.name, output.key, output.value()))
+        if output.topic is FALLBACKS:
+            self.fallbacks[output.key] = record
+        elif output.topic is CONTENTION:
+            self.contention_opened[output.key] += record["state"] == "OPENED"
+        elif output.topic is POLICY_CYCLES:
+            self.cycles.append(record)
+            for cycle in record["cycles"]:
+                if cycle["suppressed"] is not None:
+                    self.suppressed = cycle["suppressed"]
+
+    def give_health(self, record: Mapping[str, Any]) -> None:
+        self.pipeline.runner.publish(Output(LINK_HEALTH, record["subject"], record), self.run.now_ns)
 
     def publish_health(self) -> None:
         """Make `LinkHealth` records from the truth, some ticks late."""
@@ -242,90 +180,7 @@ class Loop:
                 self.published[cable_id(link)] = record = health(
                     link, state, 1 if known is None else known["seq"] + 1, self.run.now_ns, loss
                 )
-                self.give("health", (record["subject"], record))
-
-    def publish_contention(self) -> None:
-        """Make `ContentionWindow`s from the truth: opened, updated each second, closed."""
-        now_ns = self.run.now_ns
-        standing = {row["link"]: row for row in self.run.contention()}
-        for link in sorted(standing.keys() | self.windows.keys()):
-            known = self.windows.get(link)
-            if known is None:
-                state, update, opened_ns = "OPENED", 0, now_ns
-                self.contention_opened[link] += 1
-            elif link in standing and now_ns < known["updated_ns"] + S:
-                continue
-            else:
-                state = "UPDATED" if link in standing else "CLOSED"
-                update, opened_ns = known["update"] + 1, known["opened_ns"]
-            kind = standing[link]["kind"] if link in standing else known["kind"]
-            self.windows[link] = record = window(link, state, kind, update, opened_ns, now_ns)
-            self.give("contention", record)
-            if state == "CLOSED":
-                del self.windows[link]
-
-
-def apply_input(policy: Policy, live: Any, flow_table: FlowTable, kind: str, value: Any) -> None:
-    if kind == "flows":
-        flow_table.take(value[0], value[1], append_ns=value[2])
-    elif kind == "health":
-        policy.take_health(*value)
-    else:
-        policy.take_contention(value)
-
-
-def health(link: str, state: str, seq: int, at_ns: int, loss: float = 0.0, **more: Any) -> dict[str, Any]:
-    record = {
-        "subject": cable_id(link),
-        "kind": "LINK",
-        "shard": "sim",
-        "seq": seq,
-        "state": state,
-        "before": "UP",
-        "links": [link],
-        "since_ns": at_ns,
-        "evaluated_ns": at_ns,
-        "loss_rate": loss or None,
-        "classes": [],
-        "max_packet_bytes": None,
-        "flaps_hour": 0,
-        "flaps_total": 0,
-        "detected_by": "PROBES",
-        "text": "",
-        **more,
-    }
-    return codec.decode(codec.encode(LINK_HEALTH.record, record), LINK_HEALTH.record)
-
-
-def window(
-    link: str, state: str, kind: str, update: int, opened_ns: int, now_ns: int, **more: Any
-) -> dict[str, Any]:
-    record = {
-        "window_id": f"sim/{link}/{opened_ns}",
-        "link": link,
-        "shard": "sim",
-        "update": update,
-        "state": state,
-        "kind": kind,
-        "confidence": 1.0,
-        "opened_ns": opened_ns,
-        "updated_ns": now_ns,
-        "closed_ns": now_ns if state == "CLOSED" else None,
-        "depth_bytes": 0.0,
-        "depth_peak_bytes": 0.0,
-        "delay_ns": 0.0,
-        "utilisation": None,
-        "over_ns": 0,
-        "over_byte_s": 0.0,
-        "rate_bps": 0,
-        "flows": [],
-        "flows_total": 0,
-        "jobs": [],
-        "links": [],
-        "text": "",
-        **more,
-    }
-    return codec.decode(codec.encode(CONTENTION.record, record), CONTENTION.record)
+                self.give_health(record)
 
 
 def open_random_flows(loop: Loop, seed: int = 1, share: float = 0.1) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from schemas import codec
+from schemas.ids import cable_id
 from schemas.kafka.message import Message
 from schemas.topics import (
     ACTIONS,
@@ -28,6 +29,8 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.log_runner import StepRunner
 from streams.runtime.operator import Output
 from streams.runtime.settings import StreamSettings
+from tests.records import make, make_part
+from tests.streams.policy.records import action, health, window
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -85,26 +88,7 @@ class Log:
             {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT", "max_moved_share": 1.0},
         )
         for host in range(HOSTS):
-            self.put(
-                INVENTORY,
-                nic(host),
-                {
-                    "nic": nic(host),
-                    "host": f"h{host}",
-                    "device": "eth1",
-                    "shard": "s0",
-                    "rail": None,
-                    "rack": None,
-                    "addresses": [],
-                    "clock": f"h{host}/system",
-                    "stamp": "KERNEL",
-                    "speed_bps": RATE,
-                    "run": 1,
-                    "probe_port": 0,
-                    "since_ns": 0,
-                    "announced_ns": 0,
-                },
-            )
+            self.put(INVENTORY, nic(host), make("Nic", nic=nic(host), shard="s0", speed_bps=RATE))
 
     def put(self, topic: Topic, key: str, record: dict[str, Any] | None) -> None:
         place = (topic.name, len(key) % 2)
@@ -155,87 +139,36 @@ class Log:
                     "system_ns": self.now_ns,
                     "whole": True,
                     "flows": [
-                        {
-                            "flow_id": name,
-                            "state": "OPEN",
-                            "nic": nic(host),
-                            "peer": nic(self.ends_of[name][1]),
-                            "source_address": "",
-                            "peer_address": "",
-                            "source_port": port,
-                            "peer_port": 5000,
-                            "protocol": "TCP",
-                            "links": links_of(*self.ends_of[name], port % 4),
-                            "job": None,
-                            "tenant": None,
-                            "bytes_total": max(0, int((self.now_ns - T) / 8e9 * self.mean_bps)),
-                            "interval_ns": S,
-                            "bytes": 0,
-                            "rate_bps": self.rate_bps,
-                            "rtt_ns": 10_000,
-                            "can": ["MOVE", "PACE"],
-                        }
+                        make_part(
+                            "FlowReports",
+                            "Flow",
+                            flow_id=name,
+                            state="OPEN",
+                            nic=nic(host),
+                            peer=nic(self.ends_of[name][1]),
+                            source_port=port,
+                            peer_port=5000,
+                            protocol="TCP",
+                            links=links_of(*self.ends_of[name], port % 4),
+                            bytes_total=max(0, int((self.now_ns - T) / 8e9 * self.mean_bps)),
+                            interval_ns=S,
+                            rate_bps=self.rate_bps,
+                            rtt_ns=10_000,
+                            can=["MOVE", "PACE"],
+                        )
                         for name, port in mine.items()
                     ],
                 },
             )
 
     def health(self, link: str, state: str) -> None:
-        ends = sorted(link.split(">"))
-        subject = "<>".join(ends)
-        self.numbers[subject] += 1
-        self.put(
-            LINK_HEALTH,
-            subject,
-            {
-                "subject": subject,
-                "kind": "LINK",
-                "shard": "s0",
-                "seq": self.numbers[subject],
-                "state": state,
-                "before": "UP",
-                "links": [link],
-                "since_ns": self.now_ns,
-                "evaluated_ns": self.now_ns,
-                "loss_rate": None,
-                "classes": [],
-                "max_packet_bytes": None,
-                "flaps_hour": 0,
-                "flaps_total": 0,
-                "detected_by": "PROBES",
-                "text": "",
-            },
-        )
+        self.numbers[cable_id(link)] += 1
+        record = health(link, state, self.numbers[cable_id(link)], self.now_ns, shard="s0")
+        self.put(LINK_HEALTH, record["subject"], record)
 
     def window(self, link: str, state: str, opened_ns: int, update: int) -> None:
-        self.put(
-            CONTENTION,
-            link,
-            {
-                "window_id": f"s0/{link}/{opened_ns}",
-                "link": link,
-                "shard": "s0",
-                "update": update,
-                "state": state,
-                "kind": "COLLISION",
-                "confidence": 1.0,
-                "opened_ns": opened_ns,
-                "updated_ns": self.now_ns,
-                "closed_ns": None,
-                "depth_bytes": 0.0,
-                "depth_peak_bytes": 0.0,
-                "delay_ns": 0.0,
-                "utilisation": None,
-                "over_ns": 0,
-                "over_byte_s": 0.0,
-                "rate_bps": RATE,
-                "flows": [],
-                "flows_total": 0,
-                "jobs": [],
-                "links": [],
-                "text": "",
-            },
-        )
+        record = window(link, state, "COLLISION", update, opened_ns, self.now_ns, shard="s0")
+        self.put(CONTENTION, link, record)
 
     def offer_to(self, inputs: PolicyInputs) -> None:
         inputs.take(self.messages[self.read :], TABLES)
@@ -264,31 +197,8 @@ class Log:
             if outcome == "APPLIED":
                 assert decision["to_path"] not in self.taken(name), "two sockets cannot have one port"
                 self.ports[name] = decision["to_path"]
-            self.put(
-                ACTIONS,
-                decision["host"],
-                {
-                    **{
-                        key: decision[key]
-                        for key in (
-                            "host",
-                            "decision_id",
-                            "shard",
-                            "epoch",
-                            "seq",
-                            "flow_id",
-                            "action",
-                            "config_version",
-                        )
-                    },
-                    "at_ns": self.now_ns,
-                    "outcome": outcome,
-                    "from_path": before,
-                    "to_path": self.ports[name],
-                    "took_ns": 1000,
-                    "detail": "",
-                },
-            )
+            report = action(decision, self.now_ns, before, self.ports[name], outcome)
+            self.put(ACTIONS, decision["host"], report)
         return found
 
     def taken(self, name: str) -> set[int]:
@@ -366,23 +276,6 @@ def run_faults(log: Log, inputs: PolicyInputs) -> None:
 def repair_locally(log: Log, flow: str, from_path: int, to_path: int) -> None:
     """Move a flow by local repair, and report it."""
     log.ports[flow] = to_path
-    log.put(
-        ACTIONS,
-        "h0",
-        {
-            "host": "h0",
-            "decision_id": "h0/reflex/1",
-            "shard": "",
-            "epoch": 0,
-            "seq": 0,
-            "flow_id": flow,
-            "action": "REROUTE",
-            "config_version": 1,
-            "at_ns": log.now_ns,
-            "outcome": "LOCAL_REPAIR",
-            "from_path": from_path,
-            "to_path": to_path,
-            "took_ns": 1000,
-            "detail": "",
-        },
-    )
+    repair = {"host": "h0", "decision_id": "h0/reflex/1", "shard": "", "epoch": 0, "seq": 0}
+    decision = {**repair, "flow_id": flow, "action": "REROUTE", "config_version": 1}
+    log.put(ACTIONS, "h0", action(decision, log.now_ns, from_path, to_path, "LOCAL_REPAIR"))

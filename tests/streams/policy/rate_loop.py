@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fabrictime.bench._true_queues import TrueQueues
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import TICK_NS, Simulation
 from schemas import codec
@@ -19,7 +20,6 @@ from streams.runtime.route_table import RouteTable
 
 MS = 1_000_000
 S = 1_000 * MS
-WINDOW_TICKS = 5
 QUEUES_LAG_NS = 100 * MS
 """Time from the end of a queue window until it is published."""
 APPLIED_NS = 20 * MS
@@ -65,7 +65,8 @@ class RateLoop:
         self.leases: dict[str, int] = {}
         self.made: list[tuple[int, WantedRate]] = []
         self.windows: dict[str, dict[str, Any]] = {}
-        self.sums = [self.run.kernel.link_sums()]
+        links = np.flatnonzero(self.fleet.kind == self.fleet.kind[1]).tolist()
+        self.queues = TrueQueues(self.run, links=links, noise=noise)
         self.depths: list[np.ndarray] = []
         """Mean queue of each link in each tick, bytes."""
         self.sent: list[np.ndarray] = []
@@ -121,12 +122,11 @@ class RateLoop:
             value = codec.encode(FLOWS.record, record)
             self.tail.take(out.key.encode(), value, append_ns=out.at_ns)
         now_ns = self.run.now_ns
-        self.sums.append(self.run.kernel.link_sums())
-        self.depths.append((self.sums[-1][0] - self.sums[-2][0]) / (TICK_NS / self.run.step_ns))
+        queues = self.queues.tick()
+        self.depths.append(self.queues.depth_bytes)
         self.sent.append(self.run.kernel.flow_sums()[0][:, 0].copy())
-        self.sums = self.sums[-1:]
-        if self.run.ticks % WINDOW_TICKS == 0:
-            self.at(now_ns + QUEUES_LAG_NS, self.queues(now_ns))
+        if queues is not None:
+            self.at(now_ns + QUEUES_LAG_NS, lambda: self.rates.take_queues(queues))
         self.contention(now_ns)
         while self.later and self.later[0][0] <= now_ns:
             heapq.heappop(self.later)[2]()
@@ -157,27 +157,6 @@ class RateLoop:
                 self.leases[name] = until_ns
 
     # --- observations ---
-
-    def queues(self, now_ns: int) -> Callable[[], None]:
-        depth = np.array(self.depths[-WINDOW_TICKS:])
-        depth = np.maximum(0, depth * (1 + self.noise * self.rng.normal(size=depth.shape)))
-        links = np.flatnonzero(self.fleet.kind == self.fleet.kind[1]).tolist()
-        record = {
-            "shard": "sim",
-            "window_start_ns": now_ns - WINDOW_TICKS * TICK_NS,
-            "slot_ns": TICK_NS,
-            "slots": WINDOW_TICKS,
-            "links": [
-                {
-                    "link": self.fleet.link_ids[i],
-                    "rate_bps": int(self.fleet.rate_bps[i]),
-                    "depth_mean_bytes": float(depth[:, i].mean()),
-                    "bound_bytes": 2e3,
-                }
-                for i in links
-            ],
-        }
-        return lambda: self.rates.take_queues(record)
 
     def contention(self, now_ns: int) -> None:
         """Publish the true contention as windows: opened, updated each 250 ms, closed."""

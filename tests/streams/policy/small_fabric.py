@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import CONFIG, CONTENTION, DECISIONS, FALLBACKS, LINK_HEALTH
+from schemas.topics import CONFIG, DECISIONS, FALLBACKS
 from streams.policy.policy import Policy
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
+from tests.streams.policy.records import health, window
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -116,56 +117,15 @@ class World:
         if kind == "LINK":
             self.states[">".join(reversed(link.split(">")))] = "UP"  # a record covers the whole cable
         self.states[link] = state
-        record = {
-            "subject": subject,
-            "kind": kind,
-            "shard": "s0",
-            "seq": self.seq[subject],
-            "state": state,
-            "before": "UP",
-            "links": [link] if kind == "LINK" else [],
-            "since_ns": self.now_ns,
-            "evaluated_ns": self.now_ns,
-            "loss_rate": 0.2 if state == "GREY" else None,
-            "classes": [],
-            "max_packet_bytes": None,
-            "flaps_hour": 0,
-            "flaps_total": 0,
-            "detected_by": "PROBES",
-            "text": "",
-            **more,
-        }
-        self.policy.take_health(
-            subject, codec.decode(codec.encode(LINK_HEALTH.record, record), LINK_HEALTH.record)
-        )
+        fields = {"subject": subject, "kind": kind, "shard": "s0", "links": [link] if kind == "LINK" else []}
+        loss = 0.2 if state == "GREY" else 0.0
+        record = health(link, state, self.seq[subject], self.now_ns, loss, **{**fields, **more})
+        self.policy.take_health(subject, record)
 
     def window(self, link, state="OPENED", kind="COLLISION", opened_ns=T):
         self.update += 1
-        record = {
-            "window_id": f"s0/{link}/{opened_ns}",
-            "link": link,
-            "shard": "s0",
-            "update": self.update,
-            "state": state,
-            "kind": kind,
-            "confidence": 1.0,
-            "opened_ns": opened_ns,
-            "updated_ns": self.now_ns,
-            "closed_ns": None,
-            "depth_bytes": 0.0,
-            "depth_peak_bytes": 0.0,
-            "delay_ns": 0.0,
-            "utilisation": None,
-            "over_ns": 0,
-            "over_byte_s": 0.0,
-            "rate_bps": RATE,
-            "flows": [],
-            "flows_total": 0,
-            "jobs": [],
-            "links": [],
-            "text": "",
-        }
-        self.policy.take_contention(codec.decode(codec.encode(CONTENTION.record, record), CONTENTION.record))
+        record = window(link, state, kind, self.update, opened_ns, self.now_ns, shard="s0")
+        self.policy.take_contention(record)
 
     def decide(self, after_ns=10 * MS):
         self.now_ns += after_ns

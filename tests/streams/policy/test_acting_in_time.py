@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
-from fabrictime.bench.control.sim import SHARD, Loop
+from fabrictime.bench.control.sim import SHARD, Loop, simulation
 from producers.sim.settings import SimSettings
 from producers.sim.shape import Shape
-from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
 from producers.sim.workload import FLOW_PORT, SimFlow
 from schemas.records import ContentionWindow, Decision
+from schemas.topics import CONTENTION
+from streams.runtime.pipeline_constants import HOP_NS
 
 RATE = 10**10
 HOSTS, HOSTS_PER_LEAF = 8, 2
@@ -26,7 +27,6 @@ class Meeting:
 
     seed: int
     acts: bool = True
-    windows: list[tuple[int, ContentionWindow]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         shape = Shape(
@@ -57,14 +57,16 @@ class Meeting:
                 "jobs": [{"name": "job-a", **job}, {"name": "job-b", **job}],
             }
         )
-        self.loop = Loop(Simulation(settings, fleet=self.fleet, topics=Loop.TOPICS), self.acts)
-        take = self.loop.policy.take_contention
+        self.loop = Loop(simulation(settings, self.fleet), self.acts)
 
-        def take_window(window: ContentionWindow) -> None:
-            self.windows.append((self.loop.run.now_ns, window))
-            take(window)
-
-        self.loop.policy.take_contention = take_window  # type: ignore[method-assign]
+    @property
+    def windows(self) -> list[tuple[int, ContentionWindow]]:
+        """The windows and the times at which policy can read them."""
+        return [
+            (log_ns + HOP_NS, output.record)
+            for log_ns, output in self.loop.outputs
+            if output.topic is CONTENTION
+        ]
 
     def run(self, share: float = 0.7, lead_s: float = 0.0) -> None:
         """Run the jobs, then the transfers for six seconds; the second begins `lead_s` later."""

@@ -26,8 +26,8 @@ def test_the_fewest_moves_clear_a_collision_and_cause_no_other(count: int) -> No
     assert dict(loop.contention_opened) == {loop.link("leaf1", "spine1"): 1}
     loop.advance(5)
     assert loop.run.contention() == []
-    rates = {flow.flow_id: flow.rate_bps for flow in loop.live.open_flows()}
-    assert [rates[flow.flow_id] for flow in flows] == pytest.approx([4e11] * count, rel=0.01)
+    live = loop.live_flows()
+    assert [live[flow.flow_id].rate_bps for flow in flows] == pytest.approx([4e11] * count, rel=0.01)
     assert len(loop.decisions) == count - 1
 
 

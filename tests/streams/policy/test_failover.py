@@ -8,8 +8,9 @@ import pytest
 
 from schemas.ids import cable_id
 from streams.policy.inputs import PolicyInputs
-from tests.streams.policy.closed_loop import Loop, S, advance_until_decided, health, open_random_flows
+from tests.streams.policy.closed_loop import Loop, S, advance_until_decided, open_random_flows
 from tests.streams.policy.log_fabric import EPOCH, HOSTS, PARTITIONS, Log
+from tests.streams.policy.records import health
 from tests.streams.policy.small_fabric import SPINES, World
 
 
@@ -27,11 +28,12 @@ def test_flows_leave_a_blackhole_in_one_cycle_for_living_paths(real: bool) -> No
     loop.run.fault("blackhole leaf1>spine2")
     made = advance_until_decided(loop)
     assert {d["flow_id"] for d in made} == hit
+    loop.advance(0.05)
     assert not loop.flows_over(loop.dead_links())
     assert {d["reason"]["kind"] for d in made} == {"DOWN"}
     assert {d["reason"]["subject"] for d in made} == {cable_id(dead)}
     assert [d["seq"] for d in made] == list(range(len(made)))
-    assert {r["outcome"] for r in loop.reports} == {"APPLIED"}
+    assert {r["outcome"] for r in loop.pipeline.reports} == {"APPLIED"}
     assert all(d["expires_at_ns"] == d["at_ns"] + S for d in made)
     loop.advance(3)
     assert len(loop.decisions) == len(hit), "a moved flow stays"
@@ -44,7 +46,7 @@ def test_flows_survive_successive_failures_while_one_path_lives() -> None:
     over = {flow.flow_id for flow in loop.run.flows() if any("leaf1:" in hop for hop in flow.hops[:1])}
     for spine in range(1, 8):
         loop.run.fault(f"blackhole leaf1>spine{spine}")
-        loop.advance(0.05)
+        loop.advance(0.1)
         assert not loop.flows_over(loop.dead_links()), f"after spine{spine}"
     last = {loop.link("leaf1", "spine8")}
     assert over & loop.flows_over(last) == {f for f in over if loop.run.book.flows[f].destination >= 8}
@@ -52,19 +54,20 @@ def test_flows_survive_successive_failures_while_one_path_lives() -> None:
     loop.run.fault("blackhole leaf1>spine8")
     loop.advance(0.5)
     assert len(loop.decisions) == before, "no living path is left"
-    assert {h.flow_id for h in loop.suppressed if h.cause == "NO_LIVING_PATH"} == loop.flows_over(last)
+    assert {h["flow_id"] for h in loop.suppressed if h["cause"] == "NO_LIVING_PATH"} == loop.flows_over(last)
 
 
 def test_a_flow_moves_again_if_its_new_path_dies_before_any_report() -> None:
     loop = Loop()
-    flow = loop.open(0, 63, 50_000, 1e10)
+    flow, port = loop.open(0, 63, 50_000, 1e10), 50_000
     loop.advance(1.2)
-    for _ in range(3):
-        (link,) = [hop for hop in flow.hops if hop.startswith("leaf1:")]
-        loop.give("health", (cable_id(link), health(link, "DOWN", 9, loop.run.now_ns)))
-        (made,) = loop.decide()
+    for seq in range(3):
+        (link,) = [hop for hop in loop.links_of(0, 63, port) if hop.startswith("leaf1:")]
+        loop.give_health(health(link, "DOWN", 9 + seq, loop.run.now_ns))
+        (made,) = loop.step()
         assert made["flow_id"] == flow.flow_id
-    assert len(set(flow.hops) & {d["to_path"] for d in loop.decisions}) == 0
+        port = made["to_path"]
+    assert flow.port == 50_000, "no decision is in force yet"
     assert len({d["to_path"] for d in loop.decisions}) == 3
 
 

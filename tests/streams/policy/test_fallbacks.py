@@ -38,17 +38,18 @@ def test_fallbacks_are_living_paths_that_avoid_the_current_route() -> None:
     loop.run.fault("blackhole leaf1>spine2")
     loop.advance(2)
     dead = loop.dead_links()
-    flows = {flow.flow_id: flow for flow in loop.live.open_flows()}
+    flows = loop.run.book.flows
     ranked = {each["flow_id"]: each for record in loop.fallbacks.values() for each in record["flows"]}
     assert ranked.keys() == {name for name, flow in flows.items() if len(flow.hops) > 2}
     for name, each in ranked.items():
-        assert each["path"] == flows[name].path
-        routes = loop.routes.of(flows[name])
-        for other in each["other_paths"]:
-            assert not dead & set(routes[other].links)
-        assert set(routes[each["other_paths"][0]].links) & set(flows[name].hops) == {
-            flows[name].hops[0],
-            flows[name].hops[-1],
+        flow = flows[name]
+        assert each["path"] == flow.port
+        routes = [loop.links_of(flow.source, flow.destination, other) for other in each["other_paths"]]
+        for links in routes:
+            assert not dead & set(links)
+        assert set(routes[0]) & set(flow.hops) == {
+            flow.hops[0],
+            flow.hops[-1],
         }
 
 

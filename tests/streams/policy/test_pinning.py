@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fabrictime.bench.control.sim import Loop, Scenario
+from fabrictime.bench.control.sim import Loop, Scenario, simulation
 from producers.sim.shape import Shape
-from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.topics import CONFIG
 from streams.policy.policy import Policy
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
-from tests.streams.policy.closed_loop import health, window
+from tests.streams.policy.records import health, window
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -181,7 +180,7 @@ def small(seed: int, *, act: bool) -> Loop:
         Shape(hosts=16, hosts_per_rack=8, spines=8, host_rate_bps=10**11, fabric_rate_bps=10**11), seed
     )
     settings = Scenario(nics=16, bytes_each=200e6).settings(seed)
-    return Loop(Simulation(settings, fleet=fleet, topics=Loop.TOPICS), act)
+    return Loop(simulation(settings, fleet), act)
 
 
 def test_a_small_fleet_reaches_nearly_line_rate():

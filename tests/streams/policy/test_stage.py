@@ -30,6 +30,7 @@ from schemas.topics import (
 from tests.fabrictime.evidence import clock_offsets
 from tests.records import make
 from tests.streams.policy import log_fabric as world
+from tests.streams.policy.records import action
 from tests.streams.test_pipeline import Log
 
 SETTINGS: dict[str, Any] = {"stages": ["policy"], "session_timeout_s": 2}
@@ -61,31 +62,8 @@ class Fabric(world.Log):
             self.done.add(decision["decision_id"])
             name = decision["flow_id"]
             self.ports[name] = decision["to_path"]
-            self.put(
-                ACTIONS,
-                decision["host"],
-                {
-                    **{
-                        key: decision[key]
-                        for key in (
-                            "host",
-                            "decision_id",
-                            "shard",
-                            "epoch",
-                            "seq",
-                            "flow_id",
-                            "action",
-                            "config_version",
-                        )
-                    },
-                    "at_ns": time.time_ns(),
-                    "outcome": "APPLIED",
-                    "from_path": decision["from_path"],
-                    "to_path": decision["to_path"],
-                    "took_ns": 1000,
-                    "detail": "",
-                },
-            )
+            report = action(decision, time.time_ns(), decision["from_path"], decision["to_path"], "APPLIED")
+            self.put(ACTIONS, decision["host"], report)
             self.report()
         return found
 

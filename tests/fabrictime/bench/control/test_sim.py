@@ -5,8 +5,19 @@ from __future__ import annotations
 import pytest
 
 from fabrictime.bench import Figure
-from fabrictime.bench.control.sim import KEYS, Loop, Scenario, Stretch, _figures, _Seed, _worst_of, lead_apart
-from producers.sim.simulation import Simulation
+from fabrictime.bench.control.sim import (
+    KEYS,
+    Loop,
+    Scenario,
+    Stretch,
+    _figures,
+    _Seed,
+    _worst_of,
+    lead_apart,
+    simulation,
+)
+from schemas.ids import host_of
+from tests.records import make
 
 SMALL = Scenario(nics=16, bytes_each=20e6)
 
@@ -14,7 +25,7 @@ SMALL = Scenario(nics=16, bytes_each=20e6)
 def test_flows_that_never_meet_carry_more_than_those_that_do() -> None:
     shares = []
     for apart in (False, True):
-        run = Simulation(SMALL.settings(3), topics=Loop.TOPICS)
+        run = simulation(SMALL.settings(3))
         if apart:
             lead_apart(run)
         loop = Loop(run, act=False, decides=False)
@@ -25,21 +36,21 @@ def test_flows_that_never_meet_carry_more_than_those_that_do() -> None:
 
 def test_a_decision_is_applied_or_only_observed() -> None:
     for act in (False, True):
-        run = Simulation(SMALL.settings(3), topics=Loop.TOPICS)
+        run = simulation(SMALL.settings(3))
         loop = Loop(run, act=act)
         loop.advance(0.05)
         flow = run.flows()[0]
         port = flow.port
-        loop._apply(
-            {
-                "flow_id": flow.flow_id,
-                "action": "REROUTE",
-                "epoch": 1,
-                "seq": 0,
-                "from_path": port,
-                "to_path": port + 1,
-            }
-        )  # type: ignore[typeddict-item]
+        decision = make(
+            "Decision",
+            host=host_of(run.fleet.nic_ids[flow.source]),
+            flow_id=flow.flow_id,
+            action="REROUTE",
+            to_path=port + 1,
+            expires_at_ns=run.now_ns + 1_000_000_000,
+            config_version=1,
+        )
+        loop.pipeline.carry_out(decision)
         assert (flow.port == port + 1) == act
 
 
