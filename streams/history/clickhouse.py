@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from schemas import table_statements, tables
+from schemas.checks import BadRecord
 from streams.runtime.history_settings import HistorySinkSettings
 
 LOG: Final = logging.getLogger(__name__)
@@ -32,11 +33,11 @@ DATA_ERRORS: Final = frozenset({6, 26, 27, 32, 33, 41, 43, 53, 69, 70, 72, 117, 
 """ClickHouse error codes caused by the block itself."""
 
 
-class Unavailable(Exception):
+class Unavailable(OSError):
     """ClickHouse cannot accept the block now."""
 
 
-class Refused(Exception):
+class Refused(BadRecord):
     """ClickHouse will never accept this block."""
 
 
@@ -97,7 +98,7 @@ class Writer:
         except DatabaseError as error:
             code = getattr(error, "code", None)
             if code in DATA_ERRORS:
-                raise Refused(_line(error)) from error
+                raise Refused("OTHER", _line(error)) from error
             self._fail()
             raise Unavailable(_line(error)) from error
         except (ClickHouseError, OSError, ValueError) as error:
