@@ -163,10 +163,7 @@ class WorkerContext:
             yield
         except DATA_ERRORS as error:
             self.failed_evaluations += 1
-            self.task("reject", self._reject(failed_evaluation(topic.name, key), stage, error))
-
-    async def _reject(self, failed: Message, stage: str, error: Exception) -> None:
-        await (await send_reject(self, failed, stage, error))
+            self.task("reject", send_reject(self, failed_evaluation(topic.name, key), stage, error))
 
     def abort(self, reason: str, error: BaseException | None = None) -> None:
         """Stop this worker with an error; its successor reads all unacknowledged messages again."""

@@ -64,7 +64,7 @@ class Service:
             return SinkStage(self.context, stage, stage.store)
         if stage.per_partition:
             return OperatorStage(self.context, stage)
-        return GrouplessStage(self.context, stage).partitions
+        return GrouplessStage(self.context, stage)
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
         if self._gather_ms:
@@ -93,7 +93,4 @@ class Service:
         await self.context.stop()
 
     def _reject_soon(self, message: Message, error: Exception) -> None:
-        async def send() -> None:
-            await (await send_reject(self.context, message, "lookup", error))
-
-        self.context.task("reject", send())
+        self.context.task("reject", send_reject(self.context, message, "lookup", error))

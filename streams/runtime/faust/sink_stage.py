@@ -46,8 +46,8 @@ class SinkStage(Ownership):
     """One topic of a store. A `Receiver` of the app's consumer."""
 
     def __init__(self, context: WorkerContext, stage: Stage, store: Store) -> None:
-        super().__init__(context, stage.name, stage.owner, self._serve)
-        self._definition, self._store = stage, store
+        super().__init__(context, stage)
+        self._store = store
         self._settings = context.settings.history or HistorySinkSettings()
         self._clock = LogClock(time.time_ns(), time.monotonic_ns())
         """Time by which batches are cut: it never steps."""
@@ -93,7 +93,7 @@ class SinkStage(Ownership):
         context, numbers = self.context, frozenset(tp.partition for tp in generation.tps)
         epoch = context.log_clock.now_ns(time.monotonic_ns()) // NS_PER_MS
         owner = Owner(epoch, numbers, len(numbers), context.settings, context.registry)
-        operator = self._definition.make(owner, -1, context.tables)
+        operator = self.definition.make(owner, -1, context.tables)
         generation.recovered.set()
         while True:
             batch = await self._next_batch(operator)
@@ -156,9 +156,9 @@ class SinkStage(Ownership):
 
     async def _reject(self, operator: Operator, message: Message, error: Exception) -> None:
         """Publish the reject of a message; store that of a bad Reject, which would return for ever."""
-        reader = self._definition.reject_reader
+        reader = self.definition.reject_reader
         if message.topic != REJECTS.name:
-            await (await send_reject(self.context, message, reader, error))
+            await send_reject(self.context, message, reader, error)
             return
         if message.value is None:
             raise error
