@@ -182,7 +182,18 @@ class Operator:
         """Continue from the records that earlier owners published."""
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Take the next messages of the inputs. Messages of a partition come in order."""
+        """Take the next messages of the inputs. Messages of a partition come in order.
+
+        One that cannot be used is rejected, and costs no other.
+        """
+        for message in messages:
+            try:
+                self.take_one(message, tables)
+            except DATA_ERRORS as error:
+                self.rejected.append((message, error))
+
+    def take_one(self, message: Message, tables: FabricTables) -> None:
+        """Take the next message. Raises one of `DATA_ERRORS` if it cannot be used."""
         raise NotImplementedError
 
     def due_ns(self) -> int:
