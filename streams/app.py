@@ -59,8 +59,10 @@ def main(settings: StreamSettings) -> int:
         if stages:
             apps.append(AppStages(suffix, stages, gather_ms))
     if "sink" in settings.stages and settings.history is not None:
-        from streams.history.stage import history_stages  # loads Arrow, which only the sink needs
+        from streams.history.clickhouse import stores_of  # loads Arrow, which only the sink needs
+        from streams.history.stage import HistoryStage
 
         # An app of its own: a failed ClickHouse delays no stage.
-        apps.append(AppStages("-sink", history_stages(settings.history), SINK_GATHER_MS))
+        sinks = [HistoryStage(topic, store) for topic, store in stores_of(settings.history)]
+        apps.append(AppStages("-sink", sinks, SINK_GATHER_MS))
     return run(settings, apps)

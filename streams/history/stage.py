@@ -10,22 +10,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
-
-from sdnotify import SystemdNotifier
+from typing import Final
 
 from schemas.kafka.message import Message
 from schemas.topics import Topic
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.history import rows
-from streams.history.clickhouse import TableSetup, Unavailable, Writer
-from streams.history.store_status import StoreStatus
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.history_settings import HistorySinkSettings
 from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Stage, Store, Work
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["HistoryOperator", "HistoryStage", "ReportingStore", "history_stages", "token_of"]
+__all__ = ["HistoryOperator", "HistoryStage", "token_of"]
 
 TOKEN_BYTES: Final = 12
 
@@ -96,22 +92,6 @@ class HistoryStage(Stage):
         return HistoryOperator(self.owner, owner)
 
 
-class ReportingStore:
-    """Inserts a topic's rows, and reports to the service manager whether that succeeds."""
-
-    def __init__(self, topic: Topic, writer: Writer, status: StoreStatus) -> None:
-        self._topic, self._writer, self._status = topic.name, writer, status
-
-    def insert(self, table: str, rows: Any, token: str) -> None:
-        """Insert rows, and return once they are stored. Raises Unavailable or Refused."""
-        try:
-            self._writer.insert(table, rows, token)
-        except Unavailable as error:
-            self._status.failed(self._topic, str(error))
-            raise
-        self._status.stored(self._topic, rows.num_rows)
-
-
 def token_of(topic: str, messages: Sequence[Message]) -> str:
     """Return the deduplication token of some messages: topic, partitions and offsets.
 
@@ -122,12 +102,3 @@ def token_of(topic: str, messages: Sequence[Message]) -> str:
         digest.update(f"{message.partition}:{message.offset}@{message.append_ns};".encode())
     partitions = ",".join(map(str, sorted({message.partition for message in messages})))
     return f"{topic}/{partitions}/{len(messages)}/{digest.hexdigest()[: 2 * TOKEN_BYTES]}"
-
-
-def history_stages(settings: HistorySinkSettings) -> list[HistoryStage]:
-    """Return a stage for each topic that history stores."""
-    status = StoreStatus(settings.url, SystemdNotifier().notify)
-    setup = TableSetup(settings)
-    return [
-        HistoryStage(topic, ReportingStore(topic, Writer(settings, setup), status)) for topic in rows.TOPICS
-    ]

@@ -12,8 +12,8 @@ from schemas.kafka.message import Message
 from schemas.messages import key_of
 from schemas.topics import TOPICS
 from streams.history import rows
-from streams.history.clickhouse import Refused, Unavailable, Writer
-from streams.history.stage import HistoryOperator, HistoryStage, ReportingStore, token_of
+from streams.history.clickhouse import Refused, ReportingStore, Unavailable, Writer
+from streams.history.stage import HistoryOperator, HistoryStage, token_of
 from streams.history.store_status import StoreStatus
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.faust.sink_stage import SinkStage
