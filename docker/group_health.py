@@ -6,19 +6,17 @@ The arguments are the settings file and the group.
 import sys
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient
-
 from fabrictime.runtime.config import load
+from schemas.kafka.admin import group_state
 
 TIMEOUT_S = 8.0
 
 
 def main(config: str, group: str) -> int:
     """Print the group's state; return 0 only for a stable group with members."""
-    client = AdminClient(load(Path(config)).kafka.confluent_options())
-    found = client.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group].result(TIMEOUT_S)
-    print(f"group {group}: {found.state.name}, {len(found.members)} members")
-    return 0 if found.state.name == "STABLE" and found.members else 1
+    state, members = group_state(load(Path(config)).kafka, group, TIMEOUT_S)
+    print(f"group {group}: {state}, {members} members")
+    return 0 if state == "STABLE" and members else 1
 
 
 if __name__ == "__main__":

@@ -36,12 +36,14 @@ STAGES: Final[tuple[tuple[StageName, type[Stage]], ...]] = (
     ("policy", PolicyStage),
 )
 """The stages, each with the name under which the settings select it."""
-APPS: Final[tuple[tuple[str, set[StageName], bool], ...]] = (
-    ("", {"map", "solve"}, False),
-    ("-links", {"links"}, True),
-    ("-policy", {"policy"}, True),
+APPS: Final[tuple[tuple[str, set[StageName], int], ...]] = (
+    ("", {"map", "solve"}, 25),
+    ("-links", {"links"}, 0),
+    ("-policy", {"policy"}, 0),
 )
-"""Stages that share an app: the suffix of its consumer group, their names, whether they are urgent."""
+"""Stages that share an app: the suffix of its consumer group, their names, ms for which fetches gather."""
+SINK_GATHER_MS: Final = 500
+"""The same for the history sink, which is not urgent."""
 
 
 def main(settings: StreamSettings) -> int:
@@ -52,12 +54,15 @@ def main(settings: StreamSettings) -> int:
     )
 
     apps: list[AppStages] = []
-    for suffix, names, is_urgent in APPS:
+    for suffix, names, gather_ms in APPS:
         stages = [stage() for name, stage in STAGES if name in names and name in settings.stages]
         if stages:
-            apps.append(AppStages(suffix, stages, is_urgent))
-    if "sink" not in settings.stages or settings.history is None:
-        return run(settings, apps, None)
-    from streams.history.stage import sinks_of  # loads Arrow, which only the sink needs
+            apps.append(AppStages(suffix, stages, gather_ms))
+    if "sink" in settings.stages and settings.history is not None:
+        from streams.history.clickhouse import stores_of  # loads Arrow, which only the sink needs
+        from streams.history.stage import HistoryStage
 
-    return run(settings, apps, sinks_of)
+        # An app of its own: a failed ClickHouse delays no stage.
+        sinks = [HistoryStage(topic, store) for topic, store in stores_of(settings.history)]
+        apps.append(AppStages("-sink", sinks, SINK_GATHER_MS))
+    return run(settings, apps)

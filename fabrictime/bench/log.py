@@ -21,12 +21,11 @@ from typing import Any, Final
 
 import numpy as np
 import psutil
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from fabrictime.bench import Figure, Missing, Target, Value, _apache_kafka
 from fabrictime.bench._machine import peak_mb
+from schemas.kafka.admin import create_topic
+from schemas.kafka.producer import load_producer
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import Nic
 from schemas.topics import Partitions, Topic
@@ -103,15 +102,9 @@ def embedded(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
         process.wait(_START_S)
 
 
-def _create(address: str, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": address})
-    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
-        future.result(30)
-
-
 def throughput(address: str, topic: str, messages: int, size: int) -> float:
     """Return the messages a second from one producer process to one consumer process."""
-    _create(address, topic, PARTITIONS)
+    create_topic(address, topic, PARTITIONS)
     results: multiprocessing.queues.Queue[Any] = _spawn.Queue()
     ready = _spawn.Event()
     consumer = _spawn.Process(target=_consume, args=(address, topic, messages, ready, results), daemon=True)
@@ -131,14 +124,13 @@ def throughput(address: str, topic: str, messages: int, size: int) -> float:
 
 
 def _produce(address: str, topic: str, messages: int, size: int, results: Any) -> None:
-    producer = Producer(
+    producer = load_producer(
+        address,
         {
-            "bootstrap.servers": address,
-            "partitioner": "murmur2_random",
             "linger.ms": 5,
             "queue.buffering.max.kbytes": 64 * 1024,
             "queue.buffering.max.messages": 100_000,
-        }
+        },
     )
     random = np.random.Generator(np.random.SFC64())
     failed: list[str] = []
@@ -184,8 +176,8 @@ def _consume(address: str, topic: str, messages: int, ready: Any, results: Any) 
 
 def latency_ms(address: str, topic: str, messages: int) -> tuple[float, float]:
     """Return p50 and p99 of produce-to-consume time of single messages, in ms, linger 0."""
-    _create(address, topic, 1)
-    producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+    create_topic(address, topic, 1)
+    producer = load_producer(address, {"linger.ms": 0})
     reader = _reader(address, topic)
     random = np.random.Generator(np.random.SFC64())
     took = []

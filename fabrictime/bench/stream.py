@@ -14,16 +14,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from confluent_kafka import Producer
 
 from fabrictime.bench import Figure, Missing, Target, Value
 from fabrictime.bench._fleet import SyntheticFleet
 from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from schemas import codec
 from schemas.kafka.message import Message
+from schemas.kafka.producer import load_producer
 from schemas.kafka.reader import BEGINNING, TopicReader, tail
 from schemas.topics import CLOCK_OFFSETS, DELAYS, PROBES, Topic
 
@@ -167,21 +167,19 @@ def _wait_for_window() -> None:
     time.sleep(1.005 - now % 1.0)
 
 
-def _producer(bootstrap: str) -> Producer:
-    return Producer(
+def _producer(bootstrap: str) -> Any:
+    return load_producer(
+        bootstrap,
         {
-            "bootstrap.servers": bootstrap,
-            "partitioner": "murmur2_random",
             "linger.ms": 2,
-            "log_level": 2,
             "queue.buffering.max.kbytes": 256 * 1024,
             "queue.buffering.max.messages": 200_000,
             "message.max.bytes": 2 * 1024 * 1024,
-        }
+        },
     )
 
 
-def _produce(producer: Producer, name: str, value: bytes) -> None:
+def _produce(producer: Any, name: str, value: bytes) -> None:
     while True:
         try:
             producer.produce(PROBES.name, value, name)

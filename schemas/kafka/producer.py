@@ -1,4 +1,4 @@
-"""The producer of a service, on confluent-kafka."""
+"""The producers of a service and of a bench, on confluent-kafka."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
-from schemas.kafka.publisher import PARTITIONER
+from schemas.kafka.publisher import PARTITIONER, publisher_options
 from schemas.kafka.settings import KafkaSettings, service_options
 
-__all__ = ["NOT_QUEUED", "open_producer"]
+__all__ = ["NOT_QUEUED", "load_producer", "open_producer"]
 
 NOT_QUEUED: Final = (BufferError, KafkaException)
 """Errors of `produce`: the queue is full, or the message can never be sent."""
@@ -26,3 +26,8 @@ def open_producer(cluster: KafkaSettings | str, options: Mapping[str, Any]) -> A
             **options,
         }
     )
+
+
+def load_producer(cluster: KafkaSettings | str, options: Mapping[str, Any]) -> Any:
+    """Return a client that publishes a load: librdkafka's defaults, unless `options` change them."""
+    return Producer({**publisher_options(cluster), "log_level": 2, **options})

@@ -164,7 +164,7 @@ class KafkaSettings(StrictModel):
         """Return a client of the schema registry; None if there is none. Raises ValueError."""
         if self.schema_registry_url is None:
             return None
-        from schemas.registry import ConfluentRegistry
+        from schemas.kafka.registry import ConfluentRegistry
 
         password = _secret("schema_registry_password_file", self.schema_registry_password_file)
         user = None if password is None else (self.schema_registry_username or "", password)

@@ -98,15 +98,8 @@ class ClockOperator(Operator):
             shard = self._shards[name] = _Shard(clocks, barrier)
         return shard
 
-    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Add the fits of messages to the barriers of their shards."""
-        for message in messages:
-            try:
-                self._take(message, tables)
-            except DATA_ERRORS as error:
-                self.rejected.append((message, error))
-
-    def _take(self, message: Message, tables: FabricTables) -> None:
+    def take_one(self, message: Message, tables: FabricTables) -> None:
+        """Add the fits of a message to the barrier of their shard."""
         if message.value is None:
             return
         decoded = message.decoded(CLOCK_FITS, self._registry)

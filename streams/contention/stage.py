@@ -11,7 +11,6 @@ from schemas.kafka.message import Message
 from schemas.kafka.start import tail
 from schemas.records import ContentionWindow
 from schemas.topics import CLOCK_OFFSETS, CONFIG, CONTENTION, FLOWS, INVENTORY, PATHS, QUEUES
-from schemas.unexpected import DATA_ERRORS
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.contention.validation import validate_queues
@@ -73,16 +72,9 @@ class ContentionOperator(Operator):
         """Continue from the newest windows."""
         self._past = records_of(past, CONTENTION, self._registry)
 
-    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Evaluate messages of queues."""
-        for message in messages:
-            self._newest_ns = max(self._newest_ns, message.log_ns)
-            try:
-                self._take(message, tables)
-            except DATA_ERRORS as error:
-                self.rejected.append((message, error))
-
-    def _take(self, message: Message, tables: FabricTables) -> None:
+    def take_one(self, message: Message, tables: FabricTables) -> None:
+        """Evaluate the queues of a message."""
+        self._newest_ns = max(self._newest_ns, message.log_ns)
         if message.value is None:
             return
         record = message.decoded(QUEUES, self._registry)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from sdnotify import SystemdNotifier
 
 from schemas import table_statements, tables
+from schemas.checks import BadRecord
+from schemas.topics import Topic
+from streams.history.rows import TOPICS
+from streams.history.store_status import StoreStatus
 from streams.runtime.history_settings import HistorySinkSettings
 
 LOG: Final = logging.getLogger(__name__)
@@ -32,11 +37,11 @@ DATA_ERRORS: Final = frozenset({6, 26, 27, 32, 33, 41, 43, 53, 69, 70, 72, 117, 
 """ClickHouse error codes caused by the block itself."""
 
 
-class Unavailable(Exception):
+class Unavailable(OSError):
     """ClickHouse cannot accept the block now."""
 
 
-class Refused(Exception):
+class Refused(BadRecord):
     """ClickHouse will never accept this block."""
 
 
@@ -97,7 +102,7 @@ class Writer:
         except DatabaseError as error:
             code = getattr(error, "code", None)
             if code in DATA_ERRORS:
-                raise Refused(_line(error)) from error
+                raise Refused("OTHER", _line(error)) from error
             self._fail()
             raise Unavailable(_line(error)) from error
         except (ClickHouseError, OSError, ValueError) as error:
@@ -139,6 +144,30 @@ class Writer:
             self._setup.ensure(client)
             self._client = client
         return self._client
+
+
+class ReportingStore:
+    """Inserts a topic's rows, and reports to the service manager whether that succeeds."""
+
+    def __init__(self, topic: Topic, writer: Writer, status: StoreStatus) -> None:
+        self._topic, self._writer, self._status = topic.name, writer, status
+
+    def insert(self, table: str, rows: Any, token: str) -> None:
+        """Insert rows, and return once they are stored. Raises Unavailable or Refused."""
+        try:
+            self._writer.insert(table, rows, token)
+        except Unavailable as error:
+            self._status.failed(self._topic, str(error))
+            raise
+        self._status.stored(self._topic, rows.num_rows)
+
+
+def stores_of(settings: HistorySinkSettings) -> Iterator[tuple[Topic, ReportingStore]]:
+    """Yield the topics that history stores, each with its store."""
+    status = StoreStatus(settings.url, SystemdNotifier().notify)
+    setup = TableSetup(settings)
+    for topic in TOPICS:
+        yield topic, ReportingStore(topic, Writer(settings, setup), status)
 
 
 def _line(error: Exception) -> str:

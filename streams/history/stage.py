@@ -1,196 +1,104 @@
-"""The history sink: inserts topics into ClickHouse, at least once and without duplicates.
+"""The history sink: makes rows of topics for ClickHouse, at least once and without duplicates.
 
-Positions are committed after the messages' block is inserted. While ClickHouse is down, no more messages are
-read, so that the lag grows in the log and not in memory. Messages that cannot be decoded go to
-fabric.rejects.
+A batch is named by a deduplication token. If the answer to an insert is lost, the batch is sent again with
+the same token, and the server drops the duplicate. A batch that is cut differently after a crash has another
+token; then the tables' keys overwrite its rows.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
-from sdnotify import SystemdNotifier
-
-from schemas import codec, topics
 from schemas.kafka.message import Message
-from schemas.records import Reject, RejectReason
+from schemas.topics import Topic
 from schemas.unexpected import DATA_ERRORS, refusal
-from streams.history import batch, rows
-from streams.history.clickhouse import Refused, TableSetup, Unavailable, Writer
-from streams.history.store_status import StoreStatus
+from streams.history import rows
+from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.history_settings import HistorySinkSettings
+from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Stage, Store, Work
+from streams.runtime.units import NS_PER_MS
 
-LOG: Final = logging.getLogger(__name__)
-READER: Final = "sink"
+__all__ = ["HistoryOperator", "HistoryStage", "token_of"]
 
-OnReject = Callable[[Reject], Awaitable[None]]
-Done = Callable[[], None]
-"""Notes that a message is stored."""
+TOKEN_BYTES: Final = 12
 
 
-class TopicSink:
-    """Inserts one topic. `reject` publishes a Reject record; `writer` belongs to this sink alone."""
+class HistoryOperator(Operator):
+    """Collects messages of one topic; an advance makes rows of them."""
 
-    def __init__(
-        self,
-        topic: str,
-        settings: HistorySinkSettings,
-        writer: Writer,
-        reject: OnReject,
-        registry: codec.Registry | None = None,
-        status: StoreStatus | None = None,
-    ) -> None:
-        self._topic = topic
-        self._status = status or StoreStatus(settings.url, lambda line: None)
-        self._type = topics.TOPICS[topic].type
-        self._settings = settings
-        self._writer = writer
-        self._reject = reject
-        self._registry = registry
-        policy = batch.Policy(settings.batch_bytes, settings.batch_messages, settings.batch_ms / 1000)
-        self._batch: batch.Batch[tuple[Message, Done]] = batch.Batch(policy)
-        self._order = asyncio.Lock()
-        self._wake = asyncio.Event()
-        self.inserted_rows = 0
-        self.failures = 0
+    def __init__(self, topic: Topic, owner: Owner) -> None:
+        super().__init__()
+        self._topic, self._registry = topic, owner.registry
+        self._settings = owner.settings.history or HistorySinkSettings()
+        self._messages: list[Message] = []
+        self._size_bytes = self._since_ns = 0
+        """Size of the messages, and time of the first."""
 
-    @property
-    def batch_bytes(self) -> int:
-        """Bytes at which a batch is full."""
-        return self._settings.batch_bytes
+    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+        """Add messages to the batch."""
+        if not self._messages:
+            self._since_ns = self.moment.log_ns
+        self._messages += messages
+        self._size_bytes += sum(len(message.value or b"") for message in messages)
 
-    async def take(self, message: Message, done: Done) -> None:
-        """Add one message; return late while ClickHouse is down. `done` is called once it is stored."""
-        async with self._order:
-            self._batch.add((message, done), len(message.value or b""), time.monotonic())
-            self._wake.set()
-            if self._batch.full():
-                await self._flush()
+    def due_ns(self) -> int:
+        """Return when the batch is old enough; 0 if it is full."""
+        limits, count = self._settings, len(self._messages)
+        if self._size_bytes >= limits.batch_bytes or count >= limits.batch_messages:
+            return 0
+        return self._since_ns + limits.batch_ms * NS_PER_MS if count else NEVER_NS
 
-    async def flush_when_due(self) -> None:
-        """Send batches that are not full in time; runs for ever."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while (wait_s := self._batch.wait_s(time.monotonic())) is not None:
-                if wait_s > 0:
-                    await asyncio.sleep(wait_s)
-                    continue
-                async with self._order:
-                    if self._batch.wait_s(time.monotonic()) == 0:
-                        await self._flush()
+    def advance(self, moment: Moment, tables: FabricTables) -> Work:
+        """Return the work that makes rows of the batch."""
+        messages, self._messages, self._size_bytes = self._messages, [], 0
+        return partial(self._rows_of, messages)
 
-    async def flush(self) -> None:
-        """Send the batch."""
-        async with self._order:
-            await self._flush()
+    def _rows_of(self, messages: Sequence[Message]) -> Sequence[Output]:
+        """Return the rows of messages, without those that cannot be decoded.
 
-    async def _flush(self) -> None:
-        waiting = self._batch.take()
-        if waiting:
-            try:
-                await self._store([message for message, _ in waiting])
-            except BaseException:
-                self._batch.put_back(waiting, time.monotonic())
-                raise
-            for _, done in waiting:
-                done()
-
-    async def _store(self, messages: Sequence[Message]) -> None:
-        """Insert the messages' rows, in halves if one record is unfit. Returns when all rows are stored."""
-        try:
-            blocks, bad = await asyncio.to_thread(self._blocks_of, messages)
-        except DATA_ERRORS as error:
-            refused = refusal(error)
-            await self._halve(messages, refused.reason, str(refused))
-            return
-        name = batch.token(self._topic, messages)
-        for table, block in blocks.items():
-            try:
-                await self._insert(table, block, name)
-            except Refused as error:
-                await self._halve(messages, "OTHER", str(error))
-                return
-        for message, why in bad:
-            await self._refuse(message, why.reason, str(why))
-
-    async def _halve(self, messages: Sequence[Message], reason: str, detail: str) -> None:
-        if len(messages) == 1:
-            await self._refuse(messages[0], reason, detail)
-            return
-        middle = len(messages) // 2
-        await self._store(messages[:middle])
-        await self._store(messages[middle:])
-
-    def _blocks_of(
-        self, messages: Sequence[Message]
-    ) -> tuple[dict[str, Any], list[tuple[Message, codec.BadRecord]]]:
-        """Return the rows to insert by table, and the messages that cannot be decoded."""
-        decoded: list[Message] = []
-        bad: list[tuple[Message, codec.BadRecord]] = []
+        Raises BadRecord for a record with values that no column can store.
+        """
+        readable: list[Message] = []
         for message in messages:
             try:
                 if message.value is not None:
-                    message.decoded(topics.TOPICS[self._topic], self._registry)
+                    message.decoded(self._topic, self._registry)
+                readable.append(message)
             except DATA_ERRORS as error:
-                bad.append((message, refusal(error)))
-            else:
-                decoded.append(message)
-        return rows.rows_of(self._topic, decoded), bad
-
-    async def _insert(self, table: str, block: Any, name: str) -> None:
-        """Insert one block, with retries until ClickHouse answers. Raises Refused."""
-        wait_s = self._settings.retry_ms / 1000
-        while True:
-            try:
-                await asyncio.to_thread(self._writer.insert, table, block, name)
-            except Unavailable as error:
-                self.failures += 1
-                self._status.failed(self._topic, str(error))
-                LOG.warning("history is away, %s waits %.1f s: %s", self._topic, wait_s, error)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, self._settings.retry_max_ms / 1000)
-            else:
-                self.inserted_rows += block.num_rows
-                self._status.stored(self._topic, block.num_rows)
-                return
-
-    async def _refuse(self, message: Message, reason: str, detail: str) -> None:
-        value = message.value or b""
-        record: Reject = {
-            "topic": self._topic,
-            "partition": message.partition,
-            "offset": message.offset,
-            "append_ns": message.append_ns,
-            "reader": READER,
-            "reason": RejectReason(reason),
-            "detail": detail[:500],
-            "key": (message.key_bytes or b"")[:256],
-            "size_bytes": len(value),
-            "head": value[:1024],
-        }
-        place = self._topic, message.partition, message.offset
-        LOG.warning("%s/%d offset %d refused: %s %s", *place, reason, detail)
-        if self._topic != topics.REJECTS.name:
-            await self._reject(record)
-            return
-        # A bad Reject is stored as a row at once: if published, it would return to this sink for ever.
-        about = Message(message.append_ns, *place, "", None, record)
-        for table, block in rows.rows_of(self._topic, [about]).items():
-            await self._insert(table, block, batch.token(f"{self._topic}/unreadable", [about]))
+                self.rejected.append((message, error))
+        try:
+            blocks = rows.rows_of(self._topic.name, readable)
+        except DATA_ERRORS as error:
+            raise refusal(error) from error
+        return [Output(self._topic, token_of(self._topic.name, messages), rows=blocks)]
 
 
-def sinks_of(
-    settings: HistorySinkSettings, reject: OnReject, registry: codec.Registry | None = None
-) -> dict[str, TopicSink]:
-    """Return the sinks by topic."""
-    status = StoreStatus(settings.url, SystemdNotifier().notify)
-    setup = TableSetup(settings)
-    return {
-        topic.name: TopicSink(topic.name, settings, Writer(settings, setup), reject, registry, status)
-        for topic in rows.TOPICS
-    }
+class HistoryStage(Stage):
+    """History of one topic."""
+
+    outputs = ()
+    per_partition = False
+    reject_reader = "sink"
+
+    def __init__(self, topic: Topic, store: Store) -> None:
+        self.name, self.owner, self.inputs = f"sink of {topic.name}", topic, (Input(topic),)
+        self.store = store
+
+    def make(self, owner: Owner, partition: int, tables: FabricTables) -> HistoryOperator:
+        """Return the operator of all partitions of an owner."""
+        return HistoryOperator(self.owner, owner)
+
+
+def token_of(topic: str, messages: Sequence[Message]) -> str:
+    """Return the deduplication token of some messages: topic, partitions and offsets.
+
+    It includes the first message's append time, so that a recreated log does not repeat old tokens.
+    """
+    digest = hashlib.sha256()
+    for message in sorted(messages, key=lambda message: (message.partition, message.offset)):
+        digest.update(f"{message.partition}:{message.offset}@{message.append_ns};".encode())
+    partitions = ",".join(map(str, sorted({message.partition for message in messages})))
+    return f"{topic}/{partitions}/{len(messages)}/{digest.hexdigest()[: 2 * TOKEN_BYTES]}"

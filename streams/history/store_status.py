@@ -6,6 +6,7 @@ inserted again. The status counts the rows.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -25,6 +26,8 @@ class StoreStatus:
         self, url: str, notify: Callable[[str], None], clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._url, self._notify, self._clock_s = url, notify, clock_s
+        self._lock = threading.Lock()
+        """The stores of several topics report from threads of their own."""
         self._rows = 0
         self._waiting: dict[str, tuple[str, float]] = {}
         """Topic whose insert fails to its last error and the time of its first."""
@@ -33,20 +36,22 @@ class StoreStatus:
 
     def stored(self, topic: str, rows: int) -> None:
         """Note that rows of a topic were inserted."""
-        self._rows += rows
-        returned = self._waiting.pop(topic, None) is not None
-        if returned and not self._waiting:
-            self._notify("X_FAULT=")
-        self._report(is_due=returned)
+        with self._lock:
+            self._rows += rows
+            returned = self._waiting.pop(topic, None) is not None
+            if returned and not self._waiting:
+                self._notify("X_FAULT=")
+            self._report(is_due=returned)
 
     def failed(self, topic: str, error: str) -> None:
         """Note that an insert failed and is repeated."""
-        now_s = self._clock_s()
-        is_first = not self._waiting
-        self._waiting[topic] = (error, self._waiting.get(topic, (error, now_s))[1])
-        if is_first:
-            self._notify(f"X_FAULT=history {self._url} does not store: {error[:MAX_ERROR]}")
-        self._report(is_due=is_first)
+        with self._lock:
+            now_s = self._clock_s()
+            is_first = not self._waiting
+            self._waiting[topic] = (error, self._waiting.get(topic, (error, now_s))[1])
+            if is_first:
+                self._notify(f"X_FAULT=history {self._url} does not store: {error[:MAX_ERROR]}")
+            self._report(is_due=is_first)
 
     def _report(self, *, is_due: bool) -> None:
         now_s = self._clock_s()

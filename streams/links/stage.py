@@ -62,18 +62,11 @@ class LinksOperator(Operator):
         """Keep the last record of each subject, from which each shard continues at its first evidence."""
         self._past = records_of(past, LINK_HEALTH, self._registry)
 
-    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
+    def take_one(self, message: Message, tables: FabricTables) -> None:
         """Ingest evidence."""
-        for message in messages:
-            self._settled_ns = self._settled_ns or message.log_ns + SETTLE_NS
-            self._newest_ns = max(self._newest_ns, message.log_ns)
-            self._retained.append((message.log_ns, message.offset))
-            try:
-                self._take(message, tables)
-            except DATA_ERRORS as error:
-                self.rejected.append((message, error))
-
-    def _take(self, message: Message, tables: FabricTables) -> None:
+        self._settled_ns = self._settled_ns or message.log_ns + SETTLE_NS
+        self._newest_ns = max(self._newest_ns, message.log_ns)
+        self._retained.append((message.log_ns, message.offset))
         if message.value is None:
             return
         event = validate_link_event(message.decoded(LINKS, self._registry))

@@ -77,34 +77,29 @@ class QueuesOperator(Operator):
         self._blocks: dict[str, int] = {}
         """Shard to the blocks of the last advance."""
 
-    def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Add path queueing to its shards."""
-        for message in messages:
-            self._newest_ns = max(self._newest_ns, message.log_ns)
-            self._retained.append((message.log_ns, message.offset))
-            try:
-                self._take(message, tables)
-            except DATA_ERRORS as error:
-                self.rejected.append((message, error))
+    def take_one(self, message: Message, tables: FabricTables) -> None:
+        """Add path queueing to its shard."""
+        self._newest_ns = max(self._newest_ns, message.log_ns)
+        self._retained.append((message.log_ns, message.offset))
+        if message.value is None:
+            return
+        decoded = decode_columnar(message.value, PATH_QUEUEING.type, self._registry)
+        record = validate_queueing(decoded, message.append_ns + tables.clocks.log_offset_ns)
+        shard = self._shard(record["shard"], tables)
+        try:
+            shard.queues.take(record, tables.routes)
+        finally:
             self._note_ready()
+        if not 0 <= message.log_ns - shard.rates_ns < FLOWS_NS:
+            shard.rates_ns = message.log_ns
+            shard.flows.advance(message.append_ns)
+            shard.queues.set_flow_rates(shard.flows.rates_bps())
 
     def _note_ready(self) -> None:
         if not any(shard.queues.ready() for shard in self._shards.values()):
             self._ready_ns = None
         elif self._ready_ns is None:
             self._ready_ns = self._newest_ns
-
-    def _take(self, message: Message, tables: FabricTables) -> None:
-        if message.value is None:
-            return
-        decoded = decode_columnar(message.value, PATH_QUEUEING.type, self._registry)
-        record = validate_queueing(decoded, message.append_ns + tables.clocks.log_offset_ns)
-        shard = self._shard(record["shard"], tables)
-        shard.queues.take(record, tables.routes)
-        if not 0 <= message.log_ns - shard.rates_ns < FLOWS_NS:
-            shard.rates_ns = message.log_ns
-            shard.flows.advance(message.append_ns)
-            shard.queues.set_flow_rates(shard.flows.rates_bps())
 
     def _shard(self, name: str, tables: FabricTables) -> _Shard:
         shard = self._shards.get(name)

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from schemas import codec
 from schemas.kafka import partition_of
@@ -35,6 +35,7 @@ __all__ = [
     "Past",
     "Restore",
     "Stage",
+    "Store",
     "Work",
     "records_of",
 ]
@@ -120,7 +121,7 @@ Past = Mapping[str, Sequence[Message]]
 
 @dataclass(slots=True)
 class Output:
-    """A message to publish; without a record and a body it is a tombstone."""
+    """A message to publish, or rows to store; without any of them and a body it is a tombstone."""
 
     topic: Topic
     key: str
@@ -130,6 +131,8 @@ class Output:
     """The encoded record, if the operator has encoded it."""
     text: str = ""
     """A line for the service's log."""
+    rows: Mapping[str, Any] | None = None
+    """Table to rows for the stage's store, as Arrow tables; `key` is then the token of their insert."""
 
     def value(self, registry: codec.Registry | None = None) -> bytes | None:
         """Return the value on the wire; it is encoded once."""
@@ -140,6 +143,17 @@ class Output:
 
 Work = Callable[[], Sequence[Output]]
 """The slow part of an advance. It reads no table, so that a runner may call it in a thread."""
+
+
+class Store(Protocol):
+    """Stores the rows of a stage's outputs; one thread at a time calls it."""
+
+    def insert(self, table: str, rows: Any, token: str) -> None:
+        """Insert rows, and return once they are stored.
+
+        A repeated insert with the same `token` stores nothing. Raises OSError while the store is away,
+        BadRecord for rows that it will never take.
+        """
 
 
 class Operator:
@@ -168,7 +182,18 @@ class Operator:
         """Continue from the records that earlier owners published."""
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Take the next messages of the inputs. Messages of a partition come in order."""
+        """Take the next messages of the inputs. Messages of a partition come in order.
+
+        One that cannot be used is rejected, and costs no other.
+        """
+        for message in messages:
+            try:
+                self.take_one(message, tables)
+            except DATA_ERRORS as error:
+                self.rejected.append((message, error))
+
+    def take_one(self, message: Message, tables: FabricTables) -> None:
+        """Take the next message. Raises one of `DATA_ERRORS` if it cannot be used."""
         raise NotImplementedError
 
     def due_ns(self) -> int:
@@ -211,11 +236,13 @@ class Operator:
 class Stage(ABC):
     """One stage: its inputs and outputs, and how its operators are made."""
 
-    name: ClassVar[str]
-    owner: ClassVar[Topic]
+    name: str
+    owner: Topic
     """The owner of a partition of this topic owns the stage's keys of that partition."""
-    inputs: ClassVar[tuple[Input, ...]]
+    inputs: tuple[Input, ...]
     outputs: ClassVar[tuple[Topic, ...]]
+    store: Store | None = None
+    """Takes the rows of outputs; None: outputs are messages."""
     order: ClassVar[Order] = Order.AS_READ
     per_partition: ClassVar[bool] = True
     """Whether each partition has an operator; otherwise one operator serves all partitions of an owner."""

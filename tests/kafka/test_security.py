@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from fabrictime.bench import _apache_kafka
-from fabrictime.runtime.topics_admin import create_topics
 from schemas.kafka import BEGINNING, KafkaSettings
+from schemas.kafka.admin import create_topics
 from schemas.kafka.async_reader import AsyncTopicReader
 from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import LogUnavailable, TopicReader

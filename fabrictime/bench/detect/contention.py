@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Final, cast
 
 import numpy as np
-from confluent_kafka import Producer
 
 from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._pipeline import embedded_log
@@ -26,6 +25,7 @@ from producers.sim.settings import SimSettings
 from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
+from schemas.kafka.producer import load_producer
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import ContentionState, ContentionWindow, FabricTruth, TrueContention
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, QUEUES, TRUTH
@@ -325,7 +325,7 @@ def log_hop_ns(progress: Progress) -> float:
     progress("one message through the log")
     delays_ns = []
     with TemporaryDirectory() as directory, embedded_log(Path(directory), 1) as bootstrap:
-        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        producer = load_producer(bootstrap, {"linger.ms": 0})
         with TopicReader.open(bootstrap, {CONTENTION: BEGINNING}, fetch_wait_ms=100) as reader:
             for number in range(120):
                 began = time.perf_counter()

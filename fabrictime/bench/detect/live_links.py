@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import Producer
-
 from fabrictime.bench.detect.link_evidence import ProbedFleet
 from schemas import codec
+from schemas.kafka.producer import load_producer
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import Leg, LinkEvent, LinkHealth, LinkState, PathMap, PathMaps, PathSource
 from schemas.topics import LINK_HEALTH, LINKS, PATHS, R, Topic
@@ -30,9 +29,7 @@ class LiveLinks:
         self.probes = probes
         self.records: list[tuple[int, int, LinkHealth | None, str]] = []
         """(append time, offset, record, key) of everything in fabric.link-health so far."""
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 0, "log_level": 0}
-        )
+        self._producer = load_producer(bootstrap, {"linger.ms": 0, "log_level": 0})
         self._reader = TopicReader.open(bootstrap, {LINK_HEALTH: BEGINNING}, fetch_wait_ms=10)
 
     def publish_paths(self) -> None:

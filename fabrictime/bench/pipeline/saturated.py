@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from confluent_kafka import Producer
-
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._fabric import needs_fabric, running_fabric
 from fabrictime.bench._fleet import SyntheticFleet
@@ -24,6 +22,7 @@ from fabrictime.bench.pipeline._product import Product
 from fabrictime.bench.pipeline.faults import is_up, planted, verdicts_ms
 from fabrictime.testbed.control import ControlClient
 from schemas.ids import cable_id
+from schemas.kafka.producer import load_producer
 from schemas.topics import LINK_HEALTH, PROBES
 
 __all__ = ["measure"]
@@ -69,7 +68,7 @@ def _flood(bootstrap: str) -> Iterator[None]:
     """Publish probe batches of unknown NICs at a bounded rate."""
     fleet = SyntheticFleet(NICS, peers=10, paths=1, epoch_ns=time.time_ns())
     ended = threading.Event()
-    producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "log_level": 2})
+    producer = load_producer(bootstrap, {})
 
     def publish() -> None:
         while not ended.is_set():

@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Producer
-
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._pipeline import Service, embedded_log
 from fabrictime.bench.pipeline._counter import COUNT_EVERY
+from schemas.kafka.producer import load_producer
 from schemas.topics import PROBES
 
 __all__ = ["measure"]
@@ -60,15 +59,13 @@ def _measured(key: str, batch: int, progress: Progress, *, quick: bool) -> Value
 
 
 def _fill(bootstrap: str, messages: int, batch: int) -> None:
-    producer = Producer(
+    producer = load_producer(
+        bootstrap,
         {
-            "bootstrap.servers": bootstrap,
-            "partitioner": "murmur2_random",
             "linger.ms": 0 if batch == 1 else 20,
             "batch.num.messages": batch,
-            "log_level": 2,
             "queue.buffering.max.messages": messages,
-        }
+        },
     )
     value = os.urandom(MESSAGE_BYTES)
     for number in range(messages):

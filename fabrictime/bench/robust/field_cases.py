@@ -52,7 +52,7 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
         _STEPS_OF_LOG_TIME,
     ),
     "A15": (
-        f"{_RUNTIME}/test_topics_admin.py::"
+        "tests/schemas/kafka/test_admin.py::"
         "test_topics_with_create_time_are_refused_whatever_the_admin_api_supports",
         "tests/schemas/kafka/test_bounded_producer.py::test_an_acknowledgement_without_append_time_is_no_log_time",
     ),
@@ -83,7 +83,7 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
     "B5": ("tests/schemas/test_settings_file.py::test_encodings_and_suffixes_of_real_tools_are_read",),
     "B8": (f"{_RUNTIME}/test_fleet.py::test_impossible_values_are_refused_with_their_place",),
     "B9": (f"{_RUNTIME}/test_fleet.py::test_impossible_values_are_refused_with_their_place",),
-    "C2": (f"{_RUNTIME}/test_topics_admin.py::test_no_topic_is_created_beside_one_that_does_not_fit",),
+    "C2": ("tests/schemas/kafka/test_admin.py::test_no_topic_is_created_beside_one_that_does_not_fit",),
     "C7": ("tests/grafana/test_push.py::test_each_refusal_names_the_problem_and_the_remedy",),
     "D6": (
         "tests/log/test_server.py::test_a_full_disk_refuses_loses_nothing_and_goes_on_when_space_is_free",

@@ -22,7 +22,8 @@ from fabrictime.bench._apache_kafka import NotAvailable, running
 from fabrictime.bench._fleet import SyntheticFleet
 from fabrictime.bench._pipeline import Service, stream_worker
 from fabrictime.bench._stepped_log import SteppedLog
-from fabrictime.runtime.topics_admin import TIMESTAMP_TYPE, TopicsError, admin, create_topics
+from schemas.kafka.admin import TIMESTAMP_TYPE, TopicsError, create_topic, create_topics, topic_config
+from schemas.kafka.producer import load_producer
 from schemas.kafka.reader import END, TopicReader
 from schemas.topics import CLOCK_OFFSETS, PROBES
 
@@ -42,7 +43,6 @@ WATCH_S: Final = 12.0
 GIVE_UP_S: Final = 60.0
 """Time after a jump until all clocks must be SYNCED again."""
 CHECK_S: Final = 60.0
-ADMIN_S: Final = 30.0
 MAX_APART_NS: Final = 10_000_000_000
 """A window this far from present log time belongs to the time before the jump."""
 SYNCED: Final = "SYNCED"
@@ -219,44 +219,31 @@ def _create_time(embedded: str, folder: Path) -> tuple[list[str], str]:
 
 
 def _refuses_create_time(bootstrap: str) -> bool:
-    from confluent_kafka import KafkaException
-
     try:
-        _new_topic(bootstrap, "create-time")
-    except KafkaException:
+        create_topic(bootstrap, "create-time", PARTITIONS, {TIMESTAMP_TYPE: CREATE_TIME})
+    except TopicsError:
         return True
     return False
 
 
 def _at_start(bootstrap: str) -> str:
     """Create a topic with CreateTime; return `refused`, or its type of time after the start of ours."""
-    _new_topic(bootstrap, PROBES.name)
+    create_topic(bootstrap, PROBES.name, PARTITIONS, {TIMESTAMP_TYPE: CREATE_TIME})
     try:
         create_topics(bootstrap, partitions=PARTITIONS, topics={PROBES.name: PROBES})
     except TopicsError:
         return "refused"
-    resource = admin.ConfigResource(admin.ResourceType.TOPIC, PROBES.name)
-    client = admin.AdminClient({"bootstrap.servers": bootstrap})
-    configs = client.describe_configs([resource])[resource].result(ADMIN_S)
-    return str(configs[TIMESTAMP_TYPE].value)
-
-
-def _new_topic(bootstrap: str, name: str) -> None:
-    client = admin.AdminClient({"bootstrap.servers": bootstrap})
-    topic = admin.NewTopic(name, PARTITIONS, 1, config={TIMESTAMP_TYPE: CREATE_TIME})
-    client.create_topics([topic])[name].result(ADMIN_S)
+    return topic_config(bootstrap, PROBES.name)[TIMESTAMP_TYPE]
 
 
 class _Probing:
     """Sends the batches of all NICs each 50 ms and receives the clock windows."""
 
     def __init__(self, bootstrap: str) -> None:
-        from confluent_kafka import Producer
-
         self.windows: list[Window] = []
         """`received_s` is monotonic time."""
         self._fleet = SyntheticFleet(NICS, peers=NICS - 1, paths=1, epoch_ns=time.time_ns())
-        self._producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
+        self._producer = load_producer(bootstrap, {})
         self._reader = TopicReader.open(bootstrap, {CLOCK_OFFSETS: END}, fetch_wait_ms=10)
 
     @property

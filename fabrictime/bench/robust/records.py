@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._apache_kafka import NotAvailable, running
@@ -21,12 +21,10 @@ from fabrictime.bench.robust.hostile import HostileMaker
 from fabrictime.runtime import status
 from fabrictime.state.live_figures import View, Watcher
 from schemas.ids import cable_id
+from schemas.kafka.producer import load_producer
 from schemas.kafka.reader import BEGINNING, END, TopicReader, tail
 from schemas.records import LinkHealth, LinkState
 from schemas.topics import CLOCK_OFFSETS, LINK_HEALTH, LINKS, TOPICS
-
-if TYPE_CHECKING:
-    from confluent_kafka import Producer
 
 __all__ = ["CatchUp", "Spoils", "critical_line", "ended_processes", "figures_of", "measure", "spoilt_figures"]
 
@@ -200,11 +198,7 @@ def critical_line(data: Path, name: str) -> str:
 
 
 def _publish(bootstrap: str, maker: HostileMaker, records: int, progress: Progress) -> int:
-    from confluent_kafka import Producer
-
-    producer: Producer = Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": "none"}
-    )
+    producer = load_producer(bootstrap, {"linger.ms": 20, "compression.type": "none"})
     begin_s = time.monotonic()
     sent = 0
     with _niceness(PUBLISH_NICENESS):

@@ -69,9 +69,9 @@ def _call(address: str) -> float:
 
 def _fill(address: str, seconds: int) -> int:
     """Write the records of all jobs; return the bytes of the job that is explained."""
-    from confluent_kafka import Producer
+    from schemas.kafka.producer import load_producer
 
-    producer = Producer({"bootstrap.servers": address, "partitioner": "murmur2_random", "linger.ms": 20})
+    producer = load_producer(address, {"linger.ms": 20})
     written = 0
     now_ns = time.time_ns()
     for number, record in enumerate(_records(now_ns, seconds)):

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from streams.runtime.rejects import failed_evaluation
 from streams.runtime.settings import StreamSettings
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["WorkerContext"]
+__all__ = ["TABLE_STARTS", "WorkerContext"]
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +46,27 @@ TOPOLOGY_CHECK_S: Final = 5.0
 FLOWS_TAIL_S: Final = 30.0
 """s of flow reports that are read at the start: longer than a dead worker's partitions are without an
 owner."""
+TABLE_STARTS: Final[Mapping[Topic, Start]] = {
+    INVENTORY: BEGINNING,
+    CLOCK_OFFSETS: tail(CLOCK_TAIL),
+    PATHS: BEGINNING,
+    CONFIG: BEGINNING,
+    FLOWS: back(FLOWS_TAIL_S),
+}
+"""Topics of the global tables, each with the place from which it is read."""
 
 
 class WorkerContext:
     """The shared state of one worker."""
 
     def __init__(
-        self, app: faust.App, settings: StreamSettings, registry: codec.Registry | None, *, flows: bool = True
+        self,
+        app: faust.App,
+        settings: StreamSettings,
+        registry: codec.Registry | None,
+        table_topics: Iterable[Topic],
     ) -> None:
-        """`flows`: whether a stage of this worker uses the flow table."""
+        """`table_topics`: the topics of the tables that this worker's stages use."""
         self.app = app
         self.settings = settings
         self.registry = registry
@@ -81,14 +93,7 @@ class WorkerContext:
         """Topic to the stage that takes the messages which another stage of this worker reads."""
         self._topology = TopologySource(settings.topology_file)
         self._set_topology()
-        starts: dict[Topic, Start] = {
-            INVENTORY: BEGINNING,
-            CLOCK_OFFSETS: tail(CLOCK_TAIL),
-            PATHS: BEGINNING,
-            CONFIG: BEGINNING,
-        }
-        if flows:
-            starts[FLOWS] = back(FLOWS_TAIL_S)
+        starts = {topic: TABLE_STARTS[topic] for topic in table_topics}
         self._tables = GlobalTableReader(
             self.tables, starts, settings.kafka, lambda message, error: self.reject(message, error)
         )
@@ -158,10 +163,7 @@ class WorkerContext:
             yield
         except DATA_ERRORS as error:
             self.failed_evaluations += 1
-            self.task("reject", self._reject(failed_evaluation(topic.name, key), stage, error))
-
-    async def _reject(self, failed: Message, stage: str, error: Exception) -> None:
-        await (await send_reject(self, failed, stage, error))
+            self.task("reject", send_reject(self, failed_evaluation(topic.name, key), stage, error))
 
     def abort(self, reason: str, error: BaseException | None = None) -> None:
         """Stop this worker with an error; its successor reads all unacknowledged messages again."""

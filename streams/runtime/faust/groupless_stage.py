@@ -11,25 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractContextManager
-from itertools import groupby
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.kafka.message import Message, Place
 from schemas.topics import Topic
 from streams.runtime.faust.compat import read_batches, set_read_ahead
 from streams.runtime.faust.context import WorkerContext
-from streams.runtime.faust.guards import encode, take
 from streams.runtime.faust.needed_reader import NeededReader
 from streams.runtime.faust.ownership import Generation, Ownership
-from streams.runtime.faust.rejects import send_reject
+from streams.runtime.faust.publishing import Acknowledgements, Publisher, take
 from streams.runtime.faust.restore import read_past
 from streams.runtime.log_time import LogTime
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Order, Output, Owner, Past, Stage, Work
 from streams.runtime.pipeline_constants import INPUT_DELAY_NS
-from streams.runtime.rejects import failed_evaluation
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["GrouplessStage"]
@@ -50,58 +46,48 @@ READ_AHEAD_S: Final = 0.001
 """Pause of aiokafka's fetcher between two fetches for a stage that takes its inputs at once, s."""
 
 
-class GrouplessStage:
+class GrouplessStage(Ownership):
     """One stage of a worker, over all generations."""
 
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
-        self.context, self.stage = context, stage
-        self.partitions = _Owned(context, stage, self._serve)
-        self._owned: _Owner | None = None
+        super().__init__(context, stage)
+        self._owner: _Owner | None = None
+        self._sent: Acknowledgements = []
+        """The acknowledgements of the last advance's outputs."""
         for each in stage.inputs:
             if each.is_tapped:
                 context.taps[each.topic.name] = self._tap
 
+    def register(self) -> None:
+        """Make the topic part of the consumer group, where no other stage reads it, without its messages."""
+        if self.topic in self.definition.outputs:
+            read_batches(self.context.app, self.topic.name, None)
+
     async def _serve(self, generation: Generation) -> None:
-        self._owned = owned = _Owner(self.context, self.stage, generation, self.partitions.sent)
-        await owned.run()
+        self._owner = owner = _Owner(self.context, self.definition, generation, self._sent)
+        await owner.run()
 
     def _tap(self, message: Message) -> None:
         """Take a message that another stage has read and decoded."""
-        if self._owned is not None:
-            self._owned.tap(message)
-
-
-class _Owned(Ownership):
-    """Joins the consumer group by the owner topic, where no stage of the worker reads it."""
-
-    def __init__(
-        self, context: WorkerContext, stage: Stage, serve: Callable[[Generation], Coroutine[Any, Any, None]]
-    ) -> None:
-        super().__init__(context, stage.name, stage.owner, serve)
-        self._joins = stage.owner in stage.outputs
-        self.sent: list[asyncio.Future[Any]] = []
-        """The acknowledgements of the last advance's outputs."""
-
-    def register(self) -> None:
-        """Make the topic part of the consumer group; its messages are not read."""
-        if self._joins:
-            read_batches(self.context.app, self.topic.name, None)
+        if self._owner is not None:
+            self._owner.tap(message)
 
     async def _flush_all(self) -> None:
         """Wait until the log has acknowledged all outputs."""
-        if self.sent:
-            await asyncio.wait(self.sent)
+        if self._sent:
+            await asyncio.wait(self._sent)
 
 
 class _Owner:
     """One generation of a stage: its operator and the readers of its inputs."""
 
     def __init__(
-        self, context: WorkerContext, stage: Stage, generation: Generation, sent: list[asyncio.Future[Any]]
+        self, context: WorkerContext, stage: Stage, generation: Generation, sent: Acknowledgements
     ) -> None:
         """`sent`: to be filled with the acknowledgements for which a revocation waits."""
         self._context, self._stage, self._generation, self._sent = context, stage, generation, sent
         self._tables = context.tables
+        self._publisher = Publisher(context, stage, stage.outputs[-1])
         self._is_timed = stage.order is Order.TIMED
         self._operator: Operator
         self._reader: AsyncTopicReader
@@ -284,7 +270,6 @@ class _Owner:
             moment = self._moment(due_ns or log_ns)
             outputs = await self._evaluate(moment)
             await self._publish(outputs or ())
-            await self._reject()
             if outputs is None:
                 await asyncio.sleep(FAILED_S)
                 break
@@ -295,7 +280,7 @@ class _Owner:
     async def _evaluate(self, moment: Moment) -> Sequence[Output] | None:
         """Return the outputs of an advance; None if it failed."""
         result: Sequence[Output] | Work | None = None
-        with self._survive():
+        with self._publisher.survive(self._stage.name):
             result = self._operator.advance(moment, self._tables)
         return await self._done(result) if callable(result) else result
 
@@ -303,15 +288,11 @@ class _Owner:
         """Do an operator's slow work in a thread; messages that are passed on meanwhile wait."""
         is_open, self._early = self._early is None, self._early or []
         outputs: Sequence[Output] | None = None
-        with self._survive():
+        with self._publisher.survive(self._stage.name):
             outputs = await asyncio.to_thread(work)
         if is_open:
             self._take_early()
         return outputs
-
-    def _survive(self) -> AbstractContextManager[None]:
-        stage = self._stage
-        return self._context.survive(stage.name, stage.outputs[-1], stage.name)
 
     def _moment(self, log_ns: int) -> Moment:
         """Return the moment of an advance; of a stage that is not timed it is the present."""
@@ -324,44 +305,17 @@ class _Owner:
         return Moment(self._log_ns, fabric_ns - self._log_ns)
 
     async def _publish(self, outputs: Sequence[Output]) -> None:
-        """Publish outputs in their order, and wait for the log's acknowledgements. Raises a send's error."""
+        """Publish outputs and rejects, and wait for the log's acknowledgements. Raises a send's error."""
+        operator = self._operator
         self._sent.clear()
-        for _, group in groupby(outputs, key=lambda output: output.topic.name):
-            for output in group:
-                await self._send(output)
-            await asyncio.sleep(0)  # lets the producer send them before the next record is encoded
+        await self._publisher.publish(operator, outputs, self._sent)
         if self._sent:
             done, _ = await asyncio.wait(self._sent, return_when=asyncio.FIRST_EXCEPTION)
             for each in done:
                 each.result()
-
-    async def _send(self, output: Output) -> None:
-        """Pass an output to the producer; leave out one that the log would refuse."""
-        if not encode(self._operator, output, self._context.registry):
-            return
-        if output.text:
-            log.info("%s: %s", self._stage.name, output.text)
-        try:
-            sending = await self._context.send_bytes(output.topic.name, output.key, output.value())
-        except ValueError as refused:  # too large for the log
-            self._operator.failed.append((output.key, refused))
-        else:
-            self._sent.append(asyncio.ensure_future(sending))
-
-    async def _reject(self) -> None:
-        """Publish rejects of unusable messages and of failed evaluations."""
-        operator, stage, context = self._operator, self._stage, self._context
-        rejected, operator.rejected = operator.rejected, []
-        for message, error in rejected:
-            await (await send_reject(context, message, stage.reject_reader, error))
-        failed, operator.failed = operator.failed, []
-        for key, error in failed:
-            context.failed_evaluations += 1
-            evaluation = failed_evaluation(stage.outputs[-1].name, key)
-            await (await send_reject(context, evaluation, stage.name, error))
         if operator.late > self._late:
             text = "%s: %d messages came more than %d ms after their append time: a replay may differ"
-            log.warning(text, stage.name, operator.late - self._late, INPUT_DELAY_NS // NS_PER_MS)
+            log.warning(text, self._stage.name, operator.late - self._late, INPUT_DELAY_NS // NS_PER_MS)
             self._late = operator.late
 
     def _log_now_ns(self) -> int:

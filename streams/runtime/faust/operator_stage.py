@@ -24,14 +24,12 @@ from schemas.topics import STEPS
 from streams.runtime.digests import build_digest, settings_digest
 from streams.runtime.faust.compat import read_batches
 from streams.runtime.faust.context import WorkerContext
-from streams.runtime.faust.guards import encode, take
 from streams.runtime.faust.ownership import Generation, Ownership
 from streams.runtime.faust.partition import NO_APPEND_TIME_NS, Partition, Sent
-from streams.runtime.faust.rejects import send_reject
+from streams.runtime.faust.publishing import Acknowledgements, Publisher, take
 from streams.runtime.faust.restore import read_past
 from streams.runtime.log_time import LogClock
 from streams.runtime.operator import NEVER_NS, Operator, Output, Owner, Stage
-from streams.runtime.rejects import failed_evaluation
 from streams.runtime.steps import Epoch, key_of
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
@@ -57,8 +55,8 @@ class OperatorStage(Ownership):
     """The operators of one stage. A `Receiver` of the app's consumer."""
 
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
-        super().__init__(context, stage.name, stage.owner, self._serve)
-        self.definition = stage
+        super().__init__(context, stage)
+        self._publisher = Publisher(context, stage, stage.owner)
         self._partitions: dict[TP, Partition] = {}
         self._early: dict[TP, list[ConsumerRecord]] = {}
         """Messages that came before their partition's operator was restored."""
@@ -153,7 +151,7 @@ class OperatorStage(Ownership):
             refused = BadRecord("OUT_OF_RANGE", str(error))
         message = Message(append_ns, record.topic, record.partition, record.offset, record.key, record.value)
         if refused is not None:
-            rejected = self._reject(message, "solve", refused)
+            rejected = self._publisher.reject(message, refused)
             partition.sent.append(Sent(partition.sent_position, [rejected]))
         return message
 
@@ -276,17 +274,17 @@ class OperatorStage(Ownership):
         began_ns = time.monotonic_ns()
         outputs: Sequence[Output] = ()
         is_due = True
-        with self.context.survive(self.stage, self.topic, key_of(self.stage, partition.tp.partition)):
+        with self._publisher.survive(key_of(self.stage, partition.tp.partition)):
             if not messages or take(operator, messages, tables):  # otherwise a replay does not advance either
                 is_due = operator.due_ns() <= moment.log_ns
                 result = operator.advance(moment, tables)
                 if callable(result):
                     work = result
                     outputs = await asyncio.get_running_loop().run_in_executor(
-                        self._pool, lambda: self._encoded(operator, work())
+                        self._pool, lambda: self._publisher.encoded(operator, work())
                     )
                 else:
-                    outputs = self._encoded(operator, result)
+                    outputs = self._publisher.encoded(operator, result)
         self._pass_on(messages)
         if not is_due and not outputs:
             partition.steps.note_idle()
@@ -294,7 +292,9 @@ class OperatorStage(Ownership):
             operator.keep_up(time.monotonic_ns() - began_ns, partition.waited_ns)
         self._was_useful = self._was_useful or bool(messages or outputs)
         self._report(partition, operator.status())
-        futures = await self._publish(partition, outputs)
+        futures = []
+        async with self.lock:
+            await self._publisher.publish(operator, outputs, futures, lambda: self._may_send(partition))
         needed_from, next_offset = operator.needed_from(), partition.next_offset
         position = partition.commit if next_offset is None else min(needed_from, next_offset)
         partition.sent.append(Sent(position, futures))
@@ -313,7 +313,7 @@ class OperatorStage(Ownership):
         """Pass decoded messages to the stage of this worker that takes them, too."""
         tap = self.context.taps.get(self.topic.name)
         if tap is not None:
-            with self.context.survive(self.stage, self.topic, "tap"):
+            with self._publisher.survive("tap"):
                 for message in messages:
                     if message.record is not None:
                         tap(message)
@@ -325,44 +325,9 @@ class OperatorStage(Ownership):
             self._warned_s = now_s
             log.warning(text, self.stage, messages)
 
-    def _encoded(self, operator: Operator, outputs: Iterable[Output]) -> list[Output]:
-        """Encode outputs; leave out those that cannot be encoded."""
-        return [output for output in outputs if encode(operator, output, self.context.registry)]
-
-    async def _publish(self, partition: Partition, outputs: Iterable[Output]) -> list[asyncio.Future[Any]]:
-        """Send outputs and rejects; return the acknowledgements. Nothing is sent after a revocation."""
-        futures: list[asyncio.Future[Any]] = []
-        async with self.lock:
-            operator = partition.operator
-            for output in outputs:
-                if not self._may_send(partition):
-                    return futures
-                if output.text:
-                    log.info("%s: %s", self.stage, output.text)
-                try:
-                    futures.append(await self._send(output.topic.name, output.key, output.value()))
-                except ValueError as refused:  # too large for the log
-                    operator.failed.append((output.key, refused))
-            if not self._may_send(partition):
-                return futures
-            reader = self.definition.reject_reader
-            futures += [self._reject(message, reader, error) for message, error in operator.rejected]
-            for key, error in operator.failed:
-                failed = failed_evaluation(self.topic.name, key)
-                futures.append(self._reject(failed, self.stage, error))
-            operator.rejected.clear()
-            operator.failed.clear()
-        return futures
-
     def _may_send(self, partition: Partition) -> bool:
         """Return whether no other worker may own the partition."""
         return not self.generation.revoked and self._partitions.get(partition.tp) is partition
-
-    async def _send(self, topic: str, key: str, value: bytes | None) -> asyncio.Future[Any]:
-        return asyncio.ensure_future(await self.context.send_bytes(topic, key, value))
-
-    def _reject(self, message: Message, reader: str, error: Exception) -> asyncio.Future[Any]:
-        return asyncio.ensure_future(_rejected(self.context, message, reader, error))
 
     def _release(self) -> None:
         """Make the positions of acknowledged advances ready for the commit. Raises the error of a send."""
@@ -371,30 +336,26 @@ class OperatorStage(Ownership):
 
     async def _publish_steps(self) -> None:
         async with self.lock:
-            if self.generation.revoked:
-                return
-            for partition in self._partitions.values():
-                record = partition.steps.record()
-                if record is not None:
-                    key = key_of(self.stage, partition.tp.partition)
-                    self.context.task("steps", _acknowledged(await self.context.send(STEPS, key, record)))
+            if not self.generation.revoked:
+                for sending in await self._send_steps():
+                    self.context.task("steps", _acknowledged(sending))
 
-    async def _flush_all(self) -> None:
-        """Publish the last steps, and wait until the log has acknowledged all outputs."""
+    async def _send_steps(self) -> list[Awaitable[Any]]:
+        """Send the steps that were not published; await the results for the acknowledgements."""
+        acknowledgements = []
         for partition in self._partitions.values():
             record = partition.steps.record()
             if record is not None:
                 key = key_of(self.stage, partition.tp.partition)
-                partition.sent.append(
-                    Sent(0, [asyncio.ensure_future(await self.context.send(STEPS, key, record))])
-                )
-        futures = [future for each in self._partitions.values() for future in each.unacknowledged]
+                acknowledgements.append(await self.context.send(STEPS, key, record))
+        return acknowledgements
+
+    async def _flush_all(self) -> None:
+        """Publish the last steps, and wait until the log has acknowledged all outputs."""
+        futures: Acknowledgements = [asyncio.ensure_future(sending) for sending in await self._send_steps()]
+        futures += [future for each in self._partitions.values() for future in each.unacknowledged]
         if futures:
             await asyncio.wait(futures)
-
-
-async def _rejected(context: WorkerContext, message: Message, reader: str, error: Exception) -> None:
-    await (await send_reject(context, message, reader, error))
 
 
 async def _completed(work: Coroutine[Any, Any, None]) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from faust.types import TP
 
-from schemas.kafka import partition_of
-from schemas.topics import Topic
 from streams.runtime.faust.context import WorkerContext
+from streams.runtime.operator import Stage
 
 __all__ = ["Generation", "Ownership"]
 
@@ -43,35 +42,18 @@ class Generation:
 class Ownership:
     """A topic's partitions that one stage of this worker owns, over all generations."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        stage: str,
-        topic: Topic,
-        serve: Callable[[Generation], Coroutine[Any, Any, None]],
-    ) -> None:
-        """`serve` runs for each generation with partitions, once the global tables have caught up.
-
-        It sets `Generation.recovered` and is cancelled when the generation ends.
-        """
-        self.context = context
-        self.stage = stage
-        self.topic = topic
+    def __init__(self, context: WorkerContext, definition: Stage) -> None:
+        self.context, self.definition = context, definition
+        self.stage, self.topic = definition.name, definition.owner
         self.generation = Generation()
         self.lock = asyncio.Lock()
         """Taken to change or publish state; a revocation waits for it."""
-        self._serve = serve
         self._serving: asyncio.Task[None] | None = None
 
     @property
     def positions(self) -> dict[TP, int]:
         """Partition to one past its last processed offset, for partitions that have one."""
         return {}
-
-    def owns(self, key: str, partitions: int) -> bool:
-        """Return whether the key's partition, of so many, is assigned to this worker."""
-        number = partition_of(key, partitions)
-        return any(tp.partition == number for tp in self.generation.tps)
 
     def register(self) -> None:
         """Make the app read the partitions, where no other stage does; by default nothing is to be done."""
@@ -100,6 +82,13 @@ class Ownership:
     async def ready(self) -> None:
         """Wait until the state of the assigned partitions is recovered."""
         await self.generation.recovered.wait()
+
+    async def _serve(self, generation: Generation) -> None:
+        """Run the stage for a generation with partitions, once the global tables have caught up.
+
+        Sets `Generation.recovered`, and is cancelled when the generation ends.
+        """
+        raise NotImplementedError
 
     async def _begin(self, generation: Generation) -> None:
         await self.context.tables_caught_up()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from schemas.kafka.message import Message
 from schemas.records import RejectReason
@@ -43,24 +42,18 @@ class RejectBudget:
         return True
 
 
-async def send_reject(
-    context: WorkerContext, message: Message, reader: str, error: Exception
-) -> Awaitable[Any]:
-    """Send the `Reject` of a message; await the result for the acknowledgement.
+async def send_reject(context: WorkerContext, message: Message, reader: str, error: Exception) -> None:
+    """Publish the `Reject` of a message, and wait until the log has acknowledged it.
 
     An `error` other than `BadRecord` and `BadBatch` is published with its class and place. A flood of bad
     messages does not become a flood of rejects: those beyond `RejectBudget` are only counted.
     """
     context.rejected += 1
     if not context.reject_budget.take(time.monotonic()):
-        return _nothing()
+        return
     refused = refusal(error)
     topic, partition, offset = message.topic, message.partition, message.offset
     log.warning("%s rejected %s/%d offset %d: %s", reader, topic, partition, offset, refused)
     record = reject_record(message, reader, RejectReason(refused.reason), str(refused))
     record["append_ns"] = record["append_ns"] or time.time_ns()
-    return await context.send(REJECTS, topic, record)
-
-
-async def _nothing() -> None:
-    """Return at once: the acknowledgement of a reject that was only counted."""
+    await (await context.send(REJECTS, topic, record))

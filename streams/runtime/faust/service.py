@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import faust
 from faust.types import TP
@@ -13,21 +13,19 @@ from sdnotify import SystemdNotifier
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.topics import FLOWS
-from streams.runtime.faust.context import WorkerContext
+from streams.runtime.faust.context import TABLE_STARTS, WorkerContext
 from streams.runtime.faust.faust_app import fetch_at_once, gather_fetches
 from streams.runtime.faust.groupless_stage import GrouplessStage
 from streams.runtime.faust.operator_stage import OperatorStage
 from streams.runtime.faust.ownership import Ownership
 from streams.runtime.faust.readiness import Readiness
 from streams.runtime.faust.rejects import send_reject
+from streams.runtime.faust.sink_stage import SinkStage
 from streams.runtime.faust.watchdog import watch
 from streams.runtime.operator import Stage
 from streams.runtime.settings import StreamSettings
 
 __all__ = ["Service"]
-
-GATHER_WAIT_MS: Final = 25
-"""ms for which the broker collects messages."""
 
 
 class Service:
@@ -40,19 +38,20 @@ class Service:
         settings: StreamSettings,
         registry: codec.Registry | None,
         readiness: Readiness,
-        *,
-        is_urgent: bool,
+        gather_ms: int,
     ) -> None:
-        """`is_urgent`: the stages react within milliseconds."""
+        """`gather_ms`: ms for which fetches gather messages; 0: they return at the first."""
         self.app = app
+        uses_tables = any(stage.store is None for stage in stages)
         uses_flows = any(FLOWS in stage.tables for stage in stages)
-        self.context = WorkerContext(app, settings, registry, flows=uses_flows)
+        tables = [topic for topic in TABLE_STARTS if (uses_flows if topic is FLOWS else uses_tables)]
+        self.context = WorkerContext(app, settings, registry, tables)
         self.context.reject = self._reject_soon
         self.context.note = readiness.note
         self.owned = [self._ownership(stage) for stage in stages]
         for owned in self.owned:
             owned.register()
-        self._is_urgent, self._ready = is_urgent, readiness.part()
+        self._gather_ms, self._ready = gather_ms, readiness.part()
         self._watching = False
         signals: Any = self.app
         signals.on_partitions_assigned.connect(self._assigned)
@@ -61,15 +60,17 @@ class Service:
 
     def _ownership(self, stage: Stage) -> Ownership:
         """Return the partitions of a stage that this service runs."""
+        if stage.store is not None:
+            return SinkStage(self.context, stage, stage.store)
         if stage.per_partition:
             return OperatorStage(self.context, stage)
-        return GrouplessStage(self.context, stage).partitions
+        return GrouplessStage(self.context, stage)
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
-        if self._is_urgent:
-            fetch_at_once(app)
+        if self._gather_ms:
+            gather_fetches(app, self._gather_ms)
         else:
-            gather_fetches(app, GATHER_WAIT_MS)
+            fetch_at_once(app)
         for owned in self.owned:
             owned.assign(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
         self.context.task("readiness", self._report_ready(len(assigned)))
@@ -92,7 +93,4 @@ class Service:
         await self.context.stop()
 
     def _reject_soon(self, message: Message, error: Exception) -> None:
-        async def send() -> None:
-            await (await send_reject(self.context, message, "lookup", error))
-
-        self.context.task("reject", send())
+        self.context.task("reject", send_reject(self.context, message, "lookup", error))

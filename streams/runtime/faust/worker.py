@@ -22,7 +22,6 @@ import faust
 from streams.runtime.faust.faust_app import build_app
 from streams.runtime.faust.readiness import Readiness
 from streams.runtime.faust.service import Service
-from streams.runtime.faust.sink import MakeSinks, add_sinks
 from streams.runtime.operator import Stage
 from streams.runtime.settings import StreamSettings
 
@@ -40,15 +39,14 @@ class AppStages(NamedTuple):
     suffix: str
     """Suffix of its consumer group."""
     stages: Sequence[Stage]
-    is_urgent: bool
-    """Whether the stages react within milliseconds: fetches return at the first message."""
+    gather_ms: int
+    """ms for which the broker collects messages; 0: fetches return at the first message."""
 
 
-def run(settings: StreamSettings, apps: Sequence[AppStages], make_sinks: MakeSinks | None) -> int:
-    """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 after an abort.
-
-    The history sink (None: there is none) has an app of its own, so that a failed ClickHouse delays no stage.
-    """
+def run(settings: StreamSettings, apps: Sequence[AppStages]) -> int:
+    """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 after an abort."""
+    if not apps:
+        raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
     _quiet_libraries()
     registry = settings.kafka.registry()
     datadir = Path(tempfile.mkdtemp(prefix="fabrictime-stream-"))
@@ -57,18 +55,11 @@ def run(settings: StreamSettings, apps: Sequence[AppStages], make_sinks: MakeSin
     try:
         readiness = Readiness()
         services: list[Service] = []
-        for suffix, stages, is_urgent in apps:
+        for suffix, stages, gather_ms in apps:
             app = build_app(settings.group + suffix, settings, datadir)
-            services.append(Service(app, stages, settings, registry, readiness, is_urgent=is_urgent))
-        faust_apps = [service.app for service in services]
-        if make_sinks is not None and settings.history is not None:
-            sink = build_app(f"{settings.group}-sink", settings, datadir)
-            add_sinks(sink, settings.history, registry, make_sinks, is_alone=not services)
-            faust_apps.append(sink)
-        if not faust_apps:
-            raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
+            services.append(Service(app, stages, settings, registry, readiness, gather_ms))
         gc.freeze()  # modules and schemas live as long as the process: collections need not visit them
-        _run(faust_apps, loop)
+        _run([service.app for service in services], loop)
         code = 70 if any(service.context.failed is not None for service in services) else 0
         _end_soon(code)
         return code

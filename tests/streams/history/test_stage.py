@@ -1,11 +1,8 @@
 """The sink: records become rows, a replay overwrites, and inserts precede acknowledgements."""
 
 import asyncio
-import contextlib
 import random
 import time
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from faust.types import TP
@@ -15,50 +12,78 @@ from schemas.kafka.message import Message
 from schemas.messages import key_of
 from schemas.topics import TOPICS
 from streams.history import rows
-from streams.history import stage as sink_module
-from streams.history.clickhouse import Refused, Unavailable, Writer
-from streams.history.stage import TopicSink
-from streams.runtime.faust.sink import SinkReceiver
+from streams.history.clickhouse import Refused, ReportingStore, Unavailable, Writer
+from streams.history.stage import HistoryOperator, HistoryStage, token_of
+from streams.history.store_status import StoreStatus
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.faust.sink_stage import SinkStage
 from streams.runtime.history_settings import HistorySinkSettings
+from streams.runtime.operator import NEVER_NS, Moment, Owner
+from streams.runtime.settings import StreamSettings
+from tests.streams.runtime.fake_context import FakeContext, Record
 
 DELAYS = topics.DELAYS.name
 APPEND_NS = 1_800_000_000_000_000_000
 
 
 def settings(server, **fields):
-    return HistorySinkSettings(
-        url=server.url, password_file=server.directory / "write.token", retry_ms=10, retry_max_ms=50, **fields
-    )
+    password_file = server.directory / "write.token"
+    limits = {"batch_ms": 10, "retry_ms": 10, "retry_max_ms": 50, **fields}
+    return HistorySinkSettings(url=server.url, password_file=password_file, **limits)
 
 
 class Log:
-    """Messages with offsets, and their acknowledgements."""
+    """Messages of one partition."""
 
-    def __init__(self, topic=DELAYS, partition=0):
-        self.topic, self.partition = topic, partition
-        self.values, self.acknowledged, self.rejected = [], [], []
+    def __init__(self, topic=DELAYS):
+        self.topic, self.tp = TOPICS[topic], TP(topic, 0)
+        self.records = []
 
     def append(self, value, key=None):
         """Append a value under its own key; what is no record goes under any."""
         if key is None:
             try:
-                topic = TOPICS[self.topic]
-                key = key_of(topic, codec.decode(value, topic.type)).encode()
+                key = key_of(self.topic, codec.decode(value, self.topic.type)).encode()
             except codec.BadRecord:
                 key = b"k"
-        self.values.append((key, value))
-
-    def message(self, offset):
-        """Return a message and its acknowledgement."""
-        key, value = self.values[offset]
-        message = Message(APPEND_NS + offset * 1_000_000, self.topic, self.partition, offset, key, value)
-        return message, partial(self.acknowledged.append, offset)
-
-    async def reject(self, record):
-        self.rejected.append(record)
+        offset = len(self.records)
+        self.records.append(Record(offset, self.tp, value, key, APPEND_NS // 1_000_000 + offset))
 
     def sink(self, config, writer=None):
-        return TopicSink(self.topic, config, writer or Writer(config), self.reject)
+        """Return a sink that owns the partition."""
+        return Sink(self, config, writer or Writer(config))
+
+
+class Sink(SinkStage):
+    """The sink of one partition, with what tests look at."""
+
+    def __init__(self, log, config, writer):
+        self.log, self.fake = log, FakeContext()
+        self.fake.settings = StreamSettings(history=config)
+        store = ReportingStore(log.topic, writer, StoreStatus(config.url, lambda line: None))
+        super().__init__(self.fake, HistoryStage(log.topic, store), store)
+        self.assign([log.tp])
+
+    def take(self, *offsets):
+        """Receive messages."""
+        assert self.receive(self.log.tp, [self.log.records[offset] for offset in offsets])
+
+    @property
+    def position(self):
+        return self.commit_position(self.log.tp)
+
+    @property
+    def rejected(self):
+        records = [codec.decode(value, "Reject") for value in self.fake.values(topics.REJECTS)]
+        return sorted(records, key=lambda record: record["offset"])
+
+    async def flush(self):
+        """Wait until all received messages are stored. Raises the error of the stage."""
+        while self._unstored_bytes:
+            await asyncio.sleep(0.002)
+            for task in self.fake.tasks:
+                if task.done() and not task.cancelled():
+                    task.result()
 
 
 def sums(client):
@@ -94,11 +119,10 @@ RIGHT = (ROWS, 10 * ROWS, ROWS, 2 * ROWS, 10 * ROWS, 10 * ROWS)
 
 async def test_every_record_is_stored_in_base_and_rollup_and_then_acknowledged(shared_server, client, log):
     sink = log.sink(settings(shared_server))
-    for offset in range(40):
-        await sink.take(*log.message(offset))
-    assert log.acknowledged == []
+    sink.take(*range(40))
+    assert sink.position is None
     await sink.flush()
-    assert sorted(log.acknowledged) == list(range(40))
+    assert sink.position == 40
     assert sums(client) == (RIGHT, RIGHT)
     quantile = tables.quantile_sql(0.5, "m")
     [(median,)] = client.query(
@@ -114,7 +138,7 @@ async def test_a_replay_that_is_cut_anywhere_gives_the_same_sums(shared_server, 
     for start in (0, *sorted(rng.sample(range(40), 3))):
         sink = log.sink(config)
         for offset in range(start, 40):
-            await sink.take(*log.message(offset))
+            sink.take(offset)
             if rng.random() < 0.3:
                 await sink.flush()
         await sink.flush()
@@ -138,39 +162,29 @@ async def test_a_window_that_was_computed_again_replaces_the_first(shared_server
         client.command("TRUNCATE TABLE fabrictime.delays")
         client.command("TRUNCATE TABLE fabrictime.delays_1s")
         sink = log.sink(settings(shared_server))
-        await sink.take(*log.message(0))
+        sink.take(0)
         if not together:
             await sink.flush()
-        await sink.take(*log.message(1))
+        sink.take(1)
         await sink.flush()
         base, rollup = sums(client)
         assert base == rollup == (2, 17, 2, 4, 17, 20)
 
 
-async def test_a_kill_between_insert_and_acknowledgement_repairs_itself(own_server, log):
+async def test_a_kill_between_insert_and_commit_repairs_itself(own_server, log):
     server = own_server().start()
-    config = settings(server, batch_messages=3)
-    sink = log.sink(config)
-    task = asyncio.create_task(_deliver(sink, log, 0))
-    await _until(lambda: len(log.acknowledged) >= 9)
+    sink = log.sink(settings(server, batch_messages=3))
+    sink.take(*range(40))
+    await _until(lambda: (sink.position or 0) >= 9)
     await asyncio.to_thread(server.kill)
-    await asyncio.sleep(0)
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    kept = len(log.acknowledged)
+    position = sink.position
+    await sink.revoke()
     await asyncio.to_thread(server.start)
     sink = log.sink(settings(server, batch_messages=7))
-    await _deliver(sink, log, max(0, kept - 5))
-    assert set(log.acknowledged) == set(range(40))
-    assert sums(server.client()) == (RIGHT, RIGHT)
-
-
-async def _deliver(sink, log, start):
-    for offset in range(start, 40):
-        await sink.take(*log.message(offset))
-        await asyncio.sleep(0)
+    sink.take(*range(max(0, position - 5), 40))
     await sink.flush()
+    assert sink.position == 40
+    assert sums(server.client()) == (RIGHT, RIGHT)
 
 
 async def _until(condition, deadline_s=60):
@@ -180,33 +194,55 @@ async def _until(condition, deadline_s=60):
         await asyncio.sleep(0.01)
 
 
+class CountingWriter(Writer):
+    failures = 0
+
+    def insert(self, table, rows, token):
+        try:
+            super().insert(table, rows, token)
+        except Unavailable:
+            self.failures += 1
+            raise
+
+
 async def test_while_clickhouse_is_down_nothing_is_read_and_later_nothing_is_missing(own_server, log):
     server = own_server()
     server.start()
     port = server.port
     server.stop()
-    config = settings(server, batch_messages=4)
-    sink = log.sink(config)
-    task = asyncio.create_task(_deliver(sink, log, 0))
-    await _until(lambda: sink.failures >= 3)
-    assert log.acknowledged == []
-    assert len(sink._batch.items) == 0
+    config = settings(server, batch_messages=4, batch_bytes=1024)
+    writer = CountingWriter(config)
+    sink = log.sink(config, writer)
+    received = 0
+
+    async def deliver():
+        nonlocal received
+        while received < 40:
+            if sink.has_capacity:
+                sink.take(received)
+                received += 1
+            await asyncio.sleep(0)
+        await sink.flush()
+
+    task = asyncio.create_task(deliver())
+    await _until(lambda: writer.failures >= 3)
+    assert sink.position is None
+    assert not sink.has_capacity
+    assert received < 40
     assert not task.done()
     server.settings["port"] = port
     await asyncio.to_thread(server.start)
     await task
-    assert sorted(log.acknowledged) == list(range(40))
+    assert sink.position == 40
     assert sums(server.client()) == (RIGHT, RIGHT)
 
 
 async def test_a_small_batch_is_sent_in_time(shared_server, client, log):
     sink = log.sink(settings(shared_server, batch_ms=20))
-    timer = asyncio.create_task(sink.flush_when_due())
-    await sink.take(*log.message(0))
-    await _until(lambda: log.acknowledged == [0])
-    await sink.take(*log.message(1))
-    await _until(lambda: log.acknowledged == [0, 1])
-    timer.cancel()
+    sink.take(0)
+    await _until(lambda: sink.position == 1)
+    sink.take(1)
+    await _until(lambda: sink.position == 2)
 
 
 async def test_a_message_that_cannot_be_stored_is_rejected_and_the_others_are_stored(
@@ -226,25 +262,22 @@ async def test_a_message_that_cannot_be_stored_is_rejected_and_the_others_are_st
     for value in (good, *bad.values(), twice, path_delays.encode(long_ago), good):
         log.append(value)
     sink = log.sink(settings(shared_server))
-    for offset in range(len(log.values)):
-        await sink.take(*log.message(offset))
+    sink.take(*range(len(log.records)))
     await sink.flush()
-    reasons = [record["reason"] for record in sorted(log.rejected, key=lambda record: record["offset"])]
-    assert reasons == [*bad, "MALFORMED", "OUT_OF_RANGE"]
-    assert sorted(log.acknowledged) == list(range(len(log.values)))
+    assert [record["reason"] for record in sink.rejected] == [*bad, "MALFORMED", "OUT_OF_RANGE"]
+    assert {record["reader"] for record in sink.rejected} == {"sink"}
+    assert sink.position == len(log.records)
     assert client.query("SELECT nic FROM fabrictime.delays FINAL").result_rows == [("good/eth0",)]
-    for record in log.rejected:
-        codec.decode(codec.encode("Reject", record), "Reject")
 
 
 async def test_a_bad_reject_is_stored_and_not_published_again(shared_server, client):
     log = Log(topics.REJECTS.name)
     log.append(b"junk")
     sink = log.sink(settings(shared_server))
-    await sink.take(*log.message(0))
+    sink.take(0)
     await sink.flush()
-    assert log.rejected == []
-    assert log.acknowledged == [0]
+    assert sink.rejected == []
+    assert sink.position == 1
     assert client.query("SELECT topic, reason, head FROM fabrictime.rejects FINAL").result_rows == [
         (topics.REJECTS.name, "UNKNOWN_SCHEMA", "junk")
     ]
@@ -372,9 +405,9 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
         log = Log(topic.name)
         log.append(codec.encode(name, record), key)
         sink = log.sink(settings(shared_server))
-        await sink.take(*log.message(0))
+        sink.take(0)
         await sink.flush()
-        assert log.acknowledged == [0]
+        assert sink.position == 1
     one = lambda sql: client.query(sql).result_rows[0]  # noqa: E731
     assert one(
         "SELECT clock, offset_ns, bound_ns, toString(state), toUnixTimestamp64Nano(window_start) "
@@ -421,7 +454,7 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
     log.append(None, b"a/eth0")
     log.append(None, b"a/eth0")
     sink = log.sink(settings(shared_server))
-    await sink.take(*log.message(1))
+    sink.take(1)
     await sink.flush()
     assert client.query("SELECT count() FROM fabrictime.nics FINAL").result_rows == [(0,)]
 
@@ -432,15 +465,14 @@ async def test_a_refused_block_is_halved_until_the_bad_record_is_found(log, shar
 
         def insert(self, table, block, token):
             if "n3/eth0" in block["nic"].to_pylist():
-                raise Refused("no n3 here")
+                raise Refused("OTHER", "no n3 here")
             Picky.blocks += 1
 
     sink = log.sink(settings(shared_server), Picky())
-    for offset in range(8):
-        await sink.take(*log.message(offset))
+    sink.take(*range(8))
     await sink.flush()
-    assert [record["offset"] for record in log.rejected] == [3]
-    assert sorted(log.acknowledged) == list(range(8))
+    assert [record["offset"] for record in sink.rejected] == [3]
+    assert sink.position == 8
     assert Picky.blocks == 3
 
 
@@ -458,55 +490,40 @@ async def test_an_unexpected_failure_loses_no_message(log, shared_server):
     tokens = []
     writer = Broken()
     sink = log.sink(settings(shared_server), writer)
-    await sink.take(*log.message(0))
+    sink.take(0)
     with pytest.raises(ZeroDivisionError):
         await sink.flush()
+    assert sink.position is None
     writer.broken = False
-    await sink.take(*log.message(1))
+    sink = log.sink(settings(shared_server), writer)
+    sink.take(0, 1)
     await sink.flush()
-    assert log.acknowledged == [0, 1]
+    assert sink.position == 2
 
 
 async def test_the_position_to_commit_follows_the_stored_messages(shared_server, client, log):
-    sink = log.sink(settings(shared_server, batch_messages=4))
-    receiver = SinkReceiver(sink)
-    tp = TP(DELAYS, 0)
-    assert receiver.commit_position(tp) is None
-    running = asyncio.create_task(receiver.run())
-
-    def receive(*offsets):
-        receiver.receive(tp, [record(log, offset) for offset in offsets])
-
-    receive(0, 1, 2)
-    await _until(lambda: len(sink._batch.items) == 3)
-    assert receiver.commit_position(tp) == 0, "the batch is not full"
-    receive(3, 4)
-    await _until(lambda: receiver.commit_position(tp) == 4)
-    receive(2, 3, 4, 5)  # a rebalance returned to an earlier offset
-    assert receiver.commit_position(tp) == 2
-    await _until(lambda: receiver.commit_position(tp) == 5)  # 4, then 2, 3, 4 fill a batch
-    await _until(lambda: len(sink._batch.items) == 1)
-    await sink.flush()
-    assert receiver.commit_position(tp) == 6
-    receiver.forget([tp])
-    assert receiver.commit_position(tp) is None, "another worker may have committed more"
-    running.cancel()
-    receive(*[6] * (sink.batch_bytes // len(log.values[6][1]) + 1))
-    assert not receiver.has_capacity, "waiting messages are limited"
+    sink = log.sink(settings(shared_server, batch_messages=4, batch_ms=60_000, batch_bytes=8192))
+    assert sink.position is None
+    sink.take(0, 1, 2)
+    await asyncio.sleep(0.05)
+    assert sink.position is None, "the batch is not full"
+    sink.take(3, 4)
+    await _until(lambda: sink.position == 4)
+    sink.assign([log.tp])
+    assert sink.position is None, "another worker may have committed more"
+    sink.take(2, 3, 4, 5)  # the rebalance returned to an earlier offset
+    await _until(lambda: sink.position == 6)
+    await sink.revoke()
+    assert sink.position is None
+    assert not sink.receive(log.tp, [log.records[6]])
     assert client.query("SELECT count() FROM fabrictime.delays FINAL").result_rows == [(6 * 6,)]
-
-
-def record(log, offset):
-    key, value = log.values[offset]
-    at_ms = APPEND_NS // 1_000_000 + offset
-    return SimpleNamespace(topic=DELAYS, partition=0, offset=offset, timestamp=at_ms, key=key, value=value)
 
 
 async def test_the_receivers_read_the_topics_that_the_table_lists(shared_server):
     assert {topic.name for topic in rows.TOPICS} == {
         topic.name for topic in topics.TOPICS.values() if "sink" in topic.readers
     }
-    assert sink_module.READER == "sink"
+    assert HistoryStage.reject_reader == "sink"
 
 
 async def test_a_peer_in_two_parts_is_counted_once(shared_server, client, path_delays):
@@ -517,6 +534,49 @@ async def test_a_peer_in_two_parts_is_counted_once(shared_server, client, path_d
     for _ in range(2):
         sink = log.sink(settings(shared_server))
         for offset in range(2):
-            await sink.take(*log.message(offset))
+            sink.take(offset)
             await sink.flush()
     assert sums(client) == ((6, 60, 6, 12, 60, 60), (6, 60, 6, 12, 60, 60))
+
+
+def operator(**limits):
+    history = HistorySinkSettings(batch_bytes=1024, batch_messages=3, batch_ms=2_000, **limits)
+    owner = Owner(0, frozenset([0]), 1, StreamSettings(history=history))
+    return HistoryOperator(topics.DELAYS, owner)
+
+
+def message(partition, offset, append_ns, value=b"x"):
+    return Message(append_ns, DELAYS, partition, offset, "", value)
+
+
+def test_a_batch_waits_for_its_age_unless_it_is_full():
+    batch, no_tables = operator(), FabricTables()
+    assert batch.due_ns() == NEVER_NS
+    for second in (5, 6):
+        batch.moment = Moment(second * 10**9, 0)
+        batch.take([message(0, second, 1)], no_tables)
+        assert batch.due_ns() == 7 * 10**9, "the first message sets the age"
+    batch.take([message(0, 7, 1)], no_tables)
+    assert batch.due_ns() == 0
+    batch.advance(batch.moment, no_tables)
+    assert batch.due_ns() == NEVER_NS
+
+
+def test_a_large_message_fills_a_batch():
+    batch = operator()
+    batch.take([message(0, 0, 1, b"x" * 1024)], FabricTables())
+    assert batch.due_ns() == 0
+
+
+def test_a_token_depends_on_the_set_of_messages_and_not_on_their_order():
+    messages = [message(0, 5, 100), message(1, 5, 101), message(0, 6, 102)]
+    token = token_of("t", messages)
+    assert token == token_of("t", messages[::-1])
+    assert token.startswith("t/0,1/3/")
+    others = [
+        token_of("u", messages),
+        token_of("t", messages[:2]),
+        token_of("t", [message(0, 5, 99), *messages[1:]]),
+        token_of("t", [message(0, 4, 100), *messages[1:]]),
+    ]
+    assert len({token, *others}) == 5

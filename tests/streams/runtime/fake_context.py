@@ -44,7 +44,7 @@ class FakeContext:
         """Errors that `survive` has caught."""
         self.taps: dict[str, Callable[[Message], None]] = {}
         self.notes: dict[str, str] = {}
-        self.rejected = 0
+        self.rejected = self.failed_evaluations = 0
         self.reject_budget = RejectBudget()
         self.ends: dict[TP, int] = {}
         self.positions: dict[TP, int] = {}

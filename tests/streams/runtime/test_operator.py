@@ -10,7 +10,8 @@ from schemas.kafka import partition_of
 from schemas.kafka.message import Message
 from schemas.records import ClockFits
 from schemas.topics import CLOCK_FITS
-from streams.runtime.operator import Output, Owner, records_of
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.operator import Operator, Output, Owner, records_of
 from streams.runtime.settings import StreamSettings
 from tests.records import make
 
@@ -48,3 +49,17 @@ def test_restored_records_that_cannot_be_used_are_left_out(caplog: pytest.LogCap
     assert [record["window"] for record in records_of(past, CLOCK_FITS, check=check)] == [1, 3]
     assert "ignored 2 bad records, the last: window 2 at 2" in caplog.text
     assert records_of({}, CLOCK_FITS) == []
+
+
+def test_a_message_that_cannot_be_taken_costs_no_other() -> None:
+    class Odd(Operator):
+        def take_one(self, message: Message, tables: FabricTables) -> None:
+            if message.offset == 2:
+                raise KeyError("planted")
+            windows.append(message.offset)
+
+    windows: list[int] = []
+    operator = Odd()
+    operator.take([fits(1), fits(2), fits(3)], FabricTables())
+    assert windows == [1, 3]
+    assert [(message.offset, str(error)) for message, error in operator.rejected] == [(2, "'planted'")]

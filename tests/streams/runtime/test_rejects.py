@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from schemas import codec
 from schemas.kafka.message import Message
@@ -20,8 +21,9 @@ class Context:
         self.reject_budget = RejectBudget()
         self.sent: list[tuple[str, str, Reject]] = []
 
-    async def send(self, topic: Topic[Reject], key: str, record: Reject) -> None:
+    async def send(self, topic: Topic[Reject], key: str, record: Reject) -> Awaitable[None]:
         self.sent.append((topic.name, key, record))
+        return asyncio.sleep(0)
 
 
 APPEND_NS = 1_700_000_000_123_000_000

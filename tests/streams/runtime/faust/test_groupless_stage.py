@@ -167,7 +167,6 @@ class Context(FakeContext):
         self.registry = None
         self.tables = FabricTables()
         self.taps: dict[str, Any] = {}
-        self.failed_evaluations = 0
         began_ns = time.monotonic_ns()
         self.log_clock = SimpleNamespace(observe=lambda *_: None, now_ns=lambda now_ns: T + now_ns - began_ns)
 
@@ -183,8 +182,8 @@ class Run:
         self.context.taps[LINKS.name](message)
 
     async def begin(self) -> None:
-        self.stage.partitions.assign([TP(LINKS.name, 0)])
-        await self.stage.partitions.ready()
+        self.stage.assign([TP(LINKS.name, 0)])
+        await self.stage.ready()
 
 
 @pytest.fixture
@@ -209,7 +208,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 async def run(broker: Broker) -> AsyncIterator[Run]:
     run = Run(broker, NotesStage())
     yield run
-    await run.stage.partitions.revoke()
+    await run.stage.revoke()
     await run.context.stop()
 
 
@@ -259,7 +258,7 @@ async def test_a_revocation_waits_for_the_acknowledgements(run: Run) -> None:
     run.context.log_takes.clear()
     run.operator.outputs = [Output(ALERTS, "x", body=b"1")]
     await until(lambda: len(run.context.sent) == 1)
-    revoking = asyncio.ensure_future(run.stage.partitions.revoke())
+    revoking = asyncio.ensure_future(run.stage.revoke())
     await asyncio.sleep(0.05)
     assert not revoking.done()
     run.context.log_takes.set()
@@ -275,7 +274,7 @@ async def test_inputs_are_read_while_they_are_needed(run: Run) -> None:
     await until(lambda: (DELAYS.name, 0) in run.operator.taken)
     await until(lambda: not run.operator.behind)
     assert run.broker.readers[1].is_open
-    await run.stage.partitions.revoke()
+    await run.stage.revoke()
     assert not any(reader.is_open for reader in run.broker.readers)
 
 
@@ -378,7 +377,7 @@ def test_a_stage_joins_the_group_only_by_a_topic_that_it_writes(broker: Broker) 
 
     for kind, joined in ((NotesStage(), set[str]()), (Writer(), {LINKS.name})):
         run = Run(broker, kind)
-        run.stage.partitions.register()
+        run.stage.register()
         assert run.context.app.topics == joined
 
 
@@ -423,5 +422,5 @@ async def test_a_log_clock_that_steps_back_does_not_make_an_as_read_stage_advanc
     await asyncio.sleep(0.1)
     advances = len(run.operator.moments) - before
     assert advances <= (time.monotonic() - stepped_s) / 0.02
-    await run.stage.partitions.revoke()
+    await run.stage.revoke()
     await run.context.stop()

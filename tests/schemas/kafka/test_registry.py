@@ -13,14 +13,14 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from schemas import codec
-from schemas.registry import ConfluentRegistry, RegistryMissing, RegistryUnavailable
+from schemas.kafka.registry import ConfluentRegistry, RegistryMissing, RegistryUnavailable
 
 
 def schema_registry_client():
     try:
-        import schemas.registry
+        import schemas.kafka.registry
 
-        schemas.registry._library()
+        schemas.kafka.registry._library()
     except RegistryMissing as missing:
         pytest.skip(str(missing))
 

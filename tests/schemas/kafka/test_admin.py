@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from fabrictime.runtime import topics_admin
 from schemas import topics
+from schemas.kafka import admin as topics_admin
 
 
 @pytest.fixture(scope="module")

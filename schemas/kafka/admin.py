@@ -1,0 +1,232 @@
+"""The admin client of a Kafka cluster: creates missing topics, checks those that exist, and reports groups.
+
+Topics follow `schemas.topics`. Nothing is ever deleted, and no partition count is changed: a NIC's records
+would move between partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka import admin as _admin
+
+from schemas.kafka.settings import KafkaSettings, as_settings
+from schemas.topics import TOPICS, Partitions, Topic
+
+__all__ = [
+    "TIMESTAMP_TYPE",
+    "TopicsError",
+    "create_topic",
+    "create_topics",
+    "group_state",
+    "other_partitions",
+    "topic_config",
+]
+
+TIMEOUT_S: Final = 30.0
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_LOG_APPEND_TIME: Final = "LogAppendTime"
+admin: Any = _admin  # its names are imported there without being exported
+LOG: Final = logging.getLogger(__name__)
+
+
+class TopicsError(ValueError):
+    """The cluster cannot be reached, or its topics do not fit; one line for each."""
+
+
+def group_state(cluster: KafkaSettings | str, group: str, timeout_s: float = TIMEOUT_S) -> tuple[str, int]:
+    """Return a consumer group's state and number of members. Raises KafkaException or TimeoutError."""
+    client = admin.AdminClient(as_settings(cluster).confluent_options())
+    description = client.describe_consumer_groups([group], request_timeout=timeout_s)[group].result(timeout_s)
+    return description.state.name, len(description.members)
+
+
+def create_topic(
+    cluster: KafkaSettings | str, name: str, partitions: int, config: Mapping[str, str] | None = None
+) -> None:
+    """Create one topic that is not in the contract. Raises TopicsError."""
+    client = admin.AdminClient(as_settings(cluster).confluent_options())
+    topic = admin.NewTopic(name, partitions, 1, config=dict(config or {}))
+    error_text = _failure(client.create_topics([topic])[name], TIMEOUT_S)
+    if error_text is not None:
+        raise TopicsError(f"{name}: not created: {error_text}")
+
+
+def topic_config(cluster: KafkaSettings | str, name: str) -> dict[str, str]:
+    """Return the configuration of a topic. Raises KafkaException or TimeoutError."""
+    client = admin.AdminClient(as_settings(cluster).confluent_options())
+    resource = admin.ConfigResource(admin.ResourceType.TOPIC, name)
+    entries = client.describe_configs([resource])[resource].result(TIMEOUT_S)
+    return {key: str(entry.value) for key, entry in entries.items()}
+
+
+def create_topics(
+    cluster: KafkaSettings | str,
+    *,
+    partitions: int = 8,
+    replication: int = 1,
+    retention_hours: Mapping[str, float] | None = None,
+    topics: Mapping[str, Topic] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> list[str]:
+    """Create the topics that are missing on the cluster, and set the configuration of the others.
+
+    `retention_hours`: hours by the name of a topic's retention setting. Returns one line a topic. Raises
+    TopicsError where the cluster does not answer, refuses, or has a topic with another number of partitions.
+    """
+    wanted = TOPICS if topics is None else topics
+    hours = retention_hours or {}
+    quiet = logging.getLogger(f"{__name__}.librdkafka")
+    quiet.propagate = False
+    settings = as_settings(cluster)
+    options = {**settings.confluent_options(), "socket.timeout.ms": round(timeout_s * 1000)}
+    client = admin.AdminClient(options, logger=quiet)
+    try:
+        present = client.list_topics(timeout=timeout_s).topics
+    except KafkaException as error:
+        raise TopicsError(f"log {settings.bootstrap}: {_text(error)}") from None
+    there = [topic for topic in wanted.values() if topic.name in present]
+    missing = [
+        _new(topic, partitions, replication, hours) for topic in wanted.values() if topic.name not in present
+    ]
+    # All topics are checked before one is created: a later attempt must not meet half of them.
+    counts = {topic.name: len(present[topic.name].partitions) for topic in there}
+    wrong = other_partitions(there, counts, partitions, bool(missing))
+    lines: dict[str, str] = {}
+    if not wrong:
+        lines |= _configure(client, there, hours, timeout_s, wrong)
+    if missing and not wrong:
+        lines |= _create(client, missing, timeout_s, wrong)
+    if wrong:
+        raise TopicsError("\n".join(wrong))
+    return [lines[name] for name in wanted if name in lines]
+
+
+def other_partitions(
+    there: Sequence[Topic], counts: Mapping[str, int], partitions: int, incomplete: bool
+) -> list[str]:
+    """Return a line for each topic with another number of partitions than expected, with the remedy.
+
+    `incomplete`: other topics are missing, so that some client or the broker created this one by itself.
+    """
+    data = {counts[topic.name] for topic in there if topic.partitions is Partitions.DATA}
+    same = f"set log.partitions = {min(data)}, or " if len(data) == 1 and not incomplete else ""
+    found = []
+    for topic in there:
+        expected, count = _partitions(topic, partitions), counts[topic.name]
+        if count != expected:
+            remedy = f"{same if topic.partitions is Partitions.DATA else ''}delete it and create it again"
+            cause = "; the broker's auto.create.topics.enable must be false" if incomplete else ""
+            found.append(
+                f"{topic.name}: has {count} partitions, expected {expected} (log.partitions); "
+                f"nothing was created: {remedy}{cause}"
+            )
+    return found
+
+
+def _create(client: Any, missing: list[Any], timeout_s: float, wrong: list[str]) -> dict[str, str]:
+    made: dict[str, Future[None]] = client.create_topics(missing, request_timeout=timeout_s)
+    lines: dict[str, str] = {}
+    for new in missing:
+        error_text = _failure(made[new.topic], timeout_s)
+        if error_text is None:
+            lines[new.topic] = f"{new.topic}: created, {new.num_partitions} partitions"
+        elif "TOPIC_ALREADY_EXISTS" not in error_text:
+            wrong.append(f"{new.topic}: not created: {error_text}")
+        else:
+            lines[new.topic] = f"{new.topic}: created by another at the same time"
+    return lines
+
+
+def _partitions(topic: Topic, data: int) -> int:
+    return data if topic.partitions is Partitions.DATA else 1
+
+
+def _config(topic: Topic, hours: Mapping[str, float]) -> dict[str, str]:
+    return topic.config(retention_hours=hours.get(topic.retention_setting or ""))
+
+
+def _new(topic: Topic, partitions: int, replication: int, hours: Mapping[str, float]) -> Any:
+    return admin.NewTopic(
+        topic.name, _partitions(topic, partitions), replication, config=_config(topic, hours)
+    )
+
+
+def _configure(
+    client: Any, topics: list[Topic], hours: Mapping[str, float], timeout_s: float, wrong: list[str]
+) -> dict[str, str]:
+    """Set differing values as far as the broker can (the embedded log has settings of its own)."""
+    if not topics:
+        return {}
+    asked = {topic.name: admin.ConfigResource(admin.ResourceType.TOPIC, topic.name) for topic in topics}
+    found = client.describe_configs(list(asked.values()), request_timeout=timeout_s)
+    lines: dict[str, str] = {}
+    changes: dict[str, tuple[Any, list[str]]] = {}
+    stamped: dict[str, str | None] = {}
+    for topic in topics:
+        try:
+            present = found[asked[topic.name]].result(timeout_s)
+        except (KafkaException, TimeoutError) as error:
+            wrong.append(f"{topic.name}: configuration not read: {_text(error)}")
+            continue
+        differing = {
+            name: value
+            for name, value in _config(topic, hours).items()
+            if _policy(name, getattr(present.get(name), "value", None)) != _policy(name, value)
+        }
+        lines[topic.name] = f"{topic.name}: is there"
+        if TIMESTAMP_TYPE in differing:
+            stamped[topic.name] = getattr(present.get(TIMESTAMP_TYPE), "value", None)
+        if differing:
+            entries = [
+                admin.ConfigEntry(
+                    name,
+                    value,
+                    admin.ConfigSource.DYNAMIC_TOPIC_CONFIG,
+                    incremental_operation=admin.AlterConfigOpType.SET,
+                )
+                for name, value in differing.items()
+            ]
+            resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic.name, incremental_configs=entries)
+            changes[topic.name] = (resource, sorted(differing))
+    if changes:
+        resources = [resource for resource, _ in changes.values()]
+        set_ = client.incremental_alter_configs(resources, request_timeout=timeout_s)
+        for name, (resource, keys) in changes.items():
+            error_text = _failure(set_[resource], timeout_s)
+            if error_text is None:
+                lines[name] = f"{name}: is there, set {', '.join(keys)}"
+            elif stamped.get(name):
+                wrong.append(
+                    f"{name}: {TIMESTAMP_TYPE} is {stamped[name]}, expected {_LOG_APPEND_TIME}, "
+                    f"and could not be set: {error_text}"
+                )
+            elif "UNSUPPORTED" in error_text:
+                lines[name] = f"{name}: is there; {', '.join(keys)} differ, but this broker sets them itself"
+            else:
+                wrong.append(f"{name}: {', '.join(keys)} not set: {error_text}")
+    return lines
+
+
+def _policy(name: str, value: str | None) -> str | None:
+    """A value that compares equal whatever the order of a list."""
+    return ",".join(sorted(value.split(","))) if name == "cleanup.policy" and value else value
+
+
+def _failure(future: Future[Any], timeout_s: float) -> str | None:
+    try:
+        future.result(timeout_s)
+    except (KafkaException, TimeoutError) as error:
+        return _text(error)
+    return None
+
+
+def _text(error: BaseException) -> str:
+    inner = error.args[0] if error.args else error
+    name = inner.name() if hasattr(inner, "name") else type(error).__name__
+    detail = inner.str() if hasattr(inner, "str") else str(error)
+    return f"{name}: {detail}".strip()

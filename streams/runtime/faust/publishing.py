@@ -1,0 +1,110 @@
+"""Publishes what the operators of a stage return: outputs, rejected messages and failed evaluations.
+
+An error costs a message or an output, never the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from itertools import groupby
+from typing import Any
+
+from schemas.kafka.message import Message
+from schemas.topics import Topic
+from schemas.unexpected import DATA_ERRORS
+from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.faust.context import WorkerContext
+from streams.runtime.faust.rejects import send_reject
+from streams.runtime.operator import Operator, Output, Stage
+from streams.runtime.rejects import failed_evaluation
+
+__all__ = ["Acknowledgements", "Publisher", "take"]
+
+log = logging.getLogger(__name__)
+
+Acknowledgements = list[asyncio.Future[Any]]
+
+
+class Publisher:
+    """Publishes for the operators of one stage. `topic`: stands in the rejects of failed evaluations."""
+
+    def __init__(self, context: WorkerContext, stage: Stage, topic: Topic) -> None:
+        self._context, self._stage, self._topic = context, stage, topic
+
+    def encoded(self, operator: Operator, outputs: Iterable[Output]) -> list[Output]:
+        """Encode outputs; leave out those that cannot be encoded."""
+        return [output for output in outputs if self._encode(operator, output)]
+
+    def _encode(self, operator: Operator, output: Output) -> bool:
+        try:
+            output.value(self._context.registry)
+        except DATA_ERRORS as error:
+            operator.failed.append((output.key, error))
+            return False
+        return True
+
+    async def publish(
+        self,
+        operator: Operator,
+        outputs: Iterable[Output],
+        sent: Acknowledgements,
+        may_send: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Send outputs in their order, then the operator's rejects; add their acknowledgements to `sent`.
+
+        Nothing more is sent once `may_send` returns False.
+        """
+        for _, group in groupby(outputs, key=lambda output: output.topic.name):
+            for output in group:
+                if not may_send():
+                    return
+                if self._encode(operator, output):
+                    await self._send(operator, output, sent)
+            await asyncio.sleep(0)  # lets the producer send them before the next record is encoded
+        if not may_send():
+            return
+        sent += [self.reject(*rejected) for rejected in operator.rejected]
+        for key, error in operator.failed:
+            self._context.failed_evaluations += 1
+            sent.append(self.reject(failed_evaluation(self._topic.name, key), error, self._stage.name))
+        operator.rejected.clear()
+        operator.failed.clear()
+
+    async def _send(self, operator: Operator, output: Output, sent: Acknowledgements) -> None:
+        """Pass an output to the producer; leave out one that the log would refuse."""
+        if output.text:
+            log.info("%s: %s", self._stage.name, output.text)
+        try:
+            sending = await self._context.send_bytes(output.topic.name, output.key, output.value())
+        except ValueError as refused:  # too large for the log
+            operator.failed.append((output.key, refused))
+        else:
+            sent.append(asyncio.ensure_future(sending))
+
+    def reject(self, message: Message, error: Exception, reader: str | None = None) -> asyncio.Future[None]:
+        """Publish the reject of a message; the result is done once the log has acknowledged it."""
+        reader = reader or self._stage.reject_reader
+        return asyncio.ensure_future(send_reject(self._context, message, reader, error))
+
+    def survive(self, key: str) -> AbstractContextManager[None]:
+        """Turn an unexpected error of the evaluation of a key into a reject."""
+        return self._context.survive(self._stage.name, self._topic, key)
+
+
+def take(operator: Operator, messages: Sequence[Message], tables: FabricTables) -> bool:
+    """Let an operator take messages; return whether it could.
+
+    Operators reject bad messages one by one. An error that they do not foresee costs the whole batch: which
+    message caused it is not known, and none may be taken twice. So all are rejected.
+    """
+    try:
+        operator.take(messages, tables)
+    except DATA_ERRORS as error:
+        rejected = {(message.place, message.offset) for message, _ in operator.rejected}
+        others = (each for each in messages if (each.place, each.offset) not in rejected)
+        operator.rejected += [(message, error) for message in others]
+        return False
+    return True
