@@ -217,7 +217,7 @@ def _publish(bootstrap: str, maker: HostileMaker, records: int, progress: Progre
             if sent % 50_000 == 0:
                 progress(f"robust: {sent:,} hostile records")
             sent += 1
-    return sent - producer.flush(60)
+    return sent - int(producer.flush(60))
 
 
 @contextlib.contextmanager
