@@ -15,5 +15,5 @@ class StrictModel(BaseModel):
 
 def quantity(default: float | None, limits: tuple[float, float], description: str) -> Any:
     """Return the field of a figure between two limits, both included."""
-    least, most = limits
-    return Field(default=default, ge=least, le=most, description=description)
+    lower, upper = limits
+    return Field(default=default, ge=lower, le=upper, description=description)
