@@ -42,7 +42,11 @@ def sources():
     [
         pytest.param(["ruff", "check", "--no-cache"], id="ruff"),
         pytest.param(["ruff", "format", "--check", "--no-cache"], id="format"),
-        pytest.param(["mypy"], id="mypy"),
+        pytest.param(
+            ["mypy"],
+            id="mypy",
+            marks=pytest.mark.slow("checks the types of 900 files; make lint does it too"),
+        ),
         pytest.param(["lint-imports", "--no-cache"], id="imports"),
     ],
 )

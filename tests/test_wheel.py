@@ -12,6 +12,7 @@ from grafana.build import DASHBOARDS
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.mark.slow("builds a wheel")
 @pytest.mark.timeout(900)
 def test_wheel_carries_extensions_and_data(tmp_path):
     built = subprocess.run(

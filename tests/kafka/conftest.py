@@ -30,8 +30,10 @@ FETCH_AND_START_S = _apache_kafka.FETCH_S + 2 * _apache_kafka.START_S
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test on Apache Kafka may have to fetch its jars: that takes as long as it takes."""
     for item in items:
-        if item.get_closest_marker("kafka") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(FETCH_AND_START_S))
+        if item.get_closest_marker("kafka"):
+            item.add_marker(pytest.mark.slow("fetches and starts Apache Kafka"))
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(FETCH_AND_START_S))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ BATCH = 10
 """Messages a key that are sent at once."""
 
 
+@pytest.mark.slow("waits for rebalances of Faust")
 @pytest.mark.timeout(700)
 def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tmp_path, wait_for):
     app = f"counter-{uuid.uuid4().hex[:8]}"

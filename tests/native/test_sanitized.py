@@ -29,6 +29,7 @@ CORE = (
 )
 
 
+@pytest.mark.slow("compiles with sanitizers")
 @pytest.mark.parametrize(
     ("fuzzer", "package", "sources"),
     [

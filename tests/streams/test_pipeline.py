@@ -329,6 +329,7 @@ def test_a_log_restart_loses_no_sample(tmp_path: Path) -> None:
             assert worker.stop() == 0
 
 
+@pytest.mark.slow("waits for rebalances of Faust")
 def test_workers_join_and_leave_while_it_runs(log: Log, tmp_path: Path) -> None:
     """Every partition has one owner at a time, and no sample is lost or counted twice."""
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
@@ -433,6 +434,7 @@ def stepped_log(stepped: SteppedLog) -> Iterator[Log]:
     log.close()
 
 
+@pytest.mark.slow("waits for steps of log time")
 def test_windows_resume_after_each_step_of_log_time_and_a_check_knows(
     stepped: SteppedLog, stepped_log: Log, tmp_path: Path
 ) -> None:

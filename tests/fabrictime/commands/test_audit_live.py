@@ -40,7 +40,12 @@ MARKING = (
 )
 READY_S, AUDIT_S = 90, 180
 
-pytestmark = [pytest.mark.fabric, pytest.mark.pipeline, pytest.mark.timeout(500)]
+pytestmark = [
+    pytest.mark.fabric,
+    pytest.mark.pipeline,
+    pytest.mark.slow("runs every service"),
+    pytest.mark.timeout(500),
+]
 
 
 class Running:

@@ -196,6 +196,7 @@ def test_an_empty_log_and_a_single_clock_are_explained():
     assert "h1/system" in text
 
 
+@pytest.mark.slow("solves 10,000 clocks")
 def test_ten_thousand_clocks_are_a_summary_and_the_worst():
     fleet = Fleet()
     names = [f"h{number}/ptp0" for number in range(10_000)]

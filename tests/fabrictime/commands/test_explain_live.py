@@ -25,7 +25,12 @@ NAMES = (
 )
 READY_S = 120.0
 
-pytestmark = [pytest.mark.fabric, pytest.mark.pipeline, pytest.mark.timeout(500)]
+pytestmark = [
+    pytest.mark.fabric,
+    pytest.mark.pipeline,
+    pytest.mark.slow("runs every service and jobs"),
+    pytest.mark.timeout(500),
+]
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,12 @@ every_s = 0
 """
 READY_S, LOAD_S, SETTLED_S = 120.0, 3.0, 40.0
 
-pytestmark = [pytest.mark.fabric, pytest.mark.pipeline, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.fabric,
+    pytest.mark.pipeline,
+    pytest.mark.slow("runs every service"),
+    pytest.mark.timeout(400),
+]
 
 
 def records(fabric: RunningFabric, topic: str) -> list[Any]:

@@ -277,6 +277,7 @@ def test_two_million_events_a_second_are_drained(job):
     assert max(rates) > 2e6
 
 
+@pytest.mark.slow("compiles with sanitizers")
 def test_no_sanitizer_reports_an_error(sanitized):
     program = sanitized("fuzz.c", ("reader.c",), "address,undefined")
     ran = subprocess.run([program], capture_output=True, text=True, check=False, timeout=100)

@@ -213,6 +213,7 @@ def test_memory_grows_with_the_rings_in_use_only(job):
     assert os.fstat(fd).st_blocks * 512 < 3 * 4096 * 128 + 200_000
 
 
+@pytest.mark.slow("compiles with sanitizers")
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_no_sanitizer_reports_an_error(job, sanitized, sanitizers):
     job.environment["TSAN_OPTIONS"] = "die_after_fork=0"

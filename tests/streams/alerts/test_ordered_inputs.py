@@ -244,6 +244,7 @@ def at_once() -> Alerts:
     return merged(out)
 
 
+@pytest.mark.slow("simulates an hour")
 def test_the_hour_has_alerts_of_every_kind_each_raised_once() -> None:
     kinds: dict[str, set[str]] = {}
     states: dict[str, list[str]] = {}

@@ -69,6 +69,7 @@ def test_flaps_are_counted_once_whenever_the_worker_dies_and_how_much_it_reads_a
     assert record["seq"] == 12
 
 
+@pytest.mark.slow("simulates a day")
 def test_a_removed_switch_is_forgotten_after_a_day() -> None:
     it = small()
     it.run(WARM)

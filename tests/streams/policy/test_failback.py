@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.streams.policy.closed_loop import Loop, S, advance_until_decided, open_random_flows
 
 
+@pytest.mark.slow("simulates minutes of a fleet")
 def test_flows_return_in_steps_after_a_hold_down_that_doubles_with_each_flap() -> None:
     loop = Loop()
     open_random_flows(loop)

@@ -33,6 +33,7 @@ def test_an_all_to_all_in_steps_is_not_slowed(job: dict[str, Any], ignore_incast
     assert paced.iteration_ms(settled, end) <= 1.1 * free.iteration_ms(settled, end)
 
 
+@pytest.mark.slow("simulates minutes of a fleet")
 def test_an_all_to_all_is_not_slowed_for_minutes() -> None:
     free, paced = ran(False, 15), ran(True, 150)
     assert paced.iteration_ms(3000, 150_000) <= 1.1 * free.iteration_ms(3000, 15_000)

@@ -18,6 +18,7 @@ from tests.streams.policy.closed_loop import (
 )
 
 
+@pytest.mark.slow("simulates ten minutes of a fleet")
 @pytest.mark.timeout(300)
 def test_no_flow_oscillates_over_ten_minutes_of_load_and_faults() -> None:
     loop = Loop(nics=32, load=0.5, flows_per_nic=1)
@@ -38,6 +39,7 @@ def test_no_flow_oscillates_over_ten_minutes_of_load_and_faults() -> None:
     assert not loop.flows_over(loop.dead_links())
 
 
+@pytest.mark.slow("simulates minutes of a fleet")
 @pytest.mark.timeout(600)
 def test_steering_under_heavy_load_repeats_no_route_and_carries_more() -> None:
     sent: Counter[str] = Counter()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fabrictime.bench import Figure
 from fabrictime.bench.audit import hosts
 
 
+@pytest.mark.slow("runs a bench")
 def test_a_quick_run_finds_every_planted_fault() -> None:
     figures = hosts.measure(lambda text: None, quick=True)
     values = {key: each.value if isinstance(each, Figure) else each for key, each in figures.items()}

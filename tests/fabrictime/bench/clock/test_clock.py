@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from fabrictime.bench import clock, evaluate
 
 
+@pytest.mark.slow("runs a bench")
 def test_quick_run_gives_every_figure_of_its_own(monkeypatch):
     """Parts with a module of their own are measured by their own tests."""
     monkeypatch.setattr(clock, "MODULES", {})

@@ -109,6 +109,7 @@ def test_an_unknown_kind_is_refused():
         run_incident(Asked("gray", 1))
 
 
+@pytest.mark.slow("runs a bench")
 def test_a_straggler_is_named_and_the_network_is_not_blamed():
     found = run_incident(Asked("straggler", 1))
     assert found.is_right, found.log_lines

@@ -265,6 +265,7 @@ def test_everything_comes_from_the_page_s_own_server(small: Any, show: Any, brow
     assert [name for name in names if not name.startswith((page.url, page.url.replace("http", "ws")))] == []
 
 
+@pytest.mark.slow("draws a thousand NICs")
 def test_a_thousand_nics_update_without_stutter_and_drill_down_to_a_nic(
     small: Any, show: Any, browser: Any, until: Any
 ) -> None:
