@@ -75,7 +75,7 @@ class AddressWatch:
 
         The address is a NIC's first problem: other problems are reported once it has one.
         """
-        found = dict(self._reported)
+        problems = dict(self._reported)
         for nic in self._nics:
             name = nic_id(nic.host, nic.device)
             try:
@@ -83,15 +83,15 @@ class AddressWatch:
             except OSError as error:
                 problem = f"{name}: address {nic.address}: {error}"
             if problem is not None:
-                found[name] = problem
-        if found != self.problems:
-            for each in sorted(found.keys() - self.problems.keys()):
-                _log.warning("%s; checked again every %.0f s", found[each], CHECK_S)
-            for each in sorted(self.problems.keys() - found.keys()):
-                _log.info("%s: the problem is over: %s", each, self.problems[each])
-            self.problems = found
-            self._notify(f"X_FAULT={'; '.join(found[each] for each in sorted(found))}")
-        return found
+                problems[name] = problem
+        if problems != self.problems:
+            for changed in sorted(problems.keys() - self.problems.keys()):
+                _log.warning("%s; checked again every %.0f s", problems[changed], CHECK_S)
+            for changed in sorted(self.problems.keys() - problems.keys()):
+                _log.info("%s: the problem is over: %s", changed, self.problems[changed])
+            self.problems = problems
+            self._notify(f"X_FAULT={'; '.join(problems[name] for name in sorted(problems))}")
+        return problems
 
 
 def wait_for_address(

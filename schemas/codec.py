@@ -314,8 +314,8 @@ _registered_writers: WeakKeyDictionary[Registry, dict[int, _Writer]] = WeakKeyDi
 
 
 def _registered(schema_id: int, name: str, registry: Registry) -> _Writer:
-    known = _registered_writers.setdefault(registry, {})
-    writer = known.get(schema_id)
+    writers = _registered_writers.setdefault(registry, {})
+    writer = writers.get(schema_id)
     if writer is None:
         try:
             schema = registry.schema_of(schema_id)
@@ -323,7 +323,7 @@ def _registered(schema_id: int, name: str, registry: Registry) -> _Writer:
             raise BadRecord("UNKNOWN_SCHEMA", f"{name}: registry has no schema {schema_id}") from error
         try:
             written = _fingerprint(schema)
-            writer = known[schema_id] = _writer(written) if written in _schemas() else _Writer(schema)
+            writer = writers[schema_id] = _writer(written) if written in _schemas() else _Writer(schema)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
                 fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:  # fmt: skip
             raise BadRecord(

@@ -50,10 +50,10 @@ def unknown_delay(rtt: str) -> str:
 def known_delays(rows: str, direction: str) -> str:
     """Return rows of `delays_1s` without the one-way delays that are unknown. `rows` is a FROM and WHERE."""
     empty = {f"{direction}_bucket": "[]", f"{direction}_bucket_count": "[]", f"{direction}_min_ns": "NULL"}
-    known = ", ".join(
+    replacements = ", ".join(
         f"if({unknown_delay('rtt_min_ns')}, {none}, {column}) AS {column}" for column, none in empty.items()
     )
-    return f"SELECT * REPLACE ({known}) {rows}"
+    return f"SELECT * REPLACE ({replacements}) {rows}"
 
 
 def pairs(rows: str, direction: str) -> str:

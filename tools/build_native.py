@@ -55,11 +55,11 @@ def _run(command: list[str], env: dict[str, str], *, is_verbose: bool = False) -
 
 def _link(bin_dir: Path) -> None:
     """Make `import fabrictime` and the `fabrictime` command of this environment mean this checkout."""
-    wanted = {
+    files = {
         Path(sysconfig.get_path("purelib")) / "fabrictime-checkout.pth": f"{ROOT}\n{ROOT}/clients/python\n",
         bin_dir / "fabrictime": SCRIPT.format(python=sys.executable),
     }
-    for path, text in wanted.items():
+    for path, text in files.items():
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
     (bin_dir / "fabrictime").chmod(0o755)
