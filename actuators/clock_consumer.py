@@ -23,7 +23,7 @@ from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
 from schemas.unexpected import DATA_ERRORS, refusal
 from schemas.validation import validate_offsets
 
-__all__ = ["ClockConsumer", "reject_record"]
+__all__ = ["ClockConsumer", "RareWarnings", "reject_record"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +55,23 @@ def reject_record(message: Message, error: codec.BadRecord) -> Reject:
     }
 
 
+class RareWarnings:
+    """Logs a line, at most every 10 s for lines with the same beginning."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._last_s: dict[str, float] = {}
+
+    def __call__(self, line: str) -> None:
+        """Log a line, unless a similar one was logged just before."""
+        now_s, head = time.monotonic(), line[:40]
+        if now_s - self._last_s.get(head, -_WARN_EVERY_S) >= _WARN_EVERY_S:
+            if len(self._last_s) > 100:
+                self._last_s.clear()
+            self._last_s[head] = now_s
+            self._log.warning("%s", line)
+
+
 class ClockConsumer:
     """Reads both topics. `on_nic` receives (NIC, record or None), `on_offsets` a validated record."""
 
@@ -80,7 +97,7 @@ class ClockConsumer:
         self._on_nic, self._on_offsets, self._serves_shard = on_nic, on_offsets, serves_shard
         self._registry = registry
         self._ask_at_s = 0.0
-        self._last_warned_s: dict[str, float] = {}
+        self._warn = RareWarnings(_log)
         self.assigned = False
         self.rejected = 0
 
@@ -148,12 +165,3 @@ class ClockConsumer:
             self._producer.produce(REJECTS.name, key=message.topic.encode(), value=data)
         except NOT_QUEUED as error:  # the reject is counted and logged; only its copy is lost
             self._warn(f"{REJECTS.name}: {error}")
-
-    def _warn(self, line: str) -> None:
-        """Log a line, at most every 10 s for lines with the same beginning."""
-        now_s, head = time.monotonic(), line[:40]
-        if now_s - self._last_warned_s.get(head, -_WARN_EVERY_S) >= _WARN_EVERY_S:
-            if len(self._last_warned_s) > 100:
-                self._last_warned_s.clear()
-            self._last_warned_s[head] = now_s
-            _log.warning("%s", line)

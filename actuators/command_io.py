@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from actuators.clock_consumer import reject_record
+from actuators.clock_consumer import RareWarnings, reject_record
 from schemas import codec
 from schemas.kafka.message import Message, Place
 from schemas.kafka.producer import NOT_QUEUED, open_producer
@@ -46,7 +46,6 @@ _RETRY_S: Final = 0.2
 _LOOKBACK_S: Final = 10.0
 """An actuator that never committed an offset starts this far back."""
 _MAX_UNSENT: Final = 20_000
-_WARN_EVERY_S: Final = 10.0
 _CLOSE_S: Final = 2.0
 _MAX_QUEUED: Final = 10_000
 _MAX_QUEUED_BYTES: Final = 32 << 20
@@ -148,7 +147,7 @@ class CommandIO:
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._offsets: dict[Place, Offsets] = {}
         self._config_read = False
-        self._last_warned_s: dict[str, float] = {}
+        self._warn = RareWarnings(_log)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self.assigned = False
@@ -316,12 +315,3 @@ class CommandIO:
                 self._reader.commit(commits, wait=final)
             except LogUnavailable as error:
                 self._warn(str(error))
-
-    def _warn(self, line: str) -> None:
-        """Log a line, at most every 10 s for lines with the same beginning."""
-        now_s, head = time.monotonic(), line[:40]
-        if now_s - self._last_warned_s.get(head, -_WARN_EVERY_S) >= _WARN_EVERY_S:
-            if len(self._last_warned_s) > 100:
-                self._last_warned_s.clear()
-            self._last_warned_s[head] = now_s
-            _log.warning("%s", line)

@@ -13,14 +13,11 @@ import logging
 import os
 import secrets
 import selectors
-import signal
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from sdnotify import SystemdNotifier
@@ -40,6 +37,7 @@ from schemas.ipc import leave, receive_at, received
 from schemas.kafka.message import Message
 from schemas.limits import EVERYONE
 from schemas.records import ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
+from schemas.stop_request import StopRequest
 from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
 from schemas.unexpected import DATA_ERRORS, refusal
 from schemas.validation import check_epoch
@@ -414,8 +412,8 @@ def main(
 
     `simulated`: accept flows of any boot, and the time of their simulation.
     """
-    stopping = threading.Event()
-    _on_signals(stopping)
+    stopping = StopRequest()
+    stopping.set_on_signals()
     actuator_name = name or (hosts[0].host if len(hosts) == 1 else socket.gethostname())
     registry = settings.kafka.registry()
     command_io = CommandIO(
@@ -478,14 +476,3 @@ def _of_hosts(states: dict[str, State]) -> dict[str, dict[str, State]]:
 def _boot() -> str:
     """Return the boot id as flow ids contain it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
-def _on_signals(stopping: threading.Event) -> None:
-    """Set `stopping` on SIGTERM and SIGINT, if this is the main thread of the process."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)

@@ -6,12 +6,9 @@ It runs until SIGTERM or SIGINT. The pages stay, and each of them states how lon
 from __future__ import annotations
 
 import logging
-import signal
 import socket
-import threading
 import time
 from collections.abc import Sequence
-from types import FrameType
 from typing import Final
 
 from sdnotify import SystemdNotifier
@@ -24,6 +21,7 @@ from actuators.host_clock import HostClock, PageParameters
 from actuators.settings import ActuatorSettings, HostSettings, default_directory
 from native.core.hostclock import raw_ns
 from schemas.records import ClockOffsets, ClockSync, Nic
+from schemas.stop_request import StopRequest
 
 __all__ = ["HostPage", "main", "this_host"]
 
@@ -152,8 +150,8 @@ def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None
 
     Return the exit code: 0 stopped, 2 cannot start.
     """
-    stopping = threading.Event()
-    _on_signals(stopping)
+    stopping = StopRequest()
+    stopping.set_on_signals()
     pages: list[HostPage] = []
     served = [this_host(settings)] if hosts is None else list(hosts)
     if settings.discipline.mode != "off" and (len(served) != 1 or served[0].test_clocks):
@@ -182,7 +180,7 @@ def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None
 
 
 def _run(
-    settings: ActuatorSettings, pages: list[HostPage], notify: SystemdNotifier, stopping: threading.Event
+    settings: ActuatorSettings, pages: list[HostPage], notify: SystemdNotifier, stopping: StopRequest
 ) -> None:
     def take_nic(nic: str, record: Nic | None) -> None:
         for page in pages:
@@ -245,14 +243,3 @@ def _status(pages: list[HostPage], consumer: ClockConsumer) -> str:
         f"{len(pages)} clock pages: {counts}{worst}, {steps} steps, {consumer.rejected} refused"
         f"{disciplined}{unreadable}"
     )
-
-
-def _on_signals(stopping: threading.Event) -> None:
-    """Set `stopping` on SIGTERM and SIGINT, if this is the main thread of the process."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)

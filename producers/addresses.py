@@ -15,8 +15,8 @@ from typing import Final
 from native.core.device_sockets import bind_to_device
 from producers.netns import in_netns
 from producers.settings import NicSettings
-from producers.stop_request import StopRequest
 from schemas.ids import nic_id
+from schemas.stop_request import StopRequest
 
 __all__ = ["CHECK_S", "AddressWatch", "address_problem", "wait_for_address"]
 

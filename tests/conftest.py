@@ -3,13 +3,17 @@ property test has a deadline, because the machine may be busy; the duration of e
 
 import signal
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fabrictime.testbed.child import run_inside
+from fabrictime.testbed.userns import namespaces_allowed
 from tests.examples import IS_FULL, QUICK_EXAMPLES
+from tests.waiting import wait_until
 
 DURATIONS: Final = Path(__file__).resolve().parent.parent / "build" / "test-durations.tsv"
 """s of each test of the last run, the longest first."""
@@ -54,3 +58,23 @@ class Durations:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # else a worker of xdist, whose reports its parent gets
         config.pluginmanager.register(Durations(), "durations")
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> Callable[..., Any]:
+    """Return the function that waits for a condition."""
+    return wait_until
+
+
+@pytest.fixture(scope="session")
+def denied() -> str | None:
+    """Return why this user may not make namespaces, else None."""
+    return namespaces_allowed()
+
+
+@pytest.fixture
+def inside(denied: str | None) -> Callable[..., Any]:
+    """Return a function that runs a test body inside namespaces and returns what it returns."""
+    if denied is not None:
+        pytest.skip(denied)
+    return run_inside

@@ -59,4 +59,5 @@ def test_wheel_carries_extensions_and_data(tmp_path):
     assert len(names) == len(set(names))
     assert "native/qp/libfabrictime-qp.so" in names
     assert "native/nccl/libnccl-profiler-fabrictime.so" in names
+    assert not [name for name in names if name.startswith("native/nccl/nccl-")], "programs of its tests"
     assert not [name for name in names if name.startswith("tests/") or name.endswith(".pyx")]

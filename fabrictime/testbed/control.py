@@ -1,19 +1,11 @@
-"""Talking to a running fabric from another process: an owner-only Unix socket, one JSON line each way.
+"""A running fabric: faults, traffic and truth, and the control socket that other processes use.
 
-In: requests such as `{"command": "fault", "line": "grey 20% leaf1>spine2"}` on the socket that the
-fabric's owner holds, since only its own descendants are in its namespaces. Out: `{"ok": true, "result":
-...}` or `{"ok": false, "error": "one line"}`. `Testbed` is the whole: a fabric with faults, traffic,
-truth and that socket.
+The socket belongs to the process that holds the fabric, since only its descendants are in the namespaces.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
 import os
-import socket
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, fields
@@ -29,19 +21,13 @@ from fabrictime.testbed.optimum import Shape, best_goodputs_bps, choose_ports, s
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowResult, FlowSpec, Traffic
 from fabrictime.testbed.truth import PathUnclear, Truth
-from schemas.ipc import InUse, check_owner, connect, leave, listen, read_line
+from schemas import control_socket
+from schemas.control_socket import Request, exchange
+from schemas.ipc import InUse, connect
 
 __all__ = ["ControlClient", "ControlServer", "NoFabric", "Testbed", "socket_path"]
 
-_LINE_BYTES_MAX = 65_536
-_ANSWER_BYTES_MAX = 64 << 20
-_IDLE_S = 10.0
-_CONNECTIONS_MAX = 32
 _PROGRESS_S = 0.5
-_AGAIN_S = 0.5
-"""Time between two attempts to accept clients after a failure."""
-
-_log = logging.getLogger(__name__)
 
 
 class NoFabric(RuntimeError):
@@ -160,15 +146,13 @@ class Testbed:
         return links
 
 
-class ControlServer:
-    """Answers requests about one testbed, in threads of its own, from construction to `close`."""
+class ControlServer(control_socket.ControlServer):
+    """Answers requests about one testbed."""
 
     def __init__(self, testbed: Testbed, path: Path) -> None:
+        """Raises FabricError where a fabric answers already, or there can be no socket."""
         self._testbed = testbed
-        self._path = path
-        self._closing = threading.Event()
-        self._slots = threading.BoundedSemaphore(_CONNECTIONS_MAX)
-        self._commands: dict[str, Callable[[dict[str, Any]], Iterator[Any]]] = {
+        commands: dict[str, Callable[[Request], Iterator[Any]]] = {
             "show": self._show,
             "fault": self._fault,
             "clear": self._clear,
@@ -179,71 +163,14 @@ class ControlServer:
             "path": self._path_of,
             "move": self._move,
         }
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._socket = _listen(path)
-        self._thread = threading.Thread(target=self._serve, name="fabric control", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop answering and remove the socket."""
-        self._closing.set()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        leave(self._path, self._socket)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(5)
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError as error:
-                if self._closing.is_set():
-                    return
-                _log.warning("fabric control: nobody is let in: %s", error)
-                self._closing.wait(_AGAIN_S)
-                continue
-            if not self._slots.acquire(blocking=False):
-                connection.close()
-                continue
-            threading.Thread(
-                target=self._answer, args=(connection,), name="fabric request", daemon=True
-            ).start()
-
-    def _answer(self, connection: socket.socket) -> None:
-        """Read one request, answer it, and hang up."""
         try:
-            with connection:
-                check_owner(connection)
-                line = read_line(connection, _LINE_BYTES_MAX, _IDLE_S)
-                connection.settimeout(_IDLE_S)
-                for result in self._run(line):
-                    connection.sendall(json.dumps(result).encode() + b"\n")
+            super().__init__(path, "fabric", commands, (FabricError, PathUnclear))
+        except InUse:
+            raise FabricError(f"a fabric is running at {path} already") from None
         except OSError as error:
-            _log.info("fabric control: a client left: %s", error)
-        finally:
-            self._slots.release()
+            raise FabricError(f"socket {path}: {os.strerror(error.errno or 0)}") from error
 
-    def _run(self, line: bytes) -> Iterator[dict[str, Any]]:
-        try:
-            request = json.loads(line)
-            if not isinstance(request, dict) or request.get("command") not in self._commands:
-                raise ValueError(f"request {line[:80]!r}: expected a command of {', '.join(self._commands)}")
-            for result in self._commands[request["command"]](request):
-                yield {"ok": True, "result": result}
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            ArithmeticError,
-            RecursionError,
-            FabricError,
-            PathUnclear,
-        ) as error:
-            text = " ".join(str(error).split()) or type(error).__name__
-            yield {"ok": False, "error": f"missing {text}" if isinstance(error, KeyError) else text}
-
-    def _show(self, request: dict[str, Any]) -> Iterator[Any]:
+    def _show(self, request: Request) -> Iterator[Any]:
         fabric = self._testbed.fabric
         yield {
             "name": fabric.name,
@@ -258,14 +185,14 @@ class ControlServer:
             ],
         }
 
-    def _fault(self, request: dict[str, Any]) -> Iterator[Any]:
+    def _fault(self, request: Request) -> Iterator[Any]:
         yield _event(self._testbed.faults.add(parse_fault(_text(request, "line"))))
 
-    def _clear(self, request: dict[str, Any]) -> Iterator[Any]:
+    def _clear(self, request: Request) -> Iterator[Any]:
         which = None if request.get("fault") is None else _text(request, "fault")
         yield [_event(event) for event in self._testbed.faults.clear(which)]
 
-    def _flow(self, request: dict[str, Any]) -> Iterator[Any]:
+    def _flow(self, request: Request) -> Iterator[Any]:
         values = {key: value for key, value in request.items() if key != "command"}
         names = {field.name for field in fields(FlowSpec)}
         if unknown := set(values) - names:
@@ -292,7 +219,7 @@ class ControlServer:
             raise
         yield _flow_result(flow.wait())
 
-    def _job(self, request: dict[str, Any]) -> Iterator[Any]:
+    def _job(self, request: Request) -> Iterator[Any]:
         values = {key: value for key, value in request.items() if key != "command"}
         names = {field.name for field in fields(JobSpec)}
         if unknown := set(values) - names:
@@ -336,10 +263,10 @@ class ControlServer:
             "refused": result.refused,
         }
 
-    def _truth(self, request: dict[str, Any]) -> Iterator[Any]:
+    def _truth(self, request: Request) -> Iterator[Any]:
         yield self._testbed.truth.snapshot()
 
-    def _queues(self, request: dict[str, Any]) -> Iterator[Any]:
+    def _queues(self, request: Request) -> Iterator[Any]:
         """Stream the queues of some links until the client leaves or the time is over."""
         links = [_text({"link": link}, "link") for link in request["links"]]
         interval_s, duration_s = float(request["interval_s"]), float(request["duration_s"])
@@ -360,14 +287,14 @@ class ControlServer:
             time.sleep(max(0.0, due_s - time.monotonic()))
         yield {"links": links, "samples": samples}
 
-    def _move(self, request: dict[str, Any]) -> Iterator[Any]:
+    def _move(self, request: Request) -> Iterator[Any]:
         leaves = [_text({"leaf": leaf}, "leaf") for leaf in request.get("leaves") or []]
         planned = not request.get("miswire")
         yield self._testbed.move(
             _text(request, "spine"), _text(request, "other"), leaves or None, planned=planned
         )
 
-    def _path_of(self, request: dict[str, Any]) -> Iterator[Any]:
+    def _path_of(self, request: Request) -> Iterator[Any]:
         protocol = _text(request, "protocol") if "protocol" in request else "udp"
         if protocol not in ("udp", "tcp"):
             raise ValueError(f"protocol {protocol!r}: expected udp or tcp")
@@ -400,30 +327,16 @@ class ControlClient:
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise NoFabric(f"no running fabric at {self._path}: {reason}") from None
-        with connection:
-            try:
-                connection.sendall(json.dumps({"command": command, **values}).encode() + b"\n")
-                with connection.makefile("rb") as lines:
-                    while line := lines.readline(_ANSWER_BYTES_MAX):
-                        answer = json.loads(line)
-                        if not answer["ok"]:
-                            raise FabricError(answer["error"])
-                        yield answer["result"]
-            except OSError as error:
-                raise NoFabric(f"the fabric at {self._path} hung up: {error}") from None
+        try:
+            for answer in exchange(connection, command, values):
+                if not answer["ok"]:
+                    raise FabricError(answer["error"])
+                yield answer["result"]
+        except OSError as error:
+            raise NoFabric(f"the fabric at {self._path} hung up: {error}") from None
 
 
-def _listen(path: Path) -> socket.socket:
-    """Return a socket listening at `path`. Raises FabricError where a fabric answers there."""
-    try:
-        return listen(path, blocking=True)
-    except InUse:
-        raise FabricError(f"a fabric is running at {path} already") from None
-    except OSError as error:
-        raise FabricError(f"socket {path}: {os.strerror(error.errno or 0)}") from error
-
-
-def _text(request: dict[str, Any], key: str) -> str:
+def _text(request: Request, key: str) -> str:
     value = request[key]
     if not isinstance(value, str | int):
         raise ValueError(f"{key} {value!r}: expected text")

@@ -19,13 +19,12 @@ from typing import Any, Final, Self
 from fabrictime.testbed.fabric import FabricError, FabricNic
 from fabrictime.testbed.fork_server import Worker
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
-from fabrictime.testbed.workers import Workers
+from fabrictime.testbed.workers import Workers, check_fields
 
 __all__ = ["Connection", "Iteration", "Job", "JobResult", "JobSpec", "Jobs", "parse_size"]
 
 _START_TIMEOUT_S = 30.0
 _END_GRACE_S = 10.0
-_NAME_MAX = 128
 _SIZE_UNIT = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _CONNECTIONS_MAX = 4096
 _CELLS_MAX = 20_000_000
@@ -81,14 +80,7 @@ class JobSpec:
         if ranks < 2 or (self.kind == "rpc" and ranks != 2):
             expected = "2" if self.kind == "rpc" else "2 at least"
             raise ValueError(f"hosts: {ranks} of a job {self.kind}, expected {expected}")
-        for name, (low, high) in _BOUNDS.items():
-            value = getattr(self, name)
-            if not low <= value <= high:  # NaN fails as well
-                raise ValueError(f"{name} {value!r}: expected {low:g} to {high:g}")
-        for name in ("job", "tenant"):
-            value = getattr(self, name)
-            if value is not None and not (0 < len(value) <= _NAME_MAX and value.isprintable()):
-                raise ValueError(f"{name} {value!r}: expected 1 to {_NAME_MAX} printable characters")
+        check_fields(self, _BOUNDS)
         self._check_plan(make_job_plan(self.kind, ranks, self.connections, self.size_bytes))
         return self
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from fabrictime.testbed.fabric import FabricError
 from fabrictime.testbed.fork_server import Worker
-from fabrictime.testbed.workers import Workers, end, read
+from fabrictime.testbed.workers import Workers, check_fields, end, read
 
 __all__ = ["Flow", "FlowResult", "FlowSpec", "Traffic", "parse_rate"]
 
@@ -21,7 +21,6 @@ _RATE_UNIT = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _START_TIMEOUT_S = 10.0
 _END_GRACE_S = 5.0
 _UDP_PAYLOAD_MAX = 1472
-_NAME_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,7 @@ class FlowSpec:
         }
         if self.protocol not in ("udp", "tcp"):
             raise ValueError(f"protocol {self.protocol!r}: expected udp or tcp")
-        for name, (low, high) in bounds.items():
-            value = getattr(self, name)
-            if not low <= value <= high:  # NaN fails as well
-                raise ValueError(f"{name} {value!r}: expected {low:g} to {high:g}")
-        for name in ("job", "tenant"):
-            value = getattr(self, name)
-            if value is not None and not (0 < len(value) <= _NAME_MAX and value.isprintable()):
-                raise ValueError(f"{name} {value!r}: expected 1 to {_NAME_MAX} printable characters")
+        check_fields(self, bounds)
         return self
 
 

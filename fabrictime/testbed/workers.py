@@ -6,14 +6,28 @@ import itertools
 import json
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from fabrictime.testbed.fabric import Fabric, FabricError
 from fabrictime.testbed.fork_server import ForkServer, Kind, Worker
 
-__all__ = ["Workers", "end", "read"]
+__all__ = ["Workers", "check_fields", "end", "read"]
+
+_NAME_MAX = 128
+
+
+def check_fields(spec: object, bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Check the numbers and the owner of a flow or job. Raises ValueError with the field."""
+    for name, (low, high) in bounds.items():
+        value = getattr(spec, name)
+        if not low <= value <= high:  # NaN fails as well
+            raise ValueError(f"{name} {value!r}: expected {low:g} to {high:g}")
+    for name in ("job", "tenant"):
+        value = getattr(spec, name)
+        if value is not None and not (0 < len(value) <= _NAME_MAX and value.isprintable()):
+            raise ValueError(f"{name} {value!r}: expected 1 to {_NAME_MAX} printable characters")
 
 
 class _Run(Protocol):

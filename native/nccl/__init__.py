@@ -1,6 +1,7 @@
 """Locates `libnccl-profiler-fabrictime.so`, the profiler plugin of NCCL and RCCL (NCCL_PROFILER_PLUGIN).
 
-The library is no extension module and does not use Python. Two programs beside it replay NCCL's calls.
+The library is no extension module and does not use Python. In a checkout, two programs beside it
+replay NCCL's calls.
 """
 
 from pathlib import Path
@@ -15,12 +16,12 @@ def library() -> Path:
 
 
 def program(name: Literal["nccl-replay", "nccl-split"]) -> Path:
-    """Return the path of a program that loads the library as NCCL does. Raises FileNotFoundError likewise."""
+    """Return the path of a program that loads the library. Raises FileNotFoundError outside a checkout."""
     return _built(name)
 
 
 def _built(name: str) -> Path:
     path = Path(__file__).resolve().parent / name
     if not path.exists():
-        raise FileNotFoundError(f"{path}: not built, expected after `make build`")
+        raise FileNotFoundError(f"{path}: not built, expected in a checkout after `make build`")
     return path

@@ -22,10 +22,10 @@ from producers.audit.settings import AuditSettings
 from producers.audit.traffic_plan import TrafficRound
 from producers.inventory.nics import LookupReader
 from producers.settings import NicSettings
-from producers.stop_request import StopRequest
 from schemas import codec
 from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import AuditRun
+from schemas.stop_request import StopRequest
 from schemas.topics import AUDIT, AUDIT_RUNS
 
 _log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from producers.collectives.host import HostReporter, ReportedHost
 from producers.collectives.listener import socket_of
 from producers.collectives.settings import CollectiveSettings
 from producers.settings import NicSettings
-from producers.stop_request import StopRequest
 from schemas.kafka.bounded_producer import BoundedProducer
+from schemas.stop_request import StopRequest
 from schemas.topics import COLLECTIVES
 
 __all__ = ["main", "reported_hosts"]

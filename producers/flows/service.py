@@ -28,15 +28,15 @@ from producers.inventory.nics import LookupReader, RecordHandler
 from producers.netns import in_netns
 from producers.nic_network import read_nic_network
 from producers.settings import FlowSettings, NicSettings
-from producers.stop_request import StopRequest
 from producers.trace.flow_routes import FlowRouteTracer, Wanted
-from producers.trace.route_tracer import Put
+from producers.trace.route_tracer import Put, TracedNic
 from producers.trace.sockets import open_trace_sockets
 from producers.trace.topology_watch import TopologyWatch
 from schemas import codec
 from schemas.ids import host_of, nic_id
 from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import FlowReports, FlowRoutes, Nic
+from schemas.stop_request import StopRequest
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, Topic
 
 __all__ = ["AddressTable", "FlowReporter", "main"]
@@ -254,13 +254,9 @@ class FlowReporter:
                 )
         tracer = FlowRouteTracer(
             settings,
-            nic=nic_id(nic.host, nic.device),
-            shard=nic.shard,
-            address=_plain(nic.address),
+            TracedNic(nic_id(nic.host, nic.device), nic.shard, _plain(nic.address), put, registry),
             peers=self._peers,
             sockets=sockets,
-            put=put,
-            registry=registry,
         )
         tracer.set_topology(self._watch.topology, time.monotonic())
         return tracer

@@ -26,10 +26,11 @@ from producers.probe.schedule import ScheduleFollower
 from producers.probe.size_prober import SizeProber
 from producers.probe.udp import UdpTransport
 from producers.settings import NicSettings, ProbeSettings, flush_ms_of
-from producers.stop_request import StopRequest
 from producers.trace.probe_routes import ProbeRouteTracer
+from producers.trace.route_tracer import TracedNic
 from schemas import codec
 from schemas.records import LinkEvent, Nic
+from schemas.stop_request import StopRequest
 from schemas.topics import FLOWS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
 
 __all__ = ["ProbeService", "main", "until_flush_s"]
@@ -62,12 +63,10 @@ class ProbeService:
             self.tracer = ProbeRouteTracer(
                 engine,
                 settings,
-                nic=self.name,
-                shard=nic.shard,
-                address=nic.address,
-                put=self.publisher.producer.put,
-                open_candidates=self.transport.open_candidates,
-                registry=self.publisher.registry,
+                TracedNic(
+                    self.name, nic.shard, nic.address, self.publisher.producer.put, self.publisher.registry
+                ),
+                self.transport.open_candidates,
             )
         except ValueError:
             self.transport.close()

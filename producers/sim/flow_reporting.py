@@ -47,30 +47,10 @@ class SimFlowReporter:
         if is_reading:
             self._find_changed_flows(sums, now_ns, system_ns, changed)
 
-        def report(host: int, flows: Sequence[SimFlow], is_complete: bool) -> None:
-            if self._sim.states.dead.get(host * self._sim.fleet.shape.nics_per_host):
-                return
-            for begin in range(0, max(1, len(flows)), MAX_ELEMENTS):
-                self._sim.publish(
-                    FLOWS,
-                    self._sim.fleet.node_ids[host],
-                    system_ns,
-                    self._sim.book.report(
-                        host,
-                        flows[begin : begin + MAX_ELEMENTS],
-                        is_complete=is_complete and len(flows) <= MAX_ELEMENTS,
-                        now_ns=now_ns,
-                        system_ns=system_ns,
-                        shard=self._sim.settings.shard,
-                        wait_ns=self._sim.truth.wait_ns,
-                        sums=sums,
-                    ),
-                )
-
         for host, flows in changed.items():
-            report(host, list(flows.values()), False)
+            self._report(host, list(flows.values()), False, now_ns, system_ns, sums)
         for host in due:
-            report(host, list(self._sim.book.of_host[host].values()), True)
+            self._report(host, list(self._sim.book.of_host[host].values()), True, now_ns, system_ns, sums)
 
     def _find_changed_flows(
         self,
@@ -92,20 +72,30 @@ class SimFlowReporter:
             if flow.reported_ns < then_ns:
                 earlier[host].append(flow)
         for host, flows in earlier.items():
-            if not self._sim.states.dead.get(host * self._sim.fleet.shape.nics_per_host):
-                for begin in range(0, len(flows), MAX_ELEMENTS):
-                    self._sim.publish(
-                        FLOWS,
-                        self._sim.fleet.node_ids[host],
-                        system_ns,
-                        self._sim.book.report(
-                            host,
-                            flows[begin : begin + MAX_ELEMENTS],
-                            is_complete=False,
-                            now_ns=then_ns,
-                            system_ns=system_ns,
-                            shard=self._sim.settings.shard,
-                            wait_ns=self._sim.truth.wait_ns,
-                            sums=before,
-                        ),
-                    )
+            self._report(host, flows, False, then_ns, system_ns, before)
+
+    def _report(
+        self,
+        host: int,
+        flows: Sequence[SimFlow],
+        is_complete: bool,
+        now_ns: float,
+        system_ns: int,
+        sums: NDArray[np.float64],
+    ) -> None:
+        """Publish the flows of a host, unless it is dead."""
+        sim = self._sim
+        if sim.states.dead.get(host * sim.fleet.shape.nics_per_host):
+            return
+        for begin in range(0, max(1, len(flows)), MAX_ELEMENTS):
+            report = sim.book.report(
+                host,
+                flows[begin : begin + MAX_ELEMENTS],
+                is_complete=is_complete and len(flows) <= MAX_ELEMENTS,
+                now_ns=now_ns,
+                system_ns=system_ns,
+                shard=sim.settings.shard,
+                wait_ns=sim.truth.wait_ns,
+                sums=sums,
+            )
+            sim.publish(FLOWS, sim.fleet.node_ids[host], system_ns, report)

@@ -23,11 +23,11 @@ from producers.sim.fault_injection import SimFault
 from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import TICK_NS, Simulation
-from producers.stop_request import StopRequest
 from schemas import codec
 from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import ClockOffsets, ProbeSchedule, TrueFault
 from schemas.simulation_pace import FULL_PACE, advice, pace_text
+from schemas.stop_request import StopRequest
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
 
 __all__ = ["PaceAnnouncer", "RealTimePacer", "WorkerProgress", "main"]

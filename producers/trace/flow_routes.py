@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from producers.flows.intervals import Key
@@ -20,10 +20,9 @@ from producers.trace.candidate_ports import flow_candidate_ports
 from producers.trace.flow_pair import FlowPair, FlowRoute, FlowRouteKey, shape_of
 from producers.trace.known_route import Change, KnownRoute
 from producers.trace.requested_acks import RequestedAcks
-from producers.trace.route_tracer import Put, RouteTracer
+from producers.trace.route_tracer import RouteTracer, TracedNic
 from producers.trace.sockets import TraceSocket
 from producers.trace.tracer import Packet, Trace
-from schemas import codec
 from schemas.records import FlowLeg, FlowProtocol, FlowRoutes, Nic
 from schemas.topics import FLOW_ROUTES, MAX_ELEMENTS
 from schemas.topology import Topology
@@ -52,30 +51,14 @@ class FlowRouteTracer(RouteTracer):
     def __init__(
         self,
         settings: FlowSettings,
+        nic: TracedNic,
         *,
-        nic: str,
-        shard: str,
-        address: str,
         peers: Mapping[str, Nic],
         sockets: Mapping[str, TraceSocket],
-        put: Put,
-        registry: codec.Registry | None = None,
         seed: int | None = None,
-        system_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """`peers` maps NICs to announcements and is updated by the caller; `sockets` has one per protocol."""
-        super().__init__(
-            nic=nic,
-            shard=shard,
-            address=address,
-            trace_pps=settings.trace_pps,
-            max_hops=settings.trace_max_hops,
-            link_prefix=settings.link_prefix,
-            put=put,
-            registry=registry,
-            seed=seed,
-            system_ns=system_ns,
-        )
+        super().__init__(settings, nic, seed)
         self.settings = settings
         self.links_changed = False
         """Set when links of a live flow became known or changed; the caller resets it."""
@@ -278,7 +261,7 @@ class FlowRouteTracer(RouteTracer):
         """Trace a route for the first time, or with a new length."""
         routers = pair.distance.routers
         if not routers or pair.address is None:  # no router in between
-            route.known, route.due_s = KnownRoute((), True, self._system_ns()), float("inf")
+            route.known, route.due_s = KnownRoute((), True, time.time_ns()), float("inf")
             self._name(pair, key, route, now_s)
             pair.mark_dirty(now_s)
             return
@@ -327,7 +310,7 @@ class FlowRouteTracer(RouteTracer):
         trace = Trace(flow, trace.hops, trace.reached or len(trace.hops) == flow.max_ttl)
         route.due_s = now_s + self._retrace_pause_s(route)
         self._note_traced(route, trace, now_s)
-        change = route.accept(trace, self._system_ns())
+        change = route.accept(trace, time.time_ns())
         if change is Change.UNCONFIRMED:
             self._tracer.schedule(flow, soon=True)
         elif change is not Change.NONE:
@@ -379,7 +362,7 @@ class FlowRouteTracer(RouteTracer):
                 "nic": self.nic,
                 "peer": peer,
                 "shard": self.shard,
-                "traced_ns": self._system_ns(),
+                "traced_ns": time.time_ns(),
                 "routes": rows,
             }
             self._publish_record(FLOW_ROUTES, peer, record)

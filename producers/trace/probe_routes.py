@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from native.core.columns import ProbeColumns
@@ -23,11 +23,10 @@ from producers.trace.port_search import apply_trace_hit
 from producers.trace.port_selection import OpenCandidates, PortSelector
 from producers.trace.probe_answers import RESPONDER, ProbeAnswers, Wanted
 from producers.trace.probe_pair import LegPort, ProbePair
-from producers.trace.route_tracer import ALL_REST_S, Put, RouteTracer
+from producers.trace.route_tracer import ALL_REST_S, RouteTracer, TracedNic
 from producers.trace.topology_watch import TopologyWatch
 from producers.trace.tracer import Packet, Trace, TracedFlow
 from producers.trace.uplinks import TokenBucket, UplinkPlan, pause_s, plan_checks
-from schemas import codec
 from schemas.records import Leg, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import Topology
@@ -59,29 +58,11 @@ class ProbeRouteTracer(RouteTracer):
         self,
         engine: Engine,
         settings: ProbeSettings,
-        *,
-        nic: str,
-        shard: str,
-        address: str,
-        put: Put,
+        nic: TracedNic,
         open_candidates: OpenCandidates | None = None,
-        registry: codec.Registry | None = None,
-        seed: int | None = None,
-        system_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Raises TopologyError if the topology file cannot be used."""
-        super().__init__(
-            nic=nic,
-            shard=shard,
-            address=address,
-            trace_pps=settings.trace_pps,
-            max_hops=settings.trace_max_hops,
-            link_prefix=settings.link_prefix,
-            put=put,
-            registry=registry,
-            seed=seed,
-            system_ns=system_ns,
-        )
+        super().__init__(settings, nic)
         self.engine, self.settings = engine, settings
         self.first_hop: str | None = None
         self._watch = TopologyWatch(settings.topology_file)
@@ -90,8 +71,8 @@ class ProbeRouteTracer(RouteTracer):
             engine,
             settings,
             self,
-            nic=nic,
-            address=address,
+            nic=self.nic,
+            address=self.address,
             open_candidates=open_candidates,
             rng=self._random,
         )
@@ -243,7 +224,7 @@ class ProbeRouteTracer(RouteTracer):
         for key, route, flow in pair.traced():
             if not self.settings.trace:
                 if route.known is None:
-                    route.known, pair.published.dirty = KnownRoute((), False, self._system_ns()), True
+                    route.known, pair.published.dirty = KnownRoute((), False, time.time_ns()), True
             elif now_s >= route.due_s or self._must_trace_back(name, key, route, now_s):
                 route.due_s = now_s + self._retrace_pause_s(key[0])
                 self._tracer.schedule(flow)
@@ -316,7 +297,7 @@ class ProbeRouteTracer(RouteTracer):
         before = None if route.known is None else (route.known.hops, route.known.reached)
         expected = flow in self._expected
         self._expected.discard(flow)
-        change = route.accept(trace, self._system_ns(), expected)
+        change = route.accept(trace, time.time_ns(), expected)
         if change is Change.UNCONFIRMED:
             self._trace_again(flow, now_s)
         elif change is not Change.NONE:
@@ -373,7 +354,7 @@ class ProbeRouteTracer(RouteTracer):
         pair = self._pairs.get(peer)
         if pair is not None:
             route = pair.routes.setdefault((Leg.REQUEST, port), TracedRoute())
-            route.known = KnownRoute(trace.hops, trace.reached, self._system_ns())
+            route.known = KnownRoute(trace.hops, trace.reached, time.time_ns())
             route.due_s = now_s + self._retrace_pause_s(Leg.REQUEST)
             pair.published.dirty = True
 
@@ -397,7 +378,7 @@ class ProbeRouteTracer(RouteTracer):
                 "peer": name,
                 "shard": self.shard,
                 "run": self.engine.run_id,
-                "traced_ns": self._system_ns(),
+                "traced_ns": time.time_ns(),
                 "paths": rows,
             }
             self._publish_record(PATHS, name, record)

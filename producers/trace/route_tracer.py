@@ -7,19 +7,18 @@ paths to trace, and how the packets are sent.
 from __future__ import annotations
 
 import random
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from producers.trace.addressing import LinkPrefix
+from producers.settings import FlowSettings, ProbeSettings
 from producers.trace.known_route import TracedRoute
 from producers.trace.route_names import RouteNames
 from producers.trace.tracer import Packet, Trace, Tracer
 from schemas import codec
 from schemas.topics import R, Topic
 
-__all__ = ["ALL_REST_S", "Put", "RouteTracer"]
+__all__ = ["ALL_REST_S", "Put", "RouteTracer", "TracedNic"]
 
 Put = Callable[[str, str, bytes | None], None]
 """Publishes a value, or a tombstone, under a topic name and a key."""
@@ -33,28 +32,26 @@ ALL_REST_S: Final = 5.0
 """A route that moved has all routes of the NIC traced, but not more often than this."""
 
 
+class TracedNic(NamedTuple):
+    """A NIC whose routes are traced, and where they are published."""
+
+    nic: str
+    shard: str
+    address: str
+    put: Put
+    registry: codec.Registry | None = None
+
+
 class RouteTracer(ABC):
     """Traces the routes from one NIC; a base class without policy of its own."""
 
     def __init__(
-        self,
-        *,
-        nic: str,
-        shard: str,
-        address: str,
-        trace_pps: float,
-        max_hops: int,
-        link_prefix: LinkPrefix,
-        put: Put,
-        registry: codec.Registry | None,
-        seed: int | None,
-        system_ns: Callable[[], int] = time.time_ns,
+        self, settings: FlowSettings | ProbeSettings, nic: TracedNic, seed: int | None = None
     ) -> None:
-        self.nic, self.shard, self.address = nic, shard, address
-        self._put, self._registry, self._system_ns = put, registry, system_ns
-        self._names = RouteNames(nic, link_prefix)
+        self.nic, self.shard, self.address, self._put, self._registry = nic
+        self._names = RouteNames(nic.nic, settings.link_prefix)
         self._random = random.Random(seed)  # noqa: S311  # spreads pauses, no secret
-        self._tracer = Tracer(trace_pps, max_hops, self._random.getrandbits(32))
+        self._tracer = Tracer(settings.trace_pps, settings.trace_max_hops, self._random.getrandbits(32))
         self._moved_s = float("-inf")
 
     @abstractmethod

@@ -7,7 +7,6 @@ times are true ns, as fabric time is: an error is a difference to `now_ns`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -16,7 +15,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,13 +22,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 
 from actuators.host_clock import HostClock, PageParameters
 from actuators.timescale import CrossTimestamp
-from schemas import codec
-from schemas.topics import TOPICS
 from tests.actuators.desk import Desk
+from tests.embedded_log import EmbeddedLog, log_fixture, read_fixture  # noqa: F401  pytest finds fixtures
 
 S = 1_000_000_000
 EPOCH = 1_760_000_000 * S
@@ -163,100 +159,6 @@ sys.exit(main(ActuatorSettings(**settings), [HostSettings(**host) for host in ho
 """
 
 
-class Log:
-    """The embedded log in a thread. It can be stopped and restarted on the same port."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.port = directory, 0
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.thread.start()
-        self.up()
-
-    def _do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
-
-    def up(self) -> None:
-        from fabrictime.log.server import LogServer
-        from fabrictime.log.settings import LogSettings
-
-        self.server = LogServer(LogSettings(directory=self.directory, port=self.port, partitions=2))
-        self._do(self.server.start())
-        self.port = self.server.port
-
-    def down(self) -> None:
-        self._do(self.server.stop())
-
-    @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
-        self.loop.close()
-
-    def put(self, topic: str, key: str, record: dict[str, Any] | bytes) -> None:
-        """Publish a record or any bytes, and wait until the log has stored it."""
-        data = record if isinstance(record, bytes) else codec.encode(TOPICS[topic].record, record)
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random", "log_level": 0}
-        )
-        producer.produce(topic, key=key.encode(), value=data)
-        assert producer.flush(20) == 0
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    started = Log(tmp_path / "log")
-    yield started
-    started.down()
-    started.close()
-
-
-class Reader:
-    """All records of a topic, decoded."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.record = TOPICS[topic].record
-        self.consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "test",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
-        found = self.consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        self.consumer.assign([TopicPartition(topic, partition, 0) for partition in found])
-        self.records: list[dict[str, Any]] = []
-
-    def until(
-        self, done: Callable[[list[dict[str, Any]]], Any], timeout_s: float = 15
-    ) -> list[dict[str, Any]]:
-        end = time.monotonic() + timeout_s
-        while not done(self.records):
-            assert time.monotonic() < end, f"{self.record}: not in {timeout_s} s: {self.records}"
-            for message in self.consumer.consume(100, timeout=0.05):
-                if message.error() is None:
-                    self.records.append(codec.decode(message.value(), self.record))
-        return self.records
-
-
-@pytest.fixture
-def read(log: Log) -> Iterator[Callable[[str], Reader]]:
-    made: list[Reader] = []
-
-    def make(topic: str) -> Reader:
-        made.append(Reader(log.bootstrap, topic))
-        return made[-1]
-
-    yield make
-    for reader in made:
-        reader.consumer.close()
-
-
 class Owner:
     """A flow endpoint that reconnects and carries out commands. Commands wait in `waiting` while `holding`;
     commands in `silent` are carried out but never answered.
@@ -371,7 +273,7 @@ class ActProcess:
 
 
 @pytest.fixture
-def start_act(log: Log, tmp_path: Path) -> Iterator[Callable[..., ActProcess]]:
+def start_act(log: EmbeddedLog, tmp_path: Path) -> Iterator[Callable[..., ActProcess]]:
     made: list[ActProcess] = []
 
     def start(*hosts: str, netns: str | None = None, **settings: Any) -> ActProcess:
@@ -405,19 +307,6 @@ def own(tmp_path: Path) -> Iterator[Callable[..., Owner]]:
     yield start
     for owner in made:
         owner.close()
-
-
-def wait_until(condition: Callable[[], Any], deadline_s: float = 30.0) -> Any:
-    deadline = time.monotonic() + deadline_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {deadline_s} s"
-        time.sleep(0.01)
-    return found
-
-
-@pytest.fixture
-def wait_for() -> Callable[..., Any]:
-    return wait_until
 
 
 @pytest.fixture

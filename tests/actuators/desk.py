@@ -16,7 +16,7 @@ EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
 KEY, FLOW = "sock:7", "h1/b/sock:7"
 
 
-def decision(seq=0, epoch=1, to_path=50_001, **fields):
+def decision(seq=0, epoch=1, to_path=50_001, lasts_s=60.0, **fields):
     now_ns = time.time_ns()
     return {
         "decision_id": f"s0/{epoch}/{seq}",
@@ -29,7 +29,7 @@ def decision(seq=0, epoch=1, to_path=50_001, **fields):
         "flow_id": FLOW,
         "from_path": None,
         "to_path": to_path,
-        "expires_at_ns": now_ns + 60 * S,
+        "expires_at_ns": now_ns + round(lasts_s * S),
         "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
         "config_version": 1,
         "signature": b"",

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import itertools
 import signal
-import time
 
 import pytest
 
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, REJECTS
+from tests.actuators import desk
 
 S = 1_000_000_000
 EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
@@ -21,27 +21,9 @@ FLOW = f"h1/b/{KEY}"
 _seqs = itertools.count()
 
 
-def decision(host="h1", seq=None, epoch=1, key=KEY, to_path=50_001, lasts_s=60.0, **fields):
+def decision(host="h1", seq=None, epoch=1, key=KEY, to_path=50_001, **fields):
     seq = next(_seqs) if seq is None else seq
-    now_ns = time.time_ns()
-    return {
-        "decision_id": f"s0/{epoch}/{seq}",
-        "shard": "s0",
-        "epoch": epoch,
-        "seq": seq,
-        "at_ns": now_ns,
-        "host": host,
-        "action": "REROUTE",
-        "flow_id": f"{host}/b/{key}",
-        "from_path": None,
-        "to_path": to_path,
-        "expires_at_ns": now_ns + round(lasts_s * S),
-        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
-        "config_version": 1,
-        "signature": b"",
-        "text": "",
-        **fields,
-    }
+    return desk.decision(seq, epoch, to_path, host=host, flow_id=f"{host}/b/{key}", **fields)
 
 
 def config(mode="ACT", version=1, host="*", **fields):

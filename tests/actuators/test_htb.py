@@ -9,25 +9,15 @@ import pytest
 from pyroute2 import IPRoute
 
 from actuators.htb import HtbQdisc, Match, Share
-from fabrictime.testbed.child import run_inside
 from fabrictime.testbed.control import Testbed
 from fabrictime.testbed.fabric import Fabric
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowSpec
-from fabrictime.testbed.userns import namespaces_allowed
 
 LINE = 20_000_000
 SHAPE: dict[str, Any] = {"hosts": 2, "leaves": 2, "spines": 1, "host_rate_bps": 0, "fabric_rate_bps": 0}
 GOLD = Match("TCP", "10.9.0.1", 5000, "10.9.0.2", 6000)
 OTHER = Match("UDP", "10.9.0.1", 5001, "10.9.0.2", 6000)
-
-
-@pytest.fixture
-def inside() -> Callable[..., Any]:
-    denied = namespaces_allowed()
-    if denied is not None:
-        pytest.skip(denied)
-    return run_inside
 
 
 def at_host(fabric: Fabric, work: Callable[[IPRoute], Any]) -> Any:

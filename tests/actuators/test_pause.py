@@ -17,6 +17,7 @@ from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
 from schemas.limits import Limits
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS
+from tests.actuators import desk
 
 S = 1_000_000_000
 _seqs = itertools.count()
@@ -27,25 +28,7 @@ def config(host="*", mode="ACT", **fields):
 
 
 def decision(flow_id, to_path, **fields):
-    seq, now_ns = next(_seqs), time.time_ns()
-    return {
-        "decision_id": f"s0/1/{seq}",
-        "shard": "s0",
-        "epoch": 1,
-        "seq": seq,
-        "at_ns": now_ns,
-        "host": flow_id.split("/")[0],
-        "action": "REROUTE",
-        "flow_id": flow_id,
-        "from_path": None,
-        "to_path": to_path,
-        "expires_at_ns": now_ns + 60 * S,
-        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
-        "config_version": 1,
-        "signature": b"",
-        "text": "",
-        **fields,
-    }
+    return desk.decision(next(_seqs), to_path=to_path, host=flow_id.split("/")[0], flow_id=flow_id, **fields)
 
 
 @pytest.fixture

@@ -99,6 +99,22 @@ def reader(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return run
 
 
+def run_source(compiler: str, folder: Path, text: str, dialect: str, level: str = "-O2") -> None:
+    """Compile a program with the headers, without a warning, and run it."""
+    if "++" in dialect:
+        compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++") or ""
+        if not compiler:
+            pytest.skip("no C++ compiler here: c++, g++ and clang++ are missing")
+    source = folder / ("main.cc" if "++" in dialect else "main.c")
+    source.write_text(text)
+    warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
+    command = [compiler, f"-std={dialect}", level, *warnings, "-I", HEADER, source, "-o", folder / "main"]
+    subprocess.run(command, check=True)
+    assert subprocess.run([folder / "main"], check=False).returncode == 0
+
+
 @pytest.fixture(scope="session")
 def made() -> SimpleNamespace:
-    return SimpleNamespace(content=content, ROOT=ROOT, PYTHON_CLIENT=PYTHON_CLIENT, HEADER=HEADER)
+    return SimpleNamespace(
+        content=content, ROOT=ROOT, PYTHON_CLIENT=PYTHON_CLIENT, HEADER=HEADER, run_source=run_source
+    )

@@ -4,7 +4,6 @@ Fabric time is this machine's system clock here. Each simulated host has a test 
 test replaces the clock stage: it publishes the exact models with a bound of 200 ns.
 """
 
-import asyncio
 import json
 import os
 import signal
@@ -21,6 +20,8 @@ from fabrictime_client import Clock, ClockError, Unsynced
 from native.core.probe import TestClock
 from schemas import codec
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
+from tests.embedded_log import EmbeddedLog
+from tests.waiting import wait_until
 
 S = 1_000_000_000
 WINDOW_NS = 250_000_000
@@ -31,30 +32,6 @@ HOSTS = {
 }
 
 pytestmark = pytest.mark.timeout(180)
-
-
-class Log:
-    """The embedded log in a thread."""
-
-    def __init__(self, directory):
-        from fabrictime.log.server import LogServer
-        from fabrictime.log.settings import LogSettings
-
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.thread.start()
-        self.server = LogServer(LogSettings(directory=directory, port=0, partitions=2))
-        self._do(self.server.start())
-        self.bootstrap = f"127.0.0.1:{self.server.port}"
-
-    def _do(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
-
-    def close(self):
-        self._do(self.server.stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
-        self.loop.close()
 
 
 class Solver:
@@ -178,9 +155,8 @@ class Actuator:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
-    made = Log(tmp_path_factory.mktemp("log"))
-    yield made
-    made.close()
+    with EmbeddedLog(tmp_path_factory.mktemp("log"), partitions=2) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -204,14 +180,6 @@ def actuator(log, clocks, solver, tmp_path):
         made.end()
 
 
-def wait_for(condition, limit_s=60):
-    deadline = time.monotonic() + limit_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {limit_s} s"
-        time.sleep(0.02)
-    return value
-
-
 def synced(path):
     try:
         clock = Clock(path)
@@ -223,7 +191,7 @@ def synced(path):
 def test_c_and_python_agree_with_the_truth_on_every_host(actuator, clocks, reader):
     for host, parameters in clocks.items():
         path = actuator.folder / host
-        clock = wait_for(lambda path=path: synced(path))
+        clock = wait_until(lambda path=path: synced(path))
         bounds = []
         for _ in range(200):
             before, reading, after = time.time_ns(), clock.now(), time.time_ns()
@@ -248,7 +216,7 @@ def test_c_and_python_agree_with_the_truth_on_every_host(actuator, clocks, reade
 
 def test_all_hosts_of_the_machine_have_the_same_time(actuator):
     """Their clocks are 7.5 ms and 19 ppm apart."""
-    one, other = (wait_for(lambda host=host: synced(actuator.folder / host)) for host in HOSTS)
+    one, other = (wait_until(lambda host=host: synced(actuator.folder / host)) for host in HOSTS)
     for _ in range(100):
         first, second, third = one.now(), other.now(), one.now()
         bound = max(first.bound_ns, second.bound_ns)
@@ -257,7 +225,7 @@ def test_all_hosts_of_the_machine_have_the_same_time(actuator):
 
 def test_time_does_not_run_back_over_windows_and_a_restart(actuator, log, clocks, reader):
     path = actuator.folder / "h1"
-    clock = wait_for(lambda: synced(path))
+    clock = wait_until(lambda: synced(path))
     follower = subprocess.Popen(
         [reader.program, "monotonic", path, str(6 * S)], stdout=subprocess.PIPE, text=True
     )
@@ -289,9 +257,9 @@ def test_time_does_not_run_back_over_windows_and_a_restart(actuator, log, clocks
 
 def test_a_removed_page_is_recreated_and_found_by_its_readers(actuator):
     path = actuator.folder / "h1"
-    clock = wait_for(lambda: synced(path))
+    clock = wait_until(lambda: synced(path))
     path.unlink()
-    wait_for(path.exists)
+    wait_until(path.exists)
 
     def moved():
         try:
@@ -300,8 +268,8 @@ def test_a_removed_page_is_recreated_and_found_by_its_readers(actuator):
             return False
         return clock._file == (path.stat().st_dev, path.stat().st_ino)
 
-    wait_for(moved)
-    assert wait_for(lambda: clock.state() == "SYNCED")
+    wait_until(moved)
+    assert wait_until(lambda: clock.state() == "SYNCED")
     assert clock.status().steps == 0
 
 
@@ -320,7 +288,7 @@ def rejects(bootstrap):
 
 def test_implausible_records_are_rejected_and_counted(actuator, log, solver):
     path = actuator.folder / "h1"
-    clock = wait_for(lambda: synced(path))
+    clock = wait_until(lambda: synced(path))
     record = solver.record(time.time_ns() // WINDOW_NS - 1)
     ahead = record | {"window": record["window"] + 100_000}
     solver.put(CLOCK_OFFSETS, "fabric/0", b"rubbish")
@@ -356,10 +324,10 @@ def test_implausible_records_are_rejected_and_counted(actuator, log, solver):
         (CLOCK_OFFSETS.name, "OUT_OF_RANGE"),
         (INVENTORY.name, "WRONG_KEY"),
     }
-    wait_for(lambda: refused() >= wanted)
+    wait_until(lambda: refused() >= wanted)
     assert clock.state() == "SYNCED"
     lines = actuator.until("STATUS=2 clock pages")
-    wait_for(
+    wait_until(
         lambda: (
             "3 refused" in actuator.until("STATUS=")[-1]
             or actuator.notified.append(actuator.notify.recv(4096).decode().splitlines()[0])
@@ -371,7 +339,7 @@ def test_implausible_records_are_rejected_and_counted(actuator, log, solver):
 
 def test_the_page_stays_valid_after_the_actuator_ends(actuator):
     path = actuator.folder / "h1"
-    clock = wait_for(lambda: synced(path))
+    clock = wait_until(lambda: synced(path))
     assert actuator.end() == 0
     assert clock.now().bound_ns < 5_000
     assert Clock(path).status().window > 0

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fabrictime.testbed.child import run_inside
 from fabrictime.testbed.fabric import Fabric, FabricNic
-from fabrictime.testbed.userns import namespaces_allowed
 
 KEY = bytes(range(16))
 PORT = 9319
 FIRST_PATH_PORT = 9320
-
-
-@pytest.fixture(scope="session")
-def denied() -> str | None:
-    return namespaces_allowed()
-
-
-@pytest.fixture
-def inside(denied: str | None) -> Callable[..., Any]:
-    """A function that runs a test body inside namespaces of its own and returns what it returns."""
-    if denied is not None:
-        pytest.skip(denied)
-    return run_inside
 
 
 class Probers:

@@ -25,6 +25,7 @@ def test_each_live_flows_route_is_probed_and_a_port_is_added_where_none_takes_it
         from producers.probe.schedule import ScheduleFollower, slot_of
         from producers.settings import ProbeSettings
         from producers.trace.probe_routes import ProbeRouteTracer
+        from producers.trace.route_tracer import TracedNic
         from streams.runtime.route_table import RouteTable
 
         with Testbed(FabricSettings(hosts=4, leaves=2, spines=4)) as testbed:
@@ -59,10 +60,12 @@ def test_each_live_flows_route_is_probed_and_a_port_is_added_where_none_takes_it
                 each.nic: ProbeRouteTracer(
                     fleet.engines[each.nic],
                     settings,
-                    nic=each.nic,
-                    shard="fabric",
-                    address=each.address,
-                    put=lambda topic, key, value: book.take(key.encode(), value),
+                    TracedNic(
+                        each.nic,
+                        "fabric",
+                        each.address,
+                        lambda topic, key, value: book.take(key.encode(), value),
+                    ),
                     open_candidates=opener(each) if each is nic else None,
                 )
                 for each in fabric.nics()

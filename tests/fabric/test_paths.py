@@ -29,6 +29,7 @@ class Watched:
     def __init__(self, testbed: Testbed, probers: type, **settings: Any) -> None:
         from producers.settings import ProbeSettings
         from producers.trace.probe_routes import ProbeRouteTracer
+        from producers.trace.route_tracer import TracedNic
         from streams.runtime.route_table import RouteTable
 
         self.fabric, self.truth = testbed.fabric, testbed.truth
@@ -44,10 +45,7 @@ class Watched:
             self.watches[nic.nic] = ProbeRouteTracer(
                 engine,
                 ProbeSettings(**given),
-                nic=nic.nic,
-                shard="fabric",
-                address=nic.address,
-                put=self.put,
+                TracedNic(nic.nic, "fabric", nic.address, self.put),
                 open_candidates=self.opener(nic) if "path_candidates" in settings else None,
             )
         self.announce()
@@ -321,6 +319,7 @@ def test_ipv6_paths_are_traced_like_ipv4_paths(inside):
         from native.core.probe import Engine, Peer, open_sockets
         from producers.settings import ProbeSettings
         from producers.trace.probe_routes import ProbeRouteTracer
+        from producers.trace.route_tracer import TracedNic
         from streams.runtime.route_table import RouteTable
 
         names = ["a", "r1", "r2", "b"]
@@ -380,10 +379,12 @@ def test_ipv6_paths_are_traced_like_ipv4_paths(inside):
                 watches[name] = ProbeRouteTracer(
                     engine,
                     ProbeSettings(key_file="unused", paths=2),
-                    nic=f"{name}/e",
-                    shard="f",
-                    address=home[name],
-                    put=lambda topic, key, value: book.take(key.encode(), value),
+                    TracedNic(
+                        f"{name}/e",
+                        "f",
+                        home[name],
+                        lambda topic, key, value: book.take(key.encode(), value),
+                    ),
                 )
             ends = time.monotonic() + 30
             while not (book.forward("a/e", "b/e", 9320) and book.reverse("a/e", "b/e", 9321)):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from fabrictime.log.server import LogServer
-from fabrictime.log.settings import LogSettings
 from fabrictime.runtime.supervisor import Child, Supervisor
 from fabrictime.state.fabric_state import FabricState
+from tests.embedded_log import EmbeddedLog
 from tests.fabrictime.children import program
 from tests.fabrictime.fabric_records import FabricRecords
 from tests.fabrictime.fill import decode_flows
@@ -80,16 +78,8 @@ def until_fixture():
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
     """An embedded log in a thread of this process; its address."""
-    server = LogServer(LogSettings(directory=tmp_path_factory.mktemp("log"), port=0))
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
-    yield f"127.0.0.1:{server.port}"
-    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    with EmbeddedLog(tmp_path_factory.mktemp("log")) as started:
+        yield started.bootstrap
 
 
 @pytest.fixture(scope="session")

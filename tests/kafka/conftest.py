@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 from aiokafka.protocol.offset import OffsetRequest_v1
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from fabrictime.bench import _apache_kafka
+from tests.record_batch import build_batch
+from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
 FETCH_AND_START_S = _apache_kafka.FETCH_S + 2 * _apache_kafka.START_S
@@ -64,7 +65,7 @@ def embedded_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             [sys.executable, "-m", "fabrictime.log", json.dumps(settings)], stderr=output
         )
     try:
-        line = wait_for(
+        line = wait_until(
             lambda: next((x for x in errors.read_text().splitlines() if "listening on" in x), None)
         )
         yield line.split("listening on ")[1].split(",")[0]
@@ -115,7 +116,7 @@ def topic(kafka: Kafka, admin: AdminClient) -> Iterator[Callable[..., str]]:
         for future in admin.create_topics([NewTopic(name, partitions, 1, config=options)]).values():
             future.result(DEADLINE_S)
         made.append(name)
-        wait_for(lambda: ready(name, partitions))
+        wait_until(lambda: ready(name, partitions))
         return name
 
     yield make
@@ -184,22 +185,6 @@ def consume(kafka: Kafka) -> Callable[..., list[Any]]:
     return read
 
 
-def wait_for(condition: Callable[[], Any], deadline_s: float = DEADLINE_S, every_s: float = 0.05) -> Any:
-    """Waits until `condition` returns something true, and returns it."""
-    deadline = time.monotonic() + deadline_s
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {deadline_s} s: {condition}"
-        time.sleep(every_s)
-
-
-@pytest.fixture(name="wait_for")
-def _wait_for() -> Callable[..., Any]:
-    return wait_for
-
-
 class Raw:
     """A client that sends exactly the requests it is told to."""
 
@@ -252,26 +237,6 @@ def raw(kafka: Kafka) -> Iterator[Callable[[], Raw]]:
 
 
 @pytest.fixture
-def record_batch() -> Callable[..., bytes]:
+def record_batch() -> Callable[..., bytearray]:
     """Builds one record batch of (key, value) pairs."""
-
-    def build(
-        pairs: list[tuple[bytes | None, bytes | None]],
-        producer: tuple[int, int, int] = (-1, -1, -1),
-        timestamp: int = 1_000,
-        codec: int = 0,
-    ) -> bytes:
-        builder = DefaultRecordBatchBuilder(
-            magic=2,
-            compression_type=codec,
-            is_transactional=False,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=producer[2],
-            batch_size=1 << 24,
-        )
-        for offset, (key, value) in enumerate(pairs):
-            assert builder.append(offset, timestamp, key, value, []) is not None
-        return bytes(builder.build())
-
-    return build
+    return build_batch

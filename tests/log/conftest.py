@@ -10,13 +10,12 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatch
 
 from fabrictime.log.broker import Broker
 from fabrictime.log.groups import Coordinator
@@ -25,44 +24,10 @@ from fabrictime.log.requests.base import Peer
 from fabrictime.log.settings import LogSettings
 from fabrictime.log.store import Store
 from fabrictime.log.wire import read_head
+from tests.record_batch import build_batch
+from tests.waiting import wait_until
 
-DEADLINE_S = 30.0
 SMALL_DISK = Path(__file__).with_name("full_disk.py")
-
-
-def wait_until(condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
-    deadline = time.monotonic() + deadline_s
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {deadline_s} s"
-        time.sleep(0.02)
-
-
-@pytest.fixture(scope="session")
-def wait_for() -> Callable[..., Any]:
-    return wait_until
-
-
-def build_batch(
-    pairs: list[tuple[bytes | None, bytes | None]],
-    *,
-    producer: tuple[int, int, int] = (-1, -1, -1),
-    codec: int = 0,
-) -> bytearray:
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=codec,
-        is_transactional=False,
-        producer_id=producer[0],
-        producer_epoch=producer[1],
-        base_sequence=producer[2],
-        batch_size=1 << 24,
-    )
-    for offset, (key, value) in enumerate(pairs):
-        assert builder.append(offset, 1000, key, value, []) is not None
-    return bytearray(builder.build())
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ import pytest
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 CLIENT = NATIVE.parent / "clients" / "c"
 HERE = Path(__file__).resolve().parent / "nccl"
-REPLAY = NATIVE / "nccl" / "replay"
+REPLAY = HERE / "replay"
 VERSIONS = range(1, 8)
 FLAGS: dict[str, list[str]] = {
     "plain": [],

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
-from schemas import codec
-from schemas.topics import TOPICS
+from tests.embedded_log import EmbeddedLog, log_fixture, read_fixture  # noqa: F401  pytest finds fixtures
 
 _numbers = itertools.count(2)
 _RUN = """
@@ -29,98 +24,6 @@ from producers.settings import NicSettings, ProbeSettings
 settings, nic = json.loads(sys.argv[1])
 sys.exit(main(ProbeSettings(**settings), NicSettings(**nic)))
 """
-
-
-class Log:
-    """The embedded log in a thread, which can be taken away and brought back on the same port."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.port = directory, 0
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.thread.start()
-        self.up()
-
-    def _do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
-
-    def up(self) -> None:
-        from fabrictime.log.server import LogServer
-        from fabrictime.log.settings import LogSettings
-
-        self.server = LogServer(LogSettings(directory=self.directory, port=self.port, partitions=2))
-        self._do(self.server.start())
-        self.port = self.server.port
-
-    def down(self) -> None:
-        self._do(self.server.stop())
-
-    @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
-        self.loop.close()
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    started = Log(tmp_path / "log")
-    yield started
-    started.down()
-    started.close()
-
-
-class Reader:
-    """Everything that a topic holds, decoded by fastavro as any stranger would."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.record = TOPICS[topic].record
-        self.consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "test",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
-        found = self.consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        self.consumer.assign([TopicPartition(topic, partition, 0) for partition in found])
-        self.records: list[dict[str, Any]] = []
-
-    def key_of(self, record: dict[str, Any], other: str) -> str:
-        """Return the key that a record is to have; `other` where that does not stand in it."""
-        if self.record == "PathMaps":
-            return f"{record['nic']}>{record['peer']}"
-        return record.get("shard" if self.record == "LinkEvent" else "nic", other)
-
-    def until(
-        self, done: Callable[[list[dict[str, Any]]], bool], timeout_s: float = 20
-    ) -> list[dict[str, Any]]:
-        end = time.monotonic() + timeout_s
-        while not done(self.records):
-            assert time.monotonic() < end, f"{self.record}: not in {timeout_s} s, {len(self.records)} records"
-            for message in self.consumer.consume(100, timeout=0.05):
-                if message.error() is None:
-                    self.records.append(codec.decode(message.value(), self.record))
-                    assert message.key().decode() == self.key_of(self.records[-1], message.key().decode())
-        return self.records
-
-
-@pytest.fixture
-def read(log: Log) -> Iterator[Callable[[str], Reader]]:
-    made: list[Reader] = []
-
-    def make(topic: str) -> Reader:
-        made.append(Reader(log.bootstrap, topic))
-        return made[-1]
-
-    yield make
-    for reader in made:
-        reader.consumer.close()
 
 
 class Process:
@@ -155,7 +58,7 @@ def key_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start_prober(log: Log, key_file: Path) -> Iterator[Callable[..., Process]]:
+def start_prober(log: EmbeddedLog, key_file: Path) -> Iterator[Callable[..., Process]]:
     made: list[Process] = []
 
     def start(host: str, *, nic: dict[str, Any] | None = None, **settings: Any) -> Process:

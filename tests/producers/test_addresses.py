@@ -5,7 +5,7 @@ import pytest
 from producers import addresses
 from producers.addresses import AddressWatch, address_problem, wait_for_address
 from producers.settings import NicSettings, ProbeSettings
-from producers.stop_request import StopRequest
+from schemas.stop_request import StopRequest
 
 HERE = NicSettings(host="h1", device="eth1", address="127.0.0.1")
 AWAY = NicSettings(host="h1", device="eth3", address="203.0.113.99")

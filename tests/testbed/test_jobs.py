@@ -20,6 +20,7 @@ from fabrictime.testbed.jobs import JobSpec, parse_size
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowSpec
 from schemas.ipc import listen
+from tests.waiting import wait_until
 
 SMALL = FabricSettings(
     hosts=4, leaves=2, spines=2, host_rate_bps=40_000_000, fabric_rate_bps=20_000_000, hash_protocol=False
@@ -36,14 +37,6 @@ def port_by_spine(testbed, source, peer, dport, protocol="tcp", ports=range(43_0
     for port in ports:
         found.setdefault(testbed.truth.likely_path_of(source, peer, port, dport, protocol)[1], port)
     return found
-
-
-def until(condition, timeout_s=WAIT_S):
-    deadline = time.monotonic() + timeout_s
-    waiting = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        waiting.wait(0.01)
 
 
 @pytest.mark.parametrize("kind", ["alltoall", "allreduce"])
@@ -194,7 +187,7 @@ def test_a_move_onto_a_dead_path_fails_and_the_connection_goes_on(inside):
             testbed.faults.add(f"blackhole {there}")
             job.move(0, port_of_spine[there])
             begin = time.monotonic()
-            until(lambda: time.monotonic() - begin > 2.0)  # longer than a move is waited for
+            wait_until(lambda: time.monotonic() - begin > 2.0)  # longer than a move is waited for
             job.wait_iterations(job.finished + 5, WAIT_S)
             return job.stop(), beside.stop()
 
@@ -279,7 +272,7 @@ def test_an_actuator_moves_and_paces_a_flow_that_keeps_its_name(inside, tmp_path
             truth = testbed.truth
             link = next(link for link in testbed.fabric.links if link.startswith("h1:"))
             begin_s, begin = time.monotonic(), truth.links()[link].sent_bytes
-            until(lambda: time.monotonic() - begin_s > 1.0)
+            wait_until(lambda: time.monotonic() - begin_s > 1.0)
             rate = (truth.links()[link].sent_bytes - begin) * 8 / (time.monotonic() - begin_s)
             assert rate < 3_000_000, "paced to 1 Mbit/s, after at most what was queued"
 
@@ -411,7 +404,7 @@ def test_a_client_of_the_socket_sees_iterations_come_and_its_job_goes_with_it(in
             while not next(stream)["iterations"]:
                 continue
             stream.close()
-            until(lambda: testbed.jobs.running() == [])
+            wait_until(lambda: testbed.jobs.running() == [])
             *_, ended = ControlClient(path).stream(
                 "job", WAIT_S, kind="allreduce", size_bytes=30_000, duration_s=60.0, iterations=3
             )

@@ -377,17 +377,15 @@ class _Agent:
         from producers.ports.link_reporter import LinkReporter
         from producers.probe.udp import UdpTransport
         from producers.trace.probe_routes import ProbeRouteTracer
+        from producers.trace.route_tracer import TracedNic
 
         self.transport = UdpTransport(settings, nic)
         engine = self.transport.engine
         self.tracer = ProbeRouteTracer(
             engine,
             settings,
-            nic=self.transport.name,
-            shard=nic.shard,
-            address=nic.address,
-            put=put_route,
-            open_candidates=self.transport.open_candidates,
+            TracedNic(self.transport.name, nic.shard, nic.address, put_route),
+            self.transport.open_candidates,
         )
         self._wake, self._waker = os.pipe()
         self._reporter = LinkReporter(

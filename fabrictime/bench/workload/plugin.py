@@ -101,6 +101,6 @@ def measure(progress: Progress, quick: bool) -> Mapping[str, Value]:
         progress(f"plugin: {text}")
         try:
             figures.update(part(quick))
-        except (RuntimeError, subprocess.TimeoutExpired) as error:
+        except (RuntimeError, FileNotFoundError, subprocess.TimeoutExpired) as error:
             figures.update(dict.fromkeys(keys, Missing(f"{text}: {error}")))
     return figures

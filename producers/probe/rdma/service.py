@@ -25,9 +25,9 @@ from producers.probe.rdma.records import columns_of, nic_record, peers_of
 from producers.probe.rdma.settings import RdmaProbeSettings
 from producers.probe.rdma.worker_process import Message, Ready, UdPeerLine, WorkerProcess, open_request
 from producers.settings import FLUSH_MS, NicSettings
-from producers.stop_request import StopRequest
 from schemas.ids import nic_id
 from schemas.records import Nic
+from schemas.stop_request import StopRequest
 from schemas.topics import INVENTORY
 
 __all__ = ["UdTransport", "main", "rdma_device_of", "rdma_unavailable"]

@@ -13,11 +13,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyroute2 import IPRoute
 
-from fabrictime.testbed.child import run_inside
 from fabrictime.testbed.control import Testbed
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowSpec
-from fabrictime.testbed.userns import namespaces_allowed
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS
 
@@ -26,14 +24,6 @@ PACE = 8_000_000
 S = 1_000_000_000
 KEY = "sock:7"
 SHAPE: dict[str, Any] = {"hosts": 2, "leaves": 2, "spines": 1, "fabric_rate_bps": 0}
-
-
-@pytest.fixture
-def inside() -> Callable[..., Any]:
-    denied = namespaces_allowed()
-    if denied is not None:
-        pytest.skip(denied)
-    return run_inside
 
 
 def at_nic(testbed: Testbed) -> list[tuple[str, int]]:

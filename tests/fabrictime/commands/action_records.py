@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from fabrictime.commands.cli import app
 from schemas import codec
 from schemas.topics import FLOWS
+from tests.fabrictime.fabric_records import FabricRecords
 from tests.records import reason_record
 
 S = 1_000_000_000
@@ -58,28 +59,8 @@ def decision(seq, flow_id, at_ns, kind="DOWN", reason=f"{CABLE}/4", **more):
 
 
 def action(made, outcome, **more):
-    same = (
-        "decision_id",
-        "shard",
-        "epoch",
-        "seq",
-        "host",
-        "flow_id",
-        "action",
-        "from_path",
-        "to_path",
-        "rate_bps",
-        "config_version",
-    )
-    return {
-        **{name: made[name] for name in same},
-        "outcome": outcome,
-        "at_ns": made["at_ns"] + 9_000_000,
-        "took_ns": 2_000_000,
-        "how": "SOCKET" if outcome == "APPLIED" else "",
-        "detail": "",
-        **more,
-    }
+    times = {"at_ns": made["at_ns"] + 9_000_000, "took_ns": 2_000_000}
+    return FabricRecords.action(made, outcome, **times | more)
 
 
 def rounds(epoch, suppressed, first=0):

@@ -29,6 +29,7 @@ from native.core import decode_probe_batch
 from native.core.probe import TestClock
 from schemas import codec
 from schemas.topics import TOPICS
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 NICS = 8
@@ -53,15 +54,6 @@ def _namespaces():
     reason = namespaces_allowed()
     if reason is not None:
         pytest.skip(reason)
-
-
-def wait_for(condition, limit_s):
-    """Wait until `condition()` is true and return its value."""
-    deadline = time.monotonic() + limit_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{condition.__doc__ or condition} not within {limit_s} s"
-        time.sleep(0.05)
-    return value
 
 
 class Pipeline:
@@ -153,14 +145,14 @@ class Pipeline:
 def pipeline(tmp_path_factory, _namespaces):
     running = Pipeline(tmp_path_factory.mktemp("up"))
     try:
-        wait_for(running.all_ready, 120)
+        wait_until(running.all_ready, 120)
 
         def synced():
             """all clocks SYNCED"""
             last = running.last_offsets()
             return last and [clock["state"] for clock in last["clocks"]] == ["SYNCED"] * NICS
 
-        wait_for(synced, 60)
+        wait_until(synced, 60)
         yield running
     finally:
         if running.process.poll() is None:
@@ -196,7 +188,7 @@ def test_probers_probe_in_their_scheduled_slots(pipeline):
         probers = [row for name, row in pipeline.rows().items() if name.startswith("prober")]
         return len(probers) == 8 and all("scheduled" in (row["status"] or "") for row in probers)
 
-    wait_for(slots_followed, 90)
+    wait_until(slots_followed, 90)
     laid = {}
     for _, _, value in pipeline.messages("fabric.probe-schedules"):
         record = codec.decode(value, "ProbeSchedule")
@@ -245,7 +237,7 @@ def test_clock_pages_of_all_hosts_show_the_same_time(pipeline):
             for nic in nics
         )
 
-    wait_for(all_synced, 60)
+    wait_until(all_synced, 60)
     first = Clock(folder / "h1")
     for nic in nics:
         clock, real = Clock(folder / nic["host"]), TestClock(**nic["clock"])
@@ -263,7 +255,7 @@ def test_clock_pages_of_all_hosts_show_the_same_time(pipeline):
 
 @pytest.mark.parametrize("name", ["prober h2/eth1", "web", "worker-1", "links", "sink", "history", "log"])
 def test_killed_process_is_replaced_within_10_s(pipeline, name):
-    before = wait_for(pipeline.all_ready, 30)[name]
+    before = wait_until(pipeline.all_ready, 30)[name]
     os.kill(before["pid"], signal.SIGKILL)
     pipeline.killed.append(name)
 
@@ -275,8 +267,8 @@ def test_killed_process_is_replaced_within_10_s(pipeline, name):
         """the new process ready"""
         return pipeline.rows()[name]["state"] == "ready"
 
-    wait_for(replaced, 10)
-    wait_for(ready, 40)
+    wait_until(replaced, 10)
+    wait_until(ready, 40)
     assert pipeline.rows()[name]["last_exit"] == "killed by SIGKILL"
     others = [row for other, row in pipeline.rows().items() if other != name]
     assert all(row["pid"] is not None for row in others)
@@ -291,7 +283,7 @@ def test_pipeline_goes_on_after_the_kills(pipeline):
         synced = [clock["state"] for clock in last["clocks"]] == ["SYNCED"] * NICS
         return last["window"] >= first + 5 and synced
 
-    wait_for(moved, 60)
+    wait_until(moved, 60)
 
 
 def test_no_acknowledged_batch_is_lost(pipeline):
@@ -346,7 +338,7 @@ def test_history_has_the_records_of_the_topics(pipeline):
         (row,) = pipeline.ask("SELECT max(window) FROM fabrictime.delays")
         return int(row[0]) >= newest
 
-    wait_for(caught_up, 60)
+    wait_until(caught_up, 60)
     wanted = {}
     for record in pipeline.records("fabric.delays"):
         for row in record["paths"] if record["window"] <= last else ():
@@ -359,12 +351,12 @@ def test_history_has_the_records_of_the_topics(pipeline):
         )
         return {(nic, int(window), peer, path): int(count) for nic, window, peer, path, count in rows}
 
-    wait_for(lambda: len(stored()) >= len(wanted), 30)
+    wait_until(lambda: len(stored()) >= len(wanted), 30)
     assert stored() == wanted
 
 
 def test_ctrl_c_leaves_nothing(pipeline):
-    wait_for(pipeline.all_ready, 30)
+    wait_until(pipeline.all_ready, 30)
     everyone = [pipeline.process, *psutil.Process(pipeline.process.pid).children(recursive=True)]
     pids = [process.pid for process in everyone]
     ports = {

@@ -11,6 +11,7 @@ import clickhouse_connect
 import pytest
 
 from schemas import codec, tables
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60
@@ -22,17 +23,6 @@ from fabrictime.history.settings import HistorySettings
 logging.basicConfig(level=logging.INFO)
 sys.exit(main(HistorySettings.model_validate_json(sys.argv[1])))
 """
-
-
-def until(check, deadline_s=DEADLINE_S):
-    """Return the first true value of `check()`; fails when there is none in time."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        value = check()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within {deadline_s} s: {check}")
 
 
 class Server:
@@ -67,7 +57,7 @@ class Server:
             text = lock.read_text() if lock.exists() else ""
             return re.search(rf"process {self.process.pid} .*:(\d+)\)", text)
 
-        self.port = int(until(address)[1])
+        self.port = int(wait_until(address)[1])
         return self
 
     @property

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fabrictime.log.server import LogServer
-from fabrictime.log.settings import LogSettings
+from tests.embedded_log import EmbeddedLog
 from tests.fabrictime.evidence import FreshEvidence
 from tests.fabrictime.web.history_rows import Filled
 from tests.fabrictime.web.processes import Page, Server, until
@@ -97,16 +94,8 @@ def page_client() -> Iterator[Any]:
 @pytest.fixture
 def log_address(tmp_path: Path) -> Iterator[str]:
     """An embedded log of this test's own, in a thread of this process; its address."""
-    server = LogServer(LogSettings(directory=tmp_path / "log", port=0))
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
-    yield f"127.0.0.1:{server.port}"
-    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    with EmbeddedLog(tmp_path / "log") as started:
+        yield started.bootstrap
 
 
 @pytest.fixture

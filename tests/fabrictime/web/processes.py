@@ -8,16 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
-
 from tests.fabrictime.web.history_rows import Writer
+from tests.waiting import wait_until
 
 HISTORY = """
 import sys
@@ -40,14 +38,7 @@ T = TypeVar("T")
 
 def until(condition: str, ask: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
     """Return the first truthy answer of `ask`. At the deadline, fail with `condition` and the last answer."""
-    end = time.monotonic() + deadline_s
-    while True:
-        answer = ask()
-        if answer:
-            return answer
-        if time.monotonic() > end:
-            pytest.fail(f"not within {deadline_s} s: {condition}; last answer {answer!r}")
-        time.sleep(0.05)
+    return wait_until(ask, deadline_s, name=condition)
 
 
 class Process:

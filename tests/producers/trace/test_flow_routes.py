@@ -10,6 +10,7 @@ import pytest
 from producers.settings import FlowSettings
 from producers.trace.candidate_ports import flow_candidate_ports
 from producers.trace.flow_routes import FlowRouteTracer
+from producers.trace.route_tracer import TracedNic
 from producers.trace.sockets import TraceReply
 from schemas import codec
 from streams.runtime.flow_routes import FlowRouteTable
@@ -64,12 +65,9 @@ class Watched:
         self.peers = dict(RECORDS)
         self.tracer = FlowRouteTracer(
             FlowSettings(socket="unused", **{"trace_pps": 100_000, **settings}),
-            nic="a/e",
-            shard="fabric",
-            address=A,
+            TracedNic("a/e", "fabric", A, self.put),
             peers=self.peers,
             sockets=self.networks,
-            put=self.put,
             seed=1,
         )
         self.now_s = 0.0

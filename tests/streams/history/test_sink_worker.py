@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from confluent_kafka import Producer
@@ -12,16 +11,9 @@ from schemas import codec, topics
 from schemas.kafka import KafkaSettings
 from streams.runtime.history_settings import HistorySinkSettings
 from streams.runtime.settings import StreamSettings
+from tests.waiting import wait_until
 
 DEADLINE_S = 60
-
-
-def until(condition):
-    end = time.monotonic() + DEADLINE_S
-    while not (value := condition()):
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.05)
-    return value
 
 
 class Process:
@@ -37,7 +29,7 @@ class Process:
             assert self.child.poll() is None, self.output.read_text()[-3000:]
             return next((x for x in self.output.read_text().splitlines() if text in x), None)
 
-        return until(line)
+        return wait_until(line)
 
     def end(self, how="terminate"):
         getattr(self.child, how)()
@@ -106,22 +98,22 @@ def test_the_log_reaches_history_through_kills_of_both(log, worker, own_server, 
 
     first = worker(server)
     publish(log, values[:100])
-    until(lambda: stored(100))
+    wait_until(lambda: stored(100))
     assert first.end("kill") != 0
     publish(log, values[100:150])
     second = worker(server)
-    until(lambda: stored(150))
+    wait_until(lambda: stored(150))
     port = server.port
     server.kill()
     publish(log, values[150:])
     second.wait_for_line("history is away")
     server.settings["port"] = port
     server.start()
-    until(lambda: stored(300))
+    wait_until(lambda: stored(300))
     publish(log, [(b"n0/eth0", b"junk")])
     reject = "SELECT topic, reason, reader FROM fabrictime.rejects FINAL"
     client = server.client()
-    found = until(lambda: client.query(reject).result_rows)
+    found = wait_until(lambda: client.query(reject).result_rows)
     assert found == [(topics.DELAYS.name, "UNKNOWN_SCHEMA", "sink")]
     assert stored(300)
     assert second.end() == 0
@@ -150,6 +142,6 @@ def test_a_tombstone_removes_a_nic(log, worker, own_server):
     }
     publish(log, [(b"a/eth0", codec.encode("Nic", nic))], topics.INVENTORY.name)
     client = server.client()
-    until(lambda: client.query("SELECT nic FROM fabrictime.nics FINAL").result_rows == [("a/eth0",)])
+    wait_until(lambda: client.query("SELECT nic FROM fabrictime.nics FINAL").result_rows == [("a/eth0",)])
     publish(log, [(b"a/eth0", None)], topics.INVENTORY.name)
-    until(lambda: client.query("SELECT nic FROM fabrictime.nics FINAL").result_rows == [])
+    wait_until(lambda: client.query("SELECT nic FROM fabrictime.nics FINAL").result_rows == [])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from producers.stop_request import StopRequest
+from schemas.stop_request import StopRequest
 
 
 @pytest.fixture

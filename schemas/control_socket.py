@@ -1,0 +1,115 @@
+"""Control sockets of running programs: closed to other users, with one JSON line each way.
+
+A request is, for example, `{"command": "fault", "line": "grey 20% leaf1>spine2"}`. Each result is a line
+`{"ok": true, "result": ...}`, a refusal is `{"ok": false, "error": "one line"}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from schemas.ipc import check_owner, leave, listen, read_line
+
+__all__ = ["REFUSALS", "ControlServer", "Request", "exchange"]
+
+_LINE_BYTES_MAX: Final = 65_536
+_ANSWER_BYTES_MAX: Final = 64 << 20
+_IDLE_S: Final = 10.0
+_CONNECTIONS_MAX: Final = 32
+_AGAIN_S: Final = 0.5
+"""Pause after a connection could not be accepted."""
+REFUSALS: Final = (ValueError, TypeError, KeyError, ArithmeticError, AttributeError, RecursionError)
+"""Errors of commands that a client always gets: a value that cannot be used."""
+
+_log = logging.getLogger(__name__)
+
+Request = dict[str, Any]
+
+
+class ControlServer:
+    """Answers requests in threads of its own, from construction to `close`. A command yields its results."""
+
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        commands: Mapping[str, Callable[[Request], Iterable[Any]]],
+        refusals: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """`refusals`: further errors of commands that a client gets. Raises OSError without a socket."""
+        self._path, self._name, self._commands = path, name, commands
+        self._refusals: tuple[type[Exception], ...] = (*REFUSALS, *refusals)
+        self._closing = threading.Event()
+        self._slots = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._socket = listen(path, blocking=True)
+        self._thread = threading.Thread(target=self._accept, name=f"{name} control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and remove the socket."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        leave(self._path, self._socket)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError as error:
+                if self._closing.is_set():
+                    return
+                _log.warning("%s control: cannot accept a connection: %s", self._name, error)
+                self._closing.wait(_AGAIN_S)
+                continue
+            if not self._slots.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(
+                target=self._serve, args=(connection,), name=f"{self._name} request", daemon=True
+            ).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Read one request, answer it, and hang up."""
+        try:
+            with connection:
+                check_owner(connection)
+                line = read_line(connection, _LINE_BYTES_MAX, _IDLE_S)
+                connection.settimeout(_IDLE_S)
+                for answer in self._answers(line):
+                    connection.sendall(json.dumps(answer).encode() + b"\n")
+        except OSError as error:
+            _log.info("%s control: a client disconnected: %s", self._name, error)
+        finally:
+            self._slots.release()
+
+    def _answers(self, line: bytes) -> Iterator[dict[str, Any]]:
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict) or request.get("command") not in self._commands:
+                raise ValueError(f"request {line[:80]!r}: expected a command of {', '.join(self._commands)}")
+            for result in self._commands[request["command"]](request):
+                yield {"ok": True, "result": result}
+        except self._refusals as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            yield {"ok": False, "error": f"missing {text}" if isinstance(error, KeyError) else text}
+
+
+def exchange(
+    connection: socket.socket, command: str, values: Mapping[str, Any]
+) -> Generator[dict[str, Any], None, None]:
+    """Send a request and yield the answers as they come; close the connection. Raises OSError."""
+    with connection:
+        connection.sendall(json.dumps({"command": command, **values}).encode() + b"\n")
+        with connection.makefile("rb") as lines:
+            while line := lines.readline(_ANSWER_BYTES_MAX):
+                yield json.loads(line)

@@ -1,0 +1,52 @@
+"""Control sockets: results one by one, refusals in one line, and no client that stops the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from schemas.control_socket import ControlServer, Request, exchange
+from schemas.ipc import connect
+
+
+class Refused(Exception):
+    pass
+
+
+def count(request: Request) -> Iterator[int]:
+    yield from range(request["until"])
+
+
+def refuse(request: Request) -> Iterator[int]:
+    yield 0
+    raise Refused("not\nnow")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "run" / "control.sock"
+    server = ControlServer(path, "test", {"count": count, "refuse": refuse}, (Refused,))
+    yield path
+    server.close()
+    assert not path.exists()
+
+
+def answers(path: Path, command: str, **values: int) -> list[dict[str, object]]:
+    return list(exchange(connect(path, 10.0), command, values))
+
+
+def test_each_result_is_an_answer(path):
+    assert answers(path, "count", until=2) == [{"ok": True, "result": 0}, {"ok": True, "result": 1}]
+
+
+def test_a_refusal_is_one_line_after_the_results_so_far(path):
+    assert answers(path, "refuse") == [{"ok": True, "result": 0}, {"ok": False, "error": "not now"}]
+    assert answers(path, "count") == [{"ok": False, "error": "missing 'until'"}]
+    assert "expected a command of count, refuse" in str(answers(path, "stop"))
+
+
+def test_a_client_that_says_nothing_delays_no_other(path):
+    with connect(path, 10.0):
+        assert answers(path, "count", until=1) == [{"ok": True, "result": 0}]
