@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["ActionLimits"]
-
 SECOND_NS: Final = 1_000_000_000
 MINUTE_NS: Final = 60 * SECOND_NS
 

@@ -24,8 +24,6 @@ from schemas.messages import decode_message
 from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, Decision, FlowAction
 from schemas.topics import DECISIONS
 
-__all__ = ["Applier", "read_decision"]
-
 _log = logging.getLogger(__name__)
 
 SECOND_NS: Final = 1_000_000_000

@@ -23,8 +23,6 @@ from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
 from schemas.unexpected import DATA_ERRORS, refusal
 from schemas.validation import validate_offsets
 
-__all__ = ["ClockConsumer", "RareWarnings", "reject_record"]
-
 _log = logging.getLogger(__name__)
 
 OFFSETS_TAIL: Final = 100

@@ -22,17 +22,6 @@ from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import PageWriter, raw_ns
 from schemas.records import ClockSync
 
-__all__ = [
-    "ClockRow",
-    "Content",
-    "PageError",
-    "PageFile",
-    "boot_id",
-    "pack",
-    "time_namespace",
-    "unpack",
-]
-
 MAGIC: Final = b"FTCLOCK\0"
 VERSION: Final = 2
 PAGE_BYTES: Final = 20480

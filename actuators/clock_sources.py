@@ -19,8 +19,6 @@ from actuators.timescale import CrossTimestamp
 from native.core.hostclock import cross
 from native.core.probe import TestClock
 
-__all__ = ["OffsetReads", "PhcDevice", "Sources", "parse_offset", "parse_offset_extended"]
-
 BRACKET_TRIES: Final = 16
 _TIME: Final = struct.Struct("<qII")
 """struct ptp_clock_time of linux/ptp_clock.h: s, ns, reserved."""

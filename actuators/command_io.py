@@ -36,8 +36,6 @@ from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.records import ActionReport, ActuatorState
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, R, Topic
 
-__all__ = ["CommandIO", "CommandItem", "Offsets"]
-
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05

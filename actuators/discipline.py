@@ -22,8 +22,6 @@ from actuators.clock_page import ClockRow
 from actuators.settings import DisciplineSettings
 from schemas.records import ClockSync
 
-__all__ = ["Adjustable", "Clockwork", "Correction", "Discipline", "Servo", "Timex", "clock_id_of"]
-
 _log = logging.getLogger(__name__)
 
 ADJ_FREQUENCY: Final = 0x0002

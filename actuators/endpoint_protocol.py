@@ -22,8 +22,6 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["HOW", "LINE_BYTES", "RATE_MAX_BPS", "Done", "Failed", "Flow", "Gone", "Time", "command", "parse"]
-
 LINE_BYTES: Final = 512
 VERBS: Final = frozenset({"MOVE", "PACE"})
 HOW: Final = frozenset({"SOCKET", "UDP_SPORT", "SQD", "STANDBY", "PACING", "RATE_LIMIT", "HTB", "SIMULATED"})

@@ -24,8 +24,6 @@ from actuators.clock_page import (
 from native.core.hostclock import PageWriter, raw_ns
 from schemas.records import ClockSync
 
-__all__ = ["FabricTime", "SimulatedHostTime"]
-
 _REFRESH_NS: Final = 200_000_000
 
 

@@ -7,8 +7,6 @@ from typing import Final
 from actuators.flow_state import FlowState, fence_of
 from schemas.records import ActionOutcome, Decision
 
-__all__ = ["Fence"]
-
 MAX_SHARDS: Final = 1000
 """Number of shards with a known epoch; the ones that appeared last are kept."""
 

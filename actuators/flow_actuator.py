@@ -42,8 +42,6 @@ from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
 from schemas.unexpected import DATA_ERRORS, refusal
 from schemas.validation import check_epoch
 
-__all__ = ["FlowActuator", "main"]
-
 _log = logging.getLogger(__name__)
 
 _STATUS_S: Final = 5.0

@@ -19,8 +19,6 @@ from actuators.lease_table import LeaseTable
 from actuators.reporter import Attempt, Reporter
 from schemas.records import ActionOutcome, Decision, FlowAction
 
-__all__ = ["RATES", "REVERT", "Command", "FlowCommands", "journal_name", "path_error"]
-
 RATES: Final = frozenset({FlowAction.PACE, FlowAction.SLICE})
 """Actions that are leases. A flow may hold one of each; the lower rate applies."""
 REVERT: Final = (None, None)

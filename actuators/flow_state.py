@@ -13,18 +13,6 @@ from typing import Any, Final, TypedDict
 
 from schemas.records import ActionOutcome, ActionReport, Decision, FlowAction
 
-__all__ = [
-    "MAX_LEASE_NS",
-    "MOVES",
-    "FlowState",
-    "Intent",
-    "Lease",
-    "ReportedFields",
-    "fence_of",
-    "key_of",
-    "reported_fields",
-]
-
 FlowFence = tuple[int, int]
 Token = Any
 

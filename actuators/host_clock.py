@@ -23,8 +23,6 @@ from actuators.timescale import (
 from schemas.log_time import WindowOrder
 from schemas.records import ClockEvent, ClockOffsets, ClockState, ClockSync, Nic
 
-__all__ = ["HostClock", "PageParameters"]
-
 SYSTEM: Final = "system"
 UNKNOWN_DRIFT_SIGMA_PPB: Final = 15.0
 """Used if the record has no value: 50 ns/s in a bound, the rate at which the clock stage grows its bounds."""

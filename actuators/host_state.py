@@ -10,8 +10,6 @@ from actuators.flow_state import ReportedFields
 from actuators.journal import StateStore
 from schemas.records import FlowAction
 
-__all__ = ["HostState"]
-
 
 class HostState:
     """The fence, the newest order to revert and the number of local repairs of one host."""

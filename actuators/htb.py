@@ -17,8 +17,6 @@ from typing import Final, NamedTuple
 
 from pyroute2 import IPRoute
 
-__all__ = ["Applied", "HtbQdisc", "Match", "Share"]
-
 HANDLE: Final = 0x7F74_0000
 """Handle of our root qdisc."""
 TOP: Final = HANDLE | 1

@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-__all__ = ["Journal", "NoJournal", "State", "StateStore"]
-
 _log = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 8 << 20

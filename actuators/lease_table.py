@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from actuators.flow_state import FlowState
 from schemas.records import FlowAction
 
-__all__ = ["LeaseTable"]
-
 IsOpen = Callable[[str], bool]
 
 

@@ -17,8 +17,6 @@ from typing import Final, NamedTuple
 
 from schemas.records import Fallbacks, FlowFallbacks, PathStatusReport
 
-__all__ = ["DeadLinks", "LocalRepair", "Repair"]
-
 Fence = tuple[int, int]
 
 DEAD_LOSSES: Final = 3

@@ -18,8 +18,6 @@ from actuators.node_policy import NodeState, NodeStep, is_ours, is_same_drain
 from schemas.limits import Limits
 from schemas.records import ActionOutcome, ActionReport, FlowAction
 
-__all__ = ["Done", "NodeActuator", "node_report"]
-
 MAX_DETAIL: Final = 500
 Reported = Callable[[str, ActionOutcome], bool]
 

@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 
 from schemas.records import AuditResult, AuditSeverity, AuditStatus
 
-__all__ = ["AuditHistory", "Fitness", "HostFitness", "Outcome"]
-
 COMPARED: Final = ("baseline.", "collectives.hosts", "fabric.", "fleet.", "sku.")
 """Beginnings of the ids of checks that are evaluated from other records, not on the host."""
 FLEET: Final = "fleet"

@@ -15,8 +15,6 @@ from typing import Final
 from actuators.node_fitness import Fitness, HostFitness, Outcome
 from schemas.records import AuditStatus, FlowAction
 
-__all__ = ["PREFIX", "NodeRules", "NodeState", "NodeStep", "is_ours", "is_same_drain", "plan", "reason_of"]
-
 PREFIX: Final = "fabrictime:"
 """Beginning of the reason of each drain of ours."""
 MAX_REASON: Final = 300

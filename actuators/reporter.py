@@ -9,8 +9,6 @@ from typing import Final
 from actuators.flow_state import FlowState, ReportedFields, Token
 from schemas.records import ActionOutcome, ActionReport
 
-__all__ = ["Attempt", "Reporter"]
-
 MAX_DETAIL: Final = 300
 """Characters of a report's detail."""
 

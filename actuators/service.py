@@ -23,8 +23,6 @@ from native.core.hostclock import raw_ns
 from schemas.records import ClockOffsets, ClockSync, Nic
 from schemas.stop_request import StopRequest
 
-__all__ = ["HostPage", "main", "this_host"]
-
 _log = logging.getLogger(__name__)
 
 _LEADS_NS: Final = (500_000, 1_500_000, 4_000_000)

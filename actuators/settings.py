@@ -11,15 +11,6 @@ from pydantic import Field, model_validator
 from schemas.kafka.settings import KAFKA, KafkaSettings
 from schemas.strict_model import StrictModel, quantity
 
-__all__ = [
-    "ActuatorSettings",
-    "DisciplineSettings",
-    "HostSettings",
-    "NodeSettings",
-    "TestClockSettings",
-    "default_directory",
-]
-
 
 def default_directory() -> Path:
     """Return `$XDG_RUNTIME_DIR/fabrictime`, or `/run/fabrictime`."""

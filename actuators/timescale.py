@@ -17,18 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = [
-    "SIGMAS",
-    "CrossTimestamp",
-    "CrossTimestamps",
-    "RawClockModel",
-    "Relation",
-    "SlewedModel",
-    "on_raw_clock",
-    "slew",
-    "wander_growth",
-]
-
 SIGMAS: Final = 3.3
 """Standard errors in a bound that holds 99.9 % of the time (normal errors)."""
 

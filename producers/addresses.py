@@ -18,8 +18,6 @@ from producers.settings import NicSettings
 from schemas.ids import nic_id
 from schemas.stop_request import StopRequest
 
-__all__ = ["CHECK_S", "AddressWatch", "address_problem", "wait_for_address"]
-
 _log = logging.getLogger(__name__)
 
 CHECK_S: Final = 2.0

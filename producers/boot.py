@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["boot_id"]
-
 
 def boot_id() -> str:
     """Return the kernel's id of this boot."""

@@ -15,8 +15,6 @@ from native.core.device_sockets import bind_to_device
 from producers.interfaces import Interface, below
 from producers.netns import in_netns
 
-__all__ = ["EgressCheck", "foreign_egress"]
-
 _SO_TIMESTAMPING: Final = 37
 _SOF_SOFTWARE, _SOF_TX_SCHED, _SOF_OPT_CMSG = 1 << 4, 1 << 8, 1 << 10
 _IP_PKTINFO, _IPV6_RECVPKTINFO, _IPV6_PKTINFO = 8, 49, 50

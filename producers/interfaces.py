@@ -14,18 +14,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = [
-    "Interface",
-    "NetworkState",
-    "Route",
-    "Rule",
-    "below",
-    "egress_device",
-    "read_network",
-    "route_devices",
-    "routed_networks",
-]
-
 _RTM_GETLINK, _RTM_GETADDR, _RTM_GETROUTE, _RTM_GETRULE = 18, 22, 26, 34
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST, _REQUEST_DUMP = 1, 0x301

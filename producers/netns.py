@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["in_netns"]
-
 _CLONE_NEWNET = 0x40000000
 
 T = TypeVar("T")

@@ -11,8 +11,6 @@ from producers.interfaces import Interface, egress_device, read_network, routed_
 from producers.netns import in_netns
 from producers.settings import NicSettings
 
-__all__ = ["NicNetwork", "read_nic_network"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from schemas.kafka.settings import COMPRESSION, KAFKA, Compression, KafkaSettings
 from schemas.strict_model import StrictModel, quantity
 
-__all__ = ["ClockSettings", "FlowSettings", "NicSettings", "ProbeSettings", "flush_ms_of"]
-
 MAX_PATHS = 64
 MAX_CLASSES = 8
 ROCE_PORT = 4791

@@ -17,8 +17,6 @@ from typing import Any, Final, NamedTuple
 
 from schemas.formats import FORMATS, Format
 
-__all__ = ["MAX_ARRAY", "MAX_BYTES", "MAX_STRING", "NO_LIMITS", "BadRecord", "Check", "Limits", "check_of"]
-
 MAX_STRING: Final = 512
 MAX_BYTES: Final = 4096
 MAX_ARRAY: Final = 65_536

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from schemas.ipc import check_owner, leave, listen, read_line
 
-__all__ = ["REFUSALS", "ControlServer", "Request", "exchange"]
-
 _LINE_BYTES_MAX: Final = 65_536
 _ANSWER_BYTES_MAX: Final = 64 << 20
 _IDLE_S: Final = 10.0

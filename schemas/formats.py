@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Final
 
-__all__ = ["FORMATS", "Format", "format_of"]
-
 _REMEMBERED: Final = 1 << 16
 
 # One part of an id: no separator, no white space, nothing that a terminal would not show.

@@ -12,8 +12,6 @@ from schemas import topics
 from schemas.codec import raw_schema
 from schemas.topics import Topic
 
-__all__ = ["IDENTITY", "comparable", "has_local_facts", "identity_of"]
-
 IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     topics.DELAYS.name: ("nic", "window", "part"),
     topics.CLOCK_OFFSETS.name: ("shard", "window", "part"),

@@ -11,40 +11,6 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple, NewType
 
-__all__ = [
-    "CableId",
-    "ClockId",
-    "End",
-    "FlowId",
-    "FlowParts",
-    "LinkId",
-    "NicId",
-    "NicParts",
-    "WindowId",
-    "WindowParts",
-    "cable_ends",
-    "cable_id",
-    "clock_id",
-    "device_of",
-    "end_id",
-    "end_parts",
-    "far_node",
-    "flow_id",
-    "flow_parts",
-    "host_of",
-    "link_ends",
-    "link_id",
-    "natural",
-    "near_node",
-    "nic_id",
-    "nic_parts",
-    "pair_key",
-    "pair_parts",
-    "reverse_link",
-    "window_id",
-    "window_parts",
-]
-
 NicId = NewType("NicId", str)
 """`host/device`."""
 ClockId = NewType("ClockId", str)

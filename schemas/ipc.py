@@ -20,19 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "InUse",
-    "check_owner",
-    "connect",
-    "leave",
-    "listen",
-    "listen_for_packets",
-    "read_line",
-    "receive_at",
-    "receive_descriptor",
-    "received",
-]
-
 BACKLOG: Final = 128
 LOCK_WAIT_S: Final = 2.0
 """Longest wait for another program that binds a socket in the same folder."""

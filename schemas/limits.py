@@ -12,8 +12,6 @@ from typing import Final
 
 from schemas.records import ActMode, ActuatorConfig, FlowAction
 
-__all__ = ["EVERYONE", "MAX_VERSION", "Limits"]
-
 EVERYONE: Final = "*"
 ALLOWED: Final[frozenset[str]] = frozenset({FlowAction.REROUTE, FlowAction.RESTORE})
 DEFAULT_ACTIONS_PER_S: Final = 100

@@ -10,17 +10,6 @@ from typing import Final
 
 from schemas.records import ClockOffsets
 
-__all__ = [
-    "CONFLUENT_BASE",
-    "LOG_APPEND_TIME",
-    "MAX_AHEAD_NS",
-    "STEP_NS",
-    "WindowOrder",
-    "append_ns_of",
-    "is_log_time_wrong",
-    "step_windows",
-]
-
 LOG_APPEND_TIME: Final = 1
 """Timestamp type of the Kafka protocol for a timestamp that the broker set."""
 CONFLUENT_BASE: Final = 1

@@ -43,8 +43,6 @@ from schemas.topics import (
     Topic,
 )
 
-__all__ = ["check_key", "decode_message", "key_of"]
-
 _KEY_FORMATS: Final[dict[str, str]] = {
     **dict.fromkeys((PROBES.name, INVENTORY.name, DELAYS.name, PROBE_SCHEDULES.name), "{nic}"),
     **dict.fromkeys((PATHS.name, FLOW_ROUTES.name), "{nic}>{peer}"),

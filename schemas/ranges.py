@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["RANGES", "range_of"]
-
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "share": (0, 1),
     "dscp": (0, 63),

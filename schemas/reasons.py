@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, Self
 from schemas import records
 from schemas.ids import window_parts
 
-__all__ = ["NO_REASON", "Reason"]
-
 
 class Reason(NamedTuple):
     """The record that an action refers to; its kind is kept beside it.

@@ -6,8 +6,6 @@ from typing import Final
 
 from schemas.tables import CLOCKS, DATABASE
 
-__all__ = ["clock_lines_sql", "retimed_sql"]
-
 
 def clock_lines_sql(database: str = DATABASE) -> str:
     """Return a query for the clock models: straight lines of the clocks' correction.

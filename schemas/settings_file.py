@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["BadFile", "parse_rows", "read_tables"]
-
 MAX_DEPTH: Final = 32
 """Deeper tables and lists than any setting needs are refused: later code walks them by recursion."""
 MAX_TEXT: Final = 200

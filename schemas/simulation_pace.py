@@ -12,8 +12,6 @@ from typing import Final
 
 from schemas.records import Nic
 
-__all__ = ["FULL_PACE", "SimulatedTime", "advice", "pace_text", "slow_text"]
-
 FULL_PACE: Final = 0.95
 """Pace below which a simulation is slow."""
 MIN_PACE: Final = 0.02

@@ -16,8 +16,6 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError, model_val
 from schemas.settings_file import read_tables
 from schemas.strict_model import StrictModel
 
-__all__ = ["FILE", "Limit", "Sku", "load_skus"]
-
 FILE: Final = Path(__file__).with_name("skus.toml")
 PciId = Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
 

@@ -8,8 +8,6 @@ import signal
 import threading
 from types import FrameType
 
-__all__ = ["StopRequest"]
-
 
 class StopRequest:
     """A flag that also makes `fd` readable, which ends a poll. Signal handlers may set it."""

@@ -7,8 +7,6 @@ from typing import Final
 
 from schemas.tables import DATABASE, DAYS, DELAYS, DELAYS_1S, DIRECTIONS, ROLLUP_VIEW, TABLES
 
-__all__ = ["CREATED", "create_all", "create_rollup_view", "missing", "set_retention"]
-
 CREATED: Final = (
     "SELECT t.name, t.create_table_query, c.columns FROM system.tables AS t LEFT JOIN (SELECT table, "
     "groupArray(name) AS columns FROM system.columns WHERE database = '{database}' GROUP BY table) AS c "

@@ -12,8 +12,6 @@ from typing import Final
 
 from schemas.checks import BadRecord
 
-__all__ = ["DATA_ERRORS", "refusal"]
-
 DATA_ERRORS: Final = (
     ArithmeticError,
     AssertionError,

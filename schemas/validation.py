@@ -12,15 +12,6 @@ from schemas import codec
 from schemas.log_time import MAX_AHEAD_NS
 from schemas.records import ClockOffsets, ClockState, Decision, Fallbacks, LinkEvent
 
-__all__ = [
-    "EPOCH_AHEAD_MS",
-    "MAX_NS",
-    "check_epoch",
-    "is_window_consistent",
-    "validate_link_event",
-    "validate_offsets",
-]
-
 MAX_NS: Final = 2**62
 """Largest time of any record, as in the decoder of samples."""
 MAX_PPB: Final = 1e9

@@ -22,8 +22,6 @@ from streams.runtime.operator import Stage
 from streams.runtime.settings import Stage as StageName
 from streams.runtime.settings import StreamSettings
 
-__all__ = ["STAGES", "main"]
-
 STAGES: Final[tuple[tuple[StageName, type[Stage]], ...]] = (
     ("map", DelayStage),
     ("solve", ClockStage),

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Answer", "Effector"]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -24,8 +24,6 @@ from actuators import endpoint_protocol
 from actuators.effectors.base import Answer
 from schemas.ipc import check_owner, leave, listen
 
-__all__ = ["FlowEndpoints", "HostEndpoints"]
-
 _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 8192

@@ -24,8 +24,6 @@ from actuators.htb import PROTOCOLS, HtbQdisc, Match, Share
 from schemas.ids import device_of
 from schemas.records import FlowReports, FlowState
 
-__all__ = ["KernelPacing"]
-
 _log = logging.getLogger(__name__)
 
 _CLONE_NEWNET: Final = 0x4000_0000

@@ -18,8 +18,6 @@ from typing import Any, Final
 from actuators.effectors.node_base import NodeError, check_drain, check_resume
 from actuators.node_policy import NodeState
 
-__all__ = ["ANNOTATION", "CONDITION", "TAINT", "Kubernetes", "node_state"]
-
 TAINT: Final = "fabrictime/unfit"
 ANNOTATION: Final = "fabrictime/reason"
 CONDITION: Final = "FabrictimeUnfit"

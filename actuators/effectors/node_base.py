@@ -6,8 +6,6 @@ from typing import Protocol
 
 from actuators.node_policy import NodeState, is_ours, is_same_drain
 
-__all__ = ["NodeEffector", "NodeError", "check_drain", "check_resume"]
-
 
 class NodeError(Exception):
     """The scheduler did not answer, or refused. The text is one line for people."""

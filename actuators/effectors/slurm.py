@@ -9,8 +9,6 @@ from typing import Final
 from actuators.effectors.node_base import NodeError, check_drain, check_resume
 from actuators.node_policy import NodeState
 
-__all__ = ["Slurm", "parse_nodes"]
-
 OUT: Final = (
     "DOWN",
     "DRAIN",

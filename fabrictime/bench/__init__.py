@@ -13,21 +13,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
-__all__ = [
-    "Bench",
-    "Figure",
-    "Missing",
-    "Progress",
-    "Report",
-    "Target",
-    "Value",
-    "evaluate",
-    "load",
-    "names",
-    "parts_of",
-    "run_bench",
-]
-
 Progress: TypeAlias = Callable[[str], None]
 """Receives one line about the present step of a bench."""
 

@@ -29,8 +29,6 @@ from fabrictime.bench._fabric import end_child
 from fabrictime.bench._machine import machine
 from fabrictime.bench._show import PIPED_COLUMNS, progress_of
 
-__all__ = ["compare", "compared", "main", "order"]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 BENCHES: Final = "fabrictime/bench"
 LOCK: Final = "requirements.lock"

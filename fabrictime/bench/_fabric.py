@@ -17,8 +17,6 @@ from fabrictime.bench import Missing, Progress, Value
 from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient, socket_path
 
-__all__ = ["CannotRun", "RunningFabric", "end_child", "needs_fabric", "running_fabric", "running_up"]
-
 START_S: Final = 180.0
 
 

@@ -15,8 +15,6 @@ from native.core import ProbeColumns, encode_probe_batch
 from schemas import codec
 from schemas.topics import PROBES
 
-__all__ = ["SyntheticClock", "SyntheticFleet", "SyntheticNic"]
-
 Int64s = NDArray[np.int64]
 
 

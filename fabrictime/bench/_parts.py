@@ -16,8 +16,6 @@ from typing import TypeVar
 
 from fabrictime.bench import Missing, Progress, Value
 
-__all__ = ["measure_parts", "side_by_side"]
-
 Parts = Mapping[str, Sequence[str]]
 _Asked = TypeVar("_Asked")
 _Found = TypeVar("_Found")

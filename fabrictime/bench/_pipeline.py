@@ -21,8 +21,6 @@ import psutil
 
 from fabrictime.bench._machine import peak_mb
 
-__all__ = ["Service", "embedded_log", "service", "stream_worker"]
-
 
 class Service:
     """A child process that reports readiness by NOTIFY_SOCKET. Its output goes to a file."""

@@ -45,8 +45,6 @@ from streams.runtime.pipeline_constants import HOP_NS
 from streams.runtime.settings import StreamSettings
 from streams.runtime.sim_runner import SimOutput, SimRunner
 
-__all__ = ["APPLY_NS", "FLEET_TOPICS", "PARTITIONS", "SimPipeline", "all_stages"]
-
 FLEET_TOPICS: Final[tuple[Topic[Any], ...]] = (
     *(INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, COLLECTIVES),
 )

@@ -15,8 +15,6 @@ from typing import Any, Final, Self
 from fabrictime.log.server import LogServer
 from fabrictime.log.settings import LogSettings
 
-__all__ = ["SteppedLog"]
-
 CALL_S: Final = 20.0
 
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from producers.sim.simulation import TICK_NS, Simulation
 from schemas.records import LinkQueue, LinkQueues
 
-__all__ = ["TrueQueues"]
-
 WINDOW_TICKS: Final = 5
 
 

@@ -29,8 +29,6 @@ from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOP
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["Acts", "Wanted", "main", "watch"]
-
 ROUNDS_BACK_S: Final = 30.0
 """Policy cycles repeat the suppressed actions within this time."""
 SHOWN: Final = 60

@@ -13,8 +13,6 @@ from typing import Final
 
 from fabrictime.runtime.user import state_directory
 
-__all__ = ["CRASH_EXIT", "crash_line", "place_of", "write_traceback"]
-
 CRASH_EXIT: Final = 70
 """EX_SOFTWARE of sysexits.h: an internal error."""
 MAX_TEXT: Final = 200

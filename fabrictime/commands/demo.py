@@ -28,8 +28,6 @@ from fabrictime.demo.story import Line
 from fabrictime.testbed.control import NoFabric
 from fabrictime.testbed.fabric import FabricError
 
-__all__ = ["main"]
-
 INTRO: Final = (
     "fabrictime demo: a guided tour of about 90 seconds. Two jobs load a small fabric. Then five faults "
     "follow, one at a time: a grey link, a blackhole, a flapping link, a collision and an incast. Each is "

@@ -44,8 +44,6 @@ from streams.runtime.flow_routes import FlowRoute, FlowRouteTable, Links
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["Seen", "explain", "find", "main"]
-
 S: Final = 1_000_000_000
 FLOWS_BACK_S: Final = 6.0
 ROUNDS_BACK_S: Final = 30.0

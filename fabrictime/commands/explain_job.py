@@ -24,8 +24,6 @@ from schemas.kafka.settings import KafkaSettings
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["COLOURS", "between", "draw", "draw_comparison", "read", "show"]
-
 S: Final = 1_000_000_000
 SHOWN_RANKS: Final = 12
 SHOWN_SPANS: Final = 8

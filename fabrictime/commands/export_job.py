@@ -16,8 +16,6 @@ from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import COLLECTIVES, CONTENTION, DIAGNOSES, LINK_HEALTH, Topic
 
-__all__ = ["export_chakra", "export_chrome"]
-
 S: Final = 1_000_000_000
 
 

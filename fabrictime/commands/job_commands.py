@@ -22,8 +22,6 @@ from fabrictime.commands.options import (
 if TYPE_CHECKING:
     from schemas.kafka.settings import KafkaSettings
 
-__all__ = ["explain", "jobs"]
-
 
 def explain(
     subject: Annotated[

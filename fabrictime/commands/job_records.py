@@ -17,8 +17,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.messages import check_key
 from schemas.topics import DIAGNOSES
 
-__all__ = ["RECENT_S", "newest_of_jobs", "run_of"]
-
 RECENT_S: Final = 3600.0
 """s of the log in which a job is searched for."""
 NAMED_MESSAGES: Final = 500

@@ -13,8 +13,6 @@ from fabrictime.state.units import bps_text, delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.settings import KafkaSettings
 
-__all__ = ["main", "rows_of", "wrong"]
-
 S: Final = 1_000_000_000
 FIELDS: Final = (
     "job",

@@ -30,8 +30,6 @@ from schemas.topics import ALERTS, LINK_HEALTH, R, Topic
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["KINDS", "Board", "Kind", "Wanted", "follow", "main", "watch"]
-
 SHOWN: Final = 40
 CLEARED_SHOWN_S: Final = 3600.0
 _STATES: Final = (LinkState.DOWN, LinkState.GREY, LinkState.FLAPPING, LinkState.UP, LinkState.UNKNOWN)

@@ -26,22 +26,6 @@ from schemas.topics import CONFIG
 from streams.runtime.live_config import EVERYONE
 from streams.runtime.thresholds import THRESHOLDS, Thresholds, check_value
 
-__all__ = [
-    "PLAIN",
-    "Line",
-    "LiveRecords",
-    "begin_acting",
-    "changed",
-    "differences",
-    "lines",
-    "parse_rule",
-    "paused",
-    "resumed",
-    "successor",
-    "too_wide",
-    "with_rule",
-]
-
 MODES: Final = (ActMode.OBSERVE, ActMode.ACT, ActMode.UNKNOWN)
 ACTIONS: Final = tuple(action for action in FlowAction if action != FlowAction.UNKNOWN)
 FLOW_ACTIONS: Final = frozenset(ACTIONS) - {FlowAction.DRAIN, FlowAction.RESUME}

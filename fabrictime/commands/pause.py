@@ -19,8 +19,6 @@ from schemas.limits import Limits
 from schemas.records import ActMode, ActuatorConfig, ActuatorState, HostState
 from schemas.topics import ACTUATORS
 
-__all__ = ["Heard", "Stopped", "pause", "resume"]
-
 HEARD_S: Final = 30.0
 """An actuator without a report for this long is not waited for."""
 WAIT_S: Final = 5.0

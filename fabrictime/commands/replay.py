@@ -13,8 +13,6 @@ from fabrictime.commands.options import ConfigFile, DataDir, Json, Log, running_
 if TYPE_CHECKING:
     from fabrictime.commands.replay_run import Replayed
 
-__all__ = ["as_json", "lines_of", "replay"]
-
 ALL = "all"
 GC_OBJECTS = 100_000
 """New objects after which garbage is collected: most objects of a replay only wait, and have no cycles."""

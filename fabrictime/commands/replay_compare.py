@@ -17,18 +17,6 @@ from schemas.identities import comparable, has_local_facts, identity_of
 from schemas.kafka.partitioning import partition_of
 from schemas.topics import TOPICS, Topic
 
-__all__ = [
-    "Difference",
-    "Gap",
-    "Outputs",
-    "Partitions",
-    "Records",
-    "Value",
-    "compare",
-    "compared",
-    "records_of",
-]
-
 LONG: Final = 200
 """Characters of both values above which a difference names the field alone."""
 

@@ -15,8 +15,6 @@ from schemas.kafka.reader import END, SILENT_S, LogUnavailable, Start, TopicRead
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import TOPICS, Topic
 
-__all__ = ["Span", "parse_time", "partition_counts", "read_interval", "shown"]
-
 S: Final = 1_000_000_000
 AHEAD_NS: Final = 10 * S
 """ns by which one partition may be read ahead of the others; messages ahead wait in memory."""

@@ -45,8 +45,6 @@ from streams.runtime.steps import BadSteps, check_times, recording_of
 from streams.runtime.thresholds import THRESHOLDS, check_value
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["STAGES", "Changes", "Replay", "Replayed", "changes_of", "replay"]
-
 EPOCH_BACK_NS: Final = 900 * NS_PER_S
 """Time before the interval at which an operator may have begun to be replayed from its begin."""
 WARM_UP_NS: Final = 120 * NS_PER_S

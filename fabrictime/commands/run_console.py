@@ -8,8 +8,6 @@ from typing import TextIO
 
 from rich.console import Console
 
-__all__ = ["RunConsole"]
-
 
 class RunConsole(Console):
     """Prints to a stream, and requests a stop once the stream's reader is gone."""

@@ -23,8 +23,6 @@ from producers.sim.fault_grammar import GRAMMAR, parse_fault
 from schemas.records import TrueFault
 from schemas.simulation_pace import advice, pace_text
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, help="The simulated fleet that runs on this machine.")
 
 _LINKS_SHOWN = 4

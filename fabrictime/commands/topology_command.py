@@ -18,8 +18,6 @@ from fabrictime.commands.options import (
     stop_if_any,
 )
 
-__all__ = ["topology_app"]
-
 topology_app = typer.Typer(
     invoke_without_command=True,
     help="Show the traced fabric: switches, cables, the paths that cross them, and miswirings.",

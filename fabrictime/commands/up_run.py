@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from fabrictime.testbed.fabric import Fabric
     from producers.settings import NicSettings
 
-__all__ = ["Run"]
-
 
 @dataclass
 class Run:

@@ -10,8 +10,6 @@ import random
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-__all__ = ["Draw", "new_seed"]
-
 PAUSE_MAX_S: Final = 2.0
 """Longest pause before a fault: longer than the interval of any report, so that no moment is preferred."""
 GREY_PERCENT: Final = (10, 35)

@@ -33,8 +33,6 @@ from schemas.topics import (
 )
 from streams.runtime.flow_routes import FlowRouteTable
 
-__all__ = ["Follower"]
-
 RAW: Final = frozenset({FLOWS.name, FLOW_ROUTES.name, QUEUES.name})
 """Topics of frequent records, which are not decoded in full."""
 _FLOWS_BACK_S: Final = 3.0

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-__all__ = ["BASE_S", "SETTLE_S", "Change", "change_of"]
-
 BASE_S: Final = 4.0
 """Interval before a fault, and after its healing, over which iterations count."""
 SETTLE_S: Final = 1.0

@@ -17,8 +17,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.limits import EVERYONE, Limits
 from schemas.records import ActuatorConfig, FlowAction
 
-__all__ = ["restored", "tour_mode", "tour_records"]
-
 PACING: Final = frozenset({FlowAction.PACE, FlowAction.UNPACE})
 """Actions that a fleet must allow first; the tour allows them for its duration."""
 

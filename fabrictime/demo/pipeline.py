@@ -21,8 +21,6 @@ from fabrictime.testbed.control import ControlClient, socket_path
 from schemas import codec
 from schemas.kafka.settings import KafkaSettings
 
-__all__ = ["Pipeline", "Refused", "open_pipeline", "refusal", "settings_for"]
-
 RATE_BPS: Final = 50_000_000
 """Rate of an own fabric's links, unless the settings differ: two processors carry the tour and the probes."""
 LIMIT: Final = "10m"

@@ -12,8 +12,6 @@ from typing import Any
 
 from fabrictime.demo.story import Outcome
 
-__all__ = ["TourResult", "move_p95_s"]
-
 
 @dataclass(frozen=True, slots=True)
 class TourResult:

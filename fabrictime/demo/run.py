@@ -15,8 +15,6 @@ from fabrictime.demo.script import STEPS, Step
 from fabrictime.demo.story import Line
 from fabrictime.demo.tour import Narrator, Tour
 
-__all__ = ["Silent", "run_tour"]
-
 
 class Silent:
     """A narrator that prints nothing."""

@@ -15,21 +15,6 @@ from fabrictime.demo.draw import Draw
 from schemas.ids import cable_id, end_parts, far_node, natural, near_node
 from schemas.records import Flow, LinkState
 
-__all__ = [
-    "JOBS",
-    "STEPS",
-    "Fabric",
-    "FabricUnfit",
-    "Fault",
-    "Step",
-    "Transfer",
-    "crossed_links",
-    "incast_hosts",
-    "incast_spec",
-    "job_spec",
-    "meeting_transfers",
-]
-
 PathOf = Callable[[str, str, int, int], list[str]]
 """Links of a TCP flow from host to host with a source and a destination port."""
 

@@ -33,8 +33,6 @@ from schemas.records import (
 )
 from schemas.topics import ACTIONS, ALERTS, CONTENTION, DECISIONS, LINK_HEALTH
 
-__all__ = ["Chapter", "Event", "Line", "Outcome", "Place"]
-
 EARLY_NS: Final = 50_000_000
 """A queue that is older than the injection by more than this has another cause."""
 EXPECTED: Final = {

@@ -12,8 +12,6 @@ from fabrictime.demo.result import TourResult
 from fabrictime.demo.story import Line, Outcome
 from fabrictime.state.units import ms_text
 
-__all__ = ["WIDTH", "as_json", "failures", "notes", "paragraph", "rows", "text_of"]
-
 WIDTH: Final = 80
 HEAD: Final = ("fault", "where", "detected", "acted", "right", "action", "iteration, ms")
 _INDENT: Final = 23

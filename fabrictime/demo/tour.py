@@ -31,8 +31,6 @@ from fabrictime.demo.story import Chapter, Line, Outcome, Place
 from fabrictime.state.units import bps_text, counted, seconds_text
 from schemas.records import LinkState
 
-__all__ = ["Narrator", "Tour"]
-
 BEHIND_S: Final = 2.0
 """Evidence about queues that is older than this delays their detection by seconds."""
 CAUGHT_UP_S: Final = 20.0

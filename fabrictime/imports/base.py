@@ -17,8 +17,6 @@ from xml.etree import ElementTree
 from schemas.ids import End, end_id
 from schemas.topology import CableEntry, Kind, NodeEntry, TopologyFile
 
-__all__ = ["BadImport", "Cable", "Format", "Found", "Hints", "expanded", "merged", "text_of", "xml_root"]
-
 MAX_BYTES: Final = 64 << 20
 MAX_NAMES: Final = 200_000
 """Names that one pattern of hosts may stand for."""

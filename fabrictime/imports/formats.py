@@ -20,8 +20,6 @@ from fabrictime.imports import (
 from fabrictime.imports.base import MAX_BYTES, BadImport, Format, Found, Hints, merged
 from schemas.topology import Topology, TopologyFile
 
-__all__ = ["FORMATS", "format_of", "import_files"]
-
 FORMATS: Final[dict[str, Format]] = {
     file_format.name: file_format
     for file_format in (

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["SLEW_PPM", "STEPOUT_MS", "STEP_MS", "AppendClock"]
-
 log = logging.getLogger(__name__)
 
 STEP_MS: Final = 128

@@ -7,8 +7,6 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FORMAT", "set_aside"]
-
 FORMAT: Final = 2
 """Rises when readers lose the schemas of earlier records. 1: no mark, before schemas were released in one
 file."""

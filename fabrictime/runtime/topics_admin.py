@@ -5,8 +5,6 @@ from __future__ import annotations
 from fabrictime.runtime.config import Config
 from schemas.kafka.admin import create_topics
 
-__all__ = ["create"]
-
 
 def create(config: Config) -> list[str]:
     """Create or check the topics of the settings. Returns one line per topic. Raises TopicsError."""

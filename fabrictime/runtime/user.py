@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["expand_paths", "state_directory", "user_name"]
-
 SHARED_TEMPORARY: Final = Path("/var/tmp")  # noqa: S108 - used only below a name that this user must own
 PATHS_AS_TEXT: Final = frozenset({"fleet"})
 """Settings that hold a path among other values."""

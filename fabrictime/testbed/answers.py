@@ -42,8 +42,6 @@ from fabrictime.testbed.nft import (
 )
 from fabrictime.testbed.settings import AnswerForm
 
-__all__ = ["add_rules", "write_limits", "write_proxy"]
-
 _LIMITS: Final = {"icmp_ratelimit": "1000", "icmp_msgs_per_sec": "1000", "icmp_msgs_burst": "50"}
 """Linux' defaults: an answer a second to each address, after a burst of six."""
 _SILENT: Final[dict[AnswerForm, tuple[str, ...]]] = {

@@ -21,8 +21,6 @@ from typing import TypeVar
 
 from fabrictime.testbed.userns import enter
 
-__all__ = ["ChildFailed", "run_inside"]
-
 T = TypeVar("T")
 
 

@@ -46,8 +46,6 @@ from fabrictime.testbed.nft import (
 )
 from fabrictime.testbed.settings import FabricClass, FabricSettings
 
-__all__ = ["HOLD_MS", "add_queues", "add_rules", "dscp_change", "of_dscp", "read_marked"]
-
 HOLD_MS: Final = 20
 """Time for which a class is marked after its bucket was found empty: some packets of a slow link, and some
 ticks of a kernel that counts in 10 ms."""

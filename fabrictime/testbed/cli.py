@@ -35,8 +35,6 @@ from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import parse_rate
 from fabrictime.testbed.userns import NamespacesDenied, enter
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, help="A leaf-spine fabric of real packets on this machine.")
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from fabrictime.testbed.settings import UNSTABLE_PPB_PER_SQRT_S, FabricSettings
 
-__all__ = ["ClockTruth", "draw_clock"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClockTruth:

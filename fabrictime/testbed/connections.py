@@ -26,8 +26,6 @@ from fabrictime.testbed import userns
 from fabrictime_client import Flow, FlowEndpoint
 from native.jobs.streams import OUTSIDE, Streams
 
-__all__ = ["Carried", "Connections", "Place", "congestion_of"]
-
 _HELLO: Final = struct.Struct("=8sII")
 _MAGIC: Final = b"ftstream"
 _ANSWER: Final = struct.Struct("=Q")

@@ -25,8 +25,6 @@ from schemas import control_socket
 from schemas.control_socket import Request, exchange
 from schemas.ipc import InUse, connect
 
-__all__ = ["ControlClient", "ControlServer", "NoFabric", "Testbed", "socket_path"]
-
 _PROGRESS_S = 0.5
 
 

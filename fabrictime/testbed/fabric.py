@@ -31,8 +31,6 @@ from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.topology import Cable, Nexthop, Node, Plan, Port, Route, exchange, make_plan
 from schemas.ids import nic_id
 
-__all__ = ["Fabric", "FabricError", "FabricNic"]
-
 T = TypeVar("T")
 
 _TC_H_ROOT = 0xFFFFFFFF

@@ -30,8 +30,6 @@ from fabrictime.testbed import classes, nft
 from fabrictime.testbed.fabric import Fabric, FabricError
 from fabrictime.testbed.topology import Port
 
-__all__ = ["FaultEvent", "FaultSpec", "Faults", "parse_duration", "parse_fault"]
-
 FaultKind = Literal["down", "blackhole", "grey", "mtu", "remark"]
 
 _log = logging.getLogger(__name__)

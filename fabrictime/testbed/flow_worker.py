@@ -26,8 +26,6 @@ from fabrictime.testbed.scheduling_priority import apply_priority
 from fabrictime_client import FlowEndpoint
 from native.jobs.streams import Streams
 
-__all__ = ["main"]
-
 _PR_SET_TIMERSLACK = 29
 _UDP_OVERHEAD_BYTES = 42  # Ethernet, IP and UDP headers: rates are those of the frames
 _TICK_NS = 150_000  # several packets are sent together where they are due closer than this

@@ -22,8 +22,6 @@ import traceback
 import weakref
 from typing import Final, Literal, TextIO
 
-__all__ = ["ForkServer", "Kind", "Worker", "main"]
-
 Kind = Literal["flow", "job"]
 
 _MODULES: Final[dict[str, str]] = {

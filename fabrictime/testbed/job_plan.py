@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["ENDLESS_BYTES", "JobPlan", "Kind", "Route", "make_job_plan"]
-
 Kind = Literal["alltoall", "allreduce", "incast", "rpc", "bulk"]
 ENDLESS_BYTES: Final = 1 << 62
 

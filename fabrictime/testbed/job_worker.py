@@ -29,8 +29,6 @@ from fabrictime.testbed.scheduling_priority import apply_priority
 from fabrictime_client import FlowEndpoint
 from native.jobs.streams import DONE, Streams
 
-__all__ = ["main"]
-
 _PR_SET_TIMERSLACK = 29
 _OPEN_S = 10.0
 _REPORT_NS = 50_000_000

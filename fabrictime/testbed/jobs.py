@@ -21,8 +21,6 @@ from fabrictime.testbed.fork_server import Worker
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
 from fabrictime.testbed.workers import Workers, check_fields
 
-__all__ = ["Connection", "Iteration", "Job", "JobResult", "JobSpec", "Jobs", "parse_size"]
-
 _START_TIMEOUT_S = 30.0
 _END_GRACE_S = 10.0
 _SIZE_UNIT = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}

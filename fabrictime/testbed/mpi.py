@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from native import mpi
 
-__all__ = ["NoMpi", "enter_command", "mpi_command"]
-
 _OPTIONS: Final = {
     "plm": "isolated",
     "pml": "ob1",

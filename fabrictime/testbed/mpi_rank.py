@@ -20,8 +20,6 @@ from typing import Final
 
 from fabrictime.testbed.userns import in_netns, setns
 
-__all__ = ["main", "server_port"]
-
 _PR_SET_PDEATHSIG: Final = 1
 _READ_BYTES: Final = 65_536
 _URI: Final = re.compile(r"tcp4://127\.0\.0\.1:([0-9]+)")

@@ -23,8 +23,6 @@ from pyroute2.netlink.exceptions import NetlinkError
 from fabrictime.testbed import userns
 from fabrictime.testbed.fabric import FabricError
 
-__all__ = ["FORMS", "Form", "MultiNic", "MultiNicPort"]
-
 T = TypeVar("T")
 
 _LEAVES: Final = "leaves"

@@ -6,8 +6,6 @@ import socket
 import struct
 from collections.abc import Iterator
 
-__all__ = ["attributes", "dump"]
-
 _NLM_F_REQUEST, _NLM_F_DUMP = 0x1, 0x300
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _NLA_TYPE_MASK = 0x3FFF

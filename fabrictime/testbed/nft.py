@@ -38,25 +38,6 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
     nft_table_msg,
 )
 
-__all__ = [
-    "NETWORK_HEADER",
-    "SLOTS",
-    "TRANSPORT_HEADER",
-    "add_change",
-    "add_drop",
-    "add_size_drop",
-    "commit",
-    "compare",
-    "data",
-    "drop",
-    "expression",
-    "load",
-    "longer_than",
-    "message",
-    "remove_drop",
-    "store_ip",
-]
-
 SLOTS = 4096
 """Length of the loss pattern: packet i of a link is dropped when slot i mod SLOTS is drawn."""
 

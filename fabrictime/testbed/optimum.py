@@ -12,8 +12,6 @@ from typing import Final
 
 from fabrictime.testbed.job_plan import JobPlan
 
-__all__ = ["Shape", "best_goodputs_bps", "choose_ports", "link_loads", "shape_of", "spread", "wire_bytes"]
-
 MTU_BYTES: Final = 1500
 _IN_MTU_BYTES: Final = 52
 """Bytes of IP, TCP and its timestamps in a full packet."""

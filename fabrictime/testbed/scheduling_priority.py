@@ -21,8 +21,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, TypeVar
 
-__all__ = ["NICE", "REAL_TIME", "apply_priority", "aside", "keep_priority", "niceness", "raise_session"]
-
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)

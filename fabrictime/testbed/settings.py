@@ -12,17 +12,6 @@ from pydantic import Field, model_validator
 
 from schemas.strict_model import StrictModel, quantity
 
-__all__ = [
-    "BURST_NS",
-    "ETHERNET_BYTES",
-    "HOSTS_PER_LEAF_MAX",
-    "MAX_CLASSES",
-    "UNSTABLE_PPB_PER_SQRT_S",
-    "AnswerForm",
-    "FabricClass",
-    "FabricSettings",
-]
-
 ETHERNET_BYTES = 14
 """Header of a frame, which queues and rates count in addition to the MTU."""
 HOSTS_PER_LEAF_MAX = 127

@@ -15,19 +15,6 @@ from fabrictime.testbed.settings import AnswerForm, FabricSettings
 from schemas.ids import link_id
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
-__all__ = [
-    "Cable",
-    "Nexthop",
-    "Node",
-    "Plan",
-    "Port",
-    "Route",
-    "Swap",
-    "exchange",
-    "make_plan",
-    "topology_file",
-]
-
 Kind = Literal["host", "leaf", "spine"]
 _Address = tuple[str | None, int | None]
 """Address and length of the prefix; None: unnumbered."""

@@ -15,8 +15,6 @@ from fabrictime.testbed.fabric import FabricError
 from fabrictime.testbed.fork_server import Worker
 from fabrictime.testbed.workers import Workers, check_fields, end, read
 
-__all__ = ["Flow", "FlowResult", "FlowSpec", "Traffic", "parse_rate"]
-
 _RATE_UNIT = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _START_TIMEOUT_S = 10.0
 _END_GRACE_S = 5.0

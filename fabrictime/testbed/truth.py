@@ -25,8 +25,6 @@ from fabrictime.testbed.fabric import Fabric, FabricNic
 from fabrictime.testbed.faults import FaultEvent, Faults
 from fabrictime.testbed.netlink import attributes, dump
 
-__all__ = ["LinkTruth", "PathUnclear", "Truth", "TruthSample"]
-
 Protocol = Literal["udp", "tcp"]
 
 _RTM_GETROUTE, _RTM_GETQDISC, _RTM_GETSTATS = 26, 38, 94

@@ -19,19 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = [
-    "NETNS_DIRECTORY",
-    "NamespacesDenied",
-    "enter",
-    "in_helper_thread",
-    "in_netns",
-    "inside",
-    "namespaces_allowed",
-    "new_netns",
-    "remove_netns",
-    "setns",
-]
-
 T = TypeVar("T")
 
 NETNS_DIRECTORY = "/run/netns"

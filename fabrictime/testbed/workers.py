@@ -13,8 +13,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from fabrictime.testbed.fabric import Fabric, FabricError
 from fabrictime.testbed.fork_server import ForkServer, Kind, Worker
 
-__all__ = ["Workers", "check_fields", "end", "read"]
-
 _NAME_MAX = 128
 
 

@@ -5,8 +5,6 @@ The writer is C, linked into each profiler (segment.h, writer.h). The reporter r
 
 from dataclasses import dataclass
 
-__all__ = ["Communicator", "Counters", "SegmentError"]
-
 
 class SegmentError(ValueError):
     """A descriptor that holds no segment."""

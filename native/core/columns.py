@@ -12,17 +12,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ClockLine",
-    "Float64s",
-    "Int32s",
-    "Int64s",
-    "MeshSolution",
-    "PairFits",
-    "PathDelayColumns",
-    "ProbeColumns",
-]
-
 Int32s: TypeAlias = NDArray[np.int32]
 Int64s: TypeAlias = NDArray[np.int64]
 Float64s: TypeAlias = NDArray[np.float64]

@@ -12,8 +12,6 @@ import socket
 import struct
 from typing import Final
 
-__all__ = ["bind_to_device"]
-
 _IP_UNICAST_IF: Final = 50
 _IPV6_UNICAST_IF: Final = 76
 _INDEX: Final = struct.Struct("!I")

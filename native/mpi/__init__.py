@@ -6,8 +6,6 @@
 
 from pathlib import Path
 
-__all__ = ["library", "testbed_library"]
-
 
 def library() -> Path:
     """Return the profiler's path. Raises FileNotFoundError if it was not built."""

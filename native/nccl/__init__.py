@@ -7,8 +7,6 @@ replay NCCL's calls.
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["library", "program"]
-
 
 def library() -> Path:
     """Return the library's path. Raises FileNotFoundError if it was not built."""

@@ -6,8 +6,6 @@ The library is no extension module and does not use Python.
 
 from pathlib import Path
 
-__all__ = ["library"]
-
 
 def library() -> Path:
     """Return the library's path. Raises FileNotFoundError if it was not built."""

@@ -8,8 +8,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Dcqcn", "FlowColumns", "LinkTruth", "ProbeTruth"]
-
 Int32s: TypeAlias = NDArray[np.int32]
 Int64s: TypeAlias = NDArray[np.int64]
 Float32s: TypeAlias = NDArray[np.float32]

@@ -16,8 +16,6 @@ from typing import Final
 
 from schemas.records import CollectiveFunction, CollectiveSource
 
-__all__ = ["bus_bps"]
-
 _BITS: Final = 8
 _NS_PER_S: Final = 1e9
 _F = CollectiveFunction

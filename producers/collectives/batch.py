@@ -27,8 +27,6 @@ from schemas.records import (
     QueuePairDelay,
 )
 
-__all__ = ["REASONS", "CommunicatorList", "QueuePairs", "operations_of", "summaries_of", "transfers_of"]
-
 REASONS: Final = (KeptReason.ALL, KeptReason.SAMPLED, KeptReason.SLOW)
 """Reasons by their numbers in native/collectives/fold.h."""
 MAX_TRANSFERS: Final = 16

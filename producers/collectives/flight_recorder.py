@@ -21,8 +21,6 @@ from schemas.records import (
     RankState,
 )
 
-__all__ = ["MAX_BYTES", "Dump", "parse_dump", "rank_of_name"]
-
 MAX_BYTES: Final = 16 << 20
 """Largest dump that is read."""
 MAX_OPERATIONS: Final = 512

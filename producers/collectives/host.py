@@ -24,8 +24,6 @@ from schemas import codec
 from schemas.ids import nic_id
 from schemas.records import CollectiveBatch, CollectiveSource, NicCounter
 
-__all__ = ["Counts", "HostReporter", "ReportedHost"]
-
 _log = logging.getLogger(__name__)
 
 _IDLE_S: Final = 1.0

@@ -19,8 +19,6 @@ from native.collectives import SegmentError
 from native.collectives.reader import Reader
 from schemas.ipc import check_owner, leave, listen_for_packets, receive_descriptor
 
-__all__ = ["Listener", "Passed", "ProcessId", "is_alive", "process_id", "socket_of"]
-
 _log = logging.getLogger(__name__)
 
 GREETING: Final = b"SEGMENT 1"

@@ -18,8 +18,6 @@ from producers.settings import NicSettings
 from schemas.ids import nic_id
 from schemas.records import NicCounter
 
-__all__ = ["FIELDS", "NicCounters", "counter_values", "tcp_values"]
-
 _log = logging.getLogger(__name__)
 
 FIELDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {

@@ -10,8 +10,6 @@ import pickletools
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["NotPlain", "load_plain"]
-
 _MAX_VALUES: Final = 20_000_000
 _MARK: Final = object()
 

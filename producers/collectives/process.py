@@ -39,8 +39,6 @@ from schemas.records import (
     RankState,
 )
 
-__all__ = ["Origin", "TracedProcess"]
-
 _DRAIN_EVENTS: Final = 65_536
 _DRAINS: Final = 4
 """Readings of one segment before the next one is read."""

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from schemas.records import RankCondition, RankState
 
-__all__ = ["MAX_BYTES", "parse_ras", "worth_reporting"]
-
 MAX_BYTES: Final = 16 << 20
 """Longest report that is read."""
 MAX_STATES: Final = 256

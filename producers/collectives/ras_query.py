@@ -14,8 +14,6 @@ from producers.collectives.ras import MAX_BYTES
 from producers.netns import in_netns
 from schemas.ipc import read_line
 
-__all__ = ["RAS_PORT", "is_own_address", "query_ras"]
-
 RAS_PORT: Final = 28028
 _TIMEOUT_S: Final = 5
 """s that NCCL's processes have to answer each other."""

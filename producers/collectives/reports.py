@@ -24,8 +24,6 @@ from producers.collectives.settings import CollectiveSettings
 from producers.collectives.timeline import ClockReading
 from schemas.records import CollectiveBatch, CollectiveSource, RankState
 
-__all__ = ["OwnReports", "Recorded"]
-
 _log = logging.getLogger(__name__)
 
 _LOOPBACK: Final = "127.0.0.1"

@@ -24,8 +24,6 @@ from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.stop_request import StopRequest
 from schemas.topics import COLLECTIVES
 
-__all__ = ["main", "reported_hosts"]
-
 _log = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 2.0

@@ -9,8 +9,6 @@ from pydantic import Field, field_validator
 from schemas.kafka.settings import COMPRESSION, KAFKA, Compression, KafkaSettings
 from schemas.strict_model import StrictModel, quantity
 
-__all__ = ["CollectiveSettings"]
-
 
 class CollectiveSettings(StrictModel):
     """Settings of the services that report the operations of jobs."""

@@ -20,8 +20,6 @@ from fabrictime_client import Clock
 from fabrictime_client.errors import PageMissing, PageUnusable, Unsynced
 from schemas.records import ClockSync
 
-__all__ = ["ClockReading", "HostClock", "Timeline"]
-
 _REOPEN_S: Final = 1.0
 _TRIES: Final = 3
 _FINE: Final = 100

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["TraceBudget"]
-
 _HOUR_S: Final = 3600.0
 _CAPACITY_SHARE: Final = 1 / 6
 _SPEND_S: Final = 30.0

@@ -20,8 +20,6 @@ from schemas.ids import host_of
 from schemas.records import Flow, FlowProtocol, FlowReports, FlowState
 from schemas.topics import MAX_ELEMENTS
 
-__all__ = ["FlowRules", "FlowTable", "Key", "Registration"]
-
 Key = tuple[str, str, int, str, int]
 """Protocol (TCP, UDP or ROCE), source address and port, peer address and port."""
 

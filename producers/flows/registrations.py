@@ -28,8 +28,6 @@ from typing import Any, Final
 from producers.flows.intervals import Key, Registration
 from schemas.ipc import check_owner, leave, listen
 
-__all__ = ["Registrations", "parse_registration"]
-
 _log = logging.getLogger(__name__)
 
 _LINE_BYTES: Final = 4096

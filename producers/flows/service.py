@@ -39,8 +39,6 @@ from schemas.records import FlowReports, FlowRoutes, Nic
 from schemas.stop_request import StopRequest
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, Topic
 
-__all__ = ["AddressTable", "FlowReporter", "main"]
-
 _log = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 2.0

@@ -15,8 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from producers.netns import in_netns
 
-__all__ = ["SockDiag", "TcpSocket", "parse_socket"]
-
 _NETLINK_SOCK_DIAG: Final = 4
 _SOCK_DIAG_BY_FAMILY: Final = 20
 _NLM_F_REQUEST: Final = 1

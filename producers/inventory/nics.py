@@ -22,8 +22,6 @@ from schemas.records import Nic, Stamp
 from schemas.topics import Topic
 from schemas.unexpected import DATA_ERRORS, refusal
 
-__all__ = ["LookupReader", "PeerTable", "RecordHandler", "addresses_of", "nic_record"]
-
 _log = logging.getLogger(__name__)
 
 PAST_S: Final = 10.0

@@ -21,16 +21,6 @@ from native.core.probe import link_of
 from producers.netns import in_netns
 from producers.ports.ethtool import stat_count, stat_names, stat_values
 
-__all__ = [
-    "NetlinkLink",
-    "PortChange",
-    "PortCounters",
-    "PortWatch",
-    "is_link_counter",
-    "parse_links",
-    "rdma_ports",
-]
-
 _log = logging.getLogger(__name__)
 
 _RTM_NEWLINK: Final = 16

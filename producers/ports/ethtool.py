@@ -11,8 +11,6 @@ import socket
 import struct
 from typing import Any, Final, NamedTuple
 
-__all__ = ["LinkSettings", "link_settings", "stat_count", "stat_names", "stat_values"]
-
 _SIOCETHTOOL: Final = 0x8946
 _GSTRINGS: Final = 0x1B
 _GSTATS: Final = 0x1D

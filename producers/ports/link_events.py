@@ -14,8 +14,6 @@ from schemas import records
 from schemas.records import CounterDelta, EvidenceKind, HostEvidence, LinkEvent, PathSize
 from schemas.topics import MAX_ELEMENTS
 
-__all__ = ["EvidencePacer", "LinkEvents", "agent_trouble"]
-
 LOCAL_QUEUE_NS: Final = 2_000_000
 """A wait in the host's own queue is reported from this duration on."""
 ONGOING_LOSS_GAP_S: Final = 0.1

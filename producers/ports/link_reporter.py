@@ -23,8 +23,6 @@ from producers.probe.host_probes import HostProber
 from producers.settings import NicSettings, ProbeSettings
 from schemas.records import LinkEvent, PathSize
 
-__all__ = ["LinkReporter"]
-
 _log = logging.getLogger(__name__)
 
 _JOIN_S = 2.0

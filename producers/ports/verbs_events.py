@@ -14,8 +14,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["EVENTS", "VerbsEventReader", "main"]
-
 EVENTS = (
     "CQ_ERR",
     "QP_FATAL",

@@ -20,8 +20,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.records import Nic
 from schemas.topics import INVENTORY, PROBES
 
-__all__ = ["ProbePublisher", "ProbeTransport", "PublishSettings", "select_peers"]
-
 _log = logging.getLogger(__name__)
 
 Contact = TypeVar("Contact")

@@ -23,9 +23,6 @@ from producers.settings import ProbeSettings
 from producers.trace.probe_routes import ProbeRouteTracer
 from schemas.records import Flow, FlowReports, FlowState
 
-__all__ = ["FlowProber", "LiveFlows"]
-
-
 LIVE_S: Final = 10.0
 """A flow that has sent nothing for this long is not live; a flow behind a dead link can be moved in less."""
 REPORT_TIMEOUT_S: Final = 5.0

@@ -14,17 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = [
-    "NO_FLOW_TARGETS",
-    "FlowTargets",
-    "PathKey",
-    "PeerRoute",
-    "choose_spare_ports",
-    "max_min_rate_pps",
-    "plan_flow_targets",
-    "schedule_rates_pps",
-]
-
 Links = tuple[str, ...]
 PathKey = tuple[str, int]
 """Peer, source port."""

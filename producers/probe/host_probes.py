@@ -23,8 +23,6 @@ from producers.netns import in_netns
 from producers.trace.sockets import ORIGIN_ICMP, ORIGIN_ICMP6, UNREACHABLE, prepare_for_errors, read_errors
 from schemas.records import HostEvidence
 
-__all__ = ["HostProber", "HostSocket", "SilentPeers"]
-
 SILENT_S: Final = 0.3
 """Silence of a peer after which its host is probed."""
 LOSING_S: Final = 2.0

@@ -6,8 +6,6 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["KeyFileError", "read_key"]
-
 KEY_BYTES = (16, 32)
 
 

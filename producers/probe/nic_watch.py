@@ -19,8 +19,6 @@ from producers.netns import in_netns
 from producers.nic_network import NicNetwork
 from producers.settings import NicSettings
 
-__all__ = ["NicWatch", "problems_of"]
-
 STRICT: Final = 1
 """Value of rp_filter that drops packets which would be answered by another interface."""
 MIN_REWRITTEN: Final = 10

@@ -20,8 +20,6 @@ from native.core.probe import PathEvidence
 from schemas import codec
 from schemas.records import PathStatus, PathStatusReport
 
-__all__ = ["DEAD_LOSS_STREAK", "PathStatusReporter", "PathStatusTracker"]
-
 DEAD_LOSS_STREAK: Final = 3
 """A path is dead after this many consecutive requests without an answer."""
 FIRST_GAP_NS: Final = 5_000_000

@@ -14,8 +14,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["choose_peers", "hashes_of"]
-
 _Uint64s: TypeAlias = NDArray[np.uint64]
 
 

@@ -16,8 +16,6 @@ from schemas.kafka.bounded_producer import Delivered
 from schemas.records import ClockFits, ClockOffsets, PathDelays
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS
 
-__all__ = ["MeasurementPublisher", "RawPublisher", "ReducedPublisher"]
-
 NS_PER_MS = 1_000_000
 
 

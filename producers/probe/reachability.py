@@ -17,8 +17,6 @@ from typing import Final
 from native.core.probe import PathEvidence
 from schemas.records import Nic
 
-__all__ = ["RailReach", "group_of", "reachable", "reaches"]
-
 SILENT_S: Final = 10.0
 """Time for which a rail must not have answered."""
 MIN_SILENT_HOSTS: Final = 2

@@ -22,8 +22,6 @@ from schemas.records import ClockFits, ClockOffsets, ClockSync, PathDelay, PathD
 from schemas.topics import MAX_ELEMENTS
 from schemas.validation import MAX_NS, validate_offsets
 
-__all__ = ["ClockView", "Reducer"]
-
 HOLDOVER_NS: Final = 60_000_000_000
 FRESH_NS: Final = 10_000_000_000
 JUMP_FLOOR_NS: Final = 100_000

@@ -15,8 +15,6 @@ from producers.probe.flow_targets import PathKey, schedule_rates_pps
 from producers.settings import ProbeSettings
 from schemas.records import ProbeSchedule
 
-__all__ = ["ScheduleFollower", "fabric_time_ns", "schedule_error", "schedule_paths", "slot_of"]
-
 _log = logging.getLogger(__name__)
 
 MIN_SLOT_SHARE: Final = 0.99

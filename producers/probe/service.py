@@ -33,8 +33,6 @@ from schemas.records import LinkEvent, Nic
 from schemas.stop_request import StopRequest
 from schemas.topics import FLOWS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
 
-__all__ = ["ProbeService", "main", "until_flush_s"]
-
 _log = logging.getLogger(__name__)
 
 TIMESTAMPS_COMPLETE_NS = 33_000_000

@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 from producers.probe.flow_targets import PathKey
 from schemas.records import PathSize
 
-__all__ = ["SMALL_BYTES", "SizeChecks", "SizeProbe", "find_limit"]
-
 SMALL_BYTES: Final = 100
 """Size of the packets that every path passes if it lives, with the headers of IP and UDP."""
 CONFIRM_TIMES: Final = 8

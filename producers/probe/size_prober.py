@@ -16,8 +16,6 @@ from producers.probe.size_checks import SMALL_BYTES, SizeChecks, SizeProbe
 from schemas.records import PathSize
 from schemas.topics import MAX_ELEMENTS
 
-__all__ = ["SizeProber"]
-
 HEADER_BYTES: Final = {socket.AF_INET: 28, socket.AF_INET6: 48}
 """Headers of IP and UDP."""
 MAX_BYTES: Final = 65_535

@@ -20,8 +20,6 @@ from producers.settings import ClockSettings, NicSettings, ProbeSettings
 from schemas.ids import nic_id
 from schemas.records import Nic
 
-__all__ = ["UdpTransport", "test_clock"]
-
 MAX_COLLECT_DELAY_MS = 15.0
 MAX_COLLECT_PERIOD_MS = 50.0
 """A responder's timestamps are collected at round times plus the delay, before the flush at 33 ms."""

@@ -13,8 +13,6 @@ from schemas.records import Nic, Stamp
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
-__all__ = ["nic_announcements"]
-
 
 def nic_announcements(sim: Simulation) -> Iterator[Nic]:
     """Yield the `Nic` of every NIC with a living agent, as of now, with the pace of the simulation."""

@@ -15,8 +15,6 @@ from schemas.records import NicCounter, QueuePairDelay
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
-__all__ = ["CHUNK_BYTES", "ChunkDelays"]
-
 CHUNK_BYTES: Final = 1 << 17
 _WINDOW_CHUNKS: Final = 8
 """Chunks of a connection on their way."""

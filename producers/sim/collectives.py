@@ -29,8 +29,6 @@ from schemas.topics import COLLECTIVES
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
-__all__ = ["SimCollectives"]
-
 _SECOND_NS: Final = 1_000_000_000
 _SAMPLE_TICKS: Final = 5
 """Ticks between two samples of the queues on the flows' routes: 50 ms."""

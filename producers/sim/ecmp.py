@@ -9,8 +9,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EcmpChoice", "Paths", "Position", "UsableRoutes", "mix"]
-
 Int32s: TypeAlias = NDArray[np.int32]
 Int64s: TypeAlias = NDArray[np.int64]
 Uint64s: TypeAlias = NDArray[np.uint64]

@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["GRAMMAR", "FaultSpec", "parse_duration", "parse_fault"]
-
 GRAMMAR: Final = """\
 down TARGET             carrier lost: both directions of the cable; the switches at its ends go around it
 blackhole TARGET        all packets on the link are lost; carrier and routes stay

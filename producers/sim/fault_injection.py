@@ -17,8 +17,6 @@ from schemas.records import TrueFault
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
-__all__ = ["FaultInjector", "SimFault"]
-
 
 @dataclass(slots=True)
 class SimFault:

@@ -13,8 +13,6 @@ from producers.sim.fault_grammar import ON_JOBS, ON_RANKS, FaultSpec
 from producers.sim.topology import Fleet, LinkKind
 from schemas.ids import end_parts, host_of, link_ends
 
-__all__ = ["LinkStates", "Target", "link_states", "resolve"]
-
 ON_NICS: Final = ("dead", "incast", "slow-receiver", "slow-sender", "pause-storm")
 PAUSED: Final = 0.2
 """Share of their rate that links towards a leaf keep in a pause storm; the NIC's own link stops."""

@@ -15,8 +15,6 @@ from producers.sim.simulation import Simulation
 from producers.sim.workload import SimFlow
 from schemas.ids import flow_parts
 
-__all__ = ["SimFlowEndpoint"]
-
 _VERBS: Final = ("MOVE", "PACE")
 _TIME_NS: Final = 50_000_000
 """Simulated time between two reports of it. Decisions live for a second."""

@@ -15,8 +15,6 @@ from schemas.topics import FLOWS, MAX_ELEMENTS
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
-__all__ = ["SimFlowReporter"]
-
 _SECOND_NS: Final = 1_000_000_000
 _FLOW_TICKS: Final = 10
 """Ticks between two readings of a host's flows: 100 ms."""

@@ -18,8 +18,6 @@ from producers.sim.workload import FLOW_PORT, SimFlow, address_of
 from producers.trace.candidate_ports import flow_candidate_ports
 from schemas.records import FlowLeg, FlowProtocol, FlowRoute, FlowRoutes
 
-__all__ = ["SimFlowRoutes"]
-
 Pair = tuple[int, int]
 Links = tuple[str, ...]
 

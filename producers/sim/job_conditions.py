@@ -10,8 +10,6 @@ from typing import Final
 from producers.sim.fault_grammar import FaultSpec
 from producers.sim.faults import Target
 
-__all__ = ["WINDOW_BYTES", "JobConditions", "conditions_of", "moved_nics"]
-
 WINDOW_BYTES: Final = 1 << 20
 """Bytes of a connection on their way, eight chunks of 128 KiB: they limit its rate at a long delay."""
 

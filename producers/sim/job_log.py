@@ -17,8 +17,6 @@ from schemas.records import KeptReason
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
-__all__ = ["JobLog", "LoggedOperation"]
-
 _TRACED_PER_S: Final = 8
 """Single operations that a rank publishes per second."""
 _SLOW_TIMES: Final = 1.5

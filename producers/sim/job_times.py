@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from producers.sim.job_conditions import JobConditions
 from producers.sim.jobs import Entries
 
-__all__ = ["Arrivals", "OperationTimes", "arrivals_of", "operation_times"]
-
 _JITTER_NS: Final = 40_000.0
 """Mean time by which a rank computes longer than the quickest."""
 _LAUNCH_NS: Final = (8_000.0, 15_000.0)

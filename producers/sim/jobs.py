@@ -22,8 +22,6 @@ from schemas.topics import COLLECTIVES, DECISIONS
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
-__all__ = ["EndedIteration", "Entries", "JobState", "SimJob", "SimJobs", "entries_of"]
-
 _NOTHING_BPS: Final = 1.0
 """Demand of a connection whose program is gone."""
 _LEASE_NS: Final = 10_000_000_000

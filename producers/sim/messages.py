@@ -9,8 +9,6 @@ from native.core import ProbeColumns, decode_probe_batch
 from schemas import codec
 from schemas.topics import PROBES, Topic
 
-__all__ = ["SimMessage"]
-
 
 @dataclass(frozen=True, slots=True)
 class SimMessage:

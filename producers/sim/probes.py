@@ -16,8 +16,6 @@ from schemas.topics import PATHS
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
-__all__ = ["SimProbes"]
-
 
 class SimProbes:
     """The probe paths of one simulation: one group of the kernel per NIC, peer and source port."""

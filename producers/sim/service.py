@@ -30,8 +30,6 @@ from schemas.simulation_pace import FULL_PACE, advice, pace_text
 from schemas.stop_request import StopRequest
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
 
-__all__ = ["PaceAnnouncer", "RealTimePacer", "WorkerProgress", "main"]
-
 _log = logging.getLogger(__name__)
 
 _STATUS_S: Final = 2.0

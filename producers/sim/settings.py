@@ -11,8 +11,6 @@ from producers.sim.fault_grammar import parse_fault
 from schemas.kafka.settings import KAFKA, KafkaSettings
 from schemas.strict_model import StrictModel, quantity
 
-__all__ = ["JobSettings", "SimSettings", "parse_fleet"]
-
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 

@@ -12,8 +12,6 @@ from producers.sim.topology import Fleet
 from schemas.ids import link_ends
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
-__all__ = ["draw_clocks", "fleet_of", "topology_file"]
-
 
 def fleet_of(settings: SimSettings) -> Fleet:
     """Return the network of these settings. Raises ValueError if there is no such shape."""

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Shape"]
-
 POSITIVE: Final = (
     "hosts",
     "hosts_per_rack",

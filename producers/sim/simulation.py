@@ -41,8 +41,6 @@ from schemas.records import (
 )
 from schemas.topics import COLLECTIVES, FLOW_ROUTES, FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, R, Topic
 
-__all__ = ["EPOCH_NS", "EVERYTHING", "TICK_NS", "Simulation"]
-
 TICK_NS: Final = 10_000_000
 """Messages are collected at this interval; times within it are exact to the kernel's step."""
 EPOCH_NS: Final = 1_800_000_000_000_000_000

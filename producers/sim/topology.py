@@ -17,8 +17,6 @@ from producers.sim.ecmp import EcmpChoice, Paths, Position, UsableRoutes, mix
 from producers.sim.shape import Shape
 from schemas.ids import link_id, nic_id
 
-__all__ = ["PROBE_PORT", "Fleet", "LinkKind"]
-
 NodeKind: TypeAlias = Literal["host", "leaf", "spine", "core"]
 Int32s: TypeAlias = NDArray[np.int32]
 Int64s: TypeAlias = NDArray[np.int64]

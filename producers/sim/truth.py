@@ -13,8 +13,6 @@ from schemas.topics import MAX_ELEMENTS, TRUTH
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
-__all__ = ["TruthRecorder"]
-
 _SECOND_NS: Final = 1_000_000_000
 _OPEN_SHARE: Final = 0.5
 _CLOSE_SHARE: Final = 0.125

@@ -20,8 +20,6 @@ from producers.sim.topology import Fleet
 from schemas.ids import nic_parts
 from schemas.records import Flow, FlowProtocol, FlowReports, FlowState
 
-__all__ = ["FLOW_PORT", "SimFlow", "SimFlowTable", "address_of", "job_ends", "job_members", "job_phases"]
-
 FLOW_PORT: Final = 4791
 """RoCEv2's UDP port; with a flow's source port it determines its route."""
 _FIRST_PORT: Final = 49_152

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
-__all__ = ["BY_PORT", "AddressRule", "Addressing", "LinkPrefix", "partner_of"]
-
 LinkPrefix = Literal["auto", 31, 30, 0]
 
 MIN_ADDRESSES: Final = 4

@@ -6,8 +6,6 @@ import hashlib
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["flow_candidate_ports"]
-
 LAST_PORT: Final = 65_535
 BYTES_PER_PORT_DRAW: Final = 4
 MAX_CACHED: Final = 8192

@@ -13,8 +13,6 @@ from schemas import records
 from schemas.records import FlowLeg, FlowProtocol, Leg
 from schemas.topology import Topology
 
-__all__ = ["FlowPair", "FlowRoute", "FlowRouteKey", "shape_of"]
-
 TRACEROUTE_PORT: Final = 33_434
 """UDP port of traceroute: no program listens there, so the host answers and shows its distance."""
 SETTLE_S: Final = 3.0

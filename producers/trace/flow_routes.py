@@ -27,8 +27,6 @@ from schemas.records import FlowLeg, FlowProtocol, FlowRoutes, Nic
 from schemas.topics import FLOW_ROUTES, MAX_ELEMENTS
 from schemas.topology import Topology
 
-__all__ = ["FlowRouteTracer"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from producers.trace.tracer import Trace, TracedFlow
 
-__all__ = ["Change", "Hops", "KnownRoute", "TracedRoute"]
-
 Hops = tuple[str | None, ...]
 
 SILENT_TRACES: Final = 16

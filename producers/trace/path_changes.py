@@ -15,8 +15,6 @@ import numpy as np
 
 from native.core.columns import ProbeColumns
 
-__all__ = ["PathChangeDetector"]
-
 WINDOW_S: Final = 1.0
 AGREEING_WINDOWS: Final = 3
 """Consecutive windows whose minimum must deviate to the same side."""

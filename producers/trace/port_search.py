@@ -22,8 +22,6 @@ from producers.trace.sockets import (
 from producers.trace.tracer import Trace, TracedFlow, Tracer
 from schemas.records import Leg
 
-__all__ = ["PortSearch", "apply_trace_hit"]
-
 MAX_READS_PER_QUEUE = 64
 MIN_QUOTED_BYTES = 16
 

@@ -19,8 +19,6 @@ from producers.trace.port_search import PortSearch
 from producers.trace.source_ports import choose_ports
 from producers.trace.tracer import Trace
 
-__all__ = ["KnownProbeRoutes", "OpenCandidates", "PortSelector"]
-
 _log = logging.getLogger(__name__)
 
 Hops = tuple[str | None, ...]

@@ -14,8 +14,6 @@ from producers.trace.probe_pair import LegPort
 from producers.trace.tracer import TracedFlow
 from schemas.records import Leg, Nic
 
-__all__ = ["RESPONDER", "ProbeAnswers", "Wanted"]
-
 Wanted = dict[str, dict[LegPort, TracedFlow]]
 """Peer to the paths to trace."""
 

@@ -12,8 +12,6 @@ from producers.trace.route_names import RouteNames
 from producers.trace.tracer import TracedFlow
 from schemas.records import Leg, PathMap
 
-__all__ = ["LegPort", "ProbePair"]
-
 LegPort = tuple[Leg, int]
 
 SETTLE_S: Final = 5.0

@@ -31,8 +31,6 @@ from schemas.records import Leg, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import Topology
 
-__all__ = ["ProbeRouteTracer"]
-
 _log = logging.getLogger(__name__)
 
 REFRESH_S: Final = 0.5

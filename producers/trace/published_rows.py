@@ -9,8 +9,6 @@ from typing import Final, Generic, TypeVar
 
 from schemas.records import FlowRoute, PathMap
 
-__all__ = ["REPUBLISH_S", "PublishedRows"]
-
 Row = TypeVar("Row", FlowRoute, PathMap)
 
 REPUBLISH_S: Final = 900.0

@@ -9,9 +9,6 @@ from producers.trace.flow_pair import FlowRouteKey, shape_of
 from producers.trace.published_rows import REPUBLISH_S
 from schemas.records import FlowLeg, FlowProtocol, FlowRoutes
 
-__all__ = ["RequestedAcks"]
-
-
 ROCE_PORT: Final = 4791
 """Destination port of RoCEv2 data and acknowledgements; each end has its own source port."""
 SILENT_PEER_S: Final = 3 * REPUBLISH_S

@@ -24,8 +24,6 @@ from schemas.ids import link_id
 from schemas.records import PathSource
 from schemas.topology import LAYER_2, End, Topology, end_text, nic_end
 
-__all__ = ["NamedPath", "RouteNames", "name_path", "node_of_address"]
-
 ADDRESS_PORT: Final = "ip"
 """Port of an end that is known only by its address; the address then names the node."""
 UNKNOWN_PORT: Final = "?"

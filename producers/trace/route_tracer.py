@@ -18,8 +18,6 @@ from producers.trace.tracer import Packet, Trace, Tracer
 from schemas import codec
 from schemas.topics import R, Topic
 
-__all__ = ["ALL_REST_S", "Put", "RouteTracer", "TracedNic"]
-
 Put = Callable[[str, str, bytes | None], None]
 """Publishes a value, or a tombstone, under a topic name and a key."""
 

@@ -20,8 +20,6 @@ from typing import Final, NamedTuple, Protocol
 from native.core.device_sockets import bind_to_device
 from producers.netns import in_netns
 
-__all__ = ["IcmpError", "TraceReply", "TraceSocket", "error_of", "open_trace_sockets", "send_trace"]
-
 _log = logging.getLogger(__name__)
 
 IP_RECVERR: Final = 11

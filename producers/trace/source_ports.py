@@ -16,8 +16,6 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Coverage", "candidates_for", "choose_ports", "coverage_of"]
-
 Route = TypeVar("Route", bound=Hashable)
 Routes = Mapping[int, Mapping[str, Hashable]]
 """Port to peer to the route of packets from that port to that peer."""

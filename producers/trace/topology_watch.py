@@ -8,8 +8,6 @@ from typing import Final
 
 from schemas.topology import Topology, TopologyError, TopologySource
 
-__all__ = ["TopologyWatch"]
-
 _log = logging.getLogger(__name__)
 
 FILE_CHECK_S: Final = 2.0

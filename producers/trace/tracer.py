@@ -13,8 +13,6 @@ from typing import Final, NamedTuple
 
 from schemas.records import Leg
 
-__all__ = ["Packet", "Trace", "TracedFlow", "Tracer"]
-
 Hops = tuple[str | None, ...]
 
 FIRST_GUESS_HOPS: Final = 4

@@ -12,8 +12,6 @@ from typing import Final, NamedTuple, TypeVar
 
 from producers.trace.tracer import TracedFlow
 
-__all__ = ["TokenBucket", "UplinkPlan", "pause_s", "plan_checks", "uplink_routes"]
-
 Hops = tuple[str | None, ...]
 Path = TypeVar("Path")
 

@@ -17,16 +17,6 @@ from confluent_kafka import admin as _admin
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import TOPICS, Partitions, Topic
 
-__all__ = [
-    "TIMESTAMP_TYPE",
-    "TopicsError",
-    "create_topic",
-    "create_topics",
-    "group_state",
-    "other_partitions",
-    "topic_config",
-]
-
 TIMEOUT_S: Final = 30.0
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _LOG_APPEND_TIME: Final = "LogAppendTime"

@@ -17,8 +17,6 @@ from schemas.kafka.start import Start
 from schemas.log_time import append_ns_of
 from schemas.topics import Topic
 
-__all__ = ["AsyncTopicReader", "partition_count"]
-
 log = logging.getLogger(__name__)
 
 FETCH_WAIT_MS: Final = 500

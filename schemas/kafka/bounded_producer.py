@@ -19,8 +19,6 @@ from schemas.kafka.producer import open_producer
 from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import CONFLUENT_BASE, append_ns_of
 
-__all__ = ["BoundedProducer", "Delivered"]
-
 _log = logging.getLogger(__name__)
 
 Delivered = Callable[[int], None]

@@ -9,8 +9,6 @@ from schemas import codec
 from schemas.messages import decode_message
 from schemas.topics import R, Topic
 
-__all__ = ["Message", "Place"]
-
 Place = tuple[str, int]
 """Topic and partition."""
 

@@ -16,8 +16,6 @@ from urllib.parse import quote, urlencode
 
 from aiokafka.abc import AbstractTokenProvider
 
-__all__ = ["TokenProvider"]
-
 TIMEOUT_S: Final = 5.0
 RENEW_SHARE: Final = 0.8
 """Part of a token's lifetime after which the next connection requests a new one."""

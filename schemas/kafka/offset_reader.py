@@ -18,8 +18,6 @@ from schemas.topics import Topic
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
 
-__all__ = ["OffsetReader"]
-
 TIMEOUT_S: Final = 2.0
 """Longest wait for one answer of the log."""
 END_TIMESTAMP: Final = -1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-__all__ = ["murmur2", "owns", "partition_of"]
-
 _MASK = 0xFFFFFFFF
 _FACTOR = 0x5BD1E995
 _SEED = 0x9747B28C

@@ -10,8 +10,6 @@ from confluent_kafka import KafkaException, Producer
 from schemas.kafka.publisher import PARTITIONER, publisher_options
 from schemas.kafka.settings import KafkaSettings, service_options
 
-__all__ = ["NOT_QUEUED", "load_producer", "open_producer"]
-
 NOT_QUEUED: Final = (BufferError, KafkaException)
 """Errors of `produce`: the queue is full, or the message can never be sent."""
 

@@ -9,8 +9,6 @@ from schemas import codec
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import Topic
 
-__all__ = ["PARTITIONER", "PublishFailed", "Publisher", "publisher_options"]
-
 PARTITIONER: Final = "murmur2_random"
 """librdkafka's default differs from that of the Java clients and of aiokafka; this one agrees with both."""
 DELIVERY_TIMEOUT_MS: Final = 10_000

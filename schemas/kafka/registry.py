@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-__all__ = ["ConfluentRegistry", "RegistryMissing", "RegistryUnavailable"]
-
 TIMEOUT_S: Final = 5.0
 
 

@@ -16,17 +16,6 @@ from pydantic import Field, model_validator
 from schemas import codec
 from schemas.strict_model import StrictModel
 
-__all__ = [
-    "ADDRESS",
-    "ADDRESS_EXAMPLE",
-    "COMPRESSION",
-    "KAFKA",
-    "Compression",
-    "KafkaSettings",
-    "as_settings",
-    "service_options",
-]
-
 _log = logging.getLogger(__name__)
 
 ADDRESS: Final = r"([^\s,/:\[\]@]+|\[[0-9a-fA-F:.]+(%[^\s,/\[\]]+)?\]):\d{1,5}"

@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ["BEGINNING", "END", "Start", "back", "committed", "since", "tail"]
-
 
 @dataclass(frozen=True, slots=True)
 class Start:

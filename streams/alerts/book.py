@@ -23,8 +23,6 @@ from streams.alerts.rules import (
 )
 from streams.runtime.thresholds import Thresholds
 
-__all__ = ["DETECTED", "AlertBook", "OpenAlert", "Published", "clock_text", "evidence_ref"]
-
 Published = list[tuple[str, Alert]]
 """Key and alert to publish."""
 

@@ -17,8 +17,6 @@ from native.core.window import BUCKETS
 from schemas.records import AlertState, LatencyRule, PathDelay, PathDelays
 from streams.runtime.tables import Member
 
-__all__ = ["EVERYONE", "Change", "LatencyRules", "check_rule", "groups_of"]
-
 EVERYONE: Final = "*"
 WAIT_WINDOWS: Final = 2
 """A window is evaluated once a window so much later has begun, because its records come from many NICs."""

@@ -49,8 +49,6 @@ from streams.runtime.tables import Inventory
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["MAIN", "AlertInputs", "read_from"]
-
 WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, PATHS)
 """Topics that are read from their beginning."""
 MAIN: Final[tuple[Topic, ...]] = (*WHOLE, LINK_HEALTH, CONTENTION, CLOCK_OFFSETS, LINKS, DIAGNOSES)

@@ -27,8 +27,6 @@ from streams.runtime.detection import SINCE, Detection, EvidenceRef
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["ProberHealth"]
-
 GRACE_S: Final = 1
 """s from a second's end to its evaluation; later events do not count."""
 MIN_RATE_NS: Final = NS_PER_S // 5

@@ -32,8 +32,6 @@ from streams.alerts.sources.simulation import FleetPace, SimulationAlerts
 from streams.runtime.detection import Detection
 from streams.runtime.thresholds import Thresholds
 
-__all__ = ["ShardAlerts"]
-
 
 class ShardAlerts:
     """The alerts of one shard. `thresholds` and `log_offset_ns` may be set at any time.

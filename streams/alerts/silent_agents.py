@@ -10,8 +10,6 @@ from typing import Final
 
 from schemas.records import LinkEvent
 
-__all__ = ["SilentAgents"]
-
 SILENT_S: Final = 2
 """s without an event of a prober, which sends one each second, before it is silent."""
 ANSWERED_S: Final = 3

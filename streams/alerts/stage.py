@@ -18,8 +18,6 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import Input, Operator, Order, Owner, Restore, Stage
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["AlertsStage"]
-
 
 def _starts_ns(log_ns: int, tables: FabricTables) -> dict[str, int]:
     """Return topic to the log time from which an owner that begins at `log_ns` reads it."""

@@ -24,8 +24,6 @@ from streams.runtime.switch_names import Groups, SwitchNames, leaf_name, names_o
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Misfit", "Wiring", "misfits_of", "parse_contradiction"]
-
 EVALUATION_GAP_NS: Final = NS_PER_S
 """Minimum append time between two evaluations of changed records."""
 MAX_EVIDENCE: Final = 8

@@ -13,8 +13,6 @@ from typing import Final
 from schemas.records import ClockEvent, ClockSync
 from streams.clock.filter import FRESH_RATE_PPB, SYNCED, UNKNOWN_BOUND_NS, UNSYNCED, ClockTrack
 
-__all__ = ["Change", "Measurement", "apply", "classify"]
-
 STEP_SIGMAS: Final = 6.0
 MIN_STEP_NS: Final = 25.0
 """A clock that is off by more than both from its prediction has stepped."""

@@ -11,21 +11,6 @@ from typing import Final
 
 from schemas.records import ClockEvent, ClockSync
 
-__all__ = [
-    "FRESH_RATE_PPB",
-    "HOLDOVER",
-    "HOLDOVER_WANDER",
-    "LINE_OFFSET_SHARE",
-    "LINE_RATE_SHARE",
-    "SIGMAS",
-    "SYNCED",
-    "UNKNOWN_BOUND_NS",
-    "UNSYNCED",
-    "ClockTrack",
-    "Wander",
-    "split_ns",
-]
-
 SYNCED: Final = ClockSync.SYNCED
 HOLDOVER: Final = ClockSync.HOLDOVER
 UNSYNCED: Final = ClockSync.UNSYNCED

@@ -17,17 +17,6 @@ from schemas.records import NicWindow
 from streams.clock.mesh import Mesh
 from streams.clock.pairs import Float64s
 
-__all__ = [
-    "FlushesByHost",
-    "Slew",
-    "SlewParameters",
-    "gauge_base_ns",
-    "hosts_gauge_ns",
-    "median",
-    "middle_of",
-    "robust_mean",
-]
-
 FlushesByHost = Mapping[str, Sequence[tuple[int, NicWindow]]]
 """Host to (node, last flush) of its NICs."""
 

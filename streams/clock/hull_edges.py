@@ -25,8 +25,6 @@ from native.core import solve_mesh
 from native.core.columns import MeshSolution
 from streams.clock.pairs import NO_SLOPE_PPB, Bools, Float64s, HullVertices, Int64s, Pairs
 
-__all__ = ["HullEdges", "Rates", "rates_by_edges"]
-
 DOUBTFUL: Final = 5.0
 DOUBTFUL_SHARE: Final = 0.02
 MIN_DOUBTFUL: Final = 8

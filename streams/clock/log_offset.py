@@ -14,8 +14,6 @@ import numpy as np
 from schemas.log_time import STEP_NS
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["LogOffset"]
-
 
 class LogOffset:
     """Fabric time minus the log's clock."""

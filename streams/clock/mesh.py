@@ -26,18 +26,6 @@ from native.core import solve_mesh
 from streams.clock.hull_edges import Rates, rates_by_edges
 from streams.clock.pairs import NO_SLOPE_PPB, Bools, Float64s, Int64s, PairMemory, Pairs
 
-__all__ = [
-    "Mesh",
-    "MeshMemory",
-    "Priors",
-    "Suspect",
-    "guess_theta",
-    "log_ppb",
-    "plain_ppb",
-    "solve_relative",
-    "weighted_median",
-]
-
 MIN_DRIFT_SIGMA_PPB: Final = 0.1
 NO_SLOPE_SIGMA_PPB: Final = 50_000.0
 FIRST_NOISE_NS: Final = 10.0

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from schemas.records import PairFit
 
-__all__ = ["NO_SLOPE_PPB", "PairMemory", "Pairs", "RotatedPairs"]
-
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -157,6 +155,7 @@ class HullVertices:
 
     @classmethod
     def of(cls, after: list[list[int]], delay: list[list[float]]) -> HullVertices:
+        """Return the vertices of several hulls: times after the first one, ns, and delays, ns."""
         counts = np.array([min(len(a), len(d)) for a, d in zip(after, delay, strict=True)], np.int64)
         if any(len(a) != len(d) for a, d in zip(after, delay, strict=True)):
             after = [a[: len(d)] for a, d in zip(after, delay, strict=True)]

@@ -37,8 +37,6 @@ from streams.runtime.operator import (
 )
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["ClockOperator", "ClockStage"]
-
 log = logging.getLogger(__name__)
 
 TAIL_RECORDS: Final = 200

@@ -26,8 +26,6 @@ from streams.clock.gauge import (
 from streams.clock.mesh import Mesh, log_ppb, plain_ppb
 from streams.clock.window import Part, WindowInput, flushes_by_host
 
-__all__ = ["ENSEMBLE", "Timescale", "TimescaleParameters"]
-
 Tracks = dict[str, ClockTrack]
 
 ENSEMBLE: Final = "ensemble"

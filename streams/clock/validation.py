@@ -13,8 +13,6 @@ from schemas import codec
 from schemas.log_time import MAX_AHEAD_NS
 from schemas.records import ClockFits, NicWindow, PairFit
 
-__all__ = ["MAX_NS", "validate_fits"]
-
 MAX_NS: Final = 2**62
 """Limit of times, as in the decoder of samples."""
 MAX_PPB: Final = 1e9

@@ -17,16 +17,6 @@ from streams.clock.pairs import Bools, Int64s, Pairs
 MAX_FROM_READING_NS: Final = 60e9
 """Limit of a reading's error in the window's middle: a message may be that late."""
 
-__all__ = [
-    "Part",
-    "WindowInput",
-    "correct_readings",
-    "flushes_by_host",
-    "gather",
-    "guess_readings",
-    "usable_pairs",
-]
-
 
 @dataclass(slots=True)
 class WindowInput:

@@ -18,8 +18,6 @@ from typing import Any, Final
 from schemas.log_time import step_windows
 from schemas.records import ClockFits
 
-__all__ = ["CompleteWindow", "WindowBarrier"]
-
 REDUCED_KEPT_WINDOWS: Final = 5
 """Windows for which a source that fits its own samples is awaited after its last record."""
 BEHIND_NS: Final = 500_000_000

@@ -29,8 +29,6 @@ from streams.contention.unreported import FabricMemory, UnreportedCase, score_un
 from streams.contention.window import KINDS, LinkWindow, ramp, sent_bps, weighty_flows
 from streams.runtime.flow_table import FlowOnLink
 
-__all__ = ["LinkView", "add_scores", "best_kind", "links_behind", "root_of", "view_of"]
-
 Scores = dict[ContentionKind, float]
 
 

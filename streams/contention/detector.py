@@ -34,8 +34,6 @@ from streams.contention.window import (
 from streams.contention.window_order import WindowOrder
 from streams.runtime.flow_table import LiveFlows
 
-__all__ = ["ContentionDetector"]
-
 
 class ContentionDetector:
     """Detector of contention. `ingest` takes every record of `fabric.queues` of the shard in order.

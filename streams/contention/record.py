@@ -11,8 +11,6 @@ from streams.contention.rules import ASSUMED_BPS, MAX_FLOWS
 from streams.contention.window import Place, Window, weighty_flows
 from streams.runtime.flow_table import FlowOnLink
 
-__all__ = ["make_record", "signature"]
-
 KIND_TEXT: Final = {
     ContentionKind.COLLISION: "fabric collision",
     ContentionKind.INCAST: "incast",

@@ -8,8 +8,6 @@ from typing import Final
 
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["ContentionRules"]
-
 # --------------------------------------------------------------------------------------------- times
 
 STEP_NS: Final = 5 * NS_PER_MS

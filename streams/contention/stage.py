@@ -31,8 +31,6 @@ from streams.runtime.operator import (
 from streams.runtime.pipeline_constants import FLOW_LAG_NS
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["ContentionOperator", "ContentionStage"]
-
 TAIL_RECORDS: Final = 4000
 """Newest records of each partition in which a new owner searches for its shards' open windows."""
 MAX_RETAIN_NS: Final = 10 * NS_PER_S

@@ -33,8 +33,6 @@ from streams.contention.window import LinkWindow, Place, ramp
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["FabricMemory", "UnreportedCase", "score_unreported"]
-
 
 @dataclass(slots=True)
 class FabricMemory:

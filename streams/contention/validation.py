@@ -6,8 +6,6 @@ from schemas import codec
 from schemas.records import LinkQueues
 from streams.contention.rules import MAX_CLOCK_DIFFERENCE_NS, MAX_WINDOW_NS
 
-__all__ = ["validate_queues"]
-
 
 def validate_queues(record: LinkQueues, appended_ns: int) -> LinkQueues:
     """Return a `LinkQueues`, appended at `appended_ns` of fabric time.

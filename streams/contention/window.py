@@ -35,23 +35,6 @@ from streams.contention.rules import (
 from streams.runtime.flow_table import FlowOnLink, LiveFlow
 from streams.runtime.units import NS_PER_MS
 
-__all__ = [
-    "KINDS",
-    "LinkReport",
-    "LinkWindow",
-    "Place",
-    "Step",
-    "Window",
-    "integrate_slots",
-    "merge_aliased",
-    "place_of",
-    "ramp",
-    "restored_window",
-    "sent_bps",
-    "time_weight",
-    "weighty_flows",
-]
-
 KINDS: Final = tuple(kind for kind in ContentionKind if kind != ContentionKind.UNKNOWN)
 
 

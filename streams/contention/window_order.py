@@ -11,8 +11,6 @@ from typing import Final
 from streams.contention.rules import GAP_NS
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["WindowOrder"]
-
 
 class WindowOrder:
     """The order of one shard's windows of queues."""

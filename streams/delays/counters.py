@@ -10,8 +10,6 @@ from typing import Final
 
 from schemas.records import NicWindow
 
-__all__ = ["JumpLimit", "NicCounters", "NicState"]
-
 MISSING_KEPT: Final = 64
 """Batch numbers of a gap that are kept, so that a late batch is counted and not taken for a duplicate."""
 

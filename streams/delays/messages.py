@@ -12,8 +12,6 @@ from schemas.kafka.message import Message
 from schemas.topics import PROBES
 from schemas.unexpected import DATA_ERRORS, refusal
 
-__all__ = ["Rejected", "decode_messages"]
-
 _NAMES: Final = NameCache(format_of("nic").first_wrong, format_of("nic").expected)
 
 Rejected = tuple[int, BadBatch | codec.BadRecord]

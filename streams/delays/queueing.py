@@ -25,8 +25,6 @@ from streams.runtime.columnar import as_column
 from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.tables import Member
 
-__all__ = ["SourceQueueing"]
-
 log = logging.getLogger(__name__)
 
 SETTLE_NS, FAST_SETTLE_NS, FAST_SLOT_NS = 30_000_000, 20_000_000, 1_000_000

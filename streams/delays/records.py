@@ -18,8 +18,6 @@ from streams.delays.counters import JumpLimit
 from streams.delays.source_partition import ClosedWindow, NicSamples
 from streams.runtime.tables import Member
 
-__all__ = ["Fitted", "clock_fits", "fit_window", "path_delays"]
-
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 

@@ -10,8 +10,6 @@ from schemas.kafka.message import Message
 from streams.delays.counters import NicCounters, NicState
 from streams.delays.windows import Cut, Range, WindowCutter
 
-__all__ = ["ClosedWindow", "NicSamples", "Source"]
-
 
 @dataclass(slots=True)
 class NicSamples:

@@ -45,8 +45,6 @@ from streams.runtime.pipeline_constants import QUEUEING_NS, SUB_SLOTS, slot_ns_o
 from streams.runtime.tables import Inventory, Member
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["DelayOperator", "DelayStage", "continued_from"]
-
 log = logging.getLogger(__name__)
 
 CHECK_NS: Final = 20 * NS_PER_MS

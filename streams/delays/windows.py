@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from schemas.kafka.message import Message
 from schemas.log_time import STEP_NS, step_windows
 
-__all__ = ["Cut", "Placement", "Range", "WindowCutter"]
-
 NONE = -1
 MAX_EMPTY_RUN = 5
 """Largest number of consecutive empty windows published for a gap of a source; a longer gap is skipped."""

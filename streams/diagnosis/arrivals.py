@@ -11,19 +11,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Arrivals",
-    "Bools",
-    "Floats",
-    "Groups",
-    "Ints",
-    "arrivals_of",
-    "distinct",
-    "group_medians",
-    "groups_of",
-    "order_by",
-]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from streams.diagnosis.rules import BASELINE_INTERVALS, BASELINE_MIN, MAX_BASELINES
 
-__all__ = ["Baselines"]
-
 
 @dataclass(slots=True)
 class _Baseline:

@@ -19,8 +19,6 @@ from streams.diagnosis.traffic import NicPair, Probes, Traffic, probes_of, traff
 from streams.diagnosis.work import Work, work_of
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Case", "Lateness", "LinkLoad", "Outlier", "Stuck", "case_of", "is_fast"]
-
 MIN_SINCE_NS: Final = 2 * NS_PER_S
 """Time over which a loss is measured at least: some iterations, so that one long one does not count."""
 

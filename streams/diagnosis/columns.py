@@ -17,25 +17,6 @@ from numpy.typing import NDArray
 from schemas.records import CollectiveBatch, CollectiveFunction, CollectiveSource, KeptReason
 from streams.diagnosis.rules import NEVER_NS
 
-__all__ = [
-    "COLLECTIVES",
-    "EVERY",
-    "FUNCTIONS",
-    "IS_COLLECTIVE",
-    "SAMPLED",
-    "Op",
-    "Pair",
-    "Rows",
-    "Sum",
-    "Transfer",
-    "hash_of",
-    "operation_rows",
-    "pair_key",
-    "queue_pair_rows",
-    "summary_rows",
-    "transfer_rows",
-]
-
 Rows = NDArray[np.int64]
 
 FUNCTIONS: Final = list(CollectiveFunction)

@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 
 from schemas.records import ClockSync, PathDelays
 
-__all__ = ["DelayWindows", "PairDelay"]
-
 WINDOWS_KEPT: Final = 120
 """Windows of one NIC."""
 

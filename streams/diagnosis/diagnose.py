@@ -41,8 +41,6 @@ from streams.diagnosis.verdicts.progress import (
     ranks_text,
 )
 
-__all__ = ["EXPLANATIONS", "diagnose", "evaluate", "learn"]
-
 EXPLANATIONS: Final[tuple[Explanation, ...]] = (
     *(dead_rank, hang, program_mismatch),
     *(straggler, launch_skew),

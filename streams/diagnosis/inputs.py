@@ -48,8 +48,6 @@ from streams.runtime.pipeline_constants import DIAGNOSIS_INTERVAL_NS
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["NETWORK", "TAKEOVER_NS", "DiagnosisInputs", "encoded", "read_from"]
-
 TICK_NS: Final = NS_PER_S
 """Log time between two evaluations of a job."""
 PUBLISH_TICKS: Final = 5

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from streams.diagnosis.rules import GAP_TIMES, MAX_PERIOD, PERIOD_MATCH
 
-__all__ = ["Iterations", "find_iterations"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 MAX_SEQUENCE = 2_048

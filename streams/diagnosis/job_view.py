@@ -21,8 +21,6 @@ from streams.diagnosis.moved_flows import MovedFlows
 from streams.diagnosis.process import Batch, Member, Process, batch_of
 from streams.diagnosis.rules import CAUSE_GAP_NS, KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES
 
-__all__ = ["Causes", "Columns", "Interval", "JobView", "LastVerdict", "Stalls"]
-
 
 class Columns(NamedTuple):
     """The rows of an interval."""

@@ -11,8 +11,6 @@ from schemas.ids import far_node, near_node
 from streams.diagnosis.case import Case, LinkLoad
 from streams.diagnosis.network_view import Links
 
-__all__ = ["link_loads", "max_pairs"]
-
 KNOWN_SHARE: Final = 0.9
 """Share of the job's flows between hosts with known routes from which on the loads of all links are known."""
 MAX_PAIRS: Final = 1_024

@@ -23,8 +23,6 @@ from streams.diagnosis.rules import KEEP_NS
 from streams.runtime.loss_rates import NOTHING, Int32s, Lossy, find_lossy
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["LossyLink", "lossy_links"]
-
 PERIOD_NS: Final = 15 * NS_PER_S
 """Time over which losses are counted: a hundred probes of a link, even of hosts that hardly run."""
 BACK_NS: Final = KEEP_NS

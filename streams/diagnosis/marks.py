@@ -13,8 +13,6 @@ from streams.diagnosis.delay_windows import PairDelay
 from streams.diagnosis.network_view import Links
 from streams.diagnosis.traffic import NicPair
 
-__all__ = ["Marks", "links_of_marks", "marks_of", "usual_share"]
-
 MAX_PAIRS: Final = 256
 """Pairs of a job that are compared with a marked one."""
 

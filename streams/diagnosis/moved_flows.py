@@ -9,8 +9,6 @@ from schemas.records import Flow
 from streams.diagnosis.network_view import Links
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["LinksLeft", "MovedFlows"]
-
 KEEP_NS: Final = 600 * NS_PER_S
 """Time for which a link is remembered that a flow left."""
 

@@ -15,8 +15,6 @@ import numpy as np
 from streams.diagnosis.arrivals import Bools, Floats, Groups, Ints, distinct, group_medians, order_by
 from streams.diagnosis.columns import Op, Rows
 
-__all__ = ["Moving", "moving_of"]
-
 MAX_ERROR_SHARE: Final = 0.1
 """Error of the clocks over the time, up to which the time is known."""
 

@@ -39,8 +39,6 @@ from schemas.records import (
 from streams.diagnosis.delay_windows import DelayWindows, PairDelay
 from streams.diagnosis.rules import KEEP_NS, MAX_RECORDS
 
-__all__ = ["OPEN_NS", "Episode", "NetworkView", "Pace", "RecordedRoutes", "Routes"]
-
 Links = tuple[str, ...]
 T = TypeVar("T")
 R = TypeVar("R")

@@ -9,8 +9,6 @@ from typing import Final
 from streams.diagnosis.case import Case, Outlier
 from streams.diagnosis.traffic import NicPair
 
-__all__ = ["common_end", "find_outliers", "network_is_normal"]
-
 MIN_LIKE: Final = 2
 """Other pairs that are needed for a comparison."""
 SIZE_TIMES: Final = 2.0

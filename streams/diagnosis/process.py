@@ -26,8 +26,6 @@ from streams.diagnosis.columns import (
 )
 from streams.diagnosis.rules import NEVER_NS
 
-__all__ = ["Batch", "Member", "Process", "batch_of"]
-
 MAX_MEMBERS: Final = 4_096
 """Communicators of one process that are remembered."""
 

@@ -13,8 +13,6 @@ from streams.diagnosis.columns import SAMPLED, Op, Rows, Sum
 from streams.diagnosis.job_view import JobView
 from streams.diagnosis.ranks import Rank
 
-__all__ = ["RankTimes", "RowTimes", "positions", "rank_times"]
-
 MAX_SCALE: Final = 1_000.0
 """An operation of a sample stands for at most this many."""
 _PARTS: Final = (Sum.LAUNCH, Sum.GPU_LATE, Sum.PEER_LATE, Sum.NETWORK_LATE, Sum.FLUSH)

@@ -11,8 +11,6 @@ from streams.diagnosis.job_view import JobView
 from streams.diagnosis.process import Batch, Member, Process
 from streams.diagnosis.rules import LATE_NS
 
-__all__ = ["Communicator", "Rank", "Ranks", "ranks_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rank:

@@ -10,8 +10,6 @@ from schemas.records import Alternative, ClockSync, Diagnosis, JobFlow, RankTime
 from streams.diagnosis.base import Candidate, Case
 from streams.diagnosis.ranks import Rank
 
-__all__ = ["make_record", "missing_evidence"]
-
 MAX_TEXT: Final = 1_000
 MAX_LISTED: Final = 4_096
 MAX_PROBED: Final = 256

@@ -7,8 +7,6 @@ from typing import Final
 
 from streams.runtime.units import NS_PER_S, NS_PER_US
 
-__all__ = ["DiagnosisRules"]
-
 # --------------------------------------------------------------------------------------------- memory
 
 KEEP_NS: Final = 60 * NS_PER_S

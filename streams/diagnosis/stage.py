@@ -19,8 +19,6 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import Input, Operator, Order, Owner, Restore, Stage
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["DiagnosisStage"]
-
 PAST_NS: Final = 120 * NS_PER_S
 """Published diagnoses of this time teach a new owner the jobs' good time."""
 

@@ -14,8 +14,6 @@ from streams.diagnosis.case import Case, Stuck
 from streams.diagnosis.columns import COLLECTIVES, FUNCTIONS, Op, Sum
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["find_stuck"]
-
 MIN_AGE_NS: Final = NS_PER_S // 2
 """Age from which on a running operation shows that a process that ended is missed."""
 REPORT_NS: Final = 7 * NS_PER_S // 2

@@ -7,8 +7,6 @@ from collections.abc import Collection
 from streams.diagnosis.network_view import Links, RecordedRoutes
 from streams.runtime.route_table import RouteTable
 
-__all__ = ["TableRoutes"]
-
 
 class TableRoutes:
     """Routes of a worker that keeps `fabric.paths` as a global table."""

@@ -24,8 +24,6 @@ from streams.diagnosis.network_view import Links, NetworkView
 from streams.diagnosis.ranks import Rank, Ranks
 from streams.diagnosis.work import Work, mixed
 
-__all__ = ["NicPair", "Probes", "Traffic", "probes_of", "traffic_of"]
-
 MAX_PAIRS: Final = 4_096
 """Pairs that are kept: the slowest."""
 MAX_SIZES: Final = 4

@@ -31,8 +31,6 @@ from streams.diagnosis.rank_times import RankTimes, RowTimes, rank_times
 from streams.diagnosis.ranks import Ranks
 from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
 
-__all__ = ["Kind", "Work", "mixed", "work_of"]
-
 Kind = tuple[int, int, int]
 """Ranks of the communicator, index of the function, power of two of the bytes."""
 _SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)

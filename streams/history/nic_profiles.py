@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from schemas.records import CollectiveBatch, NicCounter, QueuePairDelay
 
-__all__ = ["COUNTERS", "nic_profiles"]
-
 COUNTERS: Final = tuple(name for name in NicCounter.__annotations__ if name != "nic")
 
 

@@ -21,8 +21,6 @@ from streams.runtime.history_settings import HistorySinkSettings
 from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Stage, Store, Work
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["HistoryOperator", "HistoryStage", "token_of"]
-
 TOKEN_BYTES: Final = 12
 
 

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["StoreStatus"]
-
 PERIOD_S: Final = 1.0
 """s between two reports while nothing changes."""
 MAX_ERROR: Final = 200

@@ -9,8 +9,6 @@ from streams.links.localise.rewritten import FRESH_NS, DscpChanges
 from streams.links.path_table import Routes
 from streams.links.subjects import SubjectTable
 
-__all__ = ["check_dscp_changes"]
-
 MAX_CANDIDATES: Final = 64
 """Places in a record; the text names fewer."""
 

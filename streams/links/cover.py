@@ -16,8 +16,6 @@ from streams.links.path_table import PathTable
 from streams.links.rules import FALSE_RUN_LOG, GUARD_NS, MAX_PATH_LOSSES
 from streams.runtime.loss_rates import NOTHING, Int64s
 
-__all__ = ["Suspicion", "against_links", "against_nics", "against_switch", "cables_needed", "losses_needed"]
-
 
 def losses_needed(min_losses: float, lost: float, answered: float) -> int:
     """Return the losses in a row that declare a link dead, given its recent losses while it lived.

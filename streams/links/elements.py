@@ -16,8 +16,6 @@ from schemas.ids import end_parts
 from streams.links.rules import NEVER_NS, WINDOW_PARTS
 from streams.runtime.loss_rates import NOTHING, Bools, Int32s, Int64s
 
-__all__ = ["ElementTable", "grown"]
-
 FIRST_CAPACITY: Final = 64
 COLUMNS: Final = (
     "last_answer_ns",

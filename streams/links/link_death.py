@@ -33,8 +33,6 @@ from streams.links.rules import (
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Dead", "Wait", "evaluate_link", "silence_ns"]
-
 
 class Dead(NamedTuple):
     """A dead link, and the cables that cannot be told apart from it."""

@@ -6,8 +6,6 @@ from streams.links.localise.lossy import LossyFaults
 from streams.links.rules import PAUSE_LOSSES, WINDOW_PARTS
 from streams.links.subjects import Subject, SubjectTable
 
-__all__ = ["count_outages"]
-
 
 def count_outages(table: SubjectTable, s: Subject, faults: LossyFaults, now_ns: int) -> None:
     """Count a flap of a lossy subject if its losses resumed after a pause that is too long for chance."""

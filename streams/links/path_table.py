@@ -17,8 +17,6 @@ from streams.links.elements import ElementTable, grown
 from streams.links.rules import FEW_IN_STREAK, MAX_CLASSES, NEVER_NS, QUIET_NS, WINDOW_PARTS
 from streams.runtime.loss_rates import NOTHING, Bools, Int32s, Int64s
 
-__all__ = ["Departures", "Links", "NicState", "PathTable", "Routes"]
-
 Links: TypeAlias = tuple[str, ...]
 
 FIRST_CAPACITY: Final = 256

@@ -18,8 +18,6 @@ from native.core.probe_schedule import plan_schedule
 from schemas.records import ProbeSchedule
 from streams.runtime.route_table import REQUEST, RouteTable
 
-__all__ = ["Plan", "plan_shard", "records_of"]
-
 PathKey = tuple[str, int]
 """Peer, entropy value."""
 

@@ -19,8 +19,6 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import Moment, Operator, Output, Owner, Stage, Work
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["ScheduleOperator", "ScheduleStage"]
-
 log = logging.getLogger(__name__)
 
 CHECK_NS: Final = 1 * NS_PER_S

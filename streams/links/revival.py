@@ -12,8 +12,6 @@ from streams.links.localise.nics import nics_of_host
 from streams.links.rules import GUARD_NS, LOSS_MARGIN, RECENT_NS, RETRACT_NS, SUPPRESS_NS
 from streams.links.subjects import Subject, SubjectTable
 
-__all__ = ["revive_subjects"]
-
 
 def revive_subjects(
     table: SubjectTable, is_member: Callable[[str], bool], suspects: NDArray[np.intp], now_ns: int

@@ -10,8 +10,6 @@ from streams.links.localise.unnamed_sizes import find_unnamed_limit, unnamed_lim
 from streams.links.path_table import Routes
 from streams.links.subjects import SubjectTable
 
-__all__ = ["check_size_limits"]
-
 
 def check_size_limits(
     table: SubjectTable, sizes: PathSizes, routes: Routes, topology: Topology, now_ns: int

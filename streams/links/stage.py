@@ -33,8 +33,6 @@ from streams.runtime.operator import (
 )
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["LinksOperator", "LinksStage"]
-
 SETTLE_NS: Final = 1 * NS_PER_MS
 """ns between evidence and the next evaluation, so that evidence in quick succession is evaluated together."""
 RETAIN_NS: Final = 4_000 * NS_PER_MS

@@ -23,8 +23,6 @@ from streams.runtime.loss_rates import NOTHING, ClassRate, Lossy
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Change", "Subject", "SubjectTable"]
-
 Change = tuple[str, LinkHealth | None]
 """Subject and its `LinkHealth`; None if the subject is forgotten."""
 

@@ -8,8 +8,6 @@ from typing import Final
 from schemas.limits import Limits
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["NS_PER_MINUTE", "ActionBudget"]
-
 NS_PER_MINUTE: Final = 60 * NS_PER_S
 RESERVED_SHARE: Final = 0.5
 """Share of the moves within a minute that only urgent moves may use, so that failover is never starved.

@@ -13,8 +13,6 @@ from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
 from streams.policy.flow import NO_ROUTE, Flow, Move
 from streams.policy.state import PolicyState
 
-__all__ = ["Admission"]
-
 MAX_TEXT: Final = 500
 """Longest text of a decision, characters."""
 

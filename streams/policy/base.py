@@ -16,8 +16,6 @@ from streams.policy.flow import Flow
 from streams.policy.rates import WantedRate
 from streams.policy.state import PolicyState
 
-__all__ = ["MoveProposal", "Objective", "Proposal", "Proposals", "RateProposal"]
-
 
 @dataclass(frozen=True, slots=True)
 class MoveProposal:

@@ -16,8 +16,6 @@ from streams.policy.rules import FULL_SHARE, RELIEF_SHARE, SAFE_SHARE
 from streams.policy.state import PolicyState
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["CollisionRelief"]
-
 SAME_BURST: Final = 0.99
 """Two bursts whose ratio is above this count as equal."""
 RECURRENCE_NS: Final = 5 * NS_PER_S

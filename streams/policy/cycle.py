@@ -10,9 +10,6 @@ from schemas.reasons import Reason
 from schemas.records import Decision, Fallbacks
 from schemas.topics import Topic
 
-__all__ = ["CycleResult", "Outgoing", "SuppressedAction"]
-
-
 R = TypeVar("R")
 
 

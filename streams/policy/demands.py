@@ -9,8 +9,6 @@ from streams.policy.flow import Flow, Sender
 from streams.policy.loads import Weight
 from streams.policy.state import NicDemand, PolicyState
 
-__all__ = ["assume_full_demand", "estimate_demands"]
-
 Groups = Mapping[tuple[str, str, str | None], list[Flow]]
 Speed = tuple[float, list[Flow]]
 """Speed of a group while it sends, bit/s, and its flows."""

@@ -10,8 +10,6 @@ from streams.policy.flow import Flow
 from streams.policy.rules import FULL_SHARE, RELIEF_SHARE
 from streams.policy.state import PolicyState
 
-__all__ = ["Failback"]
-
 
 class Failback:
     """The objective that returns flows in steps, once their earlier path has stayed healthy."""

@@ -8,8 +8,6 @@ from streams.policy.flow import Flow
 from streams.policy.path_health import Grade, Health
 from streams.policy.state import PolicyState
 
-__all__ = ["Failover"]
-
 
 class Failover:
     """The objective that keeps flows on living paths. Dead paths come first, then the heaviest flows."""

@@ -17,8 +17,6 @@ from streams.policy.loads import Links, Loads
 from streams.policy.path_health import Grade
 from streams.policy.path_options import PathOptions
 
-__all__ = ["FallbackRanking"]
-
 Rank = tuple[tuple[Grade, float], int, int]
 """Health, number of links shared with the flow's route, load in steps; lower is better."""
 

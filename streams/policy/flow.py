@@ -13,8 +13,6 @@ from streams.policy.loads import Demand, Links, Weight
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
 
-__all__ = ["NO_ROUTE", "Choices", "Ends", "Flow", "History", "Move", "RouteAlternatives", "Sender"]
-
 Choices = tuple[tuple[FlowRoute, tuple[int, ...]], ...]
 """Distinct routes, each with the entropy values that select it."""
 Ends = tuple[str, str, int]

@@ -49,8 +49,6 @@ from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import MAX_UNSOLVED_NS, GlobalTable, Inventory
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "PolicyInputs", "read_from"]
-
 TopicPartition = tuple[str, int]
 R = TypeVar("R")
 

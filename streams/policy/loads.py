@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["Demand", "Links", "Loads", "Weight"]
-
 Links = tuple[str, ...]
 
 PEAK_DECAY_NS: Final = 10_000_000_000

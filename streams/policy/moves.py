@@ -10,8 +10,6 @@ from streams.policy.flow import NO_ROUTE, Flow, History, Move
 from streams.policy.state import PolicyState
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["MoveTracker"]
-
 EPOCH_SLACK_NS: Final = 5 * NS_PER_S
 """Local repairs so long before the epoch began still count as part of it."""
 MAX_EARLY_REPAIRS: Final = 100_000

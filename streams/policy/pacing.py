@@ -15,7 +15,6 @@ from streams.policy.rules import WINDOW_STALE_NS
 from streams.runtime.flow_table import LiveFlow
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["Pacing"]
 IsAllowed = Callable[[LiveFlow, FlowAction], bool]
 
 UPDATE_NS: Final = 250 * NS_PER_MS

@@ -15,8 +15,6 @@ from typing import Final, NamedTuple
 from streams.runtime.flow_table import LiveFlow
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["FeedbackTable", "PacingFeedback", "PacingFeedbackRules", "ReceiveRate"]
-
 NEVER_NS: Final = -NS_PER_S
 
 

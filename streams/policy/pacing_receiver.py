@@ -10,8 +10,6 @@ from streams.policy.rate_target import RecentMax
 from streams.runtime.flow_table import LiveFlow
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["PacingRules", "Receiver", "Sender", "Senders"]
-
 
 @dataclass(frozen=True, slots=True)
 class PacingRules:

@@ -17,8 +17,6 @@ from schemas.reasons import NO_REASON, Reason
 from schemas.records import HealthKind, LinkHealth, LinkState
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["HEALTHY", "Grade", "Health", "PathHealth"]
-
 NS_PER_HOUR: Final = 3600 * NS_PER_S
 BAD_STATES: Final = frozenset({LinkState.DOWN, LinkState.GREY})
 

@@ -12,8 +12,6 @@ from streams.policy.flow import Choices, Ends, Flow
 from streams.policy.path_health import HEALTHY, Health, PathHealth
 from streams.runtime.flow_routes import FlowRoute
 
-__all__ = ["PathOptions"]
-
 
 class PathOptions:
     """The path options of one shard's flows at the time given to `begin`."""

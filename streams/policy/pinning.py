@@ -20,8 +20,6 @@ from streams.policy.state import PolicyState
 from streams.policy.uplink_assignment import UplinkAssignment, UplinkRequest
 from streams.runtime.flow_routes import FlowRoute
 
-__all__ = ["UplinkPinning"]
-
 Move = tuple[Flow, str]
 """A misplaced flow and the uplink that it should use."""
 

@@ -42,8 +42,6 @@ from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Policy"]
-
 STEERED_MEMORY_NS: Final = 600 * NS_PER_S
 """Time for which steering moves are remembered: a flow does not return to links that it left."""
 

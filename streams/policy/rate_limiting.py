@@ -9,8 +9,6 @@ from streams.policy.rates import Rates
 from streams.policy.state import PolicyState
 from streams.runtime.flow_table import LiveFlow
 
-__all__ = ["RateLimiting"]
-
 
 class RateLimiting:
     """The objective that turns the wanted rates of pacing and slices into proposals."""

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from schemas.reasons import Reason
 
-__all__ = ["RateTarget", "RecentMax", "RecentMin"]
-
 
 class RateTarget(NamedTuple):
     """A rate to which one flow is to be limited, bit/s."""

@@ -27,8 +27,6 @@ from streams.policy.slices import SliceRules, Slices
 from streams.runtime.flow_table import LiveFlow
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["RateRules", "Rates", "WantedRate"]
-
 
 class WantedRate(NamedTuple):
     """A rate limit for one flow, or the end of one."""

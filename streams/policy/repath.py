@@ -7,8 +7,6 @@ from schemas.records import FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.state import PolicyState
 
-__all__ = ["Repath"]
-
 
 class Repath:
     """The objective for flows whose links and routes are unknown (PLB: Qureshi et al., SIGCOMM 2022)."""

@@ -10,8 +10,6 @@ from schemas.records import PolicyCycles, StepChoice, StepChoiceKind
 from streams.policy.stage import PolicyStage
 from streams.runtime.steps import Epoch, MissingSteps, Recording, Step
 
-__all__ = ["recording_of_cycles"]
-
 
 def recording_of_cycles(records: Iterable[PolicyCycles], partition: int = 0) -> Recording:
     """Return the steps of `PolicyCycles` in any order, from the first one on.

@@ -7,15 +7,6 @@ from typing import Final
 
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = [
-    "FULL_SHARE",
-    "RELIEF_SHARE",
-    "SAFE_SHARE",
-    "WINDOW_STALE_NS",
-    "Rules",
-]
-
-
 FULL_SHARE: Final = 1.001
 """Demand over rate above which a link cannot carry the demand."""
 SAFE_SHARE: Final = 1.1

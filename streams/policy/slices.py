@@ -21,8 +21,6 @@ from streams.policy.rate_target import RateTarget, RecentMax, RecentMin
 from streams.runtime.flow_table import LiveFlow
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["Filled", "Group", "SliceRules", "Slices", "fill"]
-
 Float64s = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 IsAllowed = Callable[[LiveFlow, FlowAction], bool]

@@ -17,8 +17,6 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import Input, Order, Owner, Past, Restore, Stage, records_of
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["PolicyStage"]
-
 
 def _input(topic: Topic) -> Input:
     def start(log_ns: int, tables: FabricTables) -> Start:

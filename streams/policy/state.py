@@ -18,8 +18,6 @@ from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["NicDemand", "PolicyState", "RouteSource"]
-
 FIRST_PORT: Final = 49_152
 LAST_PORT: Final = 65_535
 """If no routes are known, a path is drawn from the ephemeral ports (RFC 6335)."""

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["UplinkAssignment", "UplinkRequest"]
-
 CAPACITY_SHARE: Final = 1.02
 """Share of a link's rate up to which NICs are assigned to it; above 1 because rates are estimates."""
 MIN_REACH_SHARE: Final = 0.75

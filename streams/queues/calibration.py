@@ -34,8 +34,6 @@ from native.core.queue_calibration import (
     sum_routes,
 )
 
-__all__ = ["EVERY", "Calibration"]
-
 # Means cannot tell a level of all links into a switch from one of all links out of it. But a link without
 # real deviations has no queue. So the iteration for m starts from a var D + b var F of each link. All links
 # have about the same noise. So a and b of a link that deviates no more than that are 0, until its own cells

@@ -13,8 +13,6 @@ from native.core.columns import Float64s, Int64s
 from native.core.queue_cells import CellStore, own_delays
 from schemas.records import PathQueueing
 
-__all__ = ["Cells", "Delays", "WaitingCells", "without_own_delay"]
-
 OWN_RECEIVERS: Final = 3
 OWN_SIGMAS: Final = 5.0
 """A NIC's own delay is common to paths to so many receivers, and above so many standard errors of noise."""

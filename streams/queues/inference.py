@@ -29,8 +29,6 @@ from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["ShardQueues", "fold_of", "knots_of"]
-
 BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
 """Length of a block; its length with many links, because much of the work is per block; its minimum in slots,

@@ -17,8 +17,6 @@ from streams.queues.cells import Cells
 from streams.queues.routes import LinkKey
 from streams.runtime.pipeline_constants import SUB_SLOTS
 
-__all__ = ["PACKET_BYTES", "LinkColumns", "LinkState"]
-
 PACKET_BYTES: Final = 1500
 LinkState = tuple[float, float]
 """Last and mean queue of a link's column, as the solver keeps them."""

@@ -17,8 +17,6 @@ from native.core.columns import Float64s, Float64Table
 from streams.queues.cells import Cells
 from streams.queues.link_columns import LinkColumns
 
-__all__ = ["marked_shares"]
-
 ROUNDS: Final = 60
 MIN_SHARE: Final = 0.01
 """A smaller share of a link is noise of the attribution, and counts as none."""

@@ -17,8 +17,6 @@ from streams.queues.link_columns import PACKET_BYTES, LinkColumns
 from streams.queues.utilisation import IdleProbes, end_nodes, exchange_errors
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["QueueRecords", "SolvedBlock"]
-
 FLOWS_ERROR: Final = 0.01
 """Error of a link's utilisation from flow reports."""
 JOINT_ERROR: Final = 0.04

@@ -13,8 +13,6 @@ from native.core.queue_cells import find_routes
 from schemas.records import PathQueueing
 from streams.runtime.route_table import RouteTable
 
-__all__ = ["ROUND_TRIP", "LinkKey", "ProbedRoutes"]
-
 LinkKey = tuple[str, int]
 """A link and the traffic class of the queue at its sending port."""
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["SKIP_LATE_NS", "Fold", "next_fold"]
-
 COARSER_BEHIND_NS: Final = ((280 * NS_PER_MS, 8), (240 * NS_PER_MS, 4), (200 * NS_PER_MS, 2))
 """Backlog from which on a busy worker combines so many slots, at least. Later blocks would be skipped."""
 SKIP_LATE_NS: Final = 300 * NS_PER_MS

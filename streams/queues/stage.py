@@ -29,8 +29,6 @@ from streams.runtime.pipeline_constants import FLOWS_NS
 from streams.runtime.route_table import link_rate_bps
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["QueuesOperator", "QueuesStage", "slots_text"]
-
 log = logging.getLogger(__name__)
 
 SETTLE_NS: Final = 5 * NS_PER_MS

@@ -17,8 +17,6 @@ from schemas.ids import end_parts
 from streams.queues.routes import ROUND_TRIP
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["IdleProbes", "busy_shares", "end_nodes", "exchange_errors"]
-
 ITERATIONS: Final = 40
 FIRST_SHARE: Final = 0.2
 """Share from which the iteration starts without an earlier result."""

@@ -14,8 +14,6 @@ from schemas.topics import MAX_ELEMENTS
 from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["validate_queueing"]
-
 MAX_DELAY_NS: Final = 100 * NS_PER_S
 MAX_AWAY_NS: Final = 60 * NS_PER_S
 """Largest difference of a record's times from the present."""

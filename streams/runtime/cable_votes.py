@@ -14,8 +14,6 @@ from typing import Final
 
 from schemas.ids import cable_ends, end_parts
 
-__all__ = ["CableVotes"]
-
 CONFIRMING_NICS: Final = 2
 """A cable that so many NICs name is confirmed."""
 UNKNOWN_PORT: Final = "?"

@@ -16,8 +16,6 @@ from native.core.arrays import BadArray, decode_arrays, encode_arrays, first_out
 from native.core.columns import Float64s, Int64s
 from schemas import codec
 
-__all__ = ["as_column", "decode_columnar", "encode_columnar"]
-
 _KINDS: Final = {"int": "i", "long": "i", "float": "f", "double": "d"}
 _DTYPES: Final[dict[str, Any]] = {
     "i": np.dtype(np.int64),

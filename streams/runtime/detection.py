@@ -10,8 +10,6 @@ from typing import Final
 
 from schemas.records import AlertKind, Severity
 
-__all__ = ["SINCE", "Detection", "EvidenceRef"]
-
 SINCE: Final = "{since}"
 """Placeholder in a text for the time of `Detection.since_ns`."""
 

@@ -11,8 +11,6 @@ from typing import Final
 from schemas.topology import Topology
 from streams.runtime.settings import StreamSettings
 
-__all__ = ["build_digest", "settings_digest", "topology_digest"]
-
 DIGITS: Final = 16
 ROOT: Final = Path(__file__).resolve().parents[2]
 TRANSPORT_SETTINGS: Final = frozenset(

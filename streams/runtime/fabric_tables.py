@@ -14,8 +14,6 @@ from streams.runtime.pipeline_constants import HOLDOVER_S, WINDOW_NS
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import ClockTable, GlobalTable, Inventory
 
-__all__ = ["FabricTables"]
-
 
 class FabricTables:
     """Inventory, clocks, routes, live configuration and flows, filled from whole topics, and the topology.

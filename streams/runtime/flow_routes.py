@@ -15,8 +15,6 @@ from schemas.topics import FLOW_ROUTES
 from streams.runtime.route_table import is_link, split_pair
 from streams.runtime.tables import GlobalTable
 
-__all__ = ["NO_ROUTES", "FlowRoute", "FlowRouteTable"]
-
 Links = tuple[str, ...]
 Ends = tuple[str, str]
 DATA: Final = "DATA"

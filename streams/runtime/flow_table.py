@@ -23,8 +23,6 @@ from schemas.topics import FLOWS
 from streams.runtime.route_table import is_link
 from streams.runtime.tables import GlobalTable
 
-__all__ = ["FlowOnLink", "FlowTable", "LiveFlow", "LiveFlows", "Report", "report_of"]
-
 log = logging.getLogger(__name__)
 
 STALE_NS: Final = 5_000_000_000

@@ -14,8 +14,6 @@ from schemas.topics import CONFIG
 from streams.runtime.tables import GlobalTable
 from streams.runtime.thresholds import Thresholds
 
-__all__ = ["EVERYONE", "LiveConfig"]
-
 log = logging.getLogger(__name__)
 
 EVERYONE: Final = "*"

@@ -29,8 +29,6 @@ from streams.runtime.settings import StreamSettings
 from streams.runtime.steps import Recording, Step
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["LogRunner", "StepRunner", "TimedRunner", "earliest"]
-
 STEP_NS: Final = NS_PER_S
 """Log time between two advances of a timed stage."""
 TABLE_BACK_NS: Final[Mapping[Topic, int]] = {CLOCK_OFFSETS: 60 * NS_PER_S, FLOWS: 30 * NS_PER_S}

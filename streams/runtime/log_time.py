@@ -14,8 +14,6 @@ from typing import Final
 from schemas.kafka.message import Place
 from schemas.log_time import STEP_NS
 
-__all__ = ["LogClock", "LogTime", "SteadyTime"]
-
 JUMP_NS: Final = 10_000_000_000
 """Jump ahead that cannot be a silence of the partition; a shorter one may be, if the reader catches up."""
 HOLD_NS: Final = 10_000_000_000

@@ -16,8 +16,6 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NOTHING", "Bools", "ClassRate", "Int32s", "Int64s", "Lossy", "find_lossy", "wilson"]
-
 Float64s: TypeAlias = NDArray[np.float64]
 Int64s: TypeAlias = NDArray[np.int64]
 Int32s: TypeAlias = NDArray[np.int32]

@@ -24,22 +24,6 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.settings import StreamSettings
 from streams.runtime.units import NS_PER_MS
 
-__all__ = [
-    "NEVER_NS",
-    "Input",
-    "Moment",
-    "Operator",
-    "Order",
-    "Output",
-    "Owner",
-    "Past",
-    "Restore",
-    "Stage",
-    "Store",
-    "Work",
-    "records_of",
-]
-
 log = logging.getLogger(__name__)
 
 NEVER_NS: Final = 2**62

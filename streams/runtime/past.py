@@ -11,8 +11,6 @@ from schemas.kafka.start import Start
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.operator import Past, Restore
 
-__all__ = ["PastMessages", "past_of", "start_of"]
-
 log = logging.getLogger(__name__)
 
 

@@ -6,21 +6,6 @@ from typing import Final
 
 from streams.runtime.units import NS_PER_MS
 
-__all__ = [
-    "DIAGNOSIS_INTERVAL_NS",
-    "FLOWS_NS",
-    "FLOW_LAG_NS",
-    "GRACE_NS",
-    "HOLDOVER_S",
-    "HOP_NS",
-    "INPUT_DELAY_NS",
-    "QUEUEING_NS",
-    "SILENCE_NS",
-    "SUB_SLOTS",
-    "WINDOW_NS",
-    "slot_ns_of",
-]
-
 WINDOW_NS: Final = 1_000 * NS_PER_MS
 """Log append time in a window of clocks and delays, by default."""
 SILENCE_NS: Final = 150 * NS_PER_MS

@@ -7,8 +7,6 @@ from typing import Final
 from schemas.kafka.message import Message
 from schemas.records import Reject, RejectReason
 
-__all__ = ["KEY_BYTES", "VALUE_BYTES", "failed_evaluation", "reject_record"]
-
 KEY_BYTES: Final = 256
 VALUE_BYTES: Final = 1024
 DETAIL_CHARACTERS: Final = 300

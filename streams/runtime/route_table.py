@@ -22,8 +22,6 @@ from streams.runtime.cable_votes import CableVotes
 from streams.runtime.tables import GlobalTable
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["NO_ROUTE", "Route", "RouteTable", "link_rate_bps", "pair_key", "split_pair"]
-
 Links = tuple[str, ...]
 Pair = tuple[str, str]
 

@@ -13,8 +13,6 @@ from streams.runtime.history_settings import HistorySinkSettings
 from streams.runtime.pipeline_constants import GRACE_NS, HOLDOVER_S, SILENCE_NS, WINDOW_NS
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["SolveSettings", "Stage", "StreamSettings"]
-
 Stage = Literal["map", "solve", "links", "policy", "sink"]
 
 

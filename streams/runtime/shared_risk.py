@@ -12,8 +12,6 @@ from typing import Final, TypeVar
 
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["DOWN_CABLES", "SILENT_CABLES", "SILENT_NICS", "SharedRiskRules", "group_by_node"]
-
 Member = TypeVar("Member", str, int)
 
 

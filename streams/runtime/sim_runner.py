@@ -24,8 +24,6 @@ from streams.runtime.pipeline_constants import HOP_NS, INPUT_DELAY_NS
 from streams.runtime.settings import StreamSettings
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["SimOutput", "SimRunner"]
-
 RETRY_NS: Final = 1 * NS_PER_MS
 """ns between two advances of an operator that is due and has nothing to do: the pause of a worker."""
 POLL_NS: Final = 50 * NS_PER_MS

@@ -15,19 +15,6 @@ from schemas.kafka.message import Place
 from schemas.records import StepChoice, StepChoiceKind, Steps
 from streams.runtime.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
-__all__ = [
-    "BadSteps",
-    "Epoch",
-    "MissingSteps",
-    "Recording",
-    "Step",
-    "StepLog",
-    "StepReader",
-    "check_times",
-    "key_of",
-    "recording_of",
-]
-
 MAX_STEPS: Final = 1024
 """Steps of one record."""
 NO_OFFSET: Final = -1

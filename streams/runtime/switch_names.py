@@ -13,8 +13,6 @@ from typing import Any, Final, NamedTuple
 from schemas.ids import end_parts, link_ends, natural
 from schemas.topology import LAYER_2
 
-__all__ = ["Groups", "SwitchNames", "address_of", "by_name", "is_address", "leaf_name", "names_of"]
-
 AT: Final = "@"
 """Between an address and the NIC whose switch has it."""
 

@@ -22,8 +22,6 @@ from schemas.topics import CLOCK_OFFSETS, INVENTORY, Topic
 from schemas.validation import MAX_NS, validate_offsets
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["ClockTable", "GlobalTable", "Inventory", "Member"]
-
 log = logging.getLogger(__name__)
 
 

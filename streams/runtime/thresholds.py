@@ -13,8 +13,6 @@ from typing import Final
 
 from schemas.records import ActuatorConfig
 
-__all__ = ["THRESHOLDS", "Threshold", "Thresholds", "check_value"]
-
 
 @dataclass(frozen=True, slots=True)
 class Threshold:

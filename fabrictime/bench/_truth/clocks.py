@@ -7,8 +7,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Clocks"]
-
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 KNOT_NS: Final = 10e6

@@ -9,8 +9,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LeafSpine"]
-
 HOPS: Final = 4
 """Links of a route between two leaves; a route within a leaf has two, and -1 in the others' places."""
 

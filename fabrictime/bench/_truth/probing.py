@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from fabrictime.bench._truth.clocks import Clocks
 from fabrictime.bench._truth.queues import LinkQueueing
 
-__all__ = ["Probes", "Stamps", "probe"]
-
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 TURNAROUND_NS: Final = (4_000.0, 20_000.0)

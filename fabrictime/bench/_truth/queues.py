@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from fabrictime.bench._truth.fabric import LeafSpine
 from fabrictime.bench._truth.traffic import Arrivals, Traffic, standing_arrivals
 
-__all__ = ["LinkQueueing", "Slots"]
-
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 MARGIN_NS: Final = 50e6

@@ -8,8 +8,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PACKET_BYTES", "Arrivals", "Standing", "Traffic"]
-
 PACKET_BYTES: Final = 1_500
 Float64s = NDArray[np.float64]
 Arrivals = tuple[Float64s, Float64s]

@@ -12,8 +12,6 @@ from producers.audit.checks import CHECKS
 from producers.audit.report import AuditedHost, result_record
 from schemas.records import AuditFact, AuditResult
 
-__all__ = ["fleet_results", "host_results"]
-
 RUN: Final = "bench"
 NOISE: Final = 0.01
 """Relative standard deviation of measured figures between hosts."""

@@ -20,8 +20,6 @@ from streams.audit.compare import compare, rule_name
 from streams.audit.network import fabric_results
 from streams.audit.results import Scope
 
-__all__ = ["made_odd", "measure", "outcome"]
-
 HOSTS: Final = 64
 DRAWS, QUICK_DRAWS = 200, 20
 NICS: Final = 1024

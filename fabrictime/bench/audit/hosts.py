@@ -14,8 +14,6 @@ from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from schemas.records import AuditSeverity, AuditStatus
 
-__all__ = ["measure"]
-
 FAULTS: Final = faults.FAULTS | faults_network.FAULTS
 
 DRAWS, QUICK_DRAWS = 1_000, 100

@@ -20,8 +20,6 @@ from producers.audit.live_host import LiveHost
 from producers.audit.runner import run_checks
 from producers.audit.settings import AuditSettings
 
-__all__ = ["measure"]
-
 HOSTS, QUICK_HOSTS = 64, 8
 SETTINGS: Final = """
 [fabric]

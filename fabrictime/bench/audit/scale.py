@@ -27,8 +27,6 @@ from fabrictime.commands.audit_fleet import Output, show
 from schemas import codec
 from schemas.records import AuditResult
 
-__all__ = ["measure"]
-
 HOSTS, QUICK_HOSTS = 1_000, 100
 SEED: Final = 26
 LENGTH: Final = struct.Struct("<I")

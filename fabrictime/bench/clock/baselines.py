@@ -18,8 +18,6 @@ from fabrictime.bench.clock.samples import WindowInput
 from fabrictime.bench.clock.score import Line
 from native.core import ProbeColumns
 
-__all__ = ["Huygens", "MinimumFilter", "PairLine", "PairSamples", "mesh_lines", "pairs_of"]
-
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 

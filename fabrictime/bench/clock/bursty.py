@@ -23,8 +23,6 @@ from fabrictime.bench.clock.scenarios import SCENARIOS
 from fabrictime.bench.clock.score import EstimatorRun, Fabrictime, Score
 from native.core import ProbeColumns
 
-__all__ = ["TARGETS", "measure"]
-
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 TARGETS: Final = {

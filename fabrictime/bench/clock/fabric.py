@@ -28,8 +28,6 @@ from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import ClockOffsets, ClockSync
 from schemas.topics import CLOCK_OFFSETS
 
-__all__ = ["errors_of", "measure"]
-
 LINK_BPS: Final = 20_000_000
 SHARE: Final = 0.3
 """Share of a host's link for each of its two flows."""

@@ -21,8 +21,6 @@ from fabrictime.bench.clock.score import MIDDLE, STATES, WARM_UP, Score
 from native.core import NicWindow
 from streams.clock.solver import HOLDOVER
 
-__all__ = ["GUARD_NS", "NO_SKLEARN", "accuracy", "against_huygens", "bounds", "recovery", "speed"]
-
 LOAD80: Final = "load80_500pps_asymmetry10"
 GUARD_NS: Final = 25.0
 """Of Huygens' coded-probe filter: three times the stamps' own noise in a difference of spacings."""

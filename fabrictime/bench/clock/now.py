@@ -22,8 +22,6 @@ from fabrictime_client import Clock
 from native.core.hostclock import raw_ns
 from schemas.records import ClockSync
 
-__all__ = ["measure"]
-
 CLIENTS: Final = Path(__file__).resolve().parents[3] / "clients"
 _S: Final = 1_000_000_000
 _LOOPS: Final = 200

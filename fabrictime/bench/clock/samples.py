@@ -32,8 +32,6 @@ from fabrictime.bench.clock.scenarios import (
 )
 from native.core import ProbeColumns
 
-__all__ = ["Flush", "KnownClocks", "Truth", "WindowInput", "coded_queue", "simulate"]
-
 Float64s = NDArray[np.float64]
 Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]

@@ -9,24 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-__all__ = [
-    "HEADLINE",
-    "SCENARIOS",
-    "UPTIME_NS",
-    "Apart",
-    "BadStamps",
-    "Dark",
-    "Event",
-    "Falseticker",
-    "Incast",
-    "Load",
-    "Redraw",
-    "Restart",
-    "Scenario",
-    "Step",
-    "Temperature",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -31,8 +31,6 @@ from streams.delays.source_partition import ClosedWindow, NicSamples
 from streams.delays.windows import Cut
 from streams.runtime.tables import Member
 
-__all__ = ["Estimator", "EstimatorRun", "Fabrictime", "Line", "Score", "score"]
-
 Float64s = NDArray[np.float64]
 
 AT: Final = (0.0, 0.5, 1.0)

@@ -27,8 +27,6 @@ from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._machine import peak_mb
 from native.core import MeshSolution, solve_mesh
 
-__all__ = ["measure"]
-
 NICS: Final = 100_000
 PEERS: Final = 10
 FACTOR_NICS: Final = 2_000

@@ -30,8 +30,6 @@ from fabrictime.testbed.job_plan import make_job_plan
 from fabrictime.testbed.optimum import choose_ports, shape_of
 from schemas.records import ReasonKind
 
-__all__ = ["KEYS", "measure"]
-
 RATE_BPS: Final = 20_000_000
 SIZE_BYTES: Final = 500_000
 CONNECTIONS: Final = 4

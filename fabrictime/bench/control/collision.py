@@ -28,8 +28,6 @@ from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import Flow, Leg
 from schemas.topics import PATHS, PROBES, R, Topic
 
-__all__ = ["KEYS", "measure"]
-
 RATE_BPS: Final = 20_000_000
 """Rate of every link: two cores carry it with ease, so that the delays are mostly queues."""
 FLOW_BPS: Final = 14_000_000

@@ -15,8 +15,6 @@ from schemas.records import ActionOutcome, ActionReport, Decision, FlowAction, L
 from streams.policy.path_health import Grade, PathHealth
 from streams.policy.rules import Rules
 
-__all__ = ["Away", "could_be_home", "times_away"]
-
 DONE: Final = (ActionOutcome.APPLIED, ActionOutcome.DUPLICATE)
 STEP_S: Final = 0.02
 """How finely is looked for how long a way was well."""

@@ -28,21 +28,6 @@ from fabrictime.testbed.control import ControlClient
 from schemas.ids import host_of
 from schemas.records import Flow
 
-__all__ = [
-    "KEYS",
-    "RATE_BPS",
-    "Steady",
-    "crossed",
-    "fault",
-    "flow_of",
-    "measure",
-    "over",
-    "regained_ms",
-    "steady_flows",
-    "watched_fabric",
-]
-
-
 SETTINGS: Final = """
 [up]
 web = false

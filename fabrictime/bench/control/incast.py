@@ -33,8 +33,6 @@ from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from schemas.ids import host_of
 
-__all__ = ["KEYS", "measure"]
-
 RATE_BPS: Final = 50_000_000
 SENDERS, CONNECTIONS = 4, 4
 """16 connections to one host, from four."""

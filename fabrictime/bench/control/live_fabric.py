@@ -21,18 +21,6 @@ from fabrictime.testbed.control import ControlClient, NoFabric
 from fabrictime.testbed.fabric import FabricError
 from schemas.limits import EVERYONE
 
-__all__ = [
-    "FRAME_BYTES",
-    "PAYLOAD_BYTES",
-    "FlowRun",
-    "JobRun",
-    "Loop",
-    "QueueLog",
-    "Span",
-    "configure",
-    "last_link",
-]
-
 Reply = dict[str, Any]
 """A reply of the test fabric's control socket."""
 Span = tuple[float, float]

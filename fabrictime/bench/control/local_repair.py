@@ -32,8 +32,6 @@ from fabrictime.bench.control.watch import Watch
 from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient
 
-__all__ = ["KEYS", "measure"]
-
 LOCAL_REPAIR_MS: Final = 30
 TRIALS, QUICK_TRIALS = 12, 4
 FAULT_S: Final = 1.2

@@ -30,9 +30,6 @@ from streams.policy.stage import PolicyStage
 from streams.runtime.operator import Output
 from streams.runtime.sim_runner import SimOutput
 
-__all__ = ["KEYS", "Loop", "Scenario", "measure", "simulation"]
-
-
 MS: Final = 1_000_000
 SHARD: Final = "sim"
 NICS: Final = 256

@@ -22,8 +22,6 @@ from fabrictime.commands import pause
 from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 
-__all__ = ["KEYS", "measure"]
-
 RATE_BPS: Final = 50_000_000
 GUARANTEE_BPS: Final = 20_000_000
 """Also the tenant's ceiling: more than it is as wrong as less."""

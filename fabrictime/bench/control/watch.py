@@ -18,8 +18,6 @@ from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import ActionReport, Decision, Flow, FlowLeg, FlowState, LinkHealth
 from schemas.topics import ACTIONS, DECISIONS, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, Topic
 
-__all__ = ["Watch"]
-
 TOPICS: Final[tuple[Topic, ...]] = (FLOWS, FLOW_ROUTES, LINK_HEALTH, DECISIONS, ACTIONS, POLICY_CYCLES)
 
 

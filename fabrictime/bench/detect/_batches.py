@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from native.core import ProbeColumns
 
-__all__ = ["EPOCH_NS", "FLUSH_NS", "batches_of"]
-
 EPOCH_NS: Final = 1_800_000_000 * 1_000_000_000
 FLUSH_NS: Final = 50_000_000
 FETCH_NS: Final = 20_000_000

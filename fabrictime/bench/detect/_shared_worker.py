@@ -28,8 +28,6 @@ from streams.runtime.columnar import decode_columnar, encode_columnar
 from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.tables import Member
 
-__all__ = ["Lines", "Work", "Worker"]
-
 Lines = Callable[[int], Mapping[str, ClockLine]]
 """The clock models as of a time of the log."""
 

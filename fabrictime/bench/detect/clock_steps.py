@@ -22,8 +22,6 @@ from fabrictime.bench.detect.standing_queues import Watch, is_there, present_que
 from native.core import ClockLine
 from schemas.records import LinkQueues
 
-__all__ = ["TARGETS", "measure"]
-
 TARGETS: Final = {"false_queue_after_clock_step_s": Target("s", "<=", 0)}
 STEPS_NS: Final = (1_000_000.0, -1_000_000.0, 100_000.0, -100_000.0)
 STEP_AT_NS: Final = 2_300 * MS

@@ -36,8 +36,6 @@ from streams.queues.stage import QueuesStage
 from streams.runtime.operator import Output
 from streams.runtime.sim_runner import SimOutput, SimRunner
 
-__all__ = ["GATHER_NS", "HOPS", "TARGETS", "log_hop_ns", "measure"]
-
 TARGETS: Final = {
     "contention_open_ms_p95": Target("ms", "<=", 150),
     "contention_close_ms_p95": Target("ms", "<=", 1_000),
@@ -84,6 +82,7 @@ class Detected:
 
     @property
     def links(self) -> set[str]:
+        """Return the link with those of the same queue."""
         return {self.link, *self.others}
 
 
@@ -103,6 +102,7 @@ class Score:
     invented: Counter[str] = field(default_factory=Counter)
 
     def figures(self) -> dict[str, Value]:
+        """Return the figures over all windows."""
         kinds = ", ".join(
             f"{true} published as {published} {n}"
             for (true, published), n in self.confused.most_common()

@@ -34,8 +34,6 @@ from schemas.kafka.reader import BEGINNING, END, TopicReader
 from schemas.records import Leg, LinkHealth, LinkState, PathMaps, ProbeBatch
 from schemas.topics import INVENTORY, LINK_HEALTH, PATHS, PROBES, R, Topic
 
-__all__ = ["KEYS", "measure"]
-
 TRIALS: Final = 40
 QUICK_TRIALS: Final = 6
 SEED: Final = 20_240_601

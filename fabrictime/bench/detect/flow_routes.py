@@ -26,8 +26,6 @@ from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.topics import FLOW_ROUTES, FLOWS, Topic
 from streams.runtime.flow_routes import FlowRouteTable
 
-__all__ = ["TARGETS", "measure_routes"]
-
 TARGETS: Final = {
     "flow_paths_right": Target("share", ">=", 1.0),
     "flow_path_known_ms_p95": Target("ms"),

@@ -31,8 +31,6 @@ from streams.runtime.pipeline_constants import SUB_SLOTS, slot_ns_of
 from streams.runtime.route_table import RouteTable
 from streams.runtime.tables import Member
 
-__all__ = ["Cost", "FleetLog", "measure", "replay"]
-
 NICS: Final = 64
 PARTITIONS: Final = 4
 PUBLISH_TICKS: Final = 3

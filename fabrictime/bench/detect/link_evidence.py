@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from producers.sim.topology import Fleet
 from schemas.records import ClassEvidence, EvidenceKind, HostEvidence, LinkEvent, PathEvidence, PathSize
 
-__all__ = ["FleetPaths", "ProbedFleet"]
-
 MS: Final = 1_000_000
 STEP_NS: Final = MS
 FIRST_PORT: Final = 40_000

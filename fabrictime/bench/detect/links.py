@@ -34,8 +34,6 @@ from schemas.topics import LINKS, PATHS
 from streams.links.health import ShardHealth
 from streams.runtime.route_table import RouteTable
 
-__all__ = ["measure"]
-
 MS: Final = 1_000_000
 LATENCY_NS: Final = 3 * MS
 """From an agent to the log, as it is on one machine."""

@@ -17,8 +17,6 @@ from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import Leg, LinkEvent, LinkHealth, LinkState, PathMap, PathMaps, PathSource
 from schemas.topics import LINK_HEALTH, LINKS, PATHS, R, Topic
 
-__all__ = ["LiveLinks"]
-
 SLICE_NS: Final = 5_000_000
 
 

@@ -21,8 +21,6 @@ from fabrictime.bench.detect.flow_routes import measure_routes
 from fabrictime.commands.topology import Reader
 from fabrictime.testbed.control import ControlClient
 
-__all__ = ["TARGETS", "measure"]
-
 SETTINGS: Final = """
 [up]
 web = false

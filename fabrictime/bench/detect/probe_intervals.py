@@ -22,8 +22,6 @@ from fabrictime.bench._fabric import CannotRun
 from fabrictime.testbed.control import ControlClient
 from schemas.records import ProbeBatch
 
-__all__ = ["Cover", "Flow", "cover_of", "figures_of", "live_flows", "times_of"]
-
 Links = tuple[str, ...]
 Route = Callable[[str, str, int, int], Links]
 """(source NIC, destination NIC, source port, destination port) to the links that such packets take."""

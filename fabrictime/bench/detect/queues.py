@@ -32,8 +32,6 @@ from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.route_table import RouteTable, pair_key
 from streams.runtime.tables import Member
 
-__all__ = ["measure"]
-
 MS: Final = 1_000_000
 RATE_BPS: Final = 10_000_000_000
 SLOT_NS: Final = MS

@@ -20,8 +20,6 @@ from streams.delays.queueing import SourceQueueing
 from streams.queues.inference import ShardQueues
 from streams.runtime.pipeline_constants import SUB_SLOTS
 
-__all__ = ["TARGETS", "measure"]
-
 TARGETS: Final = {
     "slots_published": Target("1", ">=", 0.999),
     "cost_per_block_1s_behind_over_none": Target("1", "<=", 1.1),

@@ -19,8 +19,6 @@ from fabrictime.bench._truth import LeafSpine, Traffic
 from fabrictime.bench.detect.shared_fabric import EPOCH_NS, SLOT_NS, Costs, Scene, draw, link_numbers
 from schemas.records import LinkQueues
 
-__all__ = ["TARGETS", "measure"]
-
 Float64s = NDArray[np.float64]
 TARGETS: Final = {
     **{

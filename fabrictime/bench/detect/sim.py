@@ -13,8 +13,6 @@ from typing import Final
 
 from fabrictime.bench import Figure, Progress, Value
 
-__all__ = ["measure"]
-
 NICS: Final = 1_024
 SECONDS: Final = 6
 QUICK_NICS: Final = 64

@@ -28,8 +28,6 @@ from streams.contention.rules import ContentionRules
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.pipeline_constants import FLOW_LAG_NS
 
-__all__ = ["TARGETS", "Watch", "is_there", "measure", "present_queues"]
-
 RATES_PPS: Final = (4_000, 2_000, 1_000)
 TARGETS: Final = {
     **{

@@ -33,8 +33,6 @@ from fabrictime.runtime.supervisor import State
 from fabrictime.testbed.control import ControlClient
 from schemas.ids import cable_id
 
-__all__ = ["KEYS", "Case", "Seen", "link_cases", "measure", "scored", "table"]
-
 LINK_BPS: Final = 100_000_000
 """Rate of every link: two flows on two cores fill it, but not 1 Gbit/s. All else is the default."""
 SETTINGS: Final = f"""

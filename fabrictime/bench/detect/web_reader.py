@@ -21,8 +21,6 @@ from fabrictime.web.tabs.fabric import frames as fabric_frames
 from schemas import codec
 from schemas.topics import FLOWS
 
-__all__ = ["BrowserReader", "Named", "Reader", "Sight", "TopicReader_", "browser_missing"]
-
 CHROMIUM: Final = "/usr/bin/chromium"
 CHROMEDRIVER: Final = "/usr/bin/chromedriver"
 Tab = Literal["fabric", "contention"]

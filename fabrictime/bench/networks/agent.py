@@ -25,8 +25,6 @@ from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._fabric import CannotRun, running_up
 from fabrictime.runtime import status
 
-__all__ = ["install_bytes", "measure", "needed"]
-
 ROOT: Final = Path(__file__).resolve().parents[3]
 PACKAGES: Final = ("schemas", "native", "producers", "streams", "actuators", "grafana", "fabrictime")
 SOURCES: Final = frozenset((".pyx", ".pxd", ".c", ".h", ".txt", ".pyc"))

@@ -27,8 +27,6 @@ from schemas.topics import PATHS
 from schemas.topology import Topology
 from streams.runtime.route_table import RouteTable
 
-__all__ = ["Answers", "Form", "NamedFleet"]
-
 GATEWAY: Final = "10.99.0.1"
 RATE_LIMITED_SHARE: Final = 0.5
 RATE_LIMITED_TRACES: Final = 12

@@ -28,8 +28,6 @@ from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.route_table import RouteTable, pair_key
 from streams.runtime.tables import Member
 
-__all__ = ["Load", "Probes", "inferred", "measure", "opened_ns", "route_table"]
-
 MS: Final = 1_000_000
 EPOCH_NS: Final = 1_800_000_000 * 1_000_000_000
 RATE_BPS: Final = 10_000_000_000

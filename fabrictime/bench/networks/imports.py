@@ -20,8 +20,6 @@ from fabrictime.imports.formats import FORMATS, import_files
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.topology import Plan, make_plan
 
-__all__ = ["differences", "fuzz", "measure"]
-
 SHAPE: Final = FabricSettings(hosts=16, leaves=4, spines=3)
 FUZZED_SHAPE: Final = FabricSettings(hosts=2, leaves=2, spines=1)
 """A small one: short texts are read faster, and a change hits structure more often."""

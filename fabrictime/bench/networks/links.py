@@ -28,8 +28,6 @@ from schemas.ids import cable_id
 from schemas.records import HealthKind, LinkState
 from streams.links.health import Change, ShardHealth
 
-__all__ = ["Outcome", "kill", "measure"]
-
 SEED: Final = 7
 MS: Final = 1_000_000
 STEP_NS: Final = 5 * MS

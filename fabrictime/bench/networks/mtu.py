@@ -23,8 +23,6 @@ from schemas.ids import cable_id
 from schemas.records import LinkState
 from streams.links.health import Change, ShardHealth
 
-__all__ = ["Network", "Outcome", "measure", "plant"]
-
 SEED: Final = 11
 SHAPE: Final = Shape(hosts=6, hosts_per_rack=2, spines=3)
 NIC_BYTES: Final = 9_000

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from schemas.ids import cable_id, end_parts
 
-__all__ = ["CableNames"]
-
 
 class CableNames:
     """The true cables behind the names that agents give. `cables` are all cables of the network.

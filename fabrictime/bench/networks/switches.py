@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from native.core import ProbeColumns
     from native.core.probe import Engine
 
-__all__ = ["DATA_DSCP", "SETTINGS", "Outcome", "Seen", "measure", "measure_load"]
-
 DATA_DSCP: Final = 26
 DSCPS: Final = (0, DATA_DSCP)
 LINK_BPS: Final = 20_000_000

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from schemas.records import LinkEvent, LinkHealth, Nic
     from streams.links.health import Change
 
-__all__ = ["BLIND", "FORMS", "Agents", "FormOutcome", "measure", "measure_form"]
-
 FORMS: Final[tuple[AnswerForm, ...]] = get_args(AnswerForm)
 BLIND: Final[tuple[AnswerForm, ...]] = ("silent", "silent_spines", "tunnel", "flat")
 QUICK: Final[tuple[AnswerForm, ...]] = ("loopback", "anycast", "silent_spines")

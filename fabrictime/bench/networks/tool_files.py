@@ -13,8 +13,6 @@ from typing import Any, Final
 from fabrictime.testbed.topology import Cable, Plan, Port
 from schemas.ids import end_id
 
-__all__ = ["FILES", "ToolFiles"]
-
 MBPS: Final = 1_000_000
 SONIC_KINDS: Final = {"host": "Server", "leaf": "ToRRouter", "spine": "SpineRouter"}
 

@@ -21,8 +21,6 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, Owner, Past, Stage
 from streams.runtime.settings import StreamSettings
 
-__all__ = ["COUNT_EVERY", "main"]
-
 COUNT_EVERY: Final = 10_000
 
 

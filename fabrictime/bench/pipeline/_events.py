@@ -15,8 +15,6 @@ from schemas import codec
 from schemas.kafka.reader import TopicReader, since
 from schemas.topics import R, Topic
 
-__all__ = ["Event", "events_of", "latency_figures"]
-
 PERCENTS: Final = (50, 99)
 
 

@@ -28,8 +28,6 @@ from schemas.topics import (
     TOPICS,
 )
 
-__all__ = ["Ages", "FleetClock", "Interval", "read_interval"]
-
 Float64s = NDArray[np.float64]
 BEFORE_NS: Final = 10_000_000_000
 """Read before the interval, for the content that was newest at its begin."""

@@ -20,8 +20,6 @@ from fabrictime.bench.pipeline._product import Cores, Product, running_product
 from fabrictime.bench.pipeline._profile import KINDS, Split, profile
 from schemas.topics import CLOCK_OFFSETS, CONTENTION, DELAYS, PATH_QUEUEING, PROBES, QUEUES
 
-__all__ = ["Lengths", "Observed", "age_figures", "core_figures", "measure_fleet", "observe"]
-
 EVIDENCE: Final[Mapping[str, str]] = {
     "path_queueing": PATH_QUEUEING.name,
     "queue_evidence": QUEUES.name,

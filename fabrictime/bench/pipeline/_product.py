@@ -22,8 +22,6 @@ from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient, socket_path
 from producers.sim import control as sim_control
 
-__all__ = ["Cores", "CpuTimes", "Product", "running_product", "threads_cpu_s"]
-
 SETTINGS: Final = """
 [log]
 port = 0

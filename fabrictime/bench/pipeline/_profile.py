@@ -24,8 +24,6 @@ from typing import Final
 from fabrictime.bench import Missing
 from fabrictime.bench.pipeline._product import threads_cpu_s
 
-__all__ = ["KINDS", "Split", "kind_of", "profile", "split"]
-
 KINDS: Final = ("transport", "operators", "inference")
 RATE_HZ: Final = 100
 _THREAD: Final = re.compile(r"^thread \((\d+)\)")

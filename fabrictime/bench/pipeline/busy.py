@@ -10,8 +10,6 @@ from typing import Final
 from fabrictime.bench import Progress, Value
 from fabrictime.bench.pipeline._fleet_run import measure_fleet
 
-__all__ = ["measure"]
-
 FLEET: Final = "sim:16,rate_pps=4000"
 BUSY: Final = 3
 SPIN: Final = "import time\nend_s = time.monotonic() + 900\nwhile time.monotonic() < end_s: pass"

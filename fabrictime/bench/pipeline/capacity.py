@@ -18,8 +18,6 @@ from fabrictime.bench.pipeline._fleet_run import FULL_PACE, Lengths, Observed, o
 from fabrictime.bench.pipeline._product import running_product
 from schemas.topics import QUEUES
 
-__all__ = ["KEY", "measure", "search"]
-
 KEY: Final = "nics_per_worker_core"
 FIRST, MAX_NICS = 32, 1024
 RESOLUTION: Final = 16

@@ -20,8 +20,6 @@ from schemas.ids import near_node
 from schemas.records import ActionReport, ContentionState, ContentionWindow
 from schemas.topics import ACTIONS, CONTENTION
 
-__all__ = ["measure"]
-
 TRIALS, QUICK_TRIALS = 10, 2
 WARM_S: Final = 15.0
 LOAD_S: Final = 5.0

@@ -26,8 +26,6 @@ from schemas.ids import cable_id
 from schemas.records import ActionReport, Decision, LinkHealth, LinkState
 from schemas.topics import ACTIONS, DECISIONS, LINK_HEALTH
 
-__all__ = ["Trial", "is_up", "measure", "planted", "verdicts_ms"]
-
 TRIALS, QUICK_TRIALS = 30, 4
 KINDS: Final = ("blackhole", "down")
 WARM_S: Final = 10.0

@@ -25,8 +25,6 @@ from schemas.ids import cable_id
 from schemas.kafka.producer import load_producer
 from schemas.topics import LINK_HEALTH, PROBES
 
-__all__ = ["measure"]
-
 TRIALS, QUICK_TRIALS = 20, 4
 KEYS: Final = ("saturated_dead_link_ms_p50",)
 WARM_S: Final = 20.0

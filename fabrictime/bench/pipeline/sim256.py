@@ -5,8 +5,6 @@ from __future__ import annotations
 from fabrictime.bench import Progress, Value
 from fabrictime.bench.pipeline._fleet_run import measure_fleet
 
-__all__ = ["measure"]
-
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure for about two minutes, or one with `quick`."""

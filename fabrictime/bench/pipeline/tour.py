@@ -26,8 +26,6 @@ from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
 from fabrictime.bench.pipeline._product import SETTINGS
 from fabrictime.runtime import status
 
-__all__ = ["KEYS", "measure", "move_s_p95", "moves_s", "right_in_time"]
-
 KEYS: Final = ("tour_right_within_3s", "detection_to_first_move_s_p95")
 RUNS, QUICK_RUNS = 5, 1
 CORES: Final = 2

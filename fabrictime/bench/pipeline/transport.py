@@ -23,8 +23,6 @@ from fabrictime.bench.pipeline._counter import COUNT_EVERY
 from schemas.kafka.producer import load_producer
 from schemas.topics import PROBES
 
-__all__ = ["measure"]
-
 BATCHES: Final[Mapping[str, int]] = {"small_messages_per_core_s": 1, "batched_messages_per_core_s": 1_000}
 """By figure the most messages of a record batch."""
 MESSAGE_BYTES: Final = 400

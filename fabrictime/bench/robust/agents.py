@@ -32,8 +32,6 @@ from streams.alerts.prober_health import ProberHealth
 from streams.links.health import ShardHealth
 from streams.runtime.thresholds import Thresholds
 
-__all__ = ["Trial", "Verdicts", "called_agent_down", "called_host_down", "measure", "outages_s"]
-
 MS: Final = 1_000_000
 STOPS, LIVE_STOPS, QUICK_STOPS, QUICK_LIVE_STOPS = 50, 8, 6, 2
 CUTS, LIVE_CUTS, QUICK_CUTS = 10, 3, 2

@@ -28,8 +28,6 @@ from fabrictime.bench._fabric import CannotRun, needs_fabric, running_up
 from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
 from fabrictime.runtime import status
 
-__all__ = ["Answer", "Command", "blind_s", "kind_of", "measure"]
-
 PROBER, WORKER, LINKS = "prober", "worker", "links"
 SERVICES: Final = (PROBER, WORKER, LINKS)
 

@@ -16,8 +16,6 @@ from fabrictime.bench.clock.figures import bounds
 from fabrictime.bench.clock.scenarios import HEADLINE, SCENARIOS, Scenario
 from fabrictime.bench.clock.score import Fabrictime, Score, score
 
-__all__ = ["compared", "measure"]
-
 UNIX: Final = "load40_symmetric"
 POWER_ON: Final = "power_on"
 """The scenario `UNIX` with clocks that count from power-on."""

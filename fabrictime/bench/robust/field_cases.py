@@ -14,8 +14,6 @@ from typing import Final
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 
-__all__ = ["CASES", "measure", "outcomes", "wrong_cases"]
-
 ROOT: Final = Path(__file__).resolve().parents[3]
 LIMIT_S: Final = 900
 """For all tests together."""

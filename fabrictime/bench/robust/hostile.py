@@ -17,8 +17,6 @@ import fastavro
 from schemas import codec
 from schemas.topics import TOPICS
 
-__all__ = ["KINDS", "HostileMaker", "Message", "places_of"]
-
 EXTREME_NUMBERS: Final[dict[str, tuple[Any, ...]]] = {
     "int": (-(2**31), 2**31 - 1, -1, 0),
     "long": (-(2**63), 2**63 - 1, -1, 0, 1_795_632_065_339_913_141),

@@ -27,8 +27,6 @@ from schemas.kafka.producer import load_producer
 from schemas.kafka.reader import END, TopicReader
 from schemas.topics import CLOCK_OFFSETS, PROBES
 
-__all__ = ["JUMPS", "Jump", "Outcome", "Window", "evaluated", "measure"]
-
 PARTITIONS: Final = 4
 NICS: Final = 6
 WINDOW_MS: Final = 1000

@@ -26,8 +26,6 @@ from schemas.kafka.reader import BEGINNING, END, TopicReader, tail
 from schemas.records import LinkHealth, LinkState
 from schemas.topics import CLOCK_OFFSETS, LINK_HEALTH, LINKS, TOPICS
 
-__all__ = ["CatchUp", "Spoils", "critical_line", "ended_processes", "figures_of", "measure", "spoilt_figures"]
-
 SETTINGS: Final = """
 [fabric]
 hosts = 8

@@ -21,8 +21,6 @@ from schemas.ids import cable_id, host_of
 from schemas.records import Verdict
 from schemas.topics import Topic
 
-__all__ = ["FAULTS_ELSEWHERE", "JOB", "KINDS", "OTHER", "Incident", "draw", "simulation"]
-
 JOB, OTHER = "train", "serve"
 HARMLESS: Final = 0.05
 """Share by which an iteration may be longer without a verdict's being due."""

@@ -20,8 +20,6 @@ from fabrictime.bench.workload._jobs import MpiJob, MpiProgram
 from fabrictime.runtime import status
 from fabrictime.testbed.mpi import enter_command
 
-__all__ = ["HOSTS", "INCIDENTS", "SETTINGS", "Explained", "Incident", "JobFabric"]
-
 SETTINGS: Final = """
 [fabric]
 hosts = 6

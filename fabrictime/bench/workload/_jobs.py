@@ -12,8 +12,6 @@ from typing import Final
 
 from fabrictime.bench._fabric import CannotRun
 
-__all__ = ["MpiJob", "MpiProgram", "compiled"]
-
 _END_S: Final = 20.0
 _SOURCE: Final = Path(__file__).with_name("mpi_job.c")
 

@@ -19,8 +19,6 @@ from streams.queues.stage import QueuesStage
 from streams.runtime.pipeline_constants import HOP_NS
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["TOPICS", "Pipeline"]
-
 TOPICS: Final = (*FLEET_TOPICS, DECISIONS)
 """Topics of the fleet; its jobs tell how they were moved."""
 

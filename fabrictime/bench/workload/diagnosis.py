@@ -23,8 +23,6 @@ from fabrictime.bench.workload._simulated import TOPICS, Pipeline
 from producers.sim.simulation import Simulation
 from schemas.records import Diagnosis, Verdict
 
-__all__ = ["Asked", "Outcome", "is_right", "measure", "run_incident"]
-
 INCIDENTS, QUICK_EACH = 400, 1
 LARGE: Final = 8
 """Incidents of jobs with 256 ranks, in addition."""

@@ -30,8 +30,6 @@ from schemas.ipc import listen_for_packets, receive_descriptor
 from schemas.kafka.reader import TopicReader, back
 from schemas.topics import COLLECTIVES
 
-__all__ = ["measure"]
-
 FABRIC: Final = ("--hosts", "4", "--leaves", "2", "--spines", "1")
 """One spine: no run is faster than another by the luck of its paths."""
 HOSTS: Final = ("h1", "h2", "h3", "h4")

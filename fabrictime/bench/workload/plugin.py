@@ -17,8 +17,6 @@ from typing import Any, Final
 from fabrictime.bench import Figure, Missing, Progress, Value
 from native import nccl
 
-__all__ = ["measure"]
-
 THREADS: Final = 8
 EVENTS_PER_S: Final = 2_000_000
 TIMEOUT_S: Final = 600

@@ -14,21 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = [
-    "Gid",
-    "Port",
-    "UdPath",
-    "choose_gid",
-    "choose_port",
-    "label_of_port",
-    "netdevs_of",
-    "plan_paths",
-    "port_of_label",
-    "port_of_number",
-    "read_ports",
-    "target_lid",
-]
-
 ROCE_V2: Final = "ROCE_V2"
 ROCE_V1: Final = "ROCE_V1"
 INFINIBAND: Final = "INFINIBAND"

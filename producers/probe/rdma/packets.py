@@ -20,26 +20,6 @@ import struct
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-__all__ = [
-    "BYTES",
-    "COLLECT",
-    "FOLLOW_UP",
-    "GRH_BYTES",
-    "NO_STAMP",
-    "REPLY",
-    "REQUEST",
-    "Address",
-    "BadPacket",
-    "Packet",
-    "is_mapped",
-    "name_hash",
-    "pack",
-    "parse",
-    "q_key",
-    "source_gid",
-    "traffic_class_of",
-]
-
 REQUEST: Final = 1
 """First: the prober's system clock."""
 REPLY: Final = 2

@@ -34,8 +34,6 @@ from producers.probe.rdma.packets import (
     parse,
 )
 
-__all__ = ["OutgoingPacket", "PathSamples", "UdPeer", "UdProber", "UdProberSettings"]
-
 _MAX_OPEN: Final = 65_536
 _MAX_TICKETS: Final = 65_536
 _MAX_SAMPLES: Final = 200_000

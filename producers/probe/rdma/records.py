@@ -13,8 +13,6 @@ from producers.settings import NicSettings
 from schemas.ids import clock_id, nic_id
 from schemas.records import GidKind, Nic, Stamp
 
-__all__ = ["PORT", "columns_of", "nic_record", "peers_of"]
-
 PORT: Final = 4791
 """UDP port of RoCE v2. It is announced on all kinds of network, because 0 means that the NIC does not answer.
 """

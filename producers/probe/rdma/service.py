@@ -30,8 +30,6 @@ from schemas.records import Nic
 from schemas.stop_request import StopRequest
 from schemas.topics import INVENTORY
 
-__all__ = ["UdTransport", "main", "rdma_device_of", "rdma_unavailable"]
-
 _log = logging.getLogger(__name__)
 
 OPEN_S: Final = 30.0

@@ -11,8 +11,6 @@ from producers.settings import FLUSH_MS, KEY_FILE, SILENT_S
 from schemas.kafka.settings import COMPRESSION, KAFKA, Compression, KafkaSettings
 from schemas.strict_model import StrictModel, quantity
 
-__all__ = ["RdmaProbeSettings"]
-
 
 class RdmaProbeSettings(StrictModel):
     """Settings of probes over RDMA datagrams (UD queue pairs), in addition to UDP probes."""

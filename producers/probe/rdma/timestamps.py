@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ["CrossTimestamp", "TickClock", "cross_timestamp"]
-
 _TRIES: Final = 8
 
 

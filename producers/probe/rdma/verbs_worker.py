@@ -41,8 +41,6 @@ from producers.probe.rdma.timestamps import CrossTimestamp, TickClock, cross_tim
 if TYPE_CHECKING:
     from producers.probe.rdma.worker_process import Batch, Message, OpenRequest, Ready
 
-__all__ = ["DeviceError", "main"]
-
 _RECEIVES: Final = 256
 _SENDS: Final = 256
 _SLOT_BYTES: Final = 128

@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypedDict
 
-__all__ = ["Batch", "Message", "OpenRequest", "Ready", "UdPeerLine", "WorkerProcess", "open_request"]
-
 
 class OpenRequest(TypedDict):
     """The first line to a worker: the device to open, and the settings of its prober."""

@@ -21,8 +21,6 @@ from streams.alerts.sources.link_health import nodes_of
 from streams.alerts.sources.simulation import SimulationAlerts
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["LOG_SUBJECT", "ClockAlerts"]
-
 LOG_SUBJECT: Final = "log"
 """Subject of the alert that log time is wrong."""
 

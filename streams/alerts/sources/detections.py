@@ -9,8 +9,6 @@ from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.rules import TOGETHER_NS
 from streams.runtime.detection import SINCE, Detection
 
-__all__ = ["DetectionAlerts"]
-
 
 class DetectionAlerts:
     """Alerts of `Detection`s. Detections that are made again for an earlier time are no news.

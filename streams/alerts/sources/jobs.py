@@ -14,8 +14,6 @@ from schemas.topics import DIAGNOSES
 from streams.alerts.book import AlertBook, OpenAlert, evidence_ref
 from streams.alerts.rules import JOB_SILENT_NS, MAX_NAMES, TOGETHER_NS
 
-__all__ = ["JOB_KINDS", "JobAlerts", "kind_of"]
-
 JOB_KINDS: Final = (AlertKind.JOB_HANG, AlertKind.JOB_SLOW, AlertKind.JOB_STRAGGLER)
 _BY_VERDICT: Final = {
     Verdict.HANG: AlertKind.JOB_HANG,

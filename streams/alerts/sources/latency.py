@@ -10,8 +10,6 @@ from schemas.topics import DELAYS
 from streams.alerts.book import AlertBook, OpenAlert, evidence_ref
 from streams.alerts.latency_slo import Change, LatencyRules
 
-__all__ = ["LatencyAlerts"]
-
 SUBJECT_PREFIX: Final = "latency:"
 """Before the name of a latency rule, it makes the subject of its alert."""
 

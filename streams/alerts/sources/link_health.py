@@ -17,8 +17,6 @@ from streams.alerts.book import DETECTED, AlertBook, OpenAlert, clock_text, evid
 from streams.alerts.rules import MAX_CLEAR_NS, MAX_FLAP_DOUBLINGS, NEVER_NS
 from streams.runtime.shared_risk import DOWN_CABLES
 
-__all__ = ["DEATHS", "LinkHealthAlerts", "nodes_of"]
-
 DEATHS: Final = {
     HealthKind.LINK: AlertKind.LINK_DOWN,
     HealthKind.NIC: AlertKind.NIC_DOWN,

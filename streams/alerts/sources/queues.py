@@ -12,8 +12,6 @@ from streams.alerts.book import DETECTED, AlertBook, OpenAlert, evidence_ref
 from streams.alerts.rules import BEHIND_NS, EARLY_NS, MAX_EVIDENCE, MAX_NAMES
 from streams.alerts.sources.link_health import DEATHS, nodes_of
 
-__all__ = ["QueueAlerts"]
-
 
 class QueueAlerts:
     """Alerts of `ContentionWindow` records."""

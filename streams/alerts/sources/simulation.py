@@ -14,8 +14,6 @@ from schemas.topics import INVENTORY
 from streams.alerts.book import AlertBook, OpenAlert, evidence_ref
 from streams.alerts.rules import NEVER_NS, PACE_CHANGE, SLOW_NS
 
-__all__ = ["FleetPace", "SimulationAlerts"]
-
 
 @dataclass(frozen=True, slots=True)
 class FleetPace:

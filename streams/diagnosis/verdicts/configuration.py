@@ -14,8 +14,6 @@ from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.network_view import Pace
 from streams.diagnosis.traffic import NicPair
 
-__all__ = ["delay_mismatch", "own_pacing", "rail_mismatch"]
-
 QUIET_US: Final = 20.0
 """us between the median and the least delay of probes up to which they see no queue."""
 CLASS_CHECKS: Final = ("roce", "gid", "dscp", "traffic", "pfc", "ecn", "priority", "trust")

@@ -15,16 +15,6 @@ from streams.diagnosis.network_view import Links
 from streams.diagnosis.outliers import common_end
 from streams.diagnosis.traffic import NicPair
 
-__all__ = [
-    "SHARED_KINDS",
-    "contention",
-    "contention_by_marks",
-    "few_queue_pairs",
-    "others_share",
-    "slow_flow",
-    "slow_flow_by_probes",
-]
-
 MIN_PAIRS: Final = 6
 """Fewest pairs of NICs with usual delays, before the job's good time is known."""
 OTHERS_UNKNOWN: Final = "flows without a job"

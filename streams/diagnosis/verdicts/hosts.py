@@ -26,8 +26,6 @@ from streams.diagnosis.outliers import common_end, network_is_normal
 from streams.diagnosis.verdicts.flows import SHARED_KINDS, others_share
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["pause_storm", "pcie_limit", "slow_end_by_flows", "slow_end_by_pairs"]
-
 TIMES_OTHERS: Final = 3.0
 """Times the median of the other ranks from which on a rank's waiting for its GPU stands out."""
 MAX_SHORT_NS: Final = NS_PER_S // 2

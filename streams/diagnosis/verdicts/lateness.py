@@ -12,8 +12,6 @@ from schemas.topics import COLLECTIVES
 from streams.diagnosis.arrivals import Floats
 from streams.diagnosis.base import Candidate, Case, observation
 
-__all__ = ["launch_skew", "straggler"]
-
 KNOWN: Final = 0.95
 """Confidence if the rank's own time outside of operations was seen."""
 INFERRED: Final = 0.85

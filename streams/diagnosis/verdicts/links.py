@@ -24,8 +24,6 @@ from streams.diagnosis.network_view import OPEN_NS, Episode
 from streams.diagnosis.traffic import NicPair
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["faulty_links", "links_with_losses"]
-
 CERTAIN: Final = 0.92
 POSSIBLE: Final = 0.6
 """Confidence if the routes of the job's flows are not known, but some route between its NICs crosses."""

@@ -22,8 +22,6 @@ from streams.diagnosis.case import Stuck
 from streams.diagnosis.columns import FUNCTIONS, Op
 from streams.diagnosis.ranks import Rank
 
-__all__ = ["dead_rank", "hang", "operation_text", "program_mismatch", "ranks_text"]
-
 EQUAL_BYTES: Final = tuple(
     FUNCTIONS.index(function)
     for function in (CollectiveFunction.ALL_REDUCE, CollectiveFunction.BROADCAST, CollectiveFunction.REDUCE)

@@ -34,8 +34,6 @@ from streams.links.rules import (
 from streams.links.text import count_text
 from streams.runtime.loss_rates import NOTHING, Bools
 
-__all__ = ["localise_bypassed"]
-
 
 def localise_bypassed(evidence: Evidence, now_ns: int) -> list[Fault]:
     """Return the bypassed links; forget old departures."""

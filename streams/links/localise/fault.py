@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from schemas.records import DetectedBy, HealthKind
 
-__all__ = ["Fault"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:

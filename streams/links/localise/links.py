@@ -17,8 +17,6 @@ from streams.runtime.loss_rates import NOTHING
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["localise_links"]
-
 
 def localise_links(
     evidence: Evidence, thresholds: Thresholds, paths: NDArray[np.intp], now_ns: int

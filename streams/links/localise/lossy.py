@@ -29,8 +29,6 @@ from streams.runtime.loss_rates import NOTHING, ClassRate, Int32s, Lossy, find_l
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["LossyFaults", "localise_lossy"]
-
 
 class LossyFaults(NamedTuple):
     """Elements with losses: all of them, and those whose losses make a link or NIC GREY."""

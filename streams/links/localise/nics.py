@@ -27,8 +27,6 @@ from streams.runtime.shared_risk import SILENT_NICS, group_by_node
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["localise_nics", "nics_of_host"]
-
 IsMember = Callable[[str], bool]
 """Whether a NIC is in the inventory: one that was removed in order is not missed."""
 

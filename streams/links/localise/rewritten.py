@@ -19,8 +19,6 @@ from streams.links.path_table import Links, Routes
 from streams.links.text import count_text
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["FRESH_NS", "DscpChanges", "RewrittenClass"]
-
 LASTING_NS: Final = 2 * NS_PER_S
 """A changed DSCP counts after this time: a route may just have moved, and its new links may not be known."""
 FRESH_NS: Final = 5 * NS_PER_S

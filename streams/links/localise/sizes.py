@@ -17,8 +17,6 @@ from streams.links.path_table import Links, Routes
 from streams.links.rules import NEVER_NS
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["CheckedPath", "PathSizes", "SizeLimit"]
-
 KEPT_NS: Final = 300 * NS_PER_S
 """Age at which a result no longer counts: the prober checks each path far more often."""
 MIN_PATHS: Final = 2

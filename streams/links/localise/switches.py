@@ -23,8 +23,6 @@ from streams.runtime.loss_rates import NOTHING
 from streams.runtime.shared_risk import SILENT_CABLES, group_by_node
 from streams.runtime.thresholds import Thresholds
 
-__all__ = ["links_by_cable", "localise_switches"]
-
 
 def localise_switches(
     evidence: Evidence, thresholds: Thresholds, suspects: NDArray[np.intp], now_ns: int

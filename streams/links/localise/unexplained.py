@@ -24,16 +24,6 @@ from streams.links.rules import STALE_NS
 from streams.links.text import count_text
 from streams.runtime.units import NS_PER_S
 
-__all__ = [
-    "Unexplained",
-    "blind_share",
-    "fewest_places",
-    "find_unexplained",
-    "nodes_of",
-    "place_text",
-    "possible_links",
-]
-
 MIN_STREAK: Final = 6
 """Losses in a row of a path."""
 MIN_LASTING_NS: Final = 2 * NS_PER_S

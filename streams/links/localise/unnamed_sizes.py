@@ -18,8 +18,6 @@ from streams.links.localise.unexplained import fewest_places, nodes_of, place_te
 from streams.links.path_table import Routes
 from streams.links.text import count_text
 
-__all__ = ["UnnamedLimit", "find_unnamed_limit", "unnamed_limits"]
-
 
 @dataclass(frozen=True, slots=True)
 class UnnamedLimit:

@@ -22,18 +22,6 @@ from aiokafka.errors import ConsumerStoppedError, KafkaError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-__all__ = [
-    "NO_READ_AHEAD_S",
-    "Receiver",
-    "committed_offset",
-    "highwater",
-    "position",
-    "read_batches",
-    "run_consumer_in_loop",
-    "set_read_ahead",
-    "tune_fetcher",
-]
-
 log = logging.getLogger(__name__)
 
 NO_READ_AHEAD_S: Final = 0.1

@@ -35,8 +35,6 @@ from streams.runtime.rejects import failed_evaluation
 from streams.runtime.settings import StreamSettings
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["TABLE_STARTS", "WorkerContext"]
-
 log = logging.getLogger(__name__)
 
 ABORT_S: Final = 5.0

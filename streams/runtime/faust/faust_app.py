@@ -14,8 +14,6 @@ from schemas.topics import MAX_MESSAGE_BYTES
 from streams.runtime.faust.compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
 from streams.runtime.settings import StreamSettings
 
-__all__ = ["build_app", "fetch_at_once", "gather_fetches"]
-
 READ_AHEAD_S: Final = 0.015
 URGENT_WAIT_MS: Final = 500
 """ms of an urgent fetch, which ends with the first message."""

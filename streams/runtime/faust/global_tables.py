@@ -19,8 +19,6 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.topics import Topic
 from streams.runtime.fabric_tables import FabricTables
 
-__all__ = ["CLOCK_TAIL", "GlobalTableReader"]
-
 log = logging.getLogger(__name__)
 
 OnRejected = Callable[[Message, codec.BadRecord], None]

@@ -28,8 +28,6 @@ from streams.runtime.operator import NEVER_NS, Moment, Operator, Order, Output, 
 from streams.runtime.pipeline_constants import INPUT_DELAY_NS
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["GrouplessStage"]
-
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05

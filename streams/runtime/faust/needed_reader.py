@@ -11,8 +11,6 @@ from schemas.kafka.settings import KafkaSettings
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import Operator, Stage
 
-__all__ = ["NeededReader"]
-
 LINGER_S: Final = 60.0
 """Time for which inputs that are needed no more are still read, s."""
 

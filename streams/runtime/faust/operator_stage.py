@@ -33,8 +33,6 @@ from streams.runtime.operator import NEVER_NS, Operator, Output, Owner, Stage
 from streams.runtime.steps import Epoch, key_of
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["OperatorStage"]
-
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 0.1

@@ -16,8 +16,6 @@ from faust.types import TP
 from streams.runtime.faust.context import WorkerContext
 from streams.runtime.operator import Stage
 
-__all__ = ["Generation", "Ownership"]
-
 log = logging.getLogger(__name__)
 
 REVOKE_S: Final = 3.0

@@ -20,8 +20,6 @@ from streams.runtime.operator import NEVER_NS, Moment, Operator, Stage
 from streams.runtime.steps import Epoch, StepLog
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["NO_APPEND_TIME_NS", "Partition", "Sent", "waited_ns"]
-
 MAX_MESSAGES: Final = 256
 MAX_BYTES: Final = 128 * 1024
 """Limits of one advance: some milliseconds of work, so that other stages run."""

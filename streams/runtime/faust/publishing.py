@@ -21,8 +21,6 @@ from streams.runtime.faust.rejects import send_reject
 from streams.runtime.operator import Operator, Output, Stage
 from streams.runtime.rejects import failed_evaluation
 
-__all__ = ["Acknowledgements", "Publisher", "take"]
-
 log = logging.getLogger(__name__)
 
 Acknowledgements = list[asyncio.Future[Any]]

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from sdnotify import SystemdNotifier
 
-__all__ = ["Readiness"]
-
 
 class Readiness:
     """Reports readiness and status to the supervisor once all services are ready."""

@@ -15,8 +15,6 @@ from streams.runtime.rejects import reject_record
 if TYPE_CHECKING:
     from streams.runtime.faust.context import WorkerContext
 
-__all__ = ["RejectBudget", "send_reject"]
-
 log = logging.getLogger(__name__)
 
 REJECTS_PER_S: Final = 20.0

@@ -12,8 +12,6 @@ from schemas.kafka.settings import KafkaSettings
 from streams.runtime.operator import Past, Restore
 from streams.runtime.past import PastMessages, start_of
 
-__all__ = ["read_past"]
-
 POLL_S: Final = 0.25
 
 

@@ -25,8 +25,6 @@ from streams.runtime.faust.watchdog import watch
 from streams.runtime.operator import Stage
 from streams.runtime.settings import StreamSettings
 
-__all__ = ["Service"]
-
 
 class Service:
     """The stages of one app and consumer group."""

@@ -32,8 +32,6 @@ from streams.runtime.operator import Moment, Operator, Owner, Stage, Store
 from streams.runtime.rejects import reject_record
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["SinkStage"]
-
 log = logging.getLogger(__name__)
 
 RECORD_BYTES: Final = 200

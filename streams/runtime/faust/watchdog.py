@@ -24,8 +24,6 @@ from schemas.kafka.async_reader import AsyncTopicReader
 from streams.runtime.faust.context import WorkerContext
 from streams.runtime.faust.ownership import Ownership
 
-__all__ = ["CpuTimeClock", "StallWatch", "watch"]
-
 log = logging.getLogger(__name__)
 
 CHECK_S: Final = 1.0

@@ -25,8 +25,6 @@ from streams.runtime.faust.service import Service
 from streams.runtime.operator import Stage
 from streams.runtime.settings import StreamSettings
 
-__all__ = ["AppStages", "run"]
-
 REPEAT_S: Final = 10.0
 """s between two prints of the same log line of a client library."""
 EXIT_S: Final = 2.0
