@@ -54,14 +54,14 @@ def partner_of(address: str, prefix: int, hosts: tuple[int, int] = (0, 0)) -> st
     """
     if not prefix:
         return None
-    found = ipaddress.ip_address(address)
-    number = int(found)
+    ip = ipaddress.ip_address(address)
+    number = int(ip)
     if prefix == 31:
-        return str(type(found)(number ^ 1))
+        return str(type(ip)(number ^ 1))
     if prefix == 30:
-        return None if number & 3 in (0, 3) else str(type(found)(number ^ 3))  # network and broadcast
+        return None if number & 3 in (0, 3) else str(type(ip)(number ^ 3))  # network and broadcast
     low = number & LOW_BYTE
-    return str(type(found)(number ^ hosts[0] ^ hosts[1])) if low in hosts else None
+    return str(type(ip)(number ^ hosts[0] ^ hosts[1])) if low in hosts else None
 
 
 class Addressing:
@@ -115,11 +115,11 @@ class Addressing:
 
     def _has_one_last_hop(self) -> bool:
         """Return True if each leaf answers from one address, whichever switch comes before it."""
-        found = False
+        is_shared = False
         for ends in self._last.values():
             before, last = {a for a, _ in ends}, {b for _, b in ends}
             if len(before) > 1:
                 if len(last) > 1 and not last <= self._anycast:
                     return False
-                found = True
-        return found or any(last in self._anycast for ends in self._last.values() for _, last in ends)
+                is_shared = True
+        return is_shared or any(last in self._anycast for ends in self._last.values() for _, last in ends)

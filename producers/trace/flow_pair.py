@@ -177,5 +177,5 @@ class FlowPair:
 
 def _is_same_node(topology: Topology, hop: str | None, other: str | None) -> bool:
     """Return True if both addresses belong to one node of the topology file."""
-    found, expected = topology.at(hop or ""), topology.at(other or "")
-    return found is not None and expected is not None and found[0] == expected[0]
+    place, other_place = topology.at(hop or ""), topology.at(other or "")
+    return place is not None and other_place is not None and place[0] == other_place[0]

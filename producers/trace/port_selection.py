@@ -153,15 +153,15 @@ class PortSelector:
         """Return links by port and peer, of the candidates and of the present paths."""
         hops = {port: dict(by_peer) for port, by_peer in self._candidates.items()}
         for name in peers:
-            for port, known in self._routes.request_hops(name).items():
-                hops.setdefault(port, {})[name] = known
-        found: dict[int, dict[str, Links]] = {}
+            for port, route in self._routes.request_hops(name).items():
+                hops.setdefault(port, {})[name] = route
+        links_by_port: dict[int, dict[str, Links]] = {}
         for port, by_peer in hops.items():
             for name in peers & by_peer.keys():
                 links = self._routes.name_hops(name, port, by_peer[name])
                 if links:
-                    found.setdefault(port, {})[name] = links
-        return found
+                    links_by_port.setdefault(port, {})[name] = links
+        return links_by_port
 
     def _open_spare(self, at: int, port: int) -> bool:
         """Probe path `at` from a port; return False if the port is not free."""

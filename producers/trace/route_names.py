@@ -232,12 +232,12 @@ class _Namer:
         """Return a hop whose address several switches have: the only one that is cabled to its neighbour."""
         near = {before.node} if before.node is not None else set()
         far = {end.node for end in self.topology.fars(goal)} if goal is not None else set()
-        found = [
+        nodes = [
             node
             for node, _ in dict.fromkeys((node, None) for node, _ in holders)
             if (not far or node in far) and any(self.topology.cables(each, node) for each in near)
         ]
-        return _Hop(found[0], None, address, True) if len(found) == 1 else _Hop()
+        return _Hop(nodes[0], None, address, True) if len(nodes) == 1 else _Hop()
 
     def _name_silent(self, row: list[_Hop]) -> None:
         """Name silent hops by the cable at their neighbour's port: its other end is at the silent switch."""

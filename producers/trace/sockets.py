@@ -144,21 +144,21 @@ def open_trace_sockets(
     With `trace_tcp_with_udp`, UDP packets also trace TCP flows. Without CAP_NET_RAW and this option the
     result has no TCP entry. Raises OSError if the namespace or address does not exist.
     """
-    found: dict[str, TraceSocket] = {}
+    sockets: dict[str, TraceSocket] = {}
     try:
-        found["UDP"] = _RawSocket(address, netns, device, socket.IPPROTO_UDP)
-        found["TCP"] = (
-            found["UDP"] if trace_tcp_with_udp else _RawSocket(address, netns, device, socket.IPPROTO_TCP)
+        sockets["UDP"] = _RawSocket(address, netns, device, socket.IPPROTO_UDP)
+        sockets["TCP"] = (
+            sockets["UDP"] if trace_tcp_with_udp else _RawSocket(address, netns, device, socket.IPPROTO_TCP)
         )
     except PermissionError:
-        found["UDP"] = _BoundSockets(address, netns, device)
+        sockets["UDP"] = _BoundSockets(address, netns, device)
         if trace_tcp_with_udp:
-            found["TCP"] = found["UDP"]
+            sockets["TCP"] = sockets["UDP"]
     except BaseException:
-        for each in found.values():
-            each.close()
+        for sock in sockets.values():
+            sock.close()
         raise
-    return found
+    return sockets
 
 
 def _body(ttl: int, seq: int) -> bytes:

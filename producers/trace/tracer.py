@@ -152,21 +152,21 @@ class Tracer:
 
     def on_hop(self, seq: int, address: str) -> None:
         """Receive a router's report that the packet's TTL ended there."""
-        found = self._by_seq.get(seq)
-        trace = self._open.get(found[0]) if found is not None else None
-        if found is None or trace is None:
+        packet = self._by_seq.get(seq)
+        trace = self._open.get(packet[0]) if packet is not None else None
+        if packet is None or trace is None:
             self.unmatched += 1
         else:
-            trace.hops.setdefault(found[1], address)
+            trace.hops.setdefault(packet[1], address)
 
     def on_arrival(self, seq: int) -> None:
         """Receive the far end's report that the packet arrived."""
-        found = self._by_seq.get(seq)
-        trace = self._open.get(found[0]) if found is not None else None
-        if found is None or trace is None:
+        packet = self._by_seq.get(seq)
+        trace = self._open.get(packet[0]) if packet is not None else None
+        if packet is None or trace is None:
             self.unmatched += 1
         else:
-            trace.arrived.add(found[1])
+            trace.arrived.add(packet[1])
 
     def on_unquoted_hop(self, socket: int, target: tuple[str, int], address: str) -> None:
         """Receive a router's report that does not identify the packet.

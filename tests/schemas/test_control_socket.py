@@ -47,6 +47,6 @@ def test_a_refusal_is_one_line_after_the_results_so_far(path):
     assert "expected a command of count, refuse" in str(answers(path, "stop"))
 
 
-def test_a_client_that_says_nothing_delays_no_other(path):
+def test_a_silent_client_delays_no_other(path):
     with connect(path, 10.0):
         assert answers(path, "count", until=1) == [{"ok": True, "result": 0}]
