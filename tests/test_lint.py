@@ -161,7 +161,7 @@ def test_service_opens_the_topics_of_the_table(service):
 
 def test_topics_are_opened_by_constant():
     """A topic's name as a literal would slip past the comparison above."""
-    literal = re.compile(r"""["']fabric\.[a-z][a-z.-]*["']""")
+    literal = re.compile(r"""(?<!error\()(?<!warning\()["']fabric\.[a-z][a-z.-]*["']""")  # no id of a check
     known = {f'"{name}"' for name in topics.TOPICS} | {f"'{name}'" for name in topics.TOPICS}
     found = [
         f"{path.relative_to(ROOT)}: {match}"
