@@ -140,8 +140,8 @@ class View:
         if abs(late_ms) <= MAX_LATE_MS:
             self.late_ms = late_ms
         for row in record["clocks"]:
-            known = self.clocks.get(row["clock"])
-            if known is None or steps_back or known.window <= record["window"]:
+            before = self.clocks.get(row["clock"])
+            if before is None or steps_back or before.window <= record["window"]:
                 self.clocks[row["clock"]] = ClockView(
                     row["at_ns"],
                     row["offset_ns"],
