@@ -168,8 +168,7 @@ class Connections:
                 self._dial_again(one, attempt, now_ns)
             late = attempt is not None and now_ns - attempt.begin_ns > _MOVE_NS
             if attempt is not None and late and one.tx is not None:
-                # The receiver may be on the new connection already: then it cannot go back.
-                is_switched = one.receiver_number >= attempt.number
+                is_switched = one.receiver_number >= attempt.number  # the receiver cannot go back then
                 self._abandon(one, "no answer on the new path")
                 if is_switched:
                     self._broke(one)

@@ -29,7 +29,7 @@ def endpoint() -> Iterator[FlowEndpoint]:
 class Orders:
     """Orders of a starter, handed out once."""
 
-    wanted = False
+    is_stopping = False
 
     def __init__(self, *orders: dict[str, list[int]]) -> None:
         self.waiting = list(orders)
