@@ -107,15 +107,15 @@ def _ask(
     return answer
 
 
-def refusal(action: str, status: int | None, message: object, taken: str = "") -> str:
+def refusal(action: str, status: int | None, message: object, conflict: str = "") -> str:
     """Return the line for a request that Grafana refused: what, its message, and the remedy.
 
-    `taken`: the meaning of a conflict for this request.
+    `conflict`: the meaning of a conflict for this request.
     """
     text = " ".join(str(message).split())[:MAX_MESSAGE]
     text = re.sub(r"^(Client Error|Server Error) ?\d*:? ?", "", text) or f"status {status}"
-    if status in NOT_AS_BEFORE and taken:
-        return f"{action}: {text} ({taken})"
+    if status in NOT_AS_BEFORE and conflict:
+        return f"{action}: {text} ({conflict})"
     remedy = _REMEDIES.get(status or 0)
     return f"{action}: {text}" if remedy is None else f"{action}: Grafana answers {status}, {text}; {remedy}"
 
@@ -143,22 +143,22 @@ def _put_source(grafana: Any, url: str | None, user: str, password: str | None) 
     there = _found(grafana, f"/datasources/uid/{UID}", f"data source {UID}")
     if there is not None and url is None:
         return f"data source {UID}: is there, {there.get('jsonData', {}).get('host')}"
-    wanted = data_source(url or DEFAULT_URL, user, password)
-    where = f"{wanted['jsonData']['host']}:{wanted['jsonData']['port']}"
+    source = data_source(url or DEFAULT_URL, user, password)
+    where = f"{source['jsonData']['host']}:{source['jsonData']['port']}"
     if there is not None:
         if there.get("readOnly"):
             raise PushError(
                 f"data source {UID}: is provisioned, Grafana refuses changes; change its provisioning file, "
                 "or leave out --history"
             )
-        changed = {**wanted, "name": there["name"], "version": there.get("version")}
+        changed = {**source, "name": there["name"], "version": there.get("version")}
         _ask(grafana, "PUT", f"/datasources/uid/{UID}", f"data source {UID}", changed)
         return f"data source {UID}: updated, {where}"
     try:
-        grafana.datasource.create_datasource(wanted)
+        grafana.datasource.create_datasource(source)
     except GrafanaException as error:
-        taken = "another data source has this name: rename or delete it"
-        raise PushError(refusal(f"data source {UID}", error.status_code, error.message, taken)) from error
+        conflict = "another data source has this name: rename or delete it"
+        raise PushError(refusal(f"data source {UID}", error.status_code, error.message, conflict)) from error
     return f"data source {UID}: created, {where}" + ("" if password else "; set its password in Grafana")
 
 
@@ -168,8 +168,8 @@ def _put_folder(grafana: Any) -> str:
     try:
         grafana.folder.create_folder(FOLDER_TITLE, FOLDER_UID)
     except GrafanaException as error:
-        place, taken = f"folder {FOLDER_TITLE}", "another folder has this name: rename or delete it"
-        raise PushError(refusal(place, error.status_code, error.message, taken)) from error
+        place, conflict = f"folder {FOLDER_TITLE}", "another folder has this name: rename or delete it"
+        raise PushError(refusal(place, error.status_code, error.message, conflict)) from error
     return f"folder {FOLDER_TITLE}: created"
 
 
@@ -185,6 +185,6 @@ def _put_dashboard(grafana: Any, uid: str, dashboard: dict[str, Any]) -> str:
     try:
         answer = grafana.dashboard.update_dashboard(body)
     except GrafanaException as error:
-        taken = "a provisioned dashboard has this name: remove its provisioning file"
-        raise PushError(refusal(f"dashboard {uid}", error.status_code, error.message, taken)) from error
+        conflict = "a provisioned dashboard has this name: remove its provisioning file"
+        raise PushError(refusal(f"dashboard {uid}", error.status_code, error.message, conflict)) from error
     return f"dashboard {uid}: version {answer.get('version')} at {answer.get('url')}"

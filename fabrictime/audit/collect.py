@@ -66,7 +66,7 @@ class Collector:
 
     def _with_shared_texts(self, record: Mapping[str, Any]) -> dict[str, Any]:
         one = self._texts.setdefault
-        return {key: one(each, each) if isinstance(each, str) else each for key, each in record.items()}
+        return {key: one(value, value) if isinstance(value, str) else value for key, value in record.items()}
 
     def _shared_rows(self, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
         shared = []
@@ -112,12 +112,12 @@ class Collector:
         return {*self.expected, *self._results} - {FLEET}
 
     def _unanswered(self, host: str, ended_ns: int, limit_s: float) -> AuditResult:
-        found = self._results.get(host, {})
-        if found:
-            text = f"{len(found)} of {self._announced[host]} results within {limit_s:g} s"
+        results = self._results.get(host, {})
+        if results:
+            text = f"{len(results)} of {self._announced[host]} results within {limit_s:g} s"
         else:
             text = f"did not answer within {limit_s:g} s"
-        first = next(iter(found.values()), None)
-        known = AuditedHost(host, first["shard"] if first else "", first["sku"] if first else "")
+        first = next(iter(results.values()), None)
+        audited_host = AuditedHost(host, first["shard"] if first else "", first["sku"] if first else "")
         result = Result(AGENT, AuditStatus.UNKNOWN, text, ())
-        return result_record(result, self.run, known, checked_ns=ended_ns, checks=1)
+        return result_record(result, self.run, audited_host, checked_ns=ended_ns, checks=1)

@@ -62,23 +62,23 @@ class Launch(NamedTuple):
     def bandwidth(self, hosts: Sequence[str], environment: Mapping[str, str]) -> float:
         """Return GB/s of a run. Raises NoFigure."""
         try:
-            found, wrong = bus_bandwidth(_output(self.command(hosts, environment), self.limit_s))
+            gb_per_s, wrong = bus_bandwidth(_output(self.command(hosts, environment), self.limit_s))
         except ValueError as error:
             raise NoFigure(str(error)) from None
         if wrong:
             raise NoFigure(f"{wrong:,} wrong values")
-        return found
+        return gb_per_s
 
 
 def default_launcher() -> str:
     """Return the path of srun within an allocation of Slurm, else of mpirun. Raises ValueError for none."""
     names = ("srun", "mpirun") if "SLURM_JOB_ID" in os.environ else ("mpirun",)
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found is None:
+    launcher = next((path for name in names if (path := shutil.which(name))), None)
+    if launcher is None:
         raise ValueError(
             f"{' and '.join(names)}: not installed, expected a launcher; --launcher names another"
         )
-    return found
+    return launcher
 
 
 def _output(command: Sequence[str], limit_s: float) -> str:
@@ -122,7 +122,7 @@ class Figures(NamedTuple):
 
     by_setting: Mapping[str, float]
     errors: Mapping[str, str]
-    found: Bisected | None
+    search: Bisected | None
 
 
 def measure_all(

@@ -44,7 +44,7 @@ def connections(results: Mapping[str, AuditResult]) -> Connections:
     """
     ports = _devices(results, PORTS) or _devices(results, CARRIER)
     return Connections(
-        initialized=_share(sum(_is_initialized(each) for each in ports), len(ports)),
+        initialized=_share(sum(_is_initialized(port) for port in ports), len(ports)),
         active=_passed(ports),
         gid_index=_gid_indices(results),
         connectivity=_passed(_devices(results, CONNECTIVITY)),
@@ -52,8 +52,8 @@ def connections(results: Mapping[str, AuditResult]) -> Connections:
 
 
 def _devices(results: Mapping[str, AuditResult], check: str) -> list[AuditFinding]:
-    found = results.get(check)
-    return [each for each in found["findings"] if each["subject"]] if found else []
+    result = results.get(check)
+    return [finding for finding in result["findings"] if finding["subject"]] if result else []
 
 
 def _is_initialized(port: AuditFinding) -> bool:
@@ -62,7 +62,7 @@ def _is_initialized(port: AuditFinding) -> bool:
 
 
 def _passed(findings: list[AuditFinding]) -> str:
-    return _share(sum(each["status"] == AuditStatus.PASSED for each in findings), len(findings))
+    return _share(sum(finding["status"] == AuditStatus.PASSED for finding in findings), len(findings))
 
 
 def _share(count: int, total: int) -> str:
@@ -71,6 +71,6 @@ def _share(count: int, total: int) -> str:
 
 def _gid_indices(results: Mapping[str, AuditResult]) -> str:
     """Return the index of the GIDs, the frequent one first where ports have several."""
-    found = results.get(GID_INDEX)
-    counts = Counter(fact["text"] for fact in found["facts"]) if found else Counter[str]()
+    result = results.get(GID_INDEX)
+    counts = Counter(fact["text"] for fact in result["facts"]) if result else Counter[str]()
     return ", ".join(text for text, _ in counts.most_common())

@@ -75,12 +75,12 @@ class RunDiff:
     @property
     def is_worse(self) -> bool:
         """Whether a check fails with an error that it did not have before."""
-        return any(each.change is Change.NEW_ERROR for each in self.checks)
+        return any(check.change is Change.NEW_ERROR for check in self.checks)
 
 
 def diff(before: AuditReport, after: AuditReport) -> RunDiff:
     """Return the difference of two runs. A host in only one of them is named, not compared."""
-    gone, new = set(before.hosts) - set(after.hosts), set(after.hosts) - set(before.hosts)
+    removed_hosts, new = set(before.hosts) - set(after.hosts), set(after.hosts) - set(before.hosts)
     checks: dict[CheckChange, list[str]] = defaultdict(list)
     values: dict[ValueChange, list[str]] = defaultdict(list)
     for host in sorted(set(before.hosts) & set(after.hosts), key=name_order):
@@ -94,15 +94,21 @@ def diff(before: AuditReport, after: AuditReport) -> RunDiff:
         after.run,
         tuple(
             CheckChange(
-                each.change, each.check, each.title, each.before, each.after, tuple(hosts), each.remedy
+                change.change,
+                change.check,
+                change.title,
+                change.before,
+                change.after,
+                tuple(hosts),
+                change.remedy,
             )
-            for each, hosts in sorted(checks.items(), key=lambda item: _check_order(*item))
+            for change, hosts in sorted(checks.items(), key=lambda item: _check_order(*item))
         ),
         tuple(
-            ValueChange(each.check, each.name, each.subject, each.before, each.after, tuple(hosts))
-            for each, hosts in sorted(values.items(), key=lambda item: _value_order(*item))
+            ValueChange(change.check, change.name, change.subject, change.before, change.after, tuple(hosts))
+            for change, hosts in sorted(values.items(), key=lambda item: _value_order(*item))
         ),
-        tuple(sorted(gone, key=name_order)),
+        tuple(sorted(removed_hosts, key=name_order)),
         tuple(sorted(new, key=name_order)),
     )
 
@@ -123,12 +129,12 @@ def _check_changes(
         old, now = before.get(check), after.get(check)
         change = _change(old, now)
         if change is not None:
-            known = now or old
-            assert known is not None  # noqa: S101 - the check is in one of them
+            result = now or old
+            assert result is not None  # noqa: S101 - the check is in one of them
             remedy = (
-                f"{known['action'].lower()}: {known['remedy']}" if now and level_of(now) in _FAULTS else ""
+                f"{result['action'].lower()}: {result['remedy']}" if now and level_of(now) in _FAULTS else ""
             )
-            yield CheckChange(change, check, known["title"], _outcome(old), _outcome(now), (), remedy)
+            yield CheckChange(change, check, result["title"], _outcome(old), _outcome(now), (), remedy)
 
 
 def _change(old: AuditResult | None, now: AuditResult | None) -> Change | None:
@@ -167,4 +173,4 @@ def _value_changes(
 
 
 def _texts(facts: list[AuditFact]) -> dict[tuple[str, str], str]:
-    return {(each["name"], each["subject"]): each["text"] for each in facts if each["number"] is None}
+    return {(fact["name"], fact["subject"]): fact["text"] for fact in facts if fact["number"] is None}

@@ -96,8 +96,8 @@ def _status(counts: Mapping[Level, int], is_missing: bool) -> Text:
 
 def _counts(counts: Mapping[Level, int], levels: Iterable[Level] = LEVELS) -> Text:
     """Return the counts of these levels: `2 errors  1 unknown`."""
-    found = [(level, counts[level]) for level in levels if counts[level]]
+    present = [(level, counts[level]) for level in levels if counts[level]]
     return Text("  ").join(
         Text(f"{count:,} {level}{'s' * (level in COUNTABLE and count != 1)}", STYLES[level])
-        for level, count in found
+        for level, count in present
     )

@@ -21,7 +21,9 @@ from streams.audit.skus import sku_results, with_skus
 
 COMPUTED: Final = ("fleet.", "fabric.", "baseline.", "sku.")
 """Beginnings of the ids of results that are computed from the hosts' results and from other topics."""
-_CATEGORIES: Final = tuple(category_name(each) for each in AuditCategory if each is not AuditCategory.OTHER)
+_CATEGORIES: Final = tuple(
+    category_name(category) for category in AuditCategory if category is not AuditCategory.OTHER
+)
 
 
 def for_agents(only: Sequence[str]) -> list[str]:
@@ -53,20 +55,25 @@ def evaluated(
     topics.
     """
     skus = load_skus()
-    found = with_skus((each for each in report.all_results() if each["host"] not in report.missing), skus)
-    computed = compare(found) + sku_results(found, skus)
+    results = with_skus(
+        (result for result in report.all_results() if result["host"] not in report.missing), skus
+    )
+    computed = compare(results) + sku_results(results, skus)
     if baseline is not None:
-        computed += compare_with(baseline, found)
+        computed += compare_with(baseline, results)
     if fabric is not None:
         is_whole = category_name(AuditCategory.FABRIC) in only
         checks = [] if is_whole else [name for name in only if name.startswith("fabric.")]
-        computed += fabric_results(fabric, _scope(report, fabric, found), checks)
-    return report.with_results(computed).limited_to(lambda each: is_wanted(each, only))
+        computed += fabric_results(fabric, _scope(report, fabric, results), checks)
+    return report.with_results(computed).limited_to(lambda result: is_wanted(result, only))
 
 
-def _scope(report: AuditReport, fabric: FabricRecords, found: Sequence[AuditResult]) -> Scope:
+def _scope(report: AuditReport, fabric: FabricRecords, results: Sequence[AuditResult]) -> Scope:
     """Return the scope of the fabric's results, which there are without a host's result too."""
-    skus, shards = {each["host"]: each["sku"] for each in found}, {n["host"]: n["shard"] for n in fabric.nics}
+    skus, shards = (
+        {result["host"]: result["sku"] for result in results},
+        {n["host"]: n["shard"] for n in fabric.nics},
+    )
     return Scope(report.run, report.ended_ns, skus, shards)
 
 

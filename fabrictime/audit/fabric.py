@@ -55,14 +55,14 @@ def fabric_of(
             windows[topic].append(record)
         elif not record["hosts"] and record["requested_ns"] < before_ns:
             since_ns = max(since_ns, record["requested_ns"])
-    found: Mapping[str, list[Any]] = {name: list(of_key.values()) for name, of_key in newest.items()}
+    records: Mapping[str, list[Any]] = {name: list(of_key.values()) for name, of_key in newest.items()}
     return FabricRecords(
         nics=nics,
-        paths=found[PATHS.name],
-        routes=found[FLOW_ROUTES.name],
+        paths=records[PATHS.name],
+        routes=records[FLOW_ROUTES.name],
         delays=windows[DELAYS.name],
         offsets=windows[CLOCK_OFFSETS.name],
-        health=found[LINK_HEALTH.name],
+        health=records[LINK_HEALTH.name],
         queues=windows[QUEUES.name],
         topology=topology,
         since_ns=since_ns,

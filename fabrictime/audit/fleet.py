@@ -59,10 +59,10 @@ def living(announced: Mapping[str, tuple[Nic, int]]) -> list[Nic]:
 
 def nics_of(nics: Iterable[Nic]) -> dict[str, tuple[str, ...]]:
     """Return the hosts of some NICs with the names of their NICs."""
-    found: dict[str, list[str]] = {}
-    for each in nics:
-        found.setdefault(each["host"], []).append(each["nic"])
-    return {host: tuple(names) for host, names in found.items()}
+    nics_by_host: dict[str, list[str]] = {}
+    for nic in nics:
+        nics_by_host.setdefault(nic["host"], []).append(nic["nic"])
+    return {host: tuple(names) for host, names in nics_by_host.items()}
 
 
 def read_nics(cluster: KafkaSettings) -> list[Nic]:
@@ -76,22 +76,22 @@ def read_nics(cluster: KafkaSettings) -> list[Nic]:
     return living(announced)
 
 
-def expected_hosts(asked: Iterable[str], known: Iterable[str]) -> list[str]:
+def expected_hosts(patterns: Iterable[str], hosts: Iterable[str]) -> list[str]:
     """Return the hosts that names and patterns mean, all known ones without any.
 
     A name that is not known is expected too: its host must answer. Raises ValueError for a pattern without a
     host, and for an empty inventory.
     """
-    names, known = list(asked), sorted(known)
-    if not names and not known:
+    names, hosts = list(patterns), sorted(hosts)
+    if not names and not hosts:
         raise ValueError("no host in the inventory, expected at least one: is an agent running?")
-    found: set[str] = set() if names else set(known)
+    expected: set[str] = set() if names else set(hosts)
     for name in names:
-        matching = [host for host in known if fnmatchcase(host, name)]
+        matching = [host for host in hosts if fnmatchcase(host, name)]
         if not matching and _PATTERN & set(name):
-            raise ValueError(f"--hosts {name}: no such host, expected one of {', '.join(known[:8])}")
-        found |= set(matching or [name])
-    return sorted(found)
+            raise ValueError(f"--hosts {name}: no such host, expected one of {', '.join(hosts[:8])}")
+        expected |= set(matching or [name])
+    return sorted(expected)
 
 
 def audit_fleet(
@@ -104,8 +104,8 @@ def audit_fleet(
 
     Ctrl-C ends the wait: the report then has the results so far.
     """
-    known = nics_of(nics)
-    hosts = expected_hosts(request.hosts, known)
+    nics_by_host = nics_of(nics)
+    hosts = expected_hosts(request.hosts, nics_by_host)
     started_ns = time.time_ns()
     run = AuditRun(
         run=run_name(started_ns / 1e9),
@@ -115,7 +115,7 @@ def audit_fleet(
         active=request.active,
         limit_s=request.limit_s,
     )
-    collector = Collector(run["run"], hosts, started_ns, {host: known.get(host, ()) for host in hosts})
+    collector = Collector(run["run"], hosts, started_ns, {host: nics_by_host.get(host, ()) for host in hosts})
     limit_s: float = request.limit_s
     with TopicReader.open(cluster, {AUDIT: END}) as reader:
         publish(cluster, AUDIT_RUNS, [run])

@@ -109,30 +109,32 @@ class CheckGroup:
 
     def causes(self, *levels: Level) -> list[Cause]:
         """Return the causes of these levels: the worst and the widespread first."""
-        found = [
+        causes = [
             Cause(level, text, remedy, tuple(sorted(hosts, key=name_order)))
             for (level, text, remedy), hosts in self._texts.items()
             if level in levels
         ]
-        return sorted(found, key=lambda each: (RANK[each.level], -len(each.hosts), name_order(each.hosts[0])))
+        return sorted(
+            causes, key=lambda cause: (RANK[cause.level], -len(cause.hosts), name_order(cause.hosts[0]))
+        )
 
 
 def check_groups(results: Iterable[AuditResult]) -> list[CheckGroup]:
     """Return the checks, those with most errors first, then warnings, then unknown ones."""
     groups: dict[str, CheckGroup] = {}
-    for each in results:
-        group = groups.get(each["check"])
+    for result in results:
+        group = groups.get(result["check"])
         if group is None:
-            group = groups[each["check"]] = CheckGroup(
-                each["check"],
-                each["category"],
-                each["title"],
-                each["severity"],
-                each["action"],
+            group = groups[result["check"]] = CheckGroup(
+                result["check"],
+                result["category"],
+                result["title"],
+                result["severity"],
+                result["action"],
             )
-        group.add(each, level_of(each))
+        group.add(result, level_of(result))
     return sorted(
-        groups.values(), key=lambda each: (*(-each.counts[level] for level in LEVELS[:3]), each.check)
+        groups.values(), key=lambda group: (*(-group.counts[level] for level in LEVELS[:3]), group.check)
     )
 
 
@@ -162,26 +164,26 @@ class HostRow:
     @property
     def action(self) -> AuditAction | None:
         """The strongest action of its errors; None without an error."""
-        actions = {each["action"] for each in self.open if level_of(each) is Level.ERROR}
+        actions = {result["action"] for result in self.open if level_of(result) is Level.ERROR}
         return min(actions, key=ACTION_ORDER.index, default=None)
 
 
 def host_rows(results: Iterable[AuditResult]) -> list[HostRow]:
     """Return the hosts in the order of their names."""
     rows: dict[str, HostRow] = {}
-    for each in results:
-        row = rows.get(each["host"])
+    for result in results:
+        row = rows.get(result["host"])
         if row is None:
-            row = rows[each["host"]] = HostRow(each["host"], each["sku"], each["shard"])
-        level = level_of(each)
+            row = rows[result["host"]] = HostRow(result["host"], result["sku"], result["shard"])
+        level = level_of(result)
         row.counts[level] += 1
-        row.by_category.setdefault(each["category"], Counter())[level] += 1
+        row.by_category.setdefault(result["category"], Counter())[level] += 1
         if RANK[level] < RANK[Level.PASSED]:
-            row.open.append(each)
-        if each["check"] in CONNECTION_CHECKS:
-            row.of_network[each["check"]] = each
+            row.open.append(result)
+        if result["check"] in CONNECTION_CHECKS:
+            row.of_network[result["check"]] = result
     for row in rows.values():
-        row.open.sort(key=lambda each: (RANK[level_of(each)], each["check"]))
+        row.open.sort(key=lambda result: (RANK[level_of(result)], result["check"]))
     return sorted(rows.values(), key=lambda row: name_order(row.host))
 
 
@@ -218,12 +220,12 @@ class Spread:
 def spreads(results: Iterable[AuditResult]) -> list[Spread]:
     """Return the values that differ among hosts of one machine type, those with fewest odd hosts first."""
     values: dict[tuple[str, str, str, str], dict[str, tuple[str, float | None]]] = defaultdict(dict)
-    for each in results:
-        for fact in each["facts"]:
-            key = each["check"], fact["name"], fact["subject"], each["sku"]
-            values[key][each["host"]] = fact["text"], fact["number"]
-    found = [_spread(key, by_host) for key, by_host in values.items() if len(set(by_host.values())) > 1]
-    return sorted(found, key=_odd_hosts)
+    for result in results:
+        for fact in result["facts"]:
+            key = result["check"], fact["name"], fact["subject"], result["sku"]
+            values[key][result["host"]] = fact["text"], fact["number"]
+    differing = [_spread(key, by_host) for key, by_host in values.items() if len(set(by_host.values())) > 1]
+    return sorted(differing, key=_odd_hosts)
 
 
 def _spread(key: tuple[str, str, str, str], by_host: Mapping[str, tuple[str, float | None]]) -> Spread:

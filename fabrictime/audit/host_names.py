@@ -35,9 +35,9 @@ def folded(hosts: Iterable[str]) -> str:
 def _parts(before: str, after: str, digits: list[str]) -> Iterator[str]:
     """Yield the names of one prefix and suffix; numbers with leading zeros fold by their length."""
     by_width: dict[int, list[int]] = defaultdict(list)
-    padded = any(each[0] == "0" for each in digits)
-    for each in digits:
-        by_width[len(each) if padded else 0].append(int(each))
+    padded = any(number[0] == "0" for number in digits)
+    for number in digits:
+        by_width[len(number) if padded else 0].append(int(number))
     for width, numbers in by_width.items():
         ranges = [
             f"{first:0{width}d}" if first == last else f"{first:0{width}d}-{last:0{width}d}"

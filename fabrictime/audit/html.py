@@ -117,7 +117,7 @@ def page(report: AuditReport, limits: Limits | None = None) -> Iterator[str]:
     """Return the parts of the page."""
     limits = limits or Limits()
     missing = {host: report.results[host][ANSWER]["text"] for host in report.missing}
-    results = [each for each in report.all_results() if each["host"] not in missing]
+    results = [result for result in report.all_results() if result["host"] not in missing]
     groups, rows = check_groups(results), host_rows(results)
     fleet = [row for row in rows if row.host == FLEET]
     hosts = [row for row in rows if row.host != FLEET]
@@ -186,8 +186,10 @@ def _of_hosts(
 
 def _stated(rows: Iterable[HostRow]) -> dict[str, str]:
     """Return the columns of the host table that any host has, with their titles."""
-    known = [row.connections for row in rows]
-    return {name: title for name, title in CONNECTIONS.items() if any(getattr(of, name) for of in known)}
+    connections = [row.connections for row in rows]
+    return {
+        name: title for name, title in CONNECTIONS.items() if any(getattr(of, name) for of in connections)
+    }
 
 
 def _of_checks(groups: Sequence[CheckGroup]) -> dict[str, object]:
@@ -202,10 +204,10 @@ def _of_checks(groups: Sequence[CheckGroup]) -> dict[str, object]:
     }
 
 
-def _of_values(found: Sequence[Spread]) -> dict[str, object]:
+def _of_values(value_spreads: Sequence[Spread]) -> dict[str, object]:
     return {
-        "unlike": [each for each in found if each.figures is None],
-        "figures": [_figure(each) for each in found if each.figures is not None],
+        "unlike": [spread for spread in value_spreads if spread.figures is None],
+        "figures": [_figure(spread) for spread in value_spreads if spread.figures is not None],
     }
 
 
@@ -222,7 +224,7 @@ def _noted(rows: Sequence[HostRow], limits: Limits) -> list[tuple[HostRow, list[
     for row in rows:
         if row.open or len(rows) <= limits.single_hosts:
             alone = row.level is Level.ERROR or len(rows) <= limits.single_hosts
-            key = row.host if alone else tuple((each["check"], each["text"]) for each in row.open)
+            key = row.host if alone else tuple((result["check"], result["text"]) for result in row.open)
             of_row.setdefault(key, (row, []))[1].append(row.host)
     return sorted(of_row.values(), key=lambda item: (LEVELS.index(item[0].level), -len(item[0].open)))
 
@@ -289,9 +291,9 @@ def _picture(rows: Sequence[HostRow], missing: Mapping[str, str], names: Sequenc
     by_name = {row.host: row for row in rows}
     gap = int(len(names) <= 100)
     smallest = len(names) * CELL_WIDTH // MIN_SHARE
-    shown = set(chain.from_iterable(row.by_category for row in rows))
+    categories = set(chain.from_iterable(row.by_category for row in rows))
     for category, title in TITLES.items():
-        if category not in shown:
+        if category not in categories:
             continue
         levels = [_level_in(category, by_name.get(name)) for name in names]
         cells, x = [], 0

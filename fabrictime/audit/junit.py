@@ -33,7 +33,7 @@ def junit(report: AuditReport) -> Iterator[str]:
         host: report.results[host].values() for host in (*report.hosts, FLEET) if host in report.results
     }
     root = ElementTree.Element("testsuites", name=_text(f"fabrictime audit {report.run}"))
-    _set_counts(root, (each for of_host in suites.values() for each in of_host))
+    _set_counts(root, (result for of_host in suites.values() for result in of_host))
     root.set("time", f"{report.took_s:.3f}")
     head, end = ElementTree.tostring(root, "unicode", short_empty_elements=False).split("</", 1)
     yield f'<?xml version="1.0" encoding="utf-8"?>\n{head}\n'
@@ -48,8 +48,8 @@ def _suite(host: str, results: Collection[AuditResult]) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", name=_text(host), hostname=_text(host))
     suite.extend(map(_case, results))
     _set_counts(suite, results)
-    suite.set("time", f"{sum(each['took_ns'] for each in results) / 1e9:.3f}")
-    first_ns = min((each["checked_ns"] for each in results), default=0)
+    suite.set("time", f"{sum(result['took_ns'] for result in results) / 1e9:.3f}")
+    first_ns = min((result["checked_ns"] for result in results), default=0)
     suite.set("timestamp", f"{datetime.fromtimestamp(first_ns // 10**9, tz=UTC):%Y-%m-%dT%H:%M:%S}")
     return suite
 
@@ -73,7 +73,9 @@ def _case(result: AuditResult) -> ElementTree.Element:
         if level in (Level.ERROR, Level.UNKNOWN):
             outcome.set("type", str(result["severity"]))
         lines = [f"expected: {result['title']}", f"{result['action'].lower()}: {result['remedy']}"]
-        lines += [f"{each['subject']} {each['status']}: {each['text']}" for each in result["findings"]]
+        lines += [
+            f"{finding['subject']} {finding['status']}: {finding['text']}" for finding in result["findings"]
+        ]
         outcome.text = _text("\n".join(lines)) if level is not Level.SKIPPED else None
     return case
 

@@ -42,17 +42,17 @@ class NodeLog:
     ) -> NodeLog:
         """Read the log. Raises LogUnavailable."""
         recent = back(max_age_s + MARGIN_S)
-        found = cls(AuditHistory(), {}, set(), time.time_ns())
+        node_log = cls(AuditHistory(), {}, set(), time.time_ns())
         starts: dict[Topic[Any], Start] = {AUDIT: recent, CONFIG: BEGINNING, ACTIONS: recent}
         with TopicReader.open(cluster, starts) as reader:
             for message, record in reader.decoded(reader.read_to_end(), registry):
                 if message.topic == CONFIG.name:
-                    found._take_config(message.key, record)
+                    node_log._take_config(message.key, record)
                 elif record is not None and message.topic == ACTIONS.name:
-                    found.reported.add((record["decision_id"], record["outcome"]))
+                    node_log.reported.add((record["decision_id"], record["outcome"]))
                 elif record is not None:
-                    found.audits.take(record, message.append_ns)
-        return found
+                    node_log.audits.take(record, message.append_ns)
+        return node_log
 
     def _take_config(self, key: str, record: ActuatorConfig | None) -> None:
         if record is None:
@@ -65,10 +65,10 @@ def read_audits(
     cluster: KafkaSettings, run: str | None, max_age_s: float, registry: codec.Registry | None = None
 ) -> AuditHistory:
     """Read the audit results of a run, or of the last `max_age_s`. Raises LogUnavailable."""
-    found = AuditHistory(run)
+    history = AuditHistory(run)
     start = BEGINNING if run is not None else back(max_age_s + MARGIN_S)
     with TopicReader.open(cluster, {AUDIT: start}) as reader:
         for message, record in reader.decoded(reader.read_to_end(), registry):
             if record is not None:
-                found.take(record, message.append_ns)
-    return found
+                history.take(record, message.append_ns)
+    return history

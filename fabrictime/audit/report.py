@@ -56,17 +56,17 @@ class Counts:
 
 def counted(results: Iterable[AuditResult]) -> Counts:
     """Return the counts of some results."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for result in results:
         is_warning = result["severity"] == AuditSeverity.WARNING
         match result["status"]:
             case AuditStatus.FAILED:
-                found["warnings" if is_warning else "errors"] += 1
+                counts["warnings" if is_warning else "errors"] += 1
             case AuditStatus.PASSED | AuditStatus.SKIPPED as status:
-                found[status.lower()] += 1
+                counts[status.lower()] += 1
             case _:
-                found["unknown"] += 1
-    return Counts(**found)
+                counts["unknown"] += 1
+    return Counts(**counts)
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,16 @@ class AuditReport:
 
     def with_results(self, more: Iterable[AuditResult]) -> AuditReport:
         """Return a report with further results, such as those of the evaluation; the newer one is kept."""
-        results = {host: dict(found) for host, found in self.results.items()}
-        for each in more:
-            results.setdefault(each["host"], {})[each["check"]] = each
+        results = {host: dict(by_check) for host, by_check in self.results.items()}
+        for result in more:
+            results.setdefault(result["host"], {})[result["check"]] = result
         return replace(self, hosts=tuple(sorted({*self.hosts, *results} - {FLEET})), results=results)
 
     def limited_to(self, keep: Callable[[AuditResult], bool]) -> AuditReport:
         """Return a report with some of the results. Its hosts stay."""
         results = {
-            host: {check: each for check, each in found.items() if keep(each)}
-            for host, found in self.results.items()
+            host: {check: result for check, result in by_check.items() if keep(result)}
+            for host, by_check in self.results.items()
         }
         return replace(self, results=results)
 

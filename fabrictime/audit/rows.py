@@ -136,11 +136,11 @@ ROWS: Final[dict[int, str]] = dict(
 
 def covered(checks: Iterable[tuple[str, tuple[int, ...]]]) -> Mapping[int, list[str]]:
     """Return the ids of the checks of each row, from (id, rows). Raises KeyError for another row."""
-    found: dict[int, list[str]] = {row: [] for row in ROWS}
+    checks_of_row: dict[int, list[str]] = {row: [] for row in ROWS}
     for check_id, rows in checks:
         for row in rows:
-            found[row].append(check_id)
-    return found
+            checks_of_row[row].append(check_id)
+    return checks_of_row
 
 
 COMPUTED: Final[Mapping[str, tuple[int, ...]]] = {

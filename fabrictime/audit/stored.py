@@ -44,32 +44,32 @@ def as_json(report: AuditReport) -> Iterator[str]:
     yield f'{head.removesuffix("}")}, "results": ['
     encode = json.JSONEncoder().encode
     separator = ""
-    for each in report.all_results():
-        yield separator + encode(each)
+    for result in report.all_results():
+        yield separator + encode(result)
         separator = ", "
     yield "]}"
 
 
 def from_json(text: str) -> AuditReport:
     """Return the report of `as_json`. Raises ValueError with one line for anything else."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"{type(found).__name__}, expected the output of `fabrictime audit --json`")
+    report = json.loads(text)
+    if not isinstance(report, dict):
+        raise ValueError(f"{type(report).__name__}, expected the output of `fabrictime audit --json`")
     for name, kind in _FIELDS.items():
-        if not isinstance(found.get(name), kind):
+        if not isinstance(report.get(name), kind):
             raise ValueError(f"{name}: missing, expected the output of `fabrictime audit --json`")
-    results: dict[str, dict[str, AuditResult]] = {host: {} for host in found["hosts"]}
-    for each in found["results"]:
-        result = _checked(each)
+    results: dict[str, dict[str, AuditResult]] = {host: {} for host in report["hosts"]}
+    for record in report["results"]:
+        result = _checked(record)
         results.setdefault(result["host"], {})[result["check"]] = result
     return AuditReport(
-        found["run"],
+        report["run"],
         tuple(results),
         results,
-        tuple(found["missing"]),
-        found["started_ns"],
-        found["ended_ns"],
-        {host: tuple(nics) for host, nics in found["nics"].items()},
+        tuple(report["missing"]),
+        report["started_ns"],
+        report["ended_ns"],
+        {host: tuple(nics) for host, nics in report["nics"].items()},
     )
 
 
@@ -101,11 +101,11 @@ def from_log(cluster: KafkaSettings | str, run: str) -> AuditReport:
 
 def _report(run: str, request: AuditRun | None, results: Sequence[AuditResult]) -> AuditReport:
     """Return the report of the results. Without a request, only hosts that answered are known."""
-    first_ns, last_ns = (of(each["checked_ns"] for each in results) for of in (min, max))
+    first_ns, last_ns = (of(result["checked_ns"] for result in results) for of in (min, max))
     hosts, started_ns = (request["hosts"], request["requested_ns"]) if request else ((), first_ns)
     collector = Collector(run, hosts, started_ns, {})
-    for each in results:
-        collector.add(each)
+    for result in results:
+        collector.add(result)
     limit_s = request["limit_s"] if request else round((last_ns - first_ns) / 1e9)
     return collector.report(last_ns, limit_s)
 

@@ -83,23 +83,27 @@ def planned(request: TrafficRequest, hosts: Sequence[str], leaf_of: Mapping[str,
     if pattern == "bisection":
         return _bisection(hosts, passes, request.batch, leaf_of)
     meetings = tournament(hosts)
-    chosen = [
+    pairings = [
         meetings[number % len(meetings)]
         for number in range(passes if pattern == "burn" else min(passes, len(meetings)))
     ]
-    return [each for pairs in chosen for each in _rounds(pattern, pairs, request.batch, leaf_of)]
+    return [
+        planned_round
+        for pairs in pairings
+        for planned_round in _rounds(pattern, pairs, request.batch, leaf_of)
+    ]
 
 
 def _bisection(hosts: Sequence[str], passes: int, batch: int, leaf_of: Mapping[str, str]) -> list[Round]:
     leaves = {leaf_of[host] for host in hosts if host in leaf_of}
     if len(leaves) < 2:
         raise ValueError(f"{len(leaves)} leaves known, expected at least 2 by routes or delays of probes")
-    found = []
+    rounds = []
     for number in range(passes):
         order = [*hosts[number:], *hosts[:number]]
-        found += _rounds("within", within_leaves(order, leaf_of), batch, leaf_of)
-        found += _rounds("across", across_leaves(order, leaf_of), batch, leaf_of)
-    return found
+        rounds += _rounds("within", within_leaves(order, leaf_of), batch, leaf_of)
+        rounds += _rounds("across", across_leaves(order, leaf_of), batch, leaf_of)
+    return rounds
 
 
 def _rounds(
@@ -107,38 +111,40 @@ def _rounds(
 ) -> list[Round]:
     if not pairs:
         return []
-    return [Round(kind, order_of(each)) for each in batched(pairs, batch or len(pairs), leaf_of)]
+    return [Round(kind, order_of(part)) for part in batched(pairs, batch or len(pairs), leaf_of)]
 
 
-def without(each: Round, absent: set[str]) -> Round | None:
+def without(planned_round: Round, absent: set[str]) -> Round | None:
     """Return a round without some hosts and their partners; None if nothing is left."""
-    if not absent & set(each.hosts):
-        return each
-    if each.kind in _CHECKS:
-        left = [host for host in each.hosts if host not in absent]
-        is_useful = each.hosts[0] in left if each.kind == "fan" else len(left) >= MIN_HOSTS["ring"]
-        return Round(each.kind, left) if is_useful and len(left) > 1 else None
-    pairs = [pair for pair in pairs_of(each.hosts) if not absent & set(pair)]
-    return Round(each.kind, order_of(pairs)) if pairs else None
+    if not absent & set(planned_round.hosts):
+        return planned_round
+    if planned_round.kind in _CHECKS:
+        left = [host for host in planned_round.hosts if host not in absent]
+        is_useful = (
+            planned_round.hosts[0] in left if planned_round.kind == "fan" else len(left) >= MIN_HOSTS["ring"]
+        )
+        return Round(planned_round.kind, left) if is_useful and len(left) > 1 else None
+    pairs = [pair for pair in pairs_of(planned_round.hosts) if not absent & set(pair)]
+    return Round(planned_round.kind, order_of(pairs)) if pairs else None
 
 
 def leaves_of_hosts(fabric: FabricRecords) -> dict[str, str]:
     """Return host to the leaf of its first NIC, by routes or else by delays."""
     leaf_of = leaves_by_route(fabric) or leaves_by_delay(fabric)
-    found: dict[str, str] = {}
+    leaf_of_host: dict[str, str] = {}
     for nic in sorted(leaf_of):
-        found.setdefault(host_of(nic), leaf_of[nic])
-    return found
+        leaf_of_host.setdefault(host_of(nic), leaf_of[nic])
+    return leaf_of_host
 
 
 def common_links(fabric: FabricRecords) -> dict[tuple[str, str], list[str]]:
     """Return NIC and peer to the links that all traced routes between them have."""
-    found: dict[tuple[str, str], list[str]] = {}
+    links_of_pair: dict[tuple[str, str], list[str]] = {}
     for traced in fabric.traced:
         pair = traced.nic, traced.peer
-        links = found.setdefault(pair, list(traced.links))
-        found[pair] = [link for link in links if link in traced.links]
-    return found
+        links = links_of_pair.setdefault(pair, list(traced.links))
+        links_of_pair[pair] = [link for link in links if link in traced.links]
+    return links_of_pair
 
 
 def run_traffic(
@@ -161,14 +167,14 @@ def run_traffic(
     limit_s = math.ceil(2 * settings.meet_s + settings.seconds + START_S)
     with TopicReader.open(cluster, {AUDIT: END}) as reader:
         try:
-            for each in _each_round(rounds, done, limits_of(settings), request.pattern):
-                left = without(each, absent)
+            for planned_round in _each_round(rounds, done, limits_of(settings), request.pattern):
+                left = without(planned_round, absent)
                 if left is not None:
                     label = f"round {len(done) + 1} of {max(len(rounds), len(done) + 1)} ({left.kind})"
                     name = f"{run}-{len(done) + 1:03}"
-                    found = _one_round(cluster, reader, name, left, limit_s, label, on_progress)
-                    absent |= set(found.missing)
-                    done.append(Round(left.kind, left.hosts, list(found.all_results())))
+                    report = _one_round(cluster, reader, name, left, limit_s, label, on_progress)
+                    absent |= set(report.missing)
+                    done.append(Round(left.kind, left.hosts, list(report.all_results())))
         except KeyboardInterrupt:
             on_progress("ended by Ctrl-C")
     return run, started_ns, done
@@ -188,19 +194,24 @@ def _one_round(
     cluster: KafkaSettings,
     reader: TopicReader,
     name: str,
-    each: Round,
+    planned_round: Round,
     limit_s: int,
     label: str,
     on_progress: Callable[[str], None],
 ) -> AuditReport:
     """Request a round, and return its report at its end or its limit."""
-    check = _CHECKS.get(each.kind, PAIR_CHECK)
+    check = _CHECKS.get(planned_round.kind, PAIR_CHECK)
     now_ns = time.time_ns()
     request = AuditRun(
-        run=name, requested_ns=now_ns, hosts=list(each.hosts), only=[check], active=True, limit_s=limit_s
+        run=name,
+        requested_ns=now_ns,
+        hosts=list(planned_round.hosts),
+        only=[check],
+        active=True,
+        limit_s=limit_s,
     )
     publish(cluster, AUDIT_RUNS, [request])
-    collector = Collector(name, each.hosts, now_ns, {})
+    collector = Collector(name, planned_round.hosts, now_ns, {})
     end_s = time.monotonic() + limit_s
     while not collector.is_done and time.monotonic() < end_s:
         for message, record in reader.decoded(reader.poll(POLL_S, at_once=True), cluster.registry()):
@@ -216,15 +227,15 @@ def merged(
 ) -> AuditReport:
     """Return one report of all rounds: of each host and check the decisive result, under the run's name."""
     results: dict[str, dict[str, AuditResult]] = {}
-    for each in (result for traffic in rounds for result in traffic.results):
-        of_host = results.setdefault(each["host"], {})
-        known = of_host.get(each["check"])
-        if known is None or _rank(each) < _rank(known):
-            of_host[each["check"]] = each
+    for result in (result for traffic in rounds for result in traffic.results):
+        of_host = results.setdefault(result["host"], {})
+        decisive = of_host.get(result["check"])
+        if decisive is None or _rank(result) < _rank(decisive):
+            of_host[result["check"]] = result
     for of_host in results.values():
-        for check, each in of_host.items():
-            of_host[check] = {**each, "run": run, "checks": len(of_host)}
-    hosts = tuple(sorted({host for each in rounds for host in each.hosts}))
+        for check, result in of_host.items():
+            of_host[check] = {**result, "run": run, "checks": len(of_host)}
+    hosts = tuple(sorted({host for traffic in rounds for host in traffic.hosts}))
     missing = tuple(host for host in hosts if results.get(host, {}).keys() <= {ANSWER})
     known_nics = nics_of(nics)
     return AuditReport(
@@ -240,22 +251,25 @@ def evaluated_traffic(
     report: AuditReport, rounds: Sequence[Round], fabric: FabricRecords, limits: TrafficLimits
 ) -> AuditReport:
     """Return the report with the results of the evaluation."""
-    answered = {each["host"]: each for of_round in rounds for each in of_round.results}
+    answered = {result["host"]: result for of_round in rounds for result in of_round.results}
     scope = Scope(
         report.run,
         report.ended_ns,
-        {host: each["sku"] for host, each in answered.items()},
-        {host: each["shard"] for host, each in answered.items()},
+        {host: result["sku"] for host, result in answered.items()},
+        {host: result["shard"] for host, result in answered.items()},
     )
     nics = {
-        host: [nic_id(host, each.device) for each in of_host]
+        host: [nic_id(host, nic.device) for nic in of_host]
         for host, of_host in nics_by_host(fabric.nics).items()
     }
-    found = traffic_results(rounds, scope, limits, common_links(fabric), nics)
-    return report.with_results(found)
+    results = traffic_results(rounds, scope, limits, common_links(fabric), nics)
+    return report.with_results(results)
 
 
 def heat_maps(report: AuditReport) -> list[str]:
     """Return the lines of the heat maps of rings."""
     result = report.results.get(FLEET, {}).get("fabric.stragglers")
-    return [f"{each['subject']}: {each['text']}" for each in islice(result["findings"] if result else (), 16)]
+    return [
+        f"{finding['subject']}: {finding['text']}"
+        for finding in islice(result["findings"] if result else (), 16)
+    ]

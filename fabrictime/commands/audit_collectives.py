@@ -87,7 +87,7 @@ def collectives(
         run = fleet.run_name(started_ns / 1e9)
         type_name = kind.name if kind is not None else ""
         scope = Scope(run, ended_ns, dict.fromkeys(names, type_name), {})
-        results = collective_results(names, *figures[:2], expected or None, figures.found, scope)
+        results = collective_results(names, *figures[:2], expected or None, figures.search, scope)
         report = AuditReport(run, names, {}, (), started_ns, ended_ns).with_results(results)
         if publish:
             fleet.publish(running_log(settings), AUDIT, results)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fabrictime.state.job_story import HEAD, Run, ordered, telling, whole
+from fabrictime.state.job_story import HEAD, Run, ordered, telling, with_parts
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.reader import Start, TopicMissing, TopicReader, back, tail
@@ -71,7 +71,7 @@ def run_of(
         return record
 
     best = telling(heads)
-    return Run(job, heads, [whole(heads, best, decoded), whole(heads, heads[-1], decoded)])
+    return Run(job, heads, [with_parts(heads, best, decoded), with_parts(heads, heads[-1], decoded)])
 
 
 def newest_of_jobs(

@@ -72,7 +72,7 @@ def _summary(picture: Picture) -> list[tuple[str, str]]:
     text = ", ".join(f"{tiers[t]:,} {TIERS[t] if tiers[t] == 1 else plural(TIERS[t])}" for t in sorted(tiers))
     crossed = sum(line.seen for line in picture.cables)
     cables = f"{crossed:,} of {len(picture.cables):,} cables are crossed by paths"
-    how = ", ".join(f"{count:,} {name}" for name, count in picture.found.items())
+    how = ", ".join(f"{count:,} {name}" for name, count in picture.paths_by_source.items())
     partial = picture.paths - picture.complete
     completeness = f"{partial:,} not known from end to end" if partial else "all known from end to end"
     lines = [

@@ -91,9 +91,9 @@ class _Table(Generic[_Model]):
         self._name = name
 
     def __get__(self, config: Config, owner: type[Config]) -> _Model:
-        found = config.checked(self._name)
-        config.__dict__[self._name] = found
-        return cast(_Model, found)
+        model = config.checked(self._name)
+        config.__dict__[self._name] = model
+        return cast(_Model, model)
 
 
 @dataclass(frozen=True)
@@ -200,36 +200,40 @@ class Config:
         """Return the file with the password for history: `kind` is read or write."""
         if self.up.history_url is not None:
             return self.up.history_password_file
-        given = self.tables.get("history", {}).get(f"{kind}_token_file")
-        return Path(str(given)) if given else self.up.data_directory / "secrets" / f"history-{kind}.token"
+        token_file = self.tables.get("history", {}).get(f"{kind}_token_file")
+        return (
+            Path(str(token_file))
+            if token_file
+            else self.up.data_directory / "secrets" / f"history-{kind}.token"
+        )
 
     def checked(self, name: str) -> BaseModel:
         """Return a table with the shared values that it does not set. Raises ConfigError."""
         model = model_of(name)
-        given = self.filled(name, self.tables.get(name, {}))
+        table_values = self.filled(name, self.tables.get(name, {}))
         for path in dict.fromkeys(full.rpartition(".")[0] for full in SHARED):
             table, dot, below = path.partition(".")
-            if table == name and dot and isinstance(given.get(below, {}), dict):
-                given[below] = self.filled(path, given.get(below, {}))
+            if table == name and dot and isinstance(table_values.get(below, {}), dict):
+                table_values[below] = self.filled(path, table_values.get(below, {}))
         try:
-            return model.model_validate(given)
+            return model.model_validate(table_values)
         except ValidationError as error:
             own = [e["loc"] for e in error.errors() if _holds(self.tables.get(name, {}), e["loc"])]
             lines = _lines(self.source, name, model, error, own)
             raise ConfigError("\n".join(lines), follows=not own) from None
 
-    def filled(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def filled(self, path: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return a table with the shared values that it does not set."""
-        found = dict(given)
+        with_shared = dict(values)
         for full, source in SHARED.items():
             table, _, key = full.rpartition(".")
             if table != path:
                 continue
-            if given.get(key) is None:
-                found[key] = source.value(self)
-            elif key == "kafka" and isinstance(given[key], dict):  # keys that differ for this package
-                found[key] = {**source.value(self), **given[key]}
-        return found
+            if values.get(key) is None:
+                with_shared[key] = source.value(self)
+            elif key == "kafka" and isinstance(values[key], dict):  # keys that differ for this package
+                with_shared[key] = {**source.value(self), **values[key]}
+        return with_shared
 
 
 def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Config:
@@ -244,8 +248,8 @@ def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = No
     wrong = list(_unknown_tables(source, tables))
     if wrong:
         raise ConfigError("\n".join(wrong))
-    found = Config(tables, source).replaced(changes or {})
-    return Config({name: _with_home(source, name, table) for name, table in found.tables.items()}, source)
+    config = Config(tables, source).replaced(changes or {})
+    return Config({name: _with_home(source, name, table) for name, table in config.tables.items()}, source)
 
 
 def _with_home(source: str, name: str, table: dict[str, Any]) -> dict[str, Any]:
@@ -271,18 +275,18 @@ def in_url(host: Any) -> str:
 
 def _with_environment(tables: Tables) -> Tables:
     """Return the tables with what the environment sets: keys of [kafka] and up.log_url."""
-    found = {
+    variables = {
         name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
         for name, value in os.environ.items()
         if name.startswith(ENVIRONMENT_PREFIX)
     }
-    for key in found.keys() - KafkaSettings.model_fields.keys():
-        meant = _meant(key, KafkaSettings.model_fields)
-        raise ConfigError(f"{ENVIRONMENT_PREFIX}{key.upper()}: unknown key of [kafka], {meant}")
-    if not found or not all(isinstance(tables.get(name, {}), dict) for name in ("up", "kafka")):
+    for key in variables.keys() - KafkaSettings.model_fields.keys():
+        hint = _meant(key, KafkaSettings.model_fields)
+        raise ConfigError(f"{ENVIRONMENT_PREFIX}{key.upper()}: unknown key of [kafka], {hint}")
+    if not variables or not all(isinstance(tables.get(name, {}), dict) for name in ("up", "kafka")):
         return tables
-    up = {"log_url": found.pop("bootstrap")} if "bootstrap" in found else {}
-    return {**tables, "up": {**tables.get("up", {}), **up}, "kafka": {**tables.get("kafka", {}), **found}}
+    up = {"log_url": variables.pop("bootstrap")} if "bootstrap" in variables else {}
+    return {**tables, "up": {**tables.get("up", {}), **up}, "kafka": {**tables.get("kafka", {}), **variables}}
 
 
 def _read(path: Path) -> Tables:
@@ -315,9 +319,9 @@ def plain(key: str) -> str:
     return key if key.isprintable() and 0 < len(key) <= MAX_QUOTED else short(key)
 
 
-def _meant(token: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(token, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(sorted(known))}"
+def _meant(token: str, names: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(token, names, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(sorted(names))}"
 
 
 def _holds(table: Mapping[str, Any], path: Sequence[Any]) -> bool:
@@ -330,28 +334,30 @@ def _lines(
 ) -> Iterator[str]:
     """Yield a line for each wrong key; where the file's own ones are wrong, for those alone."""
     schema = model.model_json_schema()
-    for found in error.errors(include_url=False):
-        if own and found["loc"] not in own:
+    for error_details in error.errors(include_url=False):
+        if own and error_details["loc"] not in own:
             continue
-        where = [str(part) for part in found["loc"] if not str(part).startswith(("function-", "literal["))]
+        where = [
+            str(part) for part in error_details["loc"] if not str(part).startswith(("function-", "literal["))
+        ]
         key = ".".join([table, *map(plain, where)])
         field = field_schema(schema, where)
-        if found["type"] == "extra_forbidden":
-            known = field_schema(schema, where[:-1]).get("properties", {})
-            yield f"{source}: {key}: unknown key, {_meant(where[-1], known)}"
-        elif found["type"] == "missing":
+        if error_details["type"] == "extra_forbidden":
+            fields = field_schema(schema, where[:-1]).get("properties", {})
+            yield f"{source}: {key}: unknown key, {_meant(where[-1], fields)}"
+        elif error_details["type"] == "missing":
             yield f"{source}: {key}: missing, expected {takes(field)}"
         elif not field or not where:
-            yield f"{source}: [{table}]: {_message(found)}"
+            yield f"{source}: [{table}]: {_message(error_details)}"
         else:
-            custom = found["type"] in ("value_error", "assertion_error")
-            expected = _message(found) if custom else f"expected {takes(field)}"
+            custom = error_details["type"] in ("value_error", "assertion_error")
+            expected = _message(error_details) if custom else f"expected {takes(field)}"
             meaning = f" ({field['description']})" if field.get("description") else ""
-            yield f"{source}: {key} = {short(found['input'])}: {expected}{meaning}"
+            yield f"{source}: {key} = {short(error_details['input'])}: {expected}{meaning}"
 
 
-def _message(found: ErrorDetails) -> str:
-    return str(found["msg"]).removeprefix("Value error, ")
+def _message(error_details: ErrorDetails) -> str:
+    return str(error_details["msg"]).removeprefix("Value error, ")
 
 
 def field_schema(schema: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
@@ -371,15 +377,15 @@ def field_schema(schema: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
 
 
 def _resolved(below: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(below)
-    while "$ref" in found:
-        name = str(found.pop("$ref")).rpartition("/")[2]
-        found = {**schema["$defs"][name], **found}
-    if "anyOf" in found:
-        found["anyOf"] = [_resolved(branch, schema) for branch in found["anyOf"]]
-    if isinstance(found.get("items"), dict):
-        found["items"] = _resolved(found["items"], schema)
-    return found
+    resolved = dict(below)
+    while "$ref" in resolved:
+        name = str(resolved.pop("$ref")).rpartition("/")[2]
+        resolved = {**schema["$defs"][name], **resolved}
+    if "anyOf" in resolved:
+        resolved["anyOf"] = [_resolved(branch, schema) for branch in resolved["anyOf"]]
+    if isinstance(resolved.get("items"), dict):
+        resolved["items"] = _resolved(resolved["items"], schema)
+    return resolved
 
 
 def takes(field: Mapping[str, Any]) -> str:

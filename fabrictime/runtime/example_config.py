@@ -68,8 +68,8 @@ def _value(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
-        known = {key: inner for key, inner in value.items() if inner is not None}
-        return "{ " + ", ".join(f"{key} = {_value(inner)}" for key, inner in known.items()) + " }"
+        present = {key: inner for key, inner in value.items() if inner is not None}
+        return "{ " + ", ".join(f"{key} = {_value(inner)}" for key, inner in present.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(_value(element) for element in value) + "]"
     return json.dumps(value)

@@ -115,16 +115,16 @@ def with_clocks(nics: Sequence[NicSettings], clocks: Mapping[str, ClockSettings]
     names = [nic_id(nic.host, nic.device) for nic in nics]
     for name in clocks:
         if name not in names:
-            known = ", ".join(names[:8]) or "none here"
-            raise ConfigError(f"up.clocks.{name}: no such NIC, expected one of {known}")
-    found = []
+            examples = ", ".join(names[:8]) or "none here"
+            raise ConfigError(f"up.clocks.{name}: no such NIC, expected one of {examples}")
+    clocked_nics = []
     for name, nic in zip(names, nics, strict=True):
         clock = clocks.get(name)
         if clock is not None:
             clock = clock.model_copy(update={"epoch_ns": clock.epoch_ns or epoch_ns})
             nic = nic.model_copy(update={"clock": clock})
-        found.append(nic)
-    return found
+        clocked_nics.append(nic)
+    return clocked_nics
 
 
 def file_nics(path: Path, host: str | None = None) -> list[NicSettings]:
@@ -218,10 +218,13 @@ def clock_hosts(config: Config) -> list[HostSettings] | None:
         spaces[nic.host] = None if nic.netns is None else Path(nic.netns)
         if nic.clock is not None:
             own[nic.device] = TestClockSettings.model_validate(nic.clock.model_dump())
-    given = config.actuators.clock_file if len(clocks) == 1 else None
+    clock_file = config.actuators.clock_file if len(clocks) == 1 else None
     return [
         HostSettings(
-            host=host, clock_file=given or clock_pages(config) / host, test_clocks=own, netns=spaces[host]
+            host=host,
+            clock_file=clock_file or clock_pages(config) / host,
+            test_clocks=own,
+            netns=spaces[host],
         )
         for host, own in clocks.items()
     ]

@@ -68,11 +68,11 @@ def die_with_parent() -> None:
 
     Does nothing outside a supervisor. Ends the process where the supervisor is already gone.
     """
-    wanted = os.environ.get(PARENT_VARIABLE)
-    if wanted is None:
+    parent_pid = os.environ.get(PARENT_VARIABLE)
+    if parent_pid is None:
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != int(wanted):
+    if os.getppid() != int(parent_pid):
         sys.exit("supervisor is gone")

@@ -108,12 +108,12 @@ def read(directory: Path) -> dict[str, Any]:
     if not _locked(directory / LOCK_FILE):
         raise ValueError(f"{directory}: no `fabrictime up` is running on this data directory")
     try:
-        found: dict[str, Any] = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
+        state: dict[str, Any] = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise ValueError(f"{directory}: `fabrictime up` is just starting ({error})") from None
-    found["age_s"] = round(time.time() - found["started_s"], 1)
-    found["written_s"] = round(time.time() - (directory / STATE_FILE).stat().st_mtime, 1)
-    return found
+    state["age_s"] = round(time.time() - state["started_s"], 1)
+    state["written_s"] = round(time.time() - (directory / STATE_FILE).stat().st_mtime, 1)
+    return state
 
 
 def wrong(state: Mapping[str, Any]) -> list[str]:

@@ -36,24 +36,24 @@ def state_directory(
     It is `$XDG_STATE_HOME/fabrictime` or `~/.local/state/fabrictime`. Without a home that can be written to,
     it is `/var/tmp/fabrictime-UID`, unless that belongs to another user (ValueError).
     """
-    given = environ.get("XDG_STATE_HOME")
-    if given:
-        return Path(given) / "fabrictime", ""
+    xdg_state_home = environ.get("XDG_STATE_HOME")
+    if xdg_state_home:
+        return Path(xdg_state_home) / "fabrictime", ""
     home = os.path.expanduser("~") if environ is os.environ else environ.get("HOME", "~")
-    usual = Path(home) / ".local" / "state" / "fabrictime"
-    if home != "~" and _can_make(usual):
-        return usual, ""
-    found = shared / f"fabrictime-{os.getuid()}"
+    directory = Path(home) / ".local" / "state" / "fabrictime"
+    if home != "~" and _can_make(directory):
+        return directory, ""
+    fallback = shared / f"fabrictime-{os.getuid()}"
     problem = "no home directory" if home == "~" else f"home directory {home} cannot be written to"
     remedy = "set HOME, XDG_STATE_HOME or --dir"
-    if os.path.lexists(found) and (found.is_symlink() or found.stat().st_uid != os.getuid()):
-        raise ValueError(f"{problem}, and {found} belongs to another user: {remedy}")
-    return found, f"{problem}: data in {found} ({remedy})"
+    if os.path.lexists(fallback) and (fallback.is_symlink() or fallback.stat().st_uid != os.getuid()):
+        raise ValueError(f"{problem}, and {fallback} belongs to another user: {remedy}")
+    return fallback, f"{problem}: data in {fallback} ({remedy})"
 
 
 def _can_make(directory: Path) -> bool:
     """Return whether the directory is there, or its closest parent can be written to."""
-    there = next((each for each in (directory, *directory.parents) if each.exists()), None)
+    there = next((place for place in (directory, *directory.parents) if place.exists()), None)
     return there == directory or (there is not None and os.access(there, os.W_OK | os.X_OK))
 
 
@@ -61,18 +61,18 @@ def expand_paths(model: type[BaseModel], table: Mapping[str, Any]) -> dict[str, 
     """Return the table with `~` and `~user` expanded in every path of its model. Raises ValueError."""
     from pydantic import BaseModel  # not for commands that only need a name or a directory
 
-    found: dict[str, Any] = {}
+    expanded: dict[str, Any] = {}
     for key, value in table.items():
         field = model.model_fields.get(key)
         inner = () if field is None else _types_of(field.annotation)
-        below = next((each for each in inner if issubclass(each, BaseModel)), None)
+        below = next((model_type for model_type in inner if issubclass(model_type, BaseModel)), None)
         if isinstance(value, dict) and below is not None:
-            found[key] = expand_paths(below, value)
+            expanded[key] = expand_paths(below, value)
         elif isinstance(value, str) and value.startswith("~") and (Path in inner or key in PATHS_AS_TEXT):
-            found[key] = _expanded(key, value)
+            expanded[key] = _expanded(key, value)
         else:
-            found[key] = value
-    return found
+            expanded[key] = value
+    return expanded
 
 
 def _expanded(key: str, value: str) -> str:

@@ -82,7 +82,7 @@ class ActionEntry:
 
 def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
     """Return the entries of all flows or of one flow, the newest first."""
-    found = [
+    action_entries = [
         _decided(decision, state.reports.get(name, {}), now_ns)
         for name, decision in state.decisions.items()
         if flow_id is None or decision["flow_id"] == flow_id
@@ -92,16 +92,16 @@ def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list
             None if name in state.decisions else reports.get(ActionOutcome.LOCAL_REPAIR) or _first(reports)
         )
         if report is not None and (flow_id is None or report["flow_id"] == flow_id):
-            found.append(_undecided(name, report, reports))
-    found.sort(key=lambda each: (-each.at_ns, each.decision_id))
-    return found
+            action_entries.append(_undecided(name, report, reports))
+    action_entries.sort(key=lambda entry: (-entry.at_ns, entry.decision_id))
+    return action_entries
 
 
 def with_effects(
-    found: Iterable[ActionEntry], state: ActionState, now_ns: int, limit: int = 1 << 30
+    action_entries: Iterable[ActionEntry], state: ActionState, now_ns: int, limit: int = 1 << 30
 ) -> list[ActionEntry]:
     """Return the first `limit` entries with their effects, each up to the flow's next executed action."""
-    listed = list(found)
+    listed = list(action_entries)
     done_times: dict[str, list[int]] = {}
     for entry in listed:
         if entry.done and entry.done_ns is not None:
@@ -114,21 +114,25 @@ def _with_effect(
 ) -> ActionEntry:
     if not entry.done or entry.done_ns is None:
         return entry
-    known = state.effects.get(entry.decision_id)
-    if known is None:
+    flow_effect = state.effects.get(entry.decision_id)
+    if flow_effect is None:
         samples = state.flow_history.of(entry.flow_id)
         if not samples:
             return entry
-        previous_ns = max((each for each in done_times if each < entry.done_ns), default=0)
-        next_ns = min((each for each in done_times if each > entry.done_ns), default=FOREVER_NS)
-        known = effect(samples, entry.at_ns, entry.done_ns, previous_ns, next_ns)
+        previous_ns = max(
+            (done_time_ns for done_time_ns in done_times if done_time_ns < entry.done_ns), default=0
+        )
+        next_ns = min(
+            (done_time_ns for done_time_ns in done_times if done_time_ns > entry.done_ns), default=FOREVER_NS
+        )
+        flow_effect = effect(samples, entry.at_ns, entry.done_ns, previous_ns, next_ns)
         if now_ns > entry.done_ns + SETTLED_NS:
-            state.keep_effect(entry.decision_id, known)
-    return replace(entry, effect=known)
+            state.keep_effect(entry.decision_id, flow_effect)
+    return replace(entry, effect=flow_effect)
 
 
 def _first(reports: Mapping[ActionOutcome, ActionReport]) -> ActionReport | None:
-    return min(reports.values(), key=lambda each: RANK.get(each["outcome"], len(RANK)), default=None)
+    return min(reports.values(), key=lambda report: RANK.get(report["outcome"], len(RANK)), default=None)
 
 
 def _ranked(reports: Mapping[ActionOutcome, ActionReport]) -> tuple[str, ...]:
@@ -191,6 +195,6 @@ def _undecided(name: str, report: ActionReport, reports: Mapping[ActionOutcome, 
     )
 
 
-def counts(found: Iterable[ActionEntry]) -> Counter[str]:
+def counts(action_entries: Iterable[ActionEntry]) -> Counter[str]:
     """Return the number of entries by outcome."""
-    return Counter(entry.outcome for entry in found)
+    return Counter(entry.outcome for entry in action_entries)

@@ -43,13 +43,13 @@ def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
             if record["action"] in MOVES and shard_of:
                 moved.setdefault(shard_of, set()).add(record["flow_id"])
     limits = state.limits("*")
-    found = []
+    limit_uses = []
     for name in sorted({*state.shards, *moved}):
         shard = state.shards.get(name)
         # The minute's most flows: flows that moved and ended since then were part of the base.
         flows = 0 if shard is None else max((*shard.recent_flows.values(), shard.flows))
         used, limit = len(moved.get(name, ())), limits.max_moves(flows)
-        found.append(LimitUse(name, "flows moved, last minute", used, limit))
+        limit_uses.append(LimitUse(name, "flows moved, last minute", used, limit))
     busy = [
         LimitUse(
             host,
@@ -59,23 +59,23 @@ def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
         )
         for host, times in recent.items()
     ]
-    busy.sort(key=lambda each: (-each.share, each.name))
-    return found + busy[:BUSIEST_HOSTS]
+    busy.sort(key=lambda limit_use: (-limit_use.share, limit_use.name))
+    return limit_uses + busy[:BUSIEST_HOSTS]
 
 
 def _local_repairs(state: ActionState) -> list[ActionReport]:
-    reports = (each.get(ActionOutcome.LOCAL_REPAIR) for each in state.reports.values())
+    reports = (outcomes.get(ActionOutcome.LOCAL_REPAIR) for outcomes in state.reports.values())
     return [report for report in reports if report is not None]
 
 
 def _max_within_a_second(times_ns: list[int]) -> int:
     times_ns.sort()
-    found = begin = 0
+    max_count = begin = 0
     for end, at_ns in enumerate(times_ns):
         while times_ns[begin] <= at_ns - NS_PER_S:
             begin += 1
-        found = max(found, end - begin + 1)
-    return found
+        max_count = max(max_count, end - begin + 1)
+    return max_count
 
 
 class Slice(NamedTuple):
@@ -103,13 +103,13 @@ def pacing(flows: Mapping[str, Flow], configs: Mapping[str, ActuatorConfig]) -> 
         for name, flow in flows.items()
         if flow["rate_limit_bps"] is not None
     ]
-    paced.sort(key=lambda each: (each[2], each[0]))
+    paced.sort(key=lambda paced_flow: (paced_flow[2], paced_flow[0]))
     guaranteed: dict[str, tuple[int, int | None]] = {}
     for _, record in sorted(configs.items(), reverse=True):  # `*` comes last and overrides
-        for each in record["slices"]:
-            guaranteed[each["tenant"]] = (each["guarantee_bps"], each["ceiling_bps"])
-    found = []
+        for slice_config in record["slices"]:
+            guaranteed[slice_config["tenant"]] = (slice_config["guarantee_bps"], slice_config["ceiling_bps"])
+    slices = []
     for tenant, (guarantee, ceiling) in sorted(guaranteed.items()):
         rates = [flow["rate_bps"] for flow in flows.values() if flow["tenant"] == tenant]
-        found.append(Slice(tenant, guarantee, ceiling, len(rates), sum(rates)))
-    return Pacing(paced, found)
+        slices.append(Slice(tenant, guarantee, ceiling, len(rates), sum(rates)))
+    return Pacing(paced, slices)

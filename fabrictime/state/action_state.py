@@ -113,11 +113,11 @@ class ActionState:
     def _report_key(self, report: ActionReport) -> str:
         """Return the key of a report. A restarted actuator numbers its local repairs from the start again."""
         name = report["decision_id"]
-        known = self.reports.get(name, {}).get(ActionOutcome.LOCAL_REPAIR)
+        previous = self.reports.get(name, {}).get(ActionOutcome.LOCAL_REPAIR)
         if (
             report["outcome"] == ActionOutcome.LOCAL_REPAIR
-            and known is not None
-            and known["at_ns"] != report["at_ns"]
+            and previous is not None
+            and previous["at_ns"] != report["at_ns"]
         ):
             return f"{name} {report['at_ns']}"
         return name
@@ -181,17 +181,28 @@ class ActionState:
 
     def suppressed(self) -> list[SuppressedAction]:
         """Return the suppressed actions of all shards, the oldest first."""
-        found = [each for shard in self.shards.values() for each in shard.suppressed or ()]
-        return sorted(found, key=lambda each: (each.since_ns, *each[:4], str(each.reason)))
+        suppressed_actions = [
+            suppressed_action
+            for shard in self.shards.values()
+            for suppressed_action in shard.suppressed or ()
+        ]
+        return sorted(
+            suppressed_actions,
+            key=lambda suppressed_action: (
+                suppressed_action.since_ns,
+                *suppressed_action[:4],
+                str(suppressed_action.reason),
+            ),
+        )
 
 
 def _suppressed(
     listed: list[records.SuppressedAction], before: list[SuppressedAction], now_ns: int
 ) -> list[SuppressedAction]:
-    since = {each[:5]: each.since_ns for each in before}
-    found = []
-    for each in listed[:MAX_SUPPRESSED]:
-        reason = Reason.from_record(each["reason"])
-        key = (each["flow_id"], each["action"], each["cause"], each["reason"]["kind"], reason)
-        found.append(SuppressedAction(*key, since.get(key, now_ns)))
-    return found
+    since = {suppressed_action[:5]: suppressed_action.since_ns for suppressed_action in before}
+    suppressed_actions = []
+    for record in listed[:MAX_SUPPRESSED]:
+        reason = Reason.from_record(record["reason"])
+        key = (record["flow_id"], record["action"], record["cause"], record["reason"]["kind"], reason)
+        suppressed_actions.append(SuppressedAction(*key, since.get(key, now_ns)))
+    return suppressed_actions

@@ -149,10 +149,10 @@ def time_text(ns: int) -> str:
     return f"{at:%H:%M:%S}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def counts_text(found: Mapping[str, int]) -> str:
+def counts_text(count_by_outcome: Mapping[str, int]) -> str:
     """Return the number of decisions by outcome, ordered by `RANK`."""
-    order = sorted(found, key=lambda name: RANK.get(name, len(RANK)))
-    return ", ".join(f"{found[name]:,} {name}" for name in order)
+    order = sorted(count_by_outcome, key=lambda name: RANK.get(name, len(RANK)))
+    return ", ".join(f"{count_by_outcome[name]:,} {name}" for name in order)
 
 
 def matches(text: str, flow_id: str) -> bool:
@@ -164,8 +164,8 @@ def only_match(text: str | None, flow_ids: Iterable[str]) -> str | None:
     """Return the one flow that `text` matches, or None if it matches none or several."""
     if text is None:
         return None
-    found = {each for each in flow_ids if matches(text, each)}
-    return text if text in found else found.pop() if len(found) == 1 else None
+    matching_ids = {flow_id for flow_id in flow_ids if matches(text, flow_id)}
+    return text if text in matching_ids else matching_ids.pop() if len(matching_ids) == 1 else None
 
 
 def figures(entry: ActionEntry) -> list[tuple[str, str]]:
@@ -183,9 +183,9 @@ def figures(entry: ActionEntry) -> list[tuple[str, str]]:
     ]
     if len(entry.outcomes) > 1:
         rows.append(("reports", ", ".join(entry.outcomes)))
-    if effect.left or effect.taken:
+    if effect.left or effect.entered:
         rows.append(("links left", ", ".join(map(arrow, effect.left)) or "—"))
-        rows.append(("links taken", ", ".join(map(arrow, effect.taken)) or "—"))
+        rows.append(("links taken", ", ".join(map(arrow, effect.entered)) or "—"))
     return [*rows, ("decision", entry.decision_id)]
 
 

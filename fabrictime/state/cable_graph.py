@@ -76,9 +76,9 @@ class CableGraph:
 
         Assign a number to a new link. A cable id (`a<>b`) stands for the cable's first link.
         """
-        found = self._numbers.get(link)
-        if found is not None:
-            return found
+        number = self._numbers.get(link)
+        if number is not None:
+            return number
         ends = ends_of(link)
         if ends is None:
             return None
@@ -97,12 +97,12 @@ class CableGraph:
         self._numbers[link] = number
         return number
 
-    def known(self, link: str) -> int | None:
+    def existing_number(self, link: str) -> int | None:
         """Return the number of a link (or of a cable's first link), or None if it has no number."""
-        found = self._numbers.get(link)
-        ends = ends_of(link) if found is None else None
+        number = self._numbers.get(link)
+        ends = ends_of(link) if number is None else None
         if ends is None:
-            return found
+            return number
         for k, key in enumerate((ends, (ends[1], ends[0]))):
             if key in self._cables:
                 return 2 * self._cables[key] + k
@@ -137,13 +137,13 @@ class CableGraph:
             uplink = 2 * cable + (index[self._ends[cable][0].node] > index[self._ends[cable][1].node])
             low, high = self.ends(uplink)
             drawn.append((index[low.node], low.port, index[high.node], high.port, uplink))
-        drawn.sort(key=lambda each: (each[0], each[2], natural(each[1])))
+        drawn.sort(key=lambda cable: (cable[0], cable[2], natural(cable[1])))
         at_host = {(low, port): k for k, (low, port, *_) in enumerate(drawn) if tier[names[low]] == 0}
-        drawn_nics, racks = _racked(listed, index, at_host, [each[2] for each in drawn], names)
+        drawn_nics, racks = _racked(listed, index, at_host, [cable[2] for cable in drawn], names)
         return Plan(
             [(name, tier[name]) for name in names],
-            [each[:4] for each in drawn],
-            [number for each in drawn for number in (each[4], each[4] ^ 1)],
+            [cable[:4] for cable in drawn],
+            [number for cable in drawn for number in (cable[4], cable[4] ^ 1)],
             drawn_nics,
             racks,
             self.refused,

@@ -151,7 +151,7 @@ class Picture:
         """Return a line for each reason why the fleet is not in time; none: it is."""
         if not self.clocks:
             return ["no clock that is asked for is in a window, expected at least one"]
-        found = [
+        reasons = [
             f"shard {line.shard}: its newest window is {doubt}"
             for line in self.shards
             if (doubt := line.doubt(max_age_s)) is not None
@@ -159,11 +159,11 @@ class Picture:
         limit_ns = None if bound_us is None else bound_us * 1e3
         for line in self.clocks:
             if line.state != "SYNCED":
-                found.append(f"clock {line.clock}: {line.state}, expected SYNCED")
+                reasons.append(f"clock {line.clock}: {line.state}, expected SYNCED")
             elif limit_ns is not None and bound_or_zero_ns(line) > limit_ns:
                 expected = f"expected at most {ns_text(limit_ns)}"
-                found.append(f"clock {line.clock}: bound {ns_text(line.bound_ns)}, {expected}")
-        return found
+                reasons.append(f"clock {line.clock}: bound {ns_text(line.bound_ns)}, {expected}")
+        return reasons
 
 
 class _Event(NamedTuple):
@@ -230,15 +230,15 @@ class Fleet:
         for clock in record["clocks"]:
             if clock["event"] != ClockEvent.NONE:
                 key = (shard, clock["clock"])
-                seen = _Event(window, clock["event"], clock["event_ns"], record["window_start_ns"])
-                self._events[key] = last_event(self._events.get(key), seen)
+                event = _Event(window, clock["event"], clock["event_ns"], record["window_start_ns"])
+                self._events[key] = last_event(self._events.get(key), event)
 
     def newest(self) -> dict[str, int]:
         """Return each shard's newest whole window."""
         return {
-            shard: max(whole)
+            shard: max(complete_windows)
             for shard, windows in self._windows.items()
-            if (whole := [w for w, parts in windows.items() if len(parts) >= _parts(parts)])
+            if (complete_windows := [w for w, parts in windows.items() if len(parts) >= _parts(parts)])
         }
 
     def picture(
@@ -251,13 +251,17 @@ class Fleet:
         views = [self._shard(shard, window, homes, now_ns) for shard, window in sorted(self.newest().items())]
         clocks = [line for view in views for line in view.clocks]
         clocks += self._absent(clocks, homes, now_ns)
-        chosen = [line for line in clocks if _chosen(line, patterns, hosts)]
+        matching_lines = [line for line in clocks if _chosen(line, patterns, hosts)]
         suspects = [row for view in views for row in view.suspects]
         if patterns or hosts:
-            suspects = self._suspects_of(chosen, suspects)
-        chosen.sort(key=lambda line: (STATES.index(line.state), -bound_or_zero_ns(line), natural(line.clock)))
+            suspects = self._suspects_of(matching_lines, suspects)
+        matching_lines.sort(
+            key=lambda line: (STATES.index(line.state), -bound_or_zero_ns(line), natural(line.clock))
+        )
         suspects.sort(key=lambda row: (-abs(row.asymmetry_ns), row.prober, row.peer))
-        return Picture(chosen, suspects, [view.line for view in views], self.since_ns, self.unreadable)
+        return Picture(
+            matching_lines, suspects, [view.line for view in views], self.since_ns, self.unreadable
+        )
 
     def _suspects_of(self, lines: Iterable[ClockLine], suspects: Iterable[SuspectLine]) -> list[SuspectLine]:
         """Return the suspect pairs that one of the clocks is part of."""
@@ -322,14 +326,14 @@ class Fleet:
         )
 
 
-def last_event(known: _Event | None, seen: _Event) -> _Event:
+def last_event(before: _Event | None, newer: _Event) -> _Event:
     """Return the event to show as a clock's last, of two in the log's order.
 
     It is the later one, except that the NEW by which a clock returns to use does not hide the STEP before it.
     """
-    if known is None or (known.event, seen.event) != (ClockEvent.STEP, ClockEvent.NEW):
-        return seen
-    return known if 0 <= seen.window - known.window <= RETURN_WINDOWS else seen
+    if before is None or (before.event, newer.event) != (ClockEvent.STEP, ClockEvent.NEW):
+        return newer
+    return before if 0 <= newer.window - before.window <= RETURN_WINDOWS else newer
 
 
 def _age_and_ahead_s(parts: Iterable[_Part], now_ns: int, now_s: float) -> tuple[float, float]:

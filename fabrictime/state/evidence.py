@@ -125,13 +125,13 @@ class EvidenceAges:
         A position that falls belongs to a log that was replaced. `is_done`: there is nothing left to
         process, so a position that stands still shows no silence.
         """
-        known = self._positions.get(source)
-        if known is None:
+        last_position = self._positions.get(source)
+        if last_position is None:
             self._positions[source] = _Position(position, now_s, now_s if is_done else None)
             return True
-        if position > known.value or is_done:
-            known.advanced_s = now_s
-        known.value = position
+        if position > last_position.value or is_done:
+            last_position.advanced_s = now_s
+        last_position.value = position
         return False
 
     def set_age_at_start(self, source: Source, age_s: float) -> None:
@@ -158,9 +158,9 @@ class EvidenceAges:
         )
 
     def _age(self, source: Source, now_s: float) -> Age:
-        known = self._positions[source]
-        if known.advanced_s is not None:
-            return Age(now_s - known.advanced_s)
-        watched_s = now_s - known.from_s
-        seconds = watched_s + known.age_at_start_s
-        return Age(seconds, is_measured=watched_s > self._fresh_s, exists=known.value > 0)
+        last_position = self._positions[source]
+        if last_position.advanced_s is not None:
+            return Age(now_s - last_position.advanced_s)
+        watched_s = now_s - last_position.from_s
+        seconds = watched_s + last_position.age_at_start_s
+        return Age(seconds, is_measured=watched_s > self._fresh_s, exists=last_position.value > 0)

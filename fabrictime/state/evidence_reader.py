@@ -96,9 +96,9 @@ class EvidenceReader:
         self, links: Mapping[Place, int], clocks: Mapping[Place, int], unread: Mapping[Place, int]
     ) -> None:
         """Read when each source advanced last."""
-        found = self._reader.messages_at(_last({**links, **clocks}))
-        of_links = [message for place, message in found.items() if place[0] == LINKS.name]
-        of_clocks = [message for place, message in found.items() if place[0] == CLOCK_OFFSETS.name]
+        newest_messages = self._reader.messages_at(_last({**links, **clocks}))
+        of_links = [message for place, message in newest_messages.items() if place[0] == LINKS.name]
+        of_clocks = [message for place, message in newest_messages.items() if place[0] == CLOCK_OFFSETS.name]
         waiting = self._reader.messages_at(unread) if unread else {}
         self._set_age_at_start(Source.PROBES, of_links)
         self._set_age_at_start(Source.CLOCKS, of_clocks)
@@ -120,8 +120,8 @@ class EvidenceReader:
                 )
             except codec.BadRecord:
                 continue
-            found = (head["window"], head["log_offset_ns"])
-            newest = found if newest is None else max(newest, found)
+            window_offset = (head["window"], head["log_offset_ns"])
+            newest = window_offset if newest is None else max(newest, window_offset)
         if newest is not None:
             ahead_s = -newest[1] / 1e9
             if not is_log_time_wrong(ahead_s):
@@ -183,9 +183,9 @@ class EvidenceWatch:
 
     def await_verdict(self) -> Verdict:
         """Wait until the evidence is checked, and return the verdict."""
-        while not (found := self.verdict()).is_checked and self._thread.is_alive():
+        while not (verdict := self.verdict()).is_checked and self._thread.is_alive():
             self._ending.wait(0.05)
-        return found
+        return verdict
 
     def _run(self) -> None:
         reader = EvidenceReader(self._settings)

@@ -267,9 +267,9 @@ class FabricState:
     def _take_contention(self, record: ContentionWindow) -> None:
         key = record["window_id"]
         before = self.contention.pop(key, None)
-        kept = record if before is None or record["update"] >= before["update"] else before
-        self.contention[key] = kept  # re-inserted, so that the dict is ordered by the last update
-        if kept["state"] == ContentionState.CLOSED:
+        newest = record if before is None or record["update"] >= before["update"] else before
+        self.contention[key] = newest  # re-inserted, so that the dict is ordered by the last update
+        if newest["state"] == ContentionState.CLOSED:
             self._closed[key] = None
         self._contention_ns = max(self._contention_ns, record["updated_ns"])
         for oldest in tuple(itertools.islice(self.contention, EXPIRY_CHECKS)):
@@ -294,7 +294,7 @@ class FabricState:
 
     def _forget(self, topic: str, key: str) -> None:
         if topic == ALERTS.name:
-            for alert in [a for a, each in self.alerts.items() if each["subject"] == key]:
+            for alert in [a for a, record in self.alerts.items() if record["subject"] == key]:
                 del self.alerts[alert]
 
     # ----------------------------------------------------------------------------------------------- reading
@@ -311,12 +311,12 @@ class FabricState:
 
     def plan(self) -> Plan:
         """Return the drawn topology; the same object until it changes."""
-        found = self.current_plan()
-        if found is None:
+        plan = self.current_plan()
+        if plan is None:
             self._queues_expire_ns = None
-            found = self.cable_graph.plan(self.nics.values(), self._is_drawn)
-            self._plan = (self._plan_version(), found)
-        return found
+            plan = self.cable_graph.plan(self.nics.values(), self._is_drawn)
+            self._plan = (self._plan_version(), plan)
+        return plan
 
     def current_plan(self) -> Plan | None:
         """Return the last plan if it is still current, else None."""
@@ -341,9 +341,9 @@ class FabricState:
 
     def state(self, number: int) -> int:
         """Return a link's state from its health record, else UP if fresh windows have probes of it."""
-        known = self.link_state.get(number)
-        if known is not None:
-            return known
+        link_state = self.link_state.get(number)
+        if link_state is not None:
+            return link_state
         queue = self.queues.newest(number)
         return UP if queue is not None and queue.samples > 0 else 0
 
@@ -353,20 +353,20 @@ class FabricState:
 
     def active_alerts(self) -> list[Alert]:
         """Return the alerts that are not cleared, the newest first."""
-        found = [alert for alert in self.alerts.values() if not is_cleared(alert)]
-        return sorted(found, key=lambda alert: -alert["raised_ns"])
+        alerts = [alert for alert in self.alerts.values() if not is_cleared(alert)]
+        return sorted(alerts, key=lambda alert: -alert["raised_ns"])
 
     def cable_counts(self) -> dict[LinkState, int]:
         """Return the number of drawn cables by state. The worse direction counts."""
         links = self.plan().links
-        found = dict.fromkeys(STATES, 0)
+        count_by_state = dict.fromkeys(STATES, 0)
         for k in range(0, len(links), 2):
-            found[STATES[max(self.state(links[k]), self.state(links[k + 1]))]] += 1
-        return found
+            count_by_state[STATES[max(self.state(links[k]), self.state(links[k + 1]))]] += 1
+        return count_by_state
 
     def open_contention(self, now_ns: int) -> Iterable[ContentionWindow]:
         """Return the active contention windows."""
-        return [each for each in self.contention.values() if is_active(each, now_ns)]
+        return [window for window in self.contention.values() if is_active(window, now_ns)]
 
 
 def _pair(key: str) -> tuple[str, str]:

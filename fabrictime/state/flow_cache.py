@@ -41,8 +41,8 @@ class FlowCache:
 
     def take(self, host: str, value: bytes, append_ns: int) -> None:
         """Add one message of a host."""
-        known = self._messages.get(host)
-        if known and append_ns < known[-1][0] - STEP_NS:
+        earlier = self._messages.get(host)
+        if earlier and append_ns < earlier[-1][0] - STEP_NS:
             self._step_back(append_ns)
         messages = self._messages.pop(host, None) or deque()
         self._messages[host] = messages  # re-inserted, so that the dict is ordered by the last report
@@ -64,13 +64,13 @@ class FlowCache:
     def flows(self) -> dict[str, ReportedFlow]:
         """Return the open flows by id, each with its reporting host."""
         if self._flows[0] != self.version:
-            found: dict[str, ReportedFlow] = {}
+            flows: dict[str, ReportedFlow] = {}
             oldest_ns = self.newest_ns - KEPT_NS
             for host in [host for host, messages in self._messages.items() if messages[-1][0] < oldest_ns]:
                 self._drop(host)
             for host, messages in self._messages.items():
-                found.update(self._flows_of(host, messages))
-            self._flows = (self.version, found)
+                flows.update(self._flows_of(host, messages))
+            self._flows = (self.version, flows)
         return self._flows[1]
 
     def _flows_of(self, host: str, messages: deque[tuple[int, bytes]]) -> dict[str, ReportedFlow]:
@@ -100,6 +100,6 @@ class FlowCache:
 
 def flows_on(flows: Mapping[str, Flow], links: Collection[str]) -> list[Flow]:
     """Return the flows that cross one of the links, by descending rate."""
-    wanted = set(links)
-    found = [flow for flow in flows.values() if not wanted.isdisjoint(flow["links"])]
-    return sorted(found, key=lambda flow: -flow["rate_bps"])
+    link_set = set(links)
+    crossing_flows = [flow for flow in flows.values() if not link_set.isdisjoint(flow["links"])]
+    return sorted(crossing_flows, key=lambda flow: -flow["rate_bps"])

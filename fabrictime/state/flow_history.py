@@ -49,7 +49,7 @@ class Effect(NamedTuple):
     after_rtt_ns: float | None = None
     left: tuple[str, ...] = ()
     """Links on the route before the action but not after it."""
-    taken: tuple[str, ...] = ()
+    entered: tuple[str, ...] = ()
     """Links on the route after the action but not before it."""
 
 
@@ -72,8 +72,8 @@ class FlowHistory:
 
     def take(self, host: str, value: bytes, append_ns: int) -> None:
         """Add one message of a host."""
-        known = self._raw.get(host)
-        if known and append_ns < known[-1][0] - STEP_NS:
+        messages = self._raw.get(host)
+        if messages and append_ns < messages[-1][0] - STEP_NS:
             self._step_back(host, append_ns)
         self._newest_ns = max(self._newest_ns, append_ns)
         raw = self._raw.pop(host, None) or deque()
@@ -83,7 +83,7 @@ class FlowHistory:
         while raw[0][0] < append_ns - self._raw_ns:
             self._raw_bytes -= len(raw.popleft()[1])
         while self._raw_bytes > RAW_BYTES and len(self._raw) > 1:
-            self._raw_bytes -= sum(len(each) for _, each in self._raw.pop(next(iter(self._raw))))
+            self._raw_bytes -= sum(len(value) for _, value in self._raw.pop(next(iter(self._raw))))
         until_ns = self._watched.get(host)
         if until_ns is None:
             return
@@ -116,7 +116,7 @@ class FlowHistory:
 
     def restart(self, host: str) -> None:
         """Drop a host's samples and watch it without end, before its older reports are read."""
-        self._raw_bytes -= sum(len(each) for _, each in self._raw.pop(host, ()))
+        self._raw_bytes -= sum(len(value) for _, value in self._raw.pop(host, ()))
         for name in [name for name in self._samples if name.startswith(f"{host}/")]:
             self._count -= len(self._samples.pop(name))
         self._watched[host] = FOREVER_NS
@@ -142,10 +142,10 @@ class FlowHistory:
             return  # counted by the flow cache
         for flow in record["flows"]:
             name, length_ns = flow["flow_id"], flow["interval_ns"]
-            kept = self._samples.pop(name, None) or deque()
-            self._samples[name] = kept
-            if length_ns > 0 and (not kept or append_ns > kept[-1].end_ns):
-                kept.append(
+            flow_samples = self._samples.pop(name, None) or deque()
+            self._samples[name] = flow_samples
+            if length_ns > 0 and (not flow_samples or append_ns > flow_samples[-1].end_ns):
+                flow_samples.append(
                     Sample(
                         append_ns - length_ns,
                         append_ns,
@@ -157,8 +157,8 @@ class FlowHistory:
                     )
                 )
                 self._count += 1
-            while kept and kept[0].end_ns < append_ns - self._kept_ns:
-                kept.popleft()
+            while flow_samples and flow_samples[0].end_ns < append_ns - self._kept_ns:
+                flow_samples.popleft()
                 self._count -= 1
         while self._count > MAX_SAMPLES and len(self._samples) > 1:
             self._count -= len(self._samples.pop(next(iter(self._samples))))
@@ -172,8 +172,8 @@ def effect(
     Only reports that lie wholly on one side and within `min_ns` to `max_ns` count.
     """
     begin, end = max(at_ns - SIDE_NS, min_ns), min(done_ns + SIDE_NS, max_ns)
-    before = [each for each in samples if each.end_ns <= at_ns and each.end_ns > begin]
-    after = [each for each in samples if each.start_ns >= done_ns and each.start_ns < end]
+    before = [sample for sample in samples if sample.end_ns <= at_ns and sample.end_ns > begin]
+    after = [sample for sample in samples if sample.start_ns >= done_ns and sample.start_ns < end]
     left, entered = _changed_links(_links(before), _links(after))
     return Effect(_rate(before), _rate(after), _rtt(before), _rtt(after), left, entered)
 
@@ -191,11 +191,11 @@ def _changed_links(before: Links, after: Links) -> tuple[Links, Links]:
 
 
 def _rate(samples: Sequence[Sample]) -> float | None:
-    length = sum(each.end_ns - each.start_ns for each in samples)
-    total = sum(each.rate_bps * (each.end_ns - each.start_ns) for each in samples)
+    length = sum(sample.end_ns - sample.start_ns for sample in samples)
+    total = sum(sample.rate_bps * (sample.end_ns - sample.start_ns) for sample in samples)
     return total / length if length else None
 
 
 def _rtt(samples: Sequence[Sample]) -> float | None:
-    measured = [each.rtt_ns for each in samples if each.rtt_ns is not None]
+    measured = [sample.rtt_ns for sample in samples if sample.rtt_ns is not None]
     return sum(measured) / len(measured) if measured else None

@@ -106,7 +106,7 @@ class JobState:
             return  # read a second time
         job.intervals.append(interval)
         if len(job.intervals) > 1 and interval.order < job.intervals[-2].order:
-            job.intervals.sort(key=lambda each: each.order)
+            job.intervals.sort(key=lambda interval: interval.order)
         if job.newest is interval:
             job.head = head
         job.messages[interval.key] = value
@@ -116,7 +116,7 @@ class JobState:
         while len(self.jobs) > MAX_JOBS:
             self._bytes -= self.jobs.pop(next(iter(self.jobs))).size
         while self._bytes > MAX_BYTES:
-            largest = max(self.jobs.values(), key=lambda each: each.size)
+            largest = max(self.jobs.values(), key=lambda job: job.size)
             self._bytes -= largest.drop(next(iter(largest.messages)))
 
     def message(self, name: str, key: str | None = None) -> tuple[str, bytes] | None:
@@ -134,15 +134,19 @@ class JobState:
         One of them has the ranks and flows if the interval's own message has none.
         """
         job = self.jobs.get(name)
-        keys = [each.key for each in job.intervals] if job is not None else []
+        keys = [interval.key for interval in job.intervals] if job is not None else []
         if job is None or key not in keys:
             return []
         before = keys[max(0, keys.index(key) - MAX_EARLIER) : keys.index(key)]
-        return [job.messages[each] for each in reversed(before) if each in job.messages]
+        return [
+            job.messages[interval_key] for interval_key in reversed(before) if interval_key in job.messages
+        ]
 
     def _drop_old(self, job: Job) -> None:
         oldest_ns = job.newest.end_ns - KEPT_NS
-        kept = [each for each in job.intervals[-MAX_INTERVALS:] if each.end_ns >= oldest_ns]
-        for each in job.intervals[: len(job.intervals) - len(kept)]:
-            self._bytes -= job.drop(each.key)
-        job.intervals = kept
+        recent_intervals = [
+            interval for interval in job.intervals[-MAX_INTERVALS:] if interval.end_ns >= oldest_ns
+        ]
+        for interval in job.intervals[: len(job.intervals) - len(recent_intervals)]:
+            self._bytes -= job.drop(interval.key)
+        job.intervals = recent_intervals

@@ -50,7 +50,7 @@ class Run:
 
     job: str
     heads: list[Head] = field(default_factory=list)
-    whole: list[Mapping[str, Any]] = field(default_factory=list)
+    full_records: list[Mapping[str, Any]] = field(default_factory=list)
     """Records with all parts: the one that explains the run best, and the newest one."""
 
     @property
@@ -73,18 +73,18 @@ class Span:
 
 def ordered(heads: Iterable[Head]) -> list[Head]:
     """Return records by number, one of each identity."""
-    known = {(each["number"], each["begin_ns"]): each for each in heads}
-    return [known[key] for key in sorted(known)]
+    head_by_identity = {(head["number"], head["begin_ns"]): head for head in heads}
+    return [head_by_identity[key] for key in sorted(head_by_identity)]
 
 
 def spans_of(heads: Sequence[Head]) -> list[Span]:
     """Return the times of one verdict and subject, in their order."""
-    found: list[Span] = []
+    spans: list[Span] = []
     for head in heads:
-        last = found[-1] if found else None
+        last = spans[-1] if spans else None
         same = last is not None and (last.verdict, last.subject) == (head["verdict"], head["subject"])
         if last is not None and same:
-            found[-1] = Span(
+            spans[-1] = Span(
                 last.verdict,
                 last.subject,
                 last.begin_ns,
@@ -95,7 +95,7 @@ def spans_of(heads: Sequence[Head]) -> list[Span]:
         else:
             begin_ns = head["since_ns"] if last is None else max(last.end_ns, head["since_ns"])
             begin_ns = min(begin_ns, head["end_ns"])
-            found.append(
+            spans.append(
                 Span(
                     str(head["verdict"]),
                     head["subject"],
@@ -105,7 +105,7 @@ def spans_of(heads: Sequence[Head]) -> list[Span]:
                     head["loss_share"],
                 )
             )
-    return found
+    return spans
 
 
 def telling(heads: Sequence[Head]) -> Head:
@@ -116,9 +116,9 @@ def telling(heads: Sequence[Head]) -> Head:
             cost[str(head["verdict"]), head["subject"]] += head["loss_share"] + 1e-9
     if not cost:
         return heads[-1]
-    kind = max(sorted(cost), key=lambda each: cost[each])
-    same_kind = [each for each in heads if (str(each["verdict"]), each["subject"]) == kind]
-    return max(same_kind, key=lambda each: (each["confidence"], each["number"]))
+    kind = max(sorted(cost), key=lambda candidate: cost[candidate])
+    same_kind = [head for head in heads if (str(head["verdict"]), head["subject"]) == kind]
+    return max(same_kind, key=lambda head: (head["confidence"], head["number"]))
 
 
 def has_parts(record: Mapping[str, Any]) -> bool:
@@ -126,7 +126,7 @@ def has_parts(record: Mapping[str, Any]) -> bool:
     return any(record[name] for name in PARTS)
 
 
-def whole(
+def with_parts(
     heads: Sequence[Head], head: Head, decoded: Callable[[Head], Mapping[str, Any]]
 ) -> Mapping[str, Any]:
     """Return the record of a head, with the parts of the nearest record before it that has them, else after.
@@ -137,33 +137,33 @@ def whole(
     nearest = (*reversed(heads[max(0, at - MAX_SEARCHED) : at]), *heads[at + 1 : at + MAX_SEARCHED])
     if not has_parts(record):
         for other in nearest:
-            found = decoded(other)
-            if has_parts(found):
-                return {**record, **{name: found[name] for name in PARTS}}
+            other_record = decoded(other)
+            if has_parts(other_record):
+                return {**record, **{name: other_record[name] for name in PARTS}}
     return record
 
 
 def shares(record: Mapping[str, Any]) -> dict[str, float]:
     """Return each part's share of all ranks' time; empty without ranks."""
-    sums = Counter({name: sum(each[name] for each in record["time_splits"]) for name, _ in SPLITS})
+    sums = Counter({name: sum(split[name] for split in record["time_splits"]) for name, _ in SPLITS})
     total = sums.total()
     return {name: sums[name] / total for name, _ in SPLITS} if total else {}
 
 
 def outliers(flows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float]]:
     """Return the flows far slower than the others, the slowest first, each with the others' median, ns."""
-    known = [each for each in flows if each["delay_ns"] is not None]
-    if len(known) < 3:
+    timed_flows = [flow for flow in flows if flow["delay_ns"] is not None]
+    if len(timed_flows) < 3:
         return []
-    usual_ns = float(median(each["delay_ns"] for each in known))
+    usual_ns = float(median(flow["delay_ns"] for flow in timed_flows))
     limit_ns = max(OUTLIER_TIMES * usual_ns, usual_ns + OUTLIER_NS)
-    slow = [each for each in known if each["delay_ns"] >= limit_ns]
-    return [(each, usual_ns) for each in sorted(slow, key=lambda each: -each["delay_ns"])]
+    slow = [flow for flow in timed_flows if flow["delay_ns"] >= limit_ns]
+    return [(flow, usual_ns) for flow in sorted(slow, key=lambda flow: -flow["delay_ns"])]
 
 
 def explain(run: Run, now_ns: int) -> dict[str, Any]:
     """Return the explanation of a job as plain values."""
-    newest = run.whole[-1]
+    newest = run.full_records[-1]
     spans = spans_of(run.heads)
     return {
         "job": run.job,
@@ -171,27 +171,27 @@ def explain(run: Run, now_ns: int) -> dict[str, Any]:
         "diagnosis": dict(newest),
         "verdicts": [
             {
-                "verdict": each.verdict,
-                "subject": each.subject,
-                "begin_ns": each.begin_ns,
-                "end_ns": each.end_ns,
-                "text": each.text,
-                "loss_share": each.loss_share,
+                "verdict": span.verdict,
+                "subject": span.subject,
+                "begin_ns": span.begin_ns,
+                "end_ns": span.end_ns,
+                "text": span.text,
+                "loss_share": span.loss_share,
             }
-            for each in spans[-MAX_SPANS:]
+            for span in spans[-MAX_SPANS:]
         ],
     }
 
 
 def _median(heads: Sequence[Head], name: str) -> float | None:
-    known = [each[name] for each in heads if each[name] is not None]
-    return float(median(known)) if known else None
+    values = [head[name] for head in heads if head[name] is not None]
+    return float(median(values)) if values else None
 
 
 def figures(run: Run) -> dict[str, Any]:
     """Return the figures of a run that a comparison uses."""
-    shown = telling(run.heads)
-    bad_ns = sum(each.end_ns - each.begin_ns for each in spans_of(run.heads) if each.verdict != HEALTHY)
+    decisive = telling(run.heads)
+    bad_ns = sum(span.end_ns - span.begin_ns for span in spans_of(run.heads) if span.verdict != HEALTHY)
     return {
         "job": run.job,
         "begin_ns": run.heads[0]["begin_ns"],
@@ -199,16 +199,16 @@ def figures(run: Run) -> dict[str, Any]:
         "records": len(run.heads),
         "bus_bps": _median(run.heads, "bus_bps"),
         "iteration_ns": _median(run.heads, "iteration_ns"),
-        "verdict": str(shown["verdict"]),
+        "verdict": str(decisive["verdict"]),
         "unhealthy_ns": bad_ns,
-        "text": shown["text"],
-        "remedy": shown["remedy"],
-        "confidence": shown["confidence"],
-        "subject": shown["subject"],
-        "links": list(shown["links"]),
-        "jobs": list(shown["jobs"]),
-        "evidence": [dict(each) for each in shown["evidence"]],
-        "missing": list(shown["missing"]),
+        "text": decisive["text"],
+        "remedy": decisive["remedy"],
+        "confidence": decisive["confidence"],
+        "subject": decisive["subject"],
+        "links": list(decisive["links"]),
+        "jobs": list(decisive["jobs"]),
+        "evidence": [dict(evidence) for evidence in decisive["evidence"]],
+        "missing": list(decisive["missing"]),
     }
 
 
@@ -217,11 +217,11 @@ def compare(first: Run, second: Run) -> dict[str, Any]:
     one, two = figures(first), figures(second)
     slower = 0 if _is_slower(one, two) else 1
     slow, fast = ((one, first), (two, second)) if slower == 0 else ((two, second), (one, first))
-    whole = (slow[1].whole[0], fast[1].whole[0])
-    parts = [*_rates(slow[0], fast[0]), *_flows(*whole), *_crossed(slow[0])]
+    records = (slow[1].full_records[0], fast[1].full_records[0])
+    parts = [*_rates(slow[0], fast[0]), *_flows(*records), *_crossed(slow[0])]
     if len(parts) == 1 and slow[0]["verdict"] != HEALTHY:
         parts.append(slow[0]["text"])
-    shifts = _shifts(*whole)
+    shifts = _shifts(*records)
     parts += [
         f"{name} {percent_text(now)} of the time, {percent_text(before)} in run {2 - slower}"
         for name, now, before in shifts[:1]
@@ -246,7 +246,7 @@ def _is_slower(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
 
 def _rates(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> list[str]:
     if slow["bus_bps"] is not None and fast["bus_bps"] is not None:
-        (low, unit), (high, other) = (bps_text(each["bus_bps"]).split(" ") for each in (slow, fast))
+        (low, unit), (high, other) = (bps_text(head["bus_bps"]).split(" ") for head in (slow, fast))
         return [f"{low} of {high} {other}" if unit == other else f"{low} {unit} of {high} {other}"]
     if slow["iteration_ns"] is not None and fast["iteration_ns"] is not None:
         now, before = delay_text(slow["iteration_ns"]), delay_text(fast["iteration_ns"])
@@ -256,7 +256,7 @@ def _rates(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> list[str]:
 
 def _flows(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> list[str]:
     """Return the slowest flow of the slow run, if it was not as slow in the fast run."""
-    before = {(each["nic"], each["peer"]): each["delay_ns"] for each in fast["flows"]}
+    before = {(flow["nic"], flow["peer"]): flow["delay_ns"] for flow in fast["flows"]}
     for flow, usual_ns in outliers(slow["flows"])[:1]:
         was_ns = before.get((flow["nic"], flow["peer"]))
         if was_ns is None or was_ns * OUTLIER_TIMES <= flow["delay_ns"]:
@@ -280,4 +280,4 @@ def _shifts(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> list[tuple[str,
     if not now or not before:
         return []
     grown = [(title, now[name], before[name]) for name, title in SPLITS if now[name] - before[name] >= SHIFT]
-    return sorted(grown, key=lambda each: each[2] - each[1])
+    return sorted(grown, key=lambda shift: shift[2] - shift[1])

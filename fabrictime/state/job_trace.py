@@ -53,9 +53,9 @@ class Ranks:
     def take(self, record: CollectiveBatch) -> None:
         """Note the communicators of a record."""
         place = _place(record)
-        for each in record["communicators"]:
-            known = self._largest.get(place, (0, 0))
-            self._largest[place] = max(known, (each["ranks"], each["rank"]))
+        for communicator in record["communicators"]:
+            largest = self._largest.get(place, (0, 0))
+            self._largest[place] = max(largest, (communicator["ranks"], communicator["rank"]))
 
     def of(self, record: CollectiveBatch) -> int:
         """Return the rank of a record's process; 0 if no communicator names it."""
@@ -68,23 +68,23 @@ def _place(record: CollectiveBatch) -> Place:
 
 def operations_of(records: Iterable[CollectiveBatch]) -> Iterator[tuple[CollectiveBatch, int, Any]]:
     """Yield (record, index, operation), each operation once: a running one is published again at its end."""
-    known: dict[Any, tuple[CollectiveBatch, int, Any]] = {}
+    operation_by_identity: dict[Any, tuple[CollectiveBatch, int, Any]] = {}
     for record in records:
-        for index, each in enumerate(record["operations"]):
-            if each["communicator"] >= len(record["communicators"]):
+        for index, operation in enumerate(record["operations"]):
+            if operation["communicator"] >= len(record["communicators"]):
                 continue
-            communicator = record["communicators"][each["communicator"]]
+            communicator = record["communicators"][operation["communicator"]]
             identity = (
                 *_place(record),
                 communicator["id"],
-                each["function"] if each["peer"] is not None else "",
-                each["peer"],
-                each["seq"],
+                operation["function"] if operation["peer"] is not None else "",
+                operation["peer"],
+                operation["seq"],
             )
-            before = known.get(identity)
+            before = operation_by_identity.get(identity)
             if before is None or before[2]["end_ns"] is None:
-                known[identity] = (record, index, each)
-    yield from sorted(known.values(), key=lambda found: found[2]["begin_ns"])
+                operation_by_identity[identity] = (record, index, operation)
+    yield from sorted(operation_by_identity.values(), key=lambda item: item[2]["begin_ns"])
 
 
 # ---------------------------------------------------------------------------------------------- Chrome
@@ -118,10 +118,10 @@ def _chrome_events(
     yield from _diagnosis_events(diagnoses)
     yield from _link_events(windows, health)
     named: set[tuple[int, str]] = set()
-    for record, index, each in operations_of(records):
+    for record, index, operation in operations_of(records):
         rank = ranks.of(record)
         pid = FIRST_RANK + rank
-        communicator = record["communicators"][each["communicator"]]
+        communicator = record["communicators"][operation["communicator"]]
         label = communicator["name"] or communicator["id"]
         if (pid, "") not in named:
             named.add((pid, ""))
@@ -131,7 +131,7 @@ def _chrome_events(
         if (pid, label) not in named:
             named.add((pid, label))
             yield _named("thread_name", pid, tid, f"communicator {label}")
-        yield from _operation_events(record, each, pid, tid)
+        yield from _operation_events(record, operation, pid, tid)
         yield from _transfer_events(record, index, pid, named)
 
 
@@ -156,32 +156,32 @@ def _slice(pid: int, tid: int, name: str, begin_ns: int, end_ns: int, **args: An
     }
 
 
-def _operation_events(record: CollectiveBatch, each: Any, pid: int, tid: int) -> Iterator[Event]:
-    end_ns = record["end_ns"] if each["end_ns"] is None else each["end_ns"]
-    end_ns = max(end_ns, each["begin_ns"])
+def _operation_events(record: CollectiveBatch, operation: Any, pid: int, tid: int) -> Iterator[Event]:
+    end_ns = record["end_ns"] if operation["end_ns"] is None else operation["end_ns"]
+    end_ns = max(end_ns, operation["begin_ns"])
     yield _slice(
         pid,
         tid,
-        str(each["function"]),
-        each["begin_ns"],
+        str(operation["function"]),
+        operation["begin_ns"],
         end_ns,
-        seq=each["seq"],
-        bytes=each["bytes"],
-        algorithm=each["algorithm"],
-        protocol=each["protocol"],
-        peer=each["peer"],
-        launch_ns=each["launch_ns"],
-        kernel_ns=each["kernel_ns"],
-        tag=each["tag"],
+        seq=operation["seq"],
+        bytes=operation["bytes"],
+        algorithm=operation["algorithm"],
+        protocol=operation["protocol"],
+        peer=operation["peer"],
+        launch_ns=operation["launch_ns"],
+        kernel_ns=operation["kernel_ns"],
+        tag=operation["tag"],
         clock=str(record["clock"]),
         bound_ns=record["bound_ns"],
-        runs=each["end_ns"] is None,
-        **{name: each[name] for name, _ in SPLITS},
+        runs=operation["end_ns"] is None,
+        **{name: operation[name] for name, _ in SPLITS},
     )
-    at_ns = each["begin_ns"]
+    at_ns = operation["begin_ns"]
     for name, title in SPLITS:
-        if each[name]:
-            until_ns = min(end_ns, at_ns + each[name])
+        if operation[name]:
+            until_ns = min(end_ns, at_ns + operation[name])
             yield _slice(pid, tid, title, at_ns, until_ns)
             at_ns = until_ns
 
@@ -189,36 +189,42 @@ def _operation_events(record: CollectiveBatch, each: Any, pid: int, tid: int) ->
 def _transfer_events(
     record: CollectiveBatch, index: int, pid: int, named: set[tuple[int, str]]
 ) -> Iterator[Event]:
-    for each in record["transfers"]:
-        if each["operation"] != index:
+    for transfer in record["transfers"]:
+        if transfer["operation"] != index:
             continue
-        toward = "to" if each["sends"] else "from"
-        label = f"channel {each['channel']} {toward} rank {each['peer']}"
+        toward = "to" if transfer["sends"] else "from"
+        label = f"channel {transfer['channel']} {toward} rank {transfer['peer']}"
         if (pid, label) not in named:
             named.add((pid, label))
             yield _named("thread_name", pid, _thread(label), label)
-        end_ns = record["end_ns"] if each["end_ns"] is None else each["end_ns"]
-        values: Mapping[str, Any] = each
+        end_ns = record["end_ns"] if transfer["end_ns"] is None else transfer["end_ns"]
+        values: Mapping[str, Any] = transfer
         splits = {name: values[name] for name, _ in SPLITS}
-        yield _slice(pid, _thread(label), label, each["begin_ns"], end_ns, bytes=each["bytes"], **splits)
+        yield _slice(
+            pid, _thread(label), label, transfer["begin_ns"], end_ns, bytes=transfer["bytes"], **splits
+        )
 
 
 def _diagnosis_events(diagnoses: Iterable[Diagnosis]) -> Iterator[Event]:
     last: tuple[str, str] | None = None
-    for each in diagnoses:
-        verdict = (str(each["verdict"]), each["subject"])
-        at_ns = each["end_ns"]
+    for diagnosis in diagnoses:
+        verdict = (str(diagnosis["verdict"]), diagnosis["subject"])
+        at_ns = diagnosis["end_ns"]
         if verdict != last:
             last = verdict
-            args = {"text": each["text"], "remedy": each["remedy"], "confidence": each["confidence"]}
-            name = f"{each['verdict']} {each['subject']}".strip()
+            args = {
+                "text": diagnosis["text"],
+                "remedy": diagnosis["remedy"],
+                "confidence": diagnosis["confidence"],
+            }
+            name = f"{diagnosis['verdict']} {diagnosis['subject']}".strip()
             yield {"ph": "i", "s": "g", "name": name, "pid": JOB, "tid": 0, "ts": at_ns, "args": args}
         for field, title, scale in (
             ("bus_bps", "bus bandwidth Gbit/s", 1e9),
             ("iteration_ns", "iteration ms", 1e6),
             ("loss_share", "lost %", 0.01),
         ):
-            value: Any = each.get(field)
+            value: Any = diagnosis.get(field)
             if value is not None:
                 yield _counter(JOB, title, at_ns, value / scale)
 
@@ -273,39 +279,39 @@ def chakra_nodes(records: Iterable[CollectiveBatch]) -> dict[int, list[dict[str,
     ranks = Ranks()
     for record in records:
         ranks.take(record)
-    found: dict[int, list[dict[str, Any]]] = {}
+    nodes_by_rank: dict[int, list[dict[str, Any]]] = {}
     free_ns: dict[int, int] = {}
-    for record, _, each in operations_of(records):
-        kind, attributes = _chakra_kind(each)
-        if not kind or each["end_ns"] is None:
+    for record, _, operation in operations_of(records):
+        kind, attributes = _chakra_kind(operation)
+        if not kind or operation["end_ns"] is None:
             continue
         rank = ranks.of(record)
-        nodes = found.setdefault(rank, [_chakra_metadata(record, rank)])
-        idle_ns = each["begin_ns"] - free_ns.get(rank, each["begin_ns"])
+        nodes = nodes_by_rank.setdefault(rank, [_chakra_metadata(record, rank)])
+        idle_ns = operation["begin_ns"] - free_ns.get(rank, operation["begin_ns"])
         if idle_ns > 0:
-            begin_ns = each["begin_ns"] - idle_ns
+            begin_ns = operation["begin_ns"] - idle_ns
             nodes.append(_node(len(nodes), "compute", "COMP_NODE", begin_ns, idle_ns, []))
-        communicator = record["communicators"][each["communicator"]]
+        communicator = record["communicators"][operation["communicator"]]
         attributes += [
             _attribute("is_cpu_op", "boolVal", False),
-            _attribute("comm_size", "int64Val", str(each["bytes"])),
+            _attribute("comm_size", "int64Val", str(operation["bytes"])),
             _attribute("pg_name", "stringVal", communicator["name"] or communicator["id"]),
         ]
-        name = f"{each['function']}_{each['seq']}"
-        duration_ns = max(0, each["end_ns"] - each["begin_ns"])
-        nodes.append(_node(len(nodes), name, kind, each["begin_ns"], duration_ns, attributes))
-        free_ns[rank] = max(free_ns.get(rank, 0), each["end_ns"])
-    return found
+        name = f"{operation['function']}_{operation['seq']}"
+        duration_ns = max(0, operation["end_ns"] - operation["begin_ns"])
+        nodes.append(_node(len(nodes), name, kind, operation["begin_ns"], duration_ns, attributes))
+        free_ns[rank] = max(free_ns.get(rank, 0), operation["end_ns"])
+    return nodes_by_rank
 
 
-def _chakra_kind(each: Any) -> tuple[str, list[dict[str, Any]]]:
-    function = str(each["function"])
+def _chakra_kind(operation: Any) -> tuple[str, list[dict[str, Any]]]:
+    function = str(operation["function"])
     if function in CHAKRA_COLLECTIVES:
         number = str(CHAKRA_COLLECTIVES[function])
         return "COMM_COLL_NODE", [_attribute("comm_type", "int64Val", number)]
-    if function in CHAKRA_MESSAGES and each["peer"] is not None:
+    if function in CHAKRA_MESSAGES and operation["peer"] is not None:
         name = "comm_dst" if function == "SEND" else "comm_src"
-        return CHAKRA_MESSAGES[function], [_attribute(name, "int32Val", each["peer"])]
+        return CHAKRA_MESSAGES[function], [_attribute(name, "int32Val", operation["peer"])]
     return "", []
 
 

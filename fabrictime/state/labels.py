@@ -16,5 +16,5 @@ def arrow(link: str) -> str:
 
 def verdict_label(verdict: str) -> str:
     """Return a job's verdict in words, such as `slow flow`."""
-    known = Verdict(verdict)
-    return _SPELLED.get(known) or known.lower().replace("_", " ")
+    kind = Verdict(verdict)
+    return _SPELLED.get(kind) or kind.lower().replace("_", " ")

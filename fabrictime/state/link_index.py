@@ -73,13 +73,13 @@ class LinkIndex:
     def take(self, record: PathMaps) -> None:
         """Replace a pair's paths with those of a PathMaps record."""
         path, answer, end, link = [], [], [], []
-        for each in record["paths"]:
-            numbers = [n for name in each["links"] if (n := self._cable_graph.number(name)) is not None]
+        for path_map in record["paths"]:
+            numbers = [n for name in path_map["links"] if (n := self._cable_graph.number(name)) is not None]
             if not numbers:
                 continue
             link.extend(numbers)
-            path.append(each["path"])
-            answer.append(each["leg"] == "ANSWER")
+            path.append(path_map["path"])
+            answer.append(path_map["leg"] == "ANSWER")
             end.append(len(link))
         pair = (record["nic"], record["peer"])
         before = self._pairs.get(pair)
@@ -132,13 +132,13 @@ class LinkIndex:
             starts = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64).astype(np.int32)
             self._flat = (self.version, pairs, starts, links)
         _, pairs, starts, links = self._flat
-        found: dict[PathOnLink, None] = {}
+        paths: dict[PathOnLink, None] = {}
         for at in np.flatnonzero(links == number).tolist():
             k = int(np.searchsorted(starts, at, side="right")) - 1
             packed = self._pairs[pairs[k]]
             row = int(np.searchsorted(packed.end, at - starts[k], side="right"))
-            found[PathOnLink(*pairs[k], int(packed.path[row]), bool(packed.answer[row]))] = None
-        return list(found)
+            paths[PathOnLink(*pairs[k], int(packed.path[row]), bool(packed.answer[row]))] = None
+        return list(paths)
 
     def route(self, path: PathOnLink) -> list[int]:
         """Return the links of a path in order, or an empty list if the path is unknown."""

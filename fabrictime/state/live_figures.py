@@ -85,7 +85,7 @@ class View:
     late_ms: float | None = None
     rejected: int = 0
     unreadable: int = 0
-    _seen: OrderedDict[tuple[Any, ...], None] = field(default_factory=OrderedDict)
+    _identities: OrderedDict[tuple[Any, ...], None] = field(default_factory=OrderedDict)
     _order: WindowOrder = field(default_factory=WindowOrder)
 
     def add(self, topic: str, record: Any, append_ns: int) -> None:
@@ -108,11 +108,11 @@ class View:
             self.simulated.take(nic, None, 0)
 
     def _first(self, *identity: Any) -> bool:
-        if identity in self._seen:
+        if identity in self._identities:
             return False
-        self._seen[identity] = None
-        if len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
+        self._identities[identity] = None
+        if len(self._identities) > _REMEMBERED:
+            self._identities.popitem(last=False)
         return True
 
     def _add_fits(self, record: ClockFits) -> None:
@@ -140,8 +140,8 @@ class View:
         if abs(late_ms) <= MAX_LATE_MS:
             self.late_ms = late_ms
         for row in record["clocks"]:
-            known = self.clocks.get(row["clock"])
-            if known is None or steps_back or known.window <= record["window"]:
+            before = self.clocks.get(row["clock"])
+            if before is None or steps_back or before.window <= record["window"]:
                 self.clocks[row["clock"]] = ClockView(
                     row["at_ns"],
                     row["offset_ns"],

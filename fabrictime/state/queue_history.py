@@ -96,25 +96,25 @@ class QueueHistory:
         if record["slots"] > 1 and start_ns >= self._folds.get(record["shard"], (start_ns, 1))[0]:
             self._folds[record["shard"]] = (start_ns, record["fold"])
         named: dict[int, LinkQueue] = {}
-        for each in record["links"]:
-            number = self._cable_graph.number(each["link"])
+        for queue in record["links"]:
+            number = self._cable_graph.number(queue["link"])
             if number is None:
                 continue
-            named[number] = each
+            named[number] = queue
             before = self._newest.get(number)
             if before is None or before.start_ns <= start_ns:
                 self._newest[number] = QueueDepth(
                     start_ns,
                     length_ns,
-                    each["depth_mean_bytes"],
-                    each["depth_max_bytes"],
-                    each["bound_bytes"],
-                    each["utilisation"],
-                    each["utilisation_bound"],
-                    each["rate_bps"],
-                    each["from_flows"],
-                    each["samples"],
-                    each["group"],
+                    queue["depth_mean_bytes"],
+                    queue["depth_max_bytes"],
+                    queue["bound_bytes"],
+                    queue["utilisation"],
+                    queue["utilisation_bound"],
+                    queue["rate_bps"],
+                    queue["from_flows"],
+                    queue["samples"],
+                    queue["group"],
                     record["synced"],
                 )
         self.newest_ns = max(self.newest_ns, start_ns + length_ns)
@@ -135,8 +135,8 @@ class QueueHistory:
 
     def newest(self, number: int) -> QueueDepth | None:
         """Return a link's newest queue, or None without a fresh window."""
-        found = self._newest.get(number)
-        return found if found is not None and found.start_ns >= self.newest_ns - FRESH_NS else None
+        queue = self._newest.get(number)
+        return queue if queue is not None and queue.start_ns >= self.newest_ns - FRESH_NS else None
 
     def all_newest(self) -> dict[int, QueueDepth]:
         """Return the newest queue of every link with a fresh window."""
@@ -145,13 +145,13 @@ class QueueHistory:
 
     def series(self, number: int) -> QueueSeries:
         """Return a link's last minute, oldest first."""
-        found: dict[int, tuple[float, ...]] = {}
+        figures_by_ns: dict[int, tuple[float, ...]] = {}
         for window in self._windows:
             at = int(np.searchsorted(window.link, number))
             if at < len(window.link) and window.link[at] == number:
-                found[window.start_ns + window.length_ns // 2] = tuple(window.figures[:, at].tolist())
-        at_ns = sorted(found)
-        rows = [found[each] for each in at_ns]
+                figures_by_ns[window.start_ns + window.length_ns // 2] = tuple(window.figures[:, at].tolist())
+        at_ns = sorted(figures_by_ns)
+        rows = [figures_by_ns[sample_ns] for sample_ns in at_ns]
         return QueueSeries(
             at_ns,
             [row[0] for row in rows],
@@ -167,7 +167,7 @@ class QueueHistory:
         if self.version % 64 == 0:
             self._newest = self.all_newest()
             fresh_ns = self.newest_ns - FRESH_NS
-            self._folds = {shard: each for shard, each in self._folds.items() if each[0] >= fresh_ns}
+            self._folds = {shard: entry for shard, entry in self._folds.items() if entry[0] >= fresh_ns}
 
 
 def _or_nan(value: float | None) -> float:

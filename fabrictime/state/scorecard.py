@@ -64,10 +64,10 @@ def evaluate(
     agent has neither. `faults`: the services that do not work, with the reason.
     """
     with view.lock:
-        wanted = list(nics) or sorted(view.nics)  # no probers of this run: any prober counts
-        seen = [view.nics[name] for name in wanted if name in view.nics]
-        probes = _probes(seen, len(wanted), now_s, view.rejected)
-        clock_of = {name: view.clock_of.get(name, name) for name in wanted}
+        nic_names = list(nics) or sorted(view.nics)  # no probers of this run: any prober counts
+        views = [view.nics[name] for name in nic_names if name in view.nics]
+        probes = _probes(views, len(nic_names), now_s, view.rejected)
+        clock_of = {name: view.clock_of.get(name, name) for name in nic_names}
         names = set(clock_of.values())
         clocks = {name: clock for name, clock in view.clocks.items() if name in names}
     synced = _synced(clocks, now_s)
@@ -93,14 +93,14 @@ def evaluate(
     return card
 
 
-def _probes(seen: Sequence[NicView], nics: int, now_s: float, rejected: int) -> dict[str, Any]:
-    samples, lost = sum(nic.samples for nic in seen), sum(nic.lost for nic in seen)
-    probing = sum(nic.samples > 0 and now_s - nic.heard_s < RECENT_S for nic in seen)
+def _probes(views: Sequence[NicView], nics: int, now_s: float, rejected: int) -> dict[str, Any]:
+    samples, lost = sum(nic.samples for nic in views), sum(nic.lost for nic in views)
+    probing = sum(nic.samples > 0 and now_s - nic.heard_s < RECENT_S for nic in views)
     return {
         "samples": samples,
         "lost": lost,
         "loss_share": lost / max(1, samples + lost),
-        "lost_batches": sum(nic.lost_batches for nic in seen),
+        "lost_batches": sum(nic.lost_batches for nic in views),
         "rejected_messages": rejected,
         "nics_probing": probing,
         "nics": nics,
@@ -161,7 +161,7 @@ def lines(card: Mapping[str, Any]) -> list[str]:
     """Return the scorecard for people, a line each."""
     probes, clocks = card["probes"], card["clocks"]
     bound = clocks["worst_bound_ns"]
-    found = [
+    checks = [
         (
             probes["ok"],
             f"probes   {probes['samples']:,} samples, {probes['lost']:,} lost "
@@ -176,18 +176,18 @@ def lines(card: Mapping[str, Any]) -> list[str]:
     if "history" in card:
         history = card["history"]
         text = f"history  {history['rows_last_10_s']:,} rows of the last {ROWS_WITHIN_S} s"
-        found.append((history["ok"], text + (f" ({history['error']})" if "error" in history else "")))
+        checks.append((history["ok"], text + (f" ({history['error']})" if "error" in history else "")))
     if "truth" in card:
         truth = card["truth"]
         worst = truth["worst_error_ns"]
         text = f"truth    {truth['within_bound']} of {truth['clocks']} offsets within their bound"
         text += "" if worst is None else f", worst error {worst:,.0f} ns"
-        found.append((truth["within_bound"] == truth["clocks"], text))
+        checks.append((truth["within_bound"] == truth["clocks"], text))
     if "web" in card:
         error = card["web"].get("error")
-        found.append((card["web"]["ok"], f"web      {card['web']['url']}{f' ({error})' if error else ''}"))
-    found += [(False, f"service  {name}: {fault}") for name, fault in card["services"]["faults"].items()]
-    return [f"{'ok  ' if ok else 'FAIL'}  {text}" for ok, text in found]
+        checks.append((card["web"]["ok"], f"web      {card['web']['url']}{f' ({error})' if error else ''}"))
+    checks += [(False, f"service  {name}: {fault}") for name, fault in card["services"]["faults"].items()]
+    return [f"{'ok  ' if ok else 'FAIL'}  {text}" for ok, text in checks]
 
 
 def dumped(card: Mapping[str, Any]) -> str:

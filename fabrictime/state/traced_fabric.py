@@ -84,7 +84,7 @@ class Picture:
     """A line for each cable that explains them: it ends at another switch than planned."""
     paths: int
     complete: int
-    found: dict[str, int]
+    paths_by_source: dict[str, int]
     silent: list[str]
     """NICs that announce themselves and have no known path."""
     unreadable: int = 0
@@ -102,7 +102,7 @@ class Picture:
             "unseen": len(self.unseen),
             "paths": self.paths,
             "complete": self.complete,
-            "found": self.found,
+            "found": self.paths_by_source,
             "misfits": len(self.misfits),
             "contradictions": sum(count for _, count in self.contradictions),
             "silent": len(self.silent),
@@ -129,10 +129,10 @@ class _Traces:
     names: set[SwitchNames] = field(default_factory=set)
     crossed: Counter[str] = field(default_factory=Counter)
     """Link to the paths that cross it."""
-    found: Counter[str] = field(default_factory=Counter)
+    paths_by_source: Counter[str] = field(default_factory=Counter)
     contradictions: Counter[str] = field(default_factory=Counter)
     first_hop: dict[str, str] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
+    nics_with_links: set[str] = field(default_factory=set)
     """NICs with a known link."""
     paths: int = 0
     complete: int = 0
@@ -141,12 +141,12 @@ class _Traces:
         """Count one path of a NIC."""
         self.paths += 1
         self.complete += path.complete
-        self.found[path.found] += 1
+        self.paths_by_source[path.found] += 1
         if path.contradiction is not None:
             self.contradictions[path.contradiction] += 1
         if not path.links:
             return
-        self.known.add(nic)
+        self.nics_with_links.add(nic)
         self.crossed.update(path.links)
         self.names.add(names_of(nic, peer, path.links, path.complete))
         near, far = _ends(path.links[0])
@@ -156,9 +156,9 @@ class _Traces:
     def switches(self) -> _Switches:
         """Return the names of all switches."""
         groups = Groups()
-        joins = {join for each in self.names for join in each.joins}
-        leaves = {names for each in self.names for names in each.leaves}
-        anycast = {address for each in self.names for address in each.anycast}
+        joins = {join for switch_names in self.names for join in switch_names.joins}
+        leaves = {names for switch_names in self.names for names in switch_names.leaves}
+        anycast = {address for switch_names in self.names for address in switch_names.anycast}
         groups.add(joins, leaves, anycast)
         return _Switches(groups, anycast)
 
@@ -209,17 +209,17 @@ def picture_of(
         _misplaced(traced, topology) if traces.contradictions else [],
         traces.paths,
         traces.complete,
-        dict(sorted(traces.found.items())),
-        sorted((nic for nic in nics if nic not in traces.known), key=natural),
+        dict(sorted(traces.paths_by_source.items())),
+        sorted((nic for nic in nics if nic not in traces.nics_with_links), key=natural),
         unreadable,
     )
 
 
 def _misplaced(routes: Iterable[Sequence[str]], topology: Topology) -> list[str]:
-    found = sorted(misplaced(routes, topology).items(), key=lambda each: by_name(end_text(each[0])))
+    misplaced_ends = sorted(misplaced(routes, topology).items(), key=lambda item: by_name(end_text(item[0])))
     return [
         f"{end_text(end)} is wired to {there.node}, the file wires it to {end_text(there.planned)}"
-        for end, there in found
+        for end, there in misplaced_ends
     ]
 
 
@@ -258,20 +258,20 @@ def _tiers(cables: Iterable[str], hosts: set[str], switches: _Switches, topology
         a, b = (switches.at(split_end(text)) for text in cable.split("<>"))
         near[a].add(b)
         near[b].add(a)
-    found = {host: 0 for host in hosts if host in near}
-    edge = list(found)
+    tier_of = {host: 0 for host in hosts if host in near}
+    edge = list(tier_of)
     while edge:
         further = []
         for node in edge:
             for other in near[node]:
-                if other not in found:
-                    found[other] = min(found[node] + 1, len(TIERS) - 1)
+                if other not in tier_of:
+                    tier_of[other] = min(tier_of[node] + 1, len(TIERS) - 1)
                     further.append(other)
         edge = further
     for node in near:
         tier = topology.tier(node)
-        found[node] = tier if tier is not None else found.get(node, len(TIERS) - 1)
-    return found
+        tier_of[node] = tier if tier is not None else tier_of.get(node, len(TIERS) - 1)
+    return tier_of
 
 
 def _cable_line(
@@ -307,18 +307,18 @@ def _ends(link: str) -> tuple[End, End]:
     return split_end(near), split_end(far)
 
 
-def file_of(found: Picture) -> TopologyFile:
+def file_of(picture: Picture) -> TopologyFile:
     """Return the traced topology as a topology file; addresses stand for unknown names."""
     kinds: dict[int, Kind] = {0: "host", 1: "leaf", 2: "spine", 3: "core"}
     called = {
         node.node: f"{kinds[node.tier]}-{node.node}" if is_address(node.node) else node.node
-        for node in found.nodes
+        for node in picture.nodes
     }
-    group_of = {address: node.node for node in found.nodes for address in node.addresses}
+    group_of = {address: node.node for node in picture.nodes for address in node.addresses}
     ports: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     shared: dict[str, set[str]] = defaultdict(set)
     cables = []
-    for line in found.cables:
+    for line in picture.cables:
         ends = []
         for text in line.cable.split("<>"):
             end = split_end(text)
@@ -344,7 +344,7 @@ def file_of(found: Picture) -> TopologyFile:
                 addresses=tuple(sorted(shared[node.node])),
                 ports=ports[node.node],
             )
-            for node in found.nodes
+            for node in picture.nodes
         ),
         links=tuple(cables),
     )

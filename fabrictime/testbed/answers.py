@@ -120,7 +120,7 @@ def _next_ttls() -> list[Any]:
         for protocol in _PROTOCOLS
         for ttl in range(1, _MAX_TTL + 1)
     ]
-    made = _message(
+    ttl_map = _message(
         nft_set_msg,
         NFT_MSG_NEWSET,
         NFTA_SET_TABLE=_TABLE,
@@ -132,7 +132,7 @@ def _next_ttls() -> list[Any]:
         NFTA_SET_DATA_LEN=2,
         NFTA_SET_ID=1,
     )
-    messages = [made]
+    messages = [ttl_map]
     for first in range(0, len(pairs), _ELEMENTS_A_MESSAGE):
         elements = [
             {"attrs": [("NFTA_SET_ELEM_KEY", data(key)), ("NFTA_SET_ELEM_DATA", data(value))]}

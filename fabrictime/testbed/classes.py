@@ -72,16 +72,16 @@ def add_queues(ip: IPRoute, index: int, rate_bps: int, settings: FabricSettings)
     ip.tc("add", "htb", index, _HANDLE, parent=_TC_H_ROOT, default=_FIRST_CLASS)
     frame = settings.frame_bytes
     ip.tc("add-class", "htb", index, _LINK_CLASS, parent=_HANDLE, **_rates(rate_bps, rate_bps, settings))
-    for number, each in enumerate(settings.classes):
+    for number, traffic_class in enumerate(settings.classes):
         minor = _FIRST_CLASS + number
-        share_bps = max(8, int(rate_bps * each.share_percent / 100))
+        share_bps = max(8, int(rate_bps * traffic_class.share_percent / 100))
         ip.tc(
             "add-class",
             "htb",
             index,
             _HANDLE | minor,
             parent=_LINK_CLASS,
-            prio=each.priority,
+            prio=traffic_class.priority,
             quantum=frame,
             **_rates(share_bps, rate_bps, settings),
         )
@@ -100,12 +100,12 @@ def add_queues(ip: IPRoute, index: int, rate_bps: int, settings: FabricSettings)
 
 def _rates(rate_bps: int, ceiling_bps: int, settings: FabricSettings) -> dict[str, float]:
     """Return HTB's parameters; bursts as whole microseconds rounded up, since they are cut down to them."""
-    found: dict[str, float] = {"mtu": settings.frame_bytes}
+    parameters: dict[str, float] = {"mtu": settings.frame_bytes}
     for rate, burst, bps in (("rate", "burst", rate_bps), ("ceil", "cburst", ceiling_bps)):
         bytes_per_us = bps / 8e6
-        found[rate] = bps // 8
-        found[burst] = (math.ceil(settings.burst_for(bps) / bytes_per_us) + 0.5) * bytes_per_us
-    return found
+        parameters[rate] = bps // 8
+        parameters[burst] = (math.ceil(settings.burst_for(bps) / bytes_per_us) + 0.5) * bytes_per_us
+    return parameters
 
 
 def add_rules(rates_bps: dict[str, int], settings: FabricSettings) -> None:
@@ -140,24 +140,24 @@ def add_rules(rates_bps: dict[str, int], settings: FabricSettings) -> None:
             NFTA_SET_FLAGS={"NFT_SET_TIMEOUT", "NFT_SET_EVAL"},
         ),
     ]
-    for number, each in enumerate(settings.classes):
+    for number, traffic_class in enumerate(settings.classes):
         if number:  # the first class is HTB's default
             handle = struct.pack("=I", _HANDLE | _FIRST_CLASS + number)
-            messages.append(_rule([*_dscp_is(each.dscp), _immediate(handle), _set_priority()]))
+            messages.append(_rule([*_dscp_is(traffic_class.dscp), _immediate(handle), _set_priority()]))
     number = 0
     for port, rate_bps in rates_bps.items():
-        for each in settings.classes:
-            if each.mark_percent is not None:
+        for traffic_class in settings.classes:
+            if traffic_class.mark_percent is not None:
                 number += 1
-                packet_bps = 8 * settings.frame_bytes * 100 / each.mark_percent
+                packet_bps = 8 * settings.frame_bytes * 100 / traffic_class.mark_percent
                 rate_pps = max(1, round(rate_bps / packet_bps))
-                messages += _marking_rules(port, rate_pps, each, settings, number)
+                messages += _marking_rules(port, rate_pps, traffic_class, settings, number)
     commit(messages)
 
 
 def read_marked() -> dict[tuple[str, int], int]:
     """Return (port, DSCP) to the packets that this namespace's ports have marked. Raises OSError."""
-    found: dict[tuple[str, int], int] = {}
+    marked_packets: dict[tuple[str, int], int] = {}
     table = _TABLE.encode() + b"\0"
     table_attribute = struct.pack("=HH", 4 + len(table), _RULE_TABLE) + table
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as sock:
@@ -173,8 +173,8 @@ def read_marked() -> dict[tuple[str, int], int]:
                 inner = dict(attributes(element, 0))
                 if inner[_EXPRESSION_NAME].rstrip(b"\0") == b"counter":
                     packets = dict(attributes(inner[_EXPRESSION_DATA], 0))[_COUNTER_PACKETS]
-                    found[port, int(dscp)] = int.from_bytes(packets, "big")
-    return found
+                    marked_packets[port, int(dscp)] = int.from_bytes(packets, "big")
+    return marked_packets
 
 
 def of_dscp(dscp: int) -> list[dict[str, Any]]:

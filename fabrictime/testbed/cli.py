@@ -67,7 +67,7 @@ def up(
     with _clear_errors():
         limit_s = None if duration is None else parse_duration(duration)
         bps = None if rate is None else parse_rate(rate)
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "hosts": hosts,
             "leaves": leaves,
             "spines": spines,
@@ -75,7 +75,9 @@ def up(
             "fabric_rate_bps": bps,
         }
         base = load(config).fabric.model_dump()
-        settings = FabricSettings(**base | {key: value for key, value in given.items() if value is not None})
+        settings = FabricSettings(
+            **base | {key: value for key, value in options.items() if value is not None}
+        )
         path = _path(directory, config)
         enter()
         ended = threading.Event()
@@ -212,9 +214,10 @@ def flow(
             print(json.dumps(result | {"path": started["path"]}))
             return
         lost = "" if result["loss"] is None else f", {result['loss'] * 100:.2f} % lost"
-        again = "" if result["retransmits"] is None else f", {result['retransmits']} retransmits"
+        resent = "" if result["retransmits"] is None else f", {result['retransmits']} retransmits"
         _plain(
-            f"{result['goodput_bps'] / 1e6:.2f} Mbit/s of payload in {result['elapsed_s']:.1f} s{lost}{again}"
+            f"{result['goodput_bps'] / 1e6:.2f} Mbit/s of payload in {result['elapsed_s']:.1f} s"
+            f"{lost}{resent}"
         )
 
 

@@ -84,7 +84,7 @@ class Carried:
     number: int = 0
     in_force: int = -1
     """Number of the attempt that `tx` came from."""
-    seen: int = -1
+    receiver_number: int = -1
     """Number of the newest attempt that the receiver has heard of."""
     again_ns: int = 0
     retransmits: int = 0
@@ -168,9 +168,9 @@ class Connections:
                 self._dial_again(one, attempt, now_ns)
             late = attempt is not None and now_ns - attempt.begin_ns > _MOVE_NS
             if attempt is not None and late and one.tx is not None:
-                gone = one.seen >= attempt.number  # the receiver is on the new one already: no way back
+                is_switched = one.receiver_number >= attempt.number  # the receiver cannot go back then
                 self._abandon(one, "no answer on the new path")
-                if gone:
+                if is_switched:
                     self._broke(one)
             elif (
                 one.tx is None
@@ -186,7 +186,7 @@ class Connections:
     def move(self, one: Carried, port: int) -> int | None:
         """Move a flow. Return the port if it is in force; None if the move has begun. Raises OSError."""
         if one.tx is not None and port == one.port:
-            if one.attempt is not None and one.seen >= one.attempt.number:
+            if one.attempt is not None and one.receiver_number >= one.attempt.number:
                 raise OSError(errno.EBUSY, f"on its way to port {one.attempt.port}")
             self._drop_attempt(one)
             return port
@@ -343,7 +343,7 @@ class Connections:
         """
         if one.back is not None:
             raise OSError(errno.ECONNRESET, f"the connection from port {one.port} broke")
-        expected = one.attempt is not None and one.seen > one.in_force
+        expected = one.attempt is not None and one.receiver_number > one.in_force
         if one.tx is not None:
             self._streams.detach_tx(one.stream)
             one.retransmits += _retransmits(one.tx)
@@ -394,11 +394,11 @@ class Connections:
         del self._owned[sock.fileno()]
         magic, stream, number = _HELLO.unpack(hello) if hello else (b"", 0, 0)
         one = self._of.get(stream)
-        if magic != _MAGIC or one is None or one.stream != stream or number <= one.seen:
+        if magic != _MAGIC or one is None or one.stream != stream or number <= one.receiver_number:
             _reset(sock)
             return
         sock.recv(_HELLO.size)
-        one.seen = number
+        one.receiver_number = number
         self._drop_rx(one)
         one.rx = sock
         try:

@@ -97,11 +97,11 @@ class Fabric:
     def __init__(self, settings: FabricSettings | None = None, name: str | None = None) -> None:
         self.settings = settings or FabricSettings()
         self.plan: Plan = make_plan(self.settings)
-        known = {nic_id(port.node, port.name) for port, _, _ in self.plan.nics()}
+        nics = {nic_id(port.node, port.name) for port, _, _ in self.plan.nics()}
         for nic in self.settings.unstable_clocks:
-            if nic not in known:
+            if nic not in nics:
                 raise FabricError(
-                    f"unstable_clocks {nic!r}: expected NICs of the fabric, such as {min(known)}"
+                    f"unstable_clocks {nic!r}: expected NICs of the fabric, such as {min(nics)}"
                 )
         self.name = name or f"ft{os.getpid()}-{next(_serial)}"
         self.links: dict[str, tuple[Port, Port]] = self.plan.links()

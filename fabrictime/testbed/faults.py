@@ -252,14 +252,14 @@ class Faults:
             onward = _names(sender, near) and _names(receiver, far)
             return onward or (both and _names(sender, far) and _names(receiver, near))
 
-        found = [link for link, ends in links.items() if named(*ends)]
-        if not found:
+        named_links = [link for link, ends in links.items() if named(*ends)]
+        if not named_links:
             example = next(iter(links.values()))
             raise ValueError(
                 f"target {target!r}: expected a link such as {example[0].node}>{example[1].node}, "
                 "a NIC or a switch of this fabric"
             )
-        return found
+        return named_links
 
     def _break(self, spec: FaultSpec, links: list[str], number: int, heal: list[Callable[[], None]]) -> None:
         fabric = self._fabric
@@ -310,17 +310,17 @@ class Faults:
             return list(self._active)
         if isinstance(fault, str) and fault.isdecimal():
             fault = int(fault)
-        found = [
+        numbers = [
             number
             for number, active in self._active.items()
             if number == fault
             or (isinstance(fault, str) and str(active.event.spec) == str(parse_fault(fault)))
         ]
-        if not found:
+        if not numbers:
             raise ValueError(
                 f"fault {fault!r}: expected one in force ({', '.join(map(str, self._active)) or 'none is'})"
             )
-        return found
+        return numbers
 
     def _expire(self, number: int) -> None:
         with self._fabric.lock:

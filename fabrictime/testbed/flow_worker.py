@@ -87,20 +87,20 @@ class _Stop:
     """Checks cheaply whether the flow must end: the starter left or sent a line."""
 
     def __init__(self) -> None:
-        self.wanted = False
+        self.is_stopping = False
         self.poll = select.poll()
         self.poll.register(sys.stdin.fileno(), select.POLLIN | select.POLLHUP)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signal)
 
     def _signal(self, number: int, frame: object) -> None:
-        self.wanted = True
+        self.is_stopping = True
 
     def check(self) -> bool:
         """Return whether to end now."""
-        if not self.wanted and self.poll.poll(0):
-            self.wanted = True
-        return self.wanted
+        if not self.is_stopping and self.poll.poll(0):
+            self.is_stopping = True
+        return self.is_stopping
 
 
 def main() -> int:
@@ -167,9 +167,9 @@ def _udp(order: _Order, stop: _Stop, endpoint: FlowEndpoint) -> dict[str, Any]:
     scratch = bytearray(65536)
     sent = refused = skipped = 0
     checked = reported = begin
-    asked = False
+    has_command = False
     while (now := time.monotonic_ns()) < end:
-        if asked or now - checked > _CHECK_NS:
+        if has_command or now - checked > _CHECK_NS:
             checked = now
             if now - reported > _REPORT_NS:
                 reported = now
@@ -192,10 +192,10 @@ def _udp(order: _Order, stop: _Stop, endpoint: FlowEndpoint) -> dict[str, Any]:
                 refused += 1
         due += ready * gap_ns
         _drain_udp(receiver, scratch, meter)
-        asked = False
+        has_command = False
         wait_ns = due + (together - 1) * gap_ns - time.monotonic_ns()
         if wait_ns > 0:
-            asked = bool(select.select([endpoint], [], [], min(wait_ns, _CHECK_NS) / 1e9)[0])
+            has_command = bool(select.select([endpoint], [], [], min(wait_ns, _CHECK_NS) / 1e9)[0])
     elapsed_ns = time.monotonic_ns() - begin
     flow.sent(sent * frame_bytes)
     deadline = time.monotonic_ns() + int(_DRAIN_S * 1e9)

@@ -113,13 +113,13 @@ class ForkServer:
         if self._process is not None and self._process.poll() is None:
             return
         self._close()
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(_ANSWER_S)
-        with theirs:
+        with server_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fabrictime.testbed.fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", "fabrictime.testbed.fork_server", str(server_end.fileno())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_end.fileno()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
@@ -153,7 +153,7 @@ class ForkServer:
 
 def main() -> int:
     """Fork workers on request until the other end of the socket is closed."""
-    asked = socket.socket(fileno=int(sys.argv[1]))
+    requests = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: the starter ends this process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # this process does not wait for workers
     for module in _MODULES.values():
@@ -161,23 +161,23 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     while True:
-        kind, fds, _, _ = socket.recv_fds(asked, _TOKEN_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+        kind, fds, _, _ = socket.recv_fds(requests, _TOKEN_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         if not kind:
             return 0
         try:
             child = os.fork()
             if child == 0:
-                asked.close()
+                requests.close()
                 _live(kind.decode(), *fds)
             pidfd = os.pidfd_open(child)
         except OSError as error:
-            asked.send(str(error).encode()[:_TOKEN_BYTES])
+            requests.send(str(error).encode()[:_TOKEN_BYTES])
             continue
         finally:
             for fd in fds:
                 os.close(fd)
         try:
-            socket.send_fds(asked, [str(child).encode()], [pidfd])
+            socket.send_fds(requests, [str(child).encode()], [pidfd])
         except BrokenPipeError:
             return 0
         finally:

@@ -62,7 +62,7 @@ class _Orders:
     """Commands of the starter while the job runs; their end, or a signal, ends the job."""
 
     def __init__(self) -> None:
-        self.wanted = False
+        self.is_stopping = False
         self._waiting = b""
         self._poll = select.poll()
         self._poll.register(sys.stdin.fileno(), select.POLLIN | select.POLLHUP)
@@ -70,28 +70,28 @@ class _Orders:
             signal.signal(number, self._signal)
 
     def _signal(self, number: int, frame: object) -> None:
-        self.wanted = True
+        self.is_stopping = True
 
     def take(self) -> list[dict[str, Any]]:
         """Return the orders that have come in."""
-        found: list[dict[str, Any]] = []
+        orders: list[dict[str, Any]] = []
         while self._poll.poll(0):
             data = os.read(sys.stdin.fileno(), 65536)
             if not data:
-                self.wanted = True
+                self.is_stopping = True
                 break
             *lines, self._waiting = (self._waiting + data).split(b"\n")
             for line in lines:
                 if line.strip() == b"stop":
-                    self.wanted = True
+                    self.is_stopping = True
                 elif line.strip():
-                    found.append(json.loads(line))
-        return found
+                    orders.append(json.loads(line))
+        return orders
 
     def ended(self) -> bool:
         """Return whether to end now; orders that come before the start are none."""
         self.take()
-        return self.wanted
+        return self.is_stopping
 
 
 def main() -> int:
@@ -169,16 +169,16 @@ def _loop(order: _Order, orders: _Orders, streams: Streams, connections: Connect
         why = connections.run(end_ns)
         if now_ns - reported_ns > _REPORT_NS or why == DONE:
             reported_ns = now_ns
-            if found := streams.iterations():
-                _report({"iterations": found})
+            if iterations := streams.iterations():
+                _report({"iterations": iterations})
             for lines in orders.take():
                 for verb, (number, value) in lines.items():
                     with contextlib.suppress(OSError):
                         (connections.move if verb == "move" else connections.pace)(by_number[number], value)
-            if orders.wanted:
+            if orders.is_stopping:
                 break
-    if found := streams.iterations():
-        _report({"iterations": found})
+    if iterations := streams.iterations():
+        _report({"iterations": iterations})
 
 
 def _connect(order: _Order, plan: JobPlan, streams: Streams, endpoint: FlowEndpoint) -> Connections:

@@ -261,7 +261,7 @@ class Job:
             if packed:
                 text.frombytes(zlib.decompress(base64.b64decode(packed)))
             slots.append(text)
-        known = {"ended", "elapsed_ns", "slots"}
+        read_keys = {"ended", "elapsed_ns", "slots"}
         return JobResult(
             spec=self.spec,
             connections=self.connections,
@@ -269,7 +269,7 @@ class Job:
             iteration_bytes=self.iteration_bytes,
             elapsed_s=end["elapsed_ns"] / 1e9,
             slots=slots,
-            **{key: value for key, value in end.items() if key not in known},
+            **{key: value for key, value in end.items() if key not in read_keys},
         )
 
     def kill(self) -> None:

@@ -28,8 +28,8 @@ _URI: Final = re.compile(r"tcp4://127\.0\.0\.1:([0-9]+)")
 def server_port(variables: dict[str, str]) -> int:
     """Return the port of mpirun's server, from a rank's environment. Raises ValueError."""
     for name, value in variables.items():
-        if name.startswith("PMIX_SERVER_URI") and (found := _URI.search(value)):
-            return int(found[1])
+        if name.startswith("PMIX_SERVER_URI") and (address := _URI.search(value)):
+            return int(address[1])
     raise ValueError("PMIX_SERVER_URI4: missing or not tcp4://127.0.0.1:PORT, expected a rank of Open MPI")
 
 

@@ -173,7 +173,9 @@ class MultiNic:
     def peer_of(self, port: MultiNicPort) -> MultiNicPort:
         """Return the NIC of the same rail on the next host."""
         host = self.hosts[(self.hosts.index(port.host) + 1) % len(self.hosts)]
-        return next(each for each in self.ports if (each.host, each.rail) == (host, port.rail))
+        return next(
+            other_port for other_port in self.ports if (other_port.host, other_port.rail) == (host, port.rail)
+        )
 
     def sent_packets(self, host: str) -> dict[str, int]:
         """Return the packets that each cable of a host has sent, by the kernel's counters."""

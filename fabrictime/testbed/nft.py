@@ -247,12 +247,12 @@ def expression(name: str, *attributes: tuple[str, Any]) -> dict[str, Any]:
 
 def message(kind: type[Any], number: int, family: int = NFPROTO_NETDEV, **attributes: Any) -> Any:
     """Return a message that creates an object of nftables. A rule is appended to its chain."""
-    made = kind()
-    made["nfgen_family"] = family
-    made["attrs"] = list(attributes.items())
-    made["header"]["type"] = NFNL_SUBSYS_NFTABLES << 8 | number
-    made["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND
-    return made
+    message = kind()
+    message["nfgen_family"] = family
+    message["attrs"] = list(attributes.items())
+    message["header"]["type"] = NFNL_SUBSYS_NFTABLES << 8 | number
+    message["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND
+    return message
 
 
 def commit(messages: list[Any]) -> None:
@@ -266,10 +266,10 @@ def commit(messages: list[Any]) -> None:
         edge["res_id"] = NFNL_SUBSYS_NFTABLES
         edge["header"]["type"] = number
         edge["header"]["flags"] = NLM_F_REQUEST
-    for sequence, each in enumerate([edges[0], *messages, edges[1]]):
-        each["header"]["sequence_number"] = sequence
-        each.encode()
-        batch += each.data
+    for sequence, message in enumerate([edges[0], *messages, edges[1]]):
+        message["header"]["sequence_number"] = sequence
+        message.encode()
+        batch += message.data
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as sock:
         sock.settimeout(_TIMEOUT_S)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, max(len(batch) * 2, 65536))

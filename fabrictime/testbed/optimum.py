@@ -109,33 +109,33 @@ def spread(shape: Shape, flows: Sequence[tuple[str, str]]) -> list[int | None]:
     both are on one leaf. No link gets more than its share, rounded up.
     """
     far = [at for at, (source, peer) in enumerate(flows) if shape.leaf_of[source] != shape.leaf_of[peer]]
-    seen: dict[tuple[str, str], int] = {}
+    count_by_end: dict[tuple[str, str], int] = {}
     ends: list[tuple[tuple[str, str, int], tuple[str, str, int]]] = []
     for at in far:
         pieces = []
         for side, host in zip(("out", "in"), flows[at], strict=True):
             vertex = side, shape.leaf_of[host]
-            seen[vertex] = seen.get(vertex, -1) + 1
-            pieces.append((*vertex, seen[vertex] // shape.spines))
+            count_by_end[vertex] = count_by_end.get(vertex, -1) + 1
+            pieces.append((*vertex, count_by_end[vertex] // shape.spines))
         ends.append((pieces[0], pieces[1]))
     colours = _colour(ends, shape.spines)
-    chosen: list[int | None] = [None] * len(flows)
+    spine_of_flow: list[int | None] = [None] * len(flows)
     for at, colour in zip(far, colours, strict=True):
-        chosen[at] = colour
-    return chosen
+        spine_of_flow[at] = colour
+    return spine_of_flow
 
 
 def link_loads(
     shape: Shape, flows: Sequence[tuple[str, str]], spines: Sequence[int | None]
 ) -> dict[tuple[str, str, int], int]:
     """Return how many flows cross each link between leaf and spine: ("out" or "in", leaf, spine) -> count."""
-    found: dict[tuple[str, str, int], int] = {}
+    flows_of_link: dict[tuple[str, str, int], int] = {}
     for (source, peer), spine in zip(flows, spines, strict=True):
         if spine is not None:
             for side, host in (("out", source), ("in", peer)):
                 link = side, shape.leaf_of[host], spine
-                found[link] = found.get(link, 0) + 1
-    return found
+                flows_of_link[link] = flows_of_link.get(link, 0) + 1
+    return flows_of_link
 
 
 def shape_of(
@@ -164,7 +164,7 @@ def choose_ports(
     pair get two ports. Raises ValueError if the candidates do not reach a spine.
     """
     ports: dict[int, int] = {}
-    known = list(candidates)
+    candidate_ports = list(candidates)
     used: set[tuple[str, str, int]] = set()
     for phase in range(len(plan.parts[0])):
         streams = [stream for rank in plan.parts for stream, _ in rank[phase]]
@@ -172,7 +172,7 @@ def choose_ports(
         for stream, (source, peer), spine in zip(streams, pairs, spread(shape, pairs), strict=True):
             if stream in ports:
                 continue
-            for port in known:
+            for port in candidate_ports:
                 if (source, peer, port) not in used and (
                     spine is None or spine_of(source, peer, port) == spine
                 ):
@@ -180,7 +180,9 @@ def choose_ports(
                     ports[stream] = port
                     break
             else:
-                raise ValueError(f"{source} to {peer}: no candidate of {len(known)} leads over spine {spine}")
+                raise ValueError(
+                    f"{source} to {peer}: no candidate of {len(candidate_ports)} leads over spine {spine}"
+                )
     return [ports.get(route.stream, 0) for route in plan.routes]
 
 
@@ -212,11 +214,11 @@ def _colour(edges: Sequence[tuple[tuple[str, str, int], tuple[str, str, int]]], 
     there are colours.
     """
     at: dict[tuple[str, str, int], dict[int, int]] = {}  # vertex -> colour -> edge
-    chosen = [-1] * len(edges)
+    colour_of = [-1] * len(edges)
 
     def free(vertex: tuple[str, str, int]) -> int:
-        taken = at.setdefault(vertex, {})
-        return next(colour for colour in range(colours) if colour not in taken)
+        used_colours = at.setdefault(vertex, {})
+        return next(colour for colour in range(colours) if colour not in used_colours)
 
     for number, (one, other) in enumerate(edges):
         a, b = free(one), free(other)
@@ -231,13 +233,13 @@ def _colour(edges: Sequence[tuple[tuple[str, str, int], tuple[str, str, int]]], 
                 want = a if want == b else b
             for edge in path:
                 for end in edges[edge]:
-                    if at[end].get(chosen[edge]) == edge:
-                        del at[end][chosen[edge]]
+                    if at[end].get(colour_of[edge]) == edge:
+                        del at[end][colour_of[edge]]
             for edge in path:
-                chosen[edge] = a if chosen[edge] == b else b
+                colour_of[edge] = a if colour_of[edge] == b else b
                 for end in edges[edge]:
-                    at[end][chosen[edge]] = edge
-        chosen[number] = b
+                    at[end][colour_of[edge]] = edge
+        colour_of[number] = b
         at.setdefault(one, {})[b] = number
         at.setdefault(other, {})[b] = number
-    return chosen
+    return colour_of

@@ -179,10 +179,10 @@ class FabricSettings(StrictModel):
     def _check_classes(self) -> None:
         if not self.classes:
             return
-        dscps = [each.dscp for each in self.classes]
+        dscps = [traffic_class.dscp for traffic_class in self.classes]
         if len(set(dscps)) < len(dscps):
             raise ValueError(f"classes: DSCP {dscps}, expected each once")
-        percent = sum(each.share_percent for each in self.classes)
+        percent = sum(traffic_class.share_percent for traffic_class in self.classes)
         if percent > 100 + 1e-9:
             raise ValueError(f"classes: share_percent {percent:g} together, expected at most 100")
         if not (self.host_rate_bps and self.fabric_rate_bps):

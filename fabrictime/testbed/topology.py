@@ -295,7 +295,7 @@ def _names(plan: Plan, kind: str) -> list[str]:
 
 
 def _check_exchange(plan: Plan, one: str, other: str, leaves: Collection[str] | None) -> None:
-    spines, known = _names(plan, "spine"), _names(plan, "leaf")
+    spines, leaf_names = _names(plan, "spine"), _names(plan, "leaf")
     if any(node.loopback for node in plan.nodes.values()):
         raise ValueError("switches with unnumbered ports: a cable that moves has no addresses to keep")
     for name in (one, other):
@@ -304,8 +304,8 @@ def _check_exchange(plan: Plan, one: str, other: str, leaves: Collection[str] | 
     if one == other:
         raise ValueError(f"spine {one!r}: expected two different spines")
     for name in leaves or ():
-        if name not in known:
-            raise ValueError(f"leaf {name!r}: expected one of {', '.join(known)}")
+        if name not in leaf_names:
+            raise ValueError(f"leaf {name!r}: expected one of {', '.join(leaf_names)}")
 
 
 def _route_host(plan: Plan, host: Node) -> None:

@@ -120,21 +120,21 @@ class Truth:
         is none."""
         if unknown := [link for link in links if link not in self._fabric.links]:
             raise ValueError(f"link {unknown[0]!r}: no such link here")
-        found: dict[tuple[str, str], int] = {}
+        queued_bytes: dict[tuple[str, str], int] = {}
         with self._lock:
             for node in {self._fabric.links[link][0].node for link in links}:
                 queues = _queues(self._socket(node))
                 for index, name in self._names[node].items():
-                    found[node, name] = queues.get(index, [0] * 3)[1]
+                    queued_bytes[node, name] = queues.get(index, [0] * 3)[1]
         ports = [self._fabric.links[link][0] for link in links]
-        return [found[port.node, port.name] for port in ports]
+        return [queued_bytes[port.node, port.name] for port in ports]
 
     def marked(self) -> dict[str, dict[int, int]]:
         """Return link to DSCP to the packets that its switch has marked (CE) since the fabric was built.
 
         A packet counts at the first port that marks it. Empty without traffic classes that are marked.
         """
-        if not any(each.mark_percent for each in self._fabric.settings.classes):
+        if not any(traffic_class.mark_percent for traffic_class in self._fabric.settings.classes):
             return {}
         leaving = {(sender.node, sender.name): link for link, (sender, _) in self._fabric.links.items()}
         table: dict[str, dict[int, int]] = {}
@@ -289,10 +289,10 @@ class Truth:
         while at != end.host:
             ahead = [link for link in moved if self._leaves(link, at, start) and self._leads(link, end)]
             if len(ahead) != 1:
-                found = "no link" if not ahead else f"{len(ahead)} links"
+                link_count = "no link" if not ahead else f"{len(ahead)} links"
                 raise PathUnclear(
-                    f"path from {start.nic} to {end.nic}: {found} out of {at} carried {packets} packets; "
-                    f"before it: {' '.join(path) or 'nothing'}"
+                    f"path from {start.nic} to {end.nic}: {link_count} out of {at} carried {packets} "
+                    f"packets; before it: {' '.join(path) or 'nothing'}"
                 )
             path.append(ahead[0])
             at = self._fabric.links[ahead[0]][1].node

@@ -79,9 +79,9 @@ class Workers(Generic[R]):
         name: str,
         order: dict[str, Any],
         timeout_s: float,
-        made: Callable[[int, Worker, dict[str, Any]], R],
+        make: Callable[[int, Worker, dict[str, Any]], R],
     ) -> R:
-        """Start a worker with its order, and return what `made` makes of its first line.
+        """Start a worker with its order, and return what `make` makes of its first line.
 
         Raises FabricError with `name` if it does not start.
         """
@@ -102,7 +102,7 @@ class Workers(Generic[R]):
             raise
         with self._lock:
             number = next(self._numbers)
-            self._runs[number] = run = made(number, worker, started)
+            self._runs[number] = run = make(number, worker, started)
         return run
 
 

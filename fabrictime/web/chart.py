@@ -24,7 +24,7 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
         super().__init__()
         self._props["kind"] = kind
         self._source: Callable[[bool], dict[str, Any] | None] | None = None
-        self._ready = self._waiting = self._dirty = self._whole = False
+        self._ready = self._waiting = self._dirty = self._is_full = False
         self._seq = 0
         self.on("ready", self._on_ready)
         self.on("ack", self._on_ack)
@@ -43,7 +43,7 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
         return False
 
     def show(self, source: Callable[[bool], dict[str, Any] | None]) -> None:
-        """Draw the frame of `source(whole)` once the browser is ready for it."""
+        """Draw the frame of `source(is_full)` once the browser is ready for it."""
         self._source = source
         self._dirty = True
         self._send()
@@ -56,17 +56,17 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
     def _send(self) -> None:
         if not self._ready or self._waiting or not self._dirty or self._source is None:
             return
-        frame = self._source(self._whole)
+        frame = self._source(self._is_full)
         self._dirty = False
         if frame is None:
             return
-        self._whole = False
+        self._is_full = False
         self._seq += 1
         self._waiting = True
         self.run_method("frame", self._seq, frame)
 
     def _on_ready(self) -> None:
-        self._ready, self._waiting, self._whole = True, False, True
+        self._ready, self._waiting, self._is_full = True, False, True
         self._dirty = self._source is not None
         self._send()
 

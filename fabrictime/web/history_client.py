@@ -132,8 +132,8 @@ def _code(error: Exception, text: str) -> int | None:
     code = getattr(error, "code", None)
     if isinstance(code, int):
         return code
-    _, found, rest = text.partition("Code: ")
-    digits = rest.split(".", 1)[0] if found else ""
+    _, marker, rest = text.partition("Code: ")
+    digits = rest.split(".", 1)[0] if marker else ""
     return int(digits) if digits.isdigit() else None
 
 

@@ -72,9 +72,9 @@ class HistoryReader:
     def cached(self, key: Hashable, state: Hashable, query: Callable[[], T]) -> T:
         """Return the cached result for this key and state, else run the query."""
         with self._lock:
-            kept = self._results.get(key)
-        if kept is not None and kept[0] == state:
-            return kept[1]  # type: ignore[no-any-return]
+            cached_result = self._results.get(key)
+        if cached_result is not None and cached_result[0] == state:
+            return cached_result[1]  # type: ignore[no-any-return]
         result = query()
         with self._lock:
             self._results[key] = (state, result)

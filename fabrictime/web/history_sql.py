@@ -75,7 +75,7 @@ def records(
     types."""
     convert = [_converter(hint) for hint in get_type_hints(kind).values()]
     return [
-        kind(*(each(value) for each, value in zip(convert, row, strict=True)))
+        kind(*(converter(value) for converter, value in zip(convert, row, strict=True)))
         for row in rows(history, sql, span, **parameters)
     ]
 

@@ -40,8 +40,8 @@ def time_axis(span: Span, known_ns: Iterable[int]) -> tuple[list[int], dict[int,
 
 def detrend(values: Sequence[float | None]) -> Values:
     """Subtract the least-squares line of each unbroken stretch. None stays None."""
-    known = [i for i, value in enumerate(values) if value is not None]
-    cuts = [b for a, b in itertools.pairwise(known) if b - a > GAP_STEPS]
+    positions = [i for i, value in enumerate(values) if value is not None]
+    cuts = [b for a, b in itertools.pairwise(positions) if b - a > GAP_STEPS]
     stretches = itertools.pairwise([0, *cuts, len(values)])
     return [value for first, last in stretches for value in _detrend_stretch(values[first:last])]
 
@@ -49,10 +49,10 @@ def detrend(values: Sequence[float | None]) -> Values:
 def _detrend_stretch(values: Sequence[float | None]) -> Values:
     y = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     x = np.arange(len(y), dtype=np.float64)
-    known = np.isfinite(y)
-    if known.sum() >= 3:
-        slope, start = np.polyfit(x[known], y[known] - y[known][0], 1)
-        y = y - y[known][0] - (slope * x + start)
-    elif known.any():
-        y = y - y[known].mean()
+    is_measured = np.isfinite(y)
+    if is_measured.sum() >= 3:
+        slope, start = np.polyfit(x[is_measured], y[is_measured] - y[is_measured][0], 1)
+        y = y - y[is_measured][0] - (slope * x + start)
+    elif is_measured.any():
+        y = y - y[is_measured].mean()
     return [float(value) if np.isfinite(value) else None for value in y]

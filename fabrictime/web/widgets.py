@@ -120,10 +120,10 @@ class LiveList(IncrementalElement, Generic[T]):
         super().__init__()
         self._shown: list[T] = []
 
-    def put(self, shown: list[T]) -> None:
+    def put(self, items: list[T]) -> None:
         """Show these items in this order."""
-        if shown != self._shown:
-            self._shown = shown
+        if items != self._shown:
+            self._shown = items
             if self._ready:  # otherwise `_on_ready` sends the items
                 self.update()
 

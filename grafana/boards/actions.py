@@ -51,7 +51,7 @@ def actions() -> dashboard.Dashboard:
         )
         .override_by_regexp(".*(DUPLICATE|ENDED|REVERTED).*", color_override(GREY))
     )
-    taken = colored(
+    duration_panel = colored(
         series_panel(
             "Time taken",
             "From the decision until the actuator had done, and the effector's part of it.",
@@ -82,7 +82,7 @@ def actions() -> dashboard.Dashboard:
         ).span(12),
         reasons,
         outcomes,
-        taken,
+        duration_panel,
         series_panel(
             "By which means", "Moved sockets, changed ports, pacing and so on.", queries.MEANS_SERIES, "short"
         ),

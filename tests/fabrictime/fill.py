@@ -35,6 +35,6 @@ def fill_health(state: FabricState, fabric: Any, link: str, name: str, **fields:
 
 def number_of(state: FabricState, link: str) -> int:
     """Return the number of a known link."""
-    number = state.cable_graph.known(link)
+    number = state.cable_graph.existing_number(link)
     assert number is not None
     return number

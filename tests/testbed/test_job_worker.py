@@ -29,7 +29,7 @@ def endpoint() -> Iterator[FlowEndpoint]:
 class Orders:
     """Orders of a starter, handed out once."""
 
-    wanted = False
+    is_stopping = False
 
     def __init__(self, *orders: dict[str, list[int]]) -> None:
         self.waiting = list(orders)
@@ -94,7 +94,7 @@ def test_the_same_seed_draws_the_same_ports(
 def test_lines_are_orders_until_a_stop_or_the_end_of_input(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     orders = _Orders.__new__(_Orders)
-    orders.wanted, orders._waiting, orders._poll = False, b"", select.poll()
+    orders.is_stopping, orders._waiting, orders._poll = False, b"", select.poll()
     orders._poll.register(reading, select.POLLIN | select.POLLHUP)
     monkeypatch.setattr(job_worker.sys, "stdin", os.fdopen(reading))
     os.write(writing, b'{"move": [1, 5000')

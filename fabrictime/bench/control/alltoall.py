@@ -115,14 +115,14 @@ def _seeds(
             job.leave()
         watch.soon(lambda: not watch.movable, 15)
     back = _steered_back(watch)
-    chosen = _with_chosen_ports(control, bootstrap, hosts)
+    goodput_share = _with_chosen_ports(control, bootstrap, hosts)
     return {
         "two_alltoall_throughput_vs_ecmp": Figure(
             float(np.median(gains)), note=f"worst {min(gains):.3f}, best {max(gains):.3f} of {seeds} seeds"
         ),
         "two_alltoall_vs_optimum": Figure(float(np.median(best)), note=f"worst {min(best):.3f}"),
         "two_alltoall_ecmp_vs_best": Figure(float(np.median(ecmp)), "1", f"worst {min(ecmp):.3f}"),
-        "two_alltoall_chosen_ports_vs_best": Figure(chosen, "1", "no assignment carries more here"),
+        "two_alltoall_chosen_ports_vs_best": Figure(goodput_share, "1", "no assignment carries more here"),
         "flows_moved_share": Figure(float(np.median(moved)), "1"),
         "oscillations_10min": Figure(
             float(len(back)),
@@ -141,7 +141,7 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
     shape = shape_of(leaf_of, len(spines), RATE_BPS, RATE_BPS)
     jobs = []
     for which in range(JOBS):
-        mine, peer_port = hosts[which::JOBS], CHOSEN_PORT + which
+        job_hosts, peer_port = hosts[which::JOBS], CHOSEN_PORT + which
 
         @cache
         def spine_of(source: str, peer: str, port: int, peer_port: int = peer_port) -> int | None:
@@ -154,14 +154,14 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
                 protocol="tcp",
                 likely=True,
             )
-            found = (link.split(">")[1].split(":")[0] for link in route)
-            return next((spines.index(node) for node in found if node in spines), None)
+            route_nodes = (link.split(">")[1].split(":")[0] for link in route)
+            return next((spines.index(node) for node in route_nodes if node in spines), None)
 
-        plan = make_job_plan("alltoall", len(mine), CONNECTIONS, SIZE_BYTES)
+        plan = make_job_plan("alltoall", len(job_hosts), CONNECTIONS, SIZE_BYTES)
         candidates = range(CHOSEN_PORT + JOBS, CHOSEN_PORT + JOBS + CANDIDATES)
-        ports = choose_ports(shape, plan, mine, spine_of, candidates)
+        ports = choose_ports(shape, plan, job_hosts, spine_of, candidates)
         jobs.append(
-            _job(control, f"a2a-chosen-{which}", mine, which, CHOSEN_S, sports=ports, dport=peer_port)
+            _job(control, f"a2a-chosen-{which}", job_hosts, which, CHOSEN_S, sports=ports, dport=peer_port)
         )
     began_s = time.monotonic()
     time.sleep(CHOSEN_S - 3)
@@ -175,12 +175,14 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
 
 def _steered_back(watch: Watch) -> list[str]:
     """Return flows that were steered from some links to others and then to the first again."""
-    seen: dict[str, set[int]] = defaultdict(set)
-    found = []
-    for decision in sorted(watch.decisions.values(), key=lambda each: (each["epoch"], each["seq"])):
+    paths_by_flow: dict[str, set[int]] = defaultdict(set)
+    returned_flows = []
+    for decision in sorted(
+        watch.decisions.values(), key=lambda decision: (decision["epoch"], decision["seq"])
+    ):
         from_path = decision["from_path"]
         if decision["reason"]["kind"] == ReasonKind.COLLISION and from_path is not None:
-            seen[decision["flow_id"]].add(from_path)
-            if decision["to_path"] in seen[decision["flow_id"]]:
-                found.append(decision["flow_id"])
-    return found
+            paths_by_flow[decision["flow_id"]].add(from_path)
+            if decision["to_path"] in paths_by_flow[decision["flow_id"]]:
+                returned_flows.append(decision["flow_id"])
+    return returned_flows

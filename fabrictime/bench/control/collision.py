@@ -107,11 +107,11 @@ def _seeds(
         moved.append(
             len(
                 {
-                    each["flow_id"]
-                    for each in watch.actions[acted:]
-                    if each["action"] == "REROUTE"
-                    and each["outcome"] == "APPLIED"
-                    and each["flow_id"] in names
+                    action["flow_id"]
+                    for action in watch.actions[acted:]
+                    if action["action"] == "REROUTE"
+                    and action["outcome"] == "APPLIED"
+                    and action["flow_id"] in names
                 }
             )
             / len(flows)
@@ -130,8 +130,8 @@ def _seeds(
     ratios, both, elsewhere = [], [], []
     for link, before, after in met:
         p99 = [_p99_us(delays.get(link, []), span) for span in (before, after)]
-        other = [each for each in links if each != link and _between(each) == _between(link)]
-        elsewhere.append(_p99_us([each for name in other for each in delays.get(name, [])], after))
+        other = [name for name in links if name != link and _between(name) == _between(link)]
+        elsewhere.append(_p99_us([delay for name in other for delay in delays.get(name, [])], after))
         both.append(p99)
         ratios.append(p99[1] / p99[0])
         progress(
@@ -220,10 +220,10 @@ def _span(seconds: float) -> Span:
 
 def _p99_us(delays: Iterable[tuple[float, float]], span: Span) -> float:
     """Return the 99th percentile within a span. Raises CannotRun where no probe crossed."""
-    found = [ns / 1e3 for at_s, ns in delays if span[0] <= at_s <= span[1]]
-    if not found:
+    delays_us = [ns / 1e3 for at_s, ns in delays if span[0] <= at_s <= span[1]]
+    if not delays_us:
         raise CannotRun("no probe crossed the link")
-    return float(np.percentile(found, 99))
+    return float(np.percentile(delays_us, 99))
 
 
 def _delays(bootstrap: str, links: set[str]) -> Delays:
@@ -234,14 +234,16 @@ def _delays(bootstrap: str, links: set[str]) -> Delays:
             if path["leg"] == Leg.REQUEST:
                 key = (record["nic"], record["peer"], path["path"])
                 crossing[key] = links.intersection(path["links"])
-    found: Delays = {}
+    delays_of_link: Delays = {}
     for batch in _records(bootstrap, PROBES):
         ahead_ns = batch["system_ns"] - batch["clock_ns"]
         for samples in batch["samples"]:
             for link in crossing.get((batch["nic"], samples["peer"], samples["path"]), ()):
                 sent = np.cumsum(samples["sent"]) + ahead_ns
-                found.setdefault(link, []).extend(zip((sent / 1e9).tolist(), samples["forward"], strict=True))
-    return found
+                delays_of_link.setdefault(link, []).extend(
+                    zip((sent / 1e9).tolist(), samples["forward"], strict=True)
+                )
+    return delays_of_link
 
 
 def _records(bootstrap: str, topic: Topic[R]) -> Iterable[R]:

@@ -38,18 +38,18 @@ def times_away(
     ended: list[Away] = []
     away: dict[str, Away] = {}
     done = {action["decision_id"] for action in actions if action["outcome"] in DONE}
-    for decision in sorted(decisions, key=lambda each: (each["epoch"], each["seq"])):
+    for decision in sorted(decisions, key=lambda decision: (decision["epoch"], decision["seq"])):
         name, at_s = decision["flow_id"], decision["at_ns"] / 1e9
         if decision["decision_id"] not in done or decision["from_path"] is None:
             continue
-        known = away.setdefault(name, Away(name, decision["from_path"], at_s, at_s, False))
+        open_away = away.setdefault(name, Away(name, decision["from_path"], at_s, at_s, False))
         if (
             decision["reason"]["kind"] not in (ReasonKind.DOWN, ReasonKind.GREY)
-            or decision["to_path"] == known.home
+            or decision["to_path"] == open_away.home
         ):
             del away[name]
-            if known.begin_s < at_s:
-                ended.append(known._replace(end_s=at_s, back=decision["action"] == FlowAction.RESTORE))
+            if open_away.begin_s < at_s:
+                ended.append(open_away._replace(end_s=at_s, back=decision["action"] == FlowAction.RESTORE))
     return ended, list(away.values())
 
 
@@ -66,19 +66,19 @@ def could_be_home(
     rules = Rules()
     health_table = PathHealth(rules.hold_down_ns, rules.max_hold_down_ns)
     longest, since_s, early = [0.0] * len(aways), [0.0] * len(aways), 0
-    begin_s = min((each.begin_s for each in aways), default=0.0)
-    end_s = max((each.end_s for each in aways), default=0.0)
-    taken = 0
+    begin_s = min((away.begin_s for away in aways), default=0.0)
+    end_s = max((away.end_s for away in aways), default=0.0)
+    applied = 0
     for at_s in np.arange(begin_s, end_s + STEP_S, STEP_S).tolist():
-        while taken < len(published) and published[taken]["evaluated_ns"] <= at_s * 1e9:
-            health_table.take(published[taken]["subject"], published[taken])
-            taken += 1
-        for number, (each, route) in enumerate(zip(aways, routes, strict=True)):
-            if not each.begin_s <= at_s < each.end_s + STEP_S or not route:
+        while applied < len(published) and published[applied]["evaluated_ns"] <= at_s * 1e9:
+            health_table.take(published[applied]["subject"], published[applied])
+            applied += 1
+        for number, (away, route) in enumerate(zip(aways, routes, strict=True)):
+            if not away.begin_s <= at_s < away.end_s + STEP_S or not route:
                 continue
             well = health_table.of_links(route, int(at_s * 1e9)).grade is Grade.HEALTHY
             since_s[number] = (since_s[number] or at_s) if well else 0.0
             if well:
-                longest[number] = max(longest[number], min(at_s, each.end_s) - since_s[number])
-            early += int(each.back and not well and at_s >= each.end_s)
+                longest[number] = max(longest[number], min(at_s, away.end_s) - since_s[number])
+            early += int(away.back and not well and at_s >= away.end_s)
     return longest, early

@@ -131,9 +131,9 @@ def _trials(control: ControlClient, watch: Watch, progress: Progress, trials: in
         failback_s = _failback(watch, progress)
     took: list[float] = []
     for began_s, _, hit, text in faults:
-        each = [regained_ms(flow_of(flows, name), began_s) for name in hit]
-        took += [ms for ms in each if ms is not None]
-        progress(f"failover: {text}: {', '.join(f'{ms:.0f}' for ms in each if ms is not None)} ms")
+        regained = [regained_ms(flow_of(flows, name), began_s) for name in hit]
+        took += [ms for ms in regained if ms is not None]
+        progress(f"failover: {text}: {', '.join(f'{ms:.0f}' for ms in regained if ms is not None)} ms")
     for began_s, hit in row:
         survived += [
             (ms := regained_ms(flow_of(flows, name), began_s)) is not None and ms < LOST_MS for name in hit
@@ -206,8 +206,8 @@ def steady_flows(
         time.sleep(2)
         yield flows
         progress("waiting for the flows' end")
-        for each in running:
-            each.result(duration_s + 30)
+        for running_flow in running:
+            running_flow.result(duration_s + 30)
 
 
 def _known(watch: Watch, flows: list[Steady]) -> dict[str, Flow]:
@@ -228,8 +228,8 @@ def flow_of(flows: list[Steady], key: str) -> Steady:
 
 def crossed(watch: Watch, flows: list[Steady]) -> list[str]:
     """Return the links between leaf and spine that flows' data take."""
-    found = {link for flow in _known(watch, flows).values() for link in flow["links"][1:-1]}
-    return sorted(found)
+    links = {link for flow in _known(watch, flows).values() for link in flow["links"][1:-1]}
+    return sorted(links)
 
 
 def over(watch: Watch, flows: list[Steady], link: str) -> list[str]:
@@ -273,20 +273,20 @@ def _successive(
     control: ControlClient, watch: Watch, flows: list[Steady], chance: random.Random
 ) -> list[tuple[float, list[str]]]:
     """Cut the same flow's path three times in a row; return each fault's moment and the flows that it hit."""
-    found = []
+    faults = []
     names = sorted(_known(watch, flows))
     name = chance.choice(names)
     for _ in range(3):
         flow = watch.flows[name]
         link = flow["links"][1]
         hit = over(watch, flows, link)
-        found.append((fault(control, link), hit))
+        faults.append((fault(control, link), hit))
         old = flow["source_port"]
         watch.soon(lambda old=old: watch.flows[name]["source_port"] != old, 3.0)  # type: ignore[misc]
         watch.soon(lambda: bool(watch.flows[name]["links"]), 3.0)
         time.sleep(0.5)
     control.ask("clear")
-    return found
+    return faults
 
 
 def _failback(watch: Watch, progress: Progress) -> Value:
@@ -301,12 +301,12 @@ def _failback(watch: Watch, progress: Progress) -> Value:
     progress(f"failback: {len(aways()[1])} flows are away; waiting for hold-downs, {AWAY_S:g} s at most")
     watch.soon(lambda: not aways()[1], AWAY_S)
     ended, lasting = aways()
-    every = [*ended, *(each._replace(end_s=time.time()) for each in lasting)]
+    every = [*ended, *(away._replace(end_s=time.time()) for away in lasting)]
     routes = [
-        watch.route_of(flows[each.flow_id], each.home) if each.flow_id in flows else () for each in every
+        watch.route_of(flows[away.flow_id], away.home) if away.flow_id in flows else () for away in every
     ]
     waited, early = could_be_home(every, routes, list(watch.health_records))
-    back = [waited[number] for number, each in enumerate(ended) if each.back]
+    back = [waited[number] for number, away in enumerate(ended) if away.back]
     if not back and not any(waited):
         return Missing("no flow could go back: all links that flows had left are held down still")
     return Figure(
@@ -317,7 +317,7 @@ def _failback(watch: Watch, progress: Progress) -> Value:
 
 def _onto_dead(watch: Watch, spans: list[tuple[str, float, float]]) -> list[str]:
     """Return a line for each flow that was led onto a link that was cut then, by the truth of the faults."""
-    found = []
+    lines = []
     for action in watch.actions:
         decision = watch.decisions.get(action["decision_id"])
         if action["outcome"] != "APPLIED" or decision is None or decision["to_path"] is None:
@@ -327,8 +327,8 @@ def _onto_dead(watch: Watch, spans: list[tuple[str, float, float]]) -> list[str]
         at_s = decision["at_ns"] / 1e9
         for link, from_s, to_s in spans:
             if link in links and from_s + 0.2 < at_s < to_s:
-                found.append(f"{action['flow_id']} onto {link}")
-    return found
+                lines.append(f"{action['flow_id']} onto {link}")
+    return lines
 
 
 def _decision_ms(watch: Watch) -> list[float]:

@@ -84,7 +84,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 def _seeds(
     control: ControlClient, bootstrap: str, watch: Watch, progress: Progress, seeds: int
 ) -> dict[str, Value]:
-    found: list[tuple[_Interval, _Interval]] = []
+    intervals: list[tuple[_Interval, _Interval]] = []
     paced_share, decisions = [], []
     hosts = sorted({nic["host"] for nic in control.ask("show")["nics"]})
     for number in range(seeds):
@@ -135,16 +135,16 @@ def _seeds(
             paced_share.append(len(_paced(watch, incast, acted)) / len(incast.ports))
             decisions.append(len(watch.decisions) - decided)
         finally:
-            for each in (incast, rpc, queue):
-                each.leave()
-        found.append((unpaced, paced))
+            for running_flow in (incast, rpc, queue):
+                running_flow.leave()
+        intervals.append((unpaced, paced))
         progress(f"incast: seed {seed}, {receiver}: unpaced: {unpaced.text}")
         progress(
             f"incast: seed {seed}, {receiver}: paced: {paced.text}; {paced_share[-1]:.2f} of flows paced,"
             f" {decisions[-1]} decisions"
         )
         watch.soon(lambda: not _flows(watch, incast), 10)  # noqa: B023  # used at once
-    return _figures(found, paced_share, decisions)
+    return _figures(intervals, paced_share, decisions)
 
 
 def _flows(watch: Watch, job: JobRun) -> list[str]:
@@ -185,19 +185,19 @@ def _interval(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: f
 
 
 def _figures(
-    found: list[tuple[_Interval, _Interval]], paced_share: list[float], decisions: list[int]
+    intervals: list[tuple[_Interval, _Interval]], paced_share: list[float], decisions: list[int]
 ) -> dict[str, Value]:
     def ratio(name: str, *, low: bool) -> Figure:
-        each = [getattr(paced, name) / getattr(unpaced, name) for unpaced, paced in found]
-        worst = min(each) if low else max(each)
-        return Figure(float(np.median(each)), note=f"worst {worst:.3f} of {len(each)} seeds")
+        ratios = [getattr(paced, name) / getattr(unpaced, name) for unpaced, paced in intervals]
+        worst = min(ratios) if low else max(ratios)
+        return Figure(float(np.median(ratios)), note=f"worst {worst:.3f} of {len(ratios)} seeds")
 
     def both(name: str, unit: str) -> dict[str, Any]:
-        made = {}
-        for which, spells in zip(("unpaced", "paced"), zip(*found, strict=True), strict=True):
-            each = [getattr(interval, name) for interval in spells]
-            made[which] = Figure(float(np.median(each)), unit, f"worst {max(each):.3g}")
-        return made
+        figures = {}
+        for which, spells in zip(("unpaced", "paced"), zip(*intervals, strict=True), strict=True):
+            values = [getattr(interval, name) for interval in spells]
+            figures[which] = Figure(float(np.median(values)), unit, f"worst {max(values):.3g}")
+        return figures
 
     floor, rpc, queue, cores = (
         both("over_floor", "1"),

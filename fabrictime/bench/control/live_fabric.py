@@ -54,8 +54,11 @@ class JobRun:
                 if "ended" in lines:
                     self.result = lines
                 else:
-                    found = [(each["begin_ns"] / 1e9, each["end_ns"] / 1e9) for each in lines["iterations"]]
-                    self.iterations += found
+                    iterations = [
+                        (iteration["begin_ns"] / 1e9, iteration["end_ns"] / 1e9)
+                        for iteration in lines["iterations"]
+                    ]
+                    self.iterations += iterations
                 if self._leaving:
                     break
         self._stream.close()
@@ -157,21 +160,21 @@ class Loop:
     def cores(self) -> float:
         """Return processor seconds per second since the last call."""
         busy, at_s = self._now(), time.monotonic()
-        found = sum(max(0.0, seconds - self._busy.get(name, 0.0)) for name, seconds in busy.items()) / max(
+        cores = sum(max(0.0, seconds - self._busy.get(name, 0.0)) for name, seconds in busy.items()) / max(
             1e-9, at_s - self._at_s
         )
         self._busy, self._at_s = busy, at_s
-        return found
+        return cores
 
     def _now(self) -> dict[tuple[int, float], float]:
-        found = {}
+        seconds_by_process = {}
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 text = process.cmdline()
                 if _NO_LOOP not in text:
                     times = process.cpu_times()
-                    found[process.pid, process.create_time()] = times.user + times.system
-        return found
+                    seconds_by_process[process.pid, process.create_time()] = times.user + times.system
+        return seconds_by_process
 
 
 def configure(bootstrap: str, *settings: str, unset: Sequence[str] = ()) -> None:

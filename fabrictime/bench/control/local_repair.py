@@ -86,7 +86,7 @@ def _regained(
 ) -> tuple[list[float], int]:
     took = []
     for began_s, hit, link in faults:
-        each = [ms for name in hit if (ms := regained_ms(flow_of(flows, name), began_s)) is not None]
-        progress(f"reflex: blackhole {link}: {', '.join(f'{ms:.0f}' for ms in each)} ms")
-        took += each
+        regained = [ms for name in hit if (ms := regained_ms(flow_of(flows, name), began_s)) is not None]
+        progress(f"reflex: blackhole {link}: {', '.join(f'{ms:.0f}' for ms in regained)} ms")
+        took += regained
     return took, sum(ms >= FAULT_S * 1e3 for ms in took)

@@ -173,20 +173,23 @@ class Loop:
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure for about a quarter of an hour on two cores, or three minutes with `quick`."""
     seeds = [random.SystemRandom().randrange(2**31) for _ in range(QUICK_SEEDS if quick else SEEDS)]
-    asked = [(Scenario(), seed) for seed in seeds]
+    runs = [(Scenario(), seed) for seed in seeds]
     if not quick:
-        asked += [(Scenario(connections=MORE_CONNECTIONS), seed) for seed in seeds[:QUICK_SEEDS]]
-    found: list[_Seed] = []
+        runs += [(Scenario(connections=MORE_CONNECTIONS), seed) for seed in seeds[:QUICK_SEEDS]]
+    seed_results: list[_Seed] = []
     others: list[_Seed] = []
-    for (scenario, seed), made in zip(asked, side_by_side(_one, asked), strict=True):
-        progress(f"sim: {scenario.nics} NICs, {scenario.connections} a pair, seed {seed}: {made.published()}")
-        (found if scenario.connections == 1 else others).append(made)
-    figures = _figures(found, seeds)
+    for (scenario, seed), seed_result in zip(runs, side_by_side(_one, runs), strict=True):
+        progress(
+            f"sim: {scenario.nics} NICs, {scenario.connections} a pair, seed {seed}: "
+            f"{seed_result.published()}"
+        )
+        (seed_results if scenario.connections == 1 else others).append(seed_result)
+    figures = _figures(seed_results, seeds)
     if others:
-        ecmp = float(np.median([each.ecmp.share for each in others]))
-        steered = float(np.median([each.steered.share for each in others]))
+        ecmp = float(np.median([result.ecmp.share for result in others]))
+        steered = float(np.median([result.steered.share for result in others]))
         figures["sim_more_connections_vs_ecmp"] = _worst_of(
-            [each.steered.share / each.ecmp.share for each in others],
+            [result.steered.share / result.ecmp.share for result in others],
             "x",
             f"{MORE_CONNECTIONS} connections a pair; of the line rate ECMP {ecmp:.3f}, steered {steered:.3f}",
         )
@@ -220,8 +223,8 @@ class _Seed:
         )
 
 
-def _one(asked: tuple[Scenario, int]) -> _Seed:
-    scenario, seed = asked
+def _one(run: tuple[Scenario, int]) -> _Seed:
+    scenario, seed = run
     watched = Loop(simulation(scenario.settings(seed)), act=False)
     watched.advance(WARM_S)
     ecmp = watched.advance(OBSERVE_S)
@@ -271,15 +274,16 @@ def _worst_of(values: list[float], unit: str, note: str = "", *, maximum: bool =
     return Figure(float(np.median(values)), unit, f"{text}; {note}" if note else text)
 
 
-def _figures(found: list[_Seed], seeds: list[int]) -> dict[str, Value]:
+def _figures(results: list[_Seed], seeds: list[int]) -> dict[str, Value]:
     def middle(of: Callable[[_Seed], float]) -> float:
-        return float(np.median([of(each) for each in found]))
+        return float(np.median([of(result) for result in results]))
 
-    ecmp, flowlet = [each.ecmp.share for each in found], [each.flowlet.share for each in found]
-    steered = [each.steered.share for each in found]
+    ecmp, flowlet = [result.ecmp.share for result in results], [result.flowlet.share for result in results]
+    steered = [result.steered.share for result in results]
     note = (
         f"of the line rate: ECMP {np.median(ecmp):.3f}, flowlets {np.median(flowlet):.3f}, steered "
-        f"{np.median(steered):.3f}, best {middle(lambda each: each.best.share):.3f}; {NICS} NICs, 100 Gbit/s"
+        f"{np.median(steered):.3f}, "
+        f"best {middle(lambda result: result.best.share):.3f}; {NICS} NICs, 100 Gbit/s"
     )
     return {
         "sim_two_alltoall_vs_ecmp": _worst_of(
@@ -290,26 +294,29 @@ def _figures(found: list[_Seed], seeds: list[int]) -> dict[str, Value]:
             "x",
             f"LetFlow, {FLOWLET_US:g} us",
         ),
-        "sim_two_alltoall_vs_best": _worst_of([each.steered.share / each.best.share for each in found], "1"),
+        "sim_two_alltoall_vs_best": _worst_of(
+            [result.steered.share / result.best.share for result in results], "1"
+        ),
         "sim_contended_share_of_line_rate": _worst_of(
             steered, "1", f"ECMP {np.median(ecmp):.3f}; the same in OBSERVE, which is what it was measured in"
         ),
         "sim_contended_delay_us_p99": _worst_of(
-            [each.steered.delay_us_p99 for each in found],
+            [result.steered.delay_us_p99 for result in results],
             "us",
-            f"one way, probes from port to port; ECMP {middle(lambda each: each.ecmp.delay_us_p99):.0f} us",
+            "one way, probes from port to port; ECMP "
+            f"{middle(lambda result: result.ecmp.delay_us_p99):.0f} us",
             maximum=True,
         ),
-        "sim_flows_moved_share": _worst_of([each.moved for each in found], "1", maximum=True),
+        "sim_flows_moved_share": _worst_of([result.moved for result in results], "1", maximum=True),
         "sim_decisions": _worst_of(
-            [float(each.decisions) for each in found],
+            [float(result.decisions) for result in results],
             "decisions",
-            f"in {STEER_S + MEASURE_S:g} s; {middle(lambda each: each.observed):.0f} in "
+            f"in {STEER_S + MEASURE_S:g} s; {middle(lambda result: result.observed):.0f} in "
             f"{WARM_S + OBSERVE_S:g} s of OBSERVE; seeds {seeds}",
             maximum=True,
         ),
         "sim_loop_cpu": _worst_of(
-            [each.cpu for each in found],
+            [result.cpu for result in results],
             "cores",
             "log, flow reports, contention and policy, per second of the fleet's time",
             maximum=True,

@@ -108,23 +108,26 @@ def _seeds(
         sliced.append(
             len(
                 {
-                    each["flow_id"]
-                    for each in watch.actions[acted:]
-                    if each["action"] == "SLICE" and each["outcome"] == "APPLIED" and each["flow_id"] in names
+                    action["flow_id"]
+                    for action in watch.actions[acted:]
+                    if action["action"] == "SLICE"
+                    and action["outcome"] == "APPLIED"
+                    and action["flow_id"] in names
                 }
             )
             / count
         )
         decisions.append(len(watch.decisions) - decided)
-        got, whole = gold.frames_bps(paced), sum(flow.frames_bps(paced) for flow in (gold, *greedy))
+        got, total_bps = gold.frames_bps(paced), sum(flow.frames_bps(paced) for flow in (gold, *greedy))
         left = sum(flow.frames_bps(idle) for flow in greedy)
         errors.append(abs(got - GUARANTEE_BPS) / GUARANTEE_BPS)
         before.append(abs(gold.frames_bps(observed) - GUARANTEE_BPS) / GUARANTEE_BPS)
         reused.append(left / RATE_BPS)
-        after.append(whole / RATE_BPS)
+        after.append(total_bps / RATE_BPS)
         progress(
             f"slices: seed {seed}, {receiver}: guaranteed {GUARANTEE_BPS / 1e6:g} Mbit/s, in OBSERVE"
-            f" {gold.frames_bps(observed) / 1e6:.2f}, held {got / 1e6:.2f}, all together {whole / 1e6:.2f};"
+            f" {gold.frames_bps(observed) / 1e6:.2f}, held {got / 1e6:.2f}, "
+            f"all together {total_bps / 1e6:.2f};"
             f" idle: the other {left / 1e6:.2f}; {sliced[-1]:.2f} of flows held, {decisions[-1]} decisions"
         )
         watch.soon(lambda: not _names(watch, number), 10)  # noqa: B023  # used at once

@@ -104,8 +104,8 @@ class Watch:
                 self.flows[flow["flow_id"]] = flow
         if record["whole"]:
             here = {flow["flow_id"] for flow in record["flows"]}
-            mine = f"{record['host']}/"
-            for name in [name for name in self.flows if name.startswith(mine) and name not in here]:
+            prefix = f"{record['host']}/"
+            for name in [name for name in self.flows if name.startswith(prefix) and name not in here]:
                 del self.flows[name]
 
     def _take_routes(self, value: bytes) -> None:

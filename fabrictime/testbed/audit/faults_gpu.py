@@ -97,9 +97,9 @@ def _module_gone(host: RecordedHost) -> None:
 
 def stalled(host: RecordedHost) -> None:
     """Let the bad GPU wait in a collective."""
-    found = json.loads(host.commands[NVML, ACTIVITY])
-    found["gpus"][BAD]["utilisation_percent"] = [100] * 5
-    host.commands[NVML, ACTIVITY] = json.dumps(found)
+    activity = json.loads(host.commands[NVML, ACTIVITY])
+    activity["gpus"][BAD]["utilisation_percent"] = [100] * 5
+    host.commands[NVML, ACTIVITY] = json.dumps(activity)
 
 
 GPU_FAULTS: dict[str, tuple[str, Callable[[RecordedHost], None]]] = {

@@ -50,9 +50,9 @@ def _smart(**values: int) -> Plant:
 
 def _unit(name: str, old: str, new: str) -> Plant:
     def plant(host: RecordedHost) -> None:
-        before, found, after = host.commands[SHOW].partition(f"Id={name}.service")
+        before, unit_line, after = host.commands[SHOW].partition(f"Id={name}.service")
         require(old in after, f"{old} in the recorded host")
-        host.commands[SHOW] = before + found + after.replace(old, new, 1)
+        host.commands[SHOW] = before + unit_line + after.replace(old, new, 1)
 
     return plant
 

@@ -42,9 +42,9 @@ def interface(name: str, **changes: Any) -> Plant:
     """Change an interface."""
 
     def plant(host: RecordedHost) -> None:
-        found = host.network["interfaces"]
+        interfaces = host.network["interfaces"]
         host.network["interfaces"] = [
-            replace(each, **changes) if each.name == name else each for each in found
+            replace(nic, **changes) if nic.name == name else nic for nic in interfaces
         ]
 
     return plant
@@ -54,7 +54,7 @@ def counted(name: str, **counters: int) -> Plant:
     """Change counters of an interface."""
 
     def plant(host: RecordedHost) -> None:
-        before = next(each for each in host.network["interfaces"] if each.name == name)
+        before = next(nic for nic in host.network["interfaces"] if nic.name == name)
         interface(name, counters=before.counters | counters)(host)
 
     return plant
@@ -69,10 +69,12 @@ def without(read: str, **fields: Any) -> Plant:
     """Remove the routes, rules or neighbours with these values."""
 
     def plant(host: RecordedHost) -> None:
-        found = host.network[read]
-        kept = [each for each in found if any(getattr(each, name) != value for name, value in fields.items())]
-        require(len(kept) < len(found), f"{read} with {fields}")
-        host.network[read] = kept
+        entries = host.network[read]
+        other_entries = [
+            entry for entry in entries if any(getattr(entry, name) != value for name, value in fields.items())
+        ]
+        require(len(other_entries) < len(entries), f"{read} with {fields}")
+        host.network[read] = other_entries
 
     return plant
 
@@ -131,8 +133,8 @@ def both(*plants: Plant) -> Plant:
     """Plant several faults that belong together."""
 
     def plant(host: RecordedHost) -> None:
-        for each in plants:
-            each(host)
+        for plant_fault in plants:
+            plant_fault(host)
 
     return plant
 

@@ -96,8 +96,8 @@ class RecordedHost(RecordedNetwork):
 
     def _index(self) -> None:
         self._tree, self._indexed = {}, set(self.files)
-        for each in self.files:
-            folder, _, name = each.rpartition("/")
+        for path in self.files:
+            folder, _, name = path.rpartition("/")
             while name and name not in self._tree.setdefault(folder, set()):
                 self._tree[folder].add(name)
                 folder, _, name = folder.rpartition("/")

@@ -86,7 +86,7 @@ def traffic(check_id: str) -> tuple[str, ...]:
 
 def traffic_output(check_id: str, **last: float) -> str:
     """Return what it prints, with changed figures of the last flow."""
-    flows = [each.flow for each in PLANS[check_id](ROUND).flows if each.is_client]
+    flows = [planned_flow.flow for planned_flow in PLANS[check_id](ROUND).flows if planned_flow.is_client]
     figures = dict.fromkeys(flows, HOP if check_id == RING_CHECK else FLOW)
     figures[flows[-1]] = {**figures[flows[-1]], **last}
     return json.dumps({"flows": figures, "errors": {}, "refused": 0})
@@ -166,7 +166,7 @@ def files() -> dict[str, str | bytes]:
 
 def commands() -> dict[tuple[str, ...], str]:
     """Return the programs' output."""
-    found = {
+    outputs = {
         IN_HOST: reduced(462.4),
         (RCCL, *ALL_REDUCE, "2"): reduced(318.2),
         DCGM: json.dumps(DIAGNOSTIC),
@@ -180,12 +180,12 @@ def commands() -> dict[tuple[str, ...], str]:
         (OVERLAP,): overlapped(0.0036),
         CLAIM: json.dumps({"bound_s": 3.2}),
     }
-    found |= {traffic(check_id): traffic_output(check_id) for check_id in PLANS}
+    outputs |= {traffic(check_id): traffic_output(check_id) for check_id in PLANS}
     for shape in SHAPES:
         for pairs in QUEUE_PAIRS:
-            found[over_nics(shape, pairs)] = reduced(180.0 + pairs)
+            outputs[over_nics(shape, pairs)] = reduced(180.0 + pairs)
     for device in DEVICES:
-        found[bandwidth(device)] = BANDWIDTH.format(392.1)
-        found[gpu_bandwidth(device)] = BANDWIDTH.format(389.8)
-        found[latency(device)] = LATENCY.format(1.06)
-    return found
+        outputs[bandwidth(device)] = BANDWIDTH.format(392.1)
+        outputs[gpu_bandwidth(device)] = BANDWIDTH.format(389.8)
+        outputs[latency(device)] = LATENCY.format(1.06)
+    return outputs

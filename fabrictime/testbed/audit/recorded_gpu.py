@@ -74,18 +74,18 @@ def activity() -> dict[str, Any]:
 
 def files() -> dict[str, str | bytes]:
     """Return the files of the GPUs in sysfs and procfs."""
-    found: dict[str, str | bytes] = {
+    contents: dict[str, str | bytes] = {
         "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.127.08  Tue\n",
         "/sys/module/amdgpu/version": "6.8.5\n",
         "/sys/module/amdgpu/initstate": "live\n",
     }
     for index in range(GPUS):
-        found |= on_pcie(address(index), "0x030200", "0x10de", "0x2330")
+        contents |= on_pcie(address(index), "0x030200", "0x10de", "0x2330")
     nodes = "/sys/class/kfd/kfd/topology/nodes"
-    found[f"{nodes}/0/properties"] = "cpu_cores_count 96\nsimd_count 0\n"
+    contents[f"{nodes}/0/properties"] = "cpu_cores_count 96\nsimd_count 0\n"
     for number, place in enumerate(AMD_ADDRESSES, start=1):
         folder, peer = f"/sys/bus/pci/devices/{place}", 3 - number
-        found |= on_pcie(place, "0x120000", "0x1002", "0x74a1") | {
+        contents |= on_pcie(place, "0x120000", "0x1002", "0x74a1") | {
             f"{folder}/ras/umc_err_count": "ue: 0\nce: 12\n",
             f"{folder}/ras/gfx_err_count": "ue: 0\nce: 0\n",
             f"{folder}/ras/features": "feature mask: 0x3fff\n",
@@ -102,21 +102,21 @@ def files() -> dict[str, str | bytes]:
             f"{nodes}/{number}/io_links/0/properties": f"type 2\nnode_from {number}\nnode_to 0\n",
             f"{nodes}/{number}/io_links/1/properties": f"type 11\nnode_from {number}\nnode_to {peer}\n",
         }
-    return found
+    return contents
 
 
 def on_pcie(place: str, kind: str, vendor: str, device: str) -> dict[str, str | bytes]:
     """Return the files of a device with a link of full width and speed and without errors."""
     folder = f"/sys/bus/pci/devices/{place}"
-    found: dict[str, str | bytes] = {
+    contents: dict[str, str | bytes] = {
         f"{folder}/class": f"{kind}\n",
         f"{folder}/vendor": f"{vendor}\n",
         f"{folder}/device": f"{device}\n",
         f"{folder}/revision": "0xa1\n",
     }
     for when in ("current", "max"):
-        found[f"{folder}/{when}_link_width"] = "16\n"
-        found[f"{folder}/{when}_link_speed"] = "32.0 GT/s PCIe\n"
+        contents[f"{folder}/{when}_link_width"] = "16\n"
+        contents[f"{folder}/{when}_link_speed"] = "32.0 GT/s PCIe\n"
     for name in ("fatal", "nonfatal", "correctable"):
-        found[f"{folder}/aer_dev_{name}"] = f"Undefined 0\nDLP 0\nTOTAL_ERR_{name.upper()} 0\n"
-    return found
+        contents[f"{folder}/aer_dev_{name}"] = f"Undefined 0\nDLP 0\nTOTAL_ERR_{name.upper()} 0\n"
+    return contents

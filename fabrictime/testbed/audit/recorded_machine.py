@@ -40,7 +40,7 @@ MACHINE_HEALTH: dict[str, dict[str, Any]] = {
 
 def _places() -> dict[str, tuple[str, int]]:
     """Return path in the PCIe tree and NUMA node by address: a switch has one NIC and two GPUs."""
-    found = {}
+    places = {}
     for index in range(len(NICS)):
         bus = 0x15 + 0x20 * index
         switch = f"/sys/devices/pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{bus + 1:02x}:00.0"
@@ -48,22 +48,22 @@ def _places() -> dict[str, tuple[str, int]]:
         if index == len(NICS) - 1:
             devices += [*AMD_ADDRESSES, EFA_ADDRESS]
         for device in devices:
-            found[device] = f"{switch}/{device}", index // 2
-    return found
+            places[device] = f"{switch}/{device}", index // 2
+    return places
 
 
 def links() -> dict[str, str]:
     """Return the links of devices to their places in the PCIe tree."""
-    found = {f"/sys/bus/pci/devices/{device}": path for device, (path, _) in _places().items()}
+    link_targets = {f"/sys/bus/pci/devices/{device}": path for device, (path, _) in _places().items()}
     for device, nic in (DEVICES | {EFA: EFA_ADDRESS}).items():
-        found[f"/sys/class/infiniband/{device}/device"] = found[f"/sys/bus/pci/devices/{nic}"]
-        found[f"/sys/bus/pci/devices/{nic}/driver"] = "/sys/bus/pci/drivers/mlx5_core"
-    return found
+        link_targets[f"/sys/class/infiniband/{device}/device"] = link_targets[f"/sys/bus/pci/devices/{nic}"]
+        link_targets[f"/sys/bus/pci/devices/{nic}/driver"] = "/sys/bus/pci/drivers/mlx5_core"
+    return link_targets
 
 
 def files() -> dict[str, str | bytes]:
     """Return the machine's files."""
-    found: dict[str, str | bytes] = {
+    contents: dict[str, str | bytes] = {
         "/proc/interrupts": (
             "           CPU0       CPU1\n   0:         12          0   IO-APIC   2-edge      timer\n"
             " MCE:          0          0   Machine check exceptions\nERR:          0\n"
@@ -112,10 +112,10 @@ def files() -> dict[str, str | bytes]:
         ("net/core/wmem_max", 212_992),
         ("net/core/somaxconn", 4096),
     ):
-        found[f"/proc/sys/{name}"] = f"{value}\n"
+        contents[f"/proc/sys/{name}"] = f"{value}\n"
     for number in range(2):
         folder = f"/sys/devices/system/cpu/cpu{number}"
-        found |= {
+        contents |= {
             f"{folder}/topology/physical_package_id": f"{number}\n",
             f"{folder}/topology/core_id": "0\n",
             f"{folder}/cpufreq/scaling_max_freq": "3800000\n",
@@ -127,12 +127,12 @@ def files() -> dict[str, str | bytes]:
             ),
         }
     for name, nic in DEVICES.items():
-        found |= on_pcie(nic, "0x020700", "0x15b3", "0x1021")
-        found[f"/sys/bus/pci/devices/{nic}/infiniband/{name}/node_type"] = "1: CA\n"
+        contents |= on_pcie(nic, "0x020700", "0x15b3", "0x1021")
+        contents[f"/sys/bus/pci/devices/{nic}/infiniband/{name}/node_type"] = "1: CA\n"
     for device, (_, node) in _places().items():
-        found[f"/sys/bus/pci/devices/{device}/numa_node"] = f"{node}\n"
-        found[f"/sys/bus/pci/devices/{device}/iommu_group/type"] = "identity\n"
-    return found
+        contents[f"/sys/bus/pci/devices/{device}/numa_node"] = f"{node}\n"
+        contents[f"/sys/bus/pci/devices/{device}/iommu_group/type"] = "identity\n"
+    return contents
 
 
 def _dimm(slot: str) -> str:
@@ -152,7 +152,7 @@ def _units() -> str:
 
 def commands() -> dict[tuple[str, ...], str]:
     """Return the output of the machine's commands."""
-    found = {
+    outputs = {
         DMIDECODE: _dimm("A1") + _dimm("B1") + _dimm("C1"),
         EVENTS: "   1 | 11/20/2026 | 10:00:00 | System Event #0x83 | Timestamp Clock Sync | Asserted\n",
         SENSORS: (
@@ -183,10 +183,10 @@ def commands() -> dict[tuple[str, ...], str]:
     }
     for point in MOUNTS:
         file = f"{point}/.fabrictime-audit-gpu012.cluster"
-        found |= {
+        outputs |= {
             ("stat", "--file-system", point): "  File: ...\n",
             ("dd", "if=/dev/zero", f"of={file}", "bs=1M", "count=16", "conv=fsync,excl"): "",
             ("dd", f"if={file}", "of=/dev/null", "bs=1M", "iflag=nofollow"): "",
             ("rm", "--force", file): "",
         }
-    return found
+    return outputs

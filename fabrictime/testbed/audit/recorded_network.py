@@ -48,8 +48,8 @@ class RecordedNetwork:
 
     def dcb(self, interface: str) -> Dcb | None:
         """Return flow control settings."""
-        found: Dcb | None = self._of("dcb").get(interface)
-        return found
+        dcb: Dcb | None = self._of("dcb").get(interface)
+        return dcb
 
     def ethtool_statistics(self, interface: str) -> dict[str, int]:
         """Return the driver's counters."""
@@ -57,8 +57,8 @@ class RecordedNetwork:
 
     def link_settings(self, interface: str) -> LinkSettings | None:
         """Return the settings of the link."""
-        found: LinkSettings | None = self._of("link_settings").get(interface)
-        return found
+        settings: LinkSettings | None = self._of("link_settings").get(interface)
+        return settings
 
     def echo(self, address: str, size: int) -> float | None:
         """Return the seconds to the answer of an echo request."""

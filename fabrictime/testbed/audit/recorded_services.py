@@ -258,7 +258,7 @@ def _etc() -> dict[str, str]:
 
 def _cards() -> dict[str, str]:
     card = "/sys/bus/pci/devices/0000:17:00.0"
-    found = {
+    contents = {
         f"{card}/vendor": "0x15b3\n",
         f"{card}/device": "0x1021\n",
         f"{card}/revision": "0x00\n",
@@ -266,7 +266,7 @@ def _cards() -> dict[str, str]:
     }
     for number, device in enumerate(DEVICES):
         folder = f"/sys/class/infiniband/{device}"
-        found |= {
+        contents |= {
             f"{folder}/fw_ver": "28.39.1002\n",
             f"{folder}/board_id": "MT_0000000838\n",
             f"{folder}/hca_type": "MT4129\n",
@@ -275,8 +275,8 @@ def _cards() -> dict[str, str]:
             f"/dev/infiniband/umad{number}": "",
             f"/dev/infiniband/issm{number}": "",
         }
-        found |= {f"{folder}/ports/1/hw_counters/{name}": "0\n" for name in HW_COUNTERS}
-    return found
+        contents |= {f"{folder}/ports/1/hw_counters/{name}": "0\n" for name in HW_COUNTERS}
+    return contents
 
 
 def _efa() -> dict[str, str]:
@@ -298,13 +298,13 @@ def _efa() -> dict[str, str]:
 
 
 def _interfaces() -> dict[str, str]:
-    found = {}
+    contents = {}
     for number, name in enumerate(("eno1", "eno2", "eth0", "eth1", "eth2", "eth3")):
-        found[f"/sys/class/net/{name}/device/ptp/ptp{number}/clock_name"] = "mlx5_ptp\n"
-        found[f"/sys/class/ptp/ptp{number}/clock_name"] = "mlx5_ptp\n"
+        contents[f"/sys/class/net/{name}/device/ptp/ptp{number}/clock_name"] = "mlx5_ptp\n"
+        contents[f"/sys/class/ptp/ptp{number}/clock_name"] = "mlx5_ptp\n"
     for number in range(2):
         name, device = f"eth{number}", f"mlx5_{number}"
-        found |= {
+        contents |= {
             f"/sys/class/net/{name}/device/uevent": "DRIVER=mlx5_core\nPCI_CLASS=20000\n",
             f"/sys/class/net/{name}/ecn/roce_np/enable/3": "1\n",
             f"/sys/class/net/{name}/ecn/roce_rp/enable/3": "1\n",
@@ -312,5 +312,5 @@ def _interfaces() -> dict[str, str]:
             f"/sys/class/infiniband/{device}/tc/1/traffic_class": "Global tclass=106\n",
             f"/sys/kernel/config/rdma_cm/{device}/ports/1/default_roce_tos": "106\n",
         }
-    found["/sys/module/mlx5_core/version"] = "24.04-0.6.6\n"
-    return found
+    contents["/sys/module/mlx5_core/version"] = "24.04-0.6.6\n"
+    return contents

@@ -51,15 +51,13 @@ class Simulated:
             i, j = fleet.nic_index[a], fleet.nic_index[b]
             at[[i, j]] = at[[j, i]]
         if self.peers >= fleet.nics - 1:
-            src, dst = (each.ravel() for each in np.meshgrid(range(fleet.nics), range(fleet.nics)))
+            src, dst = (grid.ravel() for grid in np.meshgrid(range(fleet.nics), range(fleet.nics)))
             src, dst = src[src != dst], dst[src != dst]
         else:
             src = np.repeat(np.arange(fleet.nics), self.peers)
             dst = (src + rng.integers(1, fleet.nics, len(src))) % fleet.nics
         pairs = np.unique(src * fleet.nics + dst)
-        self.src, self.dst = (
-            np.repeat(each, self.paths) for each in (pairs // fleet.nics, pairs % fleet.nics)
-        )
+        self.src, self.dst = (np.repeat(end, self.paths) for end in (pairs // fleet.nics, pairs % fleet.nics))
         self.port = 9320 + np.tile(np.arange(self.paths), len(pairs))
         alive = None
         if self.lost_links:
@@ -71,9 +69,9 @@ class Simulated:
     def links(self, row: int, answer: bool) -> list[str]:
         """Return the links of a row's requests or answers, as traces name them."""
         route = (self.back if answer else self.there).of(row).tolist()
-        found = [self.fleet.link_ids[link] for link in route]
+        links = [self.fleet.link_ids[link] for link in route]
         first, last = (self.dst, self.src) if answer else (self.src, self.dst)
-        ends = [[split_end(end) for end in link.split(">")] for link in found]
+        ends = [[split_end(end) for end in link.split(">")] for link in links]
         ends[0][0] = nic_end(self.fleet.nic_ids[first[row]])
         ends[-1][1] = nic_end(self.fleet.nic_ids[last[row]])
         return ["{}:{}>{}:{}".format(*a, *b) for a, b in ends]
@@ -104,10 +102,10 @@ class Simulated:
 
     def path_maps(self) -> list[PathMaps]:
         """Return the traced routes."""
-        found: dict[tuple[int, int], list[Any]] = {}
+        paths_by_pair: dict[tuple[int, int], list[Any]] = {}
         for row, (a, b) in enumerate(zip(self.src.tolist(), self.dst.tolist(), strict=True)):
             for leg, key in ((Leg.REQUEST, (a, b)), (Leg.ANSWER, (b, a))):
-                found.setdefault(key, []).append(
+                paths_by_pair.setdefault(key, []).append(
                     {
                         "path": int(self.port[row]),
                         "leg": leg,
@@ -122,7 +120,7 @@ class Simulated:
         ids = self.fleet.nic_ids
         return [
             {"nic": ids[a], "peer": ids[b], "shard": "fabric", "run": 1, "traced_ns": T0, "paths": paths}
-            for (a, b), paths in found.items()
+            for (a, b), paths in paths_by_pair.items()
         ]
 
     def delays(self) -> list[PathDelays]:

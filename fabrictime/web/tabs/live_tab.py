@@ -55,15 +55,17 @@ class LiveTab(Tab[TabChoice]):
     def _show_kpis(self) -> None:
         summary, verdict = self.live.summary(), self.live.verdict()
         counts, windows, alerts = summary.cables, summary.contention, summary.active_alerts
-        known = sum(counts.values())
+        cable_count = sum(counts.values())
         trouble = {
             name: counts[name]
             for name in (LinkState.DOWN, LinkState.FLAPPING, LinkState.GREY)
             if counts[name]
         }
-        fleet = f"of {count_text(known)}, {counted(summary.hosts, 'host')}, {counted(summary.nics, 'NIC')}"
+        fleet = (
+            f"of {count_text(cable_count)}, {counted(summary.hosts, 'host')}, {counted(summary.nics, 'NIC')}"
+        )
         fleet += f"; {pace}" if (pace := self.live.pace_text()) else ""
-        is_known = known and not verdict.missing
+        is_known = cable_count and not verdict.missing
         self._kpi("cables", count_text(counts[LinkState.UP]) if is_known else "—", fleet)
         by_state = ", ".join(f"{count} {name}" for name, count in trouble.items())
         unknown = f"{counts[LinkState.UNKNOWN]} of unknown state" if counts[LinkState.UNKNOWN] else "no cable"
@@ -76,7 +78,7 @@ class LiveTab(Tab[TabChoice]):
             depth = bytes_text(queue.mean_bytes) if queue.rate_bps else delay
             slots = f"; slots {summary.fold} times as long: inference is slow" if summary.fold > 1 else ""
             self._kpi("deepest", depth, f"{delay} at {link}{slots}")
-        kinds = sorted({each["kind"].lower().replace("_", " ") for each in windows})
+        kinds = sorted({window["kind"].lower().replace("_", " ") for window in windows})
         self._kpi_of_faults("contention", len(windows), ", ".join(kinds) or "no link")
         self._kpi_of_faults("alerts", len(alerts), alerts[0]["text"] if alerts else "none")
 

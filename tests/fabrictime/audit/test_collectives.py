@@ -55,28 +55,28 @@ def names(count: int) -> list[str]:
 @pytest.mark.parametrize("minimum", [440.0, None])
 def test_a_slow_member_is_found(tmp_path: Path, name: str, minimum: float | None) -> None:
     figures = measure_all(stand_ins(tmp_path, "*,h5,*", name=name), names(8), minimum)
-    assert figures.found is not None
-    assert (figures.found.slow, figures.found.suspects) == (("h5",), ())
+    assert figures.search is not None
+    assert (figures.search.slow, figures.search.suspects) == (("h5",), ())
     assert set(figures.by_setting.values()) == {205.3}
     runs = len((tmp_path / "log").read_text().splitlines())
-    assert runs == len(SETTINGS) + figures.found.runs
-    assert figures.found.runs <= run_limit(8, has_minimum=minimum is not None)
+    assert runs == len(SETTINGS) + figures.search.runs
+    assert figures.search.runs <= run_limit(8, has_minimum=minimum is not None)
 
 
 def test_full_bandwidth_needs_no_search(tmp_path: Path) -> None:
     seen: list[str] = []
     figures = measure_all(stand_ins(tmp_path, "none"), names(8), 440.0, seen.append)
-    assert (figures.found, figures.errors) == (None, {})
+    assert (figures.search, figures.errors) == (None, {})
     assert len(figures.by_setting) == len(seen) == 8
 
 
 def test_two_slow_members_and_one_that_computes_wrong_values(tmp_path: Path) -> None:
     figures = measure_all(stand_ins(tmp_path, "*,h2,*|*,h9,*"), names(16), 440.0)
-    assert figures.found is not None
-    assert figures.found.slow == ("h2", "h9")
+    assert figures.search is not None
+    assert figures.search.slow == ("h2", "h9")
     figures = measure_all(stand_ins(tmp_path, "*,h3,*", reduced(462.4, wrong=7)), names(8), 440.0)
-    assert figures.found is not None
-    assert figures.found.slow == ("h3",)
+    assert figures.search is not None
+    assert figures.search.slow == ("h3",)
     assert set(figures.errors.values()) == {"7 wrong values"}
 
 

@@ -22,7 +22,7 @@ def test_a_run_has_the_heads_of_one_job_and_two_whole_records(log):
     assert run is not None
     assert [head["number"] for head in run.heads] == [1, 2, 3]
     assert "flows" not in run.heads[0]
-    assert [(each["number"], len(each["time_splits"])) for each in run.whole] == [(2, 8), (3, 8)]
+    assert [(each["number"], len(each["time_splits"])) for each in run.full_records] == [(2, 8), (3, 8)]
     late = run_of(log, "read", back(60), is_of_run=lambda head: head["number"] == 1)
     assert late is not None
     assert [head["number"] for head in late.heads] == [1]
@@ -44,7 +44,7 @@ def test_a_record_without_ranks_and_flows_has_those_of_the_nearest_record_before
     run = run_of(log, "brief", back(60))
 
     assert run is not None
-    newest = run.whole[-1]
+    newest = run.full_records[-1]
     assert newest["number"] == 5
     assert newest["flows"] == records[1]["flows"]
     assert newest["time_splits"] == records[1]["time_splits"]

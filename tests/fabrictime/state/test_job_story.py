@@ -11,7 +11,7 @@ from fabrictime.state.job_story import (
     shares,
     spans_of,
     telling,
-    whole,
+    with_parts,
 )
 from tests.fabrictime.commands.job_diagnoses import LINK, S, contended, flow, healthy
 
@@ -111,8 +111,8 @@ def test_a_record_without_parts_takes_those_of_the_nearest_record_before_else_af
     records = [{**healthy("A", n, T + n * S), **({} if n in (1, 4) else brief), "bytes": n} for n in range(6)]
     heads = [{name: each[name] for name in ("number", "begin_ns")} for each in records]
 
-    found = [whole(heads, head, lambda each: records[each["number"]]) for head in heads]
+    found = [with_parts(heads, head, lambda each: records[each["number"]]) for head in heads]
 
     assert [each["number"] for each in found] == list(range(6))
     assert all(each["flows"] == records[1]["flows"] for each in found)
-    assert whole(heads[:1], heads[0], lambda each: records[each["number"]])["flows"] == []
+    assert with_parts(heads[:1], heads[0], lambda each: records[each["number"]])["flows"] == []

@@ -56,7 +56,7 @@ def test_old_and_new_records_are_read(records: Any, log_address: str, follow: An
             == len(state.flows.flows())
             == 1
         )
-        assert state.queues.newest(state.cable_graph.known(link) or 0) is not None
+        assert state.queues.newest(state.cable_graph.existing_number(link) or 0) is not None
     fabric.publish(("fabric.link-health", fabric.cable(link), None), ("fabric.inventory", "h1/eth1", None))
     until("gone", lambda: not state.subjects and len(state.nics) == 7)
 

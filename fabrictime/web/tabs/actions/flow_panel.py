@@ -46,7 +46,7 @@ class FlowPanel:
         with self.part:
             with ui.element("div").classes("ft-head"):
                 self.title = text("", "ft-title", test="action-title")
-                toggle(spans, span, lambda chosen: self._tab.choose(span=chosen), "span")
+                toggle(spans, span, lambda span_s: self._tab.choose(span=span_s), "span")
             self.detail = text("", "ft-detail", test="action-text")
             self.chart_empty = empty("", "flow-history-empty")
             self.chart = LiveChart(
@@ -84,7 +84,7 @@ class FlowPanel:
         self._show_chart(samples, of_flow, flow_id, now_ns)
         self._show_entry(entry, alerts)
         self.of_flow_title.set_text(f"All decisions about this flow: {len(of_flow)}" if of_flow else "")
-        self.of_flow.put([action_text.table_row(each) for each in of_flow[:ENTRIES_SHOWN]])
+        self.of_flow.put([action_text.table_row(entry) for entry in of_flow[:ENTRIES_SHOWN]])
 
     def _nothing_text(self) -> str:
         choice = self._tab.choice
@@ -109,7 +109,7 @@ class FlowPanel:
         self.chart_empty.set_visibility(not has_points)
         self.chart.set_visibility(has_points)
         if has_points:
-            self.chart.show(lambda _whole: frame)
+            self.chart.show(lambda _is_full: frame)
 
     def _show_entry(self, entry: ActionEntry | None, alerts: Sequence[Alert]) -> None:
         move = self._follow_move(entry)
@@ -123,14 +123,16 @@ class FlowPanel:
             rows.append(("probe delay", f"links left {before} before, links taken {after} after"))
         put_values(self.figures, rows)
         links = frames.cause_links(entry.kind, entry.reason, alerts)
-        for name, changed in (("left", entry.effect.left), ("taken", entry.effect.taken)):
+        for name, changed in (("left", entry.effect.left), ("taken", entry.effect.entered)):
             links += [(f"{name} {arrow(link)}", fabric_address(link=link)) for link in changed[:LINKS_SHOWN]]
         self.links.put([(label, label, address) for label, address in links])
 
     def _follow_move(self, entry: ActionEntry | None) -> MoveDelays | None:
         """Subscribe to the probe delays over the links that a move left and took. Return the last answer."""
         queries, tab = self._tab.context.links, self._tab
-        moved = entry is not None and entry.done_ns is not None and (entry.effect.left or entry.effect.taken)
+        moved = (
+            entry is not None and entry.done_ns is not None and (entry.effect.left or entry.effect.entered)
+        )
         if entry is None or not moved or queries is None:
             if self._move_of:
                 tab.unfollow("move")
@@ -138,7 +140,7 @@ class FlowPanel:
             return None
         if self._move_of != entry.decision_id:
             self._move_of, self._move = entry.decision_id, None
-            arguments = (entry.effect.left, entry.effect.taken, entry.at_ns, entry.done_ns or 0)
+            arguments = (entry.effect.left, entry.effect.entered, entry.at_ns, entry.done_ns or 0)
 
             def keep(snapshot: Snapshot[MoveDelays]) -> None:
                 self._move = snapshot.value

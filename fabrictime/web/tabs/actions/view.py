@@ -71,8 +71,8 @@ class _View:
 
     entries: list[ActionEntry]
     listed: list[ActionEntry]
-    shown: list[ActionEntry]
-    chosen: ActionEntry | None
+    newest: list[ActionEntry]
+    opened: ActionEntry | None
     flow_id: str | None
     samples: list[Sample]
     suppressed_total: int
@@ -224,27 +224,27 @@ class ActionsTab(LiveTab[ActionsChoice]):
         self.limits.put(
             [
                 {
-                    "id": f"{each.name} {each.limit}",
-                    "name": each.name,
-                    "limit": each.limit,
-                    "used": f"{each.used:,} of {each.max:,}",
+                    "id": f"{limit_use.name} {limit_use.limit}",
+                    "name": limit_use.name,
+                    "limit": limit_use.limit,
+                    "used": f"{limit_use.used:,} of {limit_use.max:,}",
                 }
-                for each in view.limits
+                for limit_use in view.limits
             ]
         )
         of_flow = [entry for entry in view.entries if entry.flow_id == view.flow_id]
-        self.flow.show(view.flow_id, view.chosen, of_flow, view.samples, view.alerts, now_ns)
+        self.flow.show(view.flow_id, view.opened, of_flow, view.samples, view.alerts, now_ns)
 
     def _read(self, actions: ActionState, now_ns: int) -> _View:
         entries = action_entries.entries(actions, now_ns)
         known_flows = [*(entry.flow_id for entry in entries), *actions.flow_history.flows()]
         flow_id = action_text.only_match(self.choice.flow, known_flows)
         listed = [entry for entry in entries if self._is_listed(entry)]
-        shown = action_entries.with_effects(listed, actions, now_ns, ENTRIES_SHOWN)
-        chosen = self._find(entries, shown, flow_id)
-        if chosen is not None:
-            flow_id = chosen.flow_id
-            chosen = action_entries.with_effects([chosen], actions, now_ns)[0]
+        newest = action_entries.with_effects(listed, actions, now_ns, ENTRIES_SHOWN)
+        opened = self._find(entries, newest, flow_id)
+        if opened is not None:
+            flow_id = opened.flow_id
+            opened = action_entries.with_effects([opened], actions, now_ns)[0]
         elif self.choice.flow is not None:
             host = (flow_id or self.choice.flow).partition("/")[0]
             actions.flow_history.watch(host, now_ns + WATCH_NS)
@@ -252,12 +252,12 @@ class ActionsTab(LiveTab[ActionsChoice]):
         return _View(
             entries,
             listed,
-            shown,
-            chosen,
+            newest,
+            opened,
             flow_id,
             [] if flow_id is None else actions.flow_history.of(flow_id),
             len(suppressed),
-            [each for each in suppressed if self._matches(each.flow_id)],
+            [action for action in suppressed if self._matches(action.flow_id)],
             {name: (shard.at_ns, shard.suppressed is None) for name, shard in actions.shards.items()},
             action_limits.limits_used(actions, now_ns),
             actions.mode().act,
@@ -274,14 +274,14 @@ class ActionsTab(LiveTab[ActionsChoice]):
         return listed and self._matches(entry.flow_id)
 
     def _find(
-        self, entries: Sequence[ActionEntry], shown: Sequence[ActionEntry], flow_id: str | None
+        self, entries: Sequence[ActionEntry], listed: Sequence[ActionEntry], flow_id: str | None
     ) -> ActionEntry | None:
         decision = self.choice.decision
         if decision is not None:
             return next((entry for entry in entries if entry.decision_id == decision), None)
         if flow_id is not None:
             return next((entry for entry in entries if entry.flow_id == flow_id), None)
-        return shown[0] if shown else None
+        return listed[0] if listed else None
 
     def _show_mode(self, view: _View) -> None:
         self.mode.set_text(view.mode_text)
@@ -298,9 +298,9 @@ class ActionsTab(LiveTab[ActionsChoice]):
         self._kpi("done", count_text(done), action_text.counts_text(rest) or "all of them")
         suppressed = view.suppressed_total
         self._kpi("suppressed", count_text(suppressed), "see below" if suppressed else "nothing")
-        shares = [each for each in view.limits if each.limit.startswith("flows")]
+        shares = [limit_use for limit_use in view.limits if limit_use.limit.startswith("flows")]
         if shares:
-            highest = max(shares, key=lambda each: each.share)
+            highest = max(shares, key=lambda limit_use: limit_use.share)
             self._kpi("moved", f"{highest.used:,}", f"of {highest.max:,} allowed, {highest.name}")
         else:
             self._kpi("moved", "—", "no policy cycle yet")
@@ -315,12 +315,12 @@ class ActionsTab(LiveTab[ActionsChoice]):
         else:
             empty_text = "No decision in this list."
         self.empty.set_text(empty_text)
-        self.empty.set_visibility(not view.shown)
+        self.empty.set_visibility(not view.newest)
         note = action_text.counts_text(action_entries.counts(view.listed))
-        if len(view.listed) > len(view.shown):
-            note += f"; the newest {len(view.shown)} of {len(view.listed):,} are listed"
+        if len(view.listed) > len(view.newest):
+            note += f"; the newest {len(view.newest)} of {len(view.listed):,} are listed"
         self.note.set_text(note)
-        self.table.put([action_text.table_row(entry) for entry in view.shown])
+        self.table.put([action_text.table_row(entry) for entry in view.newest])
 
     def _show_suppressed(self, view: _View, now_ns: int) -> None:
         suppressed, policies = view.suppressed, view.policies
@@ -340,14 +340,14 @@ class ActionsTab(LiveTab[ActionsChoice]):
             empty_text = "Nothing is suppressed."
         self.suppressed_empty.set_text(empty_text)
         self.suppressed_empty.set_visibility(not suppressed)
-        self.suppressed.put([_suppressed_row(each) for each in suppressed[:SUPPRESSED_SHOWN]])
+        self.suppressed.put([_suppressed_row(action) for action in suppressed[:SUPPRESSED_SHOWN]])
 
     def _show_pacing(self, snapshot: Snapshot[Pacing]) -> None:
-        found = snapshot.value
-        if found is None:
+        flow_pacing = snapshot.value
+        if flow_pacing is None:
             return
         self.paced_note.set_text(
-            f"Paced: {count_text(len(found.paced))}" if found.paced else "No flow is paced."
+            f"Paced: {count_text(len(flow_pacing.paced))}" if flow_pacing.paced else "No flow is paced."
         )
         self.paced.put(
             [
@@ -358,20 +358,20 @@ class ActionsTab(LiveTab[ActionsChoice]):
                     "rate": bps_text(rate),
                     "limit": bps_text(limit),
                 }
-                for name, rate, limit in found.paced[:PACED_SHOWN]
+                for name, rate, limit in flow_pacing.paced[:PACED_SHOWN]
             ]
         )
         self.slices.put(
             [
                 {
-                    "id": each.tenant,
-                    "tenant": each.tenant,
-                    "flows": count_text(each.flows),
-                    "rate": bps_text(each.rate_bps),
-                    "guarantee": bps_text(each.guarantee_bps),
-                    "ceiling": "—" if each.ceiling_bps is None else bps_text(each.ceiling_bps),
+                    "id": slice_use.tenant,
+                    "tenant": slice_use.tenant,
+                    "flows": count_text(slice_use.flows),
+                    "rate": bps_text(slice_use.rate_bps),
+                    "guarantee": bps_text(slice_use.guarantee_bps),
+                    "ceiling": "—" if slice_use.ceiling_bps is None else bps_text(slice_use.ceiling_bps),
                 }
-                for each in found.slices
+                for slice_use in flow_pacing.slices
             ]
         )
 

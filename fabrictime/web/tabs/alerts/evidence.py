@@ -42,18 +42,18 @@ def evidence_reader(cluster: KafkaSettings) -> EvidenceReader:
     registry = cluster.registry()
 
     def find(topic: str, key: str, at_ns: int, text: str) -> LogRecord:
-        if topic not in {each.name for each in READABLE_TOPICS}:
+        if topic not in {readable_topic.name for readable_topic in READABLE_TOPICS}:
             raise QueryFailed(f"{topic}: not a topic with readable evidence")
         try:
-            found = _around(cluster, topic, key, at_ns, registry)
+            candidates = _around(cluster, topic, key, at_ns, registry)
         except TopicMissing as error:
             raise QueryFailed(str(error)) from error
         except LogUnavailable as error:
             raise HistoryDown(str(error)) from error
-        best = nearest([(append_ns, record) for append_ns, _, record in found], at_ns, text)
+        best = nearest([(append_ns, record) for append_ns, _, record in candidates], at_ns, text)
         if best is None:
             raise HistoryError(f"{topic} has no record of {key} around {time_text(at_ns)}")
-        position = next(position for _, position, record in found if record is best[1])
+        position = next(position for _, position, record in candidates if record is best[1])
         return LogRecord(f"{position}, appended at {time_text(best[0])}", fields_of(best[1]))
 
     return find
@@ -63,7 +63,7 @@ def _around(
     cluster: KafkaSettings, topic: str, key: str, at_ns: int, registry: codec.Registry | None
 ) -> list[tuple[int, str, Any]]:
     """Return (append time, position, record) of a key's records within `AROUND_NS`."""
-    found: list[tuple[int, str, Any]] = []
+    key_records: list[tuple[int, str, Any]] = []
     end_s = time.monotonic() + TIMEOUT_S
     with TopicReader(cluster, {TOPICS[topic]: since(at_ns - AROUND_NS)}, key=key) as reader:
         reader.connect(CONNECT_TIMEOUT_S)
@@ -73,10 +73,10 @@ def _around(
             read += len(messages)
             for message, record in reader.decoded(messages, registry):
                 if message.append_ns > at_ns + AROUND_NS:
-                    return found
+                    return key_records
                 if record is not None:
                     position = f"{topic}/{message.partition} offset {message.offset}"
-                    found.append((message.append_ns, position, record))
-        if not found and reader.behind and read < MAX_MESSAGES:
+                    key_records.append((message.append_ns, position, record))
+        if not key_records and reader.behind and read < MAX_MESSAGES:
             raise LogUnavailable(f"{topic}: not read within {TIMEOUT_S:g} s")
-    return found
+    return key_records

@@ -64,7 +64,7 @@ def figures(alert: Alert, now_ns: int) -> list[tuple[str, str]]:
         "links": [arrow(link) for link in alert["links"]],
         "NICs": alert["nics"],
         "jobs": alert["jobs"],
-        "same cause": [arrow(each) for each in alert["grouped"]],
+        "same cause": [arrow(link) for link in alert["grouped"]],
     }
     rows += [(name, _listed(items)) for name, items in named.items() if items]
     return rows
@@ -76,12 +76,12 @@ def related_links(alert: Alert) -> list[tuple[str, str]]:
     cables: dict[str, str] = {}
     for link in links:
         cables.setdefault("<>".join(sorted(link.replace("<>", ">").split(">"))), link)
-    found = [(f"{arrow(link)} in the fabric", fabric_address(link=link)) for link in cables.values()]
-    if not found:
+    labelled = [(f"{arrow(link)} in the fabric", fabric_address(link=link)) for link in cables.values()]
+    if not labelled:
         hosts = dict.fromkeys(host_of(nic) for nic in alert["nics"])
-        found = [(f"{host} in the fabric", fabric_address(node=host)) for host in hosts]
-    found += [(f"job {job}", fabric_address(job=job)) for job in alert["jobs"]]
-    return found[:MAX_LINKS]
+        labelled = [(f"{host} in the fabric", fabric_address(node=host)) for host in hosts]
+    labelled += [(f"job {job}", fabric_address(job=job)) for job in alert["jobs"]]
+    return labelled[:MAX_LINKS]
 
 
 def time_text(ns: int) -> str:
@@ -89,19 +89,21 @@ def time_text(ns: int) -> str:
     return f"{datetime.fromtimestamp(ns / 1e9, tz=UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
 
 
-def nearest(found: Sequence[tuple[int, AnyRecord]], at_ns: int, text: str) -> tuple[int, AnyRecord] | None:
+def nearest(
+    candidates: Sequence[tuple[int, AnyRecord]], at_ns: int, text: str
+) -> tuple[int, AnyRecord] | None:
     """Return the (append time, record) that an alert's evidence refers to.
 
     A record that contains the time `at_ns` comes first, then one whose NIC the evidence's text names, then
     the one with the nearest append time."""
 
-    def rank(each: tuple[int, AnyRecord]) -> tuple[bool, bool, int]:
-        append_ns, record = each
+    def rank(candidate: tuple[int, AnyRecord]) -> tuple[bool, bool, int]:
+        append_ns, record = candidate
         times = [v for name, v in record.items() if name.endswith("_ns") and isinstance(v, int)]
         is_unnamed = str(record.get("nic") or "\0") not in text
         return at_ns not in times, is_unnamed, abs(append_ns - at_ns)
 
-    return min(found, key=rank, default=None)
+    return min(candidates, key=rank, default=None)
 
 
 def fields_of(record: AnyRecord) -> list[tuple[str, str]]:
@@ -119,7 +121,7 @@ def _value_text(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {_value_text(k, v)}" for k, v in value.items() if v not in (None, [], ""))
     if isinstance(value, list | tuple):
-        return _listed([_value_text(name, each) for each in value], "; ")
+        return _listed([_value_text(name, item) for item in value], "; ")
     return str(value)
 
 

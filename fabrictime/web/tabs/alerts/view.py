@@ -123,9 +123,9 @@ class AlertsTab(LiveTab[AlertsChoice]):
         now_ns = self.live.now_ns()
         with self.state.lock:
             alerts = frames.ordered(self.state.alerts.values())
-            chosen = self.state.alerts.get(self.choice.alert or "")
+            alert = self.state.alerts.get(self.choice.alert or "")
         if self.choice.alert is None and alerts and not is_cleared(alerts[0]):
-            chosen = alerts[0]
+            alert = alerts[0]
         active = [alert for alert in alerts if not is_cleared(alert)]
         listed = alerts if self.choice.listed == "all" else active
         cleared = len(alerts) - len(active)
@@ -139,7 +139,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
         )
         self.empty.set_visibility(not listed)
         self.table.put([_alert_row(alert, now_ns) for alert in listed[:ALERTS_SHOWN]])
-        self._show_alert(chosen, now_ns)
+        self._show_alert(alert, now_ns)
 
     def _show_alert(self, alert: Alert | None, now_ns: int) -> None:
         self.part.set_visibility(alert is not None)
@@ -149,11 +149,11 @@ class AlertsTab(LiveTab[AlertsChoice]):
         self.title.set_text(alert["text"])
         put_values(self.figures, frames.figures(alert, now_ns))
         self.links.put([(label, label, address) for label, address in frames.related_links(alert)])
-        shown = (alert["alert_id"], alert["evidence"])
-        if self._evidence_shown != shown:  # new elements would lose a click that is under way
+        evidence_key = (alert["alert_id"], alert["evidence"])
+        if self._evidence_shown != evidence_key:  # new elements would lose a click that is under way
             if self._evidence_shown[0] != alert["alert_id"]:
                 self._opened = set()
-            self._evidence_shown = shown
+            self._evidence_shown = evidence_key
             self._build_evidence(alert)
 
     def _build_evidence(self, alert: Alert) -> None:
@@ -163,19 +163,23 @@ class AlertsTab(LiveTab[AlertsChoice]):
         with self.evidence:
             if not alert["evidence"]:
                 empty("The alert refers to no record.", "evidence-empty")
-            for k, each in enumerate(alert["evidence"]):
+            for k, evidence_ref in enumerate(alert["evidence"]):
                 with ui.element("div").classes("ft-evidence-row"):
                     with ui.element("button").classes("ft-link ft-evidence-head") as head:
                         head.props(f"type=button data-testid=evidence-{k}")
-                        text(each["text"], "ft-subject")
-                        text(f"{each['topic']} · {each['key']} · {_short_time(each['at_ns'])}", "ft-detail")
+                        text(evidence_ref["text"], "ft-subject")
+                        text(
+                            f"{evidence_ref['topic']} · {evidence_ref['key']} · "
+                            f"{_short_time(evidence_ref['at_ns'])}",
+                            "ft-detail",
+                        )
                     body = ui.element("div").classes("ft-record").props(f"data-testid=record-{k}")
                     body.set_visibility(k in self._opened)
-                    head.on("click", self._toggling(k, each, body))
+                    head.on("click", self._toggling(k, evidence_ref, body))
                     if k in self._opened:
-                        self._follow_record(k, each, body)
+                        self._follow_record(k, evidence_ref, body)
 
-    def _toggling(self, k: int, each: Evidence, body: Any) -> Callable[[], None]:
+    def _toggling(self, k: int, evidence_ref: Evidence, body: Any) -> Callable[[], None]:
         def toggled() -> None:
             if k in self._opened:
                 self._opened.discard(k)
@@ -184,11 +188,11 @@ class AlertsTab(LiveTab[AlertsChoice]):
                 return
             self._opened.add(k)
             body.set_visibility(True)
-            self._follow_record(k, each, body)
+            self._follow_record(k, evidence_ref, body)
 
         return toggled
 
-    def _follow_record(self, k: int, each: Evidence, body: Any) -> None:
+    def _follow_record(self, k: int, evidence_ref: Evidence, body: Any) -> None:
         evidence = self.context.evidence
         if evidence is None:
             return
@@ -211,7 +215,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
                         text(value, "ft-field-value")
             self.unfollow(f"evidence {k}")  # a record in the log does not change
 
-        reference = (each["topic"], each["key"], each["at_ns"], each["text"])
+        reference = (evidence_ref["topic"], evidence_ref["key"], evidence_ref["at_ns"], evidence_ref["text"])
         self.follow(f"evidence {k}", evidence, reference, show, EVIDENCE_PERIOD_S)
 
 
@@ -227,7 +231,7 @@ def _alert_row(alert: Alert, now_ns: int) -> dict[str, Any]:
         "text": alert["text"],
         "raised": _short_time(alert["raised_ns"])[:-4],
         "age": frames.age_text(alert, now_ns),
-        "grouped": ", ".join(arrow(each) for each in alert["grouped"][:GROUPED_SHOWN]),
+        "grouped": ", ".join(arrow(link) for link in alert["grouped"][:GROUPED_SHOWN]),
     }
 
 

@@ -36,27 +36,30 @@ class HostSquare:
 
 def squares(cells: Iterable[Cell]) -> list[HostSquare]:
     """Return the hosts in the order of their names; the fleet's own results stand first."""
-    found: dict[str, HostSquare] = {}
+    square_by_host: dict[str, HostSquare] = {}
     for cell in cells:
-        square = found.setdefault(cell.host, HostSquare(cell.host))
+        square = square_by_host.setdefault(cell.host, HostSquare(cell.host))
         counts = Counter(dict(zip(LEVELS, cell.counts, strict=True)))
         square.counts.update(counts)
         square.by_category[cell.category] = worst_of(counts)
-    return sorted(found.values(), key=lambda each: (each.host != FLEET, name_order(each.host)))
+    return sorted(square_by_host.values(), key=lambda square: (square.host != FLEET, name_order(square.host)))
 
 
-def grid_markup(hosts: Sequence[HostSquare], category: str, run: str, chosen: str | None) -> str:
+def grid_markup(hosts: Sequence[HostSquare], category: str, run: str, chosen_host: str | None) -> str:
     """Return a square per host, coloured by its worst level, as links to the hosts."""
     named = len(hosts) <= MAX_NAMED
     parts = []
-    for each in hosts:
-        level = each.level(category)
-        classes = f"ft-host ft-{level}" + " ft-named" * named + " ft-chosen-host" * (each.host == chosen)
-        name = shown_host(each.host)
-        address = audit_address(run=run, host=each.host)
+    for square in hosts:
+        level = square.level(category)
+        classes = (
+            f"ft-host ft-{level}" + " ft-named" * named + " ft-chosen-host" * (square.host == chosen_host)
+        )
+        name = shown_host(square.host)
+        address = audit_address(run=run, host=square.host)
         parts.append(
-            f'<a class="{classes}" href="{escape(address)}" data-host="{escape(each.host)}" '
-            f'title="{escape(name)}: {escape(counts_text(each.counts))}">{escape(name) if named else ""}</a>'
+            f'<a class="{classes}" href="{escape(address)}" data-host="{escape(square.host)}" '
+            f'title="{escape(name)}: {escape(counts_text(square.counts))}">'
+            f"{escape(name) if named else ''}</a>"
         )
     return "".join(parts)
 
@@ -78,13 +81,13 @@ def counts_text(counts: Mapping[Level, int]) -> str:
 
 def totals(hosts: Iterable[HostSquare]) -> Counter[Level]:
     """Return the counts of all hosts."""
-    return sum((each.counts for each in hosts), Counter[Level]())
+    return sum((square.counts for square in hosts), Counter[Level]())
 
 
 def categories(cells: Iterable[Cell]) -> dict[str, str]:
     """Return the categories that were checked, with their titles, in the report's order; '' is all."""
-    known = {cell.category for cell in cells}
-    return {"": "all", **{str(each): title for each, title in TITLES.items() if each in known}}
+    present = {cell.category for cell in cells}
+    return {"": "all", **{str(category): title for category, title in TITLES.items() if category in present}}
 
 
 def check_row(row: CheckRow) -> dict[str, Any]:
@@ -112,8 +115,8 @@ def open_results(results: Iterable[ResultRow]) -> list[ResultRow]:
 
 def hint(hosts: Sequence[HostSquare]) -> str:
     """Return the sentence that stands where nothing is chosen."""
-    unfit = sum(each.counts[Level.ERROR] > 0 for each in hosts if each.host != FLEET)
-    fleet = sum(each.host != FLEET for each in hosts)
+    unfit = sum(square.counts[Level.ERROR] > 0 for square in hosts if square.host != FLEET)
+    fleet = sum(square.host != FLEET for square in hosts)
     if not hosts:
         return "No audit yet. Run fabrictime audit --fleet, or wait for the hourly checks of the agents."
     verdict = (

@@ -168,8 +168,8 @@ class AuditTab(Tab[AuditChoice]):
             (row.run, f"{row.run} · {counted(row.hosts, 'host')} · {_when(row.newest_ns)}", "")
             for row in snapshot.value or ()
         ]
-        known = {row.run for row in snapshot.value or ()}
-        if self.choice.run and self.choice.run not in known:
+        runs = {row.run for row in snapshot.value or ()}
+        if self.choice.run and self.choice.run not in runs:
             chips.insert(0, (self.choice.run, self.choice.run, ""))
         marked = [(key, f"✓ {name}" if key == self.choice.run else name, at) for key, name, at in chips]
         newest = "newest of each host"
@@ -233,8 +233,8 @@ class AuditTab(Tab[AuditChoice]):
         )
         self.grid.set_text(frames.grid_markup(hosts, self.choice.category, self.choice.run, self.choice.host))
         counts = frames.totals(hosts)
-        real = [each for each in hosts if each.host != FLEET]
-        unfit = sum(each.counts[Level.ERROR] > 0 for each in real)
+        real = [square for square in hosts if square.host != FLEET]
+        unfit = sum(square.counts[Level.ERROR] > 0 for square in real)
         self.hosts_note.set_text(
             f"{counted(len(real), 'host')}: {frames.counts_text(counts)}" if hosts else ""
         )
@@ -243,18 +243,18 @@ class AuditTab(Tab[AuditChoice]):
         for key, level in (("errors", Level.ERROR), ("warnings", Level.WARNING), ("unknown", Level.UNKNOWN)):
             checks = len({row.check for row in audit.checks if row.level is level})
             self._kpi(key, count_text(counts[level]) if hosts else "—", f"in {counted(checks, 'check')}")
-        shown = [row for row in audit.checks if self.choice.category in ("", row.category)]
-        self.checks.put([frames.check_row(row) for row in shown])
+        check_rows = [row for row in audit.checks if self.choice.category in ("", row.category)]
+        self.checks.put([frames.check_row(row) for row in check_rows])
         self.checks_empty.set_text("Nothing is checked yet." if not hosts else "All checks passed.")
-        self.checks_empty.set_visibility(not shown)
+        self.checks_empty.set_visibility(not check_rows)
         self.hint.set_text(frames.hint(hosts))
 
     def _show_panel(self) -> None:
         host, check = self.choice.host, self.choice.check
-        chosen = host is not None or check is not None
-        self.part.set_visibility(chosen)
-        self.hint.set_visibility(not chosen)
-        if not chosen:
+        has_choice = host is not None or check is not None
+        self.part.set_visibility(has_choice)
+        self.hint.set_visibility(not has_choice)
+        if not has_choice:
             return
         opened = next((row for row in self._results if host is not None and row.check == check), None)
         if host is not None:
@@ -269,8 +269,8 @@ class AuditTab(Tab[AuditChoice]):
         self.title.set_text(frames.shown_host(host))
         self.detail.set_text(f"{len(rows)} did not pass, {passed} passed")
         self.results_title.set_text("Checks" if self._results else "No result of this host.")
-        shown = [*rows, *(row for row in self._results if row not in rows)]
-        self.results.put([frames.result_row(row, row.title) for row in shown])
+        result_rows = [*rows, *(row for row in self._results if row not in rows)]
+        self.results.put([frames.result_row(row, row.title) for row in result_rows])
         self.remedy.set_text(_remedy(opened))
 
     def _show_check(self, check: str) -> None:
@@ -288,8 +288,8 @@ class AuditTab(Tab[AuditChoice]):
         self.findings_title.set_visibility(bool(opened and opened.findings))
         self.findings.put(
             [
-                {"id": str(k), "level": status.lower(), "name": subject, "text": found}
-                for k, (subject, status, found) in enumerate(opened.findings)
+                {"id": str(k), "level": status.lower(), "name": subject, "text": finding}
+                for k, (subject, status, finding) in enumerate(opened.findings)
             ]
             if opened
             else []

@@ -110,12 +110,12 @@ def _quantiles(
 
 def _worst_clocks(fleet: ClockFleet, field: str, index: dict[int, int]) -> list[str | None]:
     """Return the worst clock of each step."""
-    found: list[str | None] = [None] * len(index)
+    worst_by_step: list[str | None] = [None] * len(index)
     for point in fleet.points:
         i = index.get(point.at_ns // fleet.span.step_ns)
         if i is not None:
-            found[i] = getattr(point, field) or None
-    return found
+            worst_by_step[i] = getattr(point, field) or None
+    return worst_by_step
 
 
 def bounds_frame(fleet: ClockFleet, drawn: ClockSeries) -> dict[str, Any]:
@@ -168,8 +168,8 @@ def offsets_frame(fleet: ClockFleet, drawn: ClockSeries, view: OffsetView) -> di
     `wander` is offset_ns minus its linear fit, over the wander of all clocks. `offset` is offset_ns.
     """
     step_ns = fleet.span.step_ns
-    known = [*(p.at_ns for p in fleet.points), *(p.at_ns for p in drawn.points)]
-    t, index = time_axis(fleet.span, known)
+    times_ns = [*(p.at_ns for p in fleet.points), *(p.at_ns for p in drawn.points)]
+    t, index = time_axis(fleet.span, times_ns)
     field = "moved_ns" if view == "wander" else "offset_ns"
     columns = _columns(drawn.points, index, step_ns, len(t), field)
     bounds = _columns(drawn.points, index, step_ns, len(t), "bound_ns")
@@ -246,7 +246,7 @@ def strip_frame(rows: Sequence[ClockRow], drawn: Sequence[str]) -> dict[str, Any
     unsynced = sorted((row for row in rows if row.state == "UNSYNCED"), key=lambda row: natural(row.clock))
     ordered = [*unsynced, *usable]
     every = max(1, math.ceil((len(ordered) - STRIP_WORST) / (STRIP_POINTS - STRIP_WORST)))
-    chosen = set(drawn)
+    drawn_names = set(drawn)
     points = [
         [
             rank + 1,
@@ -255,10 +255,10 @@ def strip_frame(rows: Sequence[ClockRow], drawn: Sequence[str]) -> dict[str, Any
             row.clock,
             _short(row.offset_ns),
             _short(row.residual_ns),
-            int(row.clock in chosen),
+            int(row.clock in drawn_names),
         ]
         for rank, row in enumerate(ordered)
-        if rank < STRIP_WORST or rank % every == 0 or row.clock in chosen
+        if rank < STRIP_WORST or rank % every == 0 or row.clock in drawn_names
     ]
     return {"points": points, "clocks": len(ordered), "unsynced": len(unsynced)}
 
@@ -293,14 +293,14 @@ def timeline_frame(fleet: ClockFleet) -> dict[str, Any]:
 
 def _segments(number: int, states: Sequence[tuple[int, int]], step_ms: int) -> list[list[int]]:
     """Join steps of one state, across gaps of less than `GAP_STEPS`."""
-    found: list[list[int]] = []
+    segments: list[list[int]] = []
     for at, state in states:
-        last = found[-1] if found else None
+        last = segments[-1] if segments else None
         if last is not None and at - last[2] <= (GAP_STEPS - 1) * step_ms and last[3] == state:
             last[2] = at + step_ms
         else:
-            found.append([number, at, at + step_ms, state])
-    return found
+            segments.append([number, at, at + step_ms, state])
+    return segments
 
 
 # ------------------------------------------------------------------------------------------------------ mesh
@@ -312,12 +312,12 @@ def mesh_frame(mesh: Mesh, nics: Sequence[NicRow], clocks: Sequence[ClockRow]) -
     A node is [nic, x, y, clock, state, bound, pairs, suspects]. An edge joins both directions of a pair:
     [node, node, directions, sigma, smallest round trip, accepted]. A suspect is [node, node, asymmetry,
     sigma, weight]. A mesh with more than `MAX_MESH_NICS` NICs has only the NICs of suspect pairs."""
-    whole = mesh.size.nics <= MAX_MESH_NICS
+    is_full = mesh.size.nics <= MAX_MESH_NICS
     inventory = {row.nic: row for row in nics}
-    homes = _homes(mesh, inventory, whole)
+    homes = _homes(mesh, inventory, is_full)
     positions, groups = _circle([home.at(_group_level(homes)) for home in homes])
     index = {home.nic: i for i, home in enumerate(homes)}
-    edges, degree = _edges(mesh.pairs if whole else (), index)
+    edges, degree = _edges(mesh.pairs if is_full else (), index)
     suspects = _suspects(mesh, index)
     suspected = Counter(nic for suspect in mesh.suspects for nic in (suspect.prober, suspect.peer))
     solved = {row.clock: row for row in clocks}
@@ -356,11 +356,11 @@ def _suspects(mesh: Mesh, index: Mapping[str, int]) -> list[list[Any]]:
     ]
 
 
-def _homes(mesh: Mesh, inventory: dict[str, NicRow], whole: bool) -> list[Place]:
+def _homes(mesh: Mesh, inventory: dict[str, NicRow], is_full: bool) -> list[Place]:
     """Return the drawn NICs by rack, host and device."""
     drawn = {nic for pair in mesh.pairs for nic in (pair.prober, pair.peer)}
     drawn |= {nic for suspect in mesh.suspects for nic in (suspect.prober, suspect.peer)}
-    if whole and len(inventory) <= MAX_MESH_NICS:
+    if is_full and len(inventory) <= MAX_MESH_NICS:
         drawn |= inventory.keys()
     homes = []
     for nic in drawn:

@@ -257,9 +257,9 @@ def clock_points(history: History, span: Span, names: Sequence[str]) -> list[Clo
     )
     points: list[ClockPoint] = []
     first: dict[str, int] = {}
-    for clock, at, whole, rest, bound, state, residual in rows(history, sql, span, clocks=list(names)):
-        moved = int(whole) - first.setdefault(clock, int(whole)) + float(rest)
-        offset = int(whole) + float(rest)
+    for clock, at, whole_ns, rest, bound, state, residual in rows(history, sql, span, clocks=list(names)):
+        moved = int(whole_ns) - first.setdefault(clock, int(whole_ns)) + float(rest)
+        offset = int(whole_ns) + float(rest)
         points.append(ClockPoint(clock, int(at), offset, float(bound), state, float(residual), moved))
     return points
 

@@ -124,10 +124,10 @@ class PagedClocks:
         page["rowsNumber"] = len(ordered)
         page["page"] = min(int(page["page"]), max(1, -(-len(ordered) // size)))
         first = (page["page"] - 1) * size
-        shown = [self._make_row(row) for row in ordered[first : first + size]]
-        if shown != self.table.rows or self.table.pagination != page:
+        page_rows = [self._make_row(row) for row in ordered[first : first + size]]
+        if page_rows != self.table.rows or self.table.pagination != page:
             self.table.pagination = dict(page)
-            self.table.rows = shown
+            self.table.rows = page_rows
             self.table.props(f":hide-bottom={'true' if len(ordered) <= size else 'false'}")
 
 

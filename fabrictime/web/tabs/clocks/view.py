@@ -243,17 +243,17 @@ class ClocksTab(Tab[ClocksChoice]):
         self._draw_mesh()
 
     def _show_chips(self) -> None:
-        chosen, hint = self.choice.clocks, ""
-        if not chosen and self._rows:
+        clocks, hint = self.choice.clocks, ""
+        if not clocks and self._rows:
             few = len({row.clock for row in self._rows}) <= DRAW_ALL_CLOCKS
             widest = f"drawn: the {WIDEST_CLOCKS} clocks with the widest bounds; choose others below"
             hint = "all clocks are drawn" if few else widest
-        if (chosen, hint) == self._chips_shown:
+        if (clocks, hint) == self._chips_shown:
             return
-        self._chips_shown = chosen, hint
+        self._chips_shown = clocks, hint
         self.chips.clear()
         with self.chips:
-            for name in chosen:
+            for name in clocks:
                 chip = ui.element("button").classes("ft-chip").props("type=button")
                 with chip:
                     text(name, "")
@@ -278,9 +278,9 @@ class ClocksTab(Tab[ClocksChoice]):
         self.bounds_empty.set_visibility(not fleet.points)
         if not fleet.points:
             return
-        self.bounds.show(lambda _whole: frames.bounds_frame(fleet, drawn))
-        self.offsets.show(lambda _whole: frames.offsets_frame(fleet, drawn, view))
-        self.residuals.show(lambda _whole: frames.residuals_frame(fleet, drawn))
+        self.bounds.show(lambda _is_full: frames.bounds_frame(fleet, drawn))
+        self.offsets.show(lambda _is_full: frames.offsets_frame(fleet, drawn, view))
+        self.residuals.show(lambda _is_full: frames.residuals_frame(fleet, drawn))
         newest = fleet.points[-1]
         clocks = newest.synced + newest.holdover + newest.unsynced
         bounds_note = "the true error is below its bound 99.9% of the time"
@@ -299,7 +299,7 @@ class ClocksTab(Tab[ClocksChoice]):
         if len(self._rows) > count:
             note = f"the {count} clocks with most trouble of {len(self._rows):,} · {note}"
         self.timeline_note.set_text(note if count else "")
-        self.timeline.show(lambda _whole: frames.timeline_frame(fleet) if fleet.states else None)
+        self.timeline.show(lambda _is_full: frames.timeline_frame(fleet) if fleet.states else None)
         span = SPANS[self.choice.span]
         self.events_note.set_text(
             f"the last {span}, the newest first, at most {EVENTS_PER_KIND} of a kind"
@@ -318,7 +318,7 @@ class ClocksTab(Tab[ClocksChoice]):
             plural = "s" * (unsynced != 1)
             note = f"{unsynced:,} UNSYNCED clock{plural} without a bound: crosses at the top"
         self.strip_note.set_text(note)
-        self.strip.show(lambda _whole: frames.strip_frame(rows, self.choice.clocks) if rows else None)
+        self.strip.show(lambda _is_full: frames.strip_frame(rows, self.choice.clocks) if rows else None)
 
     def _on_mesh(self, snapshot: Snapshot[Mesh]) -> None:
         if snapshot.value is None or snapshot.error is not None or snapshot.value is self._mesh:
@@ -345,7 +345,7 @@ class ClocksTab(Tab[ClocksChoice]):
         nics = self._fleet.value.nics if self._fleet.value is not None else []
         self.mesh_note.set_text(frames.mesh_note(mesh, len(nics)))
         rows = self._rows
-        self.mesh.show(lambda _whole: frames.mesh_frame(mesh, nics, rows))
+        self.mesh.show(lambda _is_full: frames.mesh_frame(mesh, nics, rows))
 
 
 def _state_note(rows: Sequence[ClockRow], states: dict[str, int]) -> str:

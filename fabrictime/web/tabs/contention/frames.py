@@ -41,38 +41,38 @@ def span_of(window: ContentionWindow, now_ns: int) -> tuple[int, int]:
 
 def within(windows: Iterable[ContentionWindow], now_ns: int, span_ns: int) -> list[ContentionWindow]:
     """Return the windows that overlap the last `span_ns`, active ones first, then the newest."""
-    found = [each for each in windows if span_of(each, now_ns)[1] >= now_ns - span_ns]
-    return sorted(found, key=lambda each: (not is_active(each, now_ns), -int(each["opened_ns"])))
+    overlapping = [window for window in windows if span_of(window, now_ns)[1] >= now_ns - span_ns]
+    return sorted(overlapping, key=lambda window: (not is_active(window, now_ns), -int(window["opened_ns"])))
 
 
 def bars_frame(
-    windows: Sequence[ContentionWindow], now_ns: int, span_ns: int, chosen: str | None
+    windows: Sequence[ContentionWindow], now_ns: int, span_ns: int, chosen_id: str | None
 ) -> dict[str, Any]:
     """Return the chart's frame: one row per link, the heaviest first. Times are in ms.
 
     A bar is [row, from, to, kind, severity in byte seconds, window id, active, largest depth in bytes].
     """
     weight: dict[str, float] = {}
-    for each in windows:
-        weight[each["link"]] = weight.get(each["link"], 0.0) + each["over_byte_s"]
-        if is_active(each, now_ns) or each["window_id"] == chosen:
-            weight[each["link"]] += ACTIVE_WEIGHT
+    for window in windows:
+        weight[window["link"]] = weight.get(window["link"], 0.0) + window["over_byte_s"]
+        if is_active(window, now_ns) or window["window_id"] == chosen_id:
+            weight[window["link"]] += ACTIVE_WEIGHT
     rows = sorted(weight, key=lambda link: (-weight[link], link))[:MAX_ROWS]
     index = {link: k for k, link in enumerate(rows)}
     begin_ns = now_ns - span_ns
     bars = []
-    for each in [each for each in windows if each["link"] in index][:MAX_BARS]:
-        opened_ns, end_ns = span_of(each, now_ns)
+    for window in [window for window in windows if window["link"] in index][:MAX_BARS]:
+        opened_ns, end_ns = span_of(window, now_ns)
         bars.append(
             [
-                index[each["link"]],
+                index[window["link"]],
                 max(opened_ns, begin_ns) // 1_000_000,
                 end_ns // 1_000_000,
-                each["kind"],
-                each["over_byte_s"],
-                each["window_id"],
-                int(is_active(each, now_ns)),
-                each["depth_peak_bytes"],
+                window["kind"],
+                window["over_byte_s"],
+                window["window_id"],
+                int(is_active(window, now_ns)),
+                window["depth_peak_bytes"],
             ]
         )
     return {
@@ -81,5 +81,5 @@ def bars_frame(
         "links": len(weight),
         "rows": [arrow(link) for link in rows],
         "bars": bars,
-        "chosen": chosen or "",
+        "chosen": chosen_id or "",
     }

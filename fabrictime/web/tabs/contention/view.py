@@ -152,27 +152,29 @@ class ContentionTab(LiveTab[ContentionChoice]):
         now_ns, span_ns = self.live.now_ns(), self.choice.span * 1_000_000_000
         with self.state.lock:
             windows = frames.within(self.state.contention.values(), now_ns, span_ns)
-            known = bool(self.state.versions["contention"])
-            chosen = self.state.contention.get(self.choice.window or "")
+            has_records = bool(self.state.versions["contention"])
+            window = self.state.contention.get(self.choice.window or "")
         if self.choice.window is None and windows and is_active(windows[0], now_ns):
-            chosen = windows[0]
-        self._show_bars(windows, known, now_ns, span_ns)
-        self.windows.put([_window_row(each, now_ns) for each in windows[:WINDOWS_SHOWN]])
-        self._show_window(chosen, now_ns)
+            window = windows[0]
+        self._show_bars(windows, has_records, now_ns, span_ns)
+        self.windows.put([_window_row(item, now_ns) for item in windows[:WINDOWS_SHOWN]])
+        self._show_window(window, now_ns)
 
-    def _show_bars(self, windows: list[ContentionWindow], known: bool, now_ns: int, span_ns: int) -> None:
+    def _show_bars(
+        self, windows: list[ContentionWindow], has_records: bool, now_ns: int, span_ns: int
+    ) -> None:
         frame = frames.bars_frame(windows, now_ns, span_ns, self.choice.window)
         self.bars_empty.set_text(
             self.live.verdict().claim(f"No persistent queue in the last {SPANS[self.choice.span]}.")
-            if known
+            if has_records
             else "No contention window yet: this needs inferred queues, and flow reports for the cause."
         )
         self.bars_empty.set_visibility(not windows)
         bars = [(bar[5], bar[3], bar[6]) for bar in frame["bars"]]
         if bars != self._drawn[1] or now_ns - self._drawn[0] > span_ns // REDRAWS_PER_SPAN:
             self._drawn = now_ns, bars
-            self.bars.show(lambda _whole: frame)
-        active = sum(is_active(each, now_ns) for each in windows)
+            self.bars.show(lambda _is_full: frame)
+        active = sum(is_active(window, now_ns) for window in windows)
         note = f"{counted(len(windows), 'window')} on {counted(frame['links'], 'link')}, {active} active"
         if frame["links"] > len(frame["rows"]):
             note += f"; the {len(frame['rows'])} heaviest links are drawn"

@@ -26,9 +26,11 @@ _CLOCK_CELL: Final = """<q-td :props="props"><span v-if="props.row.color >= 0"
 class ClockPanel:
     """Chart and table of clocks. `choose(name, value)` stores a choice in the page's address."""
 
-    def __init__(self, metric: ClockMetric, chosen: str | None, choose: Callable[[str, Any], None]) -> None:
+    def __init__(
+        self, metric: ClockMetric, chosen_clock: str | None, choose: Callable[[str, Any], None]
+    ) -> None:
         self._metric: ClockMetric = metric
-        self._chosen = chosen
+        self._chosen = chosen_clock
         self._choose = choose
         self._rows: list[ClockRow] = []
         self._series: ClockSeries | None = None
@@ -102,10 +104,10 @@ class ClockPanel:
         if series is None or not (series.points or series.spread):
             return
         self.views.set_visibility(not series.spread)
-        chosen = self._chosen
-        if chosen is None and self._rows:
-            chosen = max(self._rows, key=lambda row: row.bound_ns).clock
-        self.chart.show(lambda _whole: frames.clock_frame(series, self._metric, chosen))
+        bold_clock = self._chosen
+        if bold_clock is None and self._rows:
+            bold_clock = max(self._rows, key=lambda row: row.bound_ns).clock
+        self.chart.show(lambda _is_full: frames.clock_frame(series, self._metric, bold_clock))
 
     def _table_row(self, row: ClockRow) -> dict[str, Any]:
         return {

@@ -55,12 +55,12 @@ class Scope:
 
 def places(nics: Iterable[NicRow], pairs: Iterable[PairRow]) -> list[Place]:
     """Return all NICs of the inventory and of the pairs by rack, host and device in natural order."""
-    known = {row.nic: Place(row.nic, row.host, row.rack) for row in nics}
+    place_by_nic = {row.nic: Place(row.nic, row.host, row.rack) for row in nics}
     for pair in pairs:
         for nic in (pair.nic, pair.peer):
-            if nic not in known:
-                known[nic] = Place(nic, host_of(nic), None)
-    return sorted(known.values(), key=place_order)
+            if nic not in place_by_nic:
+                place_by_nic[nic] = Place(nic, host_of(nic), None)
+    return sorted(place_by_nic.values(), key=place_order)
 
 
 def place_order(place: Place) -> tuple[Any, ...]:
@@ -193,7 +193,7 @@ def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
     ]
     lines = {path: _empty_lines(len(t)) for path in paths}
     bound: Values = [None] * len(t)
-    medians: dict[str, list[list[float]]] = {each: [[] for _ in t] for each in DIRECTIONS}
+    medians: dict[str, list[list[float]]] = {direction: [[] for _ in t] for direction in DIRECTIONS}
     placed = [(point, index.get(point.at_ns // step_ns)) for point in series.points]
     for point, i in placed:
         if i is None:
@@ -235,19 +235,19 @@ def _fill_lines(lines: dict[str, Any], point: PointRow, i: int) -> None:
             lines[direction][statistic][i] = _ns(getattr(point, f"{direction}_{statistic}_ns"))
 
 
-def clock_frame(series: ClockSeries, metric: ClockMetric, chosen: str | None) -> dict[str, Any]:
+def clock_frame(series: ClockSeries, metric: ClockMetric, bold_clock: str | None) -> dict[str, Any]:
     """Return the clocks over time.
 
     `offset` is offset_ns as solved. `wander` is offset_ns minus its linear fit: the part that a steady drift
     does not explain. `bound` is bound_ns. UNSYNCED is a gap: its offset has no meaning and its bound would
     hide all others. The chosen clock is bold, with its bound as a band. Many clocks are shown as quantiles of
     their bounds for every metric."""
-    known = [point.at_ns for point in series.points if point.state != "UNSYNCED"]
-    known += [row.at_ns for row in series.spread]
-    t, index = time_axis(series.span, known)
+    times_ns = [point.at_ns for point in series.points if point.state != "UNSYNCED"]
+    times_ns += [row.at_ns for row in series.spread]
+    t, index = time_axis(series.span, times_ns)
     if series.spread:
         return _spread_frame(series, t, index)
-    return _lines_frame(series, metric, chosen, t, index)
+    return _lines_frame(series, metric, bold_clock, t, index)
 
 
 def _spread_frame(series: ClockSeries, t: list[int], index: dict[int, int]) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def _spread_frame(series: ClockSeries, t: list[int], index: dict[int, int]) -> d
 
 
 def _lines_frame(
-    series: ClockSeries, metric: ClockMetric, chosen: str | None, t: list[int], index: dict[int, int]
+    series: ClockSeries, metric: ClockMetric, bold_clock: str | None, t: list[int], index: dict[int, int]
 ) -> dict[str, Any]:
     values: dict[str, Values] = {}
     bounds: dict[str, Values] = {}
@@ -280,11 +280,11 @@ def _lines_frame(
     if metric == "wander":
         values = {name: detrend(values[name]) for name in names}
     bands = []
-    if metric != "bound" and chosen in values:
-        low, high = bound_band(values[chosen], bounds[chosen])
-        bands.append({"name": chosen, "color": names.index(chosen), "low": low, "high": high})
+    if metric != "bound" and bold_clock in values:
+        low, high = bound_band(values[bold_clock], bounds[bold_clock])
+        bands.append({"name": bold_clock, "color": names.index(bold_clock), "low": low, "high": high})
     lines = [
-        {"name": name, "v": values[name], "bold": name == chosen, "dashed": k >= COLOURS}
+        {"name": name, "v": values[name], "bold": name == bold_clock, "dashed": k >= COLOURS}
         for k, name in enumerate(names)
     ]
     return {"kind": "lines", "view": metric, "t": t, "lines": lines, "bands": bands}

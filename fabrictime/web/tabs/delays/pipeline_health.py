@@ -65,10 +65,10 @@ def _samples(rows: PipelineRows) -> Check:
     name = "Samples"
     if rate == 0:
         return Check(name, State.BAD, "0/s", "No sample in the last 10 s: is a prober running?")
-    usual = rows.throughput_recent.samples_per_s
+    usual_per_s = rows.throughput_recent.samples_per_s
     figure = rate_text(rate)
-    if rate < RATE_WARN * usual:
-        return Check(name, State.WARN, figure, f"Down from {rate_text(usual)} over 10 min.")
+    if rate < RATE_WARN * usual_per_s:
+        return Check(name, State.WARN, figure, f"Down from {rate_text(usual_per_s)} over 10 min.")
     nics = rows.probers_now.nics
     return Check(name, State.OK, figure, f"From {counted(nics, 'prober')}.")
 
@@ -103,18 +103,21 @@ def _restarts(probers: ProberRow) -> Check:
 
 def _lag(lags: list[LagRow]) -> Check:
     name = "Stream lag"
-    known = [row for row in lags if row.lag_messages >= 0]
-    if not known:
+    lags_with_number = [row for row in lags if row.lag_messages >= 0]
+    if not lags_with_number:
         return Check(name, State.OK, "none", "Probers publish reduced data: no raw samples in the log.")
-    worst = known[0]
+    worst = lags_with_number[0]
     lag = worst.lag_messages
     state = _state(lag, LAG_WARN_MESSAGES, LAG_BAD_MESSAGES)
     figure = f"{count_text(lag)} msg"
     if state is State.OK:
-        return Check(name, state, figure, f"{len(known)} source partitions, all read to the end.")
-    behind = sum(row.lag_messages >= LAG_WARN_MESSAGES for row in known)
+        return Check(name, state, figure, f"{len(lags_with_number)} source partitions, all read to the end.")
+    behind = sum(row.lag_messages >= LAG_WARN_MESSAGES for row in lags_with_number)
     return Check(
-        name, state, figure, f"{worst.source} has the largest lag; {behind} of {len(known)} partitions lag."
+        name,
+        state,
+        figure,
+        f"{worst.source} has the largest lag; {behind} of {len(lags_with_number)} partitions lag.",
     )
 
 

@@ -226,15 +226,15 @@ def delays_of(
 
     p50 is the median of the windows' medians, p99 the worst window's.
     """
-    known = f"NOT {unknown_delay('rtt_p50_ns')}"
+    is_delay_known = f"NOT {unknown_delay('rtt_p50_ns')}"
     figures = ", ".join(
-        f"quantileExactWeightedIf(0.5)({direction}_p50_ns, count, {known}), "
-        f"maxIf({direction}_p99_ns, {known})"
+        f"quantileExactWeightedIf(0.5)({direction}_p50_ns, count, {is_delay_known}), "
+        f"maxIf({direction}_p99_ns, {is_delay_known})"
         for direction in ("forward", "reverse")
     )
     named = "arrayZip({nics:Array(String)}, {peers:Array(String)}, {paths:Array(UInt32)})"
     sql = (
-        f"SELECT nic, peer, path, {figures}, maxIf(bound_ns, {known}), sum(lost), sum(count) "
+        f"SELECT nic, peer, path, {figures}, maxIf(bound_ns, {is_delay_known}), sum(lost), sum(count) "
         f"{dialect(history).rows(tables.DELAYS, UNTIL)} "
         "AND (nic, peer, path) IN ("
         f"SELECT each.1, each.2, each.3 FROM (SELECT arrayJoin({named}) AS each)) GROUP BY nic, peer, path"
@@ -261,16 +261,16 @@ def delays_of(
 
 def pair_series(history: History, span: Span, nic: str, peer: str) -> list[PointRow]:
     """Return the series of one (nic, peer) by path, the oldest step first, from the base table."""
-    known = f"NOT {unknown_delay('rtt_p50_ns')}"
+    is_delay_known = f"NOT {unknown_delay('rtt_p50_ns')}"
     figures = ", ".join(
-        f"minIf({direction}_min_ns, {known}), "
-        f"quantileExactWeightedIf(0.5)({direction}_p50_ns, count, {known}), "
-        f"maxIf({direction}_p99_ns, {known})"
+        f"minIf({direction}_min_ns, {is_delay_known}), "
+        f"quantileExactWeightedIf(0.5)({direction}_p50_ns, count, {is_delay_known}), "
+        f"maxIf({direction}_p99_ns, {is_delay_known})"
         for direction in ("forward", "reverse")
     )
     sql = (
         f"SELECT path, dscp, {STEP} AS at, sum(count), sum(lost), {figures}, "
-        f"quantileExactWeighted(0.5)(rtt_p50_ns, count), maxIf(bound_ns, {known}) "
+        f"quantileExactWeighted(0.5)(rtt_p50_ns, count), maxIf(bound_ns, {is_delay_known}) "
         f"{dialect(history).rows(tables.DELAYS)} AND nic = {{nic:String}} AND peer = {{peer:String}} "
         "GROUP BY path, dscp, at ORDER BY path, dscp, at"
     )

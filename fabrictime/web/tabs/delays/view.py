@@ -222,13 +222,13 @@ class DelaysTab(Tab[DelaysChoice]):
 
     def _follow_pair(self) -> None:
         nic, peer, span = self.choice.nic, self.choice.peer, self.choice.series
-        chosen = nic is not None and peer is not None
-        self.pair.set_visibility(chosen)
-        self.pair_controls.set_visibility(chosen)
-        self.pair_note.set_visibility(chosen)
-        self.worst.set_visibility(not chosen)
-        self.worst_empty.set_visibility(not chosen and not self._worst_rows)
-        self.pair_title.set_text(f"{nic} → {peer}" if chosen else "Worst paths now")
+        has_pair = nic is not None and peer is not None
+        self.pair.set_visibility(has_pair)
+        self.pair_controls.set_visibility(has_pair)
+        self.pair_note.set_visibility(has_pair)
+        self.worst.set_visibility(not has_pair)
+        self.worst_empty.set_visibility(not has_pair and not self._worst_rows)
+        self.pair_title.set_text(f"{nic} → {peer}" if has_pair else "Worst paths now")
         self._series = None
         if nic is None or peer is None:
             self.unfollow("pair")
@@ -252,9 +252,11 @@ class DelaysTab(Tab[DelaysChoice]):
         if fleet.nics != self._nics:
             self._nics = fleet.nics
             self._draw_heat()
-        known = len(fleet.nics)
+        nic_count = len(fleet.nics)
         self._kpi(
-            "nics", count_text(fleet.probing), f"of {count_text(known)} known" if known else "none known yet"
+            "nics",
+            count_text(fleet.probing),
+            f"of {count_text(nic_count)} known" if nic_count else "none known yet",
         )
         self._kpi("samples", rate_text(fleet.samples_per_s), "mean of 10 s")
         if fleet.worst:
@@ -290,11 +292,11 @@ class DelaysTab(Tab[DelaysChoice]):
         if not empty:
             self.heat.show(self._heat_frame)
 
-    def _heat_frame(self, whole: bool) -> dict[str, Any] | None:
+    def _heat_frame(self, is_full: bool) -> dict[str, Any] | None:
         matrix = self._matrix
         if matrix is None:
             return None
-        frame = frames.heat_frame(matrix, None if whole else self._sent)
+        frame = frames.heat_frame(matrix, None if is_full else self._sent)
         self._sent = matrix
         return frame
 
@@ -313,7 +315,7 @@ class DelaysTab(Tab[DelaysChoice]):
         else:
             note = f"No window of this pair in the last {SERIES_SPANS[self.choice.series]}."
         self.pair_note.set_text(note)
-        self.pair.show(lambda _whole: frames.pair_frame(series, nic, peer))
+        self.pair.show(lambda _is_full: frames.pair_frame(series, nic, peer))
 
     def _on_clocks(self, snapshot: Snapshot[list[ClockRow]]) -> None:
         if snapshot.value is None or snapshot.error is not None:

@@ -79,12 +79,12 @@ def choice_frame(
     numbers: Collection[int],
 ) -> dict[str, Any]:
     """Return the chosen cable and node, and the highlighted links, of plan `number`."""
-    chosen = [drawn.index[each] for each in numbers if each in drawn.index]
+    drawn_numbers = [drawn.index[drawn_number] for drawn_number in numbers if drawn_number in drawn.index]
     return {
         "of": number,
-        "cable": chosen[0] >> 1 if link is not None and chosen else -1,
+        "cable": drawn_numbers[0] >> 1 if link is not None and drawn_numbers else -1,
         "node": node,
-        "lit": [drawn.index[each] for each in lit if each in drawn.index],
+        "lit": [drawn.index[lit_number] for lit_number in lit if lit_number in drawn.index],
     }
 
 
@@ -105,7 +105,7 @@ class Summary:
 def summary(state: FabricState, now_ns: int) -> Summary:
     """Return the header's figures."""
     deepest = max(
-        state.queues.all_newest().items(), key=lambda each: each[1].delay_ns(each[1].mean_bytes), default=None
+        state.queues.all_newest().items(), key=lambda item: item[1].delay_ns(item[1].mean_bytes), default=None
     )
     return Summary(
         state.cable_counts(),
@@ -201,11 +201,11 @@ def hour_frame(state: FabricState, number: int, now_ns: int) -> dict[str, Any]:
 def minute_frame(state: FabricState, number: int) -> dict[str, Any]:
     """Return both directions' last minute: times in ms, mean and largest depth, utilisation in per cent."""
     directions = []
-    for each in (number & ~1, number | 1):
-        series = state.queues.series(each)
+    for direction in (number & ~1, number | 1):
+        series = state.queues.series(direction)
         directions.append(
             {
-                "name": arrow(state.cable_graph.name(each)),
+                "name": arrow(state.cable_graph.name(direction)),
                 "t": [at // 1_000_000 for at in series.at_ns],
                 "mean": [round(v) for v in series.mean_bytes],
                 "max": [round(v) for v in series.max_bytes],
@@ -222,29 +222,29 @@ def minute_frame(state: FabricState, number: int) -> dict[str, Any]:
 
 def trouble_rows(state: FabricState) -> list[dict[str, Any]]:
     """Return the cables, NICs and hosts that are not UP, the worst first, then the newest."""
-    found = []
+    ranked_rows = []
     for name, subject in state.subjects.items():
         record = subject.record
         if record["state"] in ("UP", "UNKNOWN"):
             continue
-        found.append((-STATES.index(record["state"]), -record["since_ns"], name, record))
-    found.sort(key=lambda row: row[:3])
+        ranked_rows.append((-STATES.index(record["state"]), -record["since_ns"], name, record))
+    ranked_rows.sort(key=lambda row: row[:3])
     return [
         {"id": name, "subject": arrow(name), "state": record["state"], "text": record["text"]}
-        for _, _, name, record in found
+        for _, _, name, record in ranked_rows
     ]
 
 
 def deepest_rows(state: FabricState, drawn: DrawnPlan, metric: LinkMetric) -> list[dict[str, Any]]:
     """Return the links with the deepest queues, or for the metric `load` the busiest links."""
-    found = [
+    ranked_queues = [
         (queue.utilisation or 0.0 if metric == "load" else queue.delay_ns(queue.mean_bytes), number, queue)
         for number, queue in state.queues.all_newest().items()
         if number in drawn.index
     ]
-    found.sort(key=lambda row: (-row[0], row[1]))
+    ranked_queues.sort(key=lambda row: (-row[0], row[1]))
     rows = []
-    for value, number, queue in found[:DEEPEST_SHOWN]:
+    for value, number, queue in ranked_queues[:DEEPEST_SHOWN]:
         if value > 0:
             name = state.cable_graph.name(number)
             delay = delay_text(queue.delay_ns(queue.mean_bytes))
@@ -263,15 +263,15 @@ def deepest_rows(state: FabricState, drawn: DrawnPlan, metric: LinkMetric) -> li
 def rack_rows(state: FabricState, drawn: DrawnPlan, rack: str) -> list[dict[str, Any]]:
     """Return the NICs of a rack with their cables, the worst first."""
     plan = drawn.plan
-    found = []
+    ranked_rows = []
     for nic, _, rack_index, _, cable, _ in plan.nics:
         if plan.racks[rack_index] != rack or cable < 0:
             continue
         uplink, downlink = plan.links[2 * cable : 2 * cable + 2]
         _, _, leaf, leaf_port = plan.cables[cable]
         row = _port_row(state, uplink, downlink, nic, f"{plan.nodes[leaf][0]}:{leaf_port}")
-        found.append((-max(state.state(uplink), state.state(downlink)), natural(nic), row))
-    return [row for *_, row in sorted(found, key=lambda each: each[:2])]
+        ranked_rows.append((-max(state.state(uplink), state.state(downlink)), natural(nic), row))
+    return [row for *_, row in sorted(ranked_rows, key=lambda ranked: ranked[:2])]
 
 
 def _port_row(state: FabricState, out: int, back: int, port: str, far: str) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def _port_row(state: FabricState, out: int, back: int, port: str, far: str) -> d
 def node_rows(state: FabricState, drawn: DrawnPlan, node: str) -> list[dict[str, Any]]:
     """Return a node's cables, the worst first."""
     plan = drawn.plan
-    found = []
+    ranked_rows = []
     for k, (low, low_port, high, high_port) in enumerate(plan.cables):
         low_name, high_name = plan.nodes[low][0], plan.nodes[high][0]
         if node not in (low_name, high_name):
@@ -304,16 +304,16 @@ def node_rows(state: FabricState, drawn: DrawnPlan, node: str) -> list[dict[str,
             out, back, port, far = downlink, uplink, high_port, f"{low_name}:{low_port}"
         queue = state.queues.newest(out)
         row = _port_row(state, out, back, port, far)
-        found.append((-worst, 0.0 if queue is None else -queue.mean_bytes, k, row))
-    return [row for *_, row in sorted(found, key=lambda each: each[:3])]
+        ranked_rows.append((-worst, 0.0 if queue is None else -queue.mean_bytes, k, row))
+    return [row for *_, row in sorted(ranked_rows, key=lambda ranked: ranked[:3])]
 
 
 def links_of_job(flows: Mapping[str, Flow], job: str, state: FabricState) -> set[int]:
     """Return the links that a job's flows cross."""
-    found = {
-        state.cable_graph.known(link)
+    numbers = {
+        state.cable_graph.existing_number(link)
         for flow in flows.values()
         if flow["job"] == job
         for link in flow["links"]
     }
-    return {number for number in found if number is not None}
+    return {number for number in numbers if number is not None}

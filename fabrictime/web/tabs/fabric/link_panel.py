@@ -109,13 +109,13 @@ class LinkPanel:
         self.notes.set_text(_notes(state, cable, numbers, now_ns))
 
     def _show_minute(self, state: FabricState, numbers: Sequence[int]) -> None:
-        known = any(state.queues.newest(number) is not None for number in numbers)
-        self.minute_empty.set_visibility(not known)
-        self.minute.set_visibility(known)
-        if known:
+        has_queue = any(state.queues.newest(number) is not None for number in numbers)
+        self.minute_empty.set_visibility(not has_queue)
+        self.minute.set_visibility(has_queue)
+        if has_queue:
             number = numbers[0]
 
-            def frame(_whole: bool) -> dict[str, Any]:
+            def frame(_is_full: bool) -> dict[str, Any]:
                 with state.lock:
                     return frames.minute_frame(state, number)
 
@@ -143,7 +143,7 @@ class LinkPanel:
                 note += f"; drops packets above {record['max_packet_bytes']:,} bytes"
             note += f"; {record['paths_dead']} paths dead, {record['paths_living']} living"
             self.hour_note.set_text(note)
-        self.hour.show(lambda _whole: frame)
+        self.hour.show(lambda _is_full: frame)
 
     def show_traffic(self, traffic: LinkTraffic) -> None:
         """Show paths, flows and jobs."""
@@ -181,8 +181,10 @@ def nic_chip(nic: str) -> tuple[str, str, str]:
 
 def _classes_text(record: LinkHealth) -> str:
     """Return which traffic classes lose packets while others do not; empty if all classes are alike."""
-    lossy = [str(each["dscp"]) for each in record["classes"] if each["is_lossy"]]
-    others = [str(each["dscp"]) for each in record["classes"] if not each["is_lossy"]]
+    lossy = [str(traffic_class["dscp"]) for traffic_class in record["classes"] if traffic_class["is_lossy"]]
+    others = [
+        str(traffic_class["dscp"]) for traffic_class in record["classes"] if not traffic_class["is_lossy"]
+    ]
     return f" of DSCP {', '.join(lossy)}, not of DSCP {', '.join(others)}" if lossy else ""
 
 
@@ -207,12 +209,16 @@ def _open_pair(row: Row) -> None:
 def _figures(directions: Sequence[DirectionFigures]) -> str:
     """Return both directions side by side as HTML, with escaped names."""
     rows = [
-        ("", [arrow(each.link) for each in directions], "ft-direction"),
-        ("state", [each.state if each.state != "UNKNOWN" else "unknown" for each in directions], ""),
-        ("mean depth", [each.depth for each in directions], ""),
-        ("deepest", [each.deepest for each in directions], ""),
-        ("time busy", [each.load for each in directions], ""),
-        ("pairs over it", [count_text(each.pairs) for each in directions], ""),
+        ("", [arrow(direction.link) for direction in directions], "ft-direction"),
+        (
+            "state",
+            [direction.state if direction.state != "UNKNOWN" else "unknown" for direction in directions],
+            "",
+        ),
+        ("mean depth", [direction.depth for direction in directions], ""),
+        ("deepest", [direction.deepest for direction in directions], ""),
+        ("time busy", [direction.load for direction in directions], ""),
+        ("pairs over it", [count_text(direction.pairs) for direction in directions], ""),
     ]
     cells = ""
     for name, values, kind in rows:
@@ -230,13 +236,13 @@ def _notes(state: FabricState, cable: str, numbers: Sequence[int], now_ns: int) 
         if alert["subject"] in links or not links.isdisjoint(alert["links"])
     ]
     notes += [
-        f"<a href='{contention_address(each['window_id'])}'>contention</a> {html.escape(each['text'])}"
-        for each in state.contention.values()
-        if each["link"] in links and is_active(each, now_ns)
+        f"<a href='{contention_address(window['window_id'])}'>contention</a> {html.escape(window['text'])}"
+        for window in state.contention.values()
+        if window["link"] in links and is_active(window, now_ns)
     ]
     subject = state.subject_of(numbers[0])
     if subject is not None and subject.record["candidates"]:
         candidates = subject.record["candidates"][:CANDIDATES_SHOWN]
-        names = ", ".join(html.escape(arrow(each)) for each in candidates)
+        names = ", ".join(html.escape(arrow(candidate)) for candidate in candidates)
         notes.append(f"Aliased with {names}: the same paths cross them, so probes cannot distinguish them.")
     return "".join(f"<p>{note}</p>" for note in notes[:NOTES_SHOWN])

@@ -75,10 +75,12 @@ class LinkQueries:
         """Return the traffic of the union of some links, such as both directions of a cable."""
         state = self._state
         with state.lock:
-            found = list(dict.fromkeys(each for n in numbers for each in state.link_index.paths_over(n)))
+            paths_on_link = list(
+                dict.fromkeys(path for n in numbers for path in state.link_index.paths_over(n))
+            )
             flows = state.flows.flows()
             names = [state.cable_graph.name(number) for number in numbers]
-        paths, trouble = self._with_delays(found, now_ns())
+        paths, trouble = self._with_delays(paths_on_link, now_ns())
         on_links = flow_cache.flows_on(flows, names)
         jobs: dict[str, float] = {}
         for flow in on_links:
@@ -86,8 +88,8 @@ class LinkQueries:
                 jobs[flow["job"]] = jobs.get(flow["job"], 0.0) + flow["rate_bps"]
         return LinkTraffic(
             paths,
-            len(found),
-            len({(each.nic, each.peer) for each in found}),
+            len(paths_on_link),
+            len({(path.nic, path.peer) for path in paths_on_link}),
             [dict(flow) for flow in on_links],
             sum(flow["rate_bps"] for flow in on_links),
             dict(sorted(jobs.items(), key=lambda job: -job[1])),
@@ -104,22 +106,24 @@ class LinkQueries:
         with self._state.lock:
             return action_limits.pacing(self._state.flows.flows(), self._state.actions.configs)
 
-    def move_delays(self, left: Sequence[str], taken: Sequence[str], at_ns: int, done_ns: int) -> MoveDelays:
-        """Return probe delays over the links left and taken, `SIDE_NS` before and after a move.
+    def move_delays(
+        self, left: Sequence[str], entered: Sequence[str], at_ns: int, done_ns: int
+    ) -> MoveDelays:
+        """Return probe delays over the links left and entered, `SIDE_NS` before and after a move.
 
         Raises HistoryError.
         """
         return MoveDelays(
             self._median_over(left, at_ns - SIDE_NS, at_ns),
-            self._median_over(taken, done_ns, done_ns + SIDE_NS),
+            self._median_over(entered, done_ns, done_ns + SIDE_NS),
         )
 
     def _median_over(self, links: Sequence[str], from_ns: int, to_ns: int) -> float | None:
         state = self._state
         with state.lock:
-            numbers = [n for link in links if (n := state.cable_graph.known(link)) is not None]
-            found = sorted({each for n in numbers for each in state.link_index.paths_over(n)})
-        queried = _sample(found)
+            numbers = [n for link in links if (n := state.cable_graph.existing_number(link)) is not None]
+            paths_on_link = sorted({path for n in numbers for path in state.link_index.paths_over(n)})
+        queried = _sample(paths_on_link)
         if not queried:
             return None
         keys = [_history_key(path) for path in queried]
@@ -129,11 +133,13 @@ class LinkQueries:
             for path, key in zip(queried, keys, strict=True)
             if key in delays
         ]
-        known = [each for each in medians if each is not None]
-        return statistics.median(known) if known else None
+        measured = [median for median in medians if median is not None]
+        return statistics.median(measured) if measured else None
 
-    def _with_delays(self, found: list[PathOnLink], now_ns: int) -> tuple[list[PathFigures], str | None]:
-        queried = _sample(sorted(found))
+    def _with_delays(
+        self, paths_on_link: list[PathOnLink], now_ns: int
+    ) -> tuple[list[PathFigures], str | None]:
+        queried = _sample(sorted(paths_on_link))
         if not queried:
             return [], None
         keys = [_history_key(path) for path in queried]

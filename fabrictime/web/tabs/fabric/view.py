@@ -181,8 +181,8 @@ class FabricTab(LiveTab[FabricChoice]):
     def _on_link_row(self, row: Row) -> None:
         subject = row["id"]
         with self.state.lock:
-            known = self.state.cable_graph.known(subject)
-        if known is not None:
+            number = self.state.cable_graph.existing_number(subject)
+        if number is not None:
             self._choose_link(subject)
         else:  # the row of a NIC or host opens the host
             self._choose_node(host_of(subject))
@@ -194,8 +194,8 @@ class FabricTab(LiveTab[FabricChoice]):
         self._plan_sent = -1
         super().start_live()
         if self.context.live is None:
-            for each in (self.overview, self.link.part, self.node_part):
-                each.set_visibility(each is self.overview)
+            for part in (self.overview, self.link.part, self.node_part):
+                part.set_visibility(part is self.overview)
             self.job_chip.set_visibility(False)
             return
         self._open()
@@ -230,7 +230,7 @@ class FabricTab(LiveTab[FabricChoice]):
         if self.choice.link is None:
             return []
         with self.state.lock:
-            number = self.state.cable_graph.known(self.choice.link)
+            number = self.state.cable_graph.existing_number(self.choice.link)
         return [] if number is None else [number & ~1, number | 1]
 
     def _follow_traffic(self) -> None:
@@ -257,16 +257,16 @@ class FabricTab(LiveTab[FabricChoice]):
         if self.context.live is not None:
             self.map.show(self._map_frame)
 
-    def _map_frame(self, whole: bool) -> dict[str, Any]:
+    def _map_frame(self, is_full: bool) -> dict[str, Any]:
         live, choice = self.live, self.choice
         plan = {}
-        if whole or self._plan_sent != live.plan_number:
+        if is_full or self._plan_sent != live.plan_number:
             plan = {"plan": frames.plan_frame(live.drawn.plan, live.plan_number)}
             self._plan_sent = live.plan_number
-        chosen = frames.choice_frame(
+        choice_frame = frames.choice_frame(
             live.drawn, live.plan_number, choice.link, choice.node, self._lit, self._numbers
         )
-        return {"metric": choice.metric, **plan, "links": live.links_frame(), "choice": chosen}
+        return {"metric": choice.metric, **plan, "links": live.links_frame(), "choice": choice_frame}
 
     def _show_lists(self) -> None:
         choice = self.choice

@@ -52,21 +52,21 @@ def value_of(flow: JobFlow, metric: Metric) -> float | None:
 
 def merged(flows: Iterable[JobFlow], live: Iterable[JobFlow]) -> list[JobFlow]:
     """Return the flows of a diagnosis with the present rates and links of the reported ones."""
-    found = {Pair(each["nic"], each["peer"]): each for each in flows}
-    for each in live:
-        pair = Pair(each["nic"], each["peer"])
-        known = found.get(pair)
-        if known is None:
-            found[pair] = each
+    flow_by_pair = {Pair(flow["nic"], flow["peer"]): flow for flow in flows}
+    for live_flow in live:
+        pair = Pair(live_flow["nic"], live_flow["peer"])
+        diagnosed = flow_by_pair.get(pair)
+        if diagnosed is None:
+            flow_by_pair[pair] = live_flow
         else:
             merged_flow: JobFlow = {
-                **known,
-                "rate_bps": each["rate_bps"],
-                "paths": each["paths"],
-                "links": each["links"] or known["links"],
+                **diagnosed,
+                "rate_bps": live_flow["rate_bps"],
+                "paths": live_flow["paths"],
+                "links": live_flow["links"] or diagnosed["links"],
             }
-            found[pair] = merged_flow
-    return list(found.values())
+            flow_by_pair[pair] = merged_flow
+    return list(flow_by_pair.values())
 
 
 # --------------------------------------------------------------------------------------------------- flows
@@ -75,26 +75,26 @@ def merged(flows: Iterable[JobFlow], live: Iterable[JobFlow]) -> list[JobFlow]:
 def flow_rows(flows: Sequence[JobFlow], nic: str | None) -> list[dict[str, Any]]:
     """Return a row for each flow of a NIC, of all without one, by the delay of the data, then of probes."""
     medians = {metric: _median(flows, metric) for metric in ("probes", "data")}
-    shown = [each for each in flows if nic in (None, each["nic"], each["peer"])]
-    shown.sort(key=lambda each: (-(each["data_ns"] or -1), -(each["delay_ns"] or -1), -each["rate_bps"]))
+    nic_flows = [flow for flow in flows if nic in (None, flow["nic"], flow["peer"])]
+    nic_flows.sort(key=lambda flow: (-(flow["data_ns"] or -1), -(flow["delay_ns"] or -1), -flow["rate_bps"]))
     return [
         {
-            "id": pair_id(each["nic"], each["peer"]),
-            "flow": f"{each['nic']} → {each['peer']}",
-            "paths": count_text(each["paths"]),
-            "rate": bps_text(each["rate_bps"]),
-            "probes": delay_text(each["delay_ns"]),
-            "probes_slow": times(each["delay_ns"], medians["probes"]),
-            "data": delay_text(each["data_ns"]),
-            "data_slow": times(each["data_ns"], medians["data"]),
+            "id": pair_id(flow["nic"], flow["peer"]),
+            "flow": f"{flow['nic']} → {flow['peer']}",
+            "paths": count_text(flow["paths"]),
+            "rate": bps_text(flow["rate_bps"]),
+            "probes": delay_text(flow["delay_ns"]),
+            "probes_slow": times(flow["delay_ns"], medians["probes"]),
+            "data": delay_text(flow["data_ns"]),
+            "data_slow": times(flow["data_ns"], medians["data"]),
         }
-        for each in shown[:FLOWS_SHOWN]
+        for flow in nic_flows[:FLOWS_SHOWN]
     ]
 
 
 def _median(flows: Iterable[JobFlow], metric: Metric) -> float | None:
-    known = [value for each in flows if (value := value_of(each, metric)) is not None]
-    return statistics.median(known) if known else None
+    values = [value for flow in flows if (value := value_of(flow, metric)) is not None]
+    return statistics.median(values) if values else None
 
 
 def times(value: float | None, median: float | None) -> str:
@@ -126,20 +126,20 @@ class Matrix:
     left_out: int
 
 
-def matrix(flows: Sequence[JobFlow], metric: Metric, chosen: str | None) -> Matrix:
+def matrix(flows: Sequence[JobFlow], metric: Metric, chosen_pair: str | None) -> Matrix:
     """Return the matrix of senders (rows) and receivers (columns).
 
     A cell's level is 0 without a flow, else 1 to 255 on a logarithmic scale from `low` to `high`. Rates of a
     cell add up; of delays the greatest counts.
     """
-    names = {name for each in flows for name in (each["nic"], each["peer"])}
+    names = {name for flow in flows for name in (flow["nic"], flow["peer"])}
     hosts = len(names) > MAX_SIDE
     of: Callable[[str], str] = host_of if hosts else str
     ordered = sorted(_busiest(flows, of), key=natural)
     index = {name: k for k, name in enumerate(ordered)}
     side = len(ordered)
     levels, low, high = _levels(_values(flows, metric, index, of))
-    nic, _, peer = (chosen or "").partition(">")
+    nic, _, peer = (chosen_pair or "").partition(">")
     at = (index.get(of(nic), -1), index.get(of(peer), -1))
     frame = {
         "names": ordered,
@@ -158,8 +158,8 @@ def _values(
 ) -> NDArray[np.float64]:
     """Return the value of each cell, 0 without one."""
     values = np.zeros((len(index), len(index)))
-    for each in flows:
-        at, value = (index.get(of(each["nic"]), -1), index.get(of(each["peer"]), -1)), value_of(each, metric)
+    for flow in flows:
+        at, value = (index.get(of(flow["nic"]), -1), index.get(of(flow["peer"]), -1)), value_of(flow, metric)
         if min(at) >= 0 and value:
             values[at] = values[at] + value if metric == "rate" else max(values[at], value)
     return values
@@ -167,8 +167,8 @@ def _values(
 
 def _levels(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, float]:
     """Return the level of each cell, and the values of the least and the greatest level."""
-    known = values[values > 0]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 1.0)
+    positive = values[values > 0]
+    low, high = (float(positive.min()), float(positive.max())) if len(positive) else (1.0, 1.0)
     span = np.log(high / low) or 1.0
     with np.errstate(divide="ignore"):
         levels = np.where(values > 0, 1 + np.round(LEVELS * np.log(values / low) / span), 0)
@@ -177,9 +177,9 @@ def _levels(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, floa
 
 def _busiest(flows: Iterable[JobFlow], of: Callable[[str], str]) -> list[str]:
     rates: dict[str, float] = {}
-    for each in flows:
-        for name in (of(each["nic"]), of(each["peer"])):
-            rates[name] = rates.get(name, 0.0) + each["rate_bps"]
+    for flow in flows:
+        for name in (of(flow["nic"]), of(flow["peer"])):
+            rates[name] = rates.get(name, 0.0) + flow["rate_bps"]
     return sorted(rates, key=lambda name: -rates[name])[:MAX_SIDE]
 
 
@@ -194,14 +194,14 @@ def link_rows(
     The caller holds the state's lock.
     """
     marked = set(named)
-    contended = {each["link"]: each for each in state.open_contention(now_ns)}
+    contended = {window["link"]: window for window in state.open_contention(now_ns)}
     rates: dict[str, float] = dict.fromkeys(marked, 0.0)
-    for each in flows:
-        for link in each["links"]:
-            rates[link] = rates.get(link, 0.0) + each["rate_bps"]
-    found = []
+    for flow in flows:
+        for link in flow["links"]:
+            rates[link] = rates.get(link, 0.0) + flow["rate_bps"]
+    ranked_rows = []
     for link, rate in rates.items():
-        number = state.cable_graph.known(link)
+        number = state.cable_graph.existing_number(link)
         worst = 0 if number is None else state.state(number)
         queue = None if number is None else state.queues.newest(number)
         wait_ns = None if queue is None else queue.delay_ns(queue.mean_bytes)
@@ -217,8 +217,8 @@ def link_rows(
         }
         trouble = worst if worst > UP else 0
         order = (link not in marked, -trouble, window is None, -(wait_ns or 0.0), -rate, link)
-        found.append((order, row))
-    return [row for _, row in sorted(found, key=lambda each: each[0])[:LINKS_SHOWN]]
+        ranked_rows.append((order, row))
+    return [row for _, row in sorted(ranked_rows, key=lambda ranked: ranked[0])[:LINKS_SHOWN]]
 
 
 def route_chips(
@@ -228,10 +228,10 @@ def route_chips(
 
     The caller holds the state's lock.
     """
-    contended = {each["link"] for each in state.open_contention(now_ns)}
+    contended = {window["link"] for window in state.open_contention(now_ns)}
     chips = []
     for link in links:
-        number = state.cable_graph.known(link)
+        number = state.cable_graph.existing_number(link)
         worst = STATES[0 if number is None else state.state(number)]
         trouble = [str(worst)] if worst not in ("UP", "UNKNOWN") else []
         trouble += ["contended"] * (link in contended)
@@ -245,22 +245,22 @@ def route_chips(
 
 def queue_pair_rows(pairs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for each queue pair, the slowest first. A pair is a QueuePairDelay with its job."""
-    median = statistics.median([each["mean_ns"] for each in pairs]) if pairs else None
-    ordered = sorted(pairs, key=lambda each: -each["p99_ns"])[:PAIRS_SHOWN]
+    median = statistics.median([pair["mean_ns"] for pair in pairs]) if pairs else None
+    ordered = sorted(pairs, key=lambda pair: -pair["p99_ns"])[:PAIRS_SHOWN]
     return [
         {
-            "id": f"{each['job']} {each['process']} {each['queue_pair']} {each['peer']}",
-            "queue_pair": str(each["queue_pair"]),
-            "peer": "—" if each["peer"] < 0 else f"rank {each['peer']}",
-            "mean": delay_text(each["mean_ns"]),
-            "mean_slow": times(each["mean_ns"], median),
-            "p99": delay_text(each["p99_ns"]),
-            "max": delay_text(each["max_ns"]),
-            "chunks": count_text(each["count"]) + (f", {each['posted']} open" if each["posted"] else ""),
-            "bytes": bytes_text(each["bytes"]),
-            "job": each["job"],
+            "id": f"{pair['job']} {pair['process']} {pair['queue_pair']} {pair['peer']}",
+            "queue_pair": str(pair["queue_pair"]),
+            "peer": "—" if pair["peer"] < 0 else f"rank {pair['peer']}",
+            "mean": delay_text(pair["mean_ns"]),
+            "mean_slow": times(pair["mean_ns"], median),
+            "p99": delay_text(pair["p99_ns"]),
+            "max": delay_text(pair["max_ns"]),
+            "chunks": count_text(pair["count"]) + (f", {pair['posted']} open" if pair["posted"] else ""),
+            "bytes": bytes_text(pair["bytes"]),
+            "job": pair["job"],
         }
-        for each in ordered
+        for pair in ordered
     ]
 
 

@@ -127,15 +127,21 @@ def against_text(value: float | None, expected: float | None, text: Any) -> str:
 
 def ranks_text(head: Mapping[str, Any]) -> str:
     """Return the ranks that report, and how many there are."""
-    seen, total = head["ranks_seen"], head["ranks_total"]
-    return count_text(seen) if not total or seen == total else f"{count_text(seen)} of {count_text(total)}"
+    reporting, total = head["ranks_seen"], head["ranks_total"]
+    return (
+        count_text(reporting)
+        if not total or reporting == total
+        else f"{count_text(reporting)} of {count_text(total)}"
+    )
 
 
 def trend(intervals: Sequence[Interval], now_ns: int) -> list[float]:
     """Return the iteration times of the last ten minutes, thinned; bus bandwidth where none is known."""
-    recent = [*itertools.takewhile(lambda each: each.end_ns > now_ns - TREND_NS, reversed(intervals))][::-1]
-    values: list[float] = [each.iteration_ns for each in recent if each.iteration_ns is not None]
-    values = values or [each.bus_bps for each in recent if each.bus_bps is not None]
+    recent = [
+        *itertools.takewhile(lambda interval: interval.end_ns > now_ns - TREND_NS, reversed(intervals))
+    ][::-1]
+    values: list[float] = [interval.iteration_ns for interval in recent if interval.iteration_ns is not None]
+    values = values or [interval.bus_bps for interval in recent if interval.bus_bps is not None]
     step = max(1, -(-len(values) // TREND_POINTS))
     return values[::-1][::step][::-1]
 
@@ -145,44 +151,44 @@ def trend(intervals: Sequence[Interval], now_ns: int) -> list[float]:
 
 def within(intervals: Iterable[Interval], now_ns: int, span_ns: int) -> list[Interval]:
     """Return the intervals of the last `span_ns`."""
-    return [each for each in intervals if each.end_ns > now_ns - span_ns]
+    return [interval for interval in intervals if interval.end_ns > now_ns - span_ns]
 
 
 def iterations_frame(
-    intervals: Sequence[Interval], now_ns: int, span_ns: int, chosen: str | None
+    intervals: Sequence[Interval], now_ns: int, span_ns: int, chosen_key: str | None
 ) -> dict[str, Any]:
     """Return iterations, bandwidth and verdicts over time. Times are in ms."""
     names: dict[str, int] = {}
-    verdicts = [names.setdefault(each.verdict, len(names)) for each in intervals]
+    verdicts = [names.setdefault(interval.verdict, len(names)) for interval in intervals]
     return {
         "from": (now_ns - span_ns) // 1_000_000,
         "to": now_ns // 1_000_000,
-        "keys": [each.key for each in intervals],
-        "begin": [each.begin_ns // 1_000_000 for each in intervals],
-        "end": [each.end_ns // 1_000_000 for each in intervals],
-        "iteration": [each.iteration_ns for each in intervals],
-        "expected": [each.expected_iteration_ns for each in intervals],
-        "bus": [each.bus_bps for each in intervals],
-        "expected_bus": [each.expected_bus_bps for each in intervals],
+        "keys": [interval.key for interval in intervals],
+        "begin": [interval.begin_ns // 1_000_000 for interval in intervals],
+        "end": [interval.end_ns // 1_000_000 for interval in intervals],
+        "iteration": [interval.iteration_ns for interval in intervals],
+        "expected": [interval.expected_iteration_ns for interval in intervals],
+        "bus": [interval.bus_bps for interval in intervals],
+        "expected_bus": [interval.expected_bus_bps for interval in intervals],
         "band": healthy_band(intervals),
         "names": [verdict_label(name) for name in names],
         "verdict": verdicts,
-        "kind": [kind_of(each.verdict, each.blames_network) for each in intervals],
+        "kind": [kind_of(interval.verdict, interval.blames_network) for interval in intervals],
         "marks": marks_of(intervals),
-        "chosen": chosen or "",
+        "chosen": chosen_key or "",
     }
 
 
 def healthy_band(intervals: Iterable[Interval]) -> list[int] | None:
     """Return the 10th and 90th percentile of the healthy intervals' iterations; None with too few."""
     healthy = [
-        each.iteration_ns
-        for each in intervals
-        if each.verdict == Verdict.HEALTHY and each.iteration_ns is not None
+        interval.iteration_ns
+        for interval in intervals
+        if interval.verdict == Verdict.HEALTHY and interval.iteration_ns is not None
     ]
     if len(healthy) < MIN_HEALTHY:
         return None
-    return [round(float(each)) for each in np.quantile(np.array(healthy, np.float64), (0.1, 0.9))]
+    return [round(float(quantile)) for quantile in np.quantile(np.array(healthy, np.float64), (0.1, 0.9))]
 
 
 def marks_of(intervals: Sequence[Interval]) -> list[list[Any]]:
@@ -206,12 +212,12 @@ def evidence_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "id": str(k),
-            "text": each["text"],
-            "measured": figure_text(each["quantity"], each["number"]),
-            "expected": figure_text(each["quantity"], each["expected"]),
-            "from": f"{each['topic']} {each['subject']}",
+            "text": evidence["text"],
+            "measured": figure_text(evidence["quantity"], evidence["number"]),
+            "expected": figure_text(evidence["quantity"], evidence["expected"]),
+            "from": f"{evidence['topic']} {evidence['subject']}",
         }
-        for k, each in enumerate(head["evidence"])
+        for k, evidence in enumerate(head["evidence"])
     ]
 
 
@@ -220,11 +226,11 @@ def alternative_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "id": str(k),
-            "verdict": verdict_label(each["verdict"]),
-            "confidence": percent_text(each["confidence"]),
-            "text": each["text"],
+            "verdict": verdict_label(alternative["verdict"]),
+            "confidence": percent_text(alternative["confidence"]),
+            "text": alternative["text"],
         }
-        for k, each in enumerate(head["alternatives"])
+        for k, alternative in enumerate(head["alternatives"])
     ]
 
 
@@ -267,28 +273,28 @@ def sort_for(verdict: str) -> str:
 
 
 def ranks_frame(
-    splits: Sequence[RankTime], named: Iterable[int], length_ns: int, sort: str, chosen: int | None
+    splits: Sequence[RankTime], named: Iterable[int], length_ns: int, sort: str, chosen_rank: int | None
 ) -> dict[str, Any]:
     """Return each rank's parts, sorted, in thousandths of the interval.
 
     `ranks`: [rank, host, NIC, named by the verdict]. `parts[p][k]` is part p of the k-th rank.
     """
-    by_rank = sorted(splits, key=lambda each: each["rank"])
+    by_rank = sorted(splits, key=lambda split: split["rank"])
     for part in PARTS:
         if part == sort:
             by_rank.sort(key=itemgetter(part), reverse=True)
     marked, length_ns = set(named), max(1, length_ns)
     return {
         "ranks": [
-            [each["rank"], each["host"], each["nic"], int(each["rank"] in marked), each["last_arrivals"]]
-            for each in by_rank
+            [split["rank"], split["host"], split["nic"], int(split["rank"] in marked), split["last_arrivals"]]
+            for split in by_rank
         ],
-        "parts": [[round(1000 * each[part] / length_ns) for each in by_rank] for part in PARTS],
+        "parts": [[round(1000 * split[part] / length_ns) for split in by_rank] for part in PARTS],
         "names": list(PARTS.values()),
         "length": length_ns,
         "sort": list(SORTS).index(sort) - 1,
         "shown": BARS_SHOWN,
-        "chosen": -1 if chosen is None else chosen,
+        "chosen": -1 if chosen_rank is None else chosen_rank,
     }
 
 

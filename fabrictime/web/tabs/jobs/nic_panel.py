@@ -51,7 +51,7 @@ class NicPanel:
                 cells = {"mean": _mean_cell}
                 self.pairs = table(columns, "queue-pairs", lambda row: self._choose(job=row["job"]), cells)
 
-    def show(self, nic: str | None, known: Nic | None, job: str | None) -> None:
+    def show(self, nic: str | None, inventory_nic: Nic | None, job: str | None) -> None:
         """Show the NIC's place and where it leads."""
         self.nic_part.set_visibility(nic is not None)
         self.hint.set_visibility(nic is None)
@@ -60,14 +60,14 @@ class NicPanel:
         if nic is None:
             return
         place = [f"host {host_of(nic)}"]
-        if known is not None:
-            place += [f"rack {known.rack}"] if known.rack else []
-            place += [f"rail {known.rail}"] if known.rail is not None else []
-            place += [bps_text(known.speed_bps)] if known.speed_bps else []
+        if inventory_nic is not None:
+            place += [f"rack {inventory_nic.rack}"] if inventory_nic.rack else []
+            place += [f"rail {inventory_nic.rail}"] if inventory_nic.rail is not None else []
+            place += [bps_text(inventory_nic.speed_bps)] if inventory_nic.speed_bps else []
         self.place.set_text(", ".join(place))
         chips = [("host", "the host in the fabric", fabric_address(node=host_of(nic), job=job))]
-        if known is not None and known.rack:
-            chips.append(("rack", "its rack", fabric_address(rack=known.rack)))
+        if inventory_nic is not None and inventory_nic.rack:
+            chips.append(("rack", "its rack", fabric_address(rack=inventory_nic.rack)))
         chips.append(("all jobs", "all jobs on this NIC", jobs_address(nic=nic) if job else ""))
         self.to.put([chip for chip in chips if chip[2]])
 

@@ -59,8 +59,10 @@ def intervals(history: History, job: str, since_ns: int, span_ns: int) -> list[I
         f"GROUP BY intDiv({_BEGAN_NS}, {{step_ns:Int64}})) ORDER BY newest.1"
     )
     step_ns = max(1, span_ns // STEPS)
-    found = rows(history, sql, job=job, since_ns=since_ns, step_ns=step_ns)
-    return [interval_of(_typed(dict(zip(("begin_ns", *_FIGURES), row, strict=True)))) for row in found]
+    interval_rows = rows(history, sql, job=job, since_ns=since_ns, step_ns=step_ns)
+    return [
+        interval_of(_typed(dict(zip(("begin_ns", *_FIGURES), row, strict=True)))) for row in interval_rows
+    ]
 
 
 def diagnosis(history: History, job: str, key: str) -> Diagnosis | None:
@@ -75,14 +77,14 @@ def diagnosis(history: History, job: str, key: str) -> Diagnosis | None:
         f"SELECT {_BEGAN_NS}, {columns} FROM {_table(history, tables.DIAGNOSES)} WHERE {_ONE} "
         "ORDER BY recorded_ns DESC LIMIT 1"
     )
-    found = next(iter(rows(history, sql, **at)), None)
-    if found is None:
+    row = next(iter(rows(history, sql, **at)), None)
+    if row is None:
         return None
     first, second = len(_HEAD) + 1, len(_HEAD) + 1 + len(_EVIDENCE)
     record = {
-        **_head(found[:first]),
-        "evidence": [{**each, "at_ns": None} for each in _items(_EVIDENCE, found[first:second])],
-        "alternatives": _items(_ALTERNATIVES, found[second:]),
+        **_head(row[:first]),
+        "evidence": [{**evidence, "at_ns": None} for evidence in _items(_EVIDENCE, row[first:second])],
+        "alternatives": _items(_ALTERNATIVES, row[second:]),
         "time_splits": _parts(history, tables.RANK_TIMES, _RANKS, "rank", at),
         "flows": _parts(history, tables.JOB_FLOWS, _FLOWS, "nic, peer", at),
     }
@@ -91,7 +93,7 @@ def diagnosis(history: History, job: str, key: str) -> Diagnosis | None:
 
 def _items(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     """Return the elements of a list whose fields are array columns."""
-    return [dict(zip(names, each, strict=True)) for each in zip(*columns, strict=True)]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _parts(

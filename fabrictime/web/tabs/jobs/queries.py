@@ -72,31 +72,35 @@ class JobQueries:
         Raises HistoryError.
         """
         with self._state.lock:
-            found = self._state.jobs.message(job, key)
-            earlier = [] if found is None else self._state.jobs.earlier(job, found[0])
-        if found is not None:
-            newest, value = found
-            return self._kept(job, newest, lambda: self._whole(value, earlier))
+            message = self._state.jobs.message(job, key)
+            earlier = [] if message is None else self._state.jobs.earlier(job, message[0])
+        if message is not None:
+            newest, value = message
+            return self._cached(job, newest, lambda: self._with_parts(value, earlier))
         if key is None:
             return None
-        return self._kept(job, key, lambda: past.diagnosis(self._history, job, key))
+        return self._cached(job, key, lambda: past.diagnosis(self._history, job, key))
 
-    def _whole(self, value: bytes, earlier: Iterable[bytes]) -> Diagnosis:
+    def _with_parts(self, value: bytes, earlier: Iterable[bytes]) -> Diagnosis:
         """Return a record, with the ranks and flows of an earlier one if it has none itself."""
         record = codec.decode(value, DIAGNOSES.type, self._registry)
         for other in () if has_parts(record) else earlier:
-            found = codec.decode(other, DIAGNOSES.type, self._registry)
-            if has_parts(found):
-                return {**record, "time_splits": found["time_splits"], "flows": found["flows"]}
+            earlier_record = codec.decode(other, DIAGNOSES.type, self._registry)
+            if has_parts(earlier_record):
+                return {
+                    **record,
+                    "time_splits": earlier_record["time_splits"],
+                    "flows": earlier_record["flows"],
+                }
         return record
 
-    def _kept(self, job: str, key: str, read: Callable[[], Diagnosis | None]) -> Diagnosis | None:
-        known = self._decoded.get((job, key)) or read()
-        if known is not None:
-            self._decoded[job, key] = known
+    def _cached(self, job: str, key: str, read: Callable[[], Diagnosis | None]) -> Diagnosis | None:
+        record = self._decoded.get((job, key)) or read()
+        if record is not None:
+            self._decoded[job, key] = record
             while len(self._decoded) > KEPT_DIAGNOSES:
                 self._decoded.popitem(last=False)
-        return known
+        return record
 
     def past_jobs(self) -> list[dict[str, Any]]:
         """Return the head of each job's newest diagnosis in the history. Raises HistoryError."""
@@ -110,14 +114,14 @@ class JobQueries:
         """Return the present traffic of a job by pair of NICs, from the reports of the hosts."""
         with self._state.lock:
             flows = self._state.flows.flows()
-        found: dict[tuple[str, str], JobFlow] = {}
+        flow_by_pair: dict[tuple[str, str], JobFlow] = {}
         for flow in flows.values():
             if flow["job"] != job or not flow["peer"]:
                 continue
             pair = (flow["nic"], flow["peer"])
-            known = found.get(pair)
-            if known is None:
-                known = found[pair] = JobFlow(
+            job_flow = flow_by_pair.get(pair)
+            if job_flow is None:
+                job_flow = flow_by_pair[pair] = JobFlow(
                     nic=flow["nic"],
                     peer=flow["peer"],
                     paths=0,
@@ -126,21 +130,21 @@ class JobQueries:
                     data_ns=None,
                     links=[],
                 )
-            known["paths"] += 1
-            known["rate_bps"] += flow["rate_bps"]
-            known["links"] = list(dict.fromkeys([*known["links"], *flow["links"]]))
-        return list(found.values())
+            job_flow["paths"] += 1
+            job_flow["rate_bps"] += flow["rate_bps"]
+            job_flow["links"] = list(dict.fromkeys([*job_flow["links"], *flow["links"]]))
+        return list(flow_by_pair.values())
 
     def jobs_on(self, nic: str) -> tuple[str, ...]:
         """Return the jobs whose newest diagnosis has traffic or a rank on a NIC."""
         with self._state.lock:
             names = list(self._state.jobs.jobs)
-        found = []
+        jobs = []
         for name in reversed(names):
             record = self.diagnosis(name, None)
             if record is not None and _uses(record, nic):
-                found.append(name)
-        return tuple(found[:MAX_JOBS_ON_NIC])
+                jobs.append(name)
+        return tuple(jobs[:MAX_JOBS_ON_NIC])
 
     def nic_profile(self, nic: str, job: str | None, span_ns: tuple[int, int] | None) -> NicProfile:
         """Return the queue pairs of a NIC: those of one job or of all on it, now or in an interval.
@@ -201,8 +205,8 @@ def _until_end(reader: TopicReader, last_ns: int | None) -> Iterator[Message]:
 
 
 def _uses(record: Diagnosis, nic: str) -> bool:
-    return any(each["nic"] == nic for each in record["time_splits"]) or any(
-        nic in (each["nic"], each["peer"]) for each in record["flows"]
+    return any(split["nic"] == nic for split in record["time_splits"]) or any(
+        nic in (flow["nic"], flow["peer"]) for flow in record["flows"]
     )
 
 
@@ -212,12 +216,12 @@ def profile_of(batches: Iterable[CollectiveBatch], nic: str, jobs: tuple[str, ..
     counters: dict[str, int] = {}
     processes = 0
     for batch in batches:
-        mine = [each for each in batch["queue_pairs"] if each["nic"] == nic]
-        counted = [each for each in batch["counters"] if each["nic"] == nic]
-        processes += bool(mine or counted)
-        pairs += [{**each, "job": batch["job"], "process": batch["process"]} for each in mine]
-        for each in counted:
-            for name, value in each.items():
+        nic_pairs = [pair for pair in batch["queue_pairs"] if pair["nic"] == nic]
+        counted = [nic_counters for nic_counters in batch["counters"] if nic_counters["nic"] == nic]
+        processes += bool(nic_pairs or counted)
+        pairs += [{**pair, "job": batch["job"], "process": batch["process"]} for pair in nic_pairs]
+        for counter_values in counted:
+            for name, value in counter_values.items():
                 if isinstance(value, int):  # every process reports the whole NIC
                     counters[name] = max(counters.get(name, 0), value)
     return NicProfile(jobs, processes, pairs, counters)

@@ -68,20 +68,20 @@ class RankPanel:
             if record is None
             else "No rank reported the split of its time in this interval."
         )
-        chosen = next((each for each in splits if each["rank"] == rank), None)
-        self._show_rank(chosen)
+        chosen_split = next((split for split in splits if split["rank"] == rank), None)
+        self._show_rank(chosen_split)
         if record is None or not splits:
             self.note.set_text("")
             return
         used = sort or frames.sort_for(record["verdict"])
         self.note.set_text(_note(len(splits), used, has_map))
-        shown = (id(record), view, used, rank)
-        if shown == self._shown:
+        shown_key = (id(record), view, used, rank)
+        if shown_key == self._shown:
             return
-        self._shown = shown
+        self._shown = shown_key
         length_ns = record["end_ns"] - record["begin_ns"]
         frame = frames.ranks_frame(splits, record["ranks"], length_ns, used, rank)
-        (self.map if has_map else self.bars).show(lambda _whole: frame)
+        (self.map if has_map else self.bars).show(lambda _is_full: frame)
 
     def _show_rank(self, split: RankTime | None) -> None:
         self.rank_part.set_visibility(split is not None)
@@ -96,5 +96,7 @@ def _note(ranks: int, sort: str, has_map: bool) -> str:
     by = "by number" if sort == "rank" else f"most {frames.SORTS[sort]} first"
     if has_map:
         return f"{counted(ranks, 'rank')}, {by}; a column is a rank, a colour its difference from the median"
-    shown = f"{frames.BARS_SHOWN} of {ranks:,} ranks" if ranks > frames.BARS_SHOWN else counted(ranks, "rank")
-    return f"{shown}, {by}; a click on a rank shows its flows"
+    ranks_text = (
+        f"{frames.BARS_SHOWN} of {ranks:,} ranks" if ranks > frames.BARS_SHOWN else counted(ranks, "rank")
+    )
+    return f"{ranks_text}, {by}; a click on a rank shows its flows"

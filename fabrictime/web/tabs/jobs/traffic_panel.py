@@ -86,9 +86,9 @@ class TrafficPanel:
         ui.navigate.to(fabric_address(link=row["id"], job=self._job))
 
     def _on_cell(self, row: int, column: int) -> None:
-        shown = self._matrix
-        if shown is not None and not shown.hosts and max(row, column) < len(shown.names):
-            self._choose(flow=flow_frames.pair_id(shown.names[row], shown.names[column]))
+        matrix = self._matrix
+        if matrix is not None and not matrix.hosts and max(row, column) < len(matrix.names):
+            self._choose(flow=flow_frames.pair_id(matrix.names[row], matrix.names[column]))
 
     def show(
         self, job: str, flows: Sequence[JobFlow], view: str, metric: Metric, nic: str | None, flow: str | None
@@ -118,14 +118,14 @@ class TrafficPanel:
         self.note.set_text(note)
 
     def _show_matrix(self, flows: Sequence[JobFlow], metric: Metric, flow: str | None) -> None:
-        found = flow_frames.matrix(flows, metric, flow)
-        if self._matrix is None or found.frame != self._matrix.frame:
-            self._matrix = found
-            self.matrix.show(lambda _whole: found.frame)
-        note = counted(len(found.names), "host" if found.hosts else "NIC")
-        note += "; too many NICs to draw, so hosts are drawn" if found.hosts else "; a click opens the flow"
-        if found.left_out:
-            note += f"; {found.left_out:,} with little traffic are left out"
+        matrix = flow_frames.matrix(flows, metric, flow)
+        if self._matrix is None or matrix.frame != self._matrix.frame:
+            self._matrix = matrix
+            self.matrix.show(lambda _is_full: matrix.frame)
+        note = counted(len(matrix.names), "host" if matrix.hosts else "NIC")
+        note += "; too many NICs to draw, so hosts are drawn" if matrix.hosts else "; a click opens the flow"
+        if matrix.left_out:
+            note += f"; {matrix.left_out:,} with little traffic are left out"
         self.note.set_text(note)
 
     def show_flow(self, flow: JobFlow | None, state: FabricState, now_ns: int) -> None:

@@ -51,7 +51,7 @@ class VerdictPanel:
             return
         kind = frames.kind_of(head["verdict"], head["blames_network"])
         self.pill.set_text(verdict_label(head["verdict"]))
-        self.pill.classes(remove=" ".join(f"ft-kind-{each}" for each in frames.KINDS), add=f"ft-kind-{kind}")
+        self.pill.classes(remove=" ".join(f"ft-kind-{name}" for name in frames.KINDS), add=f"ft-kind-{kind}")
         self.text.set_text(head["text"])
         self.remedy.set_text(f"Remedy: {head['remedy']}" if head["remedy"] else "")
         self.subjects.put(frames.subject_chips(head))

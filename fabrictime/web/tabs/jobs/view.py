@@ -72,9 +72,9 @@ class JobsChoice(Choice):
         """Return the choice of an address's query."""
         names: dict[str, Any] = {key: query.get(key) or None for key in ("job", "interval", "flow", "nic")}
         choice = JobsChoice(**names)
-        known: dict[str, Any] = {"ranks": RANK_VIEWS, "sort": frames.SORTS, "flows": FLOW_VIEWS}
-        known["metric"] = flow_frames.METRICS
-        valid: dict[str, Any] = {key: query[key] for key, of in known.items() if query.get(key, "") in of}
+        options: dict[str, Any] = {"ranks": RANK_VIEWS, "sort": frames.SORTS, "flows": FLOW_VIEWS}
+        options["metric"] = flow_frames.METRICS
+        valid: dict[str, Any] = {key: query[key] for key, of in options.items() if query.get(key, "") in of}
         numbers: dict[str, Any] = {
             key: int(query[key]) for key in ("rank", "span") if query.get(key, "").isdecimal()
         }
@@ -179,13 +179,13 @@ class JobsTab(LiveTab[JobsChoice]):
     def _with_rank(self, choice: JobsChoice) -> JobsChoice:
         """Return the choice with the NIC of its rank, and the slowest flow of that NIC."""
         splits = self._record["time_splits"] if self._record is not None else []
-        nic = next((each["nic"] for each in splits if each["rank"] == choice.rank and each["nic"]), None)
+        nic = next((split["nic"] for split in splits if split["rank"] == choice.rank and split["nic"]), None)
         rows = flow_frames.flow_rows(self._flows(), nic) if nic is not None else []
         return replace(choice, nic=nic, flow=rows[0]["id"] if rows else None)
 
     def _step(self, by: int) -> None:
         """Open the interval before or after the shown one."""
-        keys = [each.key for each in self._intervals()]
+        keys = [interval.key for interval in self._intervals()]
         if keys:
             at = keys.index(self.choice.interval) if self.choice.interval in keys else len(keys) - 1
             self._choose(interval=keys[max(0, min(len(keys) - 1, at + by))])
@@ -197,8 +197,8 @@ class JobsTab(LiveTab[JobsChoice]):
             return self._past
         with self.state.lock:
             job = self.state.jobs.jobs.get(self.choice.job or "")
-            known = [] if job is None else list(job.intervals)
-        return frames.within(known, self.live.now_ns(), span_s * 1_000_000_000)
+            intervals = [] if job is None else list(job.intervals)
+        return frames.within(intervals, self.live.now_ns(), span_s * 1_000_000_000)
 
     # --------------------------------------------------------------------------------------------- following
 
@@ -267,8 +267,8 @@ class JobsTab(LiveTab[JobsChoice]):
         if nic is None:
             return
         self.nic.show_profile(None, "", key is not None)
-        found = [each for each in self._intervals() if each.key == key]
-        span = (found[0].begin_ns, found[0].end_ns) if found else None
+        matching = [interval for interval in self._intervals() if interval.key == key]
+        span = (matching[0].begin_ns, matching[0].end_ns) if matching else None
         self.follow("nic", jobs.nic_profile, (nic, job, span), self._on_profile, NIC_PERIOD_S)
 
     def _on_diagnosis(self, snapshot: Snapshot[Diagnosis | None]) -> None:
@@ -307,26 +307,28 @@ class JobsTab(LiveTab[JobsChoice]):
             job = jobs.get(choice.job or "")
             head = None if job is None else dict(job.head)
             names = set(jobs)
-        rows += [frames.past_row(each, now_ns) for each in self._past_jobs if each["job"] not in names]
+        rows += [
+            frames.past_row(past_job, now_ns) for past_job in self._past_jobs if past_job["job"] not in names
+        ]
         self.jobs.put([{**row, "chosen": row["id"] == choice.job} for row in rows])
         self.jobs_empty.set_text(NO_JOB)
         self.jobs_empty.set_visibility(not rows)
         self.job_part.set_visibility(choice.job is not None)
         self.nic_part.set_visibility(choice.job is not None or choice.nic is not None)
         if choice.job is not None:
-            shown = self._record if choice.interval is not None or self._record is not None else head
-            self.verdict.show(choice.job, shown, now_ns)
+            shown_head = self._record if choice.interval is not None or self._record is not None else head
+            self.verdict.show(choice.job, shown_head, now_ns)
             self._show_iterations(self._intervals(), now_ns)
             self.ranks.show(self._record, choice.ranks, choice.sort, choice.rank)
             self._show_traffic()
         with self.state.lock:
-            known = self.state.nics.get(choice.nic or "")
-        self.nic.show(choice.nic, known, choice.job)
+            nic = self.state.nics.get(choice.nic or "")
+        self.nic.show(choice.nic, nic, choice.job)
 
-    def _show_iterations(self, shown: list[Interval], now_ns: int) -> None:
+    def _show_iterations(self, intervals: list[Interval], now_ns: int) -> None:
         choice, span_ns = self.choice, self.choice.span * 1_000_000_000
         self.iterations_empty.set_text(f"No diagnosis in the last {SPANS[choice.span]}.")
-        self.iterations_empty.set_visibility(not shown)
+        self.iterations_empty.set_visibility(not intervals)
         self.to_now.set_visibility(choice.interval is not None)
         if choice.interval is None:
             note = "a click on an iteration opens its interval; now: the newest"
@@ -335,11 +337,11 @@ class JobsTab(LiveTab[JobsChoice]):
         elif self._record is not None:
             begin, end = (utc_time(self._record[name]) for name in ("begin_ns", "end_ns"))
             self.interval_note.set_text(f"all parts below show {begin} to {end} UTC")
-        last = (shown[-1].key if shown else None, choice.span, choice.interval)
+        last = (intervals[-1].key if intervals else None, choice.span, choice.interval)
         if last != self._drawn[1] or now_ns - self._drawn[0] > span_ns // REDRAWS_PER_SPAN:
             self._drawn = now_ns, last
-            frame = frames.iterations_frame(shown, now_ns, span_ns, choice.interval)
-            self.iterations.show(lambda _whole: frame)
+            frame = frames.iterations_frame(intervals, now_ns, span_ns, choice.interval)
+            self.iterations.show(lambda _is_full: frame)
 
     def _flows(self) -> list[JobFlow]:
         recorded = self._record["flows"] if self._record is not None else []
@@ -358,9 +360,11 @@ class JobsTab(LiveTab[JobsChoice]):
             return
         flows = self._flows() if flows is None else flows
         named = self._record["links"] if self._record is not None else []
-        chosen = [each for each in flows if flow_frames.pair_id(each["nic"], each["peer"]) == choice.flow]
+        chosen_flows = [
+            flow for flow in flows if flow_frames.pair_id(flow["nic"], flow["peer"]) == choice.flow
+        ]
         with self.state.lock:
-            self.traffic.show_flow(chosen[0] if chosen else None, self.state, now_ns)
+            self.traffic.show_flow(chosen_flows[0] if chosen_flows else None, self.state, now_ns)
             rows = flow_frames.link_rows(self.state, flows, named, now_ns)
         self.traffic.show_links(rows, choice.job)
 
@@ -368,23 +372,23 @@ class JobsTab(LiveTab[JobsChoice]):
         now_ns = self.live.now_ns()
         with self.state.lock:
             running = [job.head for job in self.state.jobs.jobs.values() if job.is_running(now_ns)]
-            known = len(self.state.jobs.jobs)
-        self._kpi("jobs", count_text(len(running)), f"{counted(known, 'job')} within the past hour")
+            job_count = len(self.state.jobs.jobs)
+        self._kpi("jobs", count_text(len(running)), f"{counted(job_count, 'job')} within the past hour")
         by_kind: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in frames.KINDS}
         for head in running:
             by_kind[frames.kind_of(head["verdict"], head["blames_network"])].append(head)
         for kind in ("network", "host", "healthy"):
-            found = by_kind[kind]
-            note = found[0]["text"] if found and kind != "healthy" else ""
-            self._kpi(kind, count_text(len(found)) if running else "—", note)
-        seen = sum(head["ranks_seen"] for head in running)
+            heads = by_kind[kind]
+            note = heads[0]["text"] if heads and kind != "healthy" else ""
+            self._kpi(kind, count_text(len(heads)) if running else "—", note)
+        ranks_seen = sum(head["ranks_seen"] for head in running)
         hosts = sum(head["hosts"] for head in running)
-        self._kpi("ranks", count_text(seen) if running else "—", f"on {counted(hosts, 'host')}")
+        self._kpi("ranks", count_text(ranks_seen) if running else "—", f"on {counted(hosts, 'host')}")
 
 
 def _job_cell(row: Row) -> Cell:
-    chosen = "ft-subject ft-go" if row["chosen"] else "ft-subject"
-    return [(chosen, row["job"], ""), ("ft-detail", row["tenant"], "")]
+    classes = "ft-subject ft-go" if row["chosen"] else "ft-subject"
+    return [(classes, row["job"], ""), ("ft-detail", row["tenant"], "")]
 
 
 def _against_cell(name: str) -> Callable[[Row], Cell]:
