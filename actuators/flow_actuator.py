@@ -20,8 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sdnotify import SystemdNotifier
-
 from actuators.applier import Applier, read_decision
 from actuators.command_io import CommandIO, CommandItem
 from actuators.effectors.endpoints import FlowEndpoints
@@ -37,6 +35,7 @@ from schemas.ipc import leave, receive_at, received
 from schemas.kafka.message import Message
 from schemas.limits import EVERYONE
 from schemas.records import ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
+from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
 from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
 from schemas.unexpected import DATA_ERRORS, refusal
@@ -428,7 +427,7 @@ def main(
     except OSError as error:
         _log.error("%s", ": ".join(filter(None, (error.filename, error.strerror or str(error)))))
         return 2
-    notify = SystemdNotifier()
+    notify = ServiceNotifier()
     command_io.start()
     ready, status_s = False, 0.0
     try:

@@ -11,8 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from sdnotify import SystemdNotifier
-
 from actuators.clock_consumer import ClockConsumer
 from actuators.clock_page import Content, PageFile
 from actuators.clock_sources import Sources
@@ -21,6 +19,7 @@ from actuators.host_clock import HostClock, PageParameters
 from actuators.settings import ActuatorSettings, HostSettings, default_directory
 from native.core.hostclock import raw_ns
 from schemas.records import ClockOffsets, ClockSync, Nic
+from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
 
 _log = logging.getLogger(__name__)
@@ -167,7 +166,7 @@ def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None
         for page in pages:
             page.close()
         return 2
-    notify = SystemdNotifier()
+    notify = ServiceNotifier()
     try:
         _run(settings, pages, notify, stopping)
     finally:
@@ -178,7 +177,7 @@ def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None
 
 
 def _run(
-    settings: ActuatorSettings, pages: list[HostPage], notify: SystemdNotifier, stopping: StopRequest
+    settings: ActuatorSettings, pages: list[HostPage], notify: ServiceNotifier, stopping: StopRequest
 ) -> None:
     def take_nic(nic: str, record: Nic | None) -> None:
         for page in pages:

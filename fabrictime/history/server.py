@@ -13,12 +13,12 @@ from typing import Final
 
 import psutil
 from aiohttp import web
-from sdnotify import SystemdNotifier
 
 from fabrictime.history.engine import DirectoryInUse, Engine, EngineError
 from fabrictime.history.http import Endpoint
 from fabrictime.history.settings import HistorySettings
 from fabrictime.history.tokens import ensure_token
+from schemas.service_notifier import ServiceNotifier
 
 LOG: Final = logging.getLogger(__name__)
 STATUS_EVERY_S: Final = 2.0
@@ -55,7 +55,7 @@ async def _serve(engine: Engine, settings: HistorySettings, write_token: str, re
         endpoint.application(), access_log=None, auto_decompress=False, shutdown_timeout=DRAIN_S
     )
     await runner.setup()
-    notifier = SystemdNotifier()
+    notifier = ServiceNotifier()
     try:
         listener = _listen(settings.host, settings.port)
         await web.SockSite(runner, listener).start()

@@ -19,7 +19,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import psutil
-from sdnotify import SystemdNotifier
 
 from fabrictime.log.broker import Broker
 from fabrictime.log.compact import clean
@@ -31,6 +30,7 @@ from fabrictime.log.requests.base import Peer, Response
 from fabrictime.log.settings import LogSettings
 from fabrictime.log.store import Store
 from fabrictime.log.wire import INT32, Api, read_head
+from schemas.service_notifier import ServiceNotifier
 
 log = logging.getLogger(__name__)
 
@@ -447,7 +447,7 @@ async def _serve(settings: LogSettings) -> int:
     except (AlreadyRunning, OSError, ValueError) as error:
         log.error("%s", error)
         return 1
-    notifier = SystemdNotifier()
+    notifier = ServiceNotifier()
     notifier.notify("READY=1")
     notifier.notify(f"STATUS=listening on {settings.host}:{server.port}")
     await _report_space(server.store, notifier.notify, stop)

@@ -15,8 +15,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from sdnotify import SystemdNotifier
-
 from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch, fresh_s_of
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.web.fabric_consumer import FabricConsumer
@@ -27,6 +25,7 @@ from fabrictime.web.query_poller import THREADS, QueryPoller, Snapshot
 from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings
 from schemas import codec
+from schemas.service_notifier import ServiceNotifier
 from schemas.topics import FLOWS
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> int:
         evidence.start()
     serving = loop.create_task(server.serve(sockets=[listener]))
     await asyncio.wait((serving, loop.create_task(ready.wait())), return_when=asyncio.FIRST_COMPLETED)
-    notifier = SystemdNotifier()
+    notifier = ServiceNotifier()
     if server.started:
         port = listener.getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from sdnotify import SystemdNotifier
-
 from producers.audit.agent import AuditAgent, is_round
 from producers.audit.checks import CHECKS
 from producers.audit.host import Missing
@@ -25,6 +23,7 @@ from producers.settings import NicSettings
 from schemas import codec
 from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import AuditRun
+from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
 from schemas.topics import AUDIT, AUDIT_RUNS
 
@@ -79,7 +78,7 @@ def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
         settings.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
     )
     reader = LookupReader(settings.kafka, {AUDIT_RUNS: agent.on_run}, registry, from_end=(AUDIT_RUNS,))
-    supervisor = SystemdNotifier()
+    supervisor = ServiceNotifier()
     supervisor.notify("READY=1")
     try:
         _run(agent, reader, producer, registry, supervisor, stop)
@@ -97,7 +96,7 @@ def _run(
     reader: LookupReader,
     producer: BoundedProducer,
     registry: codec.Registry | None,
-    supervisor: SystemdNotifier,
+    supervisor: ServiceNotifier,
     stop: StopRequest,
 ) -> None:
     left_s = 0.0

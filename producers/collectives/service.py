@@ -13,14 +13,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
-from sdnotify import SystemdNotifier
-
 from producers.boot import boot_id
 from producers.collectives.host import HostReporter, ReportedHost
 from producers.collectives.listener import socket_of
 from producers.collectives.settings import CollectiveSettings
 from producers.settings import NicSettings
 from schemas.kafka.bounded_producer import BoundedProducer
+from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
 from schemas.topics import COLLECTIVES
 
@@ -110,7 +109,7 @@ def main(
     registry = settings.kafka.registry()
     selector = selectors.DefaultSelector()
     selector.register(stop.fd, selectors.EVENT_READ, lambda number: None)
-    supervisor = SystemdNotifier()
+    supervisor = ServiceNotifier()
     hosts: list[HostReporter] = []
     try:
         for host in reported_hosts(settings, nics, clock_files or {}):
@@ -139,7 +138,7 @@ def _run(
     hosts: Sequence[HostReporter],
     selector: selectors.BaseSelector,
     queue: _Queue,
-    supervisor: SystemdNotifier,
+    supervisor: ServiceNotifier,
     stop: StopRequest,
 ) -> None:
     status_at_s = 0.0

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sdnotify import SystemdNotifier
-
 from producers.addresses import CHECK_S, AddressWatch
 from producers.boot import boot_id
 from producers.flows.intervals import FlowRules, FlowTable, Key
@@ -36,6 +34,7 @@ from schemas import codec
 from schemas.ids import host_of, nic_id
 from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import FlowReports, FlowRoutes, Nic
+from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, Topic
 
@@ -328,7 +327,7 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
     producer = BoundedProducer(
         settings.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
     )
-    supervisor = SystemdNotifier()
+    supervisor = ServiceNotifier()
     try:
         reporter = FlowReporter(settings, nics, AddressTable(), producer.put, registry, supervisor.notify)
     except (OSError, ValueError) as error:
@@ -359,7 +358,7 @@ def _run(
     reader: LookupReader,
     producer: BoundedProducer,
     registry: codec.Registry | None,
-    supervisor: SystemdNotifier,
+    supervisor: ServiceNotifier,
     stop: StopRequest,
 ) -> None:
     poll_s, full_s = settings.poll_ms / _MS_PER_S, settings.whole_ms / _MS_PER_S

@@ -10,14 +10,13 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from sdnotify import SystemdNotifier
-
 from producers.inventory.nics import PeerTable
 from producers.probe.peers import choose_peers, hashes_of
 from schemas import codec
 from schemas.kafka.bounded_producer import BoundedProducer, Delivered
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import Nic
+from schemas.service_notifier import ServiceNotifier
 from schemas.topics import INVENTORY, PROBES
 
 _log = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ class ProbePublisher:
         self.producer = BoundedProducer(
             self.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
         )
-        self.supervisor = SystemdNotifier()
+        self.supervisor = ServiceNotifier()
         self._batch_header = codec.header(PROBES.record, self.registry)
 
     def announce(self, record: Nic, delivered: Delivered | None = None) -> None:

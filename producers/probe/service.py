@@ -11,8 +11,6 @@ import os
 import time
 from collections.abc import Sequence
 
-from sdnotify import SystemdNotifier
-
 from native.core.probe import Link, PathEvidence
 from producers.addresses import AddressWatch, wait_for_address
 from producers.inventory.nics import LookupReader, RecordHandler
@@ -30,6 +28,7 @@ from producers.trace.probe_routes import ProbeRouteTracer
 from producers.trace.route_tracer import TracedNic
 from schemas import codec
 from schemas.records import LinkEvent, Nic
+from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
 from schemas.topics import FLOWS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
 
@@ -302,7 +301,7 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     stop = StopRequest()
     if not stop.set_on_signals() and os.environ.get("NOTIFY_SOCKET"):
         _log.warning("prober runs outside the main thread and does not handle signals")
-    notify = SystemdNotifier().notify
+    notify = ServiceNotifier().notify
     addresses = AddressWatch([nic], notify)
     if not wait_for_address(addresses, notify, stop):
         return 0

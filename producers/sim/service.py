@@ -14,8 +14,6 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from sdnotify import SystemdNotifier
-
 from producers.inventory.nics import LookupReader, RecordHandler
 from producers.sim.announcements import nic_announcements
 from producers.sim.control import ControlServer, Request
@@ -26,6 +24,7 @@ from producers.sim.simulation import TICK_NS, Simulation
 from schemas import codec
 from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import ClockOffsets, ProbeSchedule, TrueFault
+from schemas.service_notifier import ServiceNotifier
 from schemas.simulation_pace import FULL_PACE, advice, pace_text
 from schemas.stop_request import StopRequest
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
@@ -174,7 +173,7 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
         CLOCK_OFFSETS: _on_offsets(settings.shard, progress),
     }
     reader = LookupReader(settings.kafka, takes, registry)
-    notify = SystemdNotifier()
+    notify = ServiceNotifier()
     notify.notify("READY=1")
     fleet = run.fleet
     _log.info(
@@ -292,7 +291,7 @@ class _PaceReporter:
     """Reports the pace: to the service manager, in the inventory, and in the log of the service."""
 
     def __init__(
-        self, run: Simulation, pacer: RealTimePacer, producer: _FleetProducer, notify: SystemdNotifier
+        self, run: Simulation, pacer: RealTimePacer, producer: _FleetProducer, notify: ServiceNotifier
     ) -> None:
         self._run, self._pacer, self._producer, self._notify = run, pacer, producer, notify
         self._announcer = PaceAnnouncer(time.monotonic())

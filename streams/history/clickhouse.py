@@ -13,10 +13,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from sdnotify import SystemdNotifier
 
 from schemas import table_statements, tables
 from schemas.checks import BadRecord
+from schemas.service_notifier import ServiceNotifier
 from schemas.topics import Topic
 from streams.history.rows import TOPICS
 from streams.history.store_status import StoreStatus
@@ -164,7 +164,7 @@ class ReportingStore:
 
 def stores_of(settings: HistorySinkSettings) -> Iterator[tuple[Topic, ReportingStore]]:
     """Yield the topics that history stores, each with its store."""
-    status = StoreStatus(settings.url, SystemdNotifier().notify)
+    status = StoreStatus(settings.url, ServiceNotifier().notify)
     setup = TableSetup(settings)
     for topic in TOPICS:
         yield topic, ReportingStore(topic, Writer(settings, setup), status)

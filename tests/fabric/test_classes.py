@@ -15,7 +15,7 @@ pytestmark = pytest.mark.fabric
 
 def test_a_load_in_one_class_delays_and_marks_probes_of_that_class_alone(inside, capsys):
     found = inside(lambda: measure_load(3.0))
-    waiting, free = ([each for each in found.seen if each.waits is waits] for waits in (True, False))
+    waiting, free = ([each for each in found.directions if each.waits is waits] for waits in (True, False))
     with capsys.disabled():
         print(f"\n  queue of {found.deepest_ns / 1e6:.0f} ms, marks {found.marked_by_switches}", end="")
         print(f", count error {found.count_error:.4f}, {found.lost} probes lost", end="")

@@ -59,7 +59,7 @@ class Reporting:
         raise TimeoutError(nic.nic)
 
     def put(self, topic: str, key: str, value: bytes | None) -> None:
-        assert topic == self.book.topic
+        assert topic == self.book.topic.name
         self.book.take(key.encode(), value)
         record = None if value is None else self.codec.decode(value, "FlowRoutes")
         self.records[key] = record

@@ -58,7 +58,7 @@ class Watched:
         )
 
     def put(self, topic: str, key: str, value: bytes | None) -> None:
-        assert topic == self.book.topic
+        assert topic == self.book.topic.name
         self.published += 1
         if value is None:
             self.tombstones.append(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sdnotify import SystemdNotifier
+from schemas.service_notifier import ServiceNotifier
 
 
 class Readiness:
@@ -23,7 +23,7 @@ class Readiness:
         def ready(partitions: int) -> None:
             self._partitions[at] = partitions
             if self._report():
-                SystemdNotifier().notify("READY=1")
+                ServiceNotifier().notify("READY=1")
 
         return ready
 
@@ -41,5 +41,5 @@ class Readiness:
         if len(ready) < len(self._partitions):
             return False
         notes = [self._notes[subject] for subject in sorted(self._notes)]
-        SystemdNotifier().notify(f"STATUS={'; '.join([f'{sum(ready)} partitions', *notes])}")
+        ServiceNotifier().notify(f"STATUS={'; '.join([f'{sum(ready)} partitions', *notes])}")
         return True

@@ -8,10 +8,10 @@ from typing import Any
 
 import faust
 from faust.types import TP
-from sdnotify import SystemdNotifier
 
 from schemas import codec
 from schemas.kafka.message import Message
+from schemas.service_notifier import ServiceNotifier
 from schemas.topics import FLOWS
 from streams.runtime.faust.context import TABLE_STARTS, WorkerContext
 from streams.runtime.faust.faust_app import fetch_at_once, gather_fetches
@@ -86,7 +86,7 @@ class Service:
         self._ready(partitions)
 
     async def _stopping(self, app: Any, *_: Any, **__: Any) -> None:
-        SystemdNotifier().notify("STOPPING=1")
+        ServiceNotifier().notify("STOPPING=1")
         await asyncio.gather(*(owned.revoke() for owned in self.owned))
         await self.context.stop()
 

@@ -19,7 +19,7 @@ def health(link: str, state: str, seq: int, at_ns: int, loss: float = 0.0, **mor
     return _checked(
         LinkHealth,
         {
-            "subject": cable_id(link),
+            "subject": cable_id(link) if ">" in link else link,
             "kind": "LINK",
             "shard": "sim",
             "seq": seq,

@@ -8,7 +8,10 @@ from collections import Counter, defaultdict
 import pytest
 
 from schemas.topics import DECISIONS, FALLBACKS
-from streams.policy.replay import replay_epoch
+from streams.policy.replay import recording_of_cycles
+from streams.policy.stage import PolicyStage
+from streams.runtime.log_runner import StepRunner
+from streams.runtime.settings import StreamSettings
 from tests.streams.policy.closed_loop import (
     Loop,
     S,
@@ -89,10 +92,15 @@ def test_the_same_inputs_give_the_same_decisions_byte_for_byte() -> None:
     loop.run.fault("grey 20% leaf3>spine4 for 2s")
     loop.advance(14)
     assert {d["reason"]["kind"] for d in loop.decisions} >= {"DOWN", "GREY", "HEALED", "COLLISION"}
-    replayed = replay_epoch(loop.cycles, loop.messages, topology=loop.pipeline.runner.tables.topology)
+    stage, tables = PolicyStage(), loop.pipeline.runner.tables
+    runner = StepRunner(
+        stage, recording_of_cycles(loop.cycles), StreamSettings(), 1, topology=tables.topology
+    )
+    for message in loop.messages:
+        runner.offer(message)
     again = [
         (output.topic.name, output.key, output.value())
-        for _, output in replayed
+        for _, output in runner.run()
         if output.topic in (DECISIONS, FALLBACKS)
     ]
     assert again == loop.outgoing[: len(again)]

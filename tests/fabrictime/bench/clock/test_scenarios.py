@@ -138,7 +138,7 @@ def test_scenario(name):
             took = found.windows_to_recover(scenario.member(event.nic), first, limits.p99_ns)
             assert took is not None
             assert took <= 3
-        elif isinstance(event, Dark) and not event.gone:
+        elif isinstance(event, Dark) and not event.is_silent:
             nics = scenario.members(event.nics)
             off = np.abs(found.against_fleet_ns(nics, live=True)[-1, -1])
             # 60 s of wander are 270 ns rms, the rate's own error comes to it

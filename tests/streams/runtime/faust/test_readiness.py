@@ -17,7 +17,7 @@ class Notifier:
 @pytest.fixture(autouse=True)
 def notifier(monkeypatch: pytest.MonkeyPatch) -> None:
     Notifier.sent = []
-    monkeypatch.setattr(module, "SystemdNotifier", Notifier)
+    monkeypatch.setattr(module, "ServiceNotifier", Notifier)
 
 
 def test_notes_stand_behind_the_partitions_until_they_are_removed() -> None:
