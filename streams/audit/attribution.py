@@ -36,8 +36,8 @@ def explain(
     """Return the elements that explain the `outliers`: the one that explains the largest number first.
 
     `paths`: the elements of each path in order; `outliers`: indices of the slow paths; `share`: part of the
-    paths over an element that must be outliers; `min_paths`: outliers that it must explain. Of elements with the
-    same outliers, the one with the fewest others counts.
+    paths over an element that must be outliers; `min_paths`: outliers that it must explain. Of elements
+    with the same outliers, the one with the fewest others counts.
     """
     crossing: Counter[str] = Counter()
     for elements in paths:
