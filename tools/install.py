@@ -130,11 +130,11 @@ def run(command: Sequence[str], note: Callable[[str], None]) -> None:
         )
 
 
-def main(wanted: str) -> None:
+def main(selection: str) -> None:
     """Install `run`: the agent's, the server's and the compiler's packages; or `all` of the lock file."""
     entries = entries_of(LOCK.read_text(encoding="utf-8"))
     progress = Progress(sys.stderr)
-    if wanted == "all":
+    if selection == "all":
         install(set(entries), entries, progress)
     else:
         compiler = needed_by(names_of(["build"]), entries)

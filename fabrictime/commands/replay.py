@@ -89,9 +89,11 @@ def replay(
     except (ValueError, TopologyError) as error:
         stop(str(error))
     typer.echo(
-        as_json(done) if as_json_lines else "\n".join(line for each in done for line in lines_of(each))
+        as_json(done)
+        if as_json_lines
+        else "\n".join(line for replayed in done for line in lines_of(replayed))
     )
-    raise typer.Exit(1 if any(each.differences or each.failed for each in done) else 0)
+    raise typer.Exit(1 if any(replayed.differences or replayed.failed for replayed in done) else 0)
 
 
 def as_json(done: Sequence[Replayed]) -> str:
@@ -102,15 +104,15 @@ def as_json(done: Sequence[Replayed]) -> str:
             "to_ns": done[0].span.to_ns,
             "stages": [
                 {
-                    "stage": each.stage,
-                    "messages": each.messages,
-                    "took_s": round(each.took_s, 3),
-                    "published": each.published,
-                    "replayed": each.count,
-                    "unrecorded": each.unrecorded,
-                    "replay_same": each.same,
-                    "notes": [*each.failed, *each.notes],
-                    "records": each.records,
+                    "stage": replayed.stage,
+                    "messages": replayed.messages,
+                    "took_s": round(replayed.took_s, 3),
+                    "published": replayed.published,
+                    "replayed": replayed.count,
+                    "unrecorded": replayed.unrecorded,
+                    "replay_same": replayed.same,
+                    "notes": [*replayed.failed, *replayed.notes],
+                    "records": replayed.records,
                     "differences": [
                         {
                             "topic": difference.topic,
@@ -121,10 +123,10 @@ def as_json(done: Sequence[Replayed]) -> str:
                                 for name, (was, now) in difference.fields.items()
                             },
                         }
-                        for difference in each.differences
+                        for difference in replayed.differences
                     ],
                 }
-                for each in done
+                for replayed in done
             ],
         },
         allow_nan=False,
@@ -136,7 +138,7 @@ def lines_of(done: Replayed) -> list[str]:
     """Return a result as lines: each difference, and the total."""
     from fabrictime.state.units import seconds_text
 
-    lines = [f"DIFFERENT {each.line()}" for each in done.differences] + done.failed + done.notes
+    lines = [f"DIFFERENT {difference.line()}" for difference in done.differences] + done.failed + done.notes
     speed = done.covered_s / max(done.took_s, 1e-3)
     unrecorded = (
         f"; {done.unrecorded} without steps: of a killed worker, newer than the last steps, or of steps that "

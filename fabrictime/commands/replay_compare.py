@@ -48,11 +48,11 @@ class Difference:
     def line(self) -> str:
         """Return it as one line."""
         more = "; ".join(
-            f"{name} {live!r}, replayed {again!r}" if len(f"{live!r}{again!r}") <= LONG else name
-            for name, (live, again) in self.fields.items()
+            f"{name} {live!r}, replayed {replayed!r}" if len(f"{live!r}{replayed!r}") <= LONG else name
+            for name, (live, replayed) in self.fields.items()
         )
         name = " ".join(map(str, self.identity))
-        return ": ".join(each for each in (name, self.kind, more or self.text) if each)
+        return ": ".join(part for part in (name, self.kind, more or self.text) if part)
 
 
 class Gap(NamedTuple):
@@ -144,7 +144,7 @@ def records_of(
     return records
 
 
-def compare(topic: Topic, span: Span, live: Records, again: Records, edge_ns: int = 0) -> list[Difference]:
+def compare(topic: Topic, span: Span, live: Records, replayed: Records, edge_ns: int = 0) -> list[Difference]:
     """Return the differences between published and replayed records of an interval.
 
     Records outside the interval only help to find counterparts. `edge_ns`: time before the end in which
@@ -152,31 +152,31 @@ def compare(topic: Topic, span: Span, live: Records, again: Records, edge_ns: in
     """
     return [
         difference
-        for identity in sorted(live.keys() | again.keys())
-        for was, replayed in _pairs(topic, live.get(identity, ()), again.get(identity, ()))
-        if (difference := _difference(topic, span, identity, was, replayed, edge_ns))
+        for identity in sorted(live.keys() | replayed.keys())
+        for was, now in _pairs(topic, live.get(identity, ()), replayed.get(identity, ()))
+        if (difference := _difference(topic, span, identity, was, now, edge_ns))
     ]
 
 
 def _pairs(
-    topic: Topic, live: Sequence[Dated], again: Sequence[Dated]
+    topic: Topic, live: Sequence[Dated], replayed: Sequence[Dated]
 ) -> Iterator[tuple[Dated | None, Dated | None]]:
     """Yield the published and replayed records of one identity that have no equal counterpart, in order.
 
     Delivery is at least once: several equal records count as one.
     """
-    if len(live) == len(again) == 1:
-        yield live[0], again[0]
+    if len(live) == len(replayed) == 1:
+        yield live[0], replayed[0]
         return
     old = [record and comparable(topic, record) for record, _ in live]  # a tombstone is empty
-    new = [record and comparable(topic, record) for record, _ in again]
+    new = [record and comparable(topic, record) for record, _ in replayed]
     differing_live = [
-        live[index] for index, each in enumerate(old) if each not in new and each not in old[:index]
+        live[index] for index, record in enumerate(old) if record not in new and record not in old[:index]
     ]
-    differing_again = [
-        again[index] for index, each in enumerate(new) if each not in old and each not in new[:index]
+    differing_replayed = [
+        replayed[index] for index, record in enumerate(new) if record not in old and record not in new[:index]
     ]
-    yield from zip_longest(differing_live, differing_again)
+    yield from zip_longest(differing_live, differing_replayed)
 
 
 def _difference(

@@ -75,18 +75,20 @@ class Changes:
         return self._changed(Message(0, CONFIG.name, 0, -1, EVERYONE, None), PLAIN)
 
     def _changed(self, message: Message, record: ActuatorConfig) -> Message:
-        values = {each["name"]: each["value"] for each in record["thresholds"]} | dict(self.thresholds)
+        values = {threshold["name"]: threshold["value"] for threshold in record["thresholds"]} | dict(
+            self.thresholds
+        )
         thresholds: list[Threshold] = [{"name": name, "value": values[name]} for name in sorted(values)]
         value = codec.encode(CONFIG.type, {**record, "thresholds": thresholds})
         return Message(message.append_ns, *message.place, message.offset, message.key_bytes, value)
 
 
-def changes_of(given: Sequence[str]) -> Changes:
+def changes_of(assignments: Sequence[str]) -> Changes:
     """Return changes such as `slow_ratio=1.3` or `alert_clear_s=5`. Raises ValueError for an unknown one."""
     rules: dict[str, Any] = {}
     thresholds: dict[str, float] = {}
     kinds = {name: type(value) for name, value in asdict(DiagnosisRules()).items()}
-    for text in given:
+    for text in assignments:
         name, _, value = text.partition("=")
         try:
             if name in kinds:
@@ -142,7 +144,7 @@ class Replayed:
     @property
     def same(self) -> float:
         """The share of the records that are the same."""
-        missing = sum(each.kind.startswith("was") for each in self.differences)
+        missing = sum(difference.kind.startswith("was") for difference in self.differences)
         return 1 - len(self.differences) / max(1, self.count + missing)
 
 
@@ -231,7 +233,9 @@ class StageReplay:
         self.to_ns = run.span.to_ns + self._kind.after_ns
         is_compared = operators or self._kind.newest_only
         outputs = dict.fromkeys(self._kind.outputs if is_compared else (), since(self.from_ns))
-        self.starts = earliest([outputs, *(each.runner.starts for each in operators if each.runner)])
+        self.starts = earliest(
+            [outputs, *(operator.runner.starts for operator in operators if operator.runner)]
+        )
         self.took_s = 0.0
         """Time that it spent itself."""
         self._first_ns = NEVER_NS
@@ -241,10 +245,14 @@ class StageReplay:
     def take(self, messages: Mapping[str, Sequence[Message]], mark_ns: int) -> None:
         """Take messages, and the time before which all have been read."""
         began_s = time.perf_counter()
-        runners = [each.runner for each in self._operators if each.runner and not each.error]
+        runners = [operator.runner for operator in self._operators if operator.runner and not operator.error]
         for topic, start in self.starts.items():
             from_ns = start.since_ns or 0
-            own = [each for each in messages.get(topic.name, ()) if from_ns <= each.append_ns < self.to_ns]
+            own = [
+                message
+                for message in messages.get(topic.name, ())
+                if from_ns <= message.append_ns < self.to_ns
+            ]
             self._count(topic, own, mark_ns)
             for runner in runners:
                 for message in own:
@@ -259,13 +267,15 @@ class StageReplay:
     def _count(self, topic: Topic, messages: Sequence[Message], mark_ns: int) -> None:
         self._result.messages += len(messages)
         if self._first_ns > mark_ns:
-            times_ns = (each.append_ns for each in messages if each.append_ns >= self._run.span.from_ns)
+            times_ns = (
+                message.append_ns for message in messages if message.append_ns >= self._run.span.from_ns
+            )
             self._first_ns = min(self._first_ns, min(times_ns, default=NEVER_NS))
         if topic in self._kind.outputs:
             self._published += [
-                ((topic.name, each.key, each.value), each.append_ns)
-                for each in messages
-                if each.append_ns >= self.from_ns
+                ((topic.name, message.key, message.value), message.append_ns)
+                for message in messages
+                if message.append_ns >= self.from_ns
             ]
 
     def result(self, read_s: float) -> Replayed:
@@ -326,7 +336,9 @@ def gaps_of(operators: Sequence[Operator], *, has_steps: bool) -> list[Gap]:
 
 def failures_of(operators: Iterable[Operator]) -> list[str]:
     """Return a line for each operator that cannot be replayed."""
-    return [f"{each.name} cannot be replayed: {each.error}" for each in operators if each.error]
+    return [
+        f"{operator.name} cannot be replayed: {operator.error}" for operator in operators if operator.error
+    ]
 
 
 def changes_since(operators: Iterable[Operator], run: Replay) -> str:
@@ -337,7 +349,9 @@ def changes_since(operators: Iterable[Operator], run: Replay) -> str:
         "topology": topology_digest(run.topology) if run.topology else "",
     }
     changed: set[str] = set()
-    for epoch in (each.runner.recording.epoch for each in operators if isinstance(each.runner, StepRunner)):
+    for epoch in (
+        operator.runner.recording.epoch for operator in operators if isinstance(operator.runner, StepRunner)
+    ):
         then = {
             "build": epoch.build,
             "settings": epoch.settings_digest,
@@ -378,7 +392,7 @@ def operators_of(name: str, messages: Iterable[Message], count: int, run: Replay
         operator = operators.setdefault((partition, key, epoch), Operator(key, partition, epoch * NS_PER_MS))
         operator.add(message, first)
         operator.error = error or operator.error
-    return [each for _, each in sorted(operators.items()) if each.last_ns >= run.span.from_ns]
+    return [operator for _, operator in sorted(operators.items()) if operator.last_ns >= run.span.from_ns]
 
 
 def begin(operator: Operator, count: int, run: Replay) -> None:
@@ -406,8 +420,8 @@ def _begun(name: str, run: Replay, index: _Index) -> list[Operator]:
     if name in BY_STEPS or name == PolicyStage.name:
         topic, count = STEPS if name in BY_STEPS else POLICY_CYCLES, index.counts[OWNERS[name].name]
         operators = operators_of(name, index.messages[topic.name], count, run)
-        for each in operators:
-            begin(each, count, run)
+        for operator in operators:
+            begin(operator, count, run)
         return operators
     operator = Operator(name, 0, run.span.from_ns)
     operator.runner = TimedRunner(
@@ -438,11 +452,11 @@ class _Index:
         starts |= {POLICY_CYCLES: since(back_ns)} if PolicyStage.name in names else {}
         self.messages = self._read(starts)
         policies = operators_of(PolicyStage.name, self.messages[POLICY_CYCLES.name], 1, run)
-        first_ns = min((each.began_ns for each in policies), default=back_ns)
+        first_ns = min((policy.began_ns for policy in policies), default=back_ns)
         if first_ns < back_ns:
             self.messages |= self._read({POLICY_CYCLES: since(first_ns)})
-        config = [each for each in self.messages[CONFIG.name] if each.append_ns < from_ns]
-        needs_first = run.changes.thresholds and not any(each.key == EVERYONE for each in config)
+        config = [message for message in self.messages[CONFIG.name] if message.append_ns < from_ns]
+        needs_first = run.changes.thresholds and not any(message.key == EVERYONE for message in config)
         self.first = [run.changes.first()] if needs_first else []
         self.config = [*self.first, *config]
 
@@ -460,8 +474,8 @@ def replay(names: Sequence[str], run: Replay) -> list[Replayed]:
     began_s = time.perf_counter()
     index = _Index(names, run)
     stages = [StageReplay(name, run, _begun(name, run, index), index.counts) for name in names]
-    starts = earliest(each.starts for each in stages)
-    reads = read_interval(run.cluster, starts, max(each.to_ns for each in stages)) if starts else ()
+    starts = earliest(stage.starts for stage in stages)
+    reads = read_interval(run.cluster, starts, max(stage.to_ns for stage in stages)) if starts else ()
     messages = 0
     for batch, mark_ns in chain([(index.first, 0)], reads, [([], NEVER_NS)]):
         by_topic: dict[str, list[Message]] = defaultdict(list)
@@ -471,5 +485,5 @@ def replay(names: Sequence[str], run: Replay) -> list[Replayed]:
             stage.take(by_topic, mark_ns)
         messages += len(batch)
         run.progress(messages, min(mark_ns, run.span.to_ns))
-    read_s = (time.perf_counter() - began_s - sum(each.took_s for each in stages)) / len(stages)
-    return [each.result(read_s) for each in stages]
+    read_s = (time.perf_counter() - began_s - sum(stage.took_s for stage in stages)) / len(stages)
+    return [stage.result(read_s) for stage in stages]

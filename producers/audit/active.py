@@ -112,11 +112,11 @@ def _bandwidth(host: Host, name: str, share: float, *options: str) -> Iterator[F
     path = program(host, "ib_write_bw")
     if options and not gpu_addresses(host, NVIDIA):
         raise Missing("no NVIDIA GPU on PCIe")
-    for device, found in _each_device(host, path, "--report_gbits", "--duration=5", *options):
-        if isinstance(found, Unreadable):
-            yield Finding(device, AuditStatus.UNKNOWN, str(found))
+    for device, figures in _each_device(host, path, "--report_gbits", "--duration=5", *options):
+        if isinstance(figures, Unreadable):
+            yield Finding(device, AuditStatus.UNKNOWN, str(figures))
         else:
-            yield _figure(name, found[3], "Gbit/s", share * _rate_gbps(host, device), device)
+            yield _figure(name, figures[3], "Gbit/s", share * _rate_gbps(host, device), device)
 
 
 @CHECKS.error(
@@ -141,11 +141,11 @@ def _latency(host: Host) -> Iterator[Finding]:
     path = program(host, "ib_write_lat")
     sku = sku_of(host)
     limit = sku.highest("write_latency_us") if sku is not None else float("inf")
-    for device, found in _each_device(host, path, "--size=2", "--iters=5000"):
-        if isinstance(found, Unreadable):
-            yield Finding(device, AuditStatus.UNKNOWN, str(found))
+    for device, figures in _each_device(host, path, "--size=2", "--iters=5000"):
+        if isinstance(figures, Unreadable):
+            yield Finding(device, AuditStatus.UNKNOWN, str(figures))
             continue
-        typical = found[4]
+        typical = figures[4]
         finding = checked(typical <= limit, f"typically {typical:g} us, expected at most {limit:g}", device)
         yield replace(finding, fact=Fact("write_latency_us", f"{typical:g}", typical))
 
@@ -197,7 +197,7 @@ def _over_nics(host: Host) -> Iterator[Finding]:
     if count < 2:
         raise Missing("fewer than two NVIDIA GPUs")
     host.names(RDMA)
-    found: dict[str, float] = {}
+    bandwidths: dict[str, float] = {}
     for shape, algorithm in SHAPES.items():
         for pairs in QUEUE_PAIRS:
             subject = f"{shape}, {pairs} queue pairs"
@@ -208,13 +208,13 @@ def _over_nics(host: Host) -> Iterator[Finding]:
                 f"NCCL_IB_QPS_PER_CONNECTION={pairs}",
             )
             try:
-                found[subject] = _all_reduce(host, path, count, *environment)
+                bandwidths[subject] = _all_reduce(host, path, count, *environment)
             except ArithmeticError as error:
                 yield checked(False, str(error), subject)
             except (Unreadable, ValueError) as error:
                 yield Finding(subject, AuditStatus.UNKNOWN, str(error))
-    best = max(found.values(), default=0.0)
-    for subject, bandwidth in found.items():
+    best = max(bandwidths.values(), default=0.0)
+    for subject, bandwidth in bandwidths.items():
         yield _figure("all_reduce_over_nics_gb_per_s", bandwidth, "GB/s", MIN_OF_BEST * best, subject)
 
 

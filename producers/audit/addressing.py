@@ -23,17 +23,19 @@ CHECKS: Final = Checks()
 
 def global_networks(interface: Interface) -> list[ipaddress.IPv4Interface | ipaddress.IPv6Interface]:
     """Return the addresses that another host can reach."""
-    found = [ipaddress.ip_interface(each) for each in interface.addresses]
-    return [each for each in found if not each.ip.is_link_local and not each.ip.is_loopback]
+    addresses = [ipaddress.ip_interface(address) for address in interface.addresses]
+    return [address for address in addresses if not address.ip.is_link_local and not address.ip.is_loopback]
 
 
 def gateways(host: Host) -> list[Route]:
     """Return the default routes in use, IPv4 and IPv6. Raises Missing without one."""
     routes = host.routes()
-    found = [route for is_ipv6 in (False, True) if (route := gateway_of(routes, is_ipv6=is_ipv6)) is not None]
-    if not found:
+    defaults = [
+        route for is_ipv6 in (False, True) if (route := gateway_of(routes, is_ipv6=is_ipv6)) is not None
+    ]
+    if not defaults:
         raise Missing("no default route")
-    return found
+    return defaults
 
 
 def _back(host: Host) -> set[str]:
@@ -49,22 +51,22 @@ def addresses(host: Host) -> Iterator[Finding]:
     """Find interfaces that are up, belong to no bond or bridge, and have no address for other hosts."""
     routed = {route.interface for route in host.routes()}
     back = _back(host)
-    found = False
-    for each in host.interfaces():
+    any_interface = False
+    for interface in host.interfaces():
         if (
-            each.name in back
-            or "LOOPBACK" in each.flags
-            or each.master
-            or (each.kind and each.name not in routed)
+            interface.name in back
+            or "LOOPBACK" in interface.flags
+            or interface.master
+            or (interface.kind and interface.name not in routed)
         ):
             continue
-        if "UP" not in each.flags:
+        if "UP" not in interface.flags:
             continue
-        found = True
-        reached = global_networks(each)
+        any_interface = True
+        reached = global_networks(interface)
         text = ", ".join(map(str, reached)) or "up, without an address that other hosts reach"
-        yield checked(bool(reached), text, each.name)
-    if not found:
+        yield checked(bool(reached), text, interface.name)
+    if not any_interface:
         raise Missing("no interface is up")
 
 
@@ -73,17 +75,17 @@ def addresses(host: Host) -> Iterator[Finding]:
 def default_route(host: Host) -> Iterator[Finding]:
     """Find a host without a default route, or with several of the same metric; one may have several hops."""
     routes = host.routes()
-    defaults = [each for each in routes if each.destination == "0.0.0.0/0" and each.table == 254]
-    up = {each.name for each in host.interfaces() if each.is_up}
-    for each in defaults:
-        rivals = [other for other in defaults if other.metric == each.metric and other.paths == 1]
-        devices = {each.interface, *(other.interface for other in rivals)} if each.paths == 1 else {""}
-        text = f"via {each.gateway or 'no gateway'}, metric {each.metric}"
-        if each.interface not in up:
+    defaults = [route for route in routes if route.destination == "0.0.0.0/0" and route.table == 254]
+    up = {interface.name for interface in host.interfaces() if interface.is_up}
+    for route in defaults:
+        rivals = [other for other in defaults if other.metric == route.metric and other.paths == 1]
+        devices = {route.interface, *(other.interface for other in rivals)} if route.paths == 1 else {""}
+        text = f"via {route.gateway or 'no gateway'}, metric {route.metric}"
+        if route.interface not in up:
             text += "; the interface is down"
         elif len(devices) > 1:
             text += f"; so have {len(devices)} interfaces"
-        yield checked(each.interface in up and len(devices) == 1, text, each.interface)
+        yield checked(route.interface in up and len(devices) == 1, text, route.interface)
     if not defaults:
         has_ipv6 = gateway_of(routes, is_ipv6=True) is not None
         yield checked(has_ipv6, "default route of IPv6 only" if has_ipv6 else "no default route")
@@ -97,14 +99,14 @@ def policy_rules(host: Host) -> Iterator[Finding]:
     A container's address is one that a route of its own leads to.
     """
     routes = host.routes()
-    tables = {each.table for each in routes}
+    tables = {route.table for route in routes}
     own = {
-        each.ip
+        address.ip
         for interface in host.interfaces()
-        for each in map(ipaddress.ip_interface, interface.addresses)
+        for address in map(ipaddress.ip_interface, interface.addresses)
     }
-    contained = (ipaddress.ip_network(each.destination, strict=False) for each in routes)
-    own |= {each.network_address for each in contained if each.num_addresses == 1}
+    contained = (ipaddress.ip_network(route.destination, strict=False) for route in routes)
+    own |= {network.network_address for network in contained if network.num_addresses == 1}
     for rule in host.rules():
         if rule.table in STANDARD_TABLES or not rule.table:
             continue
@@ -129,24 +131,24 @@ def _is_foreign(rule: Rule, own: set[ipaddress.IPv4Address | ipaddress.IPv6Addre
 @remedy.replace("Check cable, VLAN and switch port; `ip neigh` shows the state")
 def gateway(host: Host) -> Iterator[Finding]:
     """Find gateways that do not answer to address resolution."""
-    neighbours = {(each.interface, each.address): each for each in host.neighbours()}
+    neighbours = {(neighbour.interface, neighbour.address): neighbour for neighbour in host.neighbours()}
     for route in gateways(host):
-        found = neighbours.get((route.interface, route.gateway))
-        if found is None:
+        neighbour = neighbours.get((route.interface, route.gateway))
+        if neighbour is None:
             yield passed(f"gateway {route.gateway} was not used lately", route.interface)
         else:
-            text = f"gateway {route.gateway} is {found.state}, {found.mac or 'no address'}"
-            yield checked(found.state not in UNREACHED, text, route.interface)
+            text = f"gateway {route.gateway} is {neighbour.state}, {neighbour.mac or 'no address'}"
+            yield checked(neighbour.state not in UNREACHED, text, route.interface)
 
 
 def shared_networks(interfaces: list[Interface]) -> Mapping[str, list[str]]:
     """Return the IPv4 networks that several interfaces belong to, with the interfaces."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for each in interfaces:
-        for address in global_networks(each):
-            if address.version == 4 and address.network.num_addresses > 1 and each.is_up:
-                found[str(address.network)].append(each.name)
-    return {network: names for network, names in found.items() if len(set(names)) > 1}
+    names_by_network: dict[str, list[str]] = defaultdict(list)
+    for interface in interfaces:
+        for address in global_networks(interface):
+            if address.version == 4 and address.network.num_addresses > 1 and interface.is_up:
+                names_by_network[str(address.network)].append(interface.name)
+    return {network: names for network, names in names_by_network.items() if len(set(names)) > 1}
 
 
 def effective_setting(host: Host, interface: str, setting: str) -> int:
@@ -157,10 +159,10 @@ def effective_setting(host: Host, interface: str, setting: str) -> int:
 
 def _shared(host: Host) -> Iterator[tuple[str, str]]:
     """Yield each interface that shares its network with another, and the network."""
-    found = shared_networks(host.interfaces())
-    if not found:
+    names_by_network = shared_networks(host.interfaces())
+    if not names_by_network:
         raise Missing("no two interfaces are in one network")
-    for network, names in found.items():
+    for network, names in names_by_network.items():
         for name in sorted(set(names)):
             yield name, network
 
@@ -173,7 +175,7 @@ def reverse_path(host: Host) -> Iterator[Finding]:
     A policy rule for the interface's own address leads the reverse path back to the interface.
     """
     rules = host.rules()
-    ruled = {each.name for each in host.interfaces() if is_ruled(each, rules)}
+    ruled = {interface.name for interface in host.interfaces() if is_ruled(interface, rules)}
     for name, network in _shared(host):
         value = effective_setting(host, name, "rp_filter")
         text = f"rp_filter is {value} in {network}, expected 2 or 0, or a policy rule"
@@ -199,4 +201,4 @@ def is_ruled(interface: Interface, rules: list[Rule]) -> bool:
         for rule in rules
         if rule.source and rule.family == socket.AF_INET and rule.table not in STANDARD_TABLES
     }
-    return any(str(each.ip) in sources for each in global_networks(interface))
+    return any(str(address.ip) in sources for address in global_networks(interface))

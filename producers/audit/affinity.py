@@ -35,21 +35,21 @@ def shared_bridges(one: str, other: str) -> int:
 
 
 def _gpus(host: Host) -> list[str]:
-    found = [*gpu_addresses(host, NVIDIA), *gpu_addresses(host, AMD)]
-    if not found:
+    addresses = [*gpu_addresses(host, NVIDIA), *gpu_addresses(host, AMD)]
+    if not addresses:
         raise Missing("no GPU on PCIe")
-    return found
+    return addresses
 
 
 def _nics(host: Host) -> list[str]:
     """Return the PCI addresses of the RDMA devices. Raises Missing without one."""
-    found = set()
+    addresses = set()
     for name in host.names(RDMA):
         try:
-            found.add(host.target(f"{RDMA}/{name}/device").rpartition("/")[2])
+            addresses.add(host.target(f"{RDMA}/{name}/device").rpartition("/")[2])
         except Missing:  # an emulated device
             continue
-    return sorted(address for address in found if address.count(":") == 2)
+    return sorted(address for address in addresses if address.count(":") == 2)
 
 
 def _node(host: Host, address: str) -> int:
@@ -59,7 +59,7 @@ def _node(host: Host, address: str) -> int:
 @CHECKS.warning("pcie.numa-node", "The firmware states the NUMA node of GPUs and NICs", 77)
 @remedy.reboot("Update the firmware, or enable NUMA in it")
 def _numa_known(host: Host) -> Iterator[Finding]:
-    nodes = [each for each in host.names("/sys/devices/system/node") if each.removeprefix("node").isdigit()]
+    nodes = [name for name in host.names("/sys/devices/system/node") if name.removeprefix("node").isdigit()]
     if len(nodes) < 2:
         raise Missing("one NUMA node")
     for address in [*_gpus(host), *_nics(host)]:
@@ -91,8 +91,8 @@ def _pairs(host: Host) -> Iterator[Finding]:
             )
             for nic in nics
         )
-    usual = sorted(kind[:2] for kind in near.values())[len(near) // 2]
-    far = {gpu for gpu, kind in near.items() if kind[:2] < usual or not kind[1]}
+    majority = sorted(kind[:2] for kind in near.values())[len(near) // 2]
+    far = {gpu for gpu, kind in near.items() if kind[:2] < majority or not kind[1]}
     if len(nics) < len(gpus) and len(far) >= MIN_FAR_SHARE * len(gpus):
         far = set()
     for gpu, (bridges, same_node, nic) in near.items():

@@ -33,7 +33,7 @@ MAX_RUNS: Final = 1000
 MAX_RUN_NAME: Final = 128
 MAX_WAITING: Final = 64
 """Runs of one host that wait or run; further requests are refused."""
-_CATEGORIES: Final = frozenset(category_name(each) for each in AuditCategory)
+_CATEGORIES: Final = frozenset(category_name(category) for category in AuditCategory)
 
 OpenHost = Callable[[str, AuditRun | None], Host]
 """Returns the interface to a host, by its name and the request. A run has one of its own, with fresh outputs
@@ -54,14 +54,14 @@ def chosen(checks: Mapping[str, Check], only: Sequence[str], *, active: bool) ->
     A category without a check, such as `fabric`, which the evaluation computes, is not unknown.
     """
     names = frozenset(only)
-    asked = [
+    requested = [
         check
         for check in checks.values()
         if not names or check.check_id in names or category_name(check.category) in names
     ]
     return Choice(
-        [each for each in asked if active or not each.active],
-        [each for each in asked if each.active and not active and each.check_id in names],
+        [check for check in requested if active or not check.active],
+        [check for check in requested if check.active and not active and check.check_id in names],
         [name for name in only if name not in checks and name not in _CATEGORIES],
     )
 
@@ -214,8 +214,8 @@ def _refused(run: _Run) -> Iterator[AuditResult]:
     """Yield the results of a round that is not begun."""
     results = [_own_result(run.choice)]
     results += [unknown(check, "another round of traffic is under way") for check in run.choice.checks]
-    for each in results:
-        yield result_record(each, run.name, run.host, checked_ns=time.time_ns(), checks=len(results))
+    for result in results:
+        yield result_record(result, run.name, run.host, checked_ns=time.time_ns(), checks=len(results))
 
 
 def _results(run: _Run, open_host: OpenHost, hanging: set[str]) -> Iterator[AuditResult]:

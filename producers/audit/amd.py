@@ -24,13 +24,13 @@ CHECKS: Final = Checks()
 
 def ras_counts(text: str) -> dict[str, int]:
     """Return errors by kind from a RAS counter: lines `ue: 0` and `ce: 0`."""
-    found = {}
+    counts = {}
     for line in text.splitlines():
         kind, _, value = line.partition(":")
-        found[kind.strip()] = int(value)
-    if "ue" not in found:
+        counts[kind.strip()] = int(value)
+    if "ue" not in counts:
         raise ValueError(f"RAS counter {text!r:.60}, expected a line 'ue'")
-    return found
+    return counts
 
 
 def bad_pages(text: str) -> Counter[str]:
@@ -50,10 +50,10 @@ def properties(text: str) -> dict[str, int]:
 
 
 def _addresses(host: Host) -> list[str]:
-    found = gpu_addresses(host, AMD)
-    if not found:
+    addresses = gpu_addresses(host, AMD)
+    if not addresses:
         raise Missing("no AMD GPU on PCIe")
-    return found
+    return addresses
 
 
 def _of_each(find: Callable[[Host, str], Iterator[Finding]]) -> Callable[[Host], Iterator[Finding]]:
@@ -63,7 +63,9 @@ def _of_each(find: Callable[[Host, str], Iterator[Finding]]) -> Callable[[Host],
         for address in _addresses(host):
             subject = f"GPU {address}"
             try:
-                yield from (replace(each, subject=subject) for each in find(host, f"{DEVICES}/{address}"))
+                yield from (
+                    replace(finding, subject=subject) for finding in find(host, f"{DEVICES}/{address}")
+                )
             except Missing as error:
                 yield Finding(subject, AuditStatus.SKIPPED, str(error))
             except (Unreadable, ValueError) as error:
@@ -88,12 +90,12 @@ def _count(host: Host) -> Iterator[Finding]:
         is_whole = on_bus == sku.gpus or sku.is_part(on_bus)
         yield checked(is_whole, f"{on_bus} on PCIe, expected {sku.gpus} or an even part of them ({sku.name})")
     try:
-        known = len(list(_gpu_nodes(host)))
+        count = len(list(_gpu_nodes(host)))
     except Missing as error:
         yield failed(f"the driver amdgpu has no compute nodes: {error}", "KFD")
         return
-    finding = checked(known >= on_bus, f"KFD has {known} GPUs, PCIe {on_bus}", "KFD")
-    yield replace(finding, fact=Fact("gpus", str(known), float(known)))
+    finding = checked(count >= on_bus, f"KFD has {count} GPUs, PCIe {on_bus}", "KFD")
+    yield replace(finding, fact=Fact("gpus", str(count), float(count)))
 
 
 @CHECKS.error("gpu.amd-ecc", "AMD GPUs have no uncorrectable errors", 63, 80)
@@ -135,9 +137,9 @@ def _xgmi(host: Host) -> Iterator[Finding]:
     for node in sorted(nodes):
         linked = set()
         for link in host.names(f"{NODES}/{node}/io_links"):
-            found = properties(host.read(f"{NODES}/{node}/io_links/{link}/properties"))
-            if found["type"] == XGMI:
-                linked.add(str(found["node_to"]))
+            link_properties = properties(host.read(f"{NODES}/{node}/io_links/{link}/properties"))
+            if link_properties["type"] == XGMI:
+                linked.add(str(link_properties["node_to"]))
         lacking = sorted(nodes - linked - {node})
         text = f"XGMI links to {len(nodes) - 1 - len(lacking)} of {len(nodes) - 1} GPUs"
         yield checked(not lacking, text + (f"; none to nodes {lacking}" if lacking else ""), f"node {node}")
@@ -191,10 +193,10 @@ def _same(host: Host) -> Iterator[Finding]:
                 values[address] = host.read(f"{DEVICES}/{address}/{name}")
             except Missing:
                 continue
-        usual = Counter(values.values()).most_common(1)
+        majority = Counter(values.values()).most_common(1)
         for address, value in values.items():
-            text = f"{name} {value}, the host's majority {usual[0][0]}"
-            yield replace(checked(value == usual[0][0], text, f"GPU {address}"), fact=Fact(name, value))
+            text = f"{name} {value}, the host's majority {majority[0][0]}"
+            yield replace(checked(value == majority[0][0], text, f"GPU {address}"), fact=Fact(name, value))
 
 
 @CHECKS.error("gpu.amd-driver", "The driver of AMD GPUs is live", 57, 80)

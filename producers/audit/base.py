@@ -161,9 +161,11 @@ def run_check(check: Check, host: Host) -> Result:
         findings.append(
             Finding("", AuditStatus.UNKNOWN, f"unexpected content: {type(error).__name__}: {error}")
         )
-    status = worst(each.status for each in findings)
-    notable = [each for each in findings if each.status is status]
-    text = "; ".join(f"{each.subject}: {each.text}" if each.subject else each.text for each in notable[:3])
+    status = worst(finding.status for finding in findings)
+    notable = [finding for finding in findings if finding.status is status]
+    text = "; ".join(
+        f"{finding.subject}: {finding.text}" if finding.subject else finding.text for finding in notable[:3]
+    )
     if len(notable) > 3:
         text += f"; and {len(notable) - 3} more"
     return Result(check, status, one_line(text) or "nothing to check here", tuple(findings))
@@ -178,4 +180,4 @@ def one_line(text: str) -> str:
     """Return `text` with its control characters escaped: the content of a device's file may hold any."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

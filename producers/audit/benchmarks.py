@@ -34,27 +34,27 @@ def bus_bandwidth(text: str) -> tuple[float, int]:
     return float(bus[1]), int(wrong[1])
 
 
-def _tests(found: Any) -> Iterator[tuple[str, Any]]:
+def _tests(node: Any) -> Iterator[tuple[str, Any]]:
     """Yield name and result of each test anywhere in DCGM's JSON: its nesting differs by version."""
-    if isinstance(found, dict):
-        if isinstance(found.get("results"), list):
-            yield from ((str(found.get("name", "")), each) for each in found["results"])
-        for value in found.values():
+    if isinstance(node, dict):
+        if isinstance(node.get("results"), list):
+            yield from ((str(node.get("name", "")), result) for result in node["results"])
+        for value in node.values():
             yield from _tests(value)
-    elif isinstance(found, list):
-        for value in found:
+    elif isinstance(node, list):
+        for value in node:
             yield from _tests(value)
 
 
 def diagnostic_outcomes(text: str) -> dict[str, str]:
     """Return pass, fail, warn or skip for each test and GPU of `dcgmi diag --json`."""
-    found = {}
+    outcomes = {}
     for name, result in _tests(json.loads(text[text.find("{") :])):
         gpu = result.get("gpu_id", result.get("gpu_ids", result.get("entity_id", "")))
-        found[f"{name} {gpu}".strip()] = str(result["status"]).lower()
-    if not found:
+        outcomes[f"{name} {gpu}".strip()] = str(result["status"]).lower()
+    if not outcomes:
         raise ValueError("dcgmi prints no test")
-    return found
+    return outcomes
 
 
 def read_bandwidth(text: str) -> float:
@@ -65,33 +65,33 @@ def read_bandwidth(text: str) -> float:
 def copy_bandwidths(text: str) -> dict[str, float]:
     """Return the lowest GB/s of each test of `nvbandwidth --json`."""
     tests = json.loads(text)["nvbandwidth"]["testcases"]
-    found = {str(each["name"]): float(each["min"]) for each in tests if "min" in each}
-    if not found:
+    bandwidths = {str(test["name"]): float(test["min"]) for test in tests if "min" in test}
+    if not bandwidths:
         raise ValueError("nvbandwidth prints no figure")
-    return found
+    return bandwidths
 
 
 def suite_outcomes(text: str) -> dict[str, bool]:
     """Return whether each test of RVS passed."""
-    found: dict[str, bool] = {}
+    outcomes: dict[str, bool] = {}
     for name, outcome in _SUITE.findall(text):
-        found[name] = found.get(name, True) and outcome.upper() == "TRUE"
-    if not found:
+        outcomes[name] = outcomes.get(name, True) and outcome.upper() == "TRUE"
+    if not outcomes:
         raise ValueError("RVS prints no result")
-    return found
+    return outcomes
 
 
 def burn_outcomes(text: str) -> dict[str, bool]:
     """Return whether each GPU computed right values under gpu-burn."""
-    found = {f"GPU {number}": outcome == "OK" for number, outcome in _BURN.findall(text)}
-    if not found:
+    outcomes = {f"GPU {number}": outcome == "OK" for number, outcome in _BURN.findall(text)}
+    if not outcomes:
         raise ValueError("gpu-burn prints no outcome")
-    return found
+    return outcomes
 
 
 def gdrcopy_failures(text: str) -> tuple[int, int]:
     """Return passed and failed tests of `gdrcopy_sanity`."""
-    found = _TOTALS.search(text)
-    if found is None:
+    totals = _TOTALS.search(text)
+    if totals is None:
         raise ValueError("gdrcopy_sanity prints no total")
-    return int(found[1]), int(found[2])
+    return int(totals[1]), int(totals[2])

@@ -24,21 +24,21 @@ class Member(NamedTuple):
 def members(text: str) -> tuple[str, list[Member]]:
     """Return the active aggregator, empty without one, and the members of a bond."""
     head, *parts = text.split("Slave Interface: ")
-    found = []
+    bond_members = []
     for part in parts:
         name, _, rest = part.partition("\n")
         fields = _fields(rest)
-        found.append(Member(name.strip(), fields["MII Status"], fields.get("Aggregator ID", "")))
-    return _fields(head).get("Aggregator ID", ""), found
+        bond_members.append(Member(name.strip(), fields["MII Status"], fields.get("Aggregator ID", "")))
+    return _fields(head).get("Aggregator ID", ""), bond_members
 
 
 def _fields(text: str) -> dict[str, str]:
     """Return the first value of each name: details of partners repeat them."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in text.splitlines():
         name, _, value = line.strip().partition(": ")
-        found.setdefault(name, value.strip())
-    return found
+        fields.setdefault(name, value.strip())
+    return fields
 
 
 @CHECKS.error("frontend.bonds", "All members of bonds carry traffic", 18, 99)
@@ -49,8 +49,8 @@ def bonds(host: Host) -> Iterator[Finding]:
     if not names:
         raise Missing("no bond")
     for bond in names:
-        active, found = members(host.read(f"{FOLDER}/{bond}"))
-        for member in found:
+        active, bond_members = members(host.read(f"{FOLDER}/{bond}"))
+        for member in bond_members:
             is_in = member.aggregator == active or not active
             text = f"{member.state}, {'in use' if is_in else 'left out by LACP'}"
             yield checked(member.state == "up" and is_in, text, f"{bond} {member.name}")

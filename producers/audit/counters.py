@@ -77,25 +77,25 @@ def rates(
     before: Counters, after: Counters, elapsed_s: float, uptime_s: float
 ) -> dict[tuple[str, str], Rate]:
     """Return the rates of the counters that both readings have. A counter that was reset grew from 0."""
-    found = {}
+    rate_by_key = {}
     for key, value in after.items():
         if key in before:
             grown = value - before[key] if value >= before[key] else value
-            found[key] = Rate(value, grown / elapsed_s, value / max(uptime_s, 1.0), elapsed_s)
-    return found
+            rate_by_key[key] = Rate(value, grown / elapsed_s, value / max(uptime_s, 1.0), elapsed_s)
+    return rate_by_key
 
 
 def _read(host: Host, folders: Mapping[str, str], rules: Sequence[Rule]) -> dict[tuple[str, str], int]:
-    found = {}
+    counts = {}
     for subject, folder in folders.items():
         for rule in rules:
             try:
-                found[subject, rule.counter] = int(host.read(f"{folder}/{rule.counter}"))
+                counts[subject, rule.counter] = int(host.read(f"{folder}/{rule.counter}"))
             except Missing:  # another driver has other counters
                 continue
-    if not found:
+    if not counts:
         raise Missing(f"no counter {', '.join(rule.counter for rule in rules)}")
-    return found
+    return counts
 
 
 def _measured(host: Host, folders: Mapping[str, str], rules: Sequence[Rule]) -> dict[tuple[str, str], Rate]:

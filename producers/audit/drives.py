@@ -30,19 +30,19 @@ CHECKS: Final = Checks(limit_s=60.0)
 
 def smart(text: str) -> dict[str, Any]:
     """Return what `smartctl --json` prints. Raises ValueError for anything else."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    report = json.loads(text)
+    if not isinstance(report, dict):
         raise ValueError("smartctl prints no table")
-    return found
+    return report
 
 
 def _drives(host: Host) -> list[str]:
     """Return the drives that have a medium: a drive of the BMC without one has the size 0."""
     names = [name for name in host.names("/sys/block") if _DRIVE.fullmatch(name)]
-    found = [name for name in names if host.read(f"/sys/block/{name}/size") != "0"]
-    if not found:
+    drives = [name for name in names if host.read(f"/sys/block/{name}/size") != "0"]
+    if not drives:
         raise Missing("no drive")
-    return found
+    return drives
 
 
 def _of_each(find: Callable[[dict[str, Any]], Iterator[Finding]]) -> Callable[[Host], Iterator[Finding]]:
@@ -52,7 +52,7 @@ def _of_each(find: Callable[[dict[str, Any]], Iterator[Finding]]) -> Callable[[H
         for name in _drives(host):
             try:
                 data = smart(host.run("smartctl", "--json", "--all", f"/dev/{name}"))
-                yield from (replace(each, subject=name) for each in find(data))
+                yield from (replace(finding, subject=name) for finding in find(data))
             except Missing:
                 raise
             except (Unreadable, KeyError, TypeError, ValueError) as error:
@@ -78,14 +78,14 @@ def _health(data: dict[str, Any]) -> Iterator[Finding]:
 @remedy.replace("Replace the drive that `smartctl --all` describes")
 @_of_each
 def _wear(data: dict[str, Any]) -> Iterator[Finding]:
-    found = data.get("nvme_smart_health_information_log")
-    if not isinstance(found, dict):
+    health_log = data.get("nvme_smart_health_information_log")
+    if not isinstance(health_log, dict):
         yield Finding("", AuditStatus.SKIPPED, "no NVMe drive")
         return
     warning, media, worn = (
-        int(found[name]) for name in ("critical_warning", "media_errors", "percentage_used")
+        int(health_log[name]) for name in ("critical_warning", "media_errors", "percentage_used")
     )
-    spare, minimum = int(found["available_spare"]), int(found["available_spare_threshold"])
+    spare, minimum = int(health_log["available_spare"]), int(health_log["available_spare_threshold"])
     yield replace(
         checked(
             not warning and not media and worn < MAX_WORN_PERCENT and spare >= minimum,
@@ -101,8 +101,8 @@ def _count(host: Host) -> Iterator[Finding]:
     """Check that each NVMe controller has a drive; the number of drives is compared across the fleet."""
     names = host.names("/sys/class/nvme")
     for name in names:
-        found = [each for each in host.names(f"/sys/class/nvme/{name}") if _NAMESPACE.fullmatch(each)]
-        yield checked(bool(found), f"drives {', '.join(found) or 'none'}", name)
+        namespaces = [entry for entry in host.names(f"/sys/class/nvme/{name}") if _NAMESPACE.fullmatch(entry)]
+        yield checked(bool(namespaces), f"drives {', '.join(namespaces) or 'none'}", name)
     yield stated("nvme_controllers", len(names))
 
 
@@ -124,12 +124,12 @@ def _pools(host: Host) -> Iterator[Finding]:
 
 def _shared(host: Host) -> dict[str, set[str]]:
     """Return the options of each mounted shared file system."""
-    found = {
+    options_by_point = {
         point: options for _, point, kind, options in mounts(host.read("/proc/mounts")) if kind in SHARED
     }
-    if not found:
+    if not options_by_point:
         raise Missing("no shared file system is mounted")
-    return found
+    return options_by_point
 
 
 def _answer(point: str, ask: Callable[[], object]) -> Finding:

@@ -73,9 +73,9 @@ CHECKS: Final = Checks()
 def assignments(text: str) -> Iterator[tuple[str, str]]:
     """Yield name and value of each variable that a file sets; comments are left out."""
     for line in text.splitlines():
-        found = _ASSIGNMENT.match(line.strip())
-        if found:
-            yield found[1], found[2].strip().strip("\"'")
+        match = _ASSIGNMENT.match(line.strip())
+        if match:
+            yield match[1], match[2].strip().strip("\"'")
 
 
 def processes(host: Host) -> Iterator[tuple[str, str, str]]:
@@ -107,25 +107,25 @@ def _texts(host: Host) -> Iterator[tuple[str, str]]:
 @CHECKS.error("software.environment", "No variable breaks all jobs", 108)
 @remedy.monitor("Remove the line from the file")
 def _variables(host: Host) -> Iterator[Finding]:
-    found = False
+    any_denied = False
     host.names("/etc")
     for path, text in _texts(host):
         for name, value in assignments(text):
             pattern, effect = HARMFUL.get(name, ("(?!)", ""))
             if re.fullmatch(pattern, value):
-                found = True
+                any_denied = True
                 yield failed(f"{name}={value}: {effect}", path)
-    if not found:
+    if not any_denied:
         yield passed("no variable that breaks jobs")
 
 
 @CHECKS.warning("software.programs", "No program disturbs jobs", 81, 104)
 @remedy.monitor("End the program, and disable its service")
 def _programs(host: Host) -> Iterator[Finding]:
-    found = {name: pid for pid, name, state in processes(host) if name in DENIED_PROCESSES and state != "Z"}
-    for name, pid in found.items():
+    pids = {name: pid for pid, name, state in processes(host) if name in DENIED_PROCESSES and state != "Z"}
+    for name, pid in pids.items():
         yield failed(f"process {pid}: {DENIED_PROCESSES[name]}", name)
-    if not found:
+    if not pids:
         yield passed("no program of the list runs")
 
 
@@ -133,12 +133,12 @@ def _programs(host: Host) -> Iterator[Finding]:
 @remedy.monitor("Add the module to /etc/modprobe.d/blacklist.conf, then reboot")
 def _denied_modules(host: Host) -> Iterator[Finding]:
     loaded = [line.split()[0] for line in host.read("/proc/modules").splitlines() if line]
-    found = [name for name in loaded if name in DENIED_MODULES]
-    if "rdma_rxe" in found and not {"mlx5_ib", "bnxt_re", "irdma", "efa"} & set(loaded):
-        found.remove("rdma_rxe")  # a test machine without a NIC of its own
-    for name in found:
+    denied = [name for name in loaded if name in DENIED_MODULES]
+    if "rdma_rxe" in denied and not {"mlx5_ib", "bnxt_re", "irdma", "efa"} & set(loaded):
+        denied.remove("rdma_rxe")  # a test machine without a NIC of its own
+    for name in denied:
         yield failed(DENIED_MODULES[name], name)
-    if not found:
+    if not denied:
         yield passed("no module of the list is loaded")
 
 

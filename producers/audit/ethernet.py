@@ -38,15 +38,15 @@ CHECKS: Final = Checks()
 @remedy.monitor("Set autonegotiation alike on NIC and switch port")
 def duplex(host: Host) -> Iterator[Finding]:
     """Find links that are not full duplex, or negotiate otherwise than the host's other links."""
-    found = {name: host.link_settings(name) for name in backend_interfaces(host)}
-    known = {name: link for name, link in found.items() if link is not None and link.duplex is not None}
-    if not known:
+    settings = {name: host.link_settings(name) for name in backend_interfaces(host)}
+    links = {name: link for name, link in settings.items() if link is not None and link.duplex is not None}
+    if not links:
         raise Missing("no driver of a NIC reports duplex")
-    usual = Counter(link.autonegotiation for link in known.values()).most_common(1)[0][0]
-    for name, link in known.items():
-        right = link.duplex == "full" and link.autonegotiation == usual
+    majority = Counter(link.autonegotiation for link in links.values()).most_common(1)[0][0]
+    for name, link in links.items():
+        right = link.duplex == "full" and link.autonegotiation == majority
         text = f"{link.duplex} duplex, autonegotiation {'on' if link.autonegotiation else 'off'}"
-        yield checked(right, f"{text}; expected full, {'on' if usual else 'off'}", name)
+        yield checked(right, f"{text}; expected full, {'on' if majority else 'off'}", name)
         yield stated("autonegotiation", "on" if link.autonegotiation else "off", name)
 
 
@@ -54,30 +54,32 @@ def duplex(host: Host) -> Iterator[Finding]:
 @remedy.monitor("ip link set dev INTERFACE promisc off allmulticast off arp on")
 def flags(host: Host) -> Iterator[Finding]:
     """Find interfaces that receive all packets or resolve no addresses."""
-    wanted = set(backend_interfaces(host))
-    for each in host.interfaces():
-        if each.name in wanted:
-            wrong = sorted(UNWANTED_FLAGS & each.flags)
-            yield checked(not wrong, f"flags {', '.join(wrong)}" if wrong else "no unusual flag", each.name)
+    backend = set(backend_interfaces(host))
+    for interface in host.interfaces():
+        if interface.name in backend:
+            wrong = sorted(UNWANTED_FLAGS & interface.flags)
+            yield checked(
+                not wrong, f"flags {', '.join(wrong)}" if wrong else "no unusual flag", interface.name
+            )
 
 
 def raw_errors(statistics: Mapping[str, int]) -> dict[int, int]:
     """Return the raw bit errors of each lane in the driver's counters."""
-    found = {name: _RAW.fullmatch(name) for name in statistics}
-    return {int(match[1]): statistics[name] for name, match in found.items() if match}
+    matches = {name: _RAW.fullmatch(name) for name in statistics}
+    return {int(match[1]): statistics[name] for name, match in matches.items() if match}
 
 
 @CHECKS.error("backend.error-ratios", "Bit error ratios are low on every lane", 17)
 @remedy.replace("Clean or replace cable and transceiver")
 def error_ratios(host: Host) -> Iterator[Finding]:
     """Find ports with too many bit errors: raw ones of each lane, and those that FEC left."""
-    found = False
+    any_port = False
     for name in backend_interfaces(host):
         statistics = host.ethtool_statistics(name)
         bits, raw = statistics.get("rx_bits_phy", 0), raw_errors(statistics)
         if not bits or not raw:
             continue
-        found = True
+        any_port = True
         for index, errors in sorted(raw.items()):
             ratio = errors * len(raw) / bits
             text = f"raw bit error ratio {ratio:.1e}, expected at most {MAX_RAW:g}"
@@ -87,7 +89,7 @@ def error_ratios(host: Host) -> Iterator[Finding]:
             ratio = left / max(bits, MIN_BITS)
             text = f"effective error ratio {ratio:.1e}, expected at most {MAX_EFFECTIVE:g}"
             yield checked(ratio <= MAX_EFFECTIVE, text, name)
-    if not found:
+    if not any_port:
         raise Missing("no driver of a NIC counts bit errors")
 
 
@@ -95,15 +97,15 @@ def error_ratios(host: Host) -> Iterator[Finding]:
 @remedy.monitor("Check PFC and the PCIe bandwidth of the slot")
 def discards(host: Host) -> Iterator[Finding]:
     """Find NICs that discarded packets: a buffer was full."""
-    found = False
+    any_discard = False
     for name in backend_interfaces(host):
         statistics = host.ethtool_statistics(name)
         for counter in ("rx_discards_phy", "tx_discards_phy"):
             if counter in statistics:
-                found = True
+                any_discard = True
                 text = f"{counter} = {statistics[counter]:,}, expected at most {MAX_DISCARDS}"
                 yield checked(statistics[counter] <= MAX_DISCARDS, text, name)
-    if not found:
+    if not any_discard:
         raise Missing("no driver of a NIC counts discards")
 
 
@@ -111,24 +113,24 @@ def discards(host: Host) -> Iterator[Finding]:
 @remedy.monitor("Install the same driver on all hosts")
 def drivers(host: Host) -> Iterator[Finding]:
     """Find NICs with another driver than the others; state driver and version for the fleet."""
-    found = {name: _driver(host, name) for name in backend_interfaces(host)}
-    usual = Counter(found.values()).most_common(1)[0][0]
-    for name, (driver, version) in found.items():
-        text = f"{driver} {version}, most NICs have {' '.join(usual)}"
-        yield checked((driver, version) == usual, text, name)
+    driver_by_nic = {name: _driver(host, name) for name in backend_interfaces(host)}
+    majority = Counter(driver_by_nic.values()).most_common(1)[0][0]
+    for name, (driver, version) in driver_by_nic.items():
+        text = f"{driver} {version}, most NICs have {' '.join(majority)}"
+        yield checked((driver, version) == majority, text, name)
         yield stated("nic_driver", driver, name)
         yield stated("nic_driver_version", version, name)
 
 
 def _driver(host: Host, name: str) -> tuple[str, str]:
     """Return a NIC's driver and its version; a driver of the kernel has the kernel's."""
-    found = re.search(r"^DRIVER=(\S+)", host.read(f"/sys/class/net/{name}/device/uevent"), re.MULTILINE)
-    if found is None:
+    match = re.search(r"^DRIVER=(\S+)", host.read(f"/sys/class/net/{name}/device/uevent"), re.MULTILINE)
+    if match is None:
         raise ValueError(f"{name}: no driver in its uevent file")
     try:
-        return found[1], host.read(f"/sys/module/{found[1]}/version")
+        return match[1], host.read(f"/sys/module/{match[1]}/version")
     except Missing:
-        return found[1], host.read("/proc/sys/kernel/osrelease")
+        return match[1], host.read("/proc/sys/kernel/osrelease")
 
 
 def module_report(text: str) -> dict[str, str]:
@@ -158,34 +160,34 @@ def link_quality(host: Host) -> Iterator[Finding]:
 @remedy.monitor("Set FEC alike on NIC and switch port: mlxlink --fec")
 def link_fec(host: Host) -> Iterator[Finding]:
     """Find ports with another FEC than the host's other ports of the same speed."""
-    found = {subject: (report["Speed"], report["FEC"]) for subject, report in _reports(host)}
-    for subject, (speed, fec) in found.items():
-        usual = Counter(each[1] for each in found.values() if each[0] == speed).most_common(1)[0][0]
-        yield checked(fec == usual, f"{fec} at {speed}, most ports have {usual}", subject)
+    modes = {subject: (report["Speed"], report["FEC"]) for subject, report in _reports(host)}
+    for subject, (speed, fec) in modes.items():
+        majority = Counter(mode[1] for mode in modes.values() if mode[0] == speed).most_common(1)[0][0]
+        yield checked(fec == majority, f"{fec} at {speed}, most ports have {majority}", subject)
         yield stated("fec", fec, subject)
 
 
 def lldp_neighbours(text: str) -> dict[str, str]:
     """Return `switch port` of each interface in `lldpctl -f keyvalue`."""
     values = dict(line.partition("=")[::2] for line in text.splitlines() if line.startswith("lldp."))
-    found = {}
+    neighbours = {}
     for key, name in values.items():
         match = re.fullmatch(r"lldp\.(.+)\.chassis\.name", key)
         if match:
             port = f"lldp.{match[1]}.port"
-            found[match[1]] = (
+            neighbours[match[1]] = (
                 f"{name} {values.get(f'{port}.ifname') or values.get(f'{port}.descr', '')}".strip()
             )
-    return found
+    return neighbours
 
 
 @CHECKS.warning("backend.lldp", "A switch announces itself to each NIC", 45)
 @remedy.monitor("Start lldpd, and enable LLDP on the switch port")
 def lldp(host: Host) -> Iterator[Finding]:
     """Find NICs to which no switch announces itself; the daemon must run for it."""
-    found = lldp_neighbours(host.run("lldpctl", "-f", "keyvalue"))
+    neighbours = lldp_neighbours(host.run("lldpctl", "-f", "keyvalue"))
     for name in backend_interfaces(host):
-        yield passed(found[name], name) if name in found else failed("no neighbour by LLDP", name)
+        yield passed(neighbours[name], name) if name in neighbours else failed("no neighbour by LLDP", name)
 
 
 @CHECKS.error("backend.authentication", "Switches admit the NICs (802.1X)", 23)

@@ -76,14 +76,14 @@ def _report(host: Host) -> dict[str, Any]:
 
 def gpus(host: Host) -> list[Gpu]:
     """Return the GPUs that answer. Raises Missing without an NVIDIA GPU, Unreadable if none answers."""
-    found = [
-        Gpu(index, each)
-        for index, each in enumerate(_report(host)["gpus"])
-        if isinstance(each, dict) and "lost" not in each
+    live_gpus = [
+        Gpu(index, entry)
+        for index, entry in enumerate(_report(host)["gpus"])
+        if isinstance(entry, dict) and "lost" not in entry
     ]
-    if not found:
+    if not live_gpus:
         raise Unreadable("no GPU answers NVML")
-    return found
+    return live_gpus
 
 
 def _of_each(find: Callable[[Gpu], Iterator[Finding]]) -> Callable[[Host], Iterator[Finding]]:
@@ -92,7 +92,7 @@ def _of_each(find: Callable[[Gpu], Iterator[Finding]]) -> Callable[[Host], Itera
     def find_all(host: Host) -> Iterator[Finding]:
         for gpu in gpus(host):
             try:
-                yield from (replace(each, subject=gpu.subject) for each in find(gpu))
+                yield from (replace(finding, subject=gpu.subject) for finding in find(gpu))
             except Missing as error:
                 yield Finding(gpu.subject, AuditStatus.SKIPPED, str(error))
             except (Unreadable, KeyError, TypeError, ValueError, IndexError) as error:
@@ -211,19 +211,19 @@ def _count(host: Host) -> Iterator[Finding]:
         is_whole = on_bus == sku.gpus or sku.is_part(on_bus)
         yield checked(is_whole, f"{on_bus} on PCIe, expected {sku.gpus} or an even part of them ({sku.name})")
     try:
-        known = len(_report(host)["gpus"])
+        count = len(_report(host)["gpus"])
     except (Unreadable, ValueError) as error:
         yield Finding("NVML", AuditStatus.UNKNOWN, str(error))
         return
-    finding = checked(known == on_bus, f"NVML has {known} GPUs, PCIe {on_bus}", "NVML")
-    yield replace(finding, fact=Fact("gpus", str(known), float(known)))
+    finding = checked(count == on_bus, f"NVML has {count} GPUs, PCIe {on_bus}", "NVML")
+    yield replace(finding, fact=Fact("gpus", str(count), float(count)))
 
 
 @CHECKS.error("gpu.answers", "All GPUs answer the driver", 62, 79)
 @remedy.reboot("Reboot; replace the GPU if it is lost again")
 def _answers(host: Host) -> Iterator[Finding]:
-    for index, each in enumerate(_report(host)["gpus"]):
-        lost = each.get("lost") if isinstance(each, dict) else "no values"
+    for index, entry in enumerate(_report(host)["gpus"]):
+        lost = entry.get("lost") if isinstance(entry, dict) else "no values"
         subject = f"GPU {index}"
         yield failed(str(lost), subject) if lost is not None else passed("answers", subject)
 
@@ -232,20 +232,20 @@ def _answers(host: Host) -> Iterator[Finding]:
 @remedy.replace("Flash the VBIOS of the others, or replace the GPU")
 def _same(host: Host) -> Iterator[Finding]:
     """Compare model, firmware and memory of each GPU with the majority of the host."""
-    found = gpus(host)
+    live_gpus = gpus(host)
     for name in ("name", "vbios", "inforom", "memory_total_bytes"):
         values: dict[str, str] = {}
-        for gpu in found:
+        for gpu in live_gpus:
             try:
                 values[gpu.subject] = str(gpu.value(name))
             except Missing:
                 continue
             except Unreadable as error:
                 yield Finding(gpu.subject, AuditStatus.UNKNOWN, str(error))
-        usual = Counter(values.values()).most_common(1)
+        majority = Counter(values.values()).most_common(1)
         for subject, value in values.items():
-            text = f"{name} {value}, the host's majority {usual[0][0]}"
-            yield replace(checked(value == usual[0][0], text, subject), fact=Fact(name, value))
+            text = f"{name} {value}, the host's majority {majority[0][0]}"
+            yield replace(checked(value == majority[0][0], text, subject), fact=Fact(name, value))
 
 
 @CHECKS.error("gpu.versions", "Driver library and kernel module agree", 57, 70, 81)

@@ -41,14 +41,14 @@ class Sensor(NamedTuple):
 
 def blocks(text: str) -> list[dict[str, str]]:
     """Return the fields of each memory device that `dmidecode --type 17` prints."""
-    found: list[dict[str, str]] = []
+    devices: list[dict[str, str]] = []
     for line in text.splitlines():
         if line.strip() == "Memory Device":
-            found.append({})
-        elif found and line.startswith("\t"):
+            devices.append({})
+        elif devices and line.startswith("\t"):
             name, _, value = line.strip().partition(":")
-            found[-1][name] = value.strip()
-    return found
+            devices[-1][name] = value.strip()
+    return devices
 
 
 def interrupts(text: str, name: str) -> int | None:
@@ -62,26 +62,26 @@ def interrupts(text: str, name: str) -> int | None:
 
 def free_blocks(text: str) -> dict[tuple[str, str], list[int]]:
     """Return free blocks by order of each (node, zone) of /proc/buddyinfo."""
-    found = {}
+    free_counts = {}
     for line in text.splitlines():
         parts = line.replace(",", " ").split()
         if len(parts) < 5 or parts[0] != "Node" or parts[2] != "zone":
             raise ValueError(f"/proc/buddyinfo: {line!r:.60}, expected a node and a zone")
-        found[parts[1], parts[3]] = [int(count) for count in parts[4:]]
-    return found
+        free_counts[parts[1], parts[3]] = [int(count) for count in parts[4:]]
+    return free_counts
 
 
 def sensors(text: str) -> list[Sensor]:
     """Return the sensors that `ipmitool sdr elist` prints."""
-    found = []
+    entries = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|")]
         if len(parts) != 5:
             raise ValueError(f"sensor {line!r:.60}, expected five columns")
-        found.append(Sensor(parts[0], parts[2].lower(), parts[4]))
-    if not found:
+        entries.append(Sensor(parts[0], parts[2].lower(), parts[4]))
+    if not entries:
         raise ValueError("the BMC lists no sensor")
-    return found
+    return entries
 
 
 def _is_virtual(host: Host) -> bool:
@@ -97,32 +97,32 @@ def _is_virtual(host: Host) -> bool:
 def _dimms(host: Host) -> Iterator[Finding]:
     if _is_virtual(host):
         raise Missing("a virtual machine: its memory devices are made up")
-    found = blocks(host.run("dmidecode", "--type", "17"))
-    filled = [each for each in found if each["Size"] != "No Module Installed"]
+    slots = blocks(host.run("dmidecode", "--type", "17"))
+    filled = [slot for slot in slots if slot["Size"] != "No Module Installed"]
     if not filled:
         raise Missing("the firmware describes no memory device")
     for field in ("Size", "Configured Memory Speed"):
-        usual = Counter(each[field] for each in filled).most_common(1)[0][0]
-        for each in filled:
-            text = f"{field.lower()} {each[field]}, the host's majority {usual}"
-            yield checked(each[field] == usual, text, each["Locator"])
+        majority = Counter(dimm[field] for dimm in filled).most_common(1)[0][0]
+        for dimm in filled:
+            text = f"{field.lower()} {dimm[field]}, the host's majority {majority}"
+            yield checked(dimm[field] == majority, text, dimm["Locator"])
     yield stated("dimms", len(filled))
 
 
 @CHECKS.error("node.dimm-errors", "DIMMs have no uncorrectable errors", 86)
 @remedy.replace("Replace the DIMM")
 def _dimm_errors(host: Host) -> Iterator[Finding]:
-    base, found = "/sys/devices/system/edac/mc", False
+    base, any_module = "/sys/devices/system/edac/mc", False
     for controller in host.names(base):
         if not controller.startswith("mc"):
             continue
         for dimm in host.names(f"{base}/{controller}"):
             if dimm.startswith("dimm"):
-                found = True
+                any_module = True
                 folder = f"{base}/{controller}/{dimm}"
                 lost = int(host.read(f"{folder}/dimm_ue_count"))
                 yield checked(not lost, f"{lost:,} uncorrectable errors", host.read(f"{folder}/dimm_label"))
-    if not found:
+    if not any_module:
         raise Missing("no DIMM reports errors (EDAC)")
 
 
@@ -179,9 +179,9 @@ def _topology(host: Host) -> Iterator[Finding]:
         socket = host.read(f"{folder}/physical_package_id")
         sockets[socket] += 1
         cores.add((socket, host.read(f"{folder}/core_id")))
-    usual = max(sockets.values())
+    expected = max(sockets.values())
     for socket, count in sorted(sockets.items()):
-        yield checked(count == usual, f"{count} processors, expected {usual}", f"socket {socket}")
+        yield checked(count == expected, f"{count} processors, expected {expected}", f"socket {socket}")
     for name, value in (("sockets", len(sockets)), ("cores", len(cores)), ("processors", sockets.total())):
         yield stated(name, value)
 
@@ -204,9 +204,9 @@ def _frequency(host: Host) -> Iterator[Finding]:
 def _microcode(host: Host) -> Iterator[Finding]:
     online = cpu_list(host.read(f"{CPU}/online"))
     if "microcode" in host.names(f"{CPU}/cpu{online[0]}"):  # processors of Arm have none
-        found = {host.read(f"{CPU}/cpu{number}/microcode/version") for number in online}
-        yield checked(len(found) == 1, f"microcode {', '.join(sorted(found))}, expected one version")
-        for version in found:
+        versions = {host.read(f"{CPU}/cpu{number}/microcode/version") for number in online}
+        yield checked(len(versions) == 1, f"microcode {', '.join(sorted(versions))}, expected one version")
+        for version in versions:
             yield stated("microcode", version)
     for name in ("bios_version", "product_name", "board_name"):
         try:
@@ -223,26 +223,26 @@ def _bmc(host: Host) -> None:
 
 def events(text: str) -> dict[tuple[str, str], int]:
     """Return how often each sensor reported each fault in `ipmitool sel elist`, without those that ended."""
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|")]
         if len(parts) > 4 and _SERIOUS.search(parts[4]):
             key = parts[3], parts[4]
             if "deassert" in " ".join(parts[5:]).lower():
-                found.pop(key, None)
+                counts.pop(key, None)
             else:
-                found[key] += 1
-    return found
+                counts[key] += 1
+    return counts
 
 
 @CHECKS.error("node.events", "The system event log has no fault", 98, limit_s=_BMC_S)
 @remedy.replace("Replace the part that `ipmitool sel elist` names, then `ipmitool sel clear`")
 def _events(host: Host) -> Iterator[Finding]:
     _bmc(host)
-    found = events(host.run("ipmitool", "sel", "elist"))
-    for (sensor, text), count in sorted(found.items()):
+    counts = events(host.run("ipmitool", "sel", "elist"))
+    for (sensor, text), count in sorted(counts.items()):
         yield failed(f"{text}, {count} times" if count > 1 else text, sensor)
-    if not found:
+    if not counts:
         yield passed("no fault in the system event log")
 
 
@@ -250,17 +250,19 @@ def _of_bmc(
     host: Host, is_chosen: Callable[[Sensor], bool], is_right: Callable[[Sensor], bool]
 ) -> Iterator[Finding]:
     _bmc(host)
-    chosen = [each for each in sensors(host.run("ipmitool", "sdr", "elist", "all")) if is_chosen(each)]
-    if not chosen:
+    selection = [
+        sensor for sensor in sensors(host.run("ipmitool", "sdr", "elist", "all")) if is_chosen(sensor)
+    ]
+    if not selection:
         raise Missing("the BMC has no such sensor")
-    for each in chosen:
-        yield checked(is_right(each), f"{each.status}, {each.reading or 'no reading'}", each.name)
+    for sensor in selection:
+        yield checked(is_right(sensor), f"{sensor.status}, {sensor.reading or 'no reading'}", sensor.name)
 
 
 @CHECKS.error("node.sensors", "Temperatures and voltages are in their limits", 98, limit_s=_BMC_S)
 @remedy.monitor("ipmitool sdr elist; check cooling and power")
 def _sensors(host: Host) -> Iterator[Finding]:
-    return _of_bmc(host, lambda each: not _is_fan(each) and not _is_supply(each), _is_good)
+    return _of_bmc(host, lambda sensor: not _is_fan(sensor) and not _is_supply(sensor), _is_good)
 
 
 @CHECKS.error("node.fans", "Fans run", 98, limit_s=_BMC_S)

@@ -91,8 +91,8 @@ PATTERNS: Final = (_XID, _SXID, *(pattern for pattern, _ in (*_NIC, *_MACHINE, *
 
 def xids(log: str) -> Iterator[tuple[str, int]]:
     """Yield the device and number of each XID in the kernel log."""
-    for found in _XID.finditer(log):
-        yield found[1], int(found[2])
+    for match in _XID.finditer(log):
+        yield match[1], int(match[2])
 
 
 def lines_with(log: str, rules: tuple[tuple[re.Pattern[str], str], ...]) -> Iterator[Finding]:
@@ -100,9 +100,9 @@ def lines_with(log: str, rules: tuple[tuple[re.Pattern[str], str], ...]) -> Iter
     counts: dict[tuple[str, str], int] = {}
     for line in short_lines(log).splitlines():
         for pattern, text in rules:
-            found = pattern.search(line)
-            if found:
-                subject = found[1] if pattern.groups else ""
+            match = pattern.search(line)
+            if match:
+                subject = match[1] if pattern.groups else ""
                 counts[subject, text] = counts.get((subject, text), 0) + 1
     for (subject, text), count in sorted(counts.items()):
         yield failed(f"{text}, {count} lines" if count > 1 else text, subject)
@@ -120,9 +120,9 @@ def _xid(host: Host) -> Iterator[Finding]:
         counts[device, number] = counts.get((device, number), 0) + 1
     is_quiet, recent = True, _recent(host) if max(counts.values(), default=0) >= REPEATS else {}
     for (device, number), count in sorted(counts.items()):
-        known = XIDS.get(number, Xid("not in the catalogue", AuditAction.MONITOR, is_fault=False))
-        text = f"XID {number}, {known.text}, {count} times; action {known.action}"
-        if known.is_fault or recent.get((device, number), 0) >= REPEATS:
+        xid = XIDS.get(number, Xid("not in the catalogue", AuditAction.MONITOR, is_fault=False))
+        text = f"XID {number}, {xid.text}, {count} times; action {xid.action}"
+        if xid.is_fault or recent.get((device, number), 0) >= REPEATS:
             is_quiet = False
             yield failed(text, f"GPU {device}")
         else:
@@ -141,35 +141,35 @@ def _recent(host: Host) -> dict[tuple[str, int], int]:
 @CHECKS.error("kernel-log.sxid", "NVSwitches reported no fatal error (SXid)", 61)
 @remedy.reboot("Reset all GPUs and NVSwitches of the host, or reboot")
 def _sxid(host: Host) -> Iterator[Finding]:
-    found = False
+    any_sxid = False
     for match in _SXID.finditer(_log(host)):
-        found = True
+        any_sxid = True
         text = f"SXid {match[2]}, {match[3].lower()}"
         yield (
             failed(text, f"NVSwitch {match[1]}")
             if match[3] == "Fatal"
             else passed(text, f"NVSwitch {match[1]}")
         )
-    if not found:
+    if not any_sxid:
         yield passed("no SXid since boot")
 
 
 @CHECKS.error("kernel-log.nic", "NICs reported no fault", 27, 28)
 @remedy.reset("Reset the NIC (mlxfwreset), check transceiver and slot")
 def _nic(host: Host) -> Iterator[Finding]:
-    found = list(lines_with(_log(host), _NIC))
-    yield from found or [passed("no fault of a NIC since boot")]
+    faults = list(lines_with(_log(host), _NIC))
+    yield from faults or [passed("no fault of a NIC since boot")]
 
 
 @CHECKS.error("kernel-log.machine", "The machine reported no fault", 86, 89, 91)
 @remedy.reboot("Reboot; replace the part that fails again")
 def _machine(host: Host) -> Iterator[Finding]:
-    found = list(lines_with(_log(host), _MACHINE))
-    yield from found or [passed("no fault of the machine since boot")]
+    faults = list(lines_with(_log(host), _MACHINE))
+    yield from faults or [passed("no fault of the machine since boot")]
 
 
 @CHECKS.warning("kernel-log.collective-library", "NCCL and RCCL crashed no program", 56)
 @remedy.monitor("Compare the library's version with the fleet's; a core dump names the call")
 def _library(host: Host) -> Iterator[Finding]:
-    found = list(lines_with(_log(host), _LIBRARY))
-    yield from found or [passed("no crash in a collective library since boot")]
+    faults = list(lines_with(_log(host), _LIBRARY))
+    yield from faults or [passed("no crash in a collective library since boot")]

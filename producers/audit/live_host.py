@@ -132,14 +132,14 @@ class LiveHost(LiveNetwork):
     def space(self, path: str) -> tuple[int, int, int, int]:
         """Return a file system's size and free bytes, inodes and free inodes. Raises Missing, Unreadable."""
         try:
-            found = os.statvfs(self._at(path))
+            statistics = os.statvfs(self._at(path))
         except OSError as error:
             raise as_unreadable(path, error) from error
         return (
-            found.f_blocks * found.f_frsize,
-            found.f_bavail * found.f_frsize,
-            found.f_files,
-            found.f_favail,
+            statistics.f_blocks * statistics.f_frsize,
+            statistics.f_bavail * statistics.f_frsize,
+            statistics.f_files,
+            statistics.f_favail,
         )
 
     def now_s(self) -> float:
@@ -172,10 +172,10 @@ class LiveHost(LiveNetwork):
     def target(self, path: str) -> str:
         """Return the path that a symbolic link leads to. Raises Missing, Unreadable."""
         try:
-            found = self._at(path).resolve(strict=True)
+            target_path = self._at(path).resolve(strict=True)
         except OSError as error:
             raise as_unreadable(path, error) from error
-        return "/" + str(found.relative_to(self._root.resolve()))
+        return "/" + str(target_path.relative_to(self._root.resolve()))
 
     def run(self, *command: str) -> str:
         """Return what a command prints. Raises Missing, Unreadable where it fails or takes too long.
@@ -207,7 +207,7 @@ class LiveHost(LiveNetwork):
             raise Unreadable(f"{text}: no end within {limit_s:g} s; process {stuck.pid} still hangs")
         env = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
         if arguments[0] in OWN_COMMANDS:
-            env = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
             arguments[:1] = OWN_COMMANDS[arguments[0]]
         elif arguments[0] in TORCH_COMMANDS:
             env = dict(os.environ)

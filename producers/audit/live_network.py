@@ -96,7 +96,7 @@ def rule_of(message: Message) -> Rule:
         mark=int(message.get_attr("FRA_FWMARK") or 0),
         family=family,
         suppress_length=_suppress_length(message),
-        is_selective=any(message.get_attr(each) for each in _CONDITIONS),
+        is_selective=any(message.get_attr(attribute) for attribute in _CONDITIONS),
     )
 
 
@@ -145,9 +145,9 @@ class LiveNetwork:
             links = list(ip.get_links())
             names = _names(links)
             addresses: dict[int, list[str]] = {}
-            for each in ip.get_addr():
-                address = each.get_attr("IFA_LOCAL") or each.get_attr("IFA_ADDRESS")
-                addresses.setdefault(int(each["index"]), []).append(f"{address}/{each['prefixlen']}")
+            for message in ip.get_addr():
+                address = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
+                addresses.setdefault(int(message["index"]), []).append(f"{address}/{message['prefixlen']}")
             return [interface_of(link, names, addresses) for link in links]
 
         return self._ask("interfaces", read)
@@ -157,8 +157,8 @@ class LiveNetwork:
 
         def read(ip: Any) -> list[Route]:
             names = _names(ip.get_links())
-            messages = [each for family in _FAMILIES for each in ip.get_routes(family=family)]
-            return [route for each in messages for route in routes_of(each, names)]
+            messages = [message for family in _FAMILIES for message in ip.get_routes(family=family)]
+            return [route for message in messages for route in routes_of(message, names)]
 
         return self._ask("routes", read)
 
@@ -166,7 +166,7 @@ class LiveNetwork:
         """Return the policy rules. Raises Unreadable."""
         return self._ask(
             "rules",
-            lambda ip: [rule_of(each) for family in _FAMILIES for each in ip.get_rules(family=family)],
+            lambda ip: [rule_of(message) for family in _FAMILIES for message in ip.get_rules(family=family)],
         )
 
     def neighbours(self) -> list[Neighbour]:
@@ -175,7 +175,9 @@ class LiveNetwork:
         def read(ip: Any) -> list[Neighbour]:
             names = _names(ip.get_links())
             return [
-                neighbour_of(each, names) for family in _FAMILIES for each in ip.get_neighbours(family=family)
+                neighbour_of(message, names)
+                for family in _FAMILIES
+                for message in ip.get_neighbours(family=family)
             ]
 
         return self._ask("neighbours", read)
@@ -338,20 +340,20 @@ def dcb_of(data: bytes) -> Dcb | None:
     ieee = dict(_attributes(data)).get(_IEEE)
     if ieee is None:
         return None
-    found = dict(_attributes(ieee))
-    applications = [value[:4] for _, value in _attributes(found.get(_APPS, b"")) if len(value) >= 4]
+    attributes = dict(_attributes(ieee))
+    applications = [value[:4] for _, value in _attributes(attributes.get(_APPS, b"")) if len(value) >= 4]
     dscp = {
         int.from_bytes(value[2:4], "little"): value[1] for value in applications if value[0] == _SELECTOR_DSCP
     }
-    ets = found.get(_ETS, b"")
+    ets = attributes.get(_ETS, b"")
     has_ets = len(ets) >= 3 + 4 * _PRIORITIES
-    pfc = found.get(_PFC, b"")
+    pfc = attributes.get(_PFC, b"")
     fields = _PFC_STRUCT.unpack_from(pfc) if len(pfc) >= _PFC_STRUCT.size else None
     return Dcb(
         pfc_priorities=None if fields is None else frozenset(n for n in range(8) if fields[1] >> n & 1),
         pfc_pauses=None if fields is None else (sum(fields[4:12]), sum(fields[12:20])),
         dscp_priority=dscp,
-        trust=_trust(found.get(_TRUST), dscp),
+        trust=_trust(attributes.get(_TRUST), dscp),
         priority_class=tuple(ets[27:35]) if has_ets else None,
         class_percent=tuple(ets[3:11]) if has_ets else None,
     )

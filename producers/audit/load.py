@@ -46,23 +46,27 @@ CHECKS: Final = Checks(limit_s=90.0, active=True)
 
 def error_counters(host: Host, devices: frozenset[str]) -> Counters:
     """Return the error counters of some interfaces, by kernel and driver, and of all RDMA ports."""
-    found: Counters = {}
-    for each in host.interfaces():
-        if each.name in devices:
-            found |= {
-                (each.name, name): each.counters[name] for name in INTERFACE_ERRORS if name in each.counters
+    counters: Counters = {}
+    for interface in host.interfaces():
+        if interface.name in devices:
+            counters |= {
+                (interface.name, name): interface.counters[name]
+                for name in INTERFACE_ERRORS
+                if name in interface.counters
             }
             with contextlib.suppress(Missing):
-                statistics = host.ethtool_statistics(each.name)
-                found |= {(each.name, name): statistics[name] for name in NIC_ERRORS if name in statistics}
+                statistics = host.ethtool_statistics(interface.name)
+                counters |= {
+                    (interface.name, name): statistics[name] for name in NIC_ERRORS if name in statistics
+                }
     with contextlib.suppress(Missing):
         for device in host.names(DEVICES):
             for port in host.names(f"{DEVICES}/{device}/ports"):
                 folder = f"{DEVICES}/{device}/ports/{port}/counters"
                 for name in PORT_ERRORS:
                     with contextlib.suppress(Missing):
-                        found[f"{device}/{port}", name] = int(host.read(f"{folder}/{name}"))
-    return found
+                        counters[f"{device}/{port}", name] = int(host.read(f"{folder}/{name}"))
+    return counters
 
 
 def _subject(flow: Flow) -> str:
@@ -78,12 +82,12 @@ def _devices(plan: Plan) -> frozenset[str]:
 def _run(host: Host, check_id: str) -> Iterator[tuple[Flow, Mapping[str, float]] | Finding]:
     """Run this host's part of the round; yield the figures of each flow, or the reason why there are none."""
     plan = PLANS[check_id](host.traffic_round())
-    found = json.loads(host.load(plan.limit_s + KILL_S, TRAFFIC, plan.text()))
+    report = json.loads(host.load(plan.limit_s + KILL_S, TRAFFIC, plan.text()))
     for flow in plan.flows:
-        if flow.flow in found["flows"]:
-            yield flow, found["flows"][flow.flow]
-        elif flow.flow in found["errors"]:
-            yield Finding(_subject(flow), AuditStatus.UNKNOWN, str(found["errors"][flow.flow]))
+        if flow.flow in report["flows"]:
+            yield flow, report["flows"][flow.flow]
+        elif flow.flow in report["errors"]:
+            yield Finding(_subject(flow), AuditStatus.UNKNOWN, str(report["errors"][flow.flow]))
 
 
 def _grown(before: Counters, after: Counters) -> Iterator[Finding]:
@@ -119,11 +123,11 @@ def _pair(host: Host) -> Iterator[Finding]:
     """Load the links to the partner of this round, in both directions; find counters that grow."""
     devices = _devices(PLANS[PAIR_CHECK](host.traffic_round()))
     before = error_counters(host, devices)
-    for each in _run(host, PAIR_CHECK):
-        if isinstance(each, Finding):
-            yield each
+    for outcome in _run(host, PAIR_CHECK):
+        if isinstance(outcome, Finding):
+            yield outcome
         else:
-            yield from _rates(*each)
+            yield from _rates(*outcome)
     yield from _grown(before, error_counters(host, devices))
 
 
@@ -134,12 +138,12 @@ def _pair(host: Host) -> Iterator[Finding]:
 def _fan(host: Host) -> Iterator[Finding]:
     """Load the links to several receivers at once; find receivers that get less than the others."""
     rates: dict[str, float] = {}
-    for each in _run(host, FAN_CHECK):
-        if isinstance(each, Finding):
-            yield each
+    for outcome in _run(host, FAN_CHECK):
+        if isinstance(outcome, Finding):
+            yield outcome
             continue
-        yield from _rates(*each)
-        flow, figures = each
+        yield from _rates(*outcome)
+        flow, figures = outcome
         if flow.is_client:
             rates[flow.flow] = figures["send_bps"]
     limits = host.traffic_round().settings
@@ -157,15 +161,15 @@ def _fan(host: Host) -> Iterator[Finding]:
 )
 def _ring(host: Host) -> Iterator[Finding]:
     """Pass blocks around the ring; find a slow hop to the next host."""
-    for each in _run(host, RING_CHECK):
-        if isinstance(each, Finding):
-            yield each
+    for outcome in _run(host, RING_CHECK):
+        if isinstance(outcome, Finding):
+            yield outcome
             continue
-        flow, figures = each
+        flow, figures = outcome
         hop, limit = figures["hop_p90_ms"], host.traffic_round().settings.straggler_ms
         text = f"nine of ten hops take at most {hop:.2f} ms, expected below {limit:g}"
-        found = checked(hop < limit, text, flow.flow)
-        yield Finding(found.subject, found.status, found.text, Fact("hop_p90_ms", f"{hop:g}", hop))
+        finding = checked(hop < limit, text, flow.flow)
+        yield Finding(finding.subject, finding.status, finding.text, Fact("hop_p90_ms", f"{hop:g}", hop))
 
 
 _LINK: Final = "Clean or replace cable and transceiver of the port; then run the round again"

@@ -33,12 +33,12 @@ class Mark(NamedTuple):
 @remedy.monitor("nft --handle list ruleset; nft delete rule FAMILY TABLE CHAIN handle NUMBER")
 def dscp_rules(host: Host) -> Iterator[Finding]:
     """Find rules that give a DSCP another priority than the NIC's own map; state all rules that mark."""
-    found = marks(host.run(*RULESET))
-    for mark in found:
+    rule_marks = marks(host.run(*RULESET))
+    for mark in rule_marks:
         wrong = list(_contradictions(host, mark.priorities))
         if wrong:
             yield failed(f"rule {mark.text}: {', '.join(wrong)}")
-    text = "; ".join(sorted(mark.text for mark in found)) or "none"
+    text = "; ".join(sorted(mark.text for mark in rule_marks)) or "none"
     yield passed(f"rules that set DSCP or priority: {text}")
     yield stated("dscp_rules", text)
 
@@ -62,24 +62,26 @@ def marks(text: str) -> list[Mark]:
     """Return the rules that mark packets. Raises ValueError for text that is no ruleset."""
     entries = json.loads(text)["nftables"]
     maps = {
-        (each["map"]["family"], each["map"]["table"], f"@{each['map']['name']}"): each["map"].get("elem", [])
-        for each in entries
-        if "map" in each
+        (entry["map"]["family"], entry["map"]["table"], f"@{entry['map']['name']}"): entry["map"].get(
+            "elem", []
+        )
+        for entry in entries
+        if "map" in entry
     }
-    found = []
-    for rule in (each["rule"] for each in entries if "rule" in each):
+    rule_marks = []
+    for rule in (entry["rule"] for entry in entries if "rule" in entry):
         terms = rule["expr"]
         of_rule = {name: elements for (*table, name), elements in maps.items() if table == _table(rule)}
-        for target in (each["mangle"] for each in terms if "mangle" in each):
+        for target in (term["mangle"] for term in terms if "mangle" in term):
             field = _field(target["key"])
             if field in ("dscp", "priority"):
-                conditions = [_condition(each["match"]) for each in terms if "match" in each]
+                conditions = [_condition(term["match"]) for term in terms if "match" in term]
                 value = _mapped(target["value"], of_rule)
                 action = f"{field} = {_short(target['value'] if value is None else value)}"
-                chosen = _priorities(terms, target["value"], value) if field == "priority" else {}
-                found.append(Mark(", ".join([*conditions, action]), chosen))
-        found += [Mark(f"iptables target {name}", {}) for name in _old_targets(terms)]
-    return found
+                priorities = _priorities(terms, target["value"], value) if field == "priority" else {}
+                rule_marks.append(Mark(", ".join([*conditions, action]), priorities))
+        rule_marks += [Mark(f"iptables target {name}", {}) for name in _old_targets(terms)]
+    return rule_marks
 
 
 def _old_targets(terms: list[Node]) -> Iterator[str]:
@@ -116,11 +118,11 @@ def _mapped(value: Node, maps: Mapping[str, Node]) -> dict[str, str] | None:
 def _priorities(terms: list[Node], value: Node, pairs: Mapping[str, str] | None) -> dict[int, int]:
     """Return DSCP to priority: of a map, or of a rule for one DSCP."""
     if pairs is None:
-        chosen = [each["match"] for each in terms if "match" in each]
+        matches = [term["match"] for term in terms if "match" in term]
         pairs = {
-            _short(each["right"]): _short(value)
-            for each in chosen
-            if _field(each["left"]) == "dscp" and each["op"] == "=="
+            _short(match["right"]): _short(value)
+            for match in matches
+            if _field(match["left"]) == "dscp" and match["op"] == "=="
         }
     return {int(dscp): _priority(text) for dscp, text in pairs.items() if dscp.isdecimal()}
 
@@ -142,5 +144,5 @@ def _short(node: Node) -> str:
     if isinstance(node, dict):
         return " ".join(f"{key}:{value}" for key, value in sorted(node.items()))
     if isinstance(node, list):
-        return "{" + " ".join(_short(each) for each in node) + "}"
+        return "{" + " ".join(_short(element) for element in node) + "}"
     return str(node)

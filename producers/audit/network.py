@@ -163,15 +163,15 @@ class Network(Protocol):
 
 def gateway_of(routes: list[Route], *, is_ipv6: bool = False) -> Route | None:
     """Return the default route of the main table with the smallest metric; None without one."""
-    found = [
-        each
-        for each in routes
-        if is_default(each)
-        and (":" in each.destination) == is_ipv6
-        and each.table == MAIN_TABLE
-        and each.gateway
+    defaults = [
+        route
+        for route in routes
+        if is_default(route)
+        and (":" in route.destination) == is_ipv6
+        and route.table == MAIN_TABLE
+        and route.gateway
     ]
-    return min(found, key=lambda each: each.metric, default=None)
+    return min(defaults, key=lambda route: route.metric, default=None)
 
 
 def is_default(route: Route) -> bool:

@@ -47,19 +47,21 @@ class Event(NamedTuple):
 
 def events(log: str) -> list[Event]:
     """Return the lines that have a time. Raises ValueError if there are lines, and none has one."""
-    found = [Event(float(match[1]), match[2]) for line in log.splitlines() if (match := _LINE.match(line))]
-    if log.strip() and not found:
+    dated_events = [
+        Event(float(match[1]), match[2]) for line in log.splitlines() if (match := _LINE.match(line))
+    ]
+    if log.strip() and not dated_events:
         raise ValueError("the kernel log has no times (printk.time is off)")
-    return found
+    return dated_events
 
 
 def _link_events(log: Sequence[Event]) -> Mapping[str, list[tuple[float, bool]]]:
-    found: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+    changes: dict[str, list[tuple[float, bool]]] = defaultdict(list)
     for event in log:
         match = _LINK.search(event.text)
         if match:
-            found[match[1]].append((event.at_s, match[2].lower() == "up"))
-    return found
+            changes[match[1]].append((event.at_s, match[2].lower() == "up"))
+    return changes
 
 
 def flaps(log: Sequence[Event], now_s: float) -> Iterator[Finding]:
@@ -92,8 +94,8 @@ def _uptime_s(host: Host) -> float:
 @remedy.replace("Replace the cable or transceiver, then try another switch port")
 def link_flaps(host: Host) -> Iterator[Finding]:
     """Find interfaces with a flapping link."""
-    found = list(flaps(_log(host), _uptime_s(host)))
-    yield from found or [passed("no link was lost since the log begins")]
+    findings = list(flaps(_log(host), _uptime_s(host)))
+    yield from findings or [passed("no link was lost since the log begins")]
 
 
 @CHECKS.error("backend.repeated-faults", "No NIC reports three faults within an hour", 16)
@@ -109,8 +111,8 @@ def repeated_faults(host: Host) -> Iterator[Finding]:
         match = _MODULE.search(event.text)
         if match:
             times[match[1]].append(event.at_s)
-    for name, found in sorted(times.items()):
-        recent = sum(at_s > now_s - span_s for at_s in found)
+    for name, occurrences in sorted(times.items()):
+        recent = sum(at_s > now_s - span_s for at_s in occurrences)
         text = f"{recent} faults within {span_s / 60:g} min"
         yield failed(f"{text}, expected fewer than {count}", name) if recent >= count else passed(text, name)
     if not times:
@@ -139,8 +141,8 @@ def limited_slots(host: Host) -> Iterator[Finding]:
 
     Slots of some virtual machines have no width: 'limited by Unknown x0 link'.
     """
-    found = {match[1]: match for event in _log(host) if (match := _SLOT.search(event.text))}
-    for name, match in sorted(found.items()):
+    matches = {match[1]: match for event in _log(host) if (match := _SLOT.search(event.text))}
+    for name, match in sorted(matches.items()):
         yield failed(f"{match[2]} of PCIe bandwidth, limited by {match[3]}", name)
-    if not found:
+    if not matches:
         yield passed("no NIC is limited by its slot")

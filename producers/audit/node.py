@@ -29,12 +29,12 @@ CHECKS: Final = Checks()
 
 def meminfo_bytes(text: str) -> dict[str, int]:
     """Return /proc/meminfo as bytes by name."""
-    found = {}
+    bytes_by_name = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         value, _, unit = rest.strip().partition(" ")
-        found[name] = int(value) * (1024 if unit == "kB" else 1)
-    return found
+        bytes_by_name[name] = int(value) * (1024 if unit == "kB" else 1)
+    return bytes_by_name
 
 
 def cpu_list(text: str) -> list[int]:
@@ -52,16 +52,16 @@ def cpu_list(text: str) -> list[int]:
 @CHECKS.error("node.memory", "Memory is available, and swap is hardly used", 86)
 @remedy.monitor("End the program that uses the memory; replace a DIMM with corrupted memory")
 def _memory(host: Host) -> Iterator[Finding]:
-    found = meminfo_bytes(host.read("/proc/meminfo"))
-    available = found["MemAvailable"]
+    memory = meminfo_bytes(host.read("/proc/meminfo"))
+    available = memory["MemAvailable"]
     yield checked(
         available >= MIN_AVAILABLE_BYTES,
         f"{available >> 20:,} MiB available, expected at least {MIN_AVAILABLE_BYTES >> 20}",
     )
-    used = found["SwapTotal"] - found["SwapFree"]
-    limit = round(MAX_SWAPPED * found["MemTotal"])
+    used = memory["SwapTotal"] - memory["SwapFree"]
+    limit = round(MAX_SWAPPED * memory["MemTotal"])
     yield checked(used <= limit, f"{used >> 20:,} MiB in use, expected at most {limit >> 20:,}", "swap")
-    broken = found.get("HardwareCorrupted", 0)
+    broken = memory.get("HardwareCorrupted", 0)
     yield checked(broken == 0, f"{broken >> 10:,} KiB retired by the kernel", "corrupted memory")
 
 
@@ -156,7 +156,7 @@ def _blocked(host: Host) -> Iterator[Finding]:
 
 def _waiting(host: Host, pids: Iterable[str]) -> dict[str, str]:
     """Return process id and name of the processes that wait uninterruptibly."""
-    found = {}
+    name_by_pid = {}
     for pid in pids:
         try:
             stat = host.read(f"/proc/{pid}/stat")
@@ -164,8 +164,8 @@ def _waiting(host: Host, pids: Iterable[str]) -> dict[str, str]:
             continue
         name, _, rest = stat.partition("(")[2].rpartition(")")
         if rest.split()[:1] == ["D"]:
-            found[pid] = name
-    return found
+            name_by_pid[pid] = name
+    return name_by_pid
 
 
 @CHECKS.warning("node.uptime", "The host has been up for ten minutes", 91)

@@ -44,11 +44,11 @@ def pci_address(bus_id: str) -> str:
 
 
 def _field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> int | float:
-    found = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])[0]
-    if found.nvmlReturn:
-        raise nvml.NVMLError(found.nvmlReturn)
+    field = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])[0]
+    if field.nvmlReturn:
+        raise nvml.NVMLError(field.nvmlReturn)
     kinds = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-    value: int | float = getattr(found.value, kinds[found.valueType])
+    value: int | float = getattr(field.value, kinds[field.valueType])
     return value
 
 
@@ -122,10 +122,10 @@ def _readers(nvml: Any, gpus: list[Any]) -> dict[str, Reader]:
         return sum(len(nvml.nvmlDeviceGetRetiredPages(gpu, cause)) for cause in (0, 1))
 
     def compute(gpu: Any) -> list[int]:
-        return [int(each.pid) for each in nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu)]
+        return [int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu)]
 
     def graphics(gpu: Any) -> list[int]:
-        return [int(each.pid) for each in nvml.nvmlDeviceGetGraphicsRunningProcesses_v3(gpu)]
+        return [int(process.pid) for process in nvml.nvmlDeviceGetGraphicsRunningProcesses_v3(gpu)]
 
     def memory(name: str) -> Reader:
         return lambda gpu: int(getattr(nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2), name))
@@ -218,25 +218,25 @@ def activity(nvml: Any, samples: int = SAMPLES, every_s: float = EVERY_S) -> dic
         "utilisation_percent": lambda gpu: int(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
         "power_mw": lambda gpu: int(nvml.nvmlDeviceGetPowerUsage(gpu)),
     }
-    found: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:
-            found.append({"lost": str(error)})
+            reports.append({"lost": str(error)})
             continue
         limit = _value(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
-        found.append({"gpu": gpu, "power_limit_mw": limit, **{name: [] for name in readers}})
+        reports.append({"gpu": gpu, "power_limit_mw": limit, **{name: [] for name in readers}})
     for number in range(samples):
         if number:
             time.sleep(every_s)
-        for each in found:
+        for report in reports:
             for name, read_value in readers.items():
-                if "gpu" in each:
-                    each[name].append(_value(nvml, read_value, each["gpu"]))
-    for each in found:
-        each.pop("gpu", None)
-    return {"gpus": found}
+                if "gpu" in report:
+                    report[name].append(_value(nvml, read_value, report["gpu"]))
+    for report in reports:
+        report.pop("gpu", None)
+    return {"gpus": reports}
 
 
 def main() -> None:

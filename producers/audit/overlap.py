@@ -91,7 +91,7 @@ class _Rank:
 
     def seconds(self, operation: Callable[[], object]) -> float:
         """Return the median time of an operation, of the slowest rank."""
-        distributed, found = self._torch.distributed, []
+        distributed, times_s = self._torch.distributed, []
         for number in range(WARM_TIMES + TIMES):
             distributed.barrier()
             self._finish()
@@ -99,8 +99,8 @@ class _Rank:
             operation()
             self._finish()
             if number >= WARM_TIMES:
-                found.append(time.perf_counter() - began_s)
-        median = self._torch.tensor([statistics.median(found)], device=self.output.device)
+                times_s.append(time.perf_counter() - began_s)
+        median = self._torch.tensor([statistics.median(times_s)], device=self.output.device)
         distributed.all_reduce(median, op=distributed.ReduceOp.MAX)
         return float(median.item())
 
@@ -182,8 +182,8 @@ def _printed(children: list[subprocess.Popen[str]]) -> dict[str, Any]:
             return {"error": f"rank {rank}: exit code {child.returncode}, {last[:200]}"}
     if any(child.poll() is None for child in children):
         return {"error": f"no end within {LIMIT_S:g} s"}
-    found: dict[str, Any] = json.loads(children[0].communicate()[0])
-    return found
+    report: dict[str, Any] = json.loads(children[0].communicate()[0])
+    return report
 
 
 def main() -> None:

@@ -40,13 +40,13 @@ def aer_errors(text: str) -> int:
 
 def _devices(host: Host) -> Iterator[tuple[str, str]]:
     """Yield the address and kind of each device that a job needs."""
-    found = False
+    any_device = False
     for address in host.names(DEVICES):
         kind = CLASSES.get(host.read(f"{DEVICES}/{address}/class")[:6])
         if kind is not None:
-            found = True
+            any_device = True
             yield address, kind
-    if not found:
+    if not any_device:
         raise Missing("no NIC, GPU or NVMe on PCIe")
 
 
@@ -139,7 +139,7 @@ def acs_redirects(config: bytes) -> bool | None:
 @remedy.reboot("Turn ACS off in the firmware or by setpci; virtual machines need it on")
 def _acs(host: Host) -> Iterator[Finding]:
     bridges = [
-        each for each in host.names(DEVICES) if host.read(f"{DEVICES}/{each}/class").startswith("0x0604")
+        name for name in host.names(DEVICES) if host.read(f"{DEVICES}/{name}/class").startswith("0x0604")
     ]
     if not bridges:
         raise Missing("no PCIe bridge")

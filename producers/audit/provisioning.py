@@ -31,12 +31,12 @@ def _provisioning(host: Host) -> Iterator[Finding]:
     if not settings.volume_namespace:
         raise Missing("audit.volume_namespace is not set")
     arguments = (settings.volume_namespace, settings.volume_class, str(settings.volume_limit_s))
-    found = json.loads(host.load(2 * settings.volume_limit_s + CLEAN_UP_S, VOLUME, *arguments))
-    if "missing" in found:
-        raise Missing(str(found["missing"]))
-    if found["bound_s"] is None:
+    outcome = json.loads(host.load(2 * settings.volume_limit_s + CLEAN_UP_S, VOLUME, *arguments))
+    if "missing" in outcome:
+        raise Missing(str(outcome["missing"]))
+    if outcome["bound_s"] is None:
         yield failed(f"a volume was not bound within {settings.volume_limit_s} s")
         return
-    bound_s = float(found["bound_s"])
+    bound_s = float(outcome["bound_s"])
     finding = checked(0 <= bound_s <= settings.volume_limit_s, f"a volume was bound after {bound_s:.1f} s")
     yield replace(finding, fact=Fact("volume_bound_s", f"{bound_s:g}", bound_s))

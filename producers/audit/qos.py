@@ -32,23 +32,23 @@ def map_text(dscp_priority: dict[int, int]) -> str:
 
 
 def _settings(host: Host) -> dict[str, Dcb]:
-    found = {name: each for name in backend_interfaces(host) if (each := host.dcb(name)) is not None}
-    if not found:
+    settings = {name: dcb for name in backend_interfaces(host) if (dcb := host.dcb(name)) is not None}
+    if not settings:
         raise Missing("no NIC has settings of flow control (dcbnl)")
-    return found
+    return settings
 
 
 def _equal(
     host: Host, fact: str, as_text: Callable[[Dcb], str | None], expected: str = ""
 ) -> Iterator[Finding]:
     """Yield whether all NICs have the same value, and the value; NICs that do not report it are left out."""
-    found = {name: text for name, dcb in _settings(host).items() if (text := as_text(dcb)) is not None}
-    if not found:
+    texts = {name: text for name, dcb in _settings(host).items() if (text := as_text(dcb)) is not None}
+    if not texts:
         raise Missing(f"no NIC reports {fact}")
-    usual = expected or Counter(found.values()).most_common(1)[0][0]
-    for name, text in found.items():
-        wanted = f"expected {expected}" if expected else f"most NICs have {usual}"
-        yield checked(text == usual and text != "none", f"{fact} {text}, {wanted}", name)
+    majority = expected or Counter(texts.values()).most_common(1)[0][0]
+    for name, text in texts.items():
+        expectation = f"expected {expected}" if expected else f"most NICs have {majority}"
+        yield checked(text == majority and text != "none", f"{fact} {text}, {expectation}", name)
         yield stated(fact, text, name)
 
 
@@ -89,7 +89,7 @@ def classes(host: Host) -> Iterator[Finding]:
 def _class_text(dcb: Dcb) -> str | None:
     if dcb.priority_class is None or dcb.class_percent is None:
         return None
-    of_priority, shares = (" ".join(map(str, each)) for each in (dcb.priority_class, dcb.class_percent))
+    of_priority, shares = (" ".join(map(str, values)) for values in (dcb.priority_class, dcb.class_percent))
     return f"[{of_priority}] shares [{shares}]"
 
 
@@ -105,16 +105,18 @@ def congestion_marks(host: Host) -> Iterator[Finding]:
                 value = host.read(f"{folder}/{side}/enable/{priority}")
                 yield checked(value == "1", f"{side} of priority {priority} is {value}, expected 1", name)
         marks[name] = host.read(f"{folder}/roce_np/cnp_dscp")
-    usual = Counter(marks.values()).most_common(1)[0][0]
+    majority = Counter(marks.values()).most_common(1)[0][0]
     for name, value in marks.items():
-        yield checked(value == usual, f"DSCP of congestion notifications {value}, most have {usual}", name)
+        yield checked(
+            value == majority, f"DSCP of congestion notifications {value}, most have {majority}", name
+        )
         yield stated("cnp_dscp", value, name)
 
 
 def traffic_class(text: str) -> int | None:
     """Return the traffic class that a NIC gives all RoCE packets; None if programs choose."""
-    found = _CLASS.search(text)
-    return None if found is None else int(found[1])
+    match = _CLASS.search(text)
+    return None if match is None else int(match[1])
 
 
 @CHECKS.error("backend.lossless-class", "RoCE traffic takes a lossless priority")
@@ -122,21 +124,22 @@ def traffic_class(text: str) -> int | None:
 def lossless_class(host: Host) -> Iterator[Finding]:
     """Find NICs that send RoCE traffic in a priority without PFC: the class, its DSCP, the map, then PFC."""
     settings = _settings(host)
-    found = False
+    any_port = False
     for port, name in interfaces(host):
         dcb = settings.get(name)
         if dcb is None or dcb.pfc_priorities is None or not dcb.dscp_priority:
             continue
-        found = True
-        chosen = traffic_class(
+        any_port = True
+        roce_class = traffic_class(
             host.read(f"/sys/class/infiniband/{port.device}/tc/{port.number}/traffic_class")
         )
-        if chosen is None:
+        if roce_class is None:
             mode = f"/sys/kernel/config/rdma_cm/{port.device}/ports/{port.number}/default_roce_tos"
-            chosen = int(host.read(mode))
-        priority = dcb.dscp_priority.get(chosen >> 2, 0)
-        text = f"traffic class {chosen} is DSCP {chosen >> 2}, priority {priority}; PFC on {_pfc_text(dcb)}"
+            roce_class = int(host.read(mode))
+        priority = dcb.dscp_priority.get(roce_class >> 2, 0)
+        marked = f"traffic class {roce_class} is DSCP {roce_class >> 2}"
+        text = f"{marked}, priority {priority}; PFC on {_pfc_text(dcb)}"
         yield checked(priority in dcb.pfc_priorities, text, str(port))
-        yield stated("roce_dscp", chosen >> 2, str(port))
-    if not found:
+        yield stated("roce_dscp", roce_class >> 2, str(port))
+    if not any_port:
         raise Missing("no RoCE NIC has a DSCP map and PFC")

@@ -61,14 +61,14 @@ class Gid(NamedTuple):
 
 def ports(host: Host) -> list[Port]:
     """Return all ports. Raises Missing without an RDMA device."""
-    found = [
+    all_ports = [
         Port(device, number)
         for device in host.names(DEVICES)
         for number in host.names(f"{DEVICES}/{device}/ports")
     ]
-    if not found:
+    if not all_ports:
         raise Missing("no RDMA device")
-    return found
+    return all_ports
 
 
 class Rate(NamedTuple):
@@ -80,10 +80,10 @@ class Rate(NamedTuple):
 
 def port_rate(text: str) -> Rate:
     """Return the rate in sysfs text such as `400 Gb/sec (4X NDR)`."""
-    found = re.match(r"([\d.]+) Gb/sec(?: \((\d+)X)?", text)
-    if found is None:
+    match = re.match(r"([\d.]+) Gb/sec(?: \((\d+)X)?", text)
+    if match is None:
         raise ValueError(f"port rate {text!r:.60}, expected Gb/sec")
-    return Rate(float(found[1]), int(found[2] or 0))
+    return Rate(float(match[1]), int(match[2] or 0))
 
 
 def is_active(host: Host, port: Port) -> bool:
@@ -111,12 +111,12 @@ def _is_unused(host: Host, port: Port) -> bool:
     port of its card is active.
     """
     if host.read(f"{port.folder}/link_layer") == "Ethernet":
-        names = {name for each, name in interfaces(host) if each == port} - set(host.nics)
-        own = [each for each in host.interfaces() if each.name in names]
-        return bool(own) and not any("UP" in each.flags or each.addresses for each in own)
+        names = {name for other, name in interfaces(host) if other == port} - set(host.nics)
+        own = [interface for interface in host.interfaces() if interface.name in names]
+        return bool(own) and not any("UP" in interface.flags or interface.addresses for interface in own)
     card = _card(host, port)
-    others = (each for each in ports(host) if each != port)
-    return bool(card) and any(_card(host, each) == card and is_active(host, each) for each in others)
+    others = (other for other in ports(host) if other != port)
+    return bool(card) and any(_card(host, other) == card and is_active(host, other) for other in others)
 
 
 def _card(host: Host, port: Port) -> str:
@@ -140,11 +140,13 @@ def _rate(host: Host) -> Iterator[Finding]:
         if is_active(host, port):
             groups[_board(host, port)][port] = port_rate(host.read(f"{port.folder}/rate"))
     for rates in groups.values():
-        usual, count = Counter(rates.values()).most_common(1)[0]
+        majority, count = Counter(rates.values()).most_common(1)[0]
         for port, rate in rates.items():
-            is_only = len(rates) > 2 and count == len(rates) - 1 and rate != usual
-            text = f"{rate.gbps:g} Gbit/s on {rate.width} lanes, most ports of like cards have {usual.gbps:g}"
-            yield checked(rate.width >= usual.width and not is_only, text, str(port))
+            is_only = len(rates) > 2 and count == len(rates) - 1 and rate != majority
+            text = (
+                f"{rate.gbps:g} Gbit/s on {rate.width} lanes, most ports of like cards have {majority.gbps:g}"
+            )
+            yield checked(rate.width >= majority.width and not is_only, text, str(port))
             yield stated("rate_gbps", rate.gbps, str(port))
     every = [rate.gbps for rates in groups.values() for rate in rates.values()]
     yield stated("rdma_gbps", sum(every))
@@ -234,10 +236,12 @@ def _pkeys(host: Host) -> Iterator[Finding]:
             )
     if not keys:
         raise Missing("no InfiniBand port")
-    usual = Counter(keys.values()).most_common(1)[0][0]
-    for port, found in keys.items():
-        text = f"PKeys {', '.join(sorted(found)) or 'none'}; most ports have {', '.join(sorted(usual))}"
-        yield checked(found == usual and bool(found), text, str(port))
+    majority = Counter(keys.values()).most_common(1)[0][0]
+    for port, port_keys in keys.items():
+        text = (
+            f"PKeys {', '.join(sorted(port_keys)) or 'none'}; most ports have {', '.join(sorted(majority))}"
+        )
+        yield checked(port_keys == majority and bool(port_keys), text, str(port))
 
 
 def names_or_none(host: Host, folder: str) -> set[str]:
@@ -282,46 +286,46 @@ def backend_interfaces(host: Host) -> list[str]:
 
     Cards of the front end are able to do RDMA as well: those of the default route are left out.
     """
-    found = set(host.nics)
+    backend = set(host.nics)
     try:
-        found |= {name for _, name in interfaces(host)} - (_frontend_interfaces(host) - found)
+        backend |= {name for _, name in interfaces(host)} - (_frontend_interfaces(host) - backend)
     except Missing:  # a host without RDMA
-        if not found:
+        if not backend:
             raise
-    if not found:
+    if not backend:
         raise Missing("no RDMA port of the back end has a network interface")
-    return sorted(found)
+    return sorted(backend)
 
 
 def _frontend_interfaces(host: Host) -> set[str]:
     """Return the interfaces of default routes, and the members of their bonds."""
     routes = host.routes()
     default = {route.interface for route in routes if route.table == MAIN_TABLE and is_default(route)}
-    return default | {each.name for each in host.interfaces() if each.master in default}
+    return default | {interface.name for interface in host.interfaces() if interface.master in default}
 
 
 def _backend(host: Host) -> list[Interface]:
-    wanted = set(backend_interfaces(host))
-    return [each for each in host.interfaces() if each.name in wanted]
+    backend = set(backend_interfaces(host))
+    return [interface for interface in host.interfaces() if interface.name in backend]
 
 
 @CHECKS.error("backend.mtu", "RDMA interfaces have the same MTU", 19)
 @remedy.monitor("ip link set dev INTERFACE mtu MTU, and in the network's configuration")
 def _mtu(host: Host) -> Iterator[Finding]:
-    found = _backend(host)
-    usual = Counter(each.mtu for each in found).most_common(1)[0][0]
-    for each in found:
-        text = f"MTU {each.mtu}, most interfaces of this host have {usual}"
-        yield checked(each.mtu == usual, text, each.name)
-        yield stated("mtu_bytes", each.mtu, each.name)
+    backend = _backend(host)
+    majority = Counter(interface.mtu for interface in backend).most_common(1)[0][0]
+    for interface in backend:
+        text = f"MTU {interface.mtu}, most interfaces of this host have {majority}"
+        yield checked(interface.mtu == majority, text, interface.name)
+        yield stated("mtu_bytes", interface.mtu, interface.name)
 
 
 @CHECKS.error("backend.carrier", "RDMA interfaces are up", 2, 15)
 @remedy.replace("Check cable and transceiver, then the switch port")
 def _carrier(host: Host) -> Iterator[Finding]:
-    for each in _backend(host):
-        text = f"{each.operstate}; {each.carrier_changes:,} changes of carrier"
-        if "UP" not in each.flags and not each.addresses and each.name not in host.nics:
-            yield Finding(each.name, AuditStatus.SKIPPED, "set down, without an address: it is not used")
+    for interface in _backend(host):
+        text = f"{interface.operstate}; {interface.carrier_changes:,} changes of carrier"
+        if "UP" not in interface.flags and not interface.addresses and interface.name not in host.nics:
+            yield Finding(interface.name, AuditStatus.SKIPPED, "set down, without an address: it is not used")
             continue
-        yield checked(each.is_up and each.operstate in ("up", "unknown"), text, each.name)
+        yield checked(interface.is_up and interface.operstate in ("up", "unknown"), text, interface.name)

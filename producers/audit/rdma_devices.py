@@ -31,12 +31,12 @@ CHECKS: Final = Checks()
 
 def settings(text: str) -> dict[str, int]:
     """Return the settings of `mlxconfig query` that are numbers, such as `True(1)` or `44`."""
-    found = {}
+    numbers = {}
     for name, value in _SETTING.findall(short_lines(text)):
         number = _NUMBER.fullmatch(value)
         if number:
-            found[name] = int(number[1] or number[2])
-    return found
+            numbers[name] = int(number[1] or number[2])
+    return numbers
 
 
 def outcomes(text: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def _is_rdma_card(host: Host, folder: str) -> bool:
     if not host.read(f"{folder}/class").startswith("0x02"):
         return False
     vendor, device = host.read(f"{folder}/vendor"), host.read(f"{folder}/device")
-    return any(vendor == known and device.startswith(begin) for known, begin in RDMA_CARDS)
+    return any(vendor == card_vendor and device.startswith(begin) for card_vendor, begin in RDMA_CARDS)
 
 
 @CHECKS.error("backend.vanished", "RDMA cards are on the bus and have a device", 3, 32)
@@ -117,10 +117,12 @@ def like_cards(host: Host) -> Iterator[Finding]:
     if not groups:
         raise Missing("no driver of an RDMA device reports its type")
     for kind, cards in groups.items():
-        usual = Counter(cards.values()).most_common(1)[0][0]
+        majority = Counter(cards.values()).most_common(1)[0][0]
         for device, (version, board) in cards.items():
-            text = f"{kind}, firmware {version}, board {board}; most of this type: {usual[0]}, {usual[1]}"
-            yield checked((version, board) == usual, text, device)
+            text = (
+                f"{kind}, firmware {version}, board {board}; most of this type: {majority[0]}, {majority[1]}"
+            )
+            yield checked((version, board) == majority, text, device)
             yield stated("nic_firmware", version, device)
             yield stated("nic_board", board, device)
 
@@ -130,17 +132,17 @@ def like_cards(host: Host) -> Iterator[Finding]:
 def management_files(host: Host) -> Iterator[Finding]:
     """Find InfiniBand ports without the files for management datagrams and subnet managers."""
     layers = {port: host.read(f"{port.folder}/link_layer") for port in ports(host)}
-    wanted = sorted({port.device for port, layer in layers.items() if layer == "InfiniBand"})
-    if not wanted:
+    devices = sorted({port.device for port, layer in layers.items() if layer == "InfiniBand"})
+    if not devices:
         raise Missing("no InfiniBand port")
     present = names_or_none(host, "/dev/infiniband")
-    known: dict[str, list[str]] = defaultdict(list)
+    files_by_device: dict[str, list[str]] = defaultdict(list)
     for name in names_or_none(host, "/sys/class/infiniband_mad"):
         if name.startswith(("umad", "issm")):
-            known[host.read(f"/sys/class/infiniband_mad/{name}/ibdev")].append(name)
-    for device in wanted:
+            files_by_device[host.read(f"/sys/class/infiniband_mad/{name}/ibdev")].append(name)
+    for device in devices:
         for kind in ("umad", "issm"):
-            names = [name for name in known[device] if name.startswith(kind)]
+            names = [name for name in files_by_device[device] if name.startswith(kind)]
             is_there = bool(names) and present.issuperset(names)
             yield checked(is_there, f"/dev/infiniband/{names[0] if names else kind}", device)
 
@@ -154,13 +156,13 @@ def nvidia_devices(host: Host) -> Iterator[tuple[str, str]]:
 
     They do not know virtual functions either.
     """
-    found = False
+    any_device = False
     for device in sorted({port.device for port in ports(host) if is_active(host, port)}):
         kind = _kind(host, device)
         if kind.startswith("MT") and kind not in VIRTUAL:
-            found = True
+            any_device = True
             yield device, _address(host, device)
-    if not found:
+    if not any_device:
         raise Missing("no active RDMA card of NVIDIA")
 
 
@@ -169,13 +171,13 @@ def nvidia_devices(host: Host) -> Iterator[tuple[str, str]]:
 def firmware_settings(host: Host) -> Iterator[Finding]:
     """Find cards with an unusual limit of outstanding PCIe reads."""
     for device, address in nvidia_devices(host):
-        found = settings(host.run("mlxconfig", "-d", address, "query"))
-        if "MAX_ACC_OUT_READ" not in found:
-            if found.get("ADVANCED_PCI_SETTINGS") == 0:
+        values = settings(host.run("mlxconfig", "-d", address, "query"))
+        if "MAX_ACC_OUT_READ" not in values:
+            if values.get("ADVANCED_PCI_SETTINGS") == 0:
                 yield passed("MAX_ACC_OUT_READ is the firmware's own: ADVANCED_PCI_SETTINGS is off", device)
                 continue
             raise ValueError(f"{device}: mlxconfig lists no MAX_ACC_OUT_READ")
-        value = found["MAX_ACC_OUT_READ"]
+        value = values["MAX_ACC_OUT_READ"]
         good = ", ".join(map(str, sorted(READS)))
         yield checked(value in READS, f"MAX_ACC_OUT_READ is {value}, expected one of {good}", device)
 
@@ -186,10 +188,10 @@ def roundtrip_control(host: Host) -> Iterator[Finding]:
     """Find cards with round-trip congestion control on: it works only where all senders use it."""
     for device, address in nvidia_devices(host):
         command = ("mlxreg", "-d", address, "--get", "--reg_name", "PPCC", "--indexes", PPCC)
-        found = _REGISTER.search(host.run(*command))
-        if found is None:
+        match = _REGISTER.search(host.run(*command))
+        if match is None:
             raise ValueError(f"{device}: mlxreg prints no value of PPCC")
-        value = int(found[1], 16)
+        value = int(match[1], 16)
         yield checked(value == 0, f"round-trip congestion control is {'on' if value else 'off'}", device)
 
 
@@ -197,10 +199,10 @@ def roundtrip_control(host: Host) -> Iterator[Finding]:
 @remedy.replace("`hca_self_test.ofed` names the failed part")
 def self_test(host: Host) -> Iterator[Finding]:
     """Run the driver's self-test of all cards."""
-    found = outcomes(host.load(60.0, "hca_self_test.ofed"))
-    if not found:
+    results = outcomes(host.load(60.0, "hca_self_test.ofed"))
+    if not results:
         raise ValueError("hca_self_test prints no result")
-    for name, outcome in found.items():
+    for name, outcome in results.items():
         if outcome != "NA":
             yield checked(outcome == "PASS", outcome, name)
 

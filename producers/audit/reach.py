@@ -36,23 +36,25 @@ CHECKS: Final = Checks(limit_s=60.0, active=True)
 
 def peers(host: Host) -> list[tuple[str, str]]:
     """Return interface and IPv4 address of the gateway, then of live neighbours. Raises Missing."""
-    found = {}
+    interface_by_address = {}
     with contextlib.suppress(Missing):
-        found = {route.gateway: route.interface for route in gateways(host) if ":" not in route.gateway}
-    for each in sorted(host.neighbours(), key=lambda each: each.address):
-        if each.state not in UNREACHED | {"NOARP", "NONE"} and ":" not in each.address:
-            found.setdefault(each.address, each.interface)
-    if not found:
+        interface_by_address = {
+            route.gateway: route.interface for route in gateways(host) if ":" not in route.gateway
+        }
+    for neighbour in sorted(host.neighbours(), key=lambda neighbour: neighbour.address):
+        if neighbour.state not in UNREACHED | {"NOARP", "NONE"} and ":" not in neighbour.address:
+            interface_by_address.setdefault(neighbour.address, neighbour.interface)
+    if not interface_by_address:
         raise Missing("neither a gateway nor a neighbour")
-    return [(interface, address) for address, interface in found.items()][:MAX_PEERS]
+    return [(interface, address) for address, interface in interface_by_address.items()][:MAX_PEERS]
 
 
 @CHECKS.error("frontend.path-mtu", "Packets of full size reach the gateway and neighbours", 19, 99, 100)
 @remedy.monitor("Set one MTU on hosts and switch ports of the network")
 def path_mtu(host: Host) -> Iterator[Finding]:
     """Find peers to which packets of the interface's MTU do not come through unfragmented."""
-    routes = {(each.interface, each.gateway): each.mtu for each in host.routes() if each.mtu}
-    sizes = {each.name: each.mtu for each in host.interfaces()}
+    routes = {(route.interface, route.gateway): route.mtu for route in host.routes() if route.mtu}
+    sizes = {interface.name: interface.mtu for interface in host.interfaces()}
     for interface, address in peers(host):
         size = routes.get((interface, address), sizes[interface])
         subject = f"{interface} to {address}"
@@ -62,7 +64,12 @@ def path_mtu(host: Host) -> Iterator[Finding]:
             yield passed(f"{size} bytes pass", subject)
         else:
             passing = next(
-                (each for each in SIZES if each < size and host.echo(address, each) is not None), SMALL_BYTES
+                (
+                    size_bytes
+                    for size_bytes in SIZES
+                    if size_bytes < size and host.echo(address, size_bytes) is not None
+                ),
+                SMALL_BYTES,
             )
             yield failed(f"the MTU is {size}, and {passing} bytes pass, {size} do not", subject)
 
@@ -75,11 +82,11 @@ def round_trips(host: Host) -> Iterator[Finding]:
         if ":" in route.gateway:
             continue
         times = [host.echo(route.gateway, SMALL_BYTES) for _ in range(PROBES)]
-        found = sorted(each for each in times if each is not None)
-        if not found:
+        answer_times = sorted(answer_time for answer_time in times if answer_time is not None)
+        if not answer_times:
             yield Finding(route.gateway, AuditStatus.UNKNOWN, "answers no echo request")
             continue
-        lost, median_s = PROBES - len(found), found[len(found) // 2]
+        lost, median_s = PROBES - len(answer_times), answer_times[len(answer_times) // 2]
         text = f"{lost} of {PROBES} echo requests lost, median {median_s * 1e3:.2f} ms; expected 1 and 5 ms"
         yield checked(lost <= MAX_LOST and median_s <= MAX_RTT_S, text, route.gateway)
 
@@ -96,7 +103,7 @@ def tcp_reach(host: Host) -> Iterator[Finding]:
 
 def question(name: str) -> bytes:
     """Return a DNS request for the IPv4 address of a name (RFC 1035)."""
-    labels = b"".join(bytes([len(each)]) + each for each in name.encode("idna")[:250].split(b".") if each)
+    labels = b"".join(bytes([len(label)]) + label for label in name.encode("idna")[:250].split(b".") if label)
     return struct.pack("!HHHHHH", DNS_ID, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", 1, 1)
 
 

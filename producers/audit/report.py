@@ -51,8 +51,11 @@ def result_record(
 
     Texts are cut to the lengths of their formats, and control characters are escaped.
     """
-    check, findings = result.check, sorted(result.findings, key=lambda each: each.status not in _NOTABLE)
-    facts = [(each.subject, each.fact) for each in result.findings if each.fact is not None]
+    check, findings = (
+        result.check,
+        sorted(result.findings, key=lambda finding: finding.status not in _NOTABLE),
+    )
+    facts = [(finding.subject, finding.fact) for finding in result.findings if finding.fact is not None]
     return AuditResult(
         run=run,
         host=host.host,
@@ -69,8 +72,8 @@ def result_record(
         checked_ns=checked_ns,
         took_ns=round(result.took_s * 1e9),
         checks=checks,
-        findings=[_finding(each) for each in findings[:MAX_FINDINGS]],
-        facts=[_fact(subject, each) for subject, each in facts[:MAX_FINDINGS]],
+        findings=[_finding(finding) for finding in findings[:MAX_FINDINGS]],
+        facts=[_fact(subject, fact) for subject, fact in facts[:MAX_FINDINGS]],
     )
 
 

@@ -24,13 +24,13 @@ FRESH_S: Final = 60.0
 
 def nics_by_host(announced: Iterable[Nic]) -> dict[str, tuple[RoundNic, ...]]:
     """Return the NICs of each host that answer probes: one for each address, as RDMA devices share them."""
-    found: dict[str, dict[str, RoundNic]] = {}
-    for nic in sorted(announced, key=lambda each: (not each["probe_port"], each["nic"])):
+    nics: dict[str, dict[str, RoundNic]] = {}
+    for nic in sorted(announced, key=lambda record: (not record["probe_port"], record["nic"])):
         if nic["addresses"] and (nic["probe_port"] or nic["ud"] is not None):
             address = nic["addresses"][0]
             entry = RoundNic(nic["rail"] or 0, nic["device"], address)
-            found.setdefault(nic["host"], {}).setdefault(address, entry)
-    return {host: tuple(sorted(of_host.values())) for host, of_host in found.items()}
+            nics.setdefault(nic["host"], {}).setdefault(address, entry)
+    return {host: tuple(sorted(of_host.values())) for host, of_host in nics.items()}
 
 
 class RoundNics:
@@ -55,11 +55,11 @@ class RoundNics:
             return self._found
 
     def _newest(self, hosts: Collection[str]) -> list[Nic]:
-        found: dict[str, Nic] = {}
+        records: dict[str, Nic] = {}
         with TopicReader.open(self._cluster, {INVENTORY: BEGINNING}) as reader:
-            wanted = (each for each in reader.read_to_end() if host_of(each.key) in hosts)
-            for message, record in reader.decoded(wanted, self._cluster.registry()):
-                found.pop(message.key, None)
+            messages = (message for message in reader.read_to_end() if host_of(message.key) in hosts)
+            for message, record in reader.decoded(messages, self._cluster.registry()):
+                records.pop(message.key, None)
                 if record is not None:
-                    found[message.key] = record
-        return list(found.values())
+                    records[message.key] = record
+        return list(records.values())

@@ -19,7 +19,7 @@ WAKE_S: Final = 0.25
 
 
 def run_checks(
-    wanted: Sequence[Check], host: Host, until_s: float = float("inf"), hanging: set[str] | None = None
+    requested: Sequence[Check], host: Host, until_s: float = float("inf"), hanging: set[str] | None = None
 ) -> Iterator[Result]:
     """Yield each check's result as it ends. One that exceeds its limit is UNKNOWN, and its thread is left.
 
@@ -28,8 +28,10 @@ def run_checks(
     by another thread. `hanging` holds the ids of the host's checks that hang: they are not run again.
     """
     hanging = set() if hanging is None else hanging
-    checks = [check for check in wanted if check.check_id not in hanging]
-    yield from (unknown(each, "it still hangs from a former run") for each in wanted if each not in checks)
+    checks = [check for check in requested if check.check_id not in hanging]
+    yield from (
+        unknown(check, "it still hangs from a former run") for check in requested if check not in checks
+    )
     work = _Work(checks, host, hanging)
     if time.monotonic() < until_s:
         for _ in range(min(AT_ONCE, len(checks))):
@@ -89,15 +91,15 @@ class _Work:
         """Return the checks that exceeded their limit, with their s, and forget them."""
         now_s = time.monotonic()
         with self._lock:
-            found = [
+            overdue_checks = [
                 (check, now_s - since_s)
                 for check, since_s in self._running.items()
                 if now_s - since_s > check.limit_s
             ]
-            for check, _ in found:
+            for check, _ in overdue_checks:
                 del self._running[check]
                 self._hanging.add(check.check_id)
-        return found
+        return overdue_checks
 
     def _next(self) -> Check | None:
         """Take a check that may run now: one load at a time, so that none spoils another's figures."""

@@ -60,8 +60,8 @@ def resolvers(text: str) -> list[str]:
 @remedy.monitor("Correct /etc/resolv.conf, or the service that writes it")
 def name_servers(host: Host) -> Iterator[Finding]:
     """Find a host without name servers, or with more than the C library uses."""
-    found = resolvers(host.read("/etc/resolv.conf"))
-    yield checked(0 < len(found) <= MAX_NAME_SERVERS, f"{len(found)} name servers, expected 1 to 3")
+    servers = resolvers(host.read("/etc/resolv.conf"))
+    yield checked(0 < len(servers) <= MAX_NAME_SERVERS, f"{len(servers)} name servers, expected 1 to 3")
 
 
 @CHECKS.warning("frontend.clock-service", "A program sets the clock", 88, 101)
@@ -75,8 +75,10 @@ def clock_service(host: Host) -> Iterator[Finding]:
                 running.add(host.read(f"/proc/{pid}/comm"))
             except Missing:  # it has ended
                 continue
-    found = sorted(running & CLOCK_DAEMONS)
-    yield checked(bool(found), ", ".join(found) or "no program sets the clock: neither NTP nor PTP")
+    clock_daemons = sorted(running & CLOCK_DAEMONS)
+    yield checked(
+        bool(clock_daemons), ", ".join(clock_daemons) or "no program sets the clock: neither NTP nor PTP"
+    )
 
 
 @CHECKS.warning("frontend.chrony", "The clock is close to its source", 88)
@@ -141,9 +143,9 @@ def ssh_listens(host: Host) -> Iterator[Finding]:
     if re.search(r"^\s*Include\s", config, re.MULTILINE | re.IGNORECASE):
         parts = [name for name in names_or_none(host, folder) if name.endswith(".conf")]
         config = "\n".join([config, *(host.read(f"{folder}/{name}") for name in sorted(parts))])
-    wanted = {int(port) for port in re.findall(r"^\s*Port\s+(\d+)", config, re.MULTILINE)} or {22}
-    missing = wanted - listeners(host)
-    text = ", ".join(map(str, sorted(missing or wanted)))
+    ports = {int(port) for port in re.findall(r"^\s*Port\s+(\d+)", config, re.MULTILINE)} or {22}
+    missing = ports - listeners(host)
+    text = ", ".join(map(str, sorted(missing or ports)))
     yield checked(not missing, f"nothing listens on port {text}" if missing else f"listens on port {text}")
 
 
@@ -210,17 +212,17 @@ def daemons(host: Host) -> Iterator[Finding]:
     """Find daemons of a GPU cluster that are enabled and do not run."""
     host.names("/run/systemd/system")
     states = {name: unit.get("UnitFileState") for name, unit in properties(host.run(*SHOW)).items()}
-    found = False
+    any_daemon = False
     for line in host.run(*UNITS).splitlines():
         unit, loaded, active, detail, *_ = line.lstrip("\u25cf* ").split()
         name = unit.removesuffix(".service")
         if name in DAEMONS and loaded == "loaded":
-            found = True
+            any_daemon = True
             if active == "inactive" and (name in ON_DEMAND or states.get(name) in NOT_STARTED):
                 yield Finding(unit, AuditStatus.SKIPPED, "not started at boot")
                 continue
             yield checked(active == "active", f"{active}, {detail}", unit)
-    if not found:
+    if not any_daemon:
         raise Missing("no daemon of a GPU cluster is installed")
 
 
@@ -247,9 +249,9 @@ def cluster_nodes(host: Host) -> Iterator[Finding]:
 
 def node_state(text: str) -> Mapping[str, str]:
     """Return the fields of `scontrol show node`."""
-    found = dict(re.findall(r"(\w+)=(\S+)", text))
+    fields = dict(re.findall(r"(\w+)=(\S+)", text))
     reason = re.search(r"\bReason=(.*)", text)
-    return found | {"Reason": reason[1].strip()} if reason else found
+    return fields | {"Reason": reason[1].strip()} if reason else fields
 
 
 def _slurm(host: Host) -> str:

@@ -35,7 +35,7 @@ def _names() -> dict[str, str]:
 def sku_of(host: Host, vendors: tuple[str, ...] = (NVIDIA, AMD)) -> Sku | None:
     """Return the type that most GPUs of the host belong to; None if unknown. Raises Unreadable."""
     skus, by_id = load_skus(), _names()
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for vendor in vendors:
         try:
             addresses = gpu_addresses(host, vendor)
@@ -45,5 +45,5 @@ def sku_of(host: Host, vendors: tuple[str, ...] = (NVIDIA, AMD)) -> Sku | None:
             device = host.read(f"{DEVICES}/{address}/device")
             name = by_id.get(f"{vendor.removeprefix('0x')}:{device.removeprefix('0x')}")
             if name is not None:
-                found[name] += 1
-    return skus[found.most_common(1)[0][0]] if found else None
+                counts[name] += 1
+    return skus[counts.most_common(1)[0][0]] if counts else None

@@ -51,12 +51,12 @@ def columns(text: str) -> dict[str, int]:
 def tables(text: str) -> dict[str, dict[str, int]]:
     """Return the tables of /proc/net/snmp and netstat: pairs of lines, names and values."""
     lines = text.splitlines()
-    found = {}
+    values_by_table = {}
     for names, values in zip(lines[::2], lines[1::2], strict=True):
         head, _, rest = names.partition(": ")
         numbers = map(int, values.removeprefix(f"{head}: ").split())
-        found[head] = dict(zip(rest.split(), numbers, strict=True))
-    return found
+        values_by_table[head] = dict(zip(rest.split(), numbers, strict=True))
+    return values_by_table
 
 
 @CHECKS.warning("frontend.tcp", "TCP sends few segments twice", 99)
@@ -64,8 +64,8 @@ def tables(text: str) -> dict[str, dict[str, int]]:
 def retransmissions(host: Host) -> Iterator[Finding]:
     """Find a host that sends many segments twice, or refuses connections as listeners overflow."""
     tcp = tables(host.read("/proc/net/snmp"))["Tcp"]
-    sent, again = tcp["OutSegs"], tcp["RetransSegs"]
-    share = again / max(sent, MIN_SEGMENTS)
+    sent, retransmits = tcp["OutSegs"], tcp["RetransSegs"]
+    share = retransmits / max(sent, MIN_SEGMENTS)
     yield checked(
         share <= MAX_LOSS, f"{share:.2%} of {sent:,} segments sent twice, expected at most 1%", "TCP"
     )
@@ -94,13 +94,15 @@ def receive_drops(host: Host) -> Iterator[Finding]:
 def interface_drops(host: Host) -> Iterator[Finding]:
     """Find interfaces of devices that drop or damage packets."""
     devices = [
-        each for each in host.interfaces() if not each.kind and "LOOPBACK" not in each.flags and each.is_up
+        interface
+        for interface in host.interfaces()
+        if not interface.kind and "LOOPBACK" not in interface.flags and interface.is_up
     ]
     if not devices:
         raise Missing("no device is up")
-    for each in devices:
+    for device in devices:
         for direction in ("rx", "tx"):
-            yield _drops(each, direction)
+            yield _drops(device, direction)
 
 
 def _drops(interface: Interface, direction: str) -> Finding:
@@ -115,16 +117,18 @@ def _drops(interface: Interface, direction: str) -> Finding:
 @remedy.monitor("Use a larger instance, fewer packets, or fewer tracked connections")
 def allowances(host: Host) -> Iterator[Finding]:
     """Find interfaces of which the cloud dropped packets, as an allowance was exceeded."""
-    found = False
-    for each in host.interfaces():
-        if each.kind or "LOOPBACK" in each.flags:
+    any_drop = False
+    for interface in host.interfaces():
+        if interface.kind or "LOOPBACK" in interface.flags:
             continue
-        statistics = host.ethtool_statistics(each.name)
+        statistics = host.ethtool_statistics(interface.name)
         for name in ALLOWANCES:
             if name in statistics:
-                found = True
-                yield checked(statistics[name] == 0, f"{name} = {statistics[name]:,}, expected 0", each.name)
-    if not found:
+                any_drop = True
+                yield checked(
+                    statistics[name] == 0, f"{name} = {statistics[name]:,}, expected 0", interface.name
+                )
+    if not any_drop:
         raise Missing("no driver counts exceeded allowances")
 
 
@@ -136,8 +140,8 @@ def tracking_drops(host: Host) -> Iterator[Finding]:
     Two packets of one connection that race each other count as drop and as insert_failed. They harm nothing,
     and are usual where containers ask for names.
     """
-    found = columns(host.read("/proc/net/stat/nf_conntrack"))
-    refused = {"drop": max(0, found["drop"] - found["insert_failed"]), "early_drop": found["early_drop"]}
+    counts = columns(host.read("/proc/net/stat/nf_conntrack"))
+    refused = {"drop": max(0, counts["drop"] - counts["insert_failed"]), "early_drop": counts["early_drop"]}
     for name, count in refused.items():
         yield checked(count == 0, f"{count:,} packets dropped by a full table, expected 0", name)
 
@@ -175,7 +179,7 @@ def packet_filters(host: Host) -> Iterator[Finding]:
 
 def listeners(host: Host) -> set[int]:
     """Return the TCP ports on which a program listens."""
-    found = set()
+    ports = set()
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             lines = host.read(path).splitlines()[1:]
@@ -184,16 +188,16 @@ def listeners(host: Host) -> set[int]:
         for line in lines:
             _, local, _, state, *_ = line.split()
             if state == "0A":
-                found.add(int(local.rpartition(":")[2], 16))
-    return found
+                ports.add(int(local.rpartition(":")[2], 16))
+    return ports
 
 
 def _reserved(text: str) -> set[int]:
-    found: set[int] = set()
+    ports: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), min(int(last or first), MAX_PORT) + 1))
-    return found
+        ports.update(range(int(first), min(int(last or first), MAX_PORT) + 1))
+    return ports
 
 
 @CHECKS.warning("frontend.port-clash", "Outgoing connections take no service's port", 100)
@@ -213,12 +217,12 @@ def port_clash(host: Host) -> Iterator[Finding]:
 
 def socket_statistics(text: str) -> dict[str, dict[str, int]]:
     """Return the lines of /proc/net/sockstat, such as TCP with inuse, orphan, tw, alloc, mem."""
-    found = {}
+    statistics = {}
     for line in text.splitlines():
         name, _, rest = line.partition(": ")
         parts = rest.split()
-        found[name] = dict(zip(parts[::2], map(int, parts[1::2]), strict=True))
-    return found
+        statistics[name] = dict(zip(parts[::2], map(int, parts[1::2]), strict=True))
+    return statistics
 
 
 @CHECKS.error("frontend.sockets", "Memory, orphans and ports of TCP suffice", 99)

@@ -49,9 +49,9 @@ def _limit(text: str) -> float:
 @remedy.reboot("Read `dmesg` for the first oops or machine check, then reboot")
 def _taint(host: Host) -> Iterator[Finding]:
     bits = int(host.read("/proc/sys/kernel/tainted"))
-    found = tainted_by(bits)
+    reasons = tainted_by(bits)
     bad = any(bits >> bit & 1 for bit in FAULT_TAINTS)
-    yield checked(not bad, f"tainted by {', '.join(found)}" if found else "no fault since boot")
+    yield checked(not bad, f"tainted by {', '.join(reasons)}" if reasons else "no fault since boot")
 
 
 @CHECKS.error("software.memlock", "Jobs may lock memory for RDMA", 34)
@@ -59,8 +59,8 @@ def _taint(host: Host) -> Iterator[Finding]:
 def _memlock(host: Host) -> Iterator[Finding]:
     if not host.names("/sys/class/infiniband"):
         raise Missing("no RDMA device")
-    found = {name: pid for pid, name, _ in processes(host) if name in JOB_STARTERS}
-    for name, pid in sorted(found.items()) or (("this service", "self"),):
+    pids = {name: pid for pid, name, _ in processes(host) if name in JOB_STARTERS}
+    for name, pid in sorted(pids.items()) or (("this service", "self"),):
         hard = memlock_bytes(host.read(f"/proc/{pid}/limits"))[1]
         text = "unlimited" if hard == float("inf") else f"{hard / (1 << 30):.3g} GiB"
         text = f"hard limit {text}, expected at least {MEMLOCK_BYTES >> 30} GiB"
@@ -97,12 +97,12 @@ def _reboot_required(host: Host) -> Iterator[Finding]:
 @remedy.monitor("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
 def _transparent_huge_pages(host: Host) -> Iterator[Finding]:
     text = host.read("/sys/kernel/mm/transparent_hugepage/enabled")
-    chosen = text.partition("[")[2].partition("]")[0]
-    if not chosen:
+    choice = text.partition("[")[2].partition("]")[0]
+    if not choice:
         raise ValueError(
             f"/sys/kernel/mm/transparent_hugepage/enabled: {text!r:.80}, expected a choice in [ ]"
         )
-    yield checked(chosen != "always", f"transparent huge pages: {chosen}, expected madvise or never")
+    yield checked(choice != "always", f"transparent huge pages: {choice}, expected madvise or never")
 
 
 @CHECKS.warning("software.numa-balancing", "NUMA balancing is off", 100)
@@ -141,9 +141,9 @@ def _modules(host: Host) -> Iterator[Finding]:
     if OPEN_MODULE in host.read("/proc/driver/nvidia/version"):
         yield passed("the open kernel module exports GPU memory by DMA-BUF")
         return
-    found = sorted(loaded & {"nvidia_peermem", "nv_peer_mem"})
-    if found:
-        yield passed(f"{', '.join(found)} is loaded")
+    modules = sorted(loaded & {"nvidia_peermem", "nv_peer_mem"})
+    if modules:
+        yield passed(f"{', '.join(modules)} is loaded")
     else:
         yield failed("nvidia_peermem is not loaded, expected for GPUDirect RDMA")
 

@@ -45,16 +45,22 @@ def devices_of(
     out. Several devices share the packets of a route with several next hops.
     """
     family = socket.AF_INET6 if source.version == 6 else socket.AF_INET
-    for rule in sorted(rules, key=lambda each: each.priority):
+    for rule in sorted(rules, key=lambda rule: rule.priority):
         if rule.family != family or rule.mark or rule.is_selective or rule.interface not in ("", "lo"):
             continue
         if not (_holds(rule.source, source) and _holds(rule.destination, to)):
             continue
-        found = _best([each for each in routes if each.table == rule.table and _holds(each.destination, to)])
-        if not found or found[0].kind == "throw" or _length(found[0]) <= rule.suppress_length:
+        best_routes = _best(
+            [route for route in routes if route.table == rule.table and _holds(route.destination, to)]
+        )
+        if (
+            not best_routes
+            or best_routes[0].kind == "throw"
+            or _length(best_routes[0]) <= rule.suppress_length
+        ):
             continue
-        is_dropped = found[0].kind in DROPPED
-        return frozenset() if is_dropped else frozenset(each.interface for each in found)
+        is_dropped = best_routes[0].kind in DROPPED
+        return frozenset() if is_dropped else frozenset(route.interface for route in best_routes)
     return frozenset()
 
 
@@ -70,8 +76,10 @@ def _best(routes: list[Route]) -> list[Route]:
     """Return the next hops of the route with the longest prefix, then the least metric, then the oldest."""
     if not routes:
         return []
-    first = min(routes, key=lambda each: (-_length(each), each.metric))
-    same = (each for each in routes if (each.destination, each.metric) == (first.destination, first.metric))
+    first = min(routes, key=lambda route: (-_length(route), route.metric))
+    same = (
+        route for route in routes if (route.destination, route.metric) == (first.destination, first.metric)
+    )
     return list(same) if first.paths > 1 else [first]
 
 
@@ -79,23 +87,25 @@ def _best(routes: list[Route]) -> list[Route]:
 @remedy.monitor("Give the interface its planned address")
 def rdma_addresses(host: Host) -> Iterator[Finding]:
     """Find back-end interfaces without an address for other hosts. A member of a bond needs none."""
-    for each in own_interfaces(host):
-        reached = global_networks(each)
+    for interface in own_interfaces(host):
+        reached = global_networks(interface)
         text = ", ".join(map(str, reached)) or "no address for other hosts"
-        yield checked(bool(reached), text, each.name)
+        yield checked(bool(reached), text, interface.name)
 
 
 def own_interfaces(host: Host) -> list[Interface]:
     """Return the back-end interfaces that are set up and belong to no bond or bridge. Raises Missing."""
-    wanted = set(backend_interfaces(host))
-    found = [
-        each
-        for each in host.interfaces()
-        if each.name in wanted and not each.master and ("UP" in each.flags or each.name in host.nics)
+    backend = set(backend_interfaces(host))
+    interfaces = [
+        interface
+        for interface in host.interfaces()
+        if interface.name in backend
+        and not interface.master
+        and ("UP" in interface.flags or interface.name in host.nics)
     ]
-    if not found:
+    if not interfaces:
         raise Missing("no RDMA interface of its own is up")
-    return found
+    return interfaces
 
 
 @CHECKS.error("backend.plane-routes", "Every RDMA interface has its route and rule", 30)
@@ -105,24 +115,24 @@ def plane_routes(host: Host) -> Iterator[Finding]:
     interfaces = own_interfaces(host)
     faults = plane_faults(host, interfaces)
     counts = _route_counts(host)
-    for each in interfaces:
-        text = faults.get(each.name, f"{counts[each.name]} routes lead through it")
-        yield checked(each.name not in faults, text, each.name)
+    for interface in interfaces:
+        text = faults.get(interface.name, f"{counts[interface.name]} routes lead through it")
+        yield checked(interface.name not in faults, text, interface.name)
 
 
 def plane_faults(host: Host, interfaces: list[Interface]) -> dict[str, str]:
     """Return the interfaces without a route of their own, or without a rule where others have one."""
     counts, rules = _route_counts(host), host.rules()
-    ruled = {each.name for each in interfaces if is_ruled(each, rules)}
-    found = {}
-    for each in interfaces:
-        has_rule = each.name in ruled or not ruled or not global_networks(each)
-        text = f"{counts[each.name]} routes lead through it"
+    ruled = {interface.name for interface in interfaces if is_ruled(interface, rules)}
+    faults = {}
+    for interface in interfaces:
+        has_rule = interface.name in ruled or not ruled or not global_networks(interface)
+        text = f"{counts[interface.name]} routes lead through it"
         if not has_rule:
             text += f"; no policy rule for its address, {len(ruled)} other interfaces have one"
-        if not has_rule or not counts[each.name]:
-            found[each.name] = text
-    return found
+        if not has_rule or not counts[interface.name]:
+            faults[interface.name] = text
+    return faults
 
 
 def _route_counts(host: Host) -> Counter[str]:
@@ -148,27 +158,27 @@ def source_routes(host: Host) -> Iterator[Finding]:
     interfaces = own_interfaces(host)
     if len(interfaces) < 2:
         raise Missing("one NIC alone")
-    kinds = {each.name: each.kind for each in host.interfaces()}
+    kinds = {interface.name: interface.kind for interface in host.interfaces()}
     routes, rules = host.routes(), host.rules()
-    known = plane_faults(host, interfaces)
+    faults = plane_faults(host, interfaces)
     right = 0
-    for each in interfaces:
-        if kinds.get(each.master) == "vrf":
-            yield passed(f"has the routes of VRF {each.master}", each.name)
-        elif each.name in known:
-            yield passed(f"{known[each.name]}: see backend.plane-routes", each.name)
+    for interface in interfaces:
+        if kinds.get(interface.master) == "vrf":
+            yield passed(f"has the routes of VRF {interface.master}", interface.name)
+        elif interface.name in faults:
+            yield passed(f"{faults[interface.name]}: see backend.plane-routes", interface.name)
         else:
-            wrong = list(_strays(each, rules, routes))
+            wrong = list(_strays(interface, rules, routes))
             right += not wrong
             text = "; ".join(wrong[:MAX_NAMED]) or "packets with its addresses leave by it"
-            if wrong and _is_strict(host, each):
+            if wrong and _is_strict(host, interface):
                 text += "; rp_filter 1 drops what comes from there"
-            yield checked(not wrong, text, each.name)
+            yield checked(not wrong, text, interface.name)
     yield stated("source_routed", f"{right} of {len(interfaces)}")
 
 
 def _is_strict(host: Host, interface: Interface) -> bool:
-    is_ipv4 = any(each.version == 4 for each in global_networks(interface))
+    is_ipv4 = any(address.version == 4 for address in global_networks(interface))
     return is_ipv4 and effective_setting(host, interface.name, "rp_filter") == STRICT
 
 
@@ -176,25 +186,25 @@ def _strays(interface: Interface, rules: list[Rule], routes: list[Route]) -> Ite
     """Yield the packets from a NIC's addresses that leave by another NIC, or by none."""
     for own in global_networks(interface):
         beyond = {
-            each.destination
-            for each in routes
-            if each.interface == interface.name and each.gateway and each.kind == "unicast"
+            route.destination
+            for route in routes
+            if route.interface == interface.name and route.gateway and route.kind == "unicast"
         }
-        for wanted in (str(own.network), *sorted(beyond)):
-            to = _representative(ipaddress.ip_network(wanted, strict=False), own.ip, routes)
+        for destination in (str(own.network), *sorted(beyond)):
+            to = _representative(ipaddress.ip_network(destination, strict=False), own.ip, routes)
             if to is None or to.version != own.ip.version:
                 continue
-            found = devices_of(rules, routes, own.ip, to)
-            if found != {interface.name}:
-                by = " or ".join(sorted(found)) or "no device"
-                yield f"packets from {own.ip} to {wanted} leave by {by}"
+            devices = devices_of(rules, routes, own.ip, to)
+            if devices != {interface.name}:
+                by = " or ".join(sorted(devices)) or "no device"
+                yield f"packets from {own.ip} to {destination} leave by {by}"
 
 
 def _representative(network: AddressRange, own: Address, routes: list[Route]) -> Address | None:
     """Return an address of a network that no route to a part of it leads to; None without one."""
     parts = [
         part
-        for part in (ipaddress.ip_network(each.destination, strict=False) for each in routes)
+        for part in (ipaddress.ip_network(route.destination, strict=False) for route in routes)
         if part.version == network.version and part.prefixlen > network.prefixlen and part[0] in network
     ]
     last = network.num_addresses - 1
@@ -202,7 +212,12 @@ def _representative(network: AddressRange, own: Address, routes: list[Route]) ->
     if is_default(Route(str(network), "", "")):
         candidates = [ipaddress.ip_address(ANYWHERE[network.version == 6]), *candidates]
     return next(
-        (each for each in candidates if each != own and not any(each in part for part in parts)), None
+        (
+            candidate
+            for candidate in candidates
+            if candidate != own and not any(candidate in part for part in parts)
+        ),
+        None,
     )
 
 
@@ -210,15 +225,15 @@ def _representative(network: AddressRange, own: Address, routes: list[Route]) ->
 @remedy.monitor("Give all interfaces the same number of addresses, or set NCCL_IB_GID_INDEX")
 def gid_index(host: Host) -> Iterator[Finding]:
     """Find RoCE ports with another index of the routable RoCE v2 GID: libraries use one for all ports."""
-    found = {}
+    index_by_port = {}
     for port in ports(host):
         if host.read(f"{port.folder}/link_layer") == "Ethernet":
             indices = [gid.number for gid in gids(host, port) if gid.is_routable and gid.kind == "RoCE v2"]
             if indices:
-                found[str(port)] = min(indices)
-    if not found:
+                index_by_port[str(port)] = min(indices)
+    if not index_by_port:
         raise Missing("no RoCE v2 GID with a routable address")
-    usual = Counter(found.values()).most_common(1)[0][0]
-    for subject, index in found.items():
-        yield checked(index == usual, f"RoCE v2 GID at index {index}, most ports have {usual}", subject)
+    majority = Counter(index_by_port.values()).most_common(1)[0][0]
+    for subject, index in index_by_port.items():
+        yield checked(index == majority, f"RoCE v2 GID at index {index}, most ports have {majority}", subject)
         yield stated("gid_index", index, subject)

@@ -35,11 +35,11 @@ def is_stalled(utilisation_percent: list[int], power_mw: list[int], power_limit_
 def _values(gpu: dict[str, Any], name: str) -> Any:
     """Return a value, or a list of samples. Raises Missing, Unreadable."""
     values = gpu[name]
-    for each in values if isinstance(values, list) else [values]:
-        if each is None:
+    for value in values if isinstance(values, list) else [values]:
+        if value is None:
             raise Missing(f"{name} is not supported")
-        if isinstance(each, dict):
-            raise Unreadable(f"{name}: {each.get('error', 'no value')}")
+        if isinstance(value, dict):
+            raise Unreadable(f"{name}: {value.get('error', 'no value')}")
     return values
 
 

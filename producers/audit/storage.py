@@ -19,11 +19,11 @@ CHECKS: Final = Checks()
 
 def mounts(text: str) -> list[tuple[str, str, str, set[str]]]:
     """Return (device, mount point, type, options) of each line of /proc/mounts, without octal escapes."""
-    found = []
+    entries = []
     for line in text.splitlines():
         device, point, kind, options, *_ = line.split(" ")
-        found.append((device, _unescaped(point), kind, set(options.split(","))))
-    return found
+        entries.append((device, _unescaped(point), kind, set(options.split(","))))
+    return entries
 
 
 def _unescaped(text: str) -> str:
@@ -41,24 +41,26 @@ class Array(NamedTuple):
 
 def arrays(mdstat: str) -> dict[str, Array]:
     """Return the arrays of /proc/mdstat: `md0 : active raid1 sda[0]`, then a line of blocks."""
-    found, name = {}, ""
+    array_by_name, name = {}, ""
     for line in mdstat.splitlines():
         if line.startswith("md"):
             name, _, rest = line.partition(" : ")
-            found[name] = Array(rest.split()[0], "")
+            array_by_name[name] = Array(rest.split()[0], "")
         elif name and "[" in line and "blocks" in line:
-            found[name] = Array(found[name].state, line.rpartition("[")[2].rstrip("]").strip())
-    return found
+            array_by_name[name] = Array(
+                array_by_name[name].state, line.rpartition("[")[2].rstrip("]").strip()
+            )
+    return array_by_name
 
 
 @CHECKS.error("storage.space", "Local file systems have room", 94)
 @remedy.monitor("Free space; /var/log and /tmp are usual causes")
 def _space(host: Host) -> Iterator[Finding]:
-    seen = set()
+    checked_devices = set()
     for device, point, kind, _ in mounts(host.read("/proc/mounts")):
-        if kind not in LOCAL or device in seen:
+        if kind not in LOCAL or device in checked_devices:
             continue
-        seen.add(device)
+        checked_devices.add(device)
         try:
             size, free, inodes, free_inodes = host.space(point)
         except Unreadable as error:
@@ -128,10 +130,10 @@ def _fstab(host: Host) -> Iterator[Finding]:
 @CHECKS.error("storage.raid", "Software RAID has all its disks", 94)
 @remedy.replace("`mdadm --detail` names the failed disk")
 def _raid(host: Host) -> Iterator[Finding]:
-    found = arrays(host.read("/proc/mdstat"))
-    if not found:
+    array_by_name = arrays(host.read("/proc/mdstat"))
+    if not array_by_name:
         raise Missing("no software RAID")
-    for name, (state, members) in found.items():
+    for name, (state, members) in array_by_name.items():
         is_whole = state == "active" and "_" not in members
         yield checked(is_whole, f"{state}, members [{members}]" if members else state, name)
 

@@ -35,12 +35,12 @@ def _printed(host: Host, command: str, limit_s: float) -> Mapping[str, Any]:
     """Return what a script prints. Raises Missing, Unreadable."""
     if not any(gpu_addresses(host, vendor) for vendor in (NVIDIA, AMD)):
         raise Missing("no GPU on PCIe")
-    found: Mapping[str, Any] = json.loads(host.load(limit_s, command))
-    if "missing" in found:
-        raise Missing(str(found["missing"]))
-    if "error" in found:
-        raise Unreadable(str(found["error"]))
-    return found
+    report: Mapping[str, Any] = json.loads(host.load(limit_s, command))
+    if "missing" in report:
+        raise Missing(str(report["missing"]))
+    if "error" in report:
+        raise Unreadable(str(report["error"]))
+    return report
 
 
 def _speed(device: str, tflops: float, others: Sequence[float], minimum: float) -> Finding:
@@ -49,7 +49,7 @@ def _speed(device: str, tflops: float, others: Sequence[float], minimum: float) 
     return replace(finding, fact=Fact("training_tflops", f"{tflops:g}", tflops))
 
 
-def _values(gpu: Mapping[str, Any], usual: str, version: str) -> Iterator[Finding]:
+def _values(gpu: Mapping[str, Any], majority_digest: str, version: str) -> Iterator[Finding]:
     """Yield the findings on the values that one GPU computed."""
     device, first, last = str(gpu["device"]), float(gpu["first_loss"]), float(gpu["loss"])
     yield checked(
@@ -60,8 +60,8 @@ def _values(gpu: Mapping[str, Any], usual: str, version: str) -> Iterator[Findin
     bits = "the same bits" if gpu["repeats"] else "other bits"
     yield checked(bool(gpu["repeats"]), f"a second run from the same seed ends with {bits}", device)
     digest = str(gpu["digest"])
-    is_usual = digest == usual
-    text = f"weights {digest}" + ("" if is_usual else f", on the host's other GPUs {usual}")
+    is_usual = digest == majority_digest
+    text = f"weights {digest}" + ("" if is_usual else f", on the host's other GPUs {majority_digest}")
     fact = Fact("training_weights", f"torch {version}: {digest}")
     yield replace(checked(is_usual, text, device), fact=fact)
 
@@ -75,20 +75,20 @@ def _values(gpu: Mapping[str, Any], usual: str, version: str) -> Iterator[Findin
 )
 @remedy.replace("Check clocks, power and temperature of a slow GPU; replace one that computes other values")
 def _training(host: Host) -> Iterator[Finding]:
-    found = _printed(host, TRAINING, TRAINING_S)
-    gpus = [each for each in found["devices"] if "error" not in each]
-    for each in found["devices"]:
-        if "error" in each:
-            yield Finding(str(each["device"]), AuditStatus.UNKNOWN, str(each["error"]))
+    report = _printed(host, TRAINING, TRAINING_S)
+    gpus = [gpu for gpu in report["devices"] if "error" not in gpu]
+    for gpu in report["devices"]:
+        if "error" in gpu:
+            yield Finding(str(gpu["device"]), AuditStatus.UNKNOWN, str(gpu["error"]))
     if not gpus:
         return
     sku = sku_of(host)
     minimum = sku.lowest("training_tflops") if sku is not None else 0.0
-    speeds = [float(each["tflops"]) for each in gpus]
-    usual = Counter(str(each["digest"]) for each in gpus).most_common(1)[0][0]
-    for each, tflops in zip(gpus, speeds, strict=True):
-        yield _speed(str(each["device"]), tflops, speeds, minimum)
-        yield from _values(each, usual, str(found["torch"]))
+    speeds = [float(gpu["tflops"]) for gpu in gpus]
+    majority_digest = Counter(str(gpu["digest"]) for gpu in gpus).most_common(1)[0][0]
+    for gpu, tflops in zip(gpus, speeds, strict=True):
+        yield _speed(str(gpu["device"]), tflops, speeds, minimum)
+        yield from _values(gpu, majority_digest, str(report["torch"]))
 
 
 @CHECKS.warning(
@@ -101,13 +101,13 @@ def _training(host: Host) -> Iterator[Finding]:
     "Unset CUDA_LAUNCH_BLOCKING and CUDA_DEVICE_MAX_CONNECTIONS; compare NCCL's version with the fleet",
 )
 def _overlap(host: Host) -> Iterator[Finding]:
-    found = _printed(host, OVERLAP, OVERLAP_S)
-    ranks, right, share = int(found["ranks"]), int(found["right_ranks"]), float(found["hidden_share"])
+    report = _printed(host, OVERLAP, OVERLAP_S)
+    ranks, right, share = int(report["ranks"]), int(report["right_ranks"]), float(report["hidden_share"])
     yield checked(right == ranks, f"{right} of {ranks} GPUs gathered the right values", "gather")
     parts = ("compute", "gather", "both")
-    times = ", ".join(f"{name} {1e3 * float(found[name + '_s']):.2f} ms" for name in parts)
+    times = ", ".join(f"{name} {1e3 * float(report[name + '_s']):.2f} ms" for name in parts)
     finding = checked(share >= MIN_HIDDEN, f"{share:.0%} hidden, expected at least {MIN_HIDDEN:.0%}: {times}")
     yield replace(finding, fact=Fact("overlap_hidden_share", f"{share:g}", share))
-    bandwidth = float(found["gather_gb_per_s"])
+    bandwidth = float(report["gather_gb_per_s"])
     fact = Fact("all_gather_gb_per_s", f"{bandwidth:g}", bandwidth)
     yield Finding("gather", AuditStatus.PASSED, f"{bandwidth:,.1f} GB/s", fact)

@@ -95,8 +95,8 @@ class Plan:
     @classmethod
     def of(cls, text: str) -> Plan:
         """Return the plan of an argument. Raises ValueError, TypeError, KeyError for another text."""
-        given = json.loads(text)
-        return cls(**{**given, "flows": tuple(Flow(**each) for each in given["flows"])})
+        values = json.loads(text)
+        return cls(**{**values, "flows": tuple(Flow(**flow) for flow in values["flows"])})
 
 
 def code_of(key: bytes, role: str, parts: Sequence[str]) -> str:
@@ -104,8 +104,8 @@ def code_of(key: bytes, role: str, parts: Sequence[str]) -> str:
     return hmac.new(key, "\0".join((role, *parts)).encode(), "sha256").hexdigest()
 
 
-def _is_equal(given: object, code: str) -> bool:
-    return hmac.compare_digest(str(given).encode("utf-8", "replace"), code.encode())
+def _is_equal(answer: object, code: str) -> bool:
+    return hmac.compare_digest(str(answer).encode("utf-8", "replace"), code.encode())
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -122,12 +122,12 @@ def _line(sock: socket.socket) -> dict[str, Any]:
             raise Failed("the partner closed the connection" if not part else "too long a hello")
         text += part
     try:
-        found = json.loads(text)
+        hello = json.loads(text)
     except RecursionError as error:
         raise Failed("too deep a hello") from error
-    if not isinstance(found, dict):
+    if not isinstance(hello, dict):
         raise Failed("no hello")
-    return found
+    return hello
 
 
 def _put(sock: socket.socket, **values: object) -> None:
@@ -153,7 +153,7 @@ def _greet(sock: socket.socket, plan: Plan, flow: Flow, kind: str, key: bytes) -
 def _admit(sock: socket.socket, plan: Plan, flows: Sequence[Flow], key: bytes) -> tuple[Flow, str]:
     """Return flow and kind of a client that proves itself. Raises Failed."""
     hello = _line(sock)
-    flow = next((each for each in flows if each.flow == hello.get("flow")), None)
+    flow = next((candidate for candidate in flows if candidate.flow == hello.get("flow")), None)
     kind = hello.get("kind")
     if flow is None or hello.get("run") != plan.run or kind not in plan.kinds:
         raise Failed("a hello of another run or flow")
@@ -224,14 +224,14 @@ def _client(plan: Plan, rate_bps: float, load: socket.socket, echo: socket.socke
 
     def beside() -> None:
         with contextlib.suppress(OSError, Failed):  # the server ends the echoes with its own load
-            for each in _round_trips(echo, over.is_set):
-                loaded.append(each)
+            for round_trip in _round_trips(echo, over.is_set):
+                loaded.append(round_trip)
 
     pings = threading.Thread(target=beside, daemon=True)
     pings.start()
     try:
         sent = send(load, LOAD_SHARE * plan.seconds, rate_bps)
-        theirs = float(_line(load)["bps"])
+        partner_bps = float(_line(load)["bps"])
         received, bps = receive(load)
     finally:
         over.set()
@@ -241,7 +241,7 @@ def _client(plan: Plan, rate_bps: float, load: socket.socket, echo: socket.socke
     return {
         "sent_bytes": sent,
         "received_bytes": received,
-        "send_bps": theirs,
+        "send_bps": partner_bps,
         "receive_bps": bps,
         "idle_p50_us": percentile(idle, 0.5),
         "idle_p99_us": percentile(idle, 0.99),
@@ -332,10 +332,10 @@ class TrafficProcess:
             for flow in plan.flows
             if flow.is_client
         ]
-        for each in work:
-            each.start()
-        for each in work:
-            each.join(max(0.0, self.until_s + HELLO_S * 2 - time.monotonic()))
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join(max(0.0, self.until_s + HELLO_S * 2 - time.monotonic()))
 
     def missing(self, flow: Flow) -> bool:
         """Return whether a flow lacks a connection."""
@@ -370,21 +370,21 @@ class TrafficProcess:
                 return
 
     def _listen(self, near: str) -> None:
-        flows = [each for each in self.plan.flows if each.near == near and not each.is_client]
+        flows = [flow for flow in self.plan.flows if flow.near == near and not flow.is_client]
         try:
             listener = _listener(near, self.plan.port)
         except OSError as error:
             self.errors |= {
-                each.flow: f"{near} port {self.plan.port}: {os.strerror(error.errno or 0)}" for each in flows
+                flow.flow: f"{near} port {self.plan.port}: {os.strerror(error.errno or 0)}" for flow in flows
             }
             return
         with listener, contextlib.suppress(TimeoutError):
             while any(map(self.missing, flows)) and self.refused < MAX_REFUSED:
                 listener.settimeout(max(self.until_s - time.monotonic(), 1e-3))
                 sock, far = listener.accept()
-                self._take(sock, [each for each in flows if each.far == far[0]])
-        for each in filter(self.missing, flows):
-            self.errors[each.flow] = f"{each.host} at {each.far} did not come within {self.plan.meet_s:g} s"
+                self._take(sock, [flow for flow in flows if flow.far == far[0]])
+        for flow in filter(self.missing, flows):
+            self.errors[flow.flow] = f"{flow.host} at {flow.far} did not come within {self.plan.meet_s:g} s"
 
     def _take(self, sock: socket.socket, flows: Sequence[Flow]) -> None:
         """Admit a connection, or close it. `flows`: those of its address."""
@@ -408,25 +408,25 @@ class TrafficProcess:
             else:
                 self.open[flow.flow, kind] = sock
 
-    def load(self, flow: Flow, found: dict[str, Any]) -> None:
+    def load(self, flow: Flow, results: dict[str, Any]) -> None:
         """Run a flow and keep its figures, or its error."""
-        sharing = sum(each.near == flow.near for each in self.plan.flows)
+        sharing = sum(other.near == flow.near for other in self.plan.flows)
         rate_bps = self.plan.rate_bps / sharing
         try:
             work = _client if flow.is_client else _server
-            found[flow.flow] = work(self.plan, rate_bps, *(self.open[flow.flow, kind] for kind in KINDS))
+            results[flow.flow] = work(self.plan, rate_bps, *(self.open[flow.flow, kind] for kind in KINDS))
         except (OSError, ValueError, KeyError, Failed) as error:
             self.errors[flow.flow] = f"{flow.host} stopped: {error}"
 
 
 def _loaded(process: TrafficProcess, ready: Sequence[Flow]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    work = [threading.Thread(target=process.load, args=(flow, found), daemon=True) for flow in ready]
-    for each in work:
-        each.start()
-    for each in work:
-        each.join(process.plan.limit_s)
-    return found
+    results: dict[str, Any] = {}
+    work = [threading.Thread(target=process.load, args=(flow, results), daemon=True) for flow in ready]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join(process.plan.limit_s)
+    return results
 
 
 def run(plan: Plan, key: bytes) -> dict[str, Any]:
@@ -434,22 +434,22 @@ def run(plan: Plan, key: bytes) -> dict[str, Any]:
     process = TrafficProcess(plan, key, time.monotonic() + plan.meet_s)
     process.meet()
     ready = [flow for flow in plan.flows if not process.missing(flow)]
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     if plan.kind == RING and len(ready) == len(plan.flows):
         ahead, behind = sorted(ready, key=lambda flow: not flow.is_client)
         try:
-            sockets = (process.open[each.flow, RING] for each in (ahead, behind))
-            found[ahead.flow] = _ring(plan, plan.rate_bps, *sockets)
+            sockets = (process.open[flow.flow, RING] for flow in (ahead, behind))
+            results[ahead.flow] = _ring(plan, plan.rate_bps, *sockets)
         except (OSError, Failed) as error:
             process.errors[ahead.flow] = f"{ahead.host} stopped: {error}"
     elif plan.kind != RING:
-        found = _loaded(process, ready)
+        results = _loaded(process, ready)
     for sock in process.open.values():
         sock.close()
-    figures: Mapping[str, Any] = found
+    figures: Mapping[str, Any] = results
     return {
         "flows": figures,
-        "errors": {name: text for name, text in process.errors.items() if name not in found},
+        "errors": {name: text for name, text in process.errors.items() if name not in results},
         "refused": process.refused,
     }
 

@@ -50,30 +50,30 @@ class TrafficRound:
 
     def flows(self, partner: str, *, is_client: bool) -> list[Flow]:
         """Return the flows with a partner, one for each pair of NICs. Raises Missing without any."""
-        found = []
+        partner_flows = []
         for host in (self.host, partner):
             if not self.nics.get(host):
                 raise Missing(f"{host} has no NIC in the inventory")
-        for mine, other in zip(sorted(self.nics[self.host]), sorted(self.nics[partner]), strict=False):
-            near, far = f"{self.host}/{mine.device}", f"{partner}/{other.device}"
+        for own, other in zip(sorted(self.nics[self.host]), sorted(self.nics[partner]), strict=False):
+            near, far = f"{self.host}/{own.device}", f"{partner}/{other.device}"
             name = f"{near}>{far}" if is_client else f"{far}>{near}"
-            found.append(Flow(name, partner, mine.address, other.address, is_client))
-        return found
+            partner_flows.append(Flow(name, partner, own.address, other.address, is_client))
+        return partner_flows
 
     def plan(self, kind: str, flows: list[Flow], share: float = 1.0) -> Plan:
         """Return the plan of these flows, at a share of the rate. Raises ValueError for too many."""
         if len(flows) > MAX_FLOWS:
             raise ValueError(f"{len(flows)} flows, expected at most {MAX_FLOWS}")
-        given = self.settings
+        settings = self.settings
         return Plan(
             run=self.run,
             host=self.host,
             kind=kind,
-            port=given.port,
-            seconds=given.seconds,
-            rate_bps=given.rate_mbps * 1e6 * share,
-            meet_s=given.meet_s,
-            key_file=str(given.key_file or ""),
+            port=settings.port,
+            seconds=settings.seconds,
+            rate_bps=settings.rate_mbps * 1e6 * share,
+            meet_s=settings.meet_s,
+            key_file=str(settings.key_file or ""),
             flows=tuple(flows),
         )
 

@@ -43,11 +43,11 @@ def operations(width: int, batch: int, steps: int) -> int:
 
 def digest_of(tensors: Iterable[Any]) -> str:
     """Return a digest of the bits of tensors."""
-    found = hashlib.sha256()
-    for each in tensors:
-        kept = each.detach().contiguous().cpu()
-        found.update(ctypes.string_at(kept.data_ptr(), kept.numel() * kept.element_size()))
-    return found.hexdigest()[:16]
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        host_copy = tensor.detach().contiguous().cpu()
+        digest.update(ctypes.string_at(host_copy.data_ptr(), host_copy.numel() * host_copy.element_size()))
+    return digest.hexdigest()[:16]
 
 
 def _data(width: int, device: str, kind: Any) -> tuple[list[Any], Any, Any]:
@@ -68,15 +68,15 @@ def _step(weights: Sequence[Any], inputs: Any, targets: Any) -> Any:
     """Return the loss of one step, on the device."""
     import torch
 
-    found = inputs
+    outputs = inputs
     for number, weight in enumerate(weights):
-        found = found @ weight
+        outputs = outputs @ weight
         if number < LAYERS - 1:
-            found = torch.tanh(found)
-    error = found - targets
+            outputs = torch.tanh(outputs)
+    error = outputs - targets
     with torch.no_grad():
         loss = error.float().square().mean()
-    found.backward(error * (2.0 / len(inputs)))
+    outputs.backward(error * (2.0 / len(inputs)))
     with torch.no_grad():
         for weight in weights:
             weight -= RATE * weight.grad
@@ -89,7 +89,7 @@ def train(weights: Sequence[Any], inputs: Any, targets: Any, steps: int) -> dict
     import torch
 
     is_gpu = inputs.is_cuda
-    weights = [each.clone().requires_grad_() for each in weights]
+    weights = [weight.clone().requires_grad_() for weight in weights]
     losses = []
     began_s = time.perf_counter()
     for number in range(steps):
@@ -127,15 +127,15 @@ def _on_each(devices: Sequence[str], width: int, steps: int) -> list[dict[str, A
     options = ["--width", str(width), "--steps", str(steps)]
     children = [
         subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), "--device", each, *options],
+            [sys.executable, os.path.abspath(__file__), "--device", device, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for each in devices
+        for device in devices
     ]
     until_s = time.monotonic() + LIMIT_S
-    return [_outcome(*each, until_s) for each in zip(devices, children, strict=True)]
+    return [_outcome(*pair, until_s) for pair in zip(devices, children, strict=True)]
 
 
 def _outcome(device: str, child: subprocess.Popen[str], until_s: float) -> dict[str, Any]:
@@ -148,8 +148,8 @@ def _outcome(device: str, child: subprocess.Popen[str], until_s: float) -> dict[
     if child.returncode:
         last = (complaint.strip().splitlines() or ["no message"])[-1]
         return {"device": device, "error": f"exit code {child.returncode}, {last[:200]}"}
-    found: dict[str, Any] = json.loads(printed)["devices"][0]
-    return found
+    outcome: dict[str, Any] = json.loads(printed)["devices"][0]
+    return outcome
 
 
 def main() -> None:
@@ -174,8 +174,8 @@ def main() -> None:
     steps = options.steps or (STEPS if is_gpu else CPU_STEPS)
     if steps <= WARM_STEPS:
         parser.error(f"--steps {steps}: expected more than {WARM_STEPS}")
-    found = [train_twice(devices[0], width, steps)] if options.device else _on_each(devices, width, steps)
-    print(json.dumps({"torch": torch.__version__, "width": width, "steps": steps, "devices": found}))
+    outcomes = [train_twice(devices[0], width, steps)] if options.device else _on_each(devices, width, steps)
+    print(json.dumps({"torch": torch.__version__, "width": width, "steps": steps, "devices": outcomes}))
 
 
 if __name__ == "__main__":

@@ -45,14 +45,14 @@ class UfmEvent(NamedTuple):
 
 def ufm_events(log: str) -> list[UfmEvent]:
     """Return the events of a log, with its times taken as UTC; other lines are left out."""
-    found = []
+    events = []
     for time, severity, subject, text in _LINE.findall(short_lines(log)):
         try:
             at = datetime.strptime(time, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
         except ValueError:  # no such day
             continue
-        found.append(UfmEvent(at.timestamp(), severity, subject, text))
-    return found
+        events.append(UfmEvent(at.timestamp(), severity, subject, text))
+    return events
 
 
 @CHECKS.error("backend.ufm-events", "UFM reports no faulty port", 43, 46)

@@ -29,18 +29,18 @@ CHECKS: Final = Checks()
 
 def properties(text: str) -> dict[str, dict[str, str]]:
     """Return the properties of each unit that `systemctl show` prints, without its suffix."""
-    found = {}
+    properties_by_unit = {}
     for block in text.strip().split("\n\n"):
         fields = dict(line.partition("=")[::2] for line in block.splitlines())
         if "Id" in fields:
-            found[fields["Id"].removesuffix(".service")] = fields
-    return found
+            properties_by_unit[fields["Id"].removesuffix(".service")] = fields
+    return properties_by_unit
 
 
 def _units(host: Host) -> dict[str, dict[str, str]]:
     host.names("/run/systemd/system")
-    found = properties(host.run(*SHOW))
-    loaded = {name: unit for name, unit in found.items() if unit.get("LoadState") == "loaded"}
+    units = properties(host.run(*SHOW))
+    loaded = {name: unit for name, unit in units.items() if unit.get("LoadState") == "loaded"}
     if not loaded:
         raise Missing("none of the listed services is installed")
     return loaded
@@ -91,12 +91,12 @@ def _maintenance(host: Host) -> Iterator[Finding]:
 def _crash(host: Host) -> Iterator[Finding]:
     """Find what a panic left: the firmware's store of kernel messages, and dumps."""
     host.names("/sys/fs")
-    found = [f"/sys/fs/pstore/{name}" for name in _names(host, "/sys/fs/pstore") if "dmesg" in name]
+    paths = [f"/sys/fs/pstore/{name}" for name in _names(host, "/sys/fs/pstore") if "dmesg" in name]
     for folder in ("/var/crash", "/var/lib/kdump"):
         dumps = [name for name in _names(host, folder) if name[:1].isdigit() or name.startswith("vmcore")]
-        found += [f"{folder}/{name}" for name in dumps]
+        paths += [f"{folder}/{name}" for name in dumps]
     yield checked(
-        not found, f"the kernel crashed: {', '.join(found[:3])}" if found else "no trace of a panic"
+        not paths, f"the kernel crashed: {', '.join(paths[:3])}" if paths else "no trace of a panic"
     )
 
 
@@ -114,8 +114,8 @@ def _containers(host: Host) -> Iterator[Finding]:
     if not on_bus:
         raise Missing("no NVIDIA GPU on PCIe")
     text = host.run("nvidia-container-cli", "info")
-    seen = sum(line.startswith("Device Index:") for line in text.splitlines())
-    yield checked(seen == on_bus, f"containers see {seen} of {on_bus} GPUs")
+    visible = sum(line.startswith("Device Index:") for line in text.splitlines())
+    yield checked(visible == on_bus, f"containers see {visible} of {on_bus} GPUs")
     for line in text.splitlines():
         name, _, value = line.partition(":")
         if name == "NVRM version":

@@ -47,7 +47,7 @@ class Unknown(NamedTuple):
 def known_patterns(more: tuple[str, ...] = ()) -> tuple[re.Pattern[str], ...]:
     """Return the patterns of the list and of `more`. Raises ValueError for a wrong one."""
     listed = [str(row["pattern"]) for row in read_tables(FILE)["line"]]
-    return tuple(re.compile(each) for each in (*listed, *more))
+    return tuple(re.compile(pattern) for pattern in (*listed, *more))
 
 
 def masked(line: str) -> str:
@@ -57,23 +57,23 @@ def masked(line: str) -> str:
     return line
 
 
-def unknown_lines(log: str, known: Sequence[re.Pattern[str]]) -> tuple[list[Unknown], int]:
+def unknown_lines(log: str, patterns: Sequence[re.Pattern[str]]) -> tuple[list[Unknown], int]:
     """Return the kinds of unknown lines, the frequent ones first, and the lines beyond MAX_KINDS kinds."""
-    found: dict[str, tuple[str, int]] = {}
+    examples: dict[str, tuple[str, int]] = {}
     beyond = 0
     for line in log.splitlines():
         text = line.strip()[:MAX_LINE]
-        if not text or any(each.search(text) for each in (*_OTHERS, *known)):
+        if not text or any(pattern.search(text) for pattern in (*_OTHERS, *patterns)):
             continue
         kind = masked(text)
-        if kind in found:
-            found[kind] = found[kind][0], found[kind][1] + 1
-        elif len(found) < MAX_KINDS:
-            found[kind] = text, 1
+        if kind in examples:
+            examples[kind] = examples[kind][0], examples[kind][1] + 1
+        elif len(examples) < MAX_KINDS:
+            examples[kind] = text, 1
         else:
             beyond += 1
-    kinds = [Unknown(kind, example, lines) for kind, (example, lines) in found.items()]
-    return sorted(kinds, key=lambda each: (-each.lines, each.masked)), beyond
+    kinds = [Unknown(kind, example, lines) for kind, (example, lines) in examples.items()]
+    return sorted(kinds, key=lambda kind: (-kind.lines, kind.masked)), beyond
 
 
 @CHECKS.warning("kernel-log.unknown", "Warnings and errors of the kernel are known", 93)
@@ -81,9 +81,9 @@ def unknown_lines(log: str, known: Sequence[re.Pattern[str]]) -> tuple[list[Unkn
 def _unknown(host: Host) -> Iterator[Finding]:
     log = host.run(*LOG)
     kinds, beyond = unknown_lines(log, known_patterns(tuple(host.settings.known_lines)))
-    for each in kinds[:MAX_LISTED]:
-        yield failed(f"{each.example}, {each.lines} lines" if each.lines > 1 else each.example)
-    beyond += sum(each.lines for each in kinds[MAX_LISTED:])
+    for kind in kinds[:MAX_LISTED]:
+        yield failed(f"{kind.example}, {kind.lines} lines" if kind.lines > 1 else kind.example)
+    beyond += sum(kind.lines for kind in kinds[MAX_LISTED:])
     if beyond:
         yield failed(f"{beyond} lines of {max(0, len(kinds) - MAX_LISTED)} or more further kinds")
     if not kinds:

@@ -70,12 +70,12 @@ def os_name(text: str) -> str:
 
 def packages(text: str) -> dict[str, tuple[str, str]]:
     """Return version and state by name of the compared packages, from `dpkg-query` or `rpm`."""
-    found = {}
+    package_versions = {}
     for line in text.splitlines():
         name, number, state = line.split("\t")
         if PACKAGES.match(name) and state.strip() not in ("un", "rc"):
-            found[name] = number, state.strip()
-    return found
+            package_versions[name] = number, state.strip()
+    return package_versions
 
 
 def library_version(file: str) -> tuple[str, str] | None:
@@ -86,15 +86,15 @@ def library_version(file: str) -> tuple[str, str] | None:
 
 def pending_firmware(text: str) -> dict[str, tuple[str, str]]:
     """Return running and stored firmware by device, from `devlink --json dev info`."""
-    found = {}
+    firmware = {}
     for device, info in json.loads(text)["info"].items():
         versions: dict[str, dict[str, Any]] = info.get("versions", {})
         running, stored = (
             str(versions.get(kind, {}).get("fw.version", "")) for kind in ("running", "stored")
         )
         if running:
-            found[str(device)] = running, stored or running
-    return found
+            firmware[str(device)] = running, stored or running
+    return firmware
 
 
 @CHECKS.error("software.kernel", "The running kernel has its modules", 92)
@@ -123,13 +123,13 @@ def _packages(host: Host) -> Iterator[Finding]:
         text = host.run("dpkg-query", "--show", "--showformat=${Package}\t${Version}\t${db:Status-Abbrev}\n")
     except Missing:
         text = host.run("rpm", "--query", "--all", "--queryformat=%{NAME}\t%{VERSION}-%{RELEASE}\tii\n")
-    found = packages(text)
-    for name, (number, state) in found.items():
+    package_versions = packages(text)
+    for name, (number, state) in package_versions.items():
         if state.endswith(INSTALLED):
             yield stated(f"package_{name}", number)
         else:
             yield checked(False, f"{name} {number} is in state {state}, expected ii or hi", name)
-    if not found:
+    if not package_versions:
         yield passed("no package of GPUs, RDMA or schedulers")
 
 
@@ -195,10 +195,10 @@ def _sysctls(host: Host) -> Iterator[Finding]:
 @remedy.reset("mlxfwreset, or a cold reboot, activates the stored firmware")
 def _firmware(host: Host) -> Iterator[Finding]:
     host.names("/sys/class/infiniband")
-    found = pending_firmware(host.run("devlink", "--json", "dev", "info"))
-    if not found:
+    firmware = pending_firmware(host.run("devlink", "--json", "dev", "info"))
+    if not firmware:
         raise Missing("no device states its firmware (devlink)")
-    for device, (running, stored) in found.items():
+    for device, (running, stored) in firmware.items():
         text = f"runs firmware {running}, stored is {stored}"
         yield checked(running == stored, text, device)
         yield stated("firmware", running, device)

@@ -75,11 +75,11 @@ class Claims:
 
     def storage_class(self, name: str) -> dict[str, Any]:
         """Return a storage class, or the default one for an empty name. Raises Refused."""
-        for each in self._call(self._storage.list_storage_class)["items"]:
-            notes = each["metadata"].get("annotations") or {}
-            if each["metadata"]["name"] == name or (not name and notes.get(DEFAULT) == "true"):
-                found: dict[str, Any] = each
-                return found
+        for item in self._call(self._storage.list_storage_class)["items"]:
+            notes = item["metadata"].get("annotations") or {}
+            if item["metadata"]["name"] == name or (not name and notes.get(DEFAULT) == "true"):
+                storage_class: dict[str, Any] = item
+                return storage_class
         raise Refused(f"no storage class {name}" if name else "no default storage class")
 
     def create(self, name: str, storage_class: Mapping[str, Any], node: str) -> None:
@@ -97,8 +97,8 @@ class Claims:
     def phase(self, name: str) -> str:
         """Return the phase of a claim, such as Bound; empty if there is none. Raises Refused."""
         method = self._core.read_namespaced_persistent_volume_claim
-        found = self._call(method, name, self._namespace, absent=True)
-        return str((found.get("status") or {}).get("phase", "Pending")) if found else ""
+        claim = self._call(method, name, self._namespace, absent=True)
+        return str((claim.get("status") or {}).get("phase", "Pending")) if claim else ""
 
     def delete(self, name: str) -> None:
         """Delete a claim, if there is one. Raises Refused."""
@@ -108,14 +108,14 @@ class Claims:
     def _call(self, method: Any, *arguments: Any, absent: bool = False) -> dict[str, Any]:
         try:
             answer = method(*arguments, _request_timeout=REQUEST_S, _preload_content=False)
-            found: dict[str, Any] = json.loads(answer.data)
+            content: dict[str, Any] = json.loads(answer.data)
         except self._errors as error:
             if absent and getattr(error, "status", None) == 404:
                 return {}
             raise Refused(" ".join(f"Kubernetes: {type(error).__name__}: {error}".split())[:300]) from None
         except ValueError:
             raise Refused("Kubernetes: an answer that is no JSON") from None
-        return found
+        return content
 
 
 @contextlib.contextmanager
@@ -160,13 +160,13 @@ def main() -> None:
     host = socket.gethostname()
     try:
         claims = Claims(options.namespace)
-        found = bound_s(claims, claim_name(host), options.storage_class, host, options.limit_s)
+        duration_s = bound_s(claims, claim_name(host), options.storage_class, host, options.limit_s)
     except NoCluster as error:
         print(json.dumps({"missing": str(error)}))
     except Refused as error:
         raise SystemExit(str(error)) from None
     else:
-        print(json.dumps({"bound_s": found}))
+        print(json.dumps({"bound_s": duration_s}))
 
 
 if __name__ == "__main__":

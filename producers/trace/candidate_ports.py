@@ -29,13 +29,13 @@ def flow_candidate_ports(source: str, peer: str, peer_port: int, count: int, fir
     span = LAST_PORT + 1 - first
     if count >= span:
         return tuple(range(first, LAST_PORT + 1))
-    chosen: dict[int, None] = {}
+    ports: dict[int, None] = {}
     number = 0
-    while len(chosen) < count:
+    while len(ports) < count:
         drawn = hashlib.blake2b(f"{source}>{peer}:{peer_port}/{number}".encode(), digest_size=32).digest()
         for at in range(0, len(drawn), BYTES_PER_PORT_DRAW):
-            chosen.setdefault(first + int.from_bytes(drawn[at : at + BYTES_PER_PORT_DRAW], "big") % span)
-            if len(chosen) == count:
+            ports.setdefault(first + int.from_bytes(drawn[at : at + BYTES_PER_PORT_DRAW], "big") % span)
+            if len(ports) == count:
                 break
         number += 1
-    return tuple(sorted(chosen))
+    return tuple(sorted(ports))

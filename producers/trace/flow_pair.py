@@ -147,12 +147,12 @@ class FlowPair:
 
     def name(self, key: FlowRouteKey, route: FlowRoute, names: RouteNames) -> bool:
         """Name the links of a route; return True if they changed."""
-        known = route.known
-        if known is None:
+        known_route = route.known
+        if known_route is None:
             return False
         port = key.port if key.leg == FlowLeg.DATA else key.peer_port
-        names.observe(key.peer, known.hops, known.reached, self.first_hop)
-        named = names.name(key.peer, port, known.hops, known.reached, self.first_hop)
+        names.observe(key.peer, known_route.hops, known_route.reached, self.first_hop)
+        named = names.name(key.peer, port, known_route.hops, known_route.reached, self.first_hop)
         complete = named.complete and named.contradiction is None
         changed = (named.links, complete) != (route.links, route.complete)
         route.links, route.complete = named.links, complete

@@ -61,7 +61,7 @@ class FlowRouteTracer(RouteTracer):
         self.links_changed = False
         """Set when links of a live flow became known or changed; the caller resets it."""
         self._peers, self._sockets_by_shape = peers, sockets
-        self._sockets = list({id(each): each for each in sockets.values()}.values())
+        self._sockets = list({id(sock): sock for sock in sockets.values()}.values())
         self._pairs: dict[str, FlowPair] = {}
         self._requested = RequestedAcks(MAX_ROUTES_PER_LEG)
         self._publish_s = self._drain_s = 0.0
@@ -82,7 +82,7 @@ class FlowRouteTracer(RouteTracer):
 
     def _apply_announcement(self, pair: FlowPair, record: Nic, now_s: float) -> None:
         is_ipv6 = ":" in self.address
-        address = next((each for each in record["addresses"] if (":" in each) == is_ipv6), None)
+        address = next((address for address in record["addresses"] if (":" in address) == is_ipv6), None)
         if address != pair.address:
             pair.address, pair.distance.routers = address, None
             for route in pair.routes.values():
@@ -147,9 +147,9 @@ class FlowRouteTracer(RouteTracer):
 
     def tick(self, now_s: float) -> None:
         """Receive answers, send packets and publish records that are due."""
-        for each in self._sockets if self.busy or now_s >= self._drain_s else ():
+        for sock in self._sockets if self.busy or now_s >= self._drain_s else ():
             self._drain_s = now_s + DRAIN_S
-            for reply in each.replies():
+            for reply in sock.replies():
                 if reply.hop is None:
                     self._tracer.on_arrival(reply.seq)
                 else:
@@ -185,8 +185,8 @@ class FlowRouteTracer(RouteTracer):
 
     def close(self) -> None:
         """Close the sockets."""
-        for each in self._sockets:
-            each.close()
+        for sock in self._sockets:
+            sock.close()
 
     # ---- the set of traced routes
 
@@ -241,7 +241,7 @@ class FlowRouteTracer(RouteTracer):
 
     def _is_full(self, pair: FlowPair, leg: FlowLeg, in_use: bool) -> bool:
         might_fill_leg = len(pair.routes) >= MAX_ROUTES_PER_LEG
-        if might_fill_leg and sum(each.leg == leg for each in pair.routes) >= MAX_ROUTES_PER_LEG:
+        if might_fill_leg and sum(route.leg == leg for route in pair.routes) >= MAX_ROUTES_PER_LEG:
             return True
         return self._count >= self.settings.max_routes and not in_use
 

@@ -51,10 +51,10 @@ class KnownRoute:
             self.unconfirmed = None
             self._refine(trace)
             return False
-        seen = (trace.hops, trace.reached)
-        confirmed = self.unconfirmed is not None and _is_same(self.unconfirmed, seen)
+        observed_route = (trace.hops, trace.reached)
+        confirmed = self.unconfirmed is not None and _is_same(self.unconfirmed, observed_route)
         if not confirmed and not (expected and trace.is_complete):
-            self.unconfirmed = seen
+            self.unconfirmed = observed_route
             return True
         self.unconfirmed = None
         self.changes += 1
@@ -121,13 +121,13 @@ class TracedRoute:
 
     def accept(self, trace: Trace, now_ns: int, expected: bool = False) -> Change:
         """Add a trace to the known route and return its effect; `expected` as in `KnownRoute.update`."""
-        known = self.known
-        if known is None:
+        known_route = self.known
+        if known_route is None:
             self.known = KnownRoute(trace.hops, trace.reached, now_ns)
             return Change.NEW
-        before = (known.hops, known.reached, known.changes)
-        if known.update(trace, now_ns, expected):
+        before = (known_route.hops, known_route.reached, known_route.changes)
+        if known_route.update(trace, now_ns, expected):
             return Change.UNCONFIRMED
-        if (known.hops, known.reached, known.changes) == before:
+        if (known_route.hops, known_route.reached, known_route.changes) == before:
             return Change.NONE
-        return Change.REFINED if known.changes == before[2] else Change.MOVED
+        return Change.REFINED if known_route.changes == before[2] else Change.MOVED

@@ -88,30 +88,32 @@ class PortSelector:
 
     def restore(self, ports: Sequence[int]) -> None:
         """Probe from the ports of an earlier run if they are free, so that its paths continue."""
-        wanted = [port for port in ports if port in self._candidate_ports()]
-        if len(wanted) != len(self.engine.path_ports) or self._open_candidates is None:
+        free_ports = [port for port in ports if port in self._candidate_ports()]
+        if len(free_ports) != len(self.engine.path_ports) or self._open_candidates is None:
             return
-        new = [port for port in wanted if port not in self.engine.path_ports]
-        free = [at for at, port in enumerate(self.engine.path_ports) if port not in wanted]
+        new = [port for port in free_ports if port not in self.engine.path_ports]
+        free = [at for at, port in enumerate(self.engine.path_ports) if port not in free_ports]
         for at, sock in zip(free, self._open_candidates(new), strict=False):
             self.engine.set_path(at, sock)
             self.ports_changed = True
 
     # ---- spare ports for flows' routes
 
-    def serve_routes(self, wanted: Iterable[PeerRoute], known: Mapping[PathKey, Links], now_s: float) -> None:
-        """Provide a spare path for each wanted route that no path of `known` takes."""
+    def serve_routes(
+        self, peer_routes: Iterable[PeerRoute], links_by_path: Mapping[PathKey, Links], now_s: float
+    ) -> None:
+        """Provide a spare path for each wanted route that no path of `links_by_path` takes."""
         spares = self.engine.all_ports[len(self.engine.path_ports) :]
         if not spares or not self.settings.trace or self._search is not None:
             return
-        served = {(peer, links) for (peer, _), links in known.items()}
-        missing = sorted(route for route in set(wanted) if (route.peer, route.links) not in served)
+        served = {(peer, links) for (peer, _), links in links_by_path.items()}
+        missing = sorted(route for route in set(peer_routes) if (route.peer, route.links) not in served)
         if not missing:
             return
         candidates = self._named_candidates({route.peer for route in missing})
-        wanted_ports = choose_spare_ports(missing, known, candidates, spares, self.engine.path_ports)
-        chosen = [self._move_spare(at, spares[at], port) for at, port in enumerate(wanted_ports)]
-        unserved = [route for route in missing if not self._mark_used(route, chosen, candidates, now_s)]
+        wanted_ports = choose_spare_ports(missing, links_by_path, candidates, spares, self.engine.path_ports)
+        spare_ports = [self._move_spare(at, spares[at], port) for at, port in enumerate(wanted_ports)]
+        unserved = [route for route in missing if not self._mark_used(route, spare_ports, candidates, now_s)]
         if unserved and now_s - self._flow_searched_s > FLOW_SEARCH_REST_S:
             self._flow_searched_s = now_s
             self._begin_search({route.peer for route in unserved})
@@ -136,12 +138,12 @@ class PortSelector:
     def _mark_used(
         self,
         route: PeerRoute,
-        chosen: Sequence[int],
+        spare_ports: Sequence[int],
         candidates: Mapping[int, Mapping[str, Links]],
         now_s: float,
     ) -> bool:
         """Note the spare path that serves the route; return False if there is none."""
-        ports = [port for port in chosen if candidates.get(port, {}).get(route.peer) == route.links]
+        ports = [port for port in spare_ports if candidates.get(port, {}).get(route.peer) == route.links]
         if not ports:
             return False
         if (route.peer, ports[0]) not in self._spare_used_s:
@@ -247,15 +249,15 @@ class PortSelector:
 
     def _choose(self, search: PortSearch, now_s: float) -> None:
         current = list(self.engine.path_ports)
-        routes = {port: dict(found) for port, found in search.routes.items()}
+        routes = {port: dict(hops_by_peer) for port, hops_by_peer in search.routes.items()}
         for name in self._routes.peers_with_routes():
             for port, hops in self._routes.request_hops(name).items():
                 if port in current:
                     routes.setdefault(port, {})[name] = hops
-        chosen = choose_ports(routes, len(current), current)
-        if chosen == current:
+        best_ports = choose_ports(routes, len(current), current)
+        if best_ports == current:
             return
-        for at, port in enumerate(chosen):
+        for at, port in enumerate(best_ports):
             if port == current[at]:
                 continue
             self.engine.set_path(at, search.take_socket(port))
@@ -264,4 +266,4 @@ class PortSelector:
                     self._routes.accept_trace(name, port, trace, now_s)
         self.ports_changed = True
         self._routes.refresh_soon()
-        _log.info("%s: probes from ports %s now, before %s", self.nic, chosen, current)
+        _log.info("%s: probes from ports %s now, before %s", self.nic, best_ports, current)

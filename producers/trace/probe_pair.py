@@ -48,16 +48,24 @@ class ProbePair:
     def own_first_hops(self) -> Iterator[str]:
         """Yield the router that this NIC's packets meet first, of each path that reaches the peer."""
         for route in self.routes.values():
-            known = route.known
-            if known is not None and known.reached and known.hops and known.hops[0] is not None:
-                yield known.hops[0]
+            known_route = route.known
+            if (
+                known_route is not None
+                and known_route.reached
+                and known_route.hops
+                and known_route.hops[0] is not None
+            ):
+                yield known_route.hops[0]
 
     def request_hops(self) -> dict[int, Hops]:
         """Return hops by source port, of requests that reach the peer and met an answering router."""
         return {
-            port: known.hops
+            port: known_route.hops
             for (leg, port), route in self.routes.items()
-            if leg == Leg.REQUEST and (known := route.known) and known.reached and any(known.hops)
+            if leg == Leg.REQUEST
+            and (known_route := route.known)
+            and known_route.reached
+            and any(known_route.hops)
         }
 
     def published_links(self) -> dict[int, list[str]]:
@@ -73,12 +81,12 @@ class ProbePair:
         self.gone_s = None
         cancelled = []
         for key, route, flow in list(self.traced()):
-            wanted = flows.get(key)
-            if flow == wanted:
+            new_flow = flows.get(key)
+            if flow == new_flow:
                 continue
             cancelled.append(flow)
             route.flow, route.due_s = None, float("inf")
-            if wanted is None:
+            if new_flow is None:
                 del self.routes[key]
             self.published.dirty = True
         for key, flow in flows.items():
@@ -103,10 +111,10 @@ class ProbePair:
             if route.known is not None:
                 names.observe(peer, route.known.hops, route.known.reached, self.first_hop)
         for (leg, port), route, _ in sorted(self.traced(), key=lambda traced: traced[0]):
-            known = route.known
-            if known is None:
+            known_route = route.known
+            if known_route is None:
                 continue
-            named = names.name(peer, port, known.hops, known.reached, self.first_hop)
+            named = names.name(peer, port, known_route.hops, known_route.reached, self.first_hop)
             rows.append(
                 {
                     "path": port,
@@ -114,8 +122,8 @@ class ProbePair:
                     "links": list(named.links),
                     "found": named.found,
                     "complete": named.complete,
-                    "since_ns": known.since_ns,
-                    "changes": known.changes,
+                    "since_ns": known_route.since_ns,
+                    "changes": known_route.changes,
                     "contradiction": named.contradiction,
                 }
             )

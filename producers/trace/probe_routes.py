@@ -195,27 +195,27 @@ class ProbeRouteTracer(RouteTracer):
         """Update the set of traced paths: those to our peers and the answers to our probers."""
         self._uplinks = None
         self.ports.drop_unused_spares(now_s)
-        wanted = self._wanted_requests()
+        flows_by_peer = self._wanted_requests()
         for name, answers in self._answers.refresh(self._alive, self._nic_of, now_s).items():
-            wanted.setdefault(name, {}).update(answers)
-        for name, flows in wanted.items():
+            flows_by_peer.setdefault(name, {}).update(answers)
+        for name, flows in flows_by_peer.items():
             pair = self._pairs.setdefault(name, ProbePair(now_s))
             for flow in pair.replace_flows(flows, now_s):
                 self._cancel(flow)
             self._schedule_pair(name, pair, now_s)
-        self._drop_unwanted(wanted, now_s)
+        self._drop_unwanted(flows_by_peer, now_s)
         self._update_first_hop()
         self.ports.search_if_due(frozenset(peer.nic for peer in self.engine.peers), now_s)
 
     def _wanted_requests(self) -> Wanted:
-        wanted: Wanted = {}
+        flows_by_peer: Wanted = {}
         for peer in self.engine.peers:
-            flows = wanted.setdefault(peer.nic, {})
+            flows = flows_by_peer.setdefault(peer.nic, {})
             for at, port in enumerate(self.engine.all_ports):
                 if self.ports.is_traced(peer.nic, at, port):
                     target = (peer.address, peer.port)
                     flows[Leg.REQUEST, port] = TracedFlow(Leg.REQUEST, peer.nic, port, target, at)
-        return wanted
+        return flows_by_peer
 
     def _schedule_pair(self, name: str, pair: ProbePair, now_s: float) -> None:
         """Trace the paths of a pair that are due."""
@@ -232,9 +232,9 @@ class ProbeRouteTracer(RouteTracer):
         theirs_s = self._answers.traced_s.get((name, key[1])) if key[0] == Leg.ANSWER else None
         return theirs_s is not None and theirs_s > route.traced_s and now_s - route.traced_s > ANSWERS_REST_S
 
-    def _drop_unwanted(self, wanted: Wanted, now_s: float) -> None:
+    def _drop_unwanted(self, flows_by_peer: Wanted, now_s: float) -> None:
         """Forget pairs without probes in either direction, after a pause for a prober that restarts."""
-        for name in [name for name in self._pairs if name not in wanted]:
+        for name in [name for name in self._pairs if name not in flows_by_peer]:
             pair = self._pairs[name]
             if pair.gone_s is None:
                 for flow in pair.pause(now_s):
@@ -314,7 +314,9 @@ class ProbeRouteTracer(RouteTracer):
         if route is not None and route.known is not None and route.known.differs_from(trace.hops):
             self._trace_again(flow, now_s)
 
-    def _on_moved(self, flow: TracedFlow, before: tuple[Hops, bool], known: KnownRoute, now_s: float) -> None:
+    def _on_moved(
+        self, flow: TracedFlow, before: tuple[Hops, bool], known_route: KnownRoute, now_s: float
+    ) -> None:
         """Trace other paths: first those over an abandoned hop, which most likely moved too."""
         _log.info(
             "%s: %s port %d of %s takes %s, before %s",
@@ -322,10 +324,10 @@ class ProbeRouteTracer(RouteTracer):
             flow.leg.lower(),
             flow.port,
             flow.peer,
-            _hops_text(known.hops, known.reached),
+            _hops_text(known_route.hops, known_route.reached),
             _hops_text(*before),
         )
-        abandoned = set(before[0]) - {None, *known.hops}
+        abandoned = set(before[0]) - {None, *known_route.hops}
         all_rested = self._all_rested(now_s)
         for name, pair in self._pairs.items():
             for _, route, other in pair.traced():

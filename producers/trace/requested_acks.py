@@ -41,6 +41,6 @@ class RequestedAcks:
     def by_peer(self, now_s: float) -> dict[str, Mapping[FlowRouteKey, FlowProtocol]]:
         """Return the answers of each peer that published lately, and forget the others."""
         self._by_peer = {
-            peer: found for peer, found in self._by_peer.items() if now_s - found[0] <= SILENT_PEER_S
+            peer: entry for peer, entry in self._by_peer.items() if now_s - entry[0] <= SILENT_PEER_S
         }
         return {peer: needed for peer, (_, needed) in self._by_peer.items()}

@@ -81,17 +81,17 @@ def name_path(
         return _from_file(nic, peer, path, topology, len(hops) + 1 if reached else None)
     namer = _Namer(nic, peer, peer_first_hop, topology, rule)
     links, filled = namer.links(hops, reached)
-    known = tuple(link for link in links if link is not None)
-    any_unknown_port = any(f":{UNKNOWN_PORT}>" in link for link in known)
-    complete = reached and len(known) == len(links) and not any_unknown_port
+    named_links = tuple(link for link in links if link is not None)
+    any_unknown_port = any(f":{UNKNOWN_PORT}>" in link for link in named_links)
+    complete = reached and len(named_links) == len(links) and not any_unknown_port
     contradictions = namer.contradictions
-    if len(set(known)) != len(known):
+    if len(set(named_links)) != len(named_links):
         contradictions.append("a link is crossed twice")
         complete = False
     contradiction = "; ".join(dict.fromkeys(contradictions)) if contradictions else None
     if complete and not contradictions:
-        contradiction = _differs_from_listed(topology.listed(nic, peer, path), known)
-    return NamedPath(known, complete, PathSource.FILLED if filled else PathSource.TRACED, contradiction)
+        contradiction = _differs_from_listed(topology.listed(nic, peer, path), named_links)
+    return NamedPath(named_links, complete, PathSource.FILLED if filled else PathSource.TRACED, contradiction)
 
 
 def _without_router(nic: str, peer: str, path: int, topology: Topology) -> NamedPath:
@@ -235,7 +235,7 @@ class _Namer:
         nodes = [
             node
             for node, _ in dict.fromkeys((node, None) for node, _ in holders)
-            if (not far or node in far) and any(self.topology.cables(each, node) for each in near)
+            if (not far or node in far) and any(self.topology.cables(near_node, node) for near_node in near)
         ]
         return _Hop(nodes[0], None, address, True) if len(nodes) == 1 else _Hop()
 

@@ -49,7 +49,7 @@ def coverage_of(ports: Sequence[int], routes: Routes) -> Coverage:
             by_peer.setdefault(peer, set()).add(route)
             shared[route] += 1
     return Coverage(
-        len(shared), sum(len(found) for found in by_peer.values()), -sum(n * n for n in shared.values())
+        len(shared), sum(len(paths) for paths in by_peer.values()), -sum(n * n for n in shared.values())
     )
 
 
@@ -85,33 +85,35 @@ def choose_ports(routes: Routes, count: int, current: Sequence[int] = (), gain: 
     cover a route that they miss, or `gain` times more distinct routes. With too few candidates the current
     ports stay.
     """
-    known = [port for port in routes if routes[port]]
-    if len(known) < count:
+    routed_ports = [port for port in routes if routes[port]]
+    if len(routed_ports) < count:
         return list(current)
-    chosen = _choose_greedily(routes, known, count, current)
+    best_ports = _choose_greedily(routes, routed_ports, count, current)
     stay: list[int | None] = [None] * count
     if len(current) == count:
-        now, then = coverage_of(current, routes), coverage_of(chosen, routes)
+        now, then = coverage_of(current, routes), coverage_of(best_ports, routes)
         if then.routes <= now.routes and then.distinct < (1 + gain) * now.distinct:
             return list(current)
-        stay = [port if port in chosen else None for port in current]
-    fresh = iter(sorted(port for port in chosen if port not in current))
+        stay = [port if port in best_ports else None for port in current]
+    fresh = iter(sorted(port for port in best_ports if port not in current))
     return [port if port is not None else next(fresh) for port in stay]
 
 
-def _choose_greedily(routes: Routes, known: Sequence[int], count: int, current: Sequence[int]) -> list[int]:
+def _choose_greedily(
+    routes: Routes, routed_ports: Sequence[int], count: int, current: Sequence[int]
+) -> list[int]:
     counts = _RouteCounts(routes)
 
     def best(others: Sequence[int]) -> int:
-        left = [port for port in known if port not in others]
+        left = [port for port in routed_ports if port not in others]
         return max(left, key=lambda port: (counts.gain(port), port in current, -port))
 
-    chosen: list[int] = []
+    best_ports: list[int] = []
     for _ in range(count):
-        chosen.append(best(chosen))
-        counts.add(chosen[-1])
+        best_ports.append(best(best_ports))
+        counts.add(best_ports[-1])
     for at in range(count):
-        counts.add(chosen[at], -1)
-        chosen[at] = best(chosen[:at] + chosen[at + 1 :])
-        counts.add(chosen[at])
-    return chosen
+        counts.add(best_ports[at], -1)
+        best_ports[at] = best(best_ports[:at] + best_ports[at + 1 :])
+        counts.add(best_ports[at])
+    return best_ports

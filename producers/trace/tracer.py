@@ -140,7 +140,7 @@ class Tracer:
         earned = (now_s - self._now_s) * self.packets_per_s
         self._tokens = min(float(BURST_PACKETS), self._tokens + earned)
         self._now_s = now_s
-        results = [self._progress(each, now_s) for each in list(self._open.values())]
+        results = [self._progress(open_trace, now_s) for open_trace in list(self._open.values())]
         ended = [trace for trace in results if trace is not None]
         for trace in ended:
             self._close(trace.flow)
@@ -175,20 +175,22 @@ class Tracer:
         on.
         """
         traces = [
-            each for each in self._open.values() if (each.flow.socket, each.flow.target) == (socket, target)
+            open_trace
+            for open_trace in self._open.values()
+            if (open_trace.flow.socket, open_trace.flow.target) == (socket, target)
         ]
         unanswered = [
-            (each, ttl)
-            for each in traces
-            for ttl, attempt in each.attempts.items()
-            if attempt.due_s > (self._now_s or 0.0) and ttl not in each.hops and ttl not in each.arrived
+            (trace, ttl)
+            for trace in traces
+            for ttl, attempt in trace.attempts.items()
+            if attempt.due_s > (self._now_s or 0.0) and ttl not in trace.hops and ttl not in trace.arrived
         ]
         if len(unanswered) == 1:
             trace, ttl = unanswered[0]
             trace.hops[ttl] = address
             return
-        for each in traces:
-            each.one_by_one = True
+        for open_trace in traces:
+            open_trace.one_by_one = True
         self.unmatched += 1
 
     def _packets(self, now_s: float) -> list[Packet]:

@@ -23,12 +23,12 @@ def uplink_routes(paths: Iterable[tuple[Path, Hops]]) -> dict[Hops, list[Path]]:
 
     Paths whose apex did not answer, and paths that stay at their first switch, are left out.
     """
-    found: dict[Hops, list[Path]] = {}
+    paths_by_hops: dict[Hops, list[Path]] = {}
     for path, hops in paths:
         apex = (len(hops) + 1) // 2
         if len(hops) > 1 and hops[apex - 1] is not None:
-            found.setdefault(hops[:apex], []).append(path)
-    return found
+            paths_by_hops.setdefault(hops[:apex], []).append(path)
+    return paths_by_hops
 
 
 class UplinkPlan(NamedTuple):

@@ -35,10 +35,10 @@ def mtus(fabric: FabricRecords) -> Iterator[Found]:
     if not groups:
         yield Found(FLEET, "", AuditStatus.UNKNOWN, "no NIC states its MTU")
     for of_group in groups.values():
-        usual = _usual_of(nic["mtu_bytes"] or 0 for nic in of_group)
+        majority_bytes = _usual_of(nic["mtu_bytes"] or 0 for nic in of_group)
         for nic in of_group:
-            is_usual = nic["mtu_bytes"] == usual
-            text = f"MTU {nic['mtu_bytes']:,} bytes, most of {len(of_group)} NICs have {usual:,}"
+            is_usual = nic["mtu_bytes"] == majority_bytes
+            text = f"MTU {nic['mtu_bytes']:,} bytes, most of {len(of_group)} NICs have {majority_bytes:,}"
             yield fabric.of_nic(nic["nic"], AuditStatus.PASSED if is_usual else AuditStatus.FAILED, text)
 
 
@@ -107,18 +107,18 @@ def classes(fabric: FabricRecords) -> Iterator[Found]:
     if not probing:
         yield Found(FLEET, "", AuditStatus.UNKNOWN, "no probes")
         return
-    usual = _usual_of(probing.values())
+    majority = _usual_of(probing.values())
     for nic, dscps in sorted(probing.items()):
         text = f"probes DSCP {_listed(dscps)}"
-        if dscps == usual:
+        if dscps == majority:
             yield fabric.of_nic(nic, AuditStatus.PASSED, text)
         else:
-            yield fabric.of_nic(nic, AuditStatus.FAILED, f"{text}, most NICs probe {_listed(usual)}")
+            yield fabric.of_nic(nic, AuditStatus.FAILED, f"{text}, most NICs probe {_listed(majority)}")
 
 
 def _usual_of(values: Iterable[Value]) -> Value:
     """Return the most frequent value; of several, the largest."""
-    return max(Counter(values).items(), key=lambda each: (each[1], each[0]))[0]
+    return max(Counter(values).items(), key=lambda item: (item[1], item[0]))[0]
 
 
 def _listed(dscps: Iterable[int]) -> str:

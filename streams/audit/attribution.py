@@ -29,25 +29,25 @@ class Explained:
 
 def explain(
     paths: Sequence[Sequence[str]],
-    odd: Collection[int],
+    outliers: Collection[int],
     share: float = CROSSING_SHARE,
     min_paths: int = MIN_PATHS,
 ) -> Explained:
-    """Return the elements that explain the `odd` paths: the one that explains the largest number first.
+    """Return the elements that explain the `outliers`: the one that explains the largest number first.
 
-    `paths`: the elements of each path in order; `odd`: indices of odd paths; `share`: part of the paths over
-    an element that must be odd; `min_paths`: odd paths that it must explain. Of elements with the same odd
-    paths, the one with the fewest others counts.
+    `paths`: the elements of each path in order; `outliers`: indices of the slow paths; `share`: part of the
+    paths over an element that must be outliers; `min_paths`: outliers that it must explain. Of elements
+    with the same outliers, the one with the fewest others counts.
     """
     crossing: Counter[str] = Counter()
     for elements in paths:
         crossing.update(set(elements))
     over: dict[str, set[int]] = defaultdict(set)
-    for at in odd:
+    for at in outliers:
         for element in paths[at]:
             over[element].add(at)
-    found = Explained()
-    left = set(odd)
+    result = Explained()
+    left = set(outliers)
     while True:
         candidates = [
             (len(at), len(at) / crossing[element], element)
@@ -56,13 +56,13 @@ def explain(
         ]
         if not candidates:
             break
-        best = min(candidates, key=lambda each: (-each[0], -each[1], each[2]))[2]
+        best = min(candidates, key=lambda candidate: (-candidate[0], -candidate[1], candidate[2]))[2]
         explained = sorted(over[best])
-        found.elements[best], found.crossing[best] = explained, crossing[best]
+        result.elements[best], result.crossing[best] = explained, crossing[best]
         left -= over[best]
         for at in explained:
             for element in paths[at]:
                 over[element].discard(at)
                 crossing[element] -= 1
-    found.rest = sorted(left)
-    return found
+    result.rest = sorted(left)
+    return result

@@ -65,9 +65,9 @@ class Expected(StrictModel):
         median = self.median or 0.0
         if self.tolerance is not None:
             return self.tolerance
-        whole = median % 1 == 0
-        exact = self.mad == 0 and (self.values >= 4 or (whole and abs(median) < 10_000))
-        relative, absolute = deviation_floors(self.fact, median, whole=whole, exact=exact)
+        is_integral = median % 1 == 0
+        exact = self.mad == 0 and (self.values >= 4 or (is_integral and abs(median) < 10_000))
+        relative, absolute = deviation_floors(self.fact, median, is_integral=is_integral, exact=exact)
         return max(Z_THRESHOLD * self.mad / SIGMAS_OF_MAD, relative * abs(median), absolute)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Baseline(StrictModel):
 
     @model_validator(mode="after")
     def _has_no_duplicates(self) -> Baseline:
-        keys = Counter((each.sku, each.fact, each.subject) for each in self.expected)
+        keys = Counter((row.sku, row.fact, row.subject) for row in self.expected)
         for (sku, fact, subject), count in keys.items():
             if count > 1:
                 raise ValueError(f"{fact} of {subject} and SKU {sku!r} is listed twice")
@@ -109,9 +109,9 @@ def to_toml(baseline: Baseline) -> str:
     lines = ["# Expected values of an audit. texts: allowed; tolerance: allowed deviation from the median."]
     head = baseline.model_dump(exclude={"expected"})
     lines += [f"{name} = {_toml_value(value)}" for name, value in head.items() if value not in ("", ())]
-    for each in baseline.expected:
+    for expected in baseline.expected:
         lines += ["", "[[expected]]"]
-        row = each.model_dump(exclude_defaults=True)
+        row = expected.model_dump(exclude_defaults=True)
         lines += [f"{name} = {_toml_value(value)}" for name, value in row.items()]
     return "\n".join(lines) + "\n"
 
@@ -130,12 +130,12 @@ def save(results: Iterable[AuditResult], golden: str = "") -> Baseline:
 
     Texts without a majority are left out. Raises BaselineError if there is nothing to save.
     """
-    kept = latest(each for each in results if not golden or each["host"] == golden)
-    found = list(_expected(kept, _majority))
-    if not found:
+    newest_results = latest(result for result in results if not golden or result["host"] == golden)
+    expected_rows = list(_expected(newest_results, _majority))
+    if not expected_rows:
         of = f"host {golden}" if golden else "the run"
         raise BaselineError(f"no value of {of} can be saved: expected results with facts")
-    return Baseline(runs=_runs(kept), golden=golden, expected=tuple(found))
+    return Baseline(runs=_runs(newest_results), golden=golden, expected=tuple(expected_rows))
 
 
 def learn(runs: Iterable[Iterable[AuditResult]]) -> Baseline:
@@ -143,11 +143,11 @@ def learn(runs: Iterable[Iterable[AuditResult]]) -> Baseline:
 
     Raises BaselineError if there is nothing to learn.
     """
-    kept = [result for run in runs for result in latest(run)]
-    found = list(_expected(kept, _usual))
-    if not found:
+    newest_results = [result for run in runs for result in latest(run)]
+    expected_rows = list(_expected(newest_results, _usual))
+    if not expected_rows:
         raise BaselineError("no value can be learned: expected results with facts")
-    return Baseline(runs=_runs(kept), expected=tuple(found))
+    return Baseline(runs=_runs(newest_results), expected=tuple(expected_rows))
 
 
 def _runs(results: Iterable[AuditResult]) -> tuple[str, ...]:
@@ -161,8 +161,8 @@ def _majority(texts: Sequence[str]) -> tuple[str, ...]:
 
 def _usual(texts: Sequence[str]) -> tuple[str, ...]:
     counts = Counter(texts)
-    usual = sorted(text for text, count in counts.items() if count >= MIN_TEXT_SHARE * len(texts))
-    return tuple(usual) if len(usual) <= MAX_TEXTS else ()
+    frequent_texts = sorted(text for text, count in counts.items() if count >= MIN_TEXT_SHARE * len(texts))
+    return tuple(frequent_texts) if len(frequent_texts) <= MAX_TEXTS else ()
 
 
 def _expected(results: Iterable[AuditResult], choose: Any) -> Iterator[Expected]:
@@ -178,13 +178,13 @@ def _expected(results: Iterable[AuditResult], choose: Any) -> Iterator[Expected]
             devices[key][result["run"], result["host"]] += 1
     for key, by_subject in sorted(values.items()):
         rows = [_of_subject(key, subject, facts, choose) for subject, facts in sorted(by_subject.items())]
-        known = [row for row in rows if row is not None]
+        complete_rows = [row for row in rows if row is not None]
         every = _of_subject(key, ANY, [fact for facts in by_subject.values() for fact in facts], choose)
-        if every is not None and len(known) == len(rows) and _is_one(known):
-            usual = Counter(devices[key].values()).most_common(1)[0][0]
-            yield every.model_copy(update={"devices": usual if "" not in by_subject else None})
+        if every is not None and len(complete_rows) == len(rows) and _is_one(complete_rows):
+            majority = Counter(devices[key].values()).most_common(1)[0][0]
+            yield every.model_copy(update={"devices": majority if "" not in by_subject else None})
         else:
-            yield from known
+            yield from complete_rows
 
 
 def _of_subject(
@@ -224,32 +224,32 @@ def compare_with(baseline: Baseline, results: Iterable[AuditResult]) -> list[Aud
 
     Hosts of a SKU without a baseline are UNKNOWN, as is a figure that cannot be read.
     """
-    kept = latest(results)
-    if not kept:
+    newest_results = latest(results)
+    if not newest_results:
         return []
-    scope = Scope.of(kept)
+    scope = Scope.of(newest_results)
     rows: dict[tuple[str, str], dict[str, Expected]] = defaultdict(dict)
-    for each in baseline.expected:
-        rows[each.sku, each.fact][each.subject] = each
+    for row in baseline.expected:
+        rows[row.sku, row.fact][row.subject] = row
     out = results_of(_SKUS, _unknown_skus(baseline, scope), scope)
     by_fact: dict[str, list[Found]] = defaultdict(list)
-    for (sku, name), values in _values(kept).items():
+    for (sku, name), values in _values(newest_results).items():
         expected = rows.get((sku, name))
         if expected:
             by_fact[name] += _deviations(name, sku, values, expected)
-    for fact, found in sorted(by_fact.items()):
-        out += results_of(_rule(fact), found, scope)
+    for fact, deviations in sorted(by_fact.items()):
+        out += results_of(_rule(fact), deviations, scope)
     return out
 
 
 def _values(results: Iterable[AuditResult]) -> dict[tuple[str, str], dict[str, dict[str, AuditFact]]]:
     """Return host to fact by subject, by SKU and name. A baseline merges the checks that state one fact."""
-    found: dict[tuple[str, str], dict[str, dict[str, AuditFact]]] = {}
+    facts_by_series: dict[tuple[str, str], dict[str, dict[str, AuditFact]]] = {}
     for series in series_of(results):
-        by_subject = found.setdefault((series.sku, series.name), {})
+        by_subject = facts_by_series.setdefault((series.sku, series.name), {})
         for subject, of_hosts in series.values.items():
             by_subject.setdefault(subject, {}).update(of_hosts)
-    return found
+    return facts_by_series
 
 
 _SKUS: Final = Rule(
@@ -272,9 +272,9 @@ def _rule(fact: str) -> Rule:
 
 
 def _unknown_skus(baseline: Baseline, scope: Scope) -> Iterator[Found]:
-    known = {each.sku for each in baseline.expected}
+    skus = {row.sku for row in baseline.expected}
     hosts = Counter(scope.skus.values())
-    for sku in sorted(hosts.keys() - known):
+    for sku in sorted(hosts.keys() - skus):
         text = f"{hosts[sku]} hosts of SKU {sku or 'unknown'!r}: the baseline has none of this kind"
         yield Found(FLEET, sku, AuditStatus.UNKNOWN, text)
 
@@ -282,7 +282,7 @@ def _unknown_skus(baseline: Baseline, scope: Scope) -> Iterator[Found]:
 def _deviations(
     name: str, sku: str, values: Mapping[str, Mapping[str, AuditFact]], expected: Mapping[str, Expected]
 ) -> Iterator[Found]:
-    hosts = sorted({host for each in values.values() for host in each})
+    hosts = sorted({host for by_host in values.values() for host in by_host})
     wrong: set[str] = set()
     for subject, of_hosts in sorted(values.items()):
         row = expected.get(subject, expected.get(ANY))

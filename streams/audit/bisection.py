@@ -101,8 +101,8 @@ class _Search:
         values = {pair: self._run(pair) for pair in pairs}
         if len(values) == 1:
             return
-        usual = sorted(values.values())[math.ceil(USUAL_QUANTILE * len(values)) - 1]
-        self.minimum = SHARE_OF_USUAL * usual
+        quantile = sorted(values.values())[math.ceil(USUAL_QUANTILE * len(values)) - 1]
+        self.minimum = SHARE_OF_USUAL * quantile
         for pair, value in values.items():
             if value >= self.minimum or not self._is_slow(pair):
                 self._clear(pair)
@@ -135,7 +135,7 @@ class _Search:
         if not self._cleared:
             return
         for member in self._undecided():
-            partners = [each for each in self._cleared if each != member][:2]
+            partners = [candidate for candidate in self._cleared if candidate != member][:2]
             if all(self._is_slow((member, partner)) for partner in partners):
                 self._slow.add(member)
             elif not self._is_slow((member, partners[-1])):
@@ -145,8 +145,8 @@ class _Search:
         """Return the members by their state."""
         suspects = set(self._undecided())
         return Bisected(
-            tuple(each for each in self.members if each in self._slow),
-            tuple(each for each in self.members if each in suspects),
+            tuple(member for member in self.members if member in self._slow),
+            tuple(member for member in self.members if member in suspects),
             tuple(self._together),
             self.minimum,
             self._runs,
@@ -160,11 +160,11 @@ class _Search:
                 yield pair
 
     def _undecided(self) -> list[str]:
-        found = dict.fromkeys(member for group in self._open for member in group)
-        return [each for each in found if each not in self._cleared and each not in self._slow]
+        members = dict.fromkeys(member for group in self._open for member in group)
+        return [member for member in members if member not in self._cleared and member not in self._slow]
 
     def _clear(self, members: Sequence[str]) -> None:
-        self._cleared += [each for each in members if each not in self._cleared]
+        self._cleared += [member for member in members if member not in self._cleared]
 
     def _is_slow(self, group: tuple[str, ...]) -> bool:
         return self._run(group) < self.minimum and self._run(group) < self.minimum

@@ -115,7 +115,7 @@ class Cabling:
                 if other != end and port.node == node and at == planned.node
             ]
             if partners:
-                other = min(partners, key=lambda each: (each.node != end.node, _by_name(each)))
+                other = min(partners, key=lambda partner: (partner.node != end.node, _by_name(partner)))
                 ports = (unpaired[other][0], planned)
                 self._in_swap |= {end, other, *ports}
                 del unpaired[end], unpaired[other]
@@ -154,9 +154,9 @@ def _contradictions(fabric: FabricRecords) -> Iterator[tuple[End, tuple[End, str
         for path in record["paths"]
         if path["found"] != PathSource.TOPOLOGY
     ]
-    found = misplaced(routes, fabric.topology)
-    if found:
-        yield from found.items()
+    misplaced_ends = misplaced(routes, fabric.topology)
+    if misplaced_ends:
+        yield from misplaced_ends.items()
         return
     for record in fabric.paths:
         for path in record["paths"]:

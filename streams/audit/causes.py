@@ -21,22 +21,24 @@ def one_error_per_cause(results: Iterable[AuditResult]) -> list[AuditResult]:
 
     Its text refers to the other check. Results of the same host are compared.
     """
-    kept = list(results)
-    failed = {(each["host"], each["check"]): _failed(each) for each in kept}
+    all_results = list(results)
+    failed = {(result["host"], result["check"]): _failed(result) for result in all_results}
     out = []
-    for each in kept:
+    for result in all_results:
         of_cause = {
-            cause: failed.get((each["host"], cause), set()) for cause in CAUSES.get(each["check"], ())
+            cause: failed.get((result["host"], cause), set()) for cause in CAUSES.get(result["check"], ())
         }
         named = set().union(*of_cause.values())
-        causes = [cause for cause, subjects in of_cause.items() if subjects & _failed(each)]
-        out.append(_referring(each, " and ".join(causes)) if causes and _failed(each) <= named else each)
+        causes = [cause for cause, subjects in of_cause.items() if subjects & _failed(result)]
+        out.append(
+            _referring(result, " and ".join(causes)) if causes and _failed(result) <= named else result
+        )
     return out
 
 
 def _failed(result: AuditResult) -> set[str]:
     """Return the devices that failed."""
-    return {each["subject"] for each in result["findings"] if each["status"] == AuditStatus.FAILED}
+    return {finding["subject"] for finding in result["findings"] if finding["status"] == AuditStatus.FAILED}
 
 
 def _referring(result: AuditResult, cause: str) -> AuditResult:

@@ -61,9 +61,9 @@ def suspect_clocks(fabric: FabricRecords) -> dict[str, str]:
 def _suspects(fabric: FabricRecords) -> dict[str, tuple[str, float]]:
     """Return clock to its newest fault, and the share of the windows with one; 1 if it lasts."""
     newest = _newest(fabric)
-    domains = Counter(each.domain for each in newest.values())
+    domains = Counter(recent.domain for recent in newest.values())
     uncertain = _uncertain(newest)[0]
-    found = {}
+    suspects = {}
     for name, (windows, _, domain) in newest.items():
         faults = [fault for clock in windows if (fault := _fault(clock))]
         lasting = _fault(windows[-1])
@@ -75,11 +75,11 @@ def _suspects(fabric: FabricRecords) -> dict[str, tuple[str, float]]:
         if not lasting:
             lasting = _wander(windows)
         if lasting:
-            found[name] = lasting, 1.0
+            suspects[name] = lasting, 1.0
         elif faults:
             share = len(faults) / len(windows) if len(faults) > 1 else 0.0  # a single one may be an event
-            found[name] = f"had a fault in {len(faults)} of {len(windows)} windows: {faults[-1]}", share
-    return found
+            suspects[name] = f"had a fault in {len(faults)} of {len(windows)} windows: {faults[-1]}", share
+    return suspects
 
 
 class _Recent(NamedTuple):
@@ -91,14 +91,14 @@ class _Recent(NamedTuple):
 
 
 def _newest(fabric: FabricRecords) -> dict[str, _Recent]:
-    found: dict[str, _Recent] = {}
-    for record in sorted(fabric.offsets, key=lambda each: each["window_end_ns"]):
+    recent_by_clock: dict[str, _Recent] = {}
+    for record in sorted(fabric.offsets, key=lambda record: record["window_end_ns"]):
         for clock in record["clocks"]:
-            known = found.get(clock["clock"])
-            windows = known.windows if known else []
+            recent = recent_by_clock.get(clock["clock"])
+            windows = recent.windows if recent else []
             windows.append(clock)
-            found[clock["clock"]] = _Recent(windows, record["window_end_ns"], record["domain"])
-    return found
+            recent_by_clock[clock["clock"]] = _Recent(windows, record["window_end_ns"], record["domain"])
+    return recent_by_clock
 
 
 def _fault(clock: ClockState) -> str:
@@ -120,7 +120,7 @@ def _wander(windows: Sequence[ClockState]) -> str:
     in half a window of T seconds, away from the line that timestamps are corrected by.
     """
     changes, errors, lengths_s = [], [], []
-    for before, now in pairwise(each for each in windows if each["state"] == ClockSync.SYNCED):
+    for before, now in pairwise(window for window in windows if window["state"] == ClockSync.SYNCED):
         length_s = (now["at_ns"] - before["at_ns"]) / 1e9
         if length_s > 0:
             changes.append(abs(now["drift_ppb"] - before["drift_ppb"]))
@@ -137,13 +137,13 @@ def _wander(windows: Sequence[ClockState]) -> str:
 
 def _uncertain(newest: Mapping[str, _Recent]) -> tuple[set[str], float]:
     """Return the synchronised clocks with an oddly large bound, and the median bound in ns."""
-    clocks = {name: each.windows[-1] for name, each in newest.items()}
+    clocks = {name: recent.windows[-1] for name, recent in newest.items()}
     names = [name for name, clock in clocks.items() if clock["state"] == ClockSync.SYNCED]
     bounds = np.array([clocks[name]["bound_ns"] for name in names])
     if not len(bounds):
         return set(), 0.0
-    spread, odd = odd_ones(bounds, BOUND_RELATIVE, BOUND_FLOOR_NS)
+    spread, is_outlier = odd_ones(bounds, BOUND_RELATIVE, BOUND_FLOOR_NS)
     if len(bounds) < MIN_VALUES:
         return set(), spread.median
-    large = odd & (bounds > spread.median)
+    large = is_outlier & (bounds > spread.median)
     return {names[at] for at in np.flatnonzero(large).tolist()}, spread.median

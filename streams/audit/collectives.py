@@ -42,16 +42,16 @@ def collective_results(
     figures: Mapping[str, float],
     errors: Mapping[str, str],
     minimum: float | None,
-    found: Bisected | None,
+    bisected: Bisected | None,
     scope: Scope,
 ) -> list[AuditResult]:
     """Return the results of all hosts, and those of the group with the host `FLEET`.
 
     `figures`: GB/s of each setting over all hosts, 0 if it failed; `errors`: why. `minimum`: of the machine
-    type, None: unknown. `found`: outcome of the search, None if none was needed.
+    type, None: unknown. `bisected`: outcome of the search, None if none was needed.
     """
     results = [
-        *results_of(HOSTS, (*_group(figures, minimum, found), *_members(hosts, found)), scope),
+        *results_of(HOSTS, (*_group(figures, minimum, bisected), *_members(hosts, bisected)), scope),
         *results_of(SETTINGS, _settings(figures, errors), scope),
     ]
     facts = [
@@ -61,20 +61,20 @@ def collective_results(
     ]
     return [
         {
-            **each,
+            **result,
             "category": AuditCategory.COLLECTIVES,
-            "facts": facts if each["host"] == FLEET and each["check"] == SETTINGS.check else [],
+            "facts": facts if result["host"] == FLEET and result["check"] == SETTINGS.check else [],
         }
-        for each in results
+        for result in results
     ]
 
 
-def _group(figures: Mapping[str, float], minimum: float | None, found: Bisected | None) -> Iterator[Found]:
+def _group(figures: Mapping[str, float], minimum: float | None, bisected: Bisected | None) -> Iterator[Found]:
     best = max(figures.values(), default=0.0)
     expected = minimum
-    if expected is None and found is not None:
-        expected = found.minimum
-    if not best and not (found is not None and found.slow):
+    if expected is None and bisected is not None:
+        expected = bisected.minimum
+    if not best and not (bisected is not None and bisected.slow):
         yield Found(FLEET, "", AuditStatus.UNKNOWN, "no collective over all hosts ended")
     elif not expected:
         text = f"{best:,.1f} GB/s, with nothing to compare: expected a machine type, or three hosts"
@@ -82,25 +82,25 @@ def _group(figures: Mapping[str, float], minimum: float | None, found: Bisected 
     else:
         status = AuditStatus.FAILED if best < expected else AuditStatus.PASSED
         yield Found(FLEET, "", status, f"{best:,.1f} GB/s, expected at least {expected:,.1f}")
-    for group in found.together if found is not None else ():
+    for group in bisected.together if bisected is not None else ():
         middle = len(group) // 2
         text = f"slow together, and fast alone: {', '.join(group[:middle])} and {', '.join(group[middle:])}"
         remedy = "Check the links and routes between the two groups: `fabrictime links`"
         yield Found(FLEET, group[0], AuditStatus.FAILED, text, remedy)
-    if found is not None and not found.is_complete:
-        text = f"the search ended after {found.runs} runs, its limit"
+    if bisected is not None and not bisected.is_complete:
+        text = f"the search ended after {bisected.runs} runs, its limit"
         yield Found(FLEET, "search", AuditStatus.UNKNOWN, text)
 
 
-def _members(hosts: Sequence[str], found: Bisected | None) -> Iterator[Found]:
+def _members(hosts: Sequence[str], bisected: Bisected | None) -> Iterator[Found]:
     for host in hosts:
-        if found is not None and host in found.slow:
-            text = f"slow with two partners: below {found.minimum:,.1f} GB/s"
+        if bisected is not None and host in bisected.slow:
+            text = f"slow with two partners: below {bisected.minimum:,.1f} GB/s"
             yield Found(host, "", AuditStatus.FAILED, text)
-        elif found is not None and host in found.suspects:
-            text = f"in a slow part, and not told apart from the others after {found.runs} runs"
+        elif bisected is not None and host in bisected.suspects:
+            text = f"in a slow part, and not told apart from the others after {bisected.runs} runs"
             yield Found(host, "", AuditStatus.UNKNOWN, text)
-        elif found is not None and not found.minimum:
+        elif bisected is not None and not bisected.minimum:
             yield Found(host, "", AuditStatus.UNKNOWN, "nothing to compare with")
         else:
             yield Found(host, "", AuditStatus.PASSED, "not slow")

@@ -59,14 +59,14 @@ def series_of(results: Iterable[AuditResult]) -> list[Series]:
 
     Two checks may state facts of one name: a host's all_reduce by NCCL and by RCCL are two series.
     """
-    found: dict[tuple[str, str, str], Series] = {}
+    series_by_key: dict[tuple[str, str, str], Series] = {}
     for result in results:
         for fact in result["facts"]:
             key = result["sku"], fact["name"], result["check"]
-            if key not in found:
-                found[key] = Series(result["sku"], fact["name"], result)
-            found[key].values.setdefault(fact["subject"], {})[result["host"]] = fact
-    return [found[key] for key in sorted(found)]
+            if key not in series_by_key:
+                series_by_key[key] = Series(result["sku"], fact["name"], result)
+            series_by_key[key].values.setdefault(fact["subject"], {})[result["host"]] = fact
+    return [series_by_key[key] for key in sorted(series_by_key)]
 
 
 def compare(results: Iterable[AuditResult]) -> list[AuditResult]:
@@ -74,36 +74,36 @@ def compare(results: Iterable[AuditResult]) -> list[AuditResult]:
 
     The fleet's result is PASSED with the usual value, or UNKNOWN if there is none.
     """
-    kept = latest(results)
-    if not kept:
+    newest_results = latest(results)
+    if not newest_results:
         return []
-    scope = Scope.of(kept)
+    scope = Scope.of(newest_results)
     ran: dict[tuple[str, str], dict[str, AuditStatus]] = {}
-    for result in kept:
+    for result in newest_results:
         ran.setdefault((result["sku"], result["check"]), {})[result["host"]] = AuditStatus(result["status"])
     by_fact: dict[str, list[tuple[Series, list[Found]]]] = {}
-    for series in series_of(kept):
-        found = list(_evaluate(series, ran[series.sku, series.check["check"]]))
-        by_fact.setdefault(series.name, []).append((series, found))
+    for series in series_of(newest_results):
+        findings = list(_evaluate(series, ran[series.sku, series.check["check"]]))
+        by_fact.setdefault(series.name, []).append((series, findings))
     out: list[AuditResult] = []
     for parts in by_fact.values():
         skus = sorted({series.sku for series, _ in parts})
         rule = _rule([series for series, _ in parts])
-        everything = [each for _, part in parts for each in part]
+        everything = [finding for _, part in parts for finding in part]
         out += results_of(rule, everything, scope.with_sku(skus[0] if len(skus) == 1 else ""))
     return out
 
 
 def rule_name(fact: str) -> str:
     """Return a fact's name as part of a check id, which has no slash and no space."""
-    plain = "".join("-" if each in "/>" or each.isspace() else each for each in fact)
+    plain = "".join("-" if character in "/>" or character.isspace() else character for character in fact)
     return plain[:110] or "unnamed"
 
 
 def _rule(every: Sequence[Series]) -> Rule:
     """Return the rule of a fact: as severe as the gravest check that states it."""
     checks = [series.check for series in every]
-    grave = next((each for each in checks if each["severity"] == AuditSeverity.ERROR), checks[0])
+    grave = next((check for check in checks if check["severity"] == AuditSeverity.ERROR), checks[0])
     name = every[0].name
     return Rule(
         f"fleet.{rule_name(name)}",
@@ -128,11 +128,11 @@ def _evaluate(series: Series, status_of: Mapping[str, AuditStatus]) -> Iterator[
             rest.update({(host, subject): fact for host, fact in values.items()})
     if rest:
         # devices without namesakes on other hosts: the reason may be their name, so none is accused
-        for found in _Group(series, rest, MIN_VALUES).evaluate():
-            if found.status is AuditStatus.FAILED:
-                yield Found(found.host, found.subject, AuditStatus.UNKNOWN, found.text)
+        for finding in _Group(series, rest, MIN_VALUES).evaluate():
+            if finding.status is AuditStatus.FAILED:
+                yield Found(finding.host, finding.subject, AuditStatus.UNKNOWN, finding.text)
             else:
-                yield found
+                yield finding
 
 
 def _missing(
@@ -177,10 +177,10 @@ class _Group:
     def _of_group(self, status: AuditStatus, text: str) -> Found:
         return Found(FLEET, self._series.sku, status, text)
 
-    def _odd(self, at: int, usual: str, agree: int) -> Found:
+    def _odd(self, at: int, majority: str, agree: int) -> Found:
         host, subject = self._units[at]
         text = (
-            f"{host} has {self._thing} {_quoted(self._facts[at])}, the fleet has {usual} "
+            f"{host} has {self._thing} {_quoted(self._facts[at])}, the fleet has {majority} "
             f"({agree} of {len(self._units)} hosts)"
         )
         return Found(host, subject, AuditStatus.FAILED, text)
@@ -188,18 +188,18 @@ class _Group:
     def _texts(self) -> Iterator[Found]:
         counts = Counter(fact["text"] for fact in self._facts)
         kinds = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        usual, agree = kinds[0]
+        majority, agree = kinds[0]
         if len(kinds) > 1 and (self._few or 2 * agree <= len(self._facts)):
             quoted = ", ".join(f"{count} have {text!r:.60}" for text, count in kinds[:MAX_KINDS])
             reason = f"fewer than {self._minimum} values" if self._few else "no majority"
             yield self._of_group(AuditStatus.UNKNOWN, f"{self._thing} differs, {reason}: {quoted}")
             return
         yield self._of_group(
-            AuditStatus.PASSED, f"{agree} of {len(self._facts)} hosts have {self._thing} {usual!r:.80}"
+            AuditStatus.PASSED, f"{agree} of {len(self._facts)} hosts have {self._thing} {majority!r:.80}"
         )
         for at, fact in enumerate(self._facts):
-            if fact["text"] != usual:
-                yield self._odd(at, repr(usual)[:80], agree)
+            if fact["text"] != majority:
+                yield self._odd(at, repr(majority)[:80], agree)
 
     def _figures(self, numbers: NDArray[np.float64]) -> Iterator[Found]:
         finite = np.isfinite(numbers)
@@ -211,35 +211,35 @@ class _Group:
         if not len(where):
             return
         values = numbers[where]
-        spread, odd = odd_ones(values, *self._floors(values))
+        spread, is_outlier = odd_ones(values, *self._floors(values))
         unsure = self._few or (len(values) < MIN_VALUES and spread.mad > 0)
-        if odd.any() or unsure:
-            reason = self._reason_against(values, spread, odd, unsure)
+        if is_outlier.any() or unsure:
+            reason = self._reason_against(values, spread, is_outlier, unsure)
             if reason:
                 text = f"{self._thing} from {values.min():.6g} to {values.max():.6g}, {reason}"
                 yield self._of_group(AuditStatus.UNKNOWN, text)
                 return
-        agree = len(values) - int(odd.sum())
-        usual = f"a median of {spread.median:.6g} with MAD {spread.mad:.3g}"
+        agree = len(values) - int(is_outlier.sum())
+        median_text = f"a median of {spread.median:.6g} with MAD {spread.mad:.3g}"
         yield self._of_group(
-            AuditStatus.PASSED, f"{agree} of {len(values)} hosts have {self._thing} near {usual}"
+            AuditStatus.PASSED, f"{agree} of {len(values)} hosts have {self._thing} near {median_text}"
         )
-        for at in where[odd].tolist():
-            yield self._odd(at, usual, agree)
+        for at in where[is_outlier].tolist():
+            yield self._odd(at, median_text, agree)
 
     def _reason_against(
         self,
         values: NDArray[np.float64],
         spread: Spread,
-        odd: NDArray[np.bool_],
+        is_outlier: NDArray[np.bool_],
         unsure: bool,
     ) -> str:
         """Return the reason for which no host can be accused; empty if one can."""
         near = np.abs(values - spread.median) <= NOISE_FLOOR * abs(spread.median)
         if unsure:
             return "" if near.all() else f"{len(values)} values are too few for the odd one"
-        if odd.sum() > MAX_ODD_SHARE * len(values):
-            return f"{int(odd.sum())} of {len(values)} far from the median: more than one kind of host"
+        if is_outlier.sum() > MAX_ODD_SHARE * len(values):
+            return f"{int(is_outlier.sum())} of {len(values)} far from the median: more than one kind of host"
         return ""
 
     def _floors(self, values: NDArray[np.float64]) -> tuple[float, float]:
@@ -247,17 +247,17 @@ class _Group:
         median = float(np.median(values))
         same = int(np.count_nonzero(values == median))
         exact = same >= min(EXACT_SHARE * len(values), len(values) - 1)
-        whole = not bool((values % 1).any())
-        return deviation_floors(self._series.name, median, whole=whole, exact=exact)
+        is_integral = not bool((values % 1).any())
+        return deviation_floors(self._series.name, median, is_integral=is_integral, exact=exact)
 
 
-def deviation_floors(fact: str, median: float, *, whole: bool, exact: bool) -> tuple[float, float]:
+def deviation_floors(fact: str, median: float, *, is_integral: bool, exact: bool) -> tuple[float, float]:
     """Return the relative and the absolute deviation of a figure from its median that are always allowed.
 
-    `whole`: its values are whole numbers; `exact`: it is configured rather than measured.
+    `is_integral`: its values are whole numbers; `exact`: it is configured rather than measured.
     """
     absolute = UNIT_FLOORS.get(fact.rpartition("_")[2], 0.0)
-    if not median and whole:
+    if not median and is_integral:
         absolute = max(absolute, FEW_EVENTS)
     return EXACT_FLOOR if exact else NOISE_FLOOR, absolute
 

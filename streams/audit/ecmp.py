@@ -26,16 +26,18 @@ def uplinks(fabric: FabricRecords) -> Iterator[Found]:
     The plan gives a leaf's uplinks; without one, the number that the other leaves use. With too few routes
     through a leaf it is UNKNOWN.
     """
-    seen, routes = _seen(fabric)
+    links_by_leaf, routes = _seen(fabric)
     planned = _planned(fabric)
-    if not seen and not planned:
+    if not links_by_leaf and not planned:
         yield Found(FLEET, "", AuditStatus.SKIPPED, "no route passes a leaf's uplinks")
         return
-    usual = Counter(len(each) for each in seen.values()).most_common(1)[0][0] if seen else 0
-    leaves = sorted(planned.keys() & seen.keys() if planned else seen, key=natural)
+    majority_count = (
+        Counter(len(links) for links in links_by_leaf.values()).most_common(1)[0][0] if links_by_leaf else 0
+    )
+    leaves = sorted(planned.keys() & links_by_leaf.keys() if planned else links_by_leaf, key=natural)
     for leaf in leaves:
-        expected = len(planned[leaf]) if planned else usual
-        used = len(seen[leaf] & planned[leaf]) if planned else len(seen[leaf])
+        expected = len(planned[leaf]) if planned else majority_count
+        used = len(links_by_leaf[leaf] & planned[leaf]) if planned else len(links_by_leaf[leaf])
         count = routes[leaf]
         if used >= expected:
             text = f"{leaf}: {count} routes use all {expected} uplinks"
@@ -47,7 +49,7 @@ def uplinks(fabric: FabricRecords) -> Iterator[Found]:
             text = f"{leaf}: {used} of {expected} uplinks seen, {count} routes are too few to see all"
             yield Found(FLEET, leaf, AuditStatus.UNKNOWN, text)
             continue
-        unused = sorted(planned[leaf] - seen[leaf], key=natural)[:MAX_NAMED] if planned else []
+        unused = sorted(planned[leaf] - links_by_leaf[leaf], key=natural)[:MAX_NAMED] if planned else []
         named = f", none over {', '.join(unused)}" if unused else ""
         text = f"{leaf}: {count} routes use {used} of {expected} uplinks{named}"
         yield Found(FLEET, leaf, AuditStatus.FAILED, text)
@@ -73,10 +75,10 @@ def _seen(fabric: FabricRecords) -> tuple[dict[str, set[str]], Counter[str]]:
 
 def _planned(fabric: FabricRecords) -> dict[str, set[str]]:
     """Return leaf to the ports of its planned uplinks."""
-    topology, found = fabric.topology, defaultdict[str, set[str]](set)
+    topology, links_by_leaf = fabric.topology, defaultdict[str, set[str]](set)
     for link in topology.links():
         near, far = (split_end(end) for end in link_ends(link))
         tiers = topology.tier(near.node), topology.tier(far.node)
         if tiers[0] == 1 and (tiers[1] or 0) > 1:
-            found[near.node].add(end_text(near))
-    return dict(found)
+            links_by_leaf[near.node].add(end_text(near))
+    return dict(links_by_leaf)

@@ -71,19 +71,19 @@ class FabricRecords:
     @cached_property
     def traced(self) -> list[Traced]:
         """Routes that were traced from end to end; none that the plan alone gives."""
-        found = [
+        routes = [
             Traced(record["nic"], record["peer"], tuple(path["links"]), record["traced_ns"])
             for record in self.paths
             for path in record["paths"]
             if path["complete"] and path["links"] and path["found"] != PathSource.TOPOLOGY
         ]
-        found += [
+        routes += [
             Traced(flows["nic"], flows["peer"], tuple(route["links"]), flows["traced_ns"])
             for flows in self.routes
             for route in flows["routes"]
             if route["complete"] and route["links"]
         ]
-        return found
+        return routes
 
     @cached_property
     def route_of(self) -> dict[tuple[str, str, int, bool], tuple[str, ...]]:
@@ -116,12 +116,12 @@ class FabricRecords:
         """Return the NIC at an end of a link or cable; None between switches."""
         return next((self.nic_at[end] for end in _ends(link) if end in self.nic_at), None)
 
-    def all_passed(self, found: Iterable[Found], nics: Iterable[str], text: str) -> Iterator[Found]:
+    def all_passed(self, findings: Iterable[Found], nics: Iterable[str], text: str) -> Iterator[Found]:
         """Yield the findings, then a PASSED one for every NIC of `nics` without any."""
         noted = set()
-        for each in found:
-            noted.add((each.host, each.subject))
-            yield each
+        for finding in findings:
+            noted.add((finding.host, finding.subject))
+            yield finding
         for nic in nics:
             if (host_of(nic), device_of(nic)) not in noted:
                 yield self.of_nic(nic, AuditStatus.PASSED, text)

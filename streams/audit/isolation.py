@@ -42,7 +42,7 @@ class Isolated:
     slow: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
     pairs: tuple[int, ...] = ()
-    odd: tuple[int, ...] = ()
+    outliers: tuple[int, ...] = ()
     """All slow measurements."""
 
 
@@ -56,33 +56,33 @@ def isolate(
     """
     if len(measured) < MIN_PAIRS:
         return None
-    values = np.array([each.value for each in measured])
+    values = np.array([pair.value for pair in measured])
     spread = Spread.of(values)
     sign = 1.0 if high_is_slow else -1.0
     if limit is None:
         allowed = max(Z_LIMIT * spread.mad / SIGMAS_OF_MAD, tolerance * abs(spread.median))
         limit = spread.median + sign * allowed
-    odd = np.flatnonzero(sign * (values - limit) > 0).tolist()
-    return _outcome(measured, odd, spread.median, limit)
+    outliers = np.flatnonzero(sign * (values - limit) > 0).tolist()
+    return _outcome(measured, outliers, spread.median, limit)
 
 
-def _outcome(measured: Sequence[Measured], odd: Sequence[int], median: float, limit: float) -> Isolated:
-    slow_at = set(odd)
-    cleared = {host for at, each in enumerate(measured) if at not in slow_at for host in (each.a, each.b)}
+def _outcome(measured: Sequence[Measured], outliers: Sequence[int], median: float, limit: float) -> Isolated:
+    slow_at = set(outliers)
+    cleared = {host for at, pair in enumerate(measured) if at not in slow_at for host in (pair.a, pair.b)}
     partners: defaultdict[str, set[str]] = defaultdict(set)
-    for at in odd:
+    for at in outliers:
         a, b, _ = measured[at]
         partners[a].add(b)
         partners[b].add(a)
     accused = partners.keys() - cleared
     slow = {host for host in accused if len(partners[host]) > 1 and partners[host] & cleared}
-    pairs = [at for at in odd if {measured[at].a, measured[at].b} <= cleared]
+    pairs = [at for at in outliers if {measured[at].a, measured[at].b} <= cleared]
     return Isolated(
-        median, limit, tuple(sorted(slow)), tuple(sorted(accused - slow)), tuple(pairs), tuple(odd)
+        median, limit, tuple(sorted(slow)), tuple(sorted(accused - slow)), tuple(pairs), tuple(outliers)
     )
 
 
-def confirming(found: Isolated, hosts: Collection[str]) -> list[tuple[str, str]]:
+def confirming(isolated: Isolated, hosts: Collection[str]) -> list[tuple[str, str]]:
     """Return pairs of each slow host and suspect with another host; none without them."""
-    accused = [*found.slow, *found.suspects]
+    accused = [*isolated.slow, *isolated.suspects]
     return list(zip(accused, (host for host in hosts if host not in accused), strict=False))

@@ -24,15 +24,15 @@ def traced_cables(fabric: FabricRecords) -> dict[End, End]:
     for traced in fabric.traced:
         for link in traced.links:
             newest[link] = max(newest.get(link, traced.at_ns), traced.at_ns)
-    found: dict[End, tuple[int, End]] = {}
+    cables: dict[End, tuple[int, End]] = {}
     for link, at_ns in newest.items():
         a, b = (split_end(end) for end in link.split(">"))
         if a.port in UNNAMED_PORTS or b.port in UNNAMED_PORTS:
             continue
         for near, far in ((a, b), (b, a)):
-            if near not in found or (at_ns, far) > found[near]:
-                found[near] = at_ns, far
-    return {near: far for near, (_, far) in found.items()}
+            if near not in cables or (at_ns, far) > cables[near]:
+                cables[near] = at_ns, far
+    return {near: far for near, (_, far) in cables.items()}
 
 
 def leaves_by_route(fabric: FabricRecords) -> dict[str, str]:

@@ -34,7 +34,7 @@ QUEUE_RELATIVE: Final = 3.0
 def link_health(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the links, NICs and hosts that are dead, grey or flapping now."""
     newest = _newest(fabric)
-    faulty = [each for each in newest.values() if each["state"] in FAULTY]
+    faulty = [health for health in newest.values() if health["state"] in FAULTY]
     for health in faulty:
         loss, largest = health["loss_rate"], health["max_packet_bytes"]
         share = f" ({loss:.2%} of them)" if loss is not None else ""
@@ -91,12 +91,12 @@ def _times(count: int) -> str:
 
 
 def _newest(fabric: FabricRecords) -> dict[str, LinkHealth]:
-    found: dict[str, LinkHealth] = {}
+    health_by_subject: dict[str, LinkHealth] = {}
     for health in sorted(
-        fabric.health, key=lambda each: (each["subject"], each["seq"], each["evaluated_ns"])
+        fabric.health, key=lambda record: (record["subject"], record["seq"], record["evaluated_ns"])
     ):
-        found[health["subject"]] = health
-    return found
+        health_by_subject[health["subject"]] = health
+    return health_by_subject
 
 
 @dataclass(slots=True)
@@ -125,11 +125,13 @@ def link_queues(fabric: FabricRecords) -> Iterator[Found]:
         text = "no queues, or no flow reports for the links' utilisation, in these windows"
         yield Found(FLEET, "", AuditStatus.UNKNOWN, text)
         return
-    found = [
-        each for kind, links in sorted(by_kind.items()) for each in _long_queues(fabric, kind, links, queues)
+    queue_findings = [
+        finding
+        for kind, links in sorted(by_kind.items())
+        for finding in _long_queues(fabric, kind, links, queues)
     ]
-    yield from found
-    if not found:
+    yield from queue_findings
+    if not queue_findings:
         text = f"none of {len(queues)} links has longer queues than others of its kind that are as busy"
         yield Found(FLEET, "", AuditStatus.PASSED, text)
 

@@ -43,14 +43,14 @@ def misplaced(routes: Iterable[Iterable[str]], topology: Topology) -> dict[End, 
         far = topology.far(end)
         if far is not None:
             by_switch[groups.find(end_text(end))][end] = far
-    found = {}
+    misplaced_ends = {}
     for planned in by_switch.values():
         ranked = Counter(far.node for far in planned.values()).most_common(2)
         if len(ranked) < 2 or ranked[0][1] == ranked[1][1]:
             continue
         node = ranked[0][0]
-        found.update({end: Misplaced(far, node) for end, far in planned.items() if far.node != node})
-    return found
+        misplaced_ends.update({end: Misplaced(far, node) for end, far in planned.items() if far.node != node})
+    return misplaced_ends
 
 
 def _meetings(route: Iterable[str]) -> Iterator[tuple[End, End]]:

@@ -63,12 +63,12 @@ def fabric_results(fabric: FabricRecords, scope: Scope, only: Iterable[str] = ()
     Findings of links between switches have the host `fleet`. A fault that two of the checks find is one
     error.
     """
-    chosen = frozenset(only)
+    check_ids = frozenset(only)
     cabling = cache(lambda: Cabling(fabric, traced_cables(fabric)))
     return one_error_per_cause(
         result
         for find, declared in zip(_FINDERS, RULES, strict=True)
-        if not chosen or declared.check in chosen
+        if not check_ids or declared.check in check_ids
         for result in results_of(
             declared, find(fabric, cabling) if find in (_rails, _cables) else find(fabric), scope
         )

@@ -105,7 +105,7 @@ class _Best:
 
 def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
     """Return (NIC, peer, path) to its minimum delays; only with clocks that are synchronised."""
-    found: dict[tuple[str, str, int], _Best] = {}
+    best_by_path: dict[tuple[str, str, int], _Best] = {}
     suspect = _suspect_nics(fabric)
     for record in fabric.delays:
         for path in record["paths"]:
@@ -113,15 +113,15 @@ def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
             if new is None or record["nic"] in suspect or path["peer"] in suspect:
                 continue
             key = record["nic"], path["peer"], path["path"]
-            known = found.get(key)
-            if known is None:
-                found[key] = new
+            best = best_by_path.get(key)
+            if best is None:
+                best_by_path[key] = new
             else:
-                known.forward_ns = min(known.forward_ns, new.forward_ns)
-                known.reverse_ns = min(known.reverse_ns, new.reverse_ns)
-                known.bound_ns = max(known.bound_ns, new.bound_ns)
-                known.samples += new.samples
-    return found
+                best.forward_ns = min(best.forward_ns, new.forward_ns)
+                best.reverse_ns = min(best.reverse_ns, new.reverse_ns)
+                best.bound_ns = max(best.bound_ns, new.bound_ns)
+                best.samples += new.samples
+    return best_by_path
 
 
 def _suspect_nics(fabric: FabricRecords) -> dict[str, str]:
@@ -136,7 +136,7 @@ def _suspect_nics(fabric: FabricRecords) -> dict[str, str]:
 
 def _without_clocks(fabric: FabricRecords, thing: str) -> Iterator[Found]:
     """Yield the NICs that are left out: a wrong clock would accuse their cables."""
-    for nic, reason in sorted(_suspect_nics(fabric).items(), key=lambda each: natural(each[0])):
+    for nic, reason in sorted(_suspect_nics(fabric).items(), key=lambda item: natural(item[0])):
         yield fabric.of_nic(nic, AuditStatus.UNKNOWN, f"{thing} is not known: {reason}")
 
 
@@ -166,15 +166,15 @@ def _findings(fabric: FabricRecords, rows: _Rows, thing: str) -> Iterator[Found]
         yield Found(FLEET, "", AuditStatus.UNKNOWN, text)
         return
     value_ns, error_ns = np.array(rows.value_ns), np.array(rows.error_ns)
-    median_ns, odd, few = _odd_rows(rows.kind, value_ns, error_ns)
-    found = explain(rows.elements, odd)
-    for element, at in found.elements.items():
+    median_ns, outliers, few = _odd_rows(rows.kind, value_ns, error_ns)
+    explained = explain(rows.elements, outliers)
+    for element, at in explained.elements.items():
         text = (
             f"{thing} over {element}: {_ns(value_ns[at])}, others have {_ns(median_ns[at])} "
-            f"({len(at)} of {found.crossing[element]} paths)"
+            f"({len(at)} of {explained.crossing[element]} paths)"
         )
         yield fabric.of_subject(element.partition(" ")[0], AuditStatus.FAILED, text)
-    for row in [row for row in found.rest if rows.samples[row] >= MIN_SAMPLES][:MAX_NAMED]:
+    for row in [row for row in explained.rest if rows.samples[row] >= MIN_SAMPLES][:MAX_NAMED]:
         text = (
             f"{thing} {rows.name[row]}: {value_ns[row]:,.0f} ns (+-{error_ns[row]:,.0f}), "
             f"others have {median_ns[row]:,.0f} ns"
@@ -183,7 +183,7 @@ def _findings(fabric: FabricRecords, rows: _Rows, thing: str) -> Iterator[Found]
     if len(few) > MAX_FEW_SHARE * len(rows.name):
         text = f"{len(few)} of {len(rows.name)} paths have too few others to compare their {thing} with"
         yield Found(FLEET, "", AuditStatus.UNKNOWN, text)
-    if not odd:
+    if not outliers:
         yield from _passed(fabric, [nic for row, nic in enumerate(rows.nic) if row not in few], thing)
 
 
@@ -200,7 +200,7 @@ def _odd_rows(
 ) -> tuple[NDArray[np.float64], list[int], set[int]]:
     """Return each row's median, the odd rows, and the rows in classes that are too small."""
     median_ns = np.zeros(len(kinds))
-    odd: list[int] = []
+    outliers: list[int] = []
     few: set[int] = set()
     by_kind: dict[str, list[int]] = defaultdict(list)
     for row, kind in enumerate(kinds):
@@ -212,8 +212,8 @@ def _odd_rows(
         rows = np.array(at)
         spread, wrong = odd_ones(value_ns[rows], RELATIVE_FLOOR, FLOOR_NS, error_ns[rows])
         median_ns[rows] = spread.median
-        odd += rows[wrong].tolist()
-    return median_ns, odd, few
+        outliers += rows[wrong].tolist()
+    return median_ns, outliers, few
 
 
 def _ns(values: NDArray[np.float64]) -> str:

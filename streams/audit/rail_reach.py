@@ -90,20 +90,20 @@ class _Addresses:
     """The addresses of a rail's NICs, sorted, so that those in a network are a range."""
 
     def __init__(self, nics: Sequence[Nic]) -> None:
-        found = []
+        rows = []
         for nic in nics:
-            for each in map(ipaddress.ip_address, nic["addresses"]):
-                found.append((each.version, int(each), nic["nic"]))
-        self._sorted = sorted(found)
-        self._keys = [each[:2] for each in self._sorted]
-        self._names = {each[2] for each in found}
+            for address in map(ipaddress.ip_address, nic["addresses"]):
+                rows.append((address.version, int(address), nic["nic"]))
+        self._sorted = sorted(rows)
+        self._keys = [row[:2] for row in self._sorted]
+        self._names = {row[2] for row in rows}
 
     def outside(self, networks: Sequence[str]) -> set[str]:
         """Return the NICs of which no address is in any of the networks."""
         inside: set[str] = set()
-        for each in map(ipaddress.ip_network, networks):
-            first = bisect_left(self._keys, (each.version, int(each.network_address)))
-            last = bisect_right(self._keys, (each.version, int(each.broadcast_address)))
+        for network in map(ipaddress.ip_network, networks):
+            first = bisect_left(self._keys, (network.version, int(network.network_address)))
+            last = bisect_right(self._keys, (network.version, int(network.broadcast_address)))
             if last - first == len(self._sorted):
                 return set()
             inside.update(name for _, _, name in self._sorted[first:last])
@@ -119,7 +119,7 @@ def _findings(fabric: FabricRecords, rail: _Rail) -> Iterator[Found]:
     for nic_name, peer in failed:
         if not {nic_name, peer} & causes.keys():
             rest[nic_name].append(peer)
-    for nic in sorted(rail.nics, key=lambda each: natural(each["nic"])):
+    for nic in sorted(rail.nics, key=lambda record: natural(record["nic"])):
         name, others = nic["nic"], all_pairs[nic["nic"]] // _ENDS
         if not others:
             yield fabric.of_nic(name, AuditStatus.SKIPPED, f"no other host has a NIC of {rail.name}")
@@ -142,7 +142,7 @@ def _causes(failed: set[tuple[str, str]], all_pairs: dict[str, int]) -> dict[str
     for pair in failed:
         for name in pair:
             pairs_of[name].add(pair)
-    found: dict[str, int] = {}
+    causes: dict[str, int] = {}
     totals = dict(all_pairs)
     while True:
         candidates = [
@@ -151,9 +151,9 @@ def _causes(failed: set[tuple[str, str]], all_pairs: dict[str, int]) -> dict[str
             if len(pairs) > MIN_PAIRS and len(pairs) >= NIC_SHARE * totals[name]
         ]
         if not candidates:
-            return found
-        count, worst = max(candidates, key=lambda each: (each[0], each[1]))
-        found[worst] = count
+            return causes
+        count, worst = max(candidates, key=lambda candidate: (candidate[0], candidate[1]))
+        causes[worst] = count
         for pair in pairs_of.pop(worst):
             other = pair[0] if pair[1] == worst else pair[1]
             pairs_of[other].discard(pair)

@@ -31,7 +31,7 @@ def rails(
     if all(rail is None for rail in rail_of.values()):
         yield Found(FLEET, "", AuditStatus.SKIPPED, "no NIC announces a rail")
         return
-    misfits = {each.nic: each for each in misfits_of(leaf_of, rail_of, fabric.topology)}
+    misfits = {misfit.nic: misfit for misfit in misfits_of(leaf_of, rail_of, fabric.topology)}
     remedies = {
         fabric.nic_at[end_text(end)]: swap.remedy
         for swap in swaps
@@ -77,7 +77,7 @@ class _Remedies:
     def of(self, misfits: Sequence[Misfit]) -> dict[str, str]:
         """Return NIC to remedy."""
         partner_of = self._partners(misfits)
-        return {each.nic: self._remedy(each, partner_of.get(each.nic)) for each in misfits}
+        return {misfit.nic: self._remedy(misfit, partner_of.get(misfit.nic)) for misfit in misfits}
 
     def _remedy(self, misfit: Misfit, partner: str | None) -> str:
         if partner is None:
@@ -105,11 +105,11 @@ class _Remedies:
             for a in group
             for b in by_rails.get((rail, at), ())
         ]
-        found: dict[str, str] = {}
+        partner_of: dict[str, str] = {}
         for _, a_nic, b_nic in sorted(scored):
-            if a_nic not in found and b_nic not in found:
-                found[a_nic], found[b_nic] = b_nic, a_nic
-        return found
+            if a_nic not in partner_of and b_nic not in partner_of:
+                partner_of[a_nic], partner_of[b_nic] = b_nic, a_nic
+        return partner_of
 
     def _score(self, a: Misfit, b: Misfit) -> int:
         return sum(

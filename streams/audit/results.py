@@ -90,15 +90,15 @@ class Scope:
     @classmethod
     def of(cls, results: Iterable[AuditResult]) -> Scope:
         """Return the scope of a run's results. Raises ValueError without any."""
-        kept = list(results)
-        if not kept:
+        all_results = list(results)
+        if not all_results:
             raise ValueError("no audit result: expected at least one")
-        newest = max(kept, key=lambda result: (result["checked_ns"], result["run"]))
+        newest = max(all_results, key=lambda result: (result["checked_ns"], result["run"]))
         return cls(
             newest["run"],
             newest["checked_ns"],
-            {result["host"]: result["sku"] for result in kept},
-            {result["host"]: result["shard"] for result in kept},
+            {result["host"]: result["sku"] for result in all_results},
+            {result["host"]: result["shard"] for result in all_results},
         )
 
     def with_sku(self, sku: str) -> Scope:
@@ -108,7 +108,7 @@ class Scope:
 
 def one_line(text: str, limit: int = MAX_TEXT) -> str:
     """Return printable text of at most `limit` characters."""
-    plain = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    plain = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
     return plain if len(plain) <= limit else plain[: limit - 3] + "..."
 
 
@@ -117,8 +117,8 @@ def latest(results: Iterable[AuditResult]) -> list[AuditResult]:
     newest: dict[tuple[str, str], AuditResult] = {}
     for result in results:
         key = result["host"], result["check"]
-        known = newest.get(key)
-        if known is None or _age(known) < _age(result):
+        known_result = newest.get(key)
+        if known_result is None or _age(known_result) < _age(result):
             newest[key] = result
     return [newest[key] for key in sorted(newest)]
 
@@ -127,29 +127,31 @@ def _age(result: AuditResult) -> tuple[int, str, str]:
     return result["checked_ns"], result["text"], repr(result["facts"])
 
 
-def results_of(rule: Rule, found: Iterable[Found], scope: Scope) -> list[AuditResult]:
+def results_of(rule: Rule, findings: Iterable[Found], scope: Scope) -> list[AuditResult]:
     """Return a result per host with findings, in the order of hosts."""
     by_host: dict[str, list[Found]] = {}
-    for each in found:
-        by_host.setdefault(each.host, []).append(each)
+    for finding in findings:
+        by_host.setdefault(finding.host, []).append(finding)
     return [_result(rule, host, by_host[host], scope) for host in sorted(by_host)]
 
 
-def _result(rule: Rule, host: str, found: list[Found], scope: Scope) -> AuditResult:
-    status = min((each.status for each in found), key=ORDER.index)
-    found = sorted(found, key=lambda each: (ORDER.index(each.status), each.subject, each.text))
-    notable = [each for each in found if each.status is status]
-    text = "; ".join(dict.fromkeys(each.text for each in notable[:MAX_QUOTED]))
+def _result(rule: Rule, host: str, host_findings: list[Found], scope: Scope) -> AuditResult:
+    status = min((finding.status for finding in host_findings), key=ORDER.index)
+    host_findings = sorted(
+        host_findings, key=lambda finding: (ORDER.index(finding.status), finding.subject, finding.text)
+    )
+    notable = [finding for finding in host_findings if finding.status is status]
+    text = "; ".join(dict.fromkeys(finding.text for finding in notable[:MAX_QUOTED]))
     if len(notable) > MAX_QUOTED:
         text += f"; and {len(notable) - MAX_QUOTED} more"
-    remedies = dict.fromkeys(each.remedy for each in notable if each.remedy)
+    remedies = dict.fromkeys(finding.remedy for finding in notable if finding.remedy)
     findings: list[AuditFinding] = [
         {
-            "subject": one_line(each.subject, MAX_LABEL),
-            "status": each.status,
-            "text": one_line(each.text),
+            "subject": one_line(finding.subject, MAX_LABEL),
+            "status": finding.status,
+            "text": one_line(finding.text),
         }
-        for each in found[:MAX_FINDINGS]
+        for finding in host_findings[:MAX_FINDINGS]
     ]
     facts: list[AuditFact] = []
     return {

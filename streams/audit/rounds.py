@@ -33,12 +33,12 @@ def tournament(hosts: Sequence[str]) -> list[list[Pair]]:
     """
     seats: list[str | None] = [*hosts, None] if len(hosts) % 2 else [*hosts]
     half = len(seats) // 2
-    found: list[list[Pair]] = []
+    rounds: list[list[Pair]] = []
     for _ in range(len(seats) - 1):
         facing = zip(seats[:half], reversed(seats[half:]), strict=True)
-        found.append([(a, b) for a, b in facing if a is not None and b is not None])
+        rounds.append([(a, b) for a, b in facing if a is not None and b is not None])
         seats.insert(1, seats.pop())
-    return found
+    return rounds
 
 
 def fans(hosts: Sequence[str], receivers: int) -> list[list[str]]:
@@ -56,12 +56,12 @@ def within_leaves(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Pair
 def across_leaves(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Pair]:
     """Return pairs of hosts of different leaves: always of the two leaves with the largest number left."""
     groups = _by_leaf(hosts, leaf_of)
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     while True:
         groups.sort(key=len, reverse=True)
         if len(groups) < 2 or not groups[1]:
-            return found
-        found.append((groups[0].pop(0), groups[1].pop(0)))
+            return pairs
+        pairs.append((groups[0].pop(0), groups[1].pop(0)))
 
 
 def _by_leaf(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
@@ -77,7 +77,7 @@ def batched(pairs: Sequence[Pair], size: int, leaf_of: Mapping[str, str]) -> lis
 
     Pairs that share a leaf are in one batch only if no other pair is left.
     """
-    left, found = list(pairs), []
+    left, batches = list(pairs), []
     while left:
         batch: list[Pair] = []
         used: set[str] = set()
@@ -88,8 +88,8 @@ def batched(pairs: Sequence[Pair], size: int, leaf_of: Mapping[str, str]) -> lis
                     batch.append(pair)
                     used |= leaves
                     left.remove(pair)
-        found.append(batch)
-    return found
+        batches.append(batch)
+    return batches
 
 
 def rings(hosts: Sequence[str], passes: int, seed: int = 0) -> list[list[str]]:
@@ -98,19 +98,19 @@ def rings(hosts: Sequence[str], passes: int, seed: int = 0) -> list[list[str]]:
     The first is the given one. The others share as few neighbours as possible with those before.
     """
     chance = random.Random(seed)  # noqa: S311
-    found, used = [list(hosts)], _neighbours(hosts)
-    while len(found) < passes:
+    orders, used = [list(hosts)], _neighbours(hosts)
+    while len(orders) < passes:
         drawn = (chance.sample(list(hosts), len(hosts)) for _ in range(SHUFFLES))
         order, best = list(hosts), len(used) + 1
-        for each in drawn:
-            shared = len(_neighbours(each) & used)
+        for candidate in drawn:
+            shared = len(_neighbours(candidate) & used)
             if shared < best:
-                order, best = each, shared
+                order, best = candidate, shared
             if not best:
                 break
-        found.append(order)
+        orders.append(order)
         used |= _neighbours(order)
-    return found
+    return orders
 
 
 def _neighbours(ring: Sequence[str]) -> set[frozenset[str]]:

@@ -18,25 +18,27 @@ GPU_NAMES: Final = frozenset({"name", "gpu_model", "series"})
 
 def detect(facts: Iterable[AuditFact], skus: Mapping[str, Sku]) -> str:
     """Return the SKU that the names of a host's GPUs show, for the larger part; empty if none does."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for fact in facts:
         if fact["name"] in GPU_NAMES:
-            found.update(name for name, sku in skus.items() if re.search(sku.gpu, fact["text"]))
-    return min(found, key=lambda name: (-found[name], name), default="")
+            counts.update(name for name, sku in skus.items() if re.search(sku.gpu, fact["text"]))
+    return min(counts, key=lambda name: (-counts[name], name), default="")
 
 
 def with_skus(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list[AuditResult]:
     """Return the results with the SKU of their host, where they state none."""
-    kept = list(results)
+    all_results = list(results)
     facts: dict[str, list[AuditFact]] = defaultdict(list)
-    known: dict[str, str] = {}
-    for result in kept:
+    sku_by_host: dict[str, str] = {}
+    for result in all_results:
         facts[result["host"]] += result["facts"]
         if result["sku"]:
-            known[result["host"]] = result["sku"]
-    for host in facts.keys() - known.keys():
-        known[host] = detect(facts[host], skus)
-    return [result if result["sku"] else {**result, "sku": known[result["host"]]} for result in kept]
+            sku_by_host[result["host"]] = result["sku"]
+    for host in facts.keys() - sku_by_host.keys():
+        sku_by_host[host] = detect(facts[host], skus)
+    return [
+        result if result["sku"] else {**result, "sku": sku_by_host[result["host"]]} for result in all_results
+    ]
 
 
 def sku_results(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list[AuditResult]:
@@ -45,14 +47,14 @@ def sku_results(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list
     Facts without an expectation, and hosts of other types, are left out. A virtual machine with a part of a
     host's GPUs has no expectation for the whole host.
     """
-    kept = latest(results)
-    if not kept:
+    newest_results = latest(results)
+    if not newest_results:
         return []
-    scope = Scope.of(kept)
-    parts = set(_parts(kept, skus))
-    found: dict[str, list[Found]] = defaultdict(list)
+    scope = Scope.of(newest_results)
+    parts = set(_parts(newest_results, skus))
+    findings_by_fact: dict[str, list[Found]] = defaultdict(list)
     hosts: dict[str, set[str]] = defaultdict(set)
-    for result in kept:
+    for result in newest_results:
         sku = skus.get(result["sku"])
         if sku is None:
             continue
@@ -60,10 +62,10 @@ def sku_results(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list
             limit = sku.expected.get(fact["name"])
             if limit is not None and not (limit.whole and result["host"] in parts):
                 hosts[fact["name"]].add(result["host"])
-                found[fact["name"]] += _deviation(result, fact, limit)
+                findings_by_fact[fact["name"]] += _deviation(result, fact, limit)
     out: list[AuditResult] = []
-    for name, deviations in sorted(found.items()):
-        right = len(hosts[name] - {each.host for each in deviations})
+    for name, deviations in sorted(findings_by_fact.items()):
+        right = len(hosts[name] - {deviation.host for deviation in deviations})
         text = f"{right} of {len(hosts[name])} hosts have {name} as their SKU"
         deviations.append(Found(FLEET, "", AuditStatus.PASSED, text))
         out += results_of(_rule(name), deviations, scope)

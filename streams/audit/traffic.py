@@ -99,15 +99,15 @@ class _Evaluation:
 
 def flows_of(rounds: Sequence[Round]) -> list[FlowFigures]:
     """Return the flows of all rounds with their figures."""
-    found: dict[tuple[int, str], dict[str, float]] = {}
-    for number, each in enumerate(rounds):
-        for result in each.results:
+    figures_by_flow: dict[tuple[int, str], dict[str, float]] = {}
+    for number, traffic_round in enumerate(rounds):
+        for result in traffic_round.results:
             for fact in result["facts"]:
                 if fact["number"] is not None and ">" in fact["subject"]:
-                    found.setdefault((number, fact["subject"]), {})[fact["name"]] = fact["number"]
+                    figures_by_flow.setdefault((number, fact["subject"]), {})[fact["name"]] = fact["number"]
     return [
         FlowFigures(rounds[number].kind, number, *subject.partition(">")[::2], figures)
-        for (number, subject), figures in found.items()
+        for (number, subject), figures in figures_by_flow.items()
     ]
 
 
@@ -132,13 +132,15 @@ def confirming_rounds(rounds: Sequence[Round], limits: TrafficLimits) -> list[li
     by chance. Above `MAX_ALONE` pairs they share a round, which takes other ports. A host that they
     clear may leave a slow pair of cleared hosts, so call again until none is left.
     """
-    flows, found = _isolated(_Evaluation(rounds, flows_of(rounds), limits, {}, {}))
-    if found is None:
+    flows, isolated = _isolated(_Evaluation(rounds, flows_of(rounds), limits, {}, {}))
+    if isolated is None:
         return []
     hosts = sorted({host_of(nic) for flow in flows for nic in (flow.client, flow.server)})
-    slow = {(host_of(flows[at].client), host_of(flows[at].server)) for at in found.pairs}
-    measured = {frozenset(each.hosts) for each in rounds if len(each.hosts) == 2}
-    pairs = [pair for pair in (*confirming(found, hosts), *sorted(slow)) if frozenset(pair) not in measured]
+    slow = {(host_of(flows[at].client), host_of(flows[at].server)) for at in isolated.pairs}
+    measured = {frozenset(traffic_round.hosts) for traffic_round in rounds if len(traffic_round.hosts) == 2}
+    pairs = [
+        pair for pair in (*confirming(isolated, hosts), *sorted(slow)) if frozenset(pair) not in measured
+    ]
     if len(pairs) <= MAX_ALONE:
         return [[pair] for pair in pairs]
     together: dict[str, tuple[str, str]] = {}
@@ -168,9 +170,9 @@ def figures_line(rounds: Sequence[Round]) -> str:
 @error("fabric.traffic-hosts", "No host is slower with its partners than the others", 40, 50)
 @remedy.isolate("Take the host out; compare its NIC, PCIe link, MTU and processor clock with the fleet")
 def _slow_hosts(work: _Evaluation) -> Iterator[Found]:
-    flows, found = _isolated(work)
+    flows, isolated = _isolated(work)
     hosts = sorted({host_of(nic) for flow in flows for nic in (flow.client, flow.server)})
-    if found is None:
+    if isolated is None:
         for host in hosts:
             yield Found(host, "", _UNKNOWN, f"{len(flows)} pairs, expected at least {MIN_PAIRS} to compare")
         return
@@ -180,10 +182,10 @@ def _slow_hosts(work: _Evaluation) -> Iterator[Found]:
             rates[host_of(nic)].append(flow.gbps)
     for host in hosts:
         text = f"at most {max(rates[host]):.3g} Gbit/s with {len(rates[host])} partners"
-        expected = f"expected above {found.limit:.3g}, the median is {found.median:.3g}"
-        if host in found.slow:
+        expected = f"expected above {isolated.limit:.3g}, the median is {isolated.median:.3g}"
+        if host in isolated.slow:
             yield Found(host, "", _FAILED, f"{text}; {expected}")
-        elif host in found.suspects:
+        elif host in isolated.suspects:
             yield Found(host, "", _UNKNOWN, f"{text}, but no partner is known to be fast; {expected}")
         else:
             yield Found(host, "", _PASSED, text)
@@ -192,28 +194,28 @@ def _slow_hosts(work: _Evaluation) -> Iterator[Found]:
 @error("fabric.traffic-links", "No link between hosts is slow", 40, 50)
 @remedy.replace("Check speed, FEC and errors of the link at both ends; replace cable or transceiver")
 def _slow_links(work: _Evaluation) -> Iterator[Found]:
-    flows, found = _isolated(work)
-    if found is None:
+    flows, isolated = _isolated(work)
+    if isolated is None:
         return
     paths = [
         (*work.routes.get((flow.client, flow.server), ()), *work.routes.get((flow.server, flow.client), ()))
         for flow in flows
     ]
-    explained = explain(paths, found.pairs, min_paths=MIN_LINK_PAIRS)
-    fast = {flow.ends for at, flow in enumerate(flows) if at not in found.odd}
+    explained = explain(paths, isolated.pairs, min_paths=MIN_LINK_PAIRS)
+    fast = {flow.ends for at, flow in enumerate(flows) if at not in isolated.outliers}
     lasting = [at for at in explained.rest if flows[at].ends not in fast]
-    for link, odd in explained.elements.items():
+    for link, slow in explained.elements.items():
         text = (
-            f"{len(odd)} of {explained.crossing[link]} flows over it are slow, such as {flows[odd[0]].name}"
+            f"{len(slow)} of {explained.crossing[link]} flows over it are slow, such as {flows[slow[0]].name}"
         )
         yield Found(FLEET, link, _FAILED, text)
     for at in lasting:
         flow = flows[at]
         text = f"{flow.gbps:.3g} Gbit/s between {flow.name}, both faster with others; expected above "
-        text += f"{found.limit:.3g}"
+        text += f"{isolated.limit:.3g}"
         yield Found(host_of(flow.client), flow.server, _FAILED, text)
     if not lasting and not explained.elements:
-        once = len(found.pairs)
+        once = len(isolated.pairs)
         text = f"no pair of fast hosts is slow each time, {len(flows)} flows"
         text += f"; {once} were slow beside others, as two flows on one link are (ECMP)" if once else ""
         yield Found(FLEET, "", _PASSED, text)
@@ -226,9 +228,9 @@ def _variation(work: _Evaluation) -> Iterator[Found]:
     by_round: dict[int, list[float]] = defaultdict(list)
     for flow in work.rates:
         by_round[flow.number].append(flow.gbps)
-    for number, each in enumerate(work.rounds):
+    for number, traffic_round in enumerate(work.rounds):
         rates = by_round[number]
-        if each.kind not in ("pairs", "fan", "burn") or len(rates) < MIN_PAIRS:
+        if traffic_round.kind not in ("pairs", "fan", "burn") or len(rates) < MIN_PAIRS:
             continue
         mean, allowed = float(np.mean(rates)), work.limits.max_variation
         variation = float(np.std(rates)) / mean if mean else math.inf
@@ -263,7 +265,9 @@ def _latency(work: _Evaluation) -> Iterator[Found]:
 )
 def _burned(work: _Evaluation) -> Iterator[Found]:
     """Find NICs of hosts in the pattern `burn` that carried no load."""
-    hosts = {host for each in work.rounds if each.kind == "burn" for host in each.hosts}
+    hosts = {
+        host for traffic_round in work.rounds if traffic_round.kind == "burn" for host in traffic_round.hosts
+    }
     carried: dict[str, float] = defaultdict(float)
     for flow in work.flows:
         for nic in (flow.client, flow.server):
@@ -283,11 +287,11 @@ def _burned(work: _Evaluation) -> Iterator[Found]:
 @remedy.monitor("Check the leaves' uplinks: ECMP, oversubscription; `fabrictime links` names dead ones")
 def _bisection(work: _Evaluation) -> Iterator[Found]:
     """Compare the median rates of pairs within and across leaves."""
-    if not any(each.kind in ("within", "across") for each in work.rounds):
+    if not any(traffic_round.kind in ("within", "across") for traffic_round in work.rounds):
         return
     rates = {kind: [flow.gbps for flow in work.rates if flow.kind == kind] for kind in ("within", "across")}
     if not all(rates.values()):
-        missing = next(kind for kind, found in rates.items() if not found)
+        missing = next(kind for kind, kind_rates in rates.items() if not kind_rates)
         yield Found(FLEET, "", _UNKNOWN, f"no pair {missing} leaves was measured, expected at least one")
         return
     within, across = (float(np.median(rates[kind])) for kind in ("within", "across"))
@@ -309,8 +313,8 @@ def _stragglers(work: _Evaluation) -> Iterator[Found]:
     """Find hosts to and from which all hops of all rings are long."""
     hops, limit = _hops(work), work.limits.straggler_ms
     measured = [Measured(host_of(hop.client), host_of(hop.server), hop.figures["hop_p90_ms"]) for hop in hops]
-    found = isolate(measured, 0.0, high_is_slow=True, limit=limit)
-    if found is None:
+    isolated = isolate(measured, 0.0, high_is_slow=True, limit=limit)
+    if isolated is None:
         return
     longest: dict[str, float] = defaultdict(float)
     for hop in measured:
@@ -318,9 +322,9 @@ def _stragglers(work: _Evaluation) -> Iterator[Found]:
             longest[host] = max(longest[host], hop.value)
     for host in sorted(longest):
         text = f"its hops take up to {longest[host]:.2f} ms, expected below {limit:g}"
-        status = _FAILED if host in found.slow else _UNKNOWN if host in found.suspects else _PASSED
+        status = _FAILED if host in isolated.slow else _UNKNOWN if host in isolated.suspects else _PASSED
         yield Found(host, "", status, text)
-    for number, cells in heat_map(work.rounds, hops, found.median, limit):
+    for number, cells in heat_map(work.rounds, hops, isolated.median, limit):
         yield Found(FLEET, f"heat map of ring {number + 1}", _PASSED, cells)
 
 
@@ -331,12 +335,12 @@ def heat_map(
 
     A full cell is a hop of the limit or more, a low one of the median; `?` was not measured.
     """
-    for number, each in enumerate(rounds):
-        if each.kind != "ring":
+    for number, traffic_round in enumerate(rounds):
+        if traffic_round.kind != "ring":
             continue
         to = {host_of(hop.server): hop.figures["hop_p90_ms"] for hop in hops if hop.number == number}
-        cells = "".join(_cell(to.get(host), median_ms, limit_ms) for host in each.hosts[:MAX_CELLS])
-        yield number, f"to {each.hosts[0]} … {each.hosts[-1]}: |{cells}|"
+        cells = "".join(_cell(to.get(host), median_ms, limit_ms) for host in traffic_round.hosts[:MAX_CELLS])
+        yield number, f"to {traffic_round.hosts[0]} … {traffic_round.hosts[-1]}: |{cells}|"
 
 
 def _cell(value: float | None, median: float, limit: float) -> str:

@@ -96,8 +96,8 @@ def continued_from(
         ranges[Range(window, record["first_offset"], record["next_offset"])] = None
         if record["next_offset"] <= begin:
             for nic in record["nics"]:
-                known = states.get(nic["nic"])
-                if known is None or known[0] <= record["next_offset"]:
+                state = states.get(nic["nic"])
+                if state is None or state[0] <= record["next_offset"]:
                     states[nic["nic"]] = (record["next_offset"], NicState.of(nic))
     return list(ranges), {nic: state for nic, (_, state) in states.items()}
 
@@ -157,7 +157,7 @@ class DelayOperator(Operator):
             self.failed.append((self._name, error))
         if self._queueing.waiting and self._queueing_ns is None:
             first_offset = self._queueing.first_offset
-            waits_since_ns = (each.append_ns for each in messages if each.offset == first_offset)
+            waits_since_ns = (message.append_ns for message in messages if message.offset == first_offset)
             self._queueing_ns = next(waits_since_ns, self._newest_ns) + QUEUEING_NS
 
     def _close(self, closed: Iterable[ClosedWindow]) -> None:

@@ -77,11 +77,11 @@ def _limits(
     """Return the limits of columns of these types as whole numbers and as real ones."""
     limits = np.array([minimum, maximum], np.float64).T  # None becomes NaN
     limits = np.ascontiguousarray(np.where(np.isnan(limits), (-np.inf, np.inf), limits))
-    whole = np.zeros((len(items), 2), np.int64)
+    bounds = np.zeros((len(items), 2), np.int64)
     for row, (of, low, high) in enumerate(zip(items, minimum, maximum, strict=True)):
         if of in ("int", "long"):
-            whole[row] = (_MIN_LONG if low is None else low, -_MIN_LONG - 1 if high is None else high)
-    return whole, limits
+            bounds[row] = (_MIN_LONG if low is None else low, -_MIN_LONG - 1 if high is None else high)
+    return bounds, limits
 
 
 def as_column(values: NDArray[Any]) -> list[Any]:

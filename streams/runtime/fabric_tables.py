@@ -64,7 +64,7 @@ class FabricTables:
     def forget_moves(self, moves: list[tuple[Place, int]]) -> None:
         """Stop to add to a list that `moves` returned."""
         for topic, lists in self._moves.items():
-            self._moves[topic] = [each for each in lists if each is not moves]
+            self._moves[topic] = [other_moves for other_moves in lists if other_moves is not moves]
 
     def take(self, message: Message) -> codec.BadRecord | None:
         """Apply one message; return why it was refused, or None."""

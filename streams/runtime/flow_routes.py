@@ -81,18 +81,18 @@ class FlowRouteTable(GlobalTable):
 
     def of(self, nic: str, peer: str, peer_port: int) -> Mapping[int, FlowRoute]:
         """Return source port to route of flows from `nic` to a port of `peer`; empty if unknown."""
-        found = self._routes.get((nic, peer, peer_port))
-        if found is None:
+        routes = self._routes.get((nic, peer, peer_port))
+        if routes is None:
             there = self._traced.get((nic, peer))
             if there is None:
                 return NO_ROUTES
             reverse = self._traced.get((peer, nic), {})
-            found = self._routes[nic, peer, peer_port] = {
+            routes = self._routes[nic, peer, peer_port] = {
                 port: FlowRoute(links, reverse.get((ACK, peer_port, port), ()))
                 for (leg, to, port), links in sorted(there.items())
                 if leg == DATA and to == peer_port
             }
-        return found
+        return routes
 
 
 def _ends(key: str) -> Ends:

@@ -98,10 +98,10 @@ class FlowOnLink:
         return self.weight >= CERTAIN
 
 
-def report_of(record: FlowReports, known: Callable[[str], bool]) -> tuple[Report, list[str]]:
+def report_of(record: FlowReports, has_nic: Callable[[str], bool]) -> tuple[Report, list[str]]:
     """Return the valid flows of a `FlowReports` record, and a line for each invalid one.
 
-    `known` returns whether the inventory has a NIC. Raises BadRecord if the whole record is invalid.
+    `has_nic` returns whether the inventory has a NIC. Raises BadRecord if the whole record is invalid.
     """
     host = record["host"]
     if not host or "/" in host:
@@ -113,7 +113,7 @@ def report_of(record: FlowReports, known: Callable[[str], bool]) -> tuple[Report
         reason = (
             f"{name}: reported twice in one record"
             if name in flows
-            else _invalid_reason(element, host, known)
+            else _invalid_reason(element, host, has_nic)
         )
         if reason is None:
             flows[name] = (
@@ -124,14 +124,14 @@ def report_of(record: FlowReports, known: Callable[[str], bool]) -> tuple[Report
     return Report(host, record["whole"], flows), refused
 
 
-def _invalid_reason(flow: Flow, host: str, known: Callable[[str], bool]) -> str | None:
+def _invalid_reason(flow: Flow, host: str, has_nic: Callable[[str], bool]) -> str | None:
     name = flow["flow_id"]
     if not name.startswith(f"{host}/"):
         return f"{name}: reported by {host}, which is not its host"
     if host_of(flow["nic"]) != host:
         return f"{name}: sent by {flow['nic']}, expected a NIC of {host}"
     for nic in (flow["nic"], flow["peer"]):
-        if not known(nic):
+        if not has_nic(nic):
             return f"{name}: NIC {nic!r}: not in the inventory"
     if not (math.isfinite(flow["rate_bps"]) and 0 <= flow["rate_bps"] <= MAX_RATE_BPS):
         return f"{name}: rate_bps {flow['rate_bps']}, expected 0 to {MAX_RATE_BPS:g}"
@@ -223,12 +223,12 @@ class LiveFlows:
 
     def copy(self) -> LiveFlows:
         """Return another view of the same flows, with its own `advance`."""
-        made = LiveFlows(self.shard, self._paths)
+        view = LiveFlows(self.shard, self._paths)
         for host, (append_ns, flows) in self._hosts.items():
-            made._apply(append_ns, Report(host, True, dict(flows)))
+            view._apply(append_ns, Report(host, True, dict(flows)))
         for append_ns, _, report in sorted(self._waiting):
-            made.take(report, append_ns)
-        return made
+            view.take(report, append_ns)
+        return view
 
     def hosts(self) -> set[str]:
         """Return the hosts with reports."""
@@ -237,9 +237,9 @@ class LiveFlows:
     def flows_on(self, link: str) -> list[FlowOnLink]:
         """Return the flows on a link, the heaviest first."""
         of_link = self._flows_on.get(link, {}).values()
-        found = [FlowOnLink(flow, self._links[flow.flow_id][link]) for flow in of_link]
-        found.sort(key=lambda each: (-each.weight * each.flow.rate_bps, each.flow.flow_id))
-        return found
+        flows = [FlowOnLink(flow, self._links[flow.flow_id][link]) for flow in of_link]
+        flows.sort(key=lambda item: (-item.weight * item.flow.rate_bps, item.flow.flow_id))
+        return flows
 
     def rates_bps(self) -> dict[str, float]:
         """Return bit/s over each link, of the flows that cross it for certain."""
@@ -259,8 +259,8 @@ class LiveFlows:
 
     def open_flows(self) -> list[LiveFlow]:
         """Return the open flows, by id."""
-        found = (flow for _, flows in self._hosts.values() for flow in flows.values())
-        return sorted(found, key=lambda flow: flow.flow_id)
+        flows = (flow for _, flows in self._hosts.values() for flow in flows.values())
+        return sorted(flows, key=lambda flow: flow.flow_id)
 
     def count(self) -> int:
         """Return how many flows are open."""
@@ -274,13 +274,13 @@ class LiveFlows:
         _, flows = self._hosts.get(report.host, (0, {}))
         self._hosts[report.host] = (append_ns, flows)
         for name, flow in report.flows.items():
-            known = flows.get(name)
+            flow_before = flows.get(name)
             if flow is None:
                 if flows.pop(name, None) is not None:
                     self._drop(name)
                 continue
             flows[name] = flow
-            if known is None or known.hops != flow.hops:
+            if flow_before is None or flow_before.hops != flow.hops:
                 self._place(flow)
             else:
                 for link in self._links[name]:
@@ -332,8 +332,8 @@ class FlowTable(GlobalTable):
 
     topic = FLOWS
 
-    def __init__(self, paths: Paths, known: Callable[[str], bool]) -> None:
-        self._paths, self._known = paths, known
+    def __init__(self, paths: Paths, has_nic: Callable[[str], bool]) -> None:
+        self._paths, self._has_nic = paths, has_nic
         self._base: dict[str, LiveFlows] = {}
         self._views: dict[str, list[LiveFlows]] = {}
         self.refused = 0
@@ -342,17 +342,17 @@ class FlowTable(GlobalTable):
     def of(self, shard: str) -> LiveFlows:
         """Return a view of a shard's flows, which the caller advances."""
         base = self._base.get(shard)
-        made = LiveFlows(shard, self._paths) if base is None else base.copy()
-        self._views.setdefault(shard, []).append(made)
-        return made
+        view = LiveFlows(shard, self._paths) if base is None else base.copy()
+        self._views.setdefault(shard, []).append(view)
+        return view
 
     def forget(self, flows: LiveFlows) -> None:
         """Stop to update a view that `of` returned."""
-        self._views[flows.shard] = [each for each in self._views[flows.shard] if each is not flows]
+        self._views[flows.shard] = [view for view in self._views[flows.shard] if view is not flows]
 
     def apply(self, record: FlowReports, append_ns: int) -> None:
         """Apply a record with its append time. Raises BadRecord."""
-        report, refused = report_of(record, self._known)
+        report, refused = report_of(record, self._has_nic)
         if refused:
             if not self.refused:
                 log.warning("%s: left out: %s", self.topic.name, refused[0])

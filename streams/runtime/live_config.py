@@ -57,10 +57,10 @@ class LiveConfig(GlobalTable):
 
     def thresholds(self, host: str = EVERYONE) -> Thresholds:
         """Return a host's active thresholds; evaluations of a whole shard use those of `*`."""
-        found = self._thresholds.get(host)
-        if found is None:
-            found = self._thresholds[host] = Thresholds.of(self.records(host))[0]
-        return found
+        thresholds = self._thresholds.get(host)
+        if thresholds is None:
+            thresholds = self._thresholds[host] = Thresholds.of(self.records(host))[0]
+        return thresholds
 
     def latency_rules(self) -> list[LatencyRule]:
         """Return the latency SLOs of all records, by name; of the same name the last one counts."""

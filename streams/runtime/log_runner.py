@@ -67,7 +67,7 @@ class LogRunner:
             holdover_s=settings.solve.holdover_s,
             window_ns=settings.window_ms * NS_PER_MS,
         )
-        self._inputs = frozenset(each.topic.name for each in stage.inputs)
+        self._inputs = frozenset(stage_input.topic.name for stage_input in stage.inputs)
         self._lookups = frozenset(topic.name for topic in stage.tables)
         self.starts: dict[Topic, Start] = {}
         """Where its topics are read from."""
@@ -128,14 +128,18 @@ class TimedRunner(LogRunner):
         self._from_ns, self._to_ns = from_ns, to_ns
         for message in config:
             self.tables.take(message)
-        inputs = {each.topic: each.start(from_ns, self.tables) for each in stage.inputs if each.start}
+        inputs = {
+            stage_input.topic: stage_input.start(from_ns, self.tables)
+            for stage_input in stage.inputs
+            if stage_input.start
+        }
         self._inputs_ns = {topic.name: start.since_ns or 0 for topic, start in inputs.items()}
         lookups = {
             topic: since(from_ns - TABLE_BACK_NS[topic]) if topic in TABLE_BACK_NS else BEGINNING
             for topic in stage.tables
         }
         self._lookups_ns = {topic.name: start.since_ns or 0 for topic, start in lookups.items()}
-        restored = {each.topic: start_of(each, from_ns) for each in self._restores}
+        restored = {restore.topic: start_of(restore, from_ns) for restore in self._restores}
         self.starts = earliest([inputs, lookups, restored])
         self._at_ns = from_ns - 1
         self._early: list[Message] = []
@@ -226,9 +230,9 @@ class StepRunner(LogRunner):
             registry,
             {} if committed is None else {epoch.partition: committed},
         )
-        for each in stage.inputs:
-            start = each.start and each.start(epoch.epoch * NS_PER_MS, self.tables)
-            self.starts[each.topic] = start or self._back(each.topic)
+        for stage_input in stage.inputs:
+            start = stage_input.start and stage_input.start(epoch.epoch * NS_PER_MS, self.tables)
+            self.starts[stage_input.topic] = start or self._back(stage_input.topic)
         for restore in self._restores:
             start = start_of(restore, recording.begin_ns)
             self.starts[restore.topic] = self._back(restore.topic) if start.tail_messages else start
@@ -312,14 +316,14 @@ class StepRunner(LogRunner):
             start = self.recording.starts.get(place, 0)
             while waiting and waiting[0].offset < start:
                 early.append(waiting.popleft())
-        for message in sorted(each for each in early if each.topic in self._lookups):
+        for message in sorted(message for message in early if message.topic in self._lookups):
             self.tables.take(message)
         ends = {} if self.recording.from_ns else self.recording.epoch.restored
         past = self._restored(self.recording.begin_ns, self._owner.partition_count, ends)
         partition = self._place[1] if self._stage.per_partition else -1
         operator = self._stage.make(self._owner, partition, self.tables)
         operator.restore(past, self.tables)
-        if inputs := [each for each in early if each.topic in self._inputs]:
+        if inputs := [message for message in early if message.topic in self._inputs]:
             operator.take(inputs, self.tables)
         return operator
 

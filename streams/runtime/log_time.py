@@ -63,7 +63,10 @@ class LogClock:
 
     def _stepped_back(self, ahead: int, monotonic_ns: int) -> bool:
         """Return whether all observations of the last `FOLLOW_NS` are far behind the estimate."""
-        if ahead >= max(known for known in self._ahead if known is not None) - STEP_NS:
+        if (
+            ahead
+            >= max(earlier_ahead for earlier_ahead in self._ahead if earlier_ahead is not None) - STEP_NS
+        ):
             self._behind_since_ns = None
             return False
         if self._behind_since_ns is None:

@@ -69,7 +69,7 @@ class Lossy:
     @property
     def lossy_dscps(self) -> frozenset[int]:
         """DSCPs of the classes that lose packets while others do not."""
-        return frozenset(each.dscp for each in self.classes if each.is_lossy)
+        return frozenset(traffic_class.dscp for traffic_class in self.classes if traffic_class.is_lossy)
 
 
 def wilson(lost: float, requests: float) -> tuple[float, float]:
@@ -101,25 +101,25 @@ def find_lossy(
     used = requests > 0
     rows, losses, n = rows[used], lost[used].astype(float), requests[used]
     complete = np.ones(len(n), np.bool_) if incomplete is None else ~incomplete[used]
-    chosen: list[int] = []
+    elements: list[int] = []
     aliased: list[tuple[int, ...]] = []
     rates: Float64s = np.zeros(0)
     expected = n * BACKGROUND_LOSS
-    while len(chosen) < MAX_LOSSY:
-        element, same = _next(rows, losses, n, expected, chosen, links_first, complete)
+    while len(elements) < MAX_LOSSY:
+        element, same = _next(rows, losses, n, expected, elements, links_first, complete)
         if element == NOTHING:
             break
-        chosen.append(element)
+        elements.append(element)
         aliased.append(same)
-        rates, expected = _fit(rows, losses, n, chosen)
-    found = []
-    for element, same, rate in zip(chosen, aliased, rates, strict=True):
-        mine = (rows == element).any(axis=1)
-        requests_here, share = float(n[mine].sum()), float(rate)
+        rates, expected = _fit(rows, losses, n, elements)
+    lossy = []
+    for element, same, rate in zip(elements, aliased, rates, strict=True):
+        on_element = (rows == element).any(axis=1)
+        requests_here, share = float(n[on_element].sum()), float(rate)
         low, high = wilson(share * requests_here, requests_here)
-        with_loss = int(((losses > 0) & mine).sum())
-        found.append(Lossy(element, same, share, low, high, share * requests_here, requests_here, with_loss))
-    return found
+        with_loss = int(((losses > 0) & on_element).sum())
+        lossy.append(Lossy(element, same, share, low, high, share * requests_here, requests_here, with_loss))
+    return lossy
 
 
 def _next(
@@ -127,7 +127,7 @@ def _next(
     losses: Float64s,
     n: Float64s,
     expected: Float64s,
-    chosen: list[int],
+    elements: list[int],
     links_first: Bools,
     complete: Bools,
 ) -> tuple[int, tuple[int, ...]]:
@@ -144,19 +144,19 @@ def _next(
     hit = np.bincount(flat, np.repeat(surplus, width), size)
     total = np.bincount(flat, np.repeat(n, width), size)
     hit[NOTHING] = 0
-    hit[chosen] = 0
+    hit[elements] = 0
     rate = np.divide(hit, total, out=np.zeros(size), where=total > 0)
     lossy = losses > 0
     at = rows[lossy]
-    each = losses[lossy][:, None] * np.log1p(n[lossy][:, None] * rate[at] / expected[lossy][:, None])
-    gain = np.bincount(at.reshape(-1), each.reshape(-1), size) - rate * total
+    log_gains = losses[lossy][:, None] * np.log1p(n[lossy][:, None] * rate[at] / expected[lossy][:, None])
+    gain = np.bincount(at.reshape(-1), log_gains.reshape(-1), size) - rate * total
     if not complete.all():
-        known = complete[lossy]
-        explained = np.bincount(at[known].reshape(-1), each[known].reshape(-1), size)
+        is_complete = complete[lossy]
+        explained = np.bincount(at[is_complete].reshape(-1), log_gains[is_complete].reshape(-1), size)
         clean = rate * np.bincount(rows[complete].reshape(-1), np.repeat(n[complete], width), size)
         gain[explained - clean < -CONTRADICTION] = 0
     gain[NOTHING] = 0
-    gain[chosen] = 0
+    gain[elements] = 0
     best = float(gain.max())
     if best < MIN_GAIN:
         return NOTHING, ()
@@ -165,12 +165,12 @@ def _next(
     return first, tuple(int(e) for e in equal if e != first)
 
 
-def _fit(rows: Int32s, losses: Float64s, n: Float64s, chosen: list[int]) -> tuple[Float64s, Float64s]:
+def _fit(rows: Int32s, losses: Float64s, n: Float64s, elements: list[int]) -> tuple[Float64s, Float64s]:
     """Fit the chosen elements' rates by expectation and maximisation; return them and [P] expected losses."""
-    crosses = np.stack([(rows == element).any(axis=1) for element in chosen], axis=1).astype(float)
+    crosses = np.stack([(rows == element).any(axis=1) for element in elements], axis=1).astype(float)
     weight = crosses * n[:, None]
     total = weight.sum(axis=0)
-    rates: Float64s = np.full(len(chosen), 0.01)
+    rates: Float64s = np.full(len(elements), 0.01)
     base = n * BACKGROUND_LOSS
     for _ in range(FIT_ITERATIONS):
         expected = base + weight @ rates

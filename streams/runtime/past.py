@@ -66,12 +66,12 @@ def past_of(
     """
     past: dict[str, Sequence[Message]] = {}
     for restore in restores:
-        start, kept = start_of(restore, log_ns), PastMessages(restore, registry)
+        start, past_messages = start_of(restore, log_ns), PastMessages(restore, registry)
         of_topic = messages.get(restore.topic.name, ())
         tail_ends = {message.place: message.offset + 1 for message in of_topic} | dict(ends)
         for message in of_topic:
             first = 0 if start.tail_messages is None else tail_ends[message.place] - start.tail_messages
             if message.offset >= first and message.append_ns >= (start.since_ns or 0):
-                kept.add(message)
-        past[restore.topic.name] = kept.messages()
+                past_messages.add(message)
+        past[restore.topic.name] = past_messages.messages()
     return past

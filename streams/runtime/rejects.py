@@ -36,4 +36,4 @@ def reject_record(message: Message, reader: str, reason: RejectReason, detail: s
 
 def _one_line(text: str) -> str:
     """Return text whose control characters are escaped, as the format of `Reject.detail` requires."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -168,9 +168,9 @@ class RouteTable(GlobalTable):
             self._recorded[pair] = recorded
         else:
             self._recorded.pop(pair, None)
-        known = self._pairs.get(pair)
+        routes_before = self._pairs.get(pair)
         self._pairs[pair] = routes
-        if known is None or _comparable(known) != _comparable(routes):
+        if routes_before is None or _comparable(routes_before) != _comparable(routes):
             self._whole[pair] = {at: route.links for at, route in routes.items() if route.complete}
             self._note(pair)
 

@@ -52,8 +52,12 @@ class _Running:
         """Log time of the last advance."""
         self.due_ns = NEVER_NS
         """Log time for which the next one is planned."""
-        self._order = {each.topic.name: number for number, each in enumerate(stage.inputs)}
-        self._at_times = {each.topic.name: each for each in stage.inputs if each.is_needed is not None}
+        self._order = {stage_input.topic.name: number for number, stage_input in enumerate(stage.inputs)}
+        self._at_times = {
+            stage_input.topic.name: stage_input
+            for stage_input in stage.inputs
+            if stage_input.is_needed is not None
+        }
         """Inputs that are needed only at times."""
         self._kept: dict[str, list[Message]] = {name: [] for name in self._at_times}
         """Their messages that were not needed yet."""
@@ -69,27 +73,27 @@ class _Running:
         """Pass messages on in the order of the inputs; keep those that are not needed yet."""
         needed: list[Message] = []
         for message in messages:
-            kept = self._kept.get(message.topic)
-            (needed if kept is None else kept).append(message)
+            kept_messages = self._kept.get(message.topic)
+            (needed if kept_messages is None else kept_messages).append(message)
         self._take(needed, tables)
-        for name, each in self._at_times.items():
-            if self._kept[name] and each.is_needed is not None:
-                if each.is_needed(self.operator, tables):
-                    self._take(self._needed_again(each, now_ns, tables), tables)
+        for name, stage_input in self._at_times.items():
+            if self._kept[name] and stage_input.is_needed is not None:
+                if stage_input.is_needed(self.operator, tables):
+                    self._take(self._needed_again(stage_input, now_ns, tables), tables)
                     self._kept[name] = []
                 elif len(self._kept[name]) % FORGET_MESSAGES == 0:
-                    self._kept[name] = self._needed_again(each, now_ns, tables)
+                    self._kept[name] = self._needed_again(stage_input, now_ns, tables)
 
     def _take(self, messages: list[Message], tables: FabricTables) -> None:
         if messages:
-            messages.sort(key=lambda each: (self._order[each.topic], each.partition, each.offset))
+            messages.sort(key=lambda message: (self._order[message.topic], message.partition, message.offset))
             self.operator.take(messages, tables)
 
-    def _needed_again(self, each: Input, now_ns: int, tables: FabricTables) -> list[Message]:
+    def _needed_again(self, stage_input: Input, now_ns: int, tables: FabricTables) -> list[Message]:
         """Return the kept messages that an owner which begins now would read."""
-        start = None if each.start is None else each.start(now_ns, tables)
+        start = None if stage_input.start is None else stage_input.start(now_ns, tables)
         since_ns = (start.since_ns or 0) if start else 0
-        return [message for message in self._kept[each.topic.name] if message.append_ns >= since_ns]
+        return [message for message in self._kept[stage_input.topic.name] if message.append_ns >= since_ns]
 
 
 class SimRunner:
@@ -134,8 +138,8 @@ class SimRunner:
         self._readers: dict[str, list[tuple[int, Stage]]] = {}
         stages = tuple(stages)
         for number, stage in enumerate(stages):
-            for each in stage.inputs:
-                self._readers.setdefault(each.topic.name, []).append((number, stage))
+            for stage_input in stage.inputs:
+                self._readers.setdefault(stage_input.topic.name, []).append((number, stage))
         self._tables_topics = frozenset(table.topic.name for table in self.tables.tables)
         self._operators: dict[tuple[int, int], _Running] = {}
         """By the numbers of stage and partition (-1: all). An operator begins with its first message, one
@@ -213,9 +217,9 @@ class SimRunner:
             if error is not None:
                 self.rejected.append((message, error))
         return [
-            each
+            operator
             for number, stage in self._readers.get(message.topic, ())
-            for each in self._operators_of(number, stage, message)
+            for operator in self._operators_of(number, stage, message)
         ]
 
     def _operators_of(self, number: int, stage: Stage, message: Message) -> Iterable[tuple[int, int]]:
@@ -234,9 +238,9 @@ class SimRunner:
     def _begin(self, number: int, stage: Stage, partition: int, count: int) -> _Running:
         """Add an operator, which has no past, and return it."""
         places = tuple(
-            (each.topic.name, number)
-            for each in stage.inputs
-            for number in range(self.partitions_of(each.topic))
+            (stage_input.topic.name, number)
+            for stage_input in stage.inputs
+            for number in range(self.partitions_of(stage_input.topic))
         )
         owner = Owner(
             self._epoch, frozenset(range(count)), count, self.settings, self._registry, places=places
@@ -261,10 +265,10 @@ class SimRunner:
         is_due = due_ns <= self.now_ns or bool(messages and running.stage.per_partition)
         advances = 0
         while is_due:
-            made = self._advanced(running, min(due_ns, self.now_ns) if running.delay_ns else self.now_ns)
-            outputs += made
+            moved = self._advanced(running, min(due_ns, self.now_ns) if running.delay_ns else self.now_ns)
+            outputs += moved
             last_ns, due_ns = due_ns, running.next_ns()
-            is_due = due_ns == 0 or (due_ns <= self.now_ns and (bool(made) or due_ns != last_ns))
+            is_due = due_ns == 0 or (due_ns <= self.now_ns and (bool(moved) or due_ns != last_ns))
             advances += 1
             if advances > MAX_ADVANCES:
                 raise RuntimeError(f"{running.stage.name}: due again and again at {self.now_ns}")

@@ -294,7 +294,7 @@ class StepReader:
         _check_lengths(record)
         self._add_inputs(record)
         _check_numbers(record, len(self._places))
-        choices, chosen = record["choices"], 0
+        choices, choice_index = record["choices"], 0
         at_us, index = record["begin_us"], 0
         self._next = record["first_step"]
         for elapsed_us, moved in zip(record["elapsed_us"], record["moved"], strict=True):
@@ -307,9 +307,9 @@ class StepReader:
             ):
                 self._positions[number] += messages
                 step.moved.append((self._places[number], self._positions[number]))
-            while chosen < len(choices) and choices[chosen]["step"] <= step.number:
-                step.choices.append(choices[chosen])
-                chosen += 1
+            while choice_index < len(choices) and choices[choice_index]["step"] <= step.number:
+                step.choices.append(choices[choice_index])
+                choice_index += 1
             index += moved
             self._next += 1
             yield step
@@ -385,10 +385,10 @@ def _check_lengths(record: Steps) -> None:
 
 def _check_numbers(record: Steps, inputs: int) -> None:
     """Raise BadSteps for an input that no record names, or choices that are not in the order of the steps."""
-    chosen = [choice["input_number"] for choice in record["choices"]]
+    input_numbers = [choice["input_number"] for choice in record["choices"]]
     if (
         not all(0 <= number < inputs for number in record["input_numbers"])
-        or max(chosen, default=-1) >= inputs
+        or max(input_numbers, default=-1) >= inputs
     ):
         raise BadSteps(f"{_name_of(record)}: an input that no record names")
     steps = [record["first_step"], *(choice["step"] for choice in record["choices"])]

@@ -111,5 +111,5 @@ def by_name(name: str) -> tuple[int, Any]:
     address = address_of(name)
     if address is None:
         return 0, natural(name)
-    found = ipaddress.ip_address(address)
-    return 1, [(found.version, int(found), "")]
+    address_value = ipaddress.ip_address(address)
+    return 1, [(address_value.version, int(address_value), "")]

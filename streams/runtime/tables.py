@@ -132,8 +132,8 @@ class Inventory(GlobalTable):
 
     def member(self, nic: str) -> Member:
         """Return a NIC's member; an unknown NIC is in the default shard and has a clock of its own."""
-        found = self.members.get(nic)
-        return found if found is not None else Member(nic, host_of(nic), self.default_shard, nic)
+        member = self.members.get(nic)
+        return member if member is not None else Member(nic, host_of(nic), self.default_shard, nic)
 
     def shards(self) -> list[str]:
         """Return every shard, the default one first."""
@@ -150,11 +150,11 @@ class Inventory(GlobalTable):
 
     def stamp_errors_ns(self) -> dict[str, int]:
         """Return clock to the smallest timestamp error of its NICs, for clocks that announce one."""
-        found: dict[str, int] = {}
+        errors_ns: dict[str, int] = {}
         for name, member in self.members.items():
             error_ns = self._stamp_error_ns.get(name, 0)
-            found[member.clock] = min(error_ns, found.get(member.clock, error_ns))
-        return {clock: error_ns for clock, error_ns in found.items() if error_ns}
+            errors_ns[member.clock] = min(error_ns, errors_ns.get(member.clock, error_ns))
+        return {clock: error_ns for clock, error_ns in errors_ns.items() if error_ns}
 
 
 @dataclass(slots=True)
@@ -242,8 +242,8 @@ class ClockTable(GlobalTable):
     def _set_models(self, record: ClockOffsets) -> None:
         end_log_ns = record["window_end_ns"] - record["log_offset_ns"]
         for clock in record["clocks"]:
-            known = self._clocks.get(clock["clock"])
-            if known is None or known.window <= record["window"]:
+            model_before = self._clocks.get(clock["clock"])
+            if model_before is None or model_before.window <= record["window"]:
                 model = ClockLine(
                     clock["at_ns"],
                     clock["offset_ns"],
@@ -274,14 +274,14 @@ class ClockTable(GlobalTable):
 
     def state_of(self, nic: str, log_now_ns: int) -> ClockSync:
         """Return the state of a NIC's clock at a log time."""
-        found = self._clocks.get(self._inventory.member(nic).clock)
-        if found is None or found.state == ClockSync.UNSYNCED:
+        model = self._clocks.get(self._inventory.member(nic).clock)
+        if model is None or model.state == ClockSync.UNSYNCED:
             return ClockSync.UNSYNCED
-        age_ns = log_now_ns - found.end_log_ns
+        age_ns = log_now_ns - model.end_log_ns
         if age_ns > self._holdover_ns:
             return ClockSync.UNSYNCED
         return (
-            ClockSync.SYNCED if found.state == ClockSync.SYNCED and age_ns < FRESH_NS else ClockSync.HOLDOVER
+            ClockSync.SYNCED if model.state == ClockSync.SYNCED and age_ns < FRESH_NS else ClockSync.HOLDOVER
         )
 
     def models(self) -> Mapping[str, ClockLine]:

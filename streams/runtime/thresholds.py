@@ -163,17 +163,19 @@ _TABLE: Final = (
     Threshold("forget_s", 3600, 10, 31_536_000, "s of absence after which a NIC or host is forgotten"),
 )
 
-THRESHOLDS: Final[Mapping[str, Threshold]] = {each.name: each for each in _TABLE}
+THRESHOLDS: Final[Mapping[str, Threshold]] = {threshold.name: threshold for threshold in _TABLE}
 """Name to threshold."""
 
 
 def check_value(name: str, value: float) -> float:
     """Return `value`. Raises ValueError for an unknown threshold or a value out of range."""
-    known = THRESHOLDS.get(name)
-    if known is None:
+    threshold = THRESHOLDS.get(name)
+    if threshold is None:
         raise ValueError(f"threshold {name!r}: no such threshold, expected one of {', '.join(THRESHOLDS)}")
-    if not math.isfinite(value) or not known.min_value <= value <= known.max_value:
-        raise ValueError(f"threshold {name}: {value:g}, expected {known.min_value:g} to {known.max_value:g}")
+    if not math.isfinite(value) or not threshold.min_value <= value <= threshold.max_value:
+        raise ValueError(
+            f"threshold {name}: {value:g}, expected {threshold.min_value:g} to {threshold.max_value:g}"
+        )
     return value
 
 
@@ -182,7 +184,7 @@ class Thresholds(Mapping[str, float]):
 
     def __init__(self, changed: Mapping[str, float] | None = None) -> None:
         """Use the defaults, overridden by `changed`. Raises ValueError as `check_value` does."""
-        self._values = {name: each.default for name, each in THRESHOLDS.items()}
+        self._values = {name: threshold.default for name, threshold in THRESHOLDS.items()}
         for name, value in (changed or {}).items():
             self._values[name] = check_value(name, value)
 
@@ -195,9 +197,9 @@ class Thresholds(Mapping[str, float]):
         changed: dict[str, float] = {}
         refused = []
         for record in records:
-            for each in record["thresholds"]:
+            for threshold in record["thresholds"]:
                 try:
-                    changed[each["name"]] = check_value(each["name"], each["value"])
+                    changed[threshold["name"]] = check_value(threshold["name"], threshold["value"])
                 except ValueError as error:
                     refused.append(str(error))
         return cls(changed), refused

@@ -28,7 +28,7 @@ def test_a_slow_host_is_found_and_no_other(seed: int, host: str, share: float) -
     found = isolate(measure({host: share}, np.random.default_rng(seed)), TOLERANCE)
     assert found is not None
     assert (found.slow, found.suspects, found.pairs) == ((host,), (), ())
-    assert len(found.odd) == 2
+    assert len(found.outliers) == 2
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.01, 0.1, 0.5])
