@@ -32,7 +32,7 @@ BOUNDS = {
     "speech_per_1000_words": (1, 1),
     "headless_share": (0.001, 0.001),
     "denied_names": (0, 0),
-    "participles_per_1000_bindings": (21.7, 5),
+    "participles_per_1000_bindings": (5, 5),
     "complex_share": (0.02, 0.02),
     "largest_python_file": (600, 600),
     "largest_class": (350, 350),

@@ -14,6 +14,7 @@ from producers.audit.base import run_check
 from producers.audit.host import Missing, Unreadable
 from producers.audit.live_host import LiveHost
 from schemas.records import AuditStatus
+from tests.waiting import wait_until
 
 BY_ID = {check.check_id: check for check in CHECKS}
 
@@ -81,4 +82,4 @@ def test_a_load_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> No
         LiveHost().load(0.5, "sh", "-c", script)
     pid = int((tmp_path / "pid").read_text())
     stat = Path(f"/proc/{pid}/stat")
-    assert not stat.exists() or ") Z " in stat.read_text()
+    wait_until(lambda: not stat.exists() or ") Z " in stat.read_text(), name="the end of the killed child")
