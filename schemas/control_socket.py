@@ -72,9 +72,15 @@ class ControlServer:
             if not self._slots.acquire(blocking=False):
                 connection.close()
                 continue
-            threading.Thread(
+            request = threading.Thread(
                 target=self._serve, args=(connection,), name=f"{self._name} request", daemon=True
-            ).start()
+            )
+            try:
+                request.start()
+            except RuntimeError as error:
+                _log.warning("%s control: cannot serve a connection: %s", self._name, error)
+                connection.close()
+                self._slots.release()
 
     def _serve(self, connection: socket.socket) -> None:
         """Read one request, answer it, and hang up."""
@@ -100,6 +106,9 @@ class ControlServer:
         except self._refusals as error:
             text = " ".join(str(error).split()) or type(error).__name__
             yield {"ok": False, "error": f"missing {text}" if isinstance(error, KeyError) else text}
+        except Exception as error:  # noqa: BLE001  # each request gets an answer
+            _log.exception("%s control: a command failed", self._name)
+            yield {"ok": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
 
 
 def exchange(

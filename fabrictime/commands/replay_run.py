@@ -30,6 +30,7 @@ from schemas.messages import decode_message
 from schemas.records import ActuatorConfig, Threshold
 from schemas.topics import ALERTS, CONFIG, DECISIONS, DIAGNOSES, POLICY_CYCLES, STEPS, R, Topic
 from schemas.topology import Topology
+from schemas.unexpected import DATA_ERRORS
 from streams import app
 from streams.alerts.stage import AlertsStage
 from streams.diagnosis.rules import DiagnosisRules
@@ -260,7 +261,10 @@ class StageReplay:
         for operator in self._operators:
             for log_ns, output in operator.outputs(mark_ns):
                 if output.topic in self._kind.outputs and self.from_ns <= log_ns < self.to_ns:
-                    value = output.value(self._run.registry)
+                    try:
+                        value = output.value(self._run.registry)
+                    except DATA_ERRORS:
+                        continue  # the worker publishes none either
                     self._replayed.append(((output.topic.name, output.key, value), log_ns))
         self.took_s += time.perf_counter() - began_s
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
@@ -19,28 +20,38 @@ def set_aside(folders: Iterable[Path]) -> str:
     Returns a line about the renamed folders, empty if there are none. Raises ValueError if a folder cannot be
     renamed or marked.
     """
-    renamed = [aside for folder in folders if (aside := _renewed(folder.resolve())) is not None]
+    renamed: list[Path] = []
+    for folder in folders:
+        try:
+            _renew(folder.resolve(), renamed)
+        except OSError as error:
+            moved = f"; its former data are in {' and '.join(map(str, renamed))}" if renamed else ""
+            raise ValueError(
+                f"{folder}: {error.strerror}, expected a folder that we can rename{moved}"
+            ) from error
     if not renamed:
         return ""
     names = " and ".join(map(str, renamed))
     return f"data of another format than {FORMAT}, which is not read: moved to {names}; new data begins"
 
 
-def _renewed(folder: Path) -> Path | None:
-    """Mark a folder; return the new name of its former data, None if there is none."""
-    mark, aside = folder / MARK, None
-    try:
-        written = mark.read_text(encoding="utf-8").strip() if mark.exists() else "1"
-        if written == str(FORMAT):
-            return None
-        if folder.exists() and any(folder.iterdir()):
-            aside = _free_name(folder.with_name(f"{folder.name}.format-{written}"))
-            folder.rename(aside)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mark.write_text(f"{FORMAT}\n", encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{folder}: {error.strerror}, expected a folder that we can rename") from error
-    return aside
+def _renew(folder: Path, renamed: list[Path]) -> None:
+    """Mark a folder; add the new name of its former data to `renamed`. Raises OSError."""
+    mark = folder / MARK
+    written = (mark.read_text(encoding="utf-8").strip() or "1") if mark.exists() else "1"
+    if written == str(FORMAT):
+        return
+    if folder.exists() and any(folder.iterdir()):
+        aside = _free_name(folder.with_name(f"{folder.name}.format-{written}"))
+        folder.rename(aside)
+        renamed.append(aside)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new_mark = folder / f"{MARK}.new"  # complete, or not there
+    with new_mark.open("w", encoding="utf-8") as file:
+        file.write(f"{FORMAT}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new_mark.rename(mark)
 
 
 def _free_name(path: Path) -> Path:

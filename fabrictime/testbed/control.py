@@ -314,7 +314,9 @@ class ControlClient:
 
     def ask(self, command: str, timeout_s: float | None = 30.0, **values: Any) -> Any:
         """Return the only result of a command."""
-        return next(self.stream(command, timeout_s, **values))
+        for result in self.stream(command, timeout_s, **values):
+            return result
+        raise NoFabric(f"the fabric at {self._path} hung up without an answer")
 
     def stream(
         self, command: str, timeout_s: float | None = None, **values: Any

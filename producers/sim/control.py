@@ -42,12 +42,9 @@ class ControlServer(control_socket.ControlServer):
         )
 
     def serve(self) -> None:
-        """Execute the requests since the last call."""
-        while True:
-            try:
-                command, request, answer = self._asked.get_nowait()
-            except queue.Empty:
-                return
+        """Execute the requests since the last call; those that come meanwhile wait for the next one."""
+        for _ in range(self._asked.qsize()):
+            command, request, answer = self._asked.get_nowait()
             try:
                 answer.set_result(command(request))
             except control_socket.REFUSALS as error:

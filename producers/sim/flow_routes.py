@@ -23,7 +23,7 @@ Links = tuple[str, ...]
 
 _FIRST_PORT: Final = 61_000
 _MAX_FORMER_PORTS: Final = 32
-"""Ports of a pair up to which those that its flows used before are traced further, as real reporters do."""
+"""Ports that a pair's flows used before and that are traced further, as real reporters do."""
 
 
 class SimFlowRoutes:
@@ -31,8 +31,8 @@ class SimFlowRoutes:
 
     def __init__(self, fleet: Fleet, shard: str, count: int, limit: int) -> None:
         self._fleet, self._shard, self._count, self._max_pairs = fleet, shard, count, limit
-        self._ports: dict[Pair, set[int]] = {}
-        """Pairs with flows, oldest first, to the ports that these use or have used."""
+        self._ports: dict[Pair, dict[int, None]] = {}
+        """Pairs with flows, oldest first, to the ports that these have used and use, the last used last."""
         self._due: dict[Pair, None] = {}
         """Directed pairs whose record may have changed."""
         self._published: dict[Pair, dict[tuple[FlowLeg, int], tuple[Links, bool, int]]] = {}
@@ -50,10 +50,10 @@ class SimFlowRoutes:
             if pair_ports is None:
                 if len(self._ports) >= self._max_pairs and not self._evict_pair(idle_pairs):
                     continue
-                pair_ports = self._ports[pair] = set()
-            if not ports <= pair_ports:
-                former_ports = pair_ports if len(pair_ports) < _MAX_FORMER_PORTS else set()
-                self._ports[pair] = ports | former_ports
+                pair_ports = self._ports[pair] = {}
+            if not ports <= pair_ports.keys():
+                former_ports = [port for port in pair_ports if port not in ports]
+                self._ports[pair] = dict.fromkeys([*former_ports[-_MAX_FORMER_PORTS:], *sorted(ports)])
                 self._mark_due(pair)
 
     def retrace(self) -> None:

@@ -159,7 +159,14 @@ class ReportingStore:
         except Unavailable as error:
             self._status.failed(self._topic, str(error))
             raise
+        except Refused:
+            self._status.forget(self._topic)  # it answers again
+            raise
         self._status.stored(self._topic, rows.num_rows)
+
+    def forget(self) -> None:
+        """Note that another sink repeats the insert that failed."""
+        self._status.forget(self._topic)
 
 
 def stores_of(settings: HistorySinkSettings) -> Iterator[tuple[Topic, ReportingStore]]:

@@ -36,10 +36,18 @@ class StoreStatus:
         """Note that rows of a topic were inserted."""
         with self._lock:
             self._rows += rows
-            returned = self._waiting.pop(topic, None) is not None
-            if returned and not self._waiting:
-                self._notify("X_FAULT=")
-            self._report(is_due=returned)
+            self._end_wait(topic)
+
+    def forget(self, topic: str) -> None:
+        """Note that no insert of a topic is repeated any more."""
+        with self._lock:
+            self._end_wait(topic)
+
+    def _end_wait(self, topic: str) -> None:
+        returned = self._waiting.pop(topic, None) is not None
+        if returned and not self._waiting:
+            self._notify("X_FAULT=")
+        self._report(is_due=returned)
 
     def failed(self, topic: str, error: str) -> None:
         """Note that an insert failed and is repeated."""

@@ -38,7 +38,7 @@ def _steps(records: Sequence[PolicyCycles]) -> Iterator[Step]:
         places = [(topic, int(number)) for topic, _, number in names]
         for cycle in record["cycles"]:
             moved: list[tuple[Place, int]] = []
-            for place, messages in zip(places, cycle["positions"], strict=False):
+            for place, messages in zip(places, cycle["positions"], strict=bool(cycle["positions"])):
                 if messages:
                     positions[place] = positions.get(place, 0) + messages
                     moved.append((place, positions[place]))

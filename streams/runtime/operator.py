@@ -139,6 +139,9 @@ class Store(Protocol):
         BadRecord for rows that it will never take.
         """
 
+    def forget(self) -> None:
+        """Note that the insert that failed last will not be repeated here."""
+
 
 class Operator:
     """The state of one stage for one partition of its owner topic, or for all partitions of an owner."""

@@ -89,9 +89,10 @@ class WorkerContext:
         """Shows a line about a subject in the worker's status; an empty line removes it."""
         self.taps: dict[str, Callable[[Message], None]] = {}
         """Topic to the stage that takes the messages which another stage of this worker reads."""
-        self._topology = TopologySource(settings.topology_file)
-        self._set_topology()
         starts = {topic: TABLE_STARTS[topic] for topic in table_topics}
+        self._topology_file = settings.topology_file if starts else None  # the history sink needs none
+        self._topology = TopologySource(self._topology_file)
+        self._set_topology()
         self._tables = GlobalTableReader(
             self.tables, starts, settings.kafka, lambda message, error: self.reject(message, error)
         )
@@ -124,7 +125,7 @@ class WorkerContext:
             return
         self._tables_started = True
         self.task("tables", self._tables.run())
-        if self.settings.topology_file is not None:
+        if self._topology_file is not None:
             self.task("topology file", self._follow_topology())
 
     async def tables_caught_up(self) -> None:

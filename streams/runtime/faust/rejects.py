@@ -47,7 +47,10 @@ async def send_reject(context: WorkerContext, message: Message, reader: str, err
     messages does not become a flood of rejects: those beyond `RejectBudget` are only counted.
     """
     context.rejected += 1
-    if not context.reject_budget.take(time.monotonic()):
+    budget = context.reject_budget
+    if not budget.take(time.monotonic()):
+        if budget.dropped % BURST == 1:
+            log.warning("%d bad messages have no record in %s: too many", budget.dropped, REJECTS.name)
         return
     refused = refusal(error)
     topic, partition, offset = message.topic, message.partition, message.offset

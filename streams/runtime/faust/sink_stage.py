@@ -82,6 +82,7 @@ class SinkStage(Ownership):
     def assign(self, partitions: Iterable[TP]) -> None:
         """Start a generation with exactly these partitions; messages that are not stored are read again."""
         super().assign(partitions)
+        self._store.forget()
         self._waiting.clear()
         self._next_offsets.clear()
         self._unstored_bytes = 0

@@ -77,3 +77,16 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"file/log: Not a directory, expected a folder"):
         set_aside([tmp_path / "file" / "log"])
+
+
+def test_an_error_names_the_folders_that_were_moved_before_it(folders, tmp_path):
+    fill(folders)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"file/log: .*; its former data are in .*log\.format-1"):
+        set_aside([folders[0], tmp_path / "file" / "log"])
+
+
+def test_an_empty_mark_is_none(folders):
+    fill(folders)
+    (folders[0] / "format").write_text("")
+    assert "log.format-1" in set_aside(folders[:1])

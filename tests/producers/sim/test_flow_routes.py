@@ -1,7 +1,8 @@
-"""The ways that the simulated fleet's hosts tell of are those that its flows take, moved or not."""
+"""The routes that simulated hosts publish are those that flows take, moved or not."""
 
 from __future__ import annotations
 
+from producers.sim.flow_routes import SimFlowRoutes
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
 from schemas.topics import FLOW_ROUTES
@@ -69,7 +70,7 @@ def test_routes_are_published_again_after_a_carrier_loss() -> None:
             assert found is not None
             assert list(found.links) == flow.hops
         else:
-            assert found is None, "it comes nowhere: no way of it is known whole"
+            assert found is None, "it comes nowhere: no complete route of it exists"
 
 
 def test_pairs_without_flows_are_evicted_and_deleted() -> None:
@@ -78,3 +79,14 @@ def test_pairs_without_flows_are_evicted_and_deleted() -> None:
     nics = run.fleet.nic_ids
     known = {(a, b) for a in nics for b in nics if a != b and book.of(a, b, 4791)}
     assert 0 < len(known) <= 20
+
+
+def test_a_pair_forgets_the_ports_that_it_used_longest_ago() -> None:
+    run = fleet(flows_per_nic=1)
+    flow = run.flows()[0]
+    routes = SimFlowRoutes(run.fleet, "s0", 4, 100)
+    for port in range(50_000, 50_100):
+        run.set_flow_path(flow.flow_id, port)
+        routes.follow([flow])
+    ports = list(routes._ports[flow.source, flow.destination])
+    assert ports == list(range(50_067, 50_100))

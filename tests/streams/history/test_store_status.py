@@ -50,3 +50,12 @@ def test_a_long_error_is_cut() -> None:
     StoreStatus(URL, lines.append).failed("fabric.delays", "x" * 1000)
     assert lines[1].startswith("X_FAULT=")
     assert len(lines[1]) < 300
+
+
+def test_a_topic_whose_insert_is_repeated_elsewhere_is_no_fault() -> None:
+    lines: list[str] = []
+    status = StoreStatus(URL, lines.append)
+    status.failed("fabric.delays", "no room")
+    status.forget("fabric.delays")
+    status.forget("fabric.links")
+    assert lines[-2:] == ["X_FAULT=", "STATUS=0 rows stored"]

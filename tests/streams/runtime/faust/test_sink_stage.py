@@ -54,6 +54,7 @@ class SlowStore:
         self.has_space = threading.Event()
         self.failures = 0
         self.tokens: list[str] = []
+        self.forgotten = 0
 
     def insert(self, table: str, rows: Any, token: str) -> None:
         assert self.has_space.wait(10)
@@ -61,6 +62,9 @@ class SlowStore:
             self.failures -= 1
             raise OSError("away")
         self.tokens.append(token)
+
+    def forget(self) -> None:
+        self.forgotten += 1
 
 
 @pytest.fixture
@@ -125,3 +129,4 @@ async def test_a_new_generation_waits_for_the_insert_of_the_last(sink: SinkStage
     store.has_space.set()
     await until(lambda: sink.commit_position(TP0) == 2)
     assert store.tokens == ["0", "0", "1"], "the first insert was under way"
+    assert store.forgotten == 2, "once for each generation: another sink may repeat a failed insert"
