@@ -183,9 +183,9 @@ def figures(entry: ActionEntry) -> list[tuple[str, str]]:
     ]
     if len(entry.outcomes) > 1:
         rows.append(("reports", ", ".join(entry.outcomes)))
-    if effect.left or effect.entered:
+    if effect.left or effect.taken:
         rows.append(("links left", ", ".join(map(arrow, effect.left)) or "—"))
-        rows.append(("links taken", ", ".join(map(arrow, effect.entered)) or "—"))
+        rows.append(("links taken", ", ".join(map(arrow, effect.taken)) or "—"))
     return [*rows, ("decision", entry.decision_id)]
 
 

@@ -49,7 +49,7 @@ class Effect(NamedTuple):
     after_rtt_ns: float | None = None
     left: tuple[str, ...] = ()
     """Links on the route before the action but not after it."""
-    entered: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
     """Links on the route after the action but not before it."""
 
 
@@ -174,8 +174,8 @@ def effect(
     begin, end = max(at_ns - SIDE_NS, min_ns), min(done_ns + SIDE_NS, max_ns)
     before = [sample for sample in samples if sample.end_ns <= at_ns and sample.end_ns > begin]
     after = [sample for sample in samples if sample.start_ns >= done_ns and sample.start_ns < end]
-    left, entered = _changed_links(_links(before), _links(after))
-    return Effect(_rate(before), _rate(after), _rtt(before), _rtt(after), left, entered)
+    left, taken = _changed_links(_links(before), _links(after))
+    return Effect(_rate(before), _rate(after), _rtt(before), _rtt(after), left, taken)
 
 
 def _links(samples: Sequence[Sample]) -> Links:

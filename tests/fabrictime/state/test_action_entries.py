@@ -39,10 +39,10 @@ def test_reports_across_the_move_count_on_neither_side() -> None:
     found = effect(samples, NOW, NOW + S // 2)
     assert (found.before_bps, found.after_bps) == (200, 700)
     assert (found.before_rtt_ns, found.after_rtt_ns) == (20, 50)
-    assert (found.left, found.entered) == (("b",), ("c",))
+    assert (found.left, found.taken) == (("b",), ("c",))
     assert effect(samples, NOW, NOW + S // 2, max_ns=NOW + S).after_bps == 600, "up to the next move"
     assert effect(samples, NOW - 10 * S, NOW - 9 * S).before_bps is None
-    assert effect([], NOW, NOW).entered == ()
+    assert effect([], NOW, NOW).taken == ()
 
 
 def test_the_outcome_is_that_of_the_highest_ranked_report(made: Any, actions: ActionState) -> None:

@@ -95,7 +95,7 @@ def test_an_effect_compares_whole_reports_on_both_sides() -> None:
     found = effect(samples, 10 * S, 10 * S + S // 2)
     assert (found.before_bps, found.before_rtt_ns) == (200.0, 20.0)
     assert (found.after_bps, found.after_rtt_ns) == (600.0, None)
-    assert (found.left, found.entered) == (("b",), ("c",))
+    assert (found.left, found.taken) == (("b",), ("c",))
 
 
 def test_an_effect_without_reports_is_unknown() -> None:

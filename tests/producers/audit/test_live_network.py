@@ -15,6 +15,7 @@ from producers.audit.host import Missing
 from producers.audit.live_host import LiveHost
 from producers.audit.live_network import LiveNetwork, dcb_of
 from producers.audit.network import Rule
+from tests.producers.audit.namespaces import named_namespaces
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -28,15 +29,9 @@ APPS = attribute(1, struct.pack("=BBH", 5, 3, 26)) + attribute(1, struct.pack("=
 
 @pytest.fixture
 def netns() -> Iterator[str]:
-    from pyroute2 import netns as module
-
     name = f"ft-audit-{os.getpid()}"
-    try:
-        module.create(name)
-    except OSError as error:
-        pytest.skip(f"no network namespaces here: {error}")
-    yield f"/run/netns/{name}"
-    module.remove(name)
+    with named_namespaces(name):
+        yield f"/run/netns/{name}"
 
 
 def test_this_machine_answers() -> None:

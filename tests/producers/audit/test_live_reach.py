@@ -22,6 +22,7 @@ from producers.audit.live_host import LiveHost
 from producers.audit.live_reach import family_of, is_reply
 from producers.audit.runner import run_checks
 from schemas.records import AuditCategory, AuditStatus
+from tests.producers.audit.namespaces import named_namespaces
 
 OF_THE_MACHINE = {"frontend.clock-service", "frontend.name-servers", "frontend.lookups"}
 """Checks that read no network namespace, or send to a name server."""
@@ -76,14 +77,9 @@ def test_a_datagram_is_answered_or_not() -> None:
 @pytest.fixture
 def host() -> Iterator[LiveHost]:
     """A namespace whose interface has MTU 9000 while its peer's has 1500, as a wrong switch port."""
-    from pyroute2 import NetNS, netns
+    from pyroute2 import NetNS
 
-    try:
-        for name in (HERE, PEER):
-            netns.create(name)
-    except OSError as error:
-        pytest.skip(f"no network namespaces here: {error}")
-    try:
+    with named_namespaces(HERE, PEER):
         with NetNS(HERE) as here, NetNS(PEER) as there:
             here.link("add", ifname="ft0", kind="veth", peer={"ifname": "ft1", "net_ns_fd": PEER})
             for ip, name, address, mtu in ((here, "ft0", "10.9.0.1", 9000), (there, "ft1", "10.9.0.2", 1500)):
@@ -93,9 +89,6 @@ def host() -> Iterator[LiveHost]:
             here.route("add", dst="default", gateway="10.9.0.2")
             _wait_up(here)
         yield LiveHost(netns=f"/run/netns/{HERE}", nics=("ft0",))
-    finally:
-        for name in (HERE, PEER):
-            netns.remove(name)
 
 
 def _wait_up(here: Any) -> None:

@@ -22,6 +22,7 @@ from producers.audit.load import error_counters
 from producers.audit.settings import TrafficSettings
 from producers.audit.traffic_plan import FAN_CHECK, PAIR_CHECK, PLANS, RING_CHECK, RoundNic, TrafficRound
 from schemas.records import AuditStatus
+from tests.producers.audit.namespaces import named_namespaces
 
 FLOW = "h1/eth1>h2/eth1"
 
@@ -116,26 +117,18 @@ def test_a_key_that_cannot_be_read_is_unknown() -> None:
 @pytest.fixture
 def namespaces() -> Iterator[dict[str, str]]:
     """Two namespaces with a cable between them, as two hosts: name to address."""
-    from pyroute2 import NetNS, netns
+    from pyroute2 import NetNS
 
-    found = {f"ft-load-{os.getpid()}-{end}": f"10.9.1.{at}" for at, end in enumerate("ab", 1)}
-    here, there = found
-    try:
-        for name in found:
-            netns.create(name)
-    except OSError as error:
-        pytest.skip(f"no network namespaces here: {error}")
-    try:
+    addresses = {f"ft-load-{os.getpid()}-{end}": f"10.9.1.{at}" for at, end in enumerate("ab", 1)}
+    here, there = addresses
+    with named_namespaces(*addresses):
         with NetNS(here) as a, NetNS(there) as b:
             a.link("add", ifname="ft0", kind="veth", peer={"ifname": "ft0", "net_ns_fd": there})
-            for ip, address in zip((a, b), found.values(), strict=True):
+            for ip, address in zip((a, b), addresses.values(), strict=True):
                 index = ip.link_lookup(ifname="ft0")[0]
                 ip.link("set", index=index, state="up")
                 ip.addr("add", index=index, address=address, prefixlen=24)
-        yield found
-    finally:
-        for name in found:
-            netns.remove(name)
+        yield addresses
 
 
 def test_hosts_in_namespaces_exchange_load_with_the_probe_key(

@@ -123,16 +123,14 @@ class FlowPanel:
             rows.append(("probe delay", f"links left {before} before, links taken {after} after"))
         put_values(self.figures, rows)
         links = frames.cause_links(entry.kind, entry.reason, alerts)
-        for name, changed in (("left", entry.effect.left), ("taken", entry.effect.entered)):
+        for name, changed in (("left", entry.effect.left), ("taken", entry.effect.taken)):
             links += [(f"{name} {arrow(link)}", fabric_address(link=link)) for link in changed[:LINKS_SHOWN]]
         self.links.put([(label, label, address) for label, address in links])
 
     def _follow_move(self, entry: ActionEntry | None) -> MoveDelays | None:
         """Subscribe to the probe delays over the links that a move left and took. Return the last answer."""
         queries, tab = self._tab.context.links, self._tab
-        moved = (
-            entry is not None and entry.done_ns is not None and (entry.effect.left or entry.effect.entered)
-        )
+        moved = entry is not None and entry.done_ns is not None and (entry.effect.left or entry.effect.taken)
         if entry is None or not moved or queries is None:
             if self._move_of:
                 tab.unfollow("move")
@@ -140,7 +138,7 @@ class FlowPanel:
             return None
         if self._move_of != entry.decision_id:
             self._move_of, self._move = entry.decision_id, None
-            arguments = (entry.effect.left, entry.effect.entered, entry.at_ns, entry.done_ns or 0)
+            arguments = (entry.effect.left, entry.effect.taken, entry.at_ns, entry.done_ns or 0)
 
             def keep(snapshot: Snapshot[MoveDelays]) -> None:
                 self._move = snapshot.value
