@@ -50,8 +50,8 @@ LEARN_S: Final[dict[AnswerForm, float]] = {"rate_limited": 60.0}
 """Time to learn routes that answers at a limited rate take. Two thirds of the paths are known after it."""
 OBSERVED_S: Final = 8.0
 FOUND_S: Final = 1.0
-"""A link that was found is observed this much longer: for false verdicts beside it, and until losses are searched
-again with more evidence, four times a second."""
+"""A link that was found is observed this much longer: for false verdicts beside it, and until the search for
+losses has run again with more evidence."""
 HEALED_S: Final = 1.5
 """All is UP for this long before the next link dies."""
 HEAL_LIMIT_S: Final = 20.0
