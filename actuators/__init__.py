@@ -1,1 +1,1 @@
-"""The actuator of a host: it acts on flows, keeps the clock page and disciplines a clock."""
+"""The actuator of a host: it moves and paces flows, maintains the clock page and disciplines a clock."""

@@ -1,7 +1,7 @@
 """Runs the clock actuator of this host: `python -m actuators settings.json`.
 
-The argument is a file, or JSON itself: `ActuatorSettings`, and a list of `HostSettings` under "hosts" if the
-actuator serves hosts other than this one.
+The argument is the name of a JSON file, or JSON text. It contains `ActuatorSettings`, and a list of
+`HostSettings` under "hosts" if the actuator serves hosts other than this one.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ class ActionLimits:
         self._actions: deque[int] = deque()
         """Times of the actions within the last second."""
         self._moved: dict[str, int] = {}
-        """Flows moved within the last minute and the time of the move, oldest first."""
+        """Maps flow moved within the last minute to the time of the move, oldest first."""
 
     def admit(self, max_actions_per_s: int) -> bool:
-        """Return True, and count the action, if the host may take one more now."""
+        """Count one action and return True if the host may take one more now; else return False."""
         now_ns = self._clock_ns()
         while self._actions and now_ns - self._actions[0] >= SECOND_NS:
             self._actions.popleft()

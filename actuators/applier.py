@@ -1,8 +1,8 @@
 """Applies the decisions of one host exactly once, and reports each of them.
 
 The applier also acts without a decision: it ends leases, obeys an order to revert, and makes local repairs.
-A flow's newest (epoch, seq) fences off older decisions, and so does a shard's newest epoch. Each flow has at
-most one command under way. No call blocks, and no call uses Kafka or a socket.
+The newest (epoch, seq) of a flow excludes older decisions, and so does the newest epoch of a shard. Each flow
+has at most one command under way. No call blocks, and no call uses Kafka or a socket.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DONE_BEFORE: Final = "done before the actuator ended, reported after its restar
 
 
 class Applier:
-    """The decisions of one host."""
+    """Applies and reports the decisions of one host."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Applier:
     ) -> None:
         """`report` takes each `ActionReport` with the token of its decision, or None.
 
-        `now_ns`: fabric time; `clock_ns`: a clock that never steps. `states`: the journal of a former
-        process, by name. `boot`: flows of other boots are not local; None accepts any.
+        `now_ns`: returns fabric time; `clock_ns`: returns a clock that never steps. `states`: the journal of
+        a former process, by name. `boot`: flows of other boots are not local; None accepts any.
         """
         self.host = host
         self.limits = Limits()
@@ -73,7 +73,7 @@ class Applier:
     # --- inputs ---
 
     def take_config(self, records: Mapping[str, ActuatorConfig]) -> None:
-        """Take the `ActuatorConfig` records in force, by key."""
+        """Set the `ActuatorConfig` records in force, by key."""
         before, self.limits = self.limits, Limits.of(records, self.host)
         self._reporter.config_version = self.limits.version
         if self.limits.revert_before_ns == before.revert_before_ns:
@@ -87,7 +87,7 @@ class Applier:
                     self._pump(key, flow)
 
     def take(self, decision: Decision, token: Token = None) -> None:
-        """Take one decision of this host."""
+        """Accept one decision of this host."""
         key = key_of(decision["flow_id"])
         self.see_epoch(decision["shard"], decision["epoch"])
         if not self._host_state.is_local(decision["flow_id"]):  # a local flow may have the same key
@@ -104,17 +104,17 @@ class Applier:
         self._pump(key, flow)
 
     def see_epoch(self, shard: str, epoch: int) -> None:
-        """Take the epoch of a shard's policy owner; decisions of older epochs are stale from now on."""
+        """Note the epoch of a shard's policy owner; decisions of older epochs are stale from now on."""
         self._host_state.see_epoch(shard, epoch)
 
     def published(self, report: ActionReport) -> None:
-        """Take the confirmation that the log has stored a report."""
+        """Note that the log has stored a report."""
         flow = self._commands.flows.get(key_of(report["flow_id"]))
         if flow is not None and flow.drop_published(report):
             self._commands.save(flow)
 
     def seen(self, key: str) -> None:
-        """Continue with a flow whose endpoint has announced it."""
+        """Note that an endpoint has announced a flow, and continue with it."""
         flow = self._commands.flows.get(key)
         if flow is None:
             return
@@ -127,7 +127,7 @@ class Applier:
         self._pump(key, flow)
 
     def gone(self, key: str) -> None:
-        """Take the end of a flow: none of its actions is in force any more."""
+        """Note that a flow has ended: none of its actions is in force any more."""
         flow = self._commands.flows.get(key)
         if flow is None:
             return
@@ -144,7 +144,7 @@ class Applier:
             self._pump(key, flow)
 
     def tick(self) -> None:
-        """End the leases that are over."""
+        """End the leases whose time is over."""
         for key, flow, kind in self._commands.leases.overdue(self._now_ns(), self._commands.is_open):
             self._commands.end_lease(key, flow, kind, ActionOutcome.ENDED, "its lease was over")
 
@@ -184,7 +184,7 @@ class Applier:
     # --- state ---
 
     def rates(self) -> dict[str, int]:
-        """Return the rate limits in force, bit/s, by key."""
+        """Return the rate limits in force, bit/s, by flow key."""
         return self._commands.leases.rates()
 
     def due_ns(self) -> int | None:
@@ -203,7 +203,7 @@ class Applier:
 
     @property
     def reverting(self) -> int:
-        """The number of actions of open flows that an order to revert has still to undo."""
+        """Number of actions on open flows that an order to revert must still undo."""
         return sum(
             sum(at_ns < self._host_state.reverted_ns for at_ns in flow.action_times())
             for key, flow in self._commands.flows.items()
@@ -218,7 +218,7 @@ class Applier:
     # --- one flow ---
 
     def _pump(self, key: str, flow: FlowState) -> None:
-        """Work through the queue of a flow until a command is under way."""
+        """Process the queued decisions of a flow until a command is under way."""
         while flow.waiting and not flow.busy:
             if not self.settled and not self._commands.is_open(key):
                 return
@@ -229,7 +229,7 @@ class Applier:
                 self._decide(key, flow, decision, token)
 
     def _skip_oldest(self, key: str, flow: FlowState) -> None:
-        """Give up the oldest decision that waits for a flow."""
+        """Drop the oldest decision that waits for a flow, and report it as LIMITED."""
         for position, (decision, token) in enumerate(flow.waiting):
             if decision is not None:
                 del flow.waiting[position]
@@ -318,7 +318,7 @@ class Applier:
         return ""
 
     def _report_restored_repair(self, key: str, flow: FlowState) -> None:
-        """Report a former process's repair: no later decision triggers that report."""
+        """Report a local repair that a former process made: no later decision triggers that report."""
         record = flow.repair_report
         if record is None or not flow.repair_restored:
             return
@@ -374,5 +374,5 @@ class Applier:
 
 
 def read_decision(key: bytes | None, value: bytes, registry: codec.Registry | None = None) -> Decision:
-    """Return the decision in a message. Raises BadRecord."""
+    """Return the decision in a message. Raises BadRecord if it is invalid."""
     return decode_message(DECISIONS, key, value, registry)

@@ -26,7 +26,7 @@ from schemas.validation import validate_offsets
 _log = logging.getLogger(__name__)
 
 OFFSETS_TAIL: Final = 100
-"""Newest records that are read from each partition at the start. Only the last windows are useful."""
+"""Number of newest records read from each partition at the start. Only the last windows are useful."""
 READER: Final = "actuator"
 KEY_BYTES: Final = 256
 VALUE_BYTES: Final = 1024
@@ -54,14 +54,14 @@ def reject_record(message: Message, error: codec.BadRecord) -> Reject:
 
 
 class RareWarnings:
-    """Logs a line, at most every 10 s for lines with the same beginning."""
+    """Logs each line, but lines with the same beginning at most once per 10 s."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._last_s: dict[str, float] = {}
 
     def __call__(self, line: str) -> None:
-        """Log a line, unless a similar one was logged just before."""
+        """Log a line, unless a similar one was logged within the last 10 s."""
         now_s, head = time.monotonic(), line[:40]
         if now_s - self._last_s.get(head, -_WARN_EVERY_S) >= _WARN_EVERY_S:
             if len(self._last_s) > 100:
@@ -82,7 +82,8 @@ class ClockConsumer:
         registry: codec.Registry | None = None,
         serves_shard: Callable[[str], bool] = lambda shard: True,
     ) -> None:
-        """`serves_shard` returns True for the shards whose records are useful. Others are not decoded."""
+        """`serves_shard` returns True for the shards whose records are useful. Other shards' records are not
+        decoded."""
         self._cluster = cluster
         self._reader = TopicReader(
             cluster,

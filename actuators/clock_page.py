@@ -45,14 +45,13 @@ _DIRECTORY_MODES: Final = {"owner": 0o700, "group": 0o750, "all": 0o755}
 
 
 class PageError(OSError):
-    """The page cannot be kept at its path. The message is one line."""
+    """Raised if the page cannot be kept at its path. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockRow:
-    """One clock of the host. Fabric time at its reading c is c + offset_ns + offset_fraction_ns + drift_ppb *
-    1e-9 * (c - at_ns).
-    """
+    """One clock of the host. When it reads c, fabric time is c + offset_ns + offset_fraction_ns + drift_ppb *
+    1e-9 * (c - at_ns)."""
 
     state: ClockSync
     at_ns: int
@@ -67,9 +66,8 @@ class ClockRow:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a page. Keys of `clocks` and `nics` lack the host's name; `nics` maps a NIC to its
-    clock.
-    """
+    """The content of a page. Keys of `clocks` and `nics` do not contain the host's name; `nics` maps a NIC to
+    its clock."""
 
     state: ClockSync = ClockSync.UNSYNCED
     slewed: SlewedModel = field(default_factory=lambda: SlewedModel(RawClockModel(0, 0, 0.0, 0.0, 0.0, 0.0)))
@@ -89,7 +87,7 @@ class Content:
 
 
 def _fixed(text: str, size: int) -> bytes:
-    """Return the text in UTF-8, truncated to leave one NUL in `size` bytes."""
+    """Return the text in UTF-8, truncated so that at least one NUL follows in `size` bytes."""
     return text.encode()[: size - 1]
 
 
@@ -98,7 +96,7 @@ def _fits(name: str, size: int) -> bool:
 
 
 def pack(content: Content) -> bytes:
-    """Encode one copy of the page. Clocks and NICs beyond its capacity are left out."""
+    """Encode one copy of the page. Clocks and NICs beyond the copy's capacity are left out."""
     clocks = [(name, row) for name, row in content.clocks.items() if _fits(name, 64)][:CLOCKS]
     index = {name: number for number, (name, _) in enumerate(clocks)}
     nics = [
@@ -157,7 +155,8 @@ def pack(content: Content) -> bytes:
 
 
 def unpack(copy: bytes) -> Content | None:
-    """Decode a copy without its tables, which a new writer does not need. Return None if it is corrupt."""
+    """Decode a copy without its tables, which a new writer does not need. Return None if the copy is
+    corrupt."""
     if zlib.crc32(copy[4 : MODEL.size]) != int.from_bytes(copy[:4], "little"):
         return None
     (
@@ -314,8 +313,9 @@ class PageFile:
         self._writer = PageWriter(self._fd, PAGE_BYTES, SEQUENCE_AT, COPY_AT, COPY_BYTES)
 
     def write(self, content: Content, from_raw_ns: int = 0, latest_raw_ns: int = 2**63 - 1) -> bool:
-        """Write `content` once the raw clock reads `from_raw_ns`. Return False if that is later than
-        `latest_raw_ns`.
+        """Write `content` once the raw clock has reached `from_raw_ns`.
+
+        Write nothing and return False if the raw clock is already beyond `latest_raw_ns`.
         """
         return self._writer.write(pack(content), from_raw_ns, latest_raw_ns)
 
@@ -340,7 +340,7 @@ class PageFile:
 
 
 def _retire(fd: int) -> None:
-    """Mark another writer's page retired, if it still is a page."""
+    """Mark another writer's page as retired, if the file still is a page."""
     if os.fstat(fd).st_size != PAGE_BYTES or os.pread(fd, 8, 0) != MAGIC:
         return
     with contextlib.suppress(OSError, ValueError):

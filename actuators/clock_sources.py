@@ -1,6 +1,7 @@
 """Reads this machine's clocks against CLOCK_MONOTONIC_RAW: the system clock, PTP hardware and test clocks.
 
-Each reading is a cross-timestamp with half of its bracket as the error.
+Each reading is a cross-timestamp: the clock is read between two readings of the other, and half of their
+distance (the bracket) is the error.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ def parse_offset(data: bytes) -> OffsetReads:
 
 
 def shortest(reads: OffsetReads) -> tuple[int, int, float]:
-    """Return (system, hardware, half the bracket) in ns of the read with the shortest bracket.
+    """Return (system, hardware, half the bracket) in ns for the read with the shortest bracket.
 
-    Raises ValueError if no read is in order.
+    Raises ValueError if no read has its times in order.
     """
     ordered_reads = [
         (after - before, before, hardware) for before, hardware, after in reads if after >= before
@@ -103,7 +104,8 @@ class PhcDevice:
 
 
 class Sources:
-    """Reads the clocks of one host by name. `unreadable` holds the error of each clock that failed."""
+    """Reads the clocks of one host by name. `unreadable` holds the error of each clock that could not be
+    read."""
 
     def __init__(self, test_clocks: Mapping[str, TestClockSettings], devices: Path = Path("/dev")) -> None:
         now_ns = time.time_ns()

@@ -42,7 +42,7 @@ _POLL_S: Final = 0.05
 _COMMIT_S: Final = 0.2
 _RETRY_S: Final = 0.2
 _LOOKBACK_S: Final = 10.0
-"""An actuator that never committed an offset starts this far back."""
+"""Time before its start, s, from which an actuator without a committed offset reads."""
 _MAX_UNSENT: Final = 20_000
 _CLOSE_S: Final = 2.0
 _MAX_QUEUED: Final = 10_000
@@ -50,7 +50,7 @@ _MAX_QUEUED_BYTES: Final = 32 << 20
 """Limits of the queue, in messages and bytes, beyond which reading pauses."""
 _BATCH: Final = 1000
 _DECISION_BYTES: Final = 32_768
-"""Larger than any valid decision."""
+"""Size of a message above which it cannot be a valid decision."""
 
 
 @dataclass(slots=True)
@@ -87,18 +87,18 @@ class Offsets:
 class CommandItem:
     """An item for the acting thread.
 
-    `kind` is a message's topic in short, `ready` once the whole config is read, or `published` for a report
-    that the log has stored.
+    `kind` is the short name of a message's topic, `ready` once the whole config is read, or `published` for a
+    report that the log has stored.
     """
 
     kind: str
     message: Message | None = None
-    """None for `ready` and `published`."""
+    """The message; None for `ready` and `published`."""
     record: ActionReport | None = None
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the message's value."""
+        """Size of the message's value, bytes."""
         return 0 if self.message is None else len(self.message.value or b"")
 
 
@@ -115,8 +115,7 @@ class CommandIO:
         flows: bool = False,
     ) -> None:
         """`name`: the actuator's name, which is part of its group id. `flows`: also read the hosts' flow
-        reports, from now on.
-        """
+        reports, starting with the next ones."""
         self._registry = registry
         starts: dict[Topic, Start] = {DECISIONS: committed(END), FALLBACKS: BEGINNING, CONFIG: BEGINNING}
         if flows:
@@ -151,7 +150,7 @@ class CommandIO:
         self.assigned = False
         self.rejected = 0
         self.dropped = 0
-        """Reports given up because the log was unavailable for too long."""
+        """Number of reports dropped because the log was unavailable for too long."""
         self._waiting = 0
         self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
 
@@ -168,7 +167,7 @@ class CommandIO:
         return queued
 
     def report(self, record: ActionReport, done: Callable[[], None]) -> None:
-        """Publish an `ActionReport`. `done` is called once the log has stored it, or it is given up."""
+        """Publish an `ActionReport`. `done` is called once the log has stored it, or once it is dropped."""
 
         def delivered(error: object, message: Any) -> None:
             self._waiting -= 1
@@ -259,7 +258,7 @@ class CommandIO:
                 self._warn(str(error))
 
     def _pause(self) -> None:
-        """Pause everything but config while the queue is long."""
+        """Pause all partitions except those of config while the queue is long."""
         waiting, size = len(self.queued), self._given_bytes - self._taken_bytes
         if not self._paused and (waiting > _MAX_QUEUED or size > _MAX_QUEUED_BYTES):
             self._paused = [place for place in self._reader.assigned if place[0] != CONFIG.name]
@@ -269,7 +268,7 @@ class CommandIO:
             self._paused = []
 
     def _assign(self) -> bool:
-        """Assign the partitions. Decisions start at the committed offset, else some seconds ago."""
+        """Assign the partitions. Decisions start at the committed offset; without one, `_LOOKBACK_S` ago."""
         self._reader.starts[DECISIONS] = committed(back(_LOOKBACK_S))
         try:
             self._reader.connect()

@@ -1,7 +1,7 @@
 """Disciplines a clock of this host towards fabric time: the servo, and the call that sets the rate.
 
 Once per interval the servo takes the clock's offset and its bound from the page's content. It changes the
-clock's rate by `clock_adjtime`, and never steps it. The original rate is restored at the end.
+clock's rate by `clock_adjtime`, and never steps the clock. The original rate is restored at the end.
 
 The loop is stable even if the disciplined clock also timestamps probes: see docs/clients.md.
 """
@@ -26,14 +26,15 @@ _log = logging.getLogger(__name__)
 
 ADJ_FREQUENCY: Final = 0x0002
 UNITS_PER_PPB: Final = 65_536 / 1000
-"""clock_adjtime uses ppm times 2^16 (adjtimex(2))."""
+"""Units of `clock_adjtime` per ppb: it uses ppm times 2^16 (adjtimex(2))."""
 FOREIGN_PPB: Final = 5.0
-"""A rate this far from the last one set was set by another program."""
+"""Difference from the rate that was last set which shows that another program has set the rate, ppb."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A decision of the servo: a rate change relative to the original rate in ppb, or the reason for none."""
+    """A decision of the servo: a rate change relative to the original rate in ppb, or the reason for making
+    none."""
 
     rate_ppb: float
     refused: str | None = None
@@ -111,10 +112,10 @@ class Adjustable(Protocol):
     """A clock with a rate that can be read and set, in ppb from its nominal rate."""
 
     def rate_ppb(self) -> float:
-        """Return the present rate."""
+        """Return the present rate, ppb."""
 
     def set_rate_ppb(self, rate_ppb: float) -> None:
-        """Set the rate. Raises OSError."""
+        """Set the rate, ppb. Raises OSError."""
 
     def close(self) -> None:
         """Release the clock."""
@@ -139,11 +140,11 @@ class Clockwork:
             self._clock_id = clock_id_of(self._fd)
 
     def rate_ppb(self) -> float:
-        """Return the present rate. Needs no privilege."""
+        """Return the present rate, ppb. This needs no privilege."""
         return float(self._adjust(Timex()).freq) / UNITS_PER_PPB
 
     def set_rate_ppb(self, rate_ppb: float) -> None:
-        """Set the rate and nothing else. Raises OSError."""
+        """Set the rate, ppb, and change nothing else. Raises OSError."""
         self._adjust(Timex(modes=ADJ_FREQUENCY, freq=round(rate_ppb * UNITS_PER_PPB)))
 
     def close(self) -> None:
@@ -160,7 +161,7 @@ class Clockwork:
 
 
 class _SavedRate(TypedDict):
-    """The rate of a clock before the discipline changed it, as a file keeps it during a run."""
+    """The original rate of a clock, as a file keeps it while the discipline changes that rate."""
 
     clock: str
     found_ppb: float
@@ -178,7 +179,7 @@ class Discipline:
         rate_file: Path,
         open_clock: Callable[[], Adjustable] | None = None,
     ) -> None:
-        """`rate_file` stores the original rate while it is changed. Raises OSError."""
+        """`rate_file` stores the original rate for as long as the rate is changed. Raises OSError."""
         self.settings = settings
         self.status = ""
         self._rate_file = rate_file
@@ -192,10 +193,10 @@ class Discipline:
         self._found_ppb = self._set_ppb = self._clock.rate_ppb()
 
     def step(self, row: ClockRow | None, clock_ns: int, now_s: float) -> Correction | None:
-        """Run the servo if it is due. `row` is the page's row of the clock, `clock_ns` its present
-        reading.
+        """Run the servo if it is due. Returns None if it is not.
 
-        Returns None if nothing was due.
+        `row`: the page's row of the clock; `clock_ns`: the clock's present reading; `now_s`: monotonic
+        time.
         """
         s = self.settings
         if self._ended or (self._last_s is not None and now_s - self._last_s < s.interval_s):

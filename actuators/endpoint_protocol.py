@@ -28,7 +28,7 @@ HOW: Final = frozenset({"SOCKET", "UDP_SPORT", "SQD", "STANDBY", "PACING", "RATE
 _KEY: Final = re.compile(r"sock:\d{1,20}|qp:[!-9;-~]{1,128}:\d{1,10}:\d{1,20}")
 _HOST: Final = re.compile(r"[^\s/>]{1,128}")
 RATE_MAX_BPS: Final = 10**15
-"""bit/s, above the rate of any NIC."""
+"""Upper limit of rates, bit/s: above the rate of any NIC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def parse(line: bytes) -> Flow | Gone | Done | Failed | Time:
 
 
 def command(verb: str, number: int, key: str, value: int, host: str) -> bytes:
-    """Return the line of a command."""
+    """Return the line that sends a command to an endpoint."""
     return f"{verb} {number} {key} {value} {host}\n".encode("ascii")
 
 

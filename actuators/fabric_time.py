@@ -28,7 +28,7 @@ _REFRESH_NS: Final = 200_000_000
 
 
 class FabricTime:
-    """A callable that returns the time. It reads a page again every 200 ms."""
+    """A callable that returns fabric time. It reads a page again every 200 ms."""
 
     def __init__(self, pages: Sequence[Path]) -> None:
         self._pages = list(pages)
@@ -49,7 +49,7 @@ class FabricTime:
 
     @property
     def known(self) -> bool:
-        """True if a page provides the time."""
+        """True if a page provides the time; otherwise it is the system clock's."""
         return self._content is not None
 
     def _refresh(self, now_ns: int) -> Content | None:
@@ -66,10 +66,10 @@ class FabricTime:
 
 
 class SimulatedHostTime:
-    """A callable that returns the time of simulated hosts, as their simulation last gave it.
+    """A callable that returns the time of simulated hosts, as last reported by their simulation.
 
-    It never runs ahead of the simulation, so no decision expires that simulated hosts still have time for.
-    Before the first time it returns the system clock.
+    It never runs ahead of the simulation, so no decision expires early for simulated hosts. Until the first
+    report, it returns the system clock.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class SimulatedHostTime:
         return time.time_ns() if self._now_ns is None else self._now_ns
 
     def take(self, now_ns: int) -> None:
-        """Take the time of the simulation. A restarted simulation may start at any time."""
+        """Set the time that the simulation reports. A restarted simulation may start at any time."""
         self._now_ns = now_ns
 
 

@@ -1,4 +1,5 @@
-"""Fencing: a decision of an older policy owner, or an older decision for the same flow, is not applied."""
+"""Fencing: prevents decisions of an older policy owner, and older decisions for the same flow, from being
+applied."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from actuators.flow_state import FlowState, fence_of
 from schemas.records import ActionOutcome, Decision
 
 MAX_SHARDS: Final = 1000
-"""Number of shards with a known epoch; the ones that appeared last are kept."""
+"""Number of shards whose epoch is kept; these are the shards that appeared last."""
 
 
 class Fence:
@@ -18,7 +19,7 @@ class Fence:
         self.epochs: dict[str, int] = {}
 
     def advance(self, shard: str, epoch: int) -> bool:
-        """Take the epoch of a shard's policy owner; return True if it is newer than the known one."""
+        """Note the epoch of a shard's policy owner; return True if it is newer than the known one."""
         if epoch <= self.epochs.get(shard, -1):
             return False
         self.epochs.pop(shard, None)
@@ -28,7 +29,10 @@ class Fence:
         return True
 
     def refusal(self, flow: FlowState, decision: Decision) -> ActionOutcome | None:
-        """Return STALE, DUPLICATE or the outcome that the decision already had; None if it is new."""
+        """Return the outcome of a decision that must not be applied; None if the decision is new.
+
+        The outcome is STALE, DUPLICATE or the one that the decision already had.
+        """
         fence = fence_of(decision)
         if fence < flow.fence or decision["epoch"] < self.epochs.get(decision["shard"], 0):
             return ActionOutcome.STALE

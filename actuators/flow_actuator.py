@@ -2,8 +2,8 @@
 
 It takes decisions, fallbacks and config from Kafka, and path status reports from the hosts' probers. It sends
 commands to flow endpoints and publishes reports on `fabric.actions`. On SIGTERM or SIGINT it ends all leases;
-moves stay. One thread acts and never waits for Kafka; another does the Kafka I/O. The clock pages have a
-process of their own, so that neither service waits for the other's interpreter lock.
+moves stay in force. One thread acts and never waits for Kafka; another does the Kafka I/O. The clock pages
+have their own process, so that neither service waits for the other's interpreter lock.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _STATUS_S: Final = 5.0
 _IDLE_S: Final = 0.25
 _RETRY_S: Final = 0.02
 _MIN_WAIT_S: Final = 0.001
-"""Minimum wait. A due time that stays in the past then costs a twentieth of a processor, not all of it."""
+"""Minimum wait, s. If a due time stays in the past, it limits the load to a twentieth of a processor."""
 _FLUSH_S: Final = 2.0
 _STATUS_BYTES: Final = 1 << 20
 _STATUS_BUFFER_BYTES: Final = 4 << 20
 _MAX_STATUSES_AT_ONCE: Final = 64
-"""Path status reports taken at once, before anything else is served."""
+"""Number of path status reports processed at once before anything else is served."""
 _MAX_WARNINGS: Final = 20
 _MAX_MESSAGES_AT_ONCE: Final = 256
-"""Kafka messages taken at once, before endpoints and leases are served."""
+"""Number of Kafka messages processed at once before endpoints and leases are served."""
 
 
 class FlowActuator:
@@ -78,7 +78,7 @@ class FlowActuator:
         simulated_time = SimulatedHostTime() if simulated else None
         self.now_ns = simulated_time or FabricTime([host.clock_file for host in hosts])
         self._answer_clock_ns = simulated_time or time.monotonic_ns
-        """The clock of the time limit for answers: a slow simulation answers in its own time."""
+        """Clock that measures the time limit for answers: a slow simulation answers in its own time."""
         names = [host.host for host in hosts]
         self.endpoints = FlowEndpoints(
             settings.control_path,
@@ -119,20 +119,20 @@ class FlowActuator:
             self.endpoints.set_listener(host, applier)
         self._records: dict[str, ActuatorConfig] = {}
         self.ready = False
-        """True once the config has been read; nothing is done before."""
+        """True once the config has been read; before, nothing is done."""
         self._settle_s = time.monotonic() + settings.settle_ms / 1000
         self._settled = False
         self._announce_s: float | None = None
         self._announce_by_s = 0.0
         self.reports: dict[str, int] = {}
-        """Reports so far, by outcome."""
+        """Maps outcome to the number of reports so far."""
         self.selector.register(command_io.wake_fd, selectors.EVENT_READ, self._woken)
         self.links = DeadLinks()
         self._repairs: dict[str, LocalRepair] = {}
         self._status_socket: socket.socket | None = None
         self._status_path = settings.path_status_path
         self.statuses_received = self.statuses_refused = 0
-        """Path status reports that were received, and that were refused."""
+        """Numbers of path status reports received, and of those refused."""
         if settings.local_repair_ms is not None:
             self._repairs = {host: LocalRepair(settings.local_repair_ms * 1_000_000) for host in names}
             self._status_socket = receive_at(self._status_path, _STATUS_BUFFER_BYTES)
@@ -158,7 +158,7 @@ class FlowActuator:
             self._announce_when_idle(now_s)
 
     def announce_state(self, *, soon: bool = False) -> None:
-        """Publish the actuator's state; with `soon`, once pending commands are answered."""
+        """Publish the actuator's state; with `soon`, after pending commands are answered."""
         if soon:
             self._announce_s = time.monotonic()
             self._announce_by_s = self._announce_s + 1.0
@@ -234,7 +234,7 @@ class FlowActuator:
             os.eventfd_read(self.command_io.wake_fd)
 
     def _receive_status(self, events: int) -> None:
-        """Take the path status reports that have arrived."""
+        """Process the path status reports that have arrived."""
         for _ in range(_MAX_STATUSES_AT_ONCE):
             if self._status_socket is None:
                 return
@@ -253,7 +253,7 @@ class FlowActuator:
                     _log.warning("path status report: %s", error)
 
     def _repair(self) -> None:
-        """Make local repairs where no decision has come in time."""
+        """Make local repairs for flows for which no decision has come in time."""
         if not self.ready:
             return
         now_ns = time.monotonic_ns()
@@ -286,7 +286,7 @@ class FlowActuator:
         self._repairs[host].take_fallbacks(record)
 
     def _take_flows(self, message: Message) -> None:
-        """Take a host's flow report: the kernel may pace these flows."""
+        """Process a host's flow report: the kernel may pace these flows."""
         kernel = self._kernels.get(message.key)
         if kernel is None or message.value is None:
             return
@@ -298,9 +298,8 @@ class FlowActuator:
             self.appliers[kernel.host].seen(key)
 
     def _take_some(self) -> None:
-        """Take queued messages: all config first, nothing else before the config is complete, and a
-        bounded number.
-        """
+        """Process a bounded number of queued messages: all config first, and nothing else until the config is
+        complete."""
         for _ in range(_MAX_MESSAGES_AT_ONCE):
             while self.command_io.urgent:
                 self._take(self.command_io.urgent.popleft())

@@ -22,14 +22,14 @@ from schemas.records import ActionOutcome, Decision, FlowAction
 RATES: Final = frozenset({FlowAction.PACE, FlowAction.SLICE})
 """Actions that are leases. A flow may hold one of each; the lower rate applies."""
 REVERT: Final = (None, None)
-"""An order to revert, in the queue of a flow."""
+"""Queue entry that stands for an order to revert."""
 SECOND_NS: Final = 1_000_000_000
 _NOT_SAVED: Final = "the journal cannot be written, and a rate would outlive a crash"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command for a flow's endpoint and the continuation for each result."""
+    """A command for a flow's endpoint, with one continuation for success and one for failure."""
 
     verb: str
     value: int
@@ -38,7 +38,7 @@ class Command:
 
 
 class FlowCommands:
-    """The commands on the flows of one host."""
+    """Carries out commands on the flows of one host."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class FlowCommands:
         clock_ns: Callable[[], int],
         resume: Callable[[str, FlowState], None],
     ) -> None:
-        """`now_ns`: fabric time; `clock_ns`: a clock that never steps; `resume` continues with a flow whose
-        command is answered."""
+        """`now_ns`: returns fabric time; `clock_ns`: returns a clock that never steps; `resume`: continues
+        with a flow whose command has been answered."""
         self._effector, self._store, self._reporter, self._resume = effector, store, reporter, resume
         self._now_ns, self._clock_ns = now_ns, clock_ns
         self.flows: dict[str, FlowState] = {}
@@ -58,7 +58,7 @@ class FlowCommands:
         self.action_limits = ActionLimits(clock_ns)
 
     def is_open(self, key: str) -> bool:
-        """True if an endpoint or the kernel knows the flow."""
+        """Return True if an endpoint or the kernel knows the flow."""
         return self._effector.path_of(key) is not None
 
     def move(self, key: str, flow: FlowState, decision: Decision, attempt: Attempt) -> None:
@@ -124,7 +124,7 @@ class FlowCommands:
         self._execute(key, flow, Command("PACE", flow.rate_bps or 0, succeed, fail))
 
     def _rate_error(self, key: str, decision: Decision) -> str:
-        """Return the reason why a rate cannot be set; empty if it can."""
+        """Return the reason why a rate cannot be set; empty if it can be set."""
         action, rate_bps, expires_at_ns = decision["action"], decision["rate_bps"], decision["expires_at_ns"]
         if action in RATES:
             if not (rate_bps and rate_bps <= RATE_MAX_BPS):
@@ -138,7 +138,7 @@ class FlowCommands:
     def end_lease(
         self, key: str, flow: FlowState, kind: FlowAction, outcome: ActionOutcome, detail: str
     ) -> None:
-        """End a lease without a decision, and report it under the decision that began it."""
+        """End a lease without a decision, and report this under the decision that began the lease."""
         path, began_ns = self._effector.path_of(key), self._clock_ns()
         if path is None:
             return
@@ -161,7 +161,8 @@ class FlowCommands:
         self._execute(key, flow, Command("PACE", flow.rate_bps or 0, succeed, fail))
 
     def revert(self, key: str, flow: FlowState, reverted_ns: int) -> None:
-        """Undo one action that is older than the order to revert; the order stays queued for the next."""
+        """Undo one action that is older than the order to revert; the order stays queued for further
+        actions."""
         path, to_path, decision = self._effector.path_of(key), flow.first_path, flow.moved_by
         if path is None:
             return  # continued once its endpoint announces the flow
@@ -223,7 +224,7 @@ class FlowCommands:
     def set_moved(
         self, key: str, flow: FlowState, from_path: int | None, to_path: int, decision: ReportedFields
     ) -> None:
-        """Record a move, and count it."""
+        """Record a move in the flow's state, and count it."""
         flow.set_moved(from_path, to_path, decision, self._now_ns())
         self.action_limits.add_move(key)
 
@@ -267,7 +268,7 @@ def journal_name(flow: FlowState) -> str:
 
 
 def path_error(path: int | None) -> str:
-    """Return the reason why a path cannot be used; empty if it can."""
+    """Return the reason why a path cannot be used; empty if it can be used."""
     if path is None:
         return "to_path is missing"
     return "" if 0 < path < 65_536 else f"to_path {path}: expected 1 to 65535"

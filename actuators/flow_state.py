@@ -1,7 +1,7 @@
 """The state of one flow: its fence, its move, its leases and the decisions that wait for it.
 
-Everything here is pure. The applier passes in times and paths, and saves `to_json` in the journal, from
-which the next process restores the flow.
+Everything here is pure. The applier passes in times and paths, and saves the result of `to_json` in the
+journal, from which the next process restores the flow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Token = Any
 MOVES: Final = frozenset({FlowAction.REROUTE, FlowAction.RESTORE})
 SECOND_NS: Final = 1_000_000_000
 MAX_LEASE_NS: Final = 600 * SECOND_NS
-"""A rate that is not renewed ends after this time, even if a decision or a stepped clock says otherwise."""
+"""Longest time for which a rate stays in force without renewal, even if a decision or a stepped clock says
+otherwise."""
 
 
 class ReportedFields(TypedDict):
@@ -34,7 +35,7 @@ class ReportedFields(TypedDict):
 
 
 class Intent(TypedDict):
-    """A command that is being carried out: its decision, and the path of the flow before it."""
+    """A command that is being carried out: its decision, and the flow's path before the command."""
 
     decision_id: str
     from_path: int | None
@@ -72,7 +73,7 @@ class Lease:
     decision: ReportedFields
 
     def is_over(self, now_ns: int) -> bool:
-        """True if its time has passed, or lies so far ahead that the clock must have stepped."""
+        """Return True if the lease's end has passed, or is so far ahead that the clock must have stepped."""
         return self.expires_at_ns <= now_ns or self.expires_at_ns > now_ns + 2 * MAX_LEASE_NS
 
 
@@ -87,7 +88,7 @@ class FlowState:
     unpublished: ActionReport | None = None
     """Report of the newest decision, until the log has stored it."""
     first_path: int | None = None
-    """Path before the first move."""
+    """The flow's path before its first move; None if it was never moved."""
     set_path: int | None = None
     moved_ns: int = 0
     moved_by: ReportedFields | None = None
@@ -110,7 +111,7 @@ class FlowState:
 
     @property
     def rate_bps(self) -> int | None:
-        """The lowest rate of its leases; None without a lease."""
+        """The lowest rate of the flow's leases, bit/s; None without a lease."""
         return min((lease.rate_bps for lease in self.leases.values()), default=None)
 
     @property
@@ -124,7 +125,7 @@ class FlowState:
         return [*moved, *(lease.at_ns for lease in self.leases.values())]
 
     def set_moved(self, from_path: int | None, to_path: int, decision: ReportedFields, now_ns: int) -> None:
-        """Record a move; a flow that is back on its first path counts as never moved."""
+        """Record a move; a flow that returns to its first path counts as never moved."""
         if self.first_path is None or from_path != self.set_path:
             self.first_path = from_path
         self.set_path, self.moved_by, self.moved_ns = to_path, decision, now_ns
@@ -132,7 +133,7 @@ class FlowState:
             self.clear_move()
 
     def clear_move(self) -> None:
-        """Forget the move."""
+        """Forget that the flow was moved."""
         self.moved_by = self.first_path = self.set_path = None
 
     def end(self) -> None:
@@ -142,14 +143,14 @@ class FlowState:
         self.intent = None
 
     def set_lease(self, kind: FlowAction, lease: Lease | None) -> None:
-        """Put a lease in force, or remove it."""
+        """Set the lease of a kind; None removes it."""
         if lease is None:
             self.leases.pop(kind, None)
         else:
             self.leases[kind] = lease
 
     def was_done(self, decision: Decision, path: int) -> bool:
-        """True if a former process had begun this move and the flow has reached its target."""
+        """Return True if a former process had begun this move and the flow has reached its target."""
         intent = self.intent
         return (
             intent is not None
@@ -159,14 +160,14 @@ class FlowState:
         )
 
     def take_restored_report(self, decision: Decision) -> ActionReport | None:
-        """Return a former process's report of this decision once; None if there is none."""
+        """Return a former process's report of this decision, but only once; None if there is none."""
         if not self.report_restored or fence_of(decision) != self.fence or self.unpublished is None:
             return None
         self.report_restored = False
         return self.unpublished
 
     def drop_published(self, report: ActionReport) -> bool:
-        """Drop the reports that the log has stored; return True if there were any."""
+        """Drop the flow's saved reports that the log has stored; return True if there were any."""
         dropped = False
         if self.repair_report is not None and _same(self.repair_report, report):
             self.repair_report, self.repair_restored, dropped = None, False, True
@@ -175,7 +176,7 @@ class FlowState:
         return dropped
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state that the next process needs."""
+        """Return the state that the next process needs to restore the flow."""
         return {
             "flow_id": self.flow_id,
             "fence": list(self.fence),
@@ -192,7 +193,8 @@ class FlowState:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> FlowState:
-        """Return the flow as the former process left it. Raises KeyError, TypeError or ValueError."""
+        """Return the flow with the state that the former process saved. Raises KeyError, TypeError or
+        ValueError."""
         leases = {kind: Lease(**lease) for kind, lease in state["leases"].items()}
         flow = cls(**{**state, "fence": tuple(state["fence"]), "leases": leases})
         flow.report_restored = flow.unpublished is not None

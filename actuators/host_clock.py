@@ -25,13 +25,15 @@ from schemas.records import ClockEvent, ClockOffsets, ClockState, ClockSync, Nic
 
 SYSTEM: Final = "system"
 UNKNOWN_DRIFT_SIGMA_PPB: Final = 15.0
-"""Used if the record has no value: 50 ns/s in a bound, the rate at which the clock stage grows its bounds."""
+"""Uncertainty of the drift that is used if the record gives none. It adds 50 ns/s to a bound, as fast as the
+clock stage grows its bounds."""
 SETTLE_NS: Final = 10_000_000_000
-"""Wait after a clock step while fabric time is unknown: by then its records are surely newer."""
+"""Wait after a clock step while fabric time is unknown: records that arrive later are certainly newer than
+the step."""
 REOPEN_AFTER_NS: Final = 3_000_000_000
-"""Readers look for a new file if the page was not written for this time."""
+"""Time without a write to the page after which readers look for a new file."""
 SWITCH_RATIO: Final = 0.5
-"""Another clock becomes the source if its bound is below this share of the present source's bound."""
+"""Another clock becomes the source if the ratio of its bound to the present source's bound is below this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class _Published:
 
 @dataclass(slots=True)
 class _Target:
-    """The clock model that the page follows, on the raw clock."""
+    """The clock model that the page follows, relative to the raw clock."""
 
     model: RawClockModel
     source: str
@@ -77,7 +79,7 @@ class _LocalClock:
 
     cross_timestamps: CrossTimestamps = field(default_factory=CrossTimestamps)
     changed_raw_ns: int | None = None
-    """Raw time and reading at its last step or rate change."""
+    """Raw time and reading of the clock at its last step or rate change."""
     changed_clock_ns: int = ALWAYS_NS
 
 
@@ -90,7 +92,7 @@ class HostClock:
     def __init__(
         self, host: str, parameters: PageParameters | None = None, last: Content | None = None
     ) -> None:
-        """`last`: content of a former page of the same boot. Fabric time continues from it."""
+        """`last`: content of a former page from the same boot, from which fabric time continues."""
         self.host = host
         self.parameters = parameters or PageParameters()
         self.steps = 0 if last is None else last.steps
@@ -128,7 +130,7 @@ class HostClock:
         return sorted({*self._published, *(clock for clock, _ in self._nics.values())})
 
     def take_nic(self, nic: str, record: Nic | None) -> None:
-        """Take the inventory record of a NIC; None if it was removed."""
+        """Process the inventory record of a NIC; None if the NIC was removed."""
         host, _, device = nic.partition("/")
         if host != self.host:
             return
@@ -140,9 +142,9 @@ class HostClock:
             self._nics[device] = (clock, record["shard"])
 
     def take_offsets(self, record: ClockOffsets, raw_ns: int) -> int:
-        """Take the `ClockOffsets` of a window that arrived at `raw_ns`, validated by `validate_offsets`.
+        """Process the `ClockOffsets` of a window that arrived at `raw_ns`, validated by `validate_offsets`.
 
-        Returns the number of its clocks that belong to this host and are new.
+        Returns how many clocks of this host the record newly describes.
         """
         count = 0
         if self._order.steps_back(record):
@@ -171,13 +173,14 @@ class HostClock:
         return count
 
     def _order_windows_from(self, window: int) -> None:
-        """Accept windows from this one on in place of published ones, after a step back of log time."""
+        """After a step back of log time, accept windows from this one on, and let them replace published
+        ones."""
         for published in self._published.values():
             if published.window > window:
                 published.window = window - 1
 
     def add_cross_timestamp(self, name: str, cross_timestamp: Any) -> None:
-        """Take a cross-timestamp of clock `name` and the raw clock."""
+        """Add a cross-timestamp of clock `name` and the raw clock."""
         local = self._local.setdefault(name, _LocalClock())
         if local.cross_timestamps.add(cross_timestamp):
             local.changed_raw_ns, local.changed_clock_ns = cross_timestamp.raw_ns, cross_timestamp.clock_ns
@@ -278,7 +281,8 @@ class HostClock:
         return best
 
     def _on_raw(self, name: str, published: _Published, raw_ns: int) -> _Target | None:
-        """Return a clock's published model on the raw clock; None if its cross-timestamps do not suffice."""
+        """Return a clock's published model relative to the raw clock; None if its cross-timestamps do not
+        suffice."""
         local, clock = self._local.get(name), published.record
         if local is None or clock["state"] == ClockSync.UNSYNCED or clock["event"] == ClockEvent.FALSETICKER:
             return None
@@ -310,9 +314,8 @@ class HostClock:
         return published.arrived_raw_ns - changed_raw_ns > SETTLE_NS
 
     def _rows(self, raw_ns: int, state: ClockSync) -> dict[str, ClockRow]:
-        """Return each clock of the host: from its record, or from the page's model and local
-        cross-timestamps.
-        """
+        """Return the row of each clock: from its record, or from the page's model and local
+        cross-timestamps."""
         rows = {}
         for name in sorted({*self.clocks, *self._local}):
             published = self._published.get(name)
@@ -363,9 +366,8 @@ class HostClock:
         )
 
     def _derived(self, local: _LocalClock, state: ClockSync) -> ClockRow | None:
-        """Return a clock's row by way of the raw clock, which is right even just after a step or a rate
-        change.
-        """
+        """Return a clock's row computed via the raw clock; it is right even just after a step or a rate
+        change."""
         relation = local.cross_timestamps.newest()
         if relation is None or self._target is None or state == ClockSync.UNSYNCED:
             return None
@@ -390,7 +392,8 @@ _NO_ROW: Final = ClockRow(ClockSync.UNSYNCED, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _no_row(direct: ClockRow | None, changed: bool) -> ClockRow:
-    """Return the row of a clock without a usable cross-timestamp: its record's, unless the clock changed
-    since.
+    """Return the row of a clock without a usable cross-timestamp.
+
+    It is the row from the clock's record, unless the clock has changed since.
     """
     return _NO_ROW if direct is None or changed else direct

@@ -1,4 +1,4 @@
-"""State of a host's actuator that belongs to no single flow, as the journal keeps it."""
+"""State of a host's actuator that does not belong to a single flow, as saved in the journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HostState:
         """Name in the journal."""
         self.fence = Fence()
         self.reverted_ns = 0
-        """Actions before this time are undone."""
+        """Actions from before this fabric time are to be undone."""
         self._host, self._boot, self._store = host, boot, store
         self._repairs = 0
 
@@ -29,12 +29,12 @@ class HostState:
         return host == self._host and (self._boot is None or rest.partition("/")[0] == self._boot)
 
     def see_epoch(self, shard: str, epoch: int) -> None:
-        """Take the epoch of a shard's policy owner."""
+        """Note the epoch of a shard's policy owner."""
         if self.fence.advance(shard, epoch):
             self._save()
 
     def order_revert(self, before_ns: int) -> bool:
-        """Take an order to undo the actions before this time; return False if it is not new."""
+        """Note an order to undo the actions from before this time; return False if it is not new."""
         if before_ns <= self.reverted_ns:
             return False
         self.reverted_ns = before_ns
@@ -55,7 +55,7 @@ class HostState:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take a saved state. Raises KeyError, TypeError or ValueError if it cannot be used."""
+        """Restore a saved state. Raises KeyError, TypeError or ValueError if it cannot be used."""
         self.fence.epochs, self.reverted_ns = dict(state["epochs"]), int(state["reverted_ns"])
         self._repairs = int(state["repairs"])
 

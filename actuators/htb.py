@@ -2,9 +2,9 @@
 flow.
 
 HTB needs no help from flow endpoints, so it also limits flows that no endpoint paces. The present state is
-read from the kernel, and only differences are applied. Everything hangs under one root with our own handle,
-so deleting that root leaves no trace. Only IPv4 is supported. A NIC with a foreign root qdisc stays
-untouched.
+read from the kernel, and only differences are applied. All classes and filters are under one root with our
+own handle, so deleting that root leaves no trace. Only IPv4 is supported. A NIC with a foreign root qdisc
+stays untouched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_CLASS: Final = HANDLE | 2
 """Class of packets that match no filter."""
 FIRST, LAST = 0x100, 0xFFEF
 MIN_BPS: Final = 8_000
-"""Rate of the default class if the guarantees take the whole link."""
+"""Rate of the default class, bit/s, if the guarantees use the whole link."""
 FRAME_BYTES: Final = 1_514
 TC_H_ROOT: Final = 0xFFFF_FFFF
 ETH_P_IP: Final = 0x0800
@@ -35,7 +35,7 @@ PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "ROCE": 17}
 
 
 Keys = tuple[tuple[int, int, int], ...]
-"""Bytes of a packet, counted from the IP header: offset, value, mask."""
+"""Bytes of a packet to match: (offset from the IP header, value, mask) for each."""
 
 
 class Share(NamedTuple):
@@ -56,17 +56,18 @@ class Match(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """The state of the kernel, in bit/s that are whole bytes per second."""
+    """The classes and filters that the kernel has. Rates are in bit/s, rounded to whole bytes per second."""
 
     classes: dict[int, tuple[int, int]]
-    """Minor number of a class to its rate and ceiling."""
+    """Maps minor number of a class to its rate and ceiling."""
     flows: dict[Keys, tuple[int, int]]
-    """Keys of a filter to its class and its own handle."""
+    """Maps keys of a filter to its class and the filter's own handle."""
 
 
 class HtbQdisc:
-    """HTB on one NIC. `ip`: opened in the NIC's namespace, by the thread that uses it; `rate_bps`: the
-    link's rate.
+    """HTB on one NIC.
+
+    `ip`: opened in the NIC's namespace, by the thread that uses it; `rate_bps`: the link's rate.
     """
 
     def __init__(self, ip: IPRoute, device: str, rate_bps: int) -> None:
@@ -110,7 +111,7 @@ class HtbQdisc:
         return changes
 
     def read(self) -> Applied:
-        """Return our classes and filters at this NIC."""
+        """Return the classes and filters of ours at this NIC."""
         if self._root_kind()[1] != HANDLE:
             return Applied({}, {})
         classes = {}
@@ -237,7 +238,7 @@ def _minors(tenants: Iterable[str]) -> dict[str, int]:
 def _keys(match: Match) -> Keys:
     """Return the keys of a flow's filter: header without options, protocol, addresses, ports.
 
-    Raises ValueError.
+    Raises ValueError if the addresses are not IPv4.
     """
     if match.protocol not in PROTOCOLS:
         raise ValueError(f"flow {match}: protocol {match.protocol!r}, expected TCP, UDP or ROCE")

@@ -20,20 +20,20 @@ _log = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 8 << 20
 _RETRY_S: Final = 1.0
-"""Pause after a failed write."""
+"""Pause after a failed write, s."""
 
 State = dict[str, Any]
 
 
 class StateStore(Protocol):
-    """Stores the newest state of each name."""
+    """Stores the newest state for each name."""
 
     def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
         """Store the state of a name; None deletes it. Return True if it is stored."""
 
 
 class NoJournal:
-    """Stores nothing."""
+    """A store that saves nothing."""
 
     def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
         """Do nothing."""
@@ -60,7 +60,7 @@ class Journal:
         self._size = 0
         self._retry_s = 0.0
         self.broken = False
-        """True while the file lacks a state, for example because the disk is full."""
+        """True while the file lacks the newest state of a name, for example because the disk is full."""
         self._rewrite()
 
     def save(self, name: str, state: Mapping[str, Any] | None) -> bool:

@@ -11,7 +11,7 @@ IsOpen = Callable[[str], bool]
 
 
 class LeaseTable:
-    """Flows with leases, by key. A flow that is busy or not open keeps its leases until it is neither."""
+    """Flows with leases, by key. Leases of a flow that is busy or not open do not end until it is neither."""
 
     def __init__(self) -> None:
         self._flows: dict[str, FlowState] = {}
@@ -32,7 +32,7 @@ class LeaseTable:
         return list(self._flows.items())
 
     def rates(self) -> dict[str, int]:
-        """Return the rate limits in force, bit/s, by key."""
+        """Return the rate limits in force, bit/s, by flow key."""
         return {key: rate for key, flow in self._flows.items() if (rate := flow.rate_bps) is not None}
 
     def overdue(self, now_ns: int, is_open: IsOpen) -> Iterator[tuple[str, FlowState, FlowAction]]:

@@ -1,11 +1,11 @@
 """Local repair: moves a flow to its first living fallback when its path dies and no decision comes.
 
-It uses path status reports of the host's probers and the `Fallbacks` of policy. It is pure: callers pass in
-the time (ns, monotonic).
+It uses path status reports of the host's probers and the `Fallbacks` that policy publishes. It is pure:
+callers pass in the time (ns, monotonic).
 
-A link is dead if several consecutive requests were lost on the paths that cross it, all after the last
+A link is dead if several consecutive requests on the paths that cross it were lost, all after the last
 answered request that crossed it. Each living path exonerates its links. Of a dead path, only links that no
-living path crosses remain.
+living path crosses remain as suspects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Fence = tuple[int, int]
 
 DEAD_LOSSES: Final = 3
 FRESH_NS: Final = 2_000_000_000
-"""The reports of a prober count for this time."""
+"""Time for which a prober's report counts."""
 _MAX_NICS: Final = 4096
 """Maximum number of probers."""
 REST_NS: Final = 100_000_000
@@ -51,23 +51,23 @@ class DeadLinks:
 
     _statuses: dict[str, tuple[int, list[_Path]]] = field(default_factory=dict)
     _sent_ns: dict[str, int] = field(default_factory=dict)
-    """Send time of the newest report of each NIC."""
+    """Maps NIC to the send time of its newest report."""
     _dead: frozenset[str] = frozenset()
     _stale: bool = False
     """True if reports have arrived since the last evaluation."""
 
     @property
     def dead(self) -> frozenset[str]:
-        """The dead links, as of the reports taken so far."""
+        """The dead links according to the reports taken so far."""
         if self._stale:
             self._stale = False
             self._update()
         return self._dead
 
     def take(self, status: PathStatusReport, now_ns: int) -> None:
-        """Take a `PathStatusReport`. The newest report of a NIC replaces the one before.
+        """Process a `PathStatusReport`; it replaces the NIC's previous one.
 
-        Raises ValueError if it is old, or of one prober too many.
+        Raises ValueError if the report is old, or would be from one prober too many.
         """
         if status["monotonic_ns"] < max(now_ns - FRESH_NS, self._sent_ns.get(status["nic"], 0)):
             raise ValueError(
@@ -123,7 +123,7 @@ class _Waiting:
 
 
 class LocalRepair:
-    """Repairs the flows of one host. `wait_ns`: time to wait for a decision."""
+    """Decides which flows of one host to repair. `wait_ns`: time to wait for a decision."""
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
@@ -133,7 +133,7 @@ class LocalRepair:
         self._checked_ns = 0
 
     def take_fallbacks(self, record: Fallbacks | None) -> None:
-        """Take the newest complete `Fallbacks` of the host; None if there are none any more.
+        """Set the newest complete `Fallbacks` of the host; None if there are no longer any.
 
         A record of an older epoch comes from a worker that lost its shard, and is ignored.
         """
@@ -151,7 +151,7 @@ class LocalRepair:
     def due(
         self, dead: frozenset[str], paths: Mapping[str, int | None], fences: Mapping[str, Fence], now_ns: int
     ) -> list[Repair]:
-        """Return the flows to move now. `paths`: their present paths; `fences`: their newest decisions.
+        """Return the flows to move now. `paths`: the flows' present paths; `fences`: their newest decisions.
 
         A flow without a living fallback waits for new reports.
         """
@@ -196,7 +196,8 @@ def _links_of(row: FlowFallbacks, path: int) -> list[str] | None:
 
 
 def _losses_after(path: _Path, answered_ns: int | None) -> int:
-    """Return the losses of a path after the last answer over a link; at least 1 if some are newer."""
+    """Return the number of losses of a path after the last answer over a link; at least 1 if some are
+    newer."""
     if not path.loss_streak or path.last_lost_ns is None or path.first_lost_ns is None:
         return 0
     if answered_ns is None or answered_ns < path.first_lost_ns:
@@ -205,7 +206,7 @@ def _losses_after(path: _Path, answered_ns: int | None) -> int:
 
 
 def _living_path(row: FlowFallbacks, path: int | None, dead: frozenset[str]) -> int | None:
-    """Return the first other path of a flow without a dead link; None if there is none."""
+    """Return the first fallback path of a flow that has no dead link; None if there is none."""
     for other, links in zip(row["other_paths"], row["other_links"], strict=False):
         if other != path and links and dead.isdisjoint(links):
             return other

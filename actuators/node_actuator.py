@@ -1,8 +1,8 @@
-"""Carries out node actions: journal, effector, report, in this order.
+"""Carries out node actions; writes the journal, calls the effector and reports, in this order.
 
-A process that dies after the scheduler took an action and before the log took its report leaves an entry in
-the journal. `recover` then asks the scheduler and reports the action; it never acts. The decision id is made
-of action, node and run, so that a report that is published twice counts once.
+If a process dies after the scheduler took an action and before the log took its report, an entry stays in the
+journal. `recover` then asks the scheduler and reports the action; it never acts. The decision id is made of
+action, node and run, so that a report that is published twice counts once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Reported = Callable[[str, ActionOutcome], bool]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The outcome of a step, with a line for people. `outcome`: None if the step has an obstacle."""
+    """The outcome of a step, with a line for people. `outcome` is None if an obstacle prevented the step."""
 
     step: NodeStep
     outcome: ActionOutcome | None
@@ -43,9 +43,10 @@ class NodeActuator:
         is_reported: Reported,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`limits_of`: of a host. `publish` returns once the log has the report; it raises ValueError.
+        """`limits_of`: returns the limits of a host. `publish` returns once the log has the report; it raises
+        ValueError.
 
-        `is_reported`: whether the log has a report of this decision id and outcome.
+        `is_reported`: returns whether the log has a report with this decision id and outcome.
         """
         self._effector, self._journal, self._limits_of = effector, journal, limits_of
         self._publish, self._is_reported, self._now_ns = publish, is_reported, now_ns
@@ -63,9 +64,9 @@ class NodeActuator:
         return reports
 
     def carry_out(self, steps: Iterable[NodeStep], *, observe: bool = False) -> list[Done]:
-        """Take the steps that limits and mode allow, and report them. `observe`: take none.
+        """Carry out the steps that limits and mode allow, and report them. With `observe`, carry out none.
 
-        Raises ValueError if the log does not take a report; the next process reports that action.
+        Raises ValueError if the log does not accept a report; the next process reports that action.
         """
         return [self._carry_out(step, observe) for step in steps]
 
@@ -138,7 +139,7 @@ def _step(state: Mapping[str, Any]) -> NodeStep | None:
 
 
 def _is_done(step: NodeStep, node: NodeState) -> bool:
-    """Return True if the scheduler shows the result of the step."""
+    """Return True if the node's state in the scheduler shows the result of the step."""
     if step.action is FlowAction.DRAIN:
         return node.is_out and is_same_drain(node.reason, step.text)
     return not (node.is_out and is_ours(node.reason))

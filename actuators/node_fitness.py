@@ -1,8 +1,8 @@
-"""Fitness of hosts, from their audit results.
+"""Fitness of hosts, judged from their audit results.
 
-It is used before a job starts (`fabrictime audit gate`) and for drains (`node_policy`). Ages are by log
-append time, so that no host's clock matters. The newest result of each check counts, whichever run it
-belongs to.
+It is used before a job starts (`fabrictime audit gate`) and for drains (`node_policy`). Ages are measured by
+log append time, so that no host's clock matters. The newest result of each check counts, from whichever
+run.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Final, NamedTuple
 from schemas.records import AuditResult, AuditSeverity, AuditStatus
 
 COMPARED: Final = ("baseline.", "collectives.hosts", "fabric.", "fleet.", "sku.")
-"""Beginnings of the ids of checks that are evaluated from other records, not on the host."""
+"""Prefixes of the ids of checks that are evaluated from other records, not on the host."""
 FLEET: Final = "fleet"
-"""Host of the evaluation's results that concern no single host."""
+"""Host of evaluation results that do not concern a single host."""
 AGENT: Final = "agent."
-"""Beginning of the ids of results of the agent itself; they say nothing about the host."""
+"""Prefix of the ids of results about the agent itself; they say nothing about the host."""
 MIN_SHARE: Final = 0.5
-"""Share of the results of a whole run that show a host's fitness: a run of some checks says little."""
+"""Share of a complete run's results that is needed to show a host's fitness: a run of only some checks says
+little."""
 MAX_OUTCOMES: Final = 16
-"""Outcomes kept of each check of a host."""
+"""Largest number of outcomes kept for each check of a host."""
 
 
 class Fitness(StrEnum):
@@ -42,7 +43,7 @@ class Outcome(NamedTuple):
     at_ns: int
     status: AuditStatus
     is_error: bool
-    """True if a failure makes the host unfit."""
+    """True if the check's failure makes a host unfit."""
     text: str
 
     @property
@@ -53,7 +54,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HostFitness:
-    """A host's fitness, its newest failures, and the reasons for people."""
+    """A host's fitness, its newest failures, and the reasons as text for people."""
 
     host: str
     fitness: Fitness
@@ -78,12 +79,12 @@ class AuditHistory:
     """The newest outcomes of every host, filled with results in log order."""
 
     def __init__(self, run: str | None = None) -> None:
-        """`run`: only this run counts."""
+        """`run`: the only run whose results count; None: results of all runs do."""
         self._run = run
         self._outcomes: dict[str, dict[str, list[Outcome]]] = {}
         self._runs: dict[str, dict[str, _Run]] = {}
         self._whole = 0
-        """Results of the largest run that is complete."""
+        """Number of results of the largest complete run."""
 
     @property
     def hosts(self) -> list[str]:
@@ -91,7 +92,8 @@ class AuditHistory:
         return sorted(self._outcomes)
 
     def take(self, record: AuditResult, at_ns: int) -> None:
-        """Take a result that the log appended at `at_ns`. A repeated one replaces its predecessor."""
+        """Add a result that the log appended at `at_ns`. It replaces an earlier one of the same run and
+        check."""
         if self._run not in (None, record["run"]):
             return
         host, check, run = record["host"], record["check"], record["run"]
@@ -108,7 +110,8 @@ class AuditHistory:
                 self._whole = max(self._whole, part.expected)
 
     def fitness(self, host: str, since_ns: int, *, strict: bool = False) -> HostFitness:
-        """Return the fitness of a host by results since `since_ns`. `strict`: unknown errors count."""
+        """Return the fitness of a host from its results since `since_ns`. `strict`: UNKNOWN errors count
+        too."""
         outcomes = {
             check: recent
             for check in self._outcomes.get(host, {})
@@ -127,10 +130,10 @@ class AuditHistory:
         return HostFitness(host, Fitness.UNKNOWN if unknown else Fitness.FIT, unknown, (), outcomes)
 
     def _of_check(self, host: str, check: str) -> list[Outcome]:
-        """Return the outcomes of a check, the newest first.
+        """Return the outcomes of a check for a host, the newest first.
 
-        A comparison of the fleet names the odd hosts only: in a run in which it passed for the fleet and does
-        not name this host, the host passed too.
+        A comparison of the fleet has results only for odd hosts. So in a run in which it passed for the fleet
+        and has no result for this host, the host passed too.
         """
         every = self._outcomes[host][check]
         if not check.startswith(COMPARED):

@@ -1,7 +1,8 @@
-"""Policy of node actions: which nodes of a scheduler to drain and to resume, from the fitness of their hosts.
+"""Policy of node actions: decides from the fitness of hosts which nodes of a scheduler to drain and to
+resume.
 
-Pure logic. Only the project's own drains are ever resumed; they bear a reason that `reason_of` wrote. A
-circuit breaker limits the share of nodes that are out, also by others.
+Pure logic. Only drains by this system are ever resumed; their reasons are written by `reason_of`. A circuit
+breaker limits the share of nodes that are out of service, whoever drained them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from actuators.node_fitness import Fitness, HostFitness, Outcome
 from schemas.records import AuditStatus, FlowAction
 
 PREFIX: Final = "fabrictime:"
-"""Beginning of the reason of each drain of ours."""
+"""Prefix of the reason of each drain by this system."""
 MAX_REASON: Final = 300
-"""Characters of a reason."""
+"""Largest number of characters of a reason."""
 MAX_ID: Final = 256
-"""Characters of a decision id."""
+"""Largest number of characters of a decision id."""
 MAX_NAMED: Final = 120
-"""Characters of the checks that a reason names."""
+"""Largest number of characters for the checks that a reason names."""
 _REASON: Final = re.compile(rf"{PREFIX} run=(\S+) checks=(\S+): ")
 
 
@@ -31,44 +32,44 @@ class NodeRules:
     """Limits of node actions."""
 
     max_out_share: float = 0.1
-    """Share of nodes that may be out at once."""
+    """Largest share of nodes that may be out of service at once."""
     min_in: int = 1
-    """Nodes that stay in."""
+    """Smallest number of nodes that must stay in service."""
     failed_runs: int = 1
-    """Runs in which a check must fail, one after another, before a drain."""
+    """Number of consecutive runs in which a check must fail before a drain."""
     clean_runs: int = 1
-    """Runs after the drain in which its checks must pass, one after another, before a resume."""
+    """Number of consecutive runs after the drain in which its checks must pass before a resume."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node as the scheduler sees it. `reason`: of its drain; may be empty."""
+    """A node as the scheduler describes it. `reason`: reason of its drain; may be empty."""
 
     name: str
     is_out: bool
     reason: str = ""
     state: str = ""
-    """The scheduler's own state, for people."""
+    """The scheduler's own name of the state, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStep:
-    """An action on a node, or the reason for which there is none."""
+    """An action on a node, or the reason why none is taken."""
 
     node: str
     host: str
     action: FlowAction
     run: str
     text: str
-    """The reason of a drain as the scheduler shows it; of a resume, for people."""
+    """For a drain: the reason that the scheduler shows. For a resume: text for people."""
     obstacle: str = ""
-    """Reason for which the action is not taken; empty if it may be."""
+    """Reason why the action is not taken; empty if it may be taken."""
     is_limited: bool = False
-    """True if the obstacle is the circuit breaker."""
+    """True if the circuit breaker prevents the action."""
 
     @property
     def decision_id(self) -> str:
-        """Identity of the action: the same run leads to the same one. A long one ends with its digest."""
+        """Id of the action: the same run gives the same id. In a long id, a digest replaces the end."""
         full = f"{self.action.lower()} {self.node} {self.run}"
         if len(full) <= MAX_ID:
             return full
@@ -77,7 +78,7 @@ class NodeStep:
 
 
 def is_ours(reason: str) -> bool:
-    """Return True for the reason of a drain of ours."""
+    """Return True if a reason is that of a drain by this system."""
     return reason.startswith(PREFIX)
 
 
@@ -105,10 +106,10 @@ def plan(
     rules: NodeRules,
     host_of: Mapping[str, str] | None = None,
 ) -> list[NodeStep]:
-    """Return resumes, then drains, the host with the most errors first.
+    """Return the resumes, then the drains; the host with the most errors is drained first.
 
-    `host_of`: node to host, if their names differ. A resume of the same pass gives the breaker no room,
-    because the scheduler has not confirmed it.
+    `host_of`: node to host, if their names differ. A resume in the same pass does not allow the breaker one
+    more drain, because the scheduler has not confirmed it.
     """
     every = sorted(nodes, key=lambda node: node.name)
     fitness_by_node = {
@@ -154,7 +155,7 @@ def _lasting(host_fitness: HostFitness, rules: NodeRules) -> list[Outcome]:
 
 
 def _breaker(total: int, out: int, rules: NodeRules) -> str:
-    """Return the limit that forbids one more drain, else an empty text."""
+    """Return the limit that forbids one more drain; empty if none does."""
     allowed = int(rules.max_out_share * total + 1e-9)
     if out + 1 > allowed:
         return (
@@ -167,7 +168,10 @@ def _breaker(total: int, out: int, rules: NodeRules) -> str:
 
 
 def _resume(node: NodeState, host_fitness: HostFitness, rules: NodeRules) -> NodeStep | None:
-    """Return the resume of a node that we drained; it has an obstacle until enough runs are clean."""
+    """Return the resume of a node that this system drained, with an obstacle until enough runs are clean.
+
+    None if the node is not to be resumed.
+    """
     if not node.is_out or not is_ours(node.reason):
         return None
     parsed = _REASON.match(node.reason)
@@ -189,7 +193,7 @@ def _resume(node: NodeState, host_fitness: HostFitness, rules: NodeRules) -> Nod
 
 
 def _not_clean(check: str, outcomes: Sequence[Outcome], drained_by: str, rules: NodeRules) -> str:
-    """Return the reason for which a check does not count as repaired, else an empty text."""
+    """Return the reason why a check does not count as repaired; empty if it does."""
     clean = 0
     for outcome in outcomes:
         if outcome.run == drained_by or outcome.status is not AuditStatus.PASSED:

@@ -10,7 +10,7 @@ from actuators.flow_state import FlowState, ReportedFields, Token
 from schemas.records import ActionOutcome, ActionReport
 
 MAX_DETAIL: Final = 300
-"""Characters of a report's detail."""
+"""Largest number of characters of a report's detail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Attempt:
     decision: ReportedFields
     from_path: int | None
     token: Token = None
-    """Given back with the report; None if no offset waits for it."""
+    """Passed back with the report; None if no offset waits for it."""
     began_ns: int | None = None
-    """Monotonic time at which the command was sent; None if none was."""
+    """Monotonic time at which the command was sent; None if no command was sent."""
 
 
 class Reporter:
@@ -36,7 +36,7 @@ class Reporter:
         now_ns: Callable[[], int],
         clock_ns: Callable[[], int],
     ) -> None:
-        """`now_ns`: fabric time; `clock_ns`: a clock that never steps."""
+        """`now_ns`: returns fabric time; `clock_ns`: returns a clock that never steps."""
         self._host, self._publish, self._path_of = host, publish, path_of
         self._now_ns, self._clock_ns = now_ns, clock_ns
         self.config_version = 0
@@ -49,7 +49,7 @@ class Reporter:
         flow: FlowState | None = None,
         how: str = "",
     ) -> ActionReport:
-        """Return the report of an attempt, with the flow's path and rate as they are now."""
+        """Return the report of an attempt, with the flow's present path and rate."""
         took_ns = 0 if attempt.began_ns is None else self._clock_ns() - attempt.began_ns
         return {
             **attempt.decision,

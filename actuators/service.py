@@ -25,11 +25,10 @@ from schemas.stop_request import StopRequest
 _log = logging.getLogger(__name__)
 
 _LEADS_NS: Final = (500_000, 1_500_000, 4_000_000)
-"""Lead times at which a new model starts, to leave time to encode it; the next is used if one was too
-short.
-"""
+"""Times from now until a new model starts, to leave time to encode it; if one is too short, the next is
+used."""
 _LATE_NS: Final = 5_000
-"""Tolerated delay of the write: two models cannot differ by a ns in this time."""
+"""Tolerated delay of the write: in this time, two models cannot differ by 1 ns."""
 _TRIES: Final = 20
 _STATUS_S: Final = 5.0
 
@@ -61,7 +60,7 @@ class HostPage:
         self.sources = Sources(host.test_clocks)
         self.content = Content()
         self.late = 0
-        """Times that a new model missed its start time and was deferred to the next update."""
+        """Number of times that a new model missed its start time and was deferred to the next update."""
         self._late_streak = 0
         self._gone = False
         self._settings = settings
@@ -88,7 +87,8 @@ class HostPage:
                 self.discipline.step(row, cross_timestamps[clock].clock_ns, now_s)
 
     def _recreate(self) -> None:
-        """Replace a page file that was removed or replaced; fabric time continues in the new file."""
+        """Replace a page file that was removed or replaced by others; fabric time continues in the new
+        file."""
         try:
             file = PageFile(self.host.clock_file, self.host.host, self._settings.readable)
         except OSError as error:

@@ -19,7 +19,7 @@ def default_directory() -> Path:
 
 
 class DisciplineSettings(StrictModel):
-    """The clock of this host to be disciplined, and the limits."""
+    """Which clock of this host to discipline, and the limits."""
 
     mode: Literal["off", "dry-run", "on"] = Field(
         default="off", description="dry-run: logs what it would do and changes nothing; on needs CAP_SYS_TIME"
@@ -63,7 +63,8 @@ class DisciplineSettings(StrictModel):
 
 
 class NodeSettings(StrictModel):
-    """Drains and resumes of a scheduler's nodes (`fabrictime audit act`). `fabric.config` sets the mode."""
+    """Settings of drains and resumes of a scheduler's nodes (`fabrictime audit act`). The mode is set by
+    `fabric.config`."""
 
     scheduler: Literal["none", "slurm", "kubernetes"] = Field(
         default="none", description="scheduler of the nodes; kubernetes needs the extra of that name"
@@ -100,7 +101,7 @@ class NodeSettings(StrictModel):
 
 
 class ActuatorSettings(StrictModel):
-    """A host's actuator: its clock page, and the flow actuator."""
+    """Settings of a host's actuator: its clock page, and the flow actuator."""
 
     kafka: KafkaSettings = KAFKA
     window_ms: int = quantity(1000, (100, 60_000), "ms of log append time in a window")
@@ -229,7 +230,7 @@ class TestClockSettings(StrictModel):
 
 
 class HostSettings(StrictModel):
-    """A host with a clock page: this one, or each of the hosts of a testbed."""
+    """Settings of a host with a clock page: this host, or each of the hosts of a testbed."""
 
     host: str = Field(pattern=r"^[^\s/>]{1,128}$", description="its name in the inventory")
     clock_file: Path = Field(description="its page")

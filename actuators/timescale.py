@@ -18,20 +18,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 SIGMAS: Final = 3.3
-"""Standard errors in a bound that holds 99.9 % of the time (normal errors)."""
+"""Number of standard errors in a bound that holds 99.9 % of the time (normal errors)."""
 
 HISTORY_NS: Final = 15_000_000_000
 NEAR_NS: Final = 1_500_000_000
-"""Cross-timestamps within this many ns of a moment determine the relation there."""
+"""Distance, ns, within which cross-timestamps determine the relation at a moment."""
 MAX_RESIDUAL_NS: Final = 1_000.0
 MAX_RATE_CHANGE_PPM: Final = 10.0
 MAX_FIRST_RATE_PPM: Final = 1_000.0
-"""A larger residual means a step or a rate change. The second limit holds while a segment's rate is
-unknown.
-"""
+"""Residuals above these limits mean a step or a rate change. The last limit holds while a segment's rate is
+unknown."""
 MIN_RMS_NS: Final = 2.0
 MAX_EXTRAPOLATION_NS: Final = 400_000_000
-"""ns beyond the last cross-timestamp up to which a relation is extrapolated."""
+"""Time after the last cross-timestamp up to which a relation is extrapolated, ns."""
 WANDER_AT_S: Final = 10.0
 
 
@@ -101,7 +100,8 @@ class CrossTimestamps:
         return (recent[-1].clock_ns - recent[0].clock_ns - raw_ns) / raw_ns * 1e9
 
     def at_clock(self, clock_ns: int) -> Relation | None:
-        """Return the relation at the clock's reading `clock_ns`; None if this segment does not cover it."""
+        """Return the relation when the clock reads `clock_ns`; None if this segment does not cover that
+        reading."""
         fit = self._fit([c.clock_ns - clock_ns for c in self._segment])
         if fit is None:
             return None
@@ -116,7 +116,9 @@ class CrossTimestamps:
 
     def _fit(self, distance_ns: Sequence[int]) -> Relation | None:
         """Fit a line through the cross-timestamps within NEAR_NS. `distance_ns`: distance of each from the
-        moment.
+        moment of interest.
+
+        None if there are too few.
         """
         if len(distance_ns) < 3 or distance_ns[0] > 0 or distance_ns[-1] < -MAX_EXTRAPOLATION_NS:
             return None
@@ -145,8 +147,8 @@ class CrossTimestamps:
 
 
 def wander_growth(wander_ppb_per_sqrt_s: float) -> tuple[float, float]:
-    """Return (growth_ppb, wander_ppb_per_s) such that a t + b t^2 bounds a random walk of the rate after
-    t.
+    """Return (growth_ppb, wander_ppb_per_s) such that a t + b t^2 bounds the effect of a random walk of the
+    rate after t.
 
     A rate that walks w per square root of a second moves the time by a normal deviate of w t^1.5 / sqrt(3).
     By the inequality of means, t^1.5 <= t (T + t) / (2 sqrt(T)) for any T, with equality at t = T.
@@ -170,12 +172,12 @@ class RawClockModel:
     wander_ppb_per_s: float
 
     def fabric_ns(self, raw_ns: int) -> tuple[int, float]:
-        """Return fabric time at a raw reading: whole ns, and a remainder to add."""
+        """Return fabric time at a raw reading: whole ns, and a remainder to be added, ns."""
         ahead_ns = raw_ns - self.raw_at_ns
         return self.fabric_at_ns + ahead_ns, self.rate_ppb * 1e-9 * ahead_ns
 
     def bound_at(self, raw_ns: int) -> float:
-        """Return the bound at a raw reading, ns."""
+        """Return the error bound at a raw reading, ns."""
         t = abs(raw_ns - self.raw_at_ns) * 1e-9
         return self.bound_ns + self.growth_ppb * t + self.wander_ppb_per_s * t * t
 
@@ -201,7 +203,7 @@ def on_raw_clock(
     drift_sigma_ppb: float,
     wander_ppb_per_sqrt_s: float,
 ) -> RawClockModel:
-    """Return a clock's published model on the raw clock. `relation` is that of the clock at `at_ns`.
+    """Return a clock's published model, converted to the raw clock. `relation`: that of the clock at `at_ns`.
 
     The bound covers the fraction of `offset_ns` below 1 ns.
 
@@ -223,9 +225,9 @@ def on_raw_clock(
 
 @dataclass(frozen=True, slots=True)
 class SlewedModel:
-    """The model for readers: it begins at the last model's value, and is slewed to its own.
+    """The model for readers: it begins at the previous model's value, and is slewed to its own.
 
-    Until slew_end_raw_ns its rate is rate_ppb + slew_ppb. The bound excludes the remaining slew.
+    Until slew_end_raw_ns its rate is rate_ppb + slew_ppb. `model`'s bound excludes the remaining slew.
     """
 
     model: RawClockModel
@@ -233,17 +235,17 @@ class SlewedModel:
     slew_end_raw_ns: int = 0
 
     def remaining_ns(self, raw_ns: int) -> float:
-        """Return the remaining slew."""
+        """Return the remaining slew at a raw reading, ns."""
         return -self.slew_ppb * 1e-9 * max(0, self.slew_end_raw_ns - max(raw_ns, self.model.raw_at_ns))
 
     def fabric_ns(self, raw_ns: int) -> tuple[int, float]:
-        """Return fabric time at a raw reading: whole ns, and a remainder to add."""
+        """Return fabric time at a raw reading: whole ns, and a remainder to be added, ns."""
         time_ns, rest = self.model.fabric_ns(raw_ns)
         until = min(raw_ns, max(self.slew_end_raw_ns, self.model.raw_at_ns))
         return time_ns, rest + self.slew_ppb * 1e-9 * (until - self.model.raw_at_ns)
 
     def bound_at(self, raw_ns: int) -> float:
-        """Return the bound including the remaining slew."""
+        """Return the error bound at a raw reading, including the remaining slew, ns."""
         return self.model.bound_at(raw_ns) + abs(self.remaining_ns(raw_ns))
 
 
@@ -255,8 +257,8 @@ def slew(
     slew_max_ppm: float,
     step_ns: float,
 ) -> tuple[SlewedModel, float]:
-    """Return the model that follows `last` from `raw_ns` on and converges to `model`, and the step there,
-    ns.
+    """Return the model that follows `last` from `raw_ns` on and converges to `model`, and the step at
+    `raw_ns`, ns.
 
     It begins at the value of `last` at `raw_ns`, so time never runs backwards for a reader. The difference is
     slewed away in `slew_s`, or more slowly if that would exceed `slew_max_ppm`. A difference above `step_ns`

@@ -1,1 +1,1 @@
-"""Dashboards as code, the JSON they make, and provisioning for Grafana."""
+"""Dashboards as code, the JSON files built from them, and provisioning for Grafana."""

@@ -1,6 +1,6 @@
 """Builds the dashboards: `python -m grafana.build [FOLDER]` writes JSON, by default to grafana/dashboards/.
 
-The build of the package runs it. Its imports are requirements of the build, not of the package.
+The package's build runs it. Its imports are requirements of the build only, not of the installed package.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ DASHBOARDS: Final[Mapping[str, Callable[[], dashboard.Dashboard]]] = {
     "fabrictime-actions": actions,
     "fabrictime-audit": audit,
 }
-"""Builder of each dashboard by its uid."""
+"""Function that builds each dashboard, by the dashboard's uid."""
 
 
 def made(uid: str) -> dict[str, Any]:
-    """Return a dashboard as JSON has it. Raises KeyError for an unknown uid."""
+    """Build a dashboard, and return it as values for JSON. Raises KeyError for an unknown uid."""
     dashboard_json: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(DASHBOARDS[uid]().build()))
     return dashboard_json
 

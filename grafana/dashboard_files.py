@@ -1,4 +1,4 @@
-"""Reads and writes the JSON files of the dashboards, which `grafana.build` makes and the wheel carries."""
+"""Reads and writes the dashboards' JSON files, which `grafana.build` creates and the wheel contains."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final
 
 FOLDER: Final = Path(__file__).resolve().parent / "dashboards"
 PREFIX: Final = "fabrictime-"
-"""All uids of dashboards begin with it."""
+"""Prefix of the uid of every dashboard."""
 
 
 def read_all(folder: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Return the dashboards of a folder by uid, by default the built ones. Raises ValueError for none."""
+    """Return the dashboards in a folder by uid, by default those built. Raises ValueError if it has none."""
     folder = FOLDER if folder is None else folder
     paths = sorted(folder.glob(f"{PREFIX}*.json"))
     if not paths:
@@ -22,7 +22,7 @@ def read_all(folder: Path | None = None) -> dict[str, dict[str, Any]]:
 
 
 def write_all(folder: Path, dashboards: Mapping[str, Any]) -> list[Path]:
-    """Write each dashboard to a file, and remove files of dashboards that are no more. Return the paths."""
+    """Write each dashboard to a file, and remove the files of any others. Return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = [_write(folder / f"{uid}.json", dashboard) for uid, dashboard in dashboards.items()]
     _remove(set(folder.glob(f"{PREFIX}*.json")) - set(written))

@@ -1,6 +1,6 @@
-"""Describes history as a Grafana data source: the ClickHouse plugin over HTTP.
+"""Describes the history database as a Grafana data source: the ClickHouse plugin over HTTP.
 
-Grafana's API and its provisioning take the result. Dashboards refer to it by uid.
+The description is used by Grafana's API and by its provisioning. Dashboards refer to the source by its uid.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ DEFAULT_URL: Final = "http://127.0.0.1:18123"
 
 
 def data_source(url: str, user: str, password: str | None) -> dict[str, Any]:
-    """Return the data source in the form of Grafana's API; without a password the stored one stays. Raises
-    ValueError if `url` is not http(s)://host[:port]."""
+    """Return the data source in the form of Grafana's API.
+
+    Without a password, Grafana keeps the stored one. Raises ValueError if `url` is not http(s)://host[:port].
+    """
     parts = urlsplit(url)
     try:
         port = parts.port or (8443 if parts.scheme == "https" else 8123)

@@ -1,4 +1,4 @@
-"""SQL of the dashboard of jobs: verdicts, iterations, ranks by time split, collectives, flows."""
+"""SQL queries of the dashboard of jobs: verdicts, iterations, time split by rank, collectives, flows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RANKS: Final = _from(tables.RANK_TIMES)
 _FLOWS: Final = _from(tables.JOB_FLOWS)
 _COLLECTIVES: Final = _from(tables.COLLECTIVES)
 _KIND: Final = "multiIf(verdict = 'UNKNOWN', 0, verdict = 'HEALTHY', 1, blames_network, 3, 2)"
-"""0: not enough evidence; 1: healthy; 2: slowed by something else; 3: slowed by the network."""
+"""Verdict as a number: 0 for too little evidence, 1 healthy, 2 slowed by something else, 3 by the network."""
 PARTS: Final = ("compute", "launch", "gpu_late", "peer_late", "network_late", "flush")
 
 JOB_VALUES: Final = f"SELECT DISTINCT job {_from(tables.DIAGNOSES, '1')} ORDER BY job"
@@ -114,7 +114,8 @@ COUNTER_SERIES: Final = (
     + ", ".join(f"max(ifNull({name}, 0)) AS {name}_most" for name in COUNTERS)
     + f" {_NICS} GROUP BY time, nic, began) GROUP BY time ORDER BY time"
 )
-"""Increments of all NICs: each process reports the whole NIC, so the greatest of an interval counts."""
+"""Query of the NICs' counter increments, summed. Each process on a host reports a whole NIC's increment, so
+that the largest of an interval counts."""
 FLOW_TABLE: Final = (
     "SELECT job, nic, peer, max(data_ns) AS slowest_data_ns, avg(data_ns) AS mean_data_ns, "
     "max(delay_ns) AS slowest_probe_ns, avg(rate_bps) AS mean_rate_bps, max(paths) AS flows, "

@@ -1,7 +1,7 @@
-"""Panels that all dashboards share: figures, time series, tables, heat maps, states, each with its query.
+"""Builders of the panels that the dashboards use: figures, time series, tables, heat maps, states.
 
-The dashboards are for Grafana 11.6, made with its foundation SDK. The colours suit colour-blind readers
-(Okabe and Ito's blue, orange and vermillion; viridis for heat), and no meaning depends on red against green.
+The dashboards are for Grafana 11.6, built with its foundation SDK. The colours suit colour-blind readers
+(Okabe and Ito's blue, orange and vermillion; viridis for heat): nothing depends on telling red from green.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Panel = TypeVar("Panel", stat.Panel, timeseries.Panel, table.Panel, heatmap.Pane
 
 
 class ClickHouseQuery(variants.Dataquery):
-    """A target of the ClickHouse plugin: SQL as it stands, answered as series or as a table."""
+    """A panel's query for the ClickHouse plugin: raw SQL, whose result is read as series or as a table."""
 
     def __init__(self, sql: str, ref_id: str = "A", series: bool = False) -> None:
         self.sql = sql
@@ -43,7 +43,7 @@ class ClickHouseQuery(variants.Dataquery):
         self.series = series
 
     def to_json(self) -> dict[str, Any]:
-        """Return the target as the plugin stores it."""
+        """Return the query in the form in which the plugin stores it."""
         return {
             "refId": self.ref_id,
             "datasource": {"type": PLUGIN, "uid": UID},
@@ -62,7 +62,7 @@ class Query(Builder[ClickHouseQuery]):
         self._query = ClickHouseQuery(sql, ref_id, series)
 
     def build(self) -> ClickHouseQuery:
-        """Return the target."""
+        """Return the query."""
         return self._query
 
 
@@ -71,19 +71,19 @@ def _framed(panel: Panel, title: str, doc: str, query: Query, height: int, span:
 
 
 def fixed_color(color: str) -> dashboard.FieldColor:
-    """Return one colour for everything."""
+    """Return a colour option that gives everything the same colour."""
     return dashboard.FieldColor().mode(models.FieldColorModeId.FIXED).fixed_color(color)
 
 
 def scaled_color() -> dashboard.FieldColor:
-    """Return colours by the last value of a series, from blue over yellow to red."""
+    """Return a colour option that colours a series by its last value, from blue over yellow to red."""
     return dashboard.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_YL_RD)
 
 
 def stat_panel(
     title: str, doc: str, sql: str, unit: str, colors: Mapping[float | None, str] | None = None
 ) -> stat.Panel:
-    """Return a single figure, blue or with the colour from each value on."""
+    """Return a panel with a single figure. `colors`: colour from each value on; blue below all of them."""
     steps = [
         models.Threshold(value=value, color=color) for value, color in {None: BLUE, **(colors or {})}.items()
     ]
@@ -97,7 +97,7 @@ def stat_panel(
 
 
 def series_panel(title: str, doc: str, sql: str, unit: str, span: int = 12) -> timeseries.Panel:
-    """Return a time series with a line for each label."""
+    """Return a panel of time series, with a line for each label in the query's result."""
     return (
         _framed(timeseries.Panel(), title, doc, Query(sql, series=True), 9, span)
         .unit(unit)
@@ -114,14 +114,14 @@ def series_panel(title: str, doc: str, sql: str, unit: str, span: int = 12) -> t
 
 
 def colored(panel: Colored, colors: Mapping[str, str]) -> Colored:
-    """Give each of the named series its colour."""
+    """Return the panel with a colour for each series. `colors`: colour by the series' name."""
     for name, color in colors.items():
         panel = panel.override_by_name(name, color_override(color))
     return panel
 
 
 def stacked_panel(title: str, doc: str, sql: str, unit: str) -> timeseries.Panel:
-    """Return a time series whose values add up, as filled areas."""
+    """Return a panel of time series that are stacked as filled areas, so that their values add up."""
     return (
         series_panel(title, doc, sql, unit)
         .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL))
@@ -130,24 +130,24 @@ def stacked_panel(title: str, doc: str, sql: str, unit: str) -> timeseries.Panel
 
 
 def color_override(color: str) -> Override:
-    """Override the colour of a field."""
+    """Return the override that sets a field's colour."""
     return [models.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color})]
 
 
 def unit_override(unit: str) -> Override:
-    """Override the unit of a field."""
+    """Return the override that sets a field's unit."""
     return [models.DynamicConfigValue(id_val="unit", value=unit)]
 
 
 def link_override(title: str, url: str) -> Override:
-    """Link the values of a field to another dashboard."""
+    """Return the override that links a field's values to another page."""
     return [
         models.DynamicConfigValue(id_val="links", value=[{"title": title, "url": url, "targetBlank": False}])
     ]
 
 
 def table_panel(title: str, doc: str, sql: str, height: int = 10, span: int = 24) -> table.Panel:
-    """Return a table that can be filtered by column."""
+    """Return a panel with a table whose columns can be filtered."""
     return (
         _framed(table.Panel(), title, doc, Query(sql), height, span)
         .color_scheme(fixed_color(BLUE))
@@ -156,7 +156,7 @@ def table_panel(title: str, doc: str, sql: str, height: int = 10, span: int = 24
 
 
 def heat_panel(title: str, doc: str, sql: str, unit: str, height: int) -> heatmap.Panel:
-    """Return how many of all observations fell into each bucket of a value, over time."""
+    """Return a heat map of how many observations fell into each bucket of a value, over time."""
     return (
         _framed(heatmap.Panel(), title, doc, Query(sql, series=True), height, 12)
         .calculate(False)
@@ -175,7 +175,7 @@ def heat_panel(title: str, doc: str, sql: str, unit: str, height: int) -> heatma
 
 
 def state_panel(title: str, sql: str, span: int, states: Sequence[tuple[str, str]]) -> statetimeline.Panel:
-    """Return a row of states for each subject. `states`: name and colour of the states 0, 1 and so on."""
+    """Return a timeline of states, a row per subject. `states`: (name, colour) of the states 0, 1, ..."""
     options = {
         str(number): models.ValueMappingResult(text=name, color=color, index=number)
         for number, (name, color) in enumerate(states)
@@ -194,7 +194,7 @@ def state_panel(title: str, sql: str, span: int, states: Sequence[tuple[str, str
 
 
 def choice(name: str, label: str, sql: str) -> dashboard.QueryVariable:
-    """Return a variable: the values that a reader chooses from, all by default."""
+    """Return a dashboard variable: viewers select from the values that `sql` returns; by default all."""
     return (
         dashboard.QueryVariable(name)
         .label(label)
@@ -215,7 +215,7 @@ def new_dashboard(
     *panels: Builder[models.Panel],
     variables: Sequence[dashboard.QueryVariable] = (),
 ) -> dashboard.Dashboard:
-    """Return a dashboard that is linked to the others."""
+    """Return a dashboard with these panels, and with links to the other dashboards."""
     board = (
         dashboard.Dashboard(title)
         .uid(uid)

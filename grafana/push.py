@@ -1,8 +1,10 @@
-"""Puts data source and dashboards into a Grafana that stands elsewhere.
+"""Puts the data source and the dashboards into a Grafana server that runs elsewhere.
 
-In: its address and a token or user. Out: a line for each thing put there. Run again, it updates and never
-doubles: data source, folder and dashboards have fixed uids. grafana-api knows data sources by number only;
-where it lacks a call, the request goes through its own session, with its authentication and errors.
+It takes the server's address and a token or user, and returns a line for each thing that it puts there. Data
+source, folder and dashboards have fixed uids, so that another run updates them and adds no copies.
+
+grafana-api supports data sources by number only. A request that it lacks is sent by its session, with its
+authentication and errors.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ ABSENT: Final = 404
 MAX_MESSAGE: Final = 200
 NO_JSON: Final = "a page answers in place of Grafana's API, perhaps a login page; expected Grafana itself"
 NOT_AS_BEFORE: Final = (409, 412)
-"""Grafana's statuses for a name that is taken and for a version that has moved on."""
+"""Grafana's HTTP statuses for a name that is in use, and for a version that changed in the meantime."""
 
 
 class PushError(ValueError):
-    """Grafana refused a request; one line names it and the reason."""
+    """Grafana refused a request; the text is one line with the request and the reason."""
 
 
 def push(
@@ -43,11 +45,13 @@ def push(
     history_user: str = "reader",
     history_password: str | None = None,
 ) -> list[str]:
-    """Create or update the data source, a folder and all dashboards. Returns one line for each.
+    """Create or update the data source, a folder and all dashboards. Returns a line of text for each.
 
-    `token_file` holds a service account's token; else `user` and `password`. Without `history_url` a data
-    source that is there stays as it is. Raises PushError, or ValueError for an address or token of the
-    wrong form and for dashboards that are not built, OSError where the file or Grafana cannot be reached.
+    `token_file` contains a service account's token; without it, `user` and `password` are used. Without
+    `history_url` an existing data source is not changed.
+
+    Raises PushError if Grafana refuses a request, and OSError if the file or Grafana cannot be reached.
+    Raises ValueError for an address or token of the wrong form, and if the dashboards are not built.
     """
     dashboards = read_all()
     grafana = _connect(url, token_file, user, password)
@@ -97,7 +101,7 @@ def _connect(url: str, token_file: Path | None, user: str | None, password: str 
 def _ask(
     grafana: Any, method: str, path: str, action: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Send a request for which grafana-api has no function, through its session. Raises PushError."""
+    """Send by grafana-api's session a request for which it has no function. Raises PushError."""
     try:
         answer: dict[str, Any] = getattr(grafana.api, method)(path, json=body)
     except GrafanaException as error:
@@ -108,9 +112,9 @@ def _ask(
 
 
 def refusal(action: str, status: int | None, message: object, conflict: str = "") -> str:
-    """Return the line for a request that Grafana refused: what, its message, and the remedy.
+    """Return a line about a request that Grafana refused: the action, Grafana's message, and the remedy.
 
-    `conflict`: the meaning of a conflict for this request.
+    `conflict`: what a conflict means for this request.
     """
     text = " ".join(str(message).split())[:MAX_MESSAGE]
     text = re.sub(r"^(Client Error|Server Error) ?\d*:? ?", "", text) or f"status {status}"

@@ -1,7 +1,7 @@
-"""The SQL behind the panels, with the ClickHouse plugin's macros; the tests run each on a filled chdb.
+"""The SQL queries of the panels, with the ClickHouse plugin's macros. Tests run each of them in chdb.
 
-Delays and clocks carry fabric time, pipeline rows the log's append time. `schemas.queries` has the questions
-that the live page asks, too.
+Rows of delays and clocks have fabric time, rows of the pipeline have the log's append time. `schemas.queries`
+has the queries that the live page uses too.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _from: Final = GRAFANA.rows
 
 
 def series(figures: str, rows: str, by: str = "") -> str:
-    """Return a time series of `figures`, or one for each value of `by`."""
+    """Return the query of a time series of the columns `figures`; with `by`, of one for each value of it."""
     names = f"time, {by.rpartition(' AS ')[2]}" if by else "time"
     columns = ", ".join(filter(None, (TIME, by, figures)))
     return f"SELECT {columns} {rows} GROUP BY {names} ORDER BY {names}"
 
 
 def top(key: str, order: str, rows: str) -> str:
-    """Return the condition for the `MAX_SERIES` first values of `key` in an order."""
+    """Return the SQL condition that `key` is among the first `MAX_SERIES` values in the given order."""
     return f"AND ({key}) IN (SELECT {key} {rows} GROUP BY {key} ORDER BY {order} LIMIT {MAX_SERIES})"
 
 
@@ -175,7 +175,7 @@ _LINK_STATES: Final = (
     f"ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING) AS ahead FROM {_DB}.{tables.LINK_HEALTH} FINAL) "
     "WHERE since <= $__toTime AND ends >= $__fromTime"
 )
-"""States that a cable, NIC or host was in within the range, each until the next one began."""
+"""Query of the states of cables, NICs and hosts in the range; each state lasts until the next one began."""
 LINK_COUNT: Final = (
     "SELECT countIf(newest = 4) AS down, countIf(newest = 3) AS flapping, countIf(newest = 2) AS grey "
     f"FROM (SELECT subject, argMax(number, since) AS newest FROM ({_LINK_STATES}) GROUP BY subject)"
@@ -268,7 +268,7 @@ _ANSWERED: Final = (
     "INNER JOIN (SELECT decision_id, done, took_ns "
     f"FROM {_DB}.{tables.ACTIONS} FINAL WHERE outcome = 'APPLIED') AS actions USING (decision_id))"
 )
-"""Decisions that were carried out: how long that took, and the effector's part of it."""
+"""Decisions that were carried out, with the time that each took in total and in the effector."""
 TAKEN_P99: Final = f"SELECT quantile(0.99)(all_ns) AS p99_ns FROM {_ANSWERED} WHERE {IN_RANGE}"
 TAKEN_SERIES: Final = series(
     "quantile(0.5)(all_ns) AS p50_ns, quantile(0.99)(all_ns) AS p99_ns, "

@@ -1,1 +1,1 @@
-"""Observers of the fleet, which write to the log: one folder per observed thing."""
+"""Observers of the fleet, which write to the log: one folder per observed subject."""

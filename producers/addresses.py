@@ -1,7 +1,7 @@
 """Checks whether the addresses of NICs are on this host, and reports those that are not.
 
 A NIC has no address while it is off the bus, before its link is up, or until DHCP has answered. Its prober
-waits for the address, and all others go on.
+then waits for the address, and the probers of other NICs continue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from schemas.stop_request import StopRequest
 _log = logging.getLogger(__name__)
 
 CHECK_S: Final = 2.0
-"""Interval of the checks: each costs a socket, and a thread where the NIC has a namespace of its own."""
+"""Interval of the checks. Each check costs a socket, and a thread if the NIC has its own namespace."""
 _MISSING: Final = frozenset({errno.EADDRNOTAVAIL, errno.ENODEV})
 
 Notify = Callable[[str], None]
@@ -29,7 +29,7 @@ Notify = Callable[[str], None]
 
 
 def address_problem(nic: NicSettings) -> str | None:
-    """Return in one line that a NIC's address is not on its host; None if it is.
+    """Return one line that explains why a NIC's address is not usable; None if the host has it.
 
     Raises OSError if the network namespace cannot be entered or the kernel refuses a socket.
     """
@@ -57,21 +57,21 @@ class AddressWatch:
         self._nics = list(nics)
         self._notify = notify
         self.problems: dict[str, str] = {}
-        """NIC to its problem, as last checked."""
+        """Problem of each NIC that has one, as last checked."""
         self._reported: dict[str, str] = {}
-        """NIC to a problem that its prober has found."""
+        """Problems that the NICs' probers have found, by NIC."""
 
     def report(self, name: str, problem: str | None) -> None:
-        """Note a problem of a NIC that has its address, for the next check; None: it has none."""
+        """Store a problem that a NIC's prober found, or None if there is none; the next check reports it."""
         if problem is None:
             self._reported.pop(name, None)
         else:
             self._reported[name] = f"{name}: {problem}"
 
     def check(self) -> dict[str, str]:
-        """Check all addresses and report changes; return the NICs with a problem.
+        """Check all addresses and report changes; return the problem of each NIC that has one.
 
-        The address is a NIC's first problem: other problems are reported once it has one.
+        A missing address hides other problems: those are reported once the NIC has its address.
         """
         problems = dict(self._reported)
         for nic in self._nics:
@@ -95,10 +95,10 @@ class AddressWatch:
 def wait_for_address(
     watch: AddressWatch, notify: Notify, stop: StopRequest, on_missing: Callable[[], None] = lambda: None
 ) -> bool:
-    """Wait until the addresses are on this host; return False if a stop was requested before.
+    """Wait until the addresses are on this host; return False if a stop was requested before that.
 
-    `on_missing` is called after each failed check. The service manager is told READY, so that the start
-    of other services does not wait for this NIC.
+    `on_missing` is called after each failed check. The service manager receives READY, so that the start of
+    other services does not wait for this NIC.
     """
     is_ready = False
     while not stop.is_set():

@@ -1,4 +1,4 @@
-"""The id of this machine's boot."""
+"""The id of the present boot of this machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Checks by which device a NIC's packets leave its host, by the kernel's own transmit timestamps.
+"""Checks by which device a NIC's packets leave its host, from the kernel's transmit timestamps.
 
-The kernel names the device beside the timestamp of each packet (`SOF_TIMESTAMPING_OPT_CMSG`). A packet to one
-peer now and then shows what routes and bonds do with the NIC's probes. No privilege is needed.
+The kernel reports the device with the timestamp of each packet (`SOF_TIMESTAMPING_OPT_CMSG`). A packet to one
+peer now and then shows the effect of routes and bonds on the NIC's probes. No privilege is needed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _IP_PKTINFO, _IPV6_RECVPKTINFO, _IPV6_PKTINFO = 8, 49, 50
 _IN_PKTINFO: Final = struct.Struct("=i")
 _IN6_PKTINFO: Final = struct.Struct("=16xi")
 _CHECK_PORT: Final = 33434
-"""traceroute's first port, where nothing listens."""
+"""Destination port of the packets: traceroute's first port, where nothing listens."""
 _TTL: Final = 1
-"""The first router drops the packet: only its way out of the host matters."""
+"""TTL of the packets. The first router may drop them, because only the device by which they leave matters."""
 
 
 class EgressCheck:
-    """Sends packets like a NIC's probes, and reads by which device they left."""
+    """Sends packets like a NIC's probes, and reads by which device they left the host."""
 
     def __init__(self, address: str, device: str | None, netns: str | None) -> None:
-        """Raise OSError if the kernel refuses the socket."""
+        """Open the socket. Raises OSError if the kernel refuses it."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         is_ipv6 = family == socket.AF_INET6
 
@@ -55,12 +55,12 @@ class EgressCheck:
         self._sock.close()
 
     def send(self, address: str) -> None:
-        """Send one packet to an address; one that cannot be sent shows no device."""
+        """Send one packet to an address. If it cannot be sent, there is no device to read."""
         with contextlib.suppress(OSError):  # no route, or an error about an earlier packet
             self._sock.sendto(b"", (address, _CHECK_PORT))
 
     def device_index(self) -> int | None:
-        """Return the index of the device that the newest packet was queued at first; None: not seen."""
+        """Return the index of the device that first queued the newest packet; None if none was reported."""
         index: int | None = None
         while True:
             try:
@@ -75,10 +75,10 @@ class EgressCheck:
 
 
 def foreign_egress(device: str, index: int, interfaces: tuple[Interface, ...]) -> str | None:
-    """Return the name of the device that packets leave by, if it is none of the NIC's; None if it is.
+    """Return the name of the device that packets leave by if it is not the NIC's; None if it is.
 
-    A bond, bridge or VLAN on the NIC's device is right, and so is a member of the NIC's bond. Devices that
-    the kernel does not know are not checked.
+    A bond, bridge or VLAN on the NIC's device is the NIC's too, and so is a member of the NIC's bond. Devices
+    that the kernel does not know are not checked.
     """
     by_index = {interface.index: interface for interface in interfaces}
     own = next((interface for interface in interfaces if interface.name == device), None)

@@ -1,7 +1,7 @@
 """Reads network interfaces, their addresses and routes by netlink, and finds the device of a NIC's probes.
 
-pyroute2 would add 25 MB to every prober. `read_network` asks the kernel of the calling thread's namespace.
-The other functions are pure.
+pyroute2 would add 25 MB to every prober. `read_network` and `route_devices` query the kernel in the namespace
+of the calling thread. The other functions are pure.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_MULTIPATH, _RTA_TABLE = 1, 2, 4, 9, 15
 _FRA_SRC, _FRA_IIFNAME, _FRA_FWMARK, _FRA_TABLE, _FRA_L3MDEV = 2, 3, 10, 15, 19
 _RTN_UNICAST: Final = 1
 _FIB_MATCH: Final = 0x2000
-"""The answer is the whole route, with all its next hops."""
+"""Flag of a route request: the answer is the whole route, with all its next hops."""
 _TABLE_LOCAL: Final = 255
 _MAX_NETWORKS: Final = 64
-"""More routes than this are announced by their common networks."""
+"""Maximum number of announced networks; with more routes, networks that contain several of them are
+announced."""
 _RECEIVE_BYTES: Final = 1 << 17
 _TIMEOUT_S: Final = 2.0
 _HEADER: Final = struct.Struct("=IHHII")
@@ -43,12 +44,12 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface. `master`: its bond, bridge or VRF; `lower`: the device that a VLAN is on."""
+    """A network interface. `master` is its bond, bridge or VRF; `lower` is the device on which a VLAN is."""
 
     name: str
     index: int
     kind: str = ""
-    """Kind of a virtual interface, such as vlan, bond, vrf, dummy; empty for a device."""
+    """Kind of a virtual interface, such as vlan, bond, vrf or dummy; empty for a physical device."""
     master: int = 0
     lower: int = 0
     addresses: tuple[str, ...] = ()
@@ -66,7 +67,7 @@ class Rule(NamedTuple):
     """A policy rule for packets that this host sends. `is_vrf`: it selects the table of the device's VRF."""
 
     source: str
-    """With its prefix length; empty for all."""
+    """Source addresses to which the rule applies, with prefix length; empty for all."""
     table: int
     is_vrf: bool
 
@@ -80,7 +81,7 @@ class NetworkState:
     rules: tuple[Rule, ...] = ()
 
     def named(self, name: str) -> Interface | None:
-        """Return the interface of this name; None without one."""
+        """Return the interface with this name; None if there is none."""
         return next((interface for interface in self.interfaces if interface.name == name), None)
 
     @property
@@ -90,10 +91,10 @@ class NetworkState:
 
 
 def egress_device(device: str, address: str, interfaces: Iterable[Interface]) -> str | None:
-    """Return the device that a NIC's probes are bound to; None leaves it to the kernel.
+    """Return the device to which a NIC's probes are bound; None leaves the choice to the kernel.
 
-    That is the NIC's own device, or the bond, bridge or VLAN on it that has the address. With an address of
-    the loopback interface (BGP on the host) it is the NIC's own device. Addresses such as 127.0.0.1 and
+    That is the NIC's own device, or the bond, bridge or VLAN on it that has the address. If the loopback
+    interface has the address (BGP on the host), it is the NIC's own device. Addresses such as 127.0.0.1 and
     devices that the kernel does not know are not bound.
     """
     by_index = {interface.index: interface for interface in interfaces}
@@ -106,7 +107,7 @@ def egress_device(device: str, address: str, interfaces: Iterable[Interface]) ->
 
 
 def below(top: Interface, by_index: dict[int, Interface]) -> set[int]:
-    """Return the indices of all devices that an interface's packets may leave by."""
+    """Return the indices of all devices below an interface, by which its packets may leave."""
     indices: set[int] = set()
     waiting = [top]
     while waiting:
@@ -121,7 +122,8 @@ def below(top: Interface, by_index: dict[int, Interface]) -> set[int]:
 def routed_networks(state: NetworkState, address: str, device: str) -> list[str]:
     """Return the networks that packets from `address` reach by `device`, by the routes of this host.
 
-    At most 64: where the host has more routes, neighbours are joined. A default route is 0.0.0.0/0 or ::/0.
+    It returns at most 64: if the host has more routes, neighbouring networks are combined. A default route is
+    0.0.0.0/0 or ::/0.
     """
     interface = state.named(device)
     if interface is None:
@@ -149,7 +151,7 @@ def _tables(state: NetworkState, address: str, interface: Interface) -> set[int]
 
 
 def _joined(networks: set[Network]) -> list[Network]:
-    """Return the networks without those inside others; the longest are joined until few are left."""
+    """Return the networks without those inside others. The smallest are combined until few enough remain."""
     joined = _collapsed(networks)
     while len(joined) > _MAX_NETWORKS:
         longest = max(network.prefixlen for network in joined)
@@ -203,7 +205,7 @@ def _interface(body: bytes, addresses: dict[int, list[str]]) -> Interface:
 
 
 def _route(body: bytes, family: int) -> Route | None:
-    """Return a unicast route with a device; None for others."""
+    """Return the unicast route in a message; None for other routes and those without a device."""
     _, bits, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(body)
     attributes = dict(_attributes(body, _ROUTE.size))
     devices = [_number(attributes[_RTA_OIF])] if _RTA_OIF in attributes else []
@@ -222,7 +224,7 @@ def _route(body: bytes, family: int) -> Route | None:
 
 
 def _rule(body: bytes, family: int) -> Rule | None:
-    """Return a rule for packets that this host sends; None for those of forwarded or marked packets."""
+    """Return a message's rule for packets of this host; None for rules on forwarded or marked packets."""
     bits, table = body[2], body[4]
     attributes = dict(_attributes(body, _ROUTE.size))
     if _FRA_IIFNAME in attributes or _number(attributes.get(_FRA_FWMARK)):
@@ -245,7 +247,7 @@ def _number(value: bytes | None) -> int:
 def route_devices(family: int, destination: str, source: str) -> tuple[int, ...]:
     """Return the indices of the devices by which the kernel routes packets between two addresses.
 
-    Raises OSError, with EHOSTUNREACH or ENETUNREACH where there is no route.
+    Raises OSError, with EHOSTUNREACH or ENETUNREACH if there is no route.
     """
     packed = [socket.inet_pton(family, address) for address in (destination, source)]
     bits = 8 * len(packed[0])
@@ -261,7 +263,7 @@ def _dump(kind: int, body: bytes) -> Iterator[bytes]:
 
 
 def _ask(kind: int, flags: int, body: bytes) -> Iterator[bytes]:
-    """Yield the bodies of the kernel's answers to a request."""
+    """Send a request to the kernel and yield the bodies of its answers."""
     request = _HEADER.pack(_HEADER.size + len(body), kind, flags, 1, 0) + body
     with socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE

@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 def in_netns(path: str | None, work: Callable[[], T]) -> T:
-    """Return `work()`, run inside the network namespace at `path`; None runs it in this thread.
+    """Return `work()`, run inside the network namespace at `path`, or in this thread if `path` is None.
 
-    Raises OSError with the namespace's name if it cannot be entered, and any error of `work`.
+    Raises OSError with the namespace's name if it cannot be entered, and any error that `work` raises.
     """
     if path is None:
         return work()

@@ -16,16 +16,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NicNetwork:
-    """A NIC's place in the network of its host."""
+    """A NIC's place in its host's network."""
 
     device: str | None = None
-    """Device that sockets are bound to: the NIC's, or the bond or VLAN on it; None: the kernel chooses."""
+    """Device to which sockets are bound: the NIC's, or the bond or VLAN on it; None if the kernel chooses."""
     index: int = 0
-    """Index of that device; 0: none."""
+    """Index of `device`; 0 if it is None."""
     networks: tuple[str, ...] = ()
-    """Networks that the host's routes reach by the device; empty: not known."""
+    """Networks that the host's routes reach by `device`; empty if not known."""
     own_addresses: frozenset[str] = frozenset()
-    """Addresses of the namespace, if the NIC is bound: packets to them never reach a cable."""
+    """Addresses of the namespace, to which packets never reach a cable; empty unless the NIC is bound."""
     interfaces: tuple[Interface, ...] = ()
 
 
@@ -33,7 +33,7 @@ _UNKNOWN: Final = NicNetwork()
 
 
 def read_nic_network(nic: NicSettings) -> NicNetwork:
-    """Return the place of a NIC in its host's network; an unknown one if the kernel does not tell.
+    """Return the place of a NIC in its host's network, or an unknown one if the kernel does not report it.
 
     Raises OSError if the network namespace cannot be entered.
     """

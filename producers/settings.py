@@ -15,9 +15,10 @@ from schemas.strict_model import StrictModel, quantity
 MAX_PATHS = 64
 MAX_CLASSES = 8
 ROCE_PORT = 4791
-"""UDP port whose packets an RDMA NIC keeps from the kernel."""
+"""UDP port of RoCEv2. An RDMA NIC does not pass its packets to the kernel."""
 SMALL_FLEET_FLUSH_MS, FLUSH_MS, SMALL_FLEET_NICS = 50, 100, 250
-"""ms between two batches of a NIC, in small and other fleets, which limits the log's message rate."""
+"""Interval of a NIC's batches in ms, in small and in other fleets, and the size of a small fleet. It limits
+the log's message rate."""
 KEY_FILE = Field(
     description="file with the fleet's probe key, 16 or 32 random bytes, readable only by its owner"
 )
@@ -26,7 +27,7 @@ TOPOLOGY_FILE = Field(
     description="file with the fabric's names, cables and rates; none: nodes are named by addresses",
 )
 SILENT_S = quantity(95, (1, 86_400), "s of log time without an announcement after which a peer is dropped")
-"""Fields that several agents have."""
+"""This field and the two before it are shared by the settings of several agents."""
 _ID_PART = r"^[^\s/>:]{1,128}$"
 
 
@@ -40,7 +41,7 @@ def _is_plain_ipv4(value: str) -> bool:
 
 
 def flush_ms_of(given_ms: int | None, nics: int) -> int:
-    """Return ms between two batches of each NIC: the given value, or one by the number of NICs."""
+    """Return the interval of each NIC's batches, ms: the given one, or one by the number of NICs."""
     return given_ms or (SMALL_FLEET_FLUSH_MS if nics <= SMALL_FLEET_NICS else FLUSH_MS)
 
 
@@ -216,7 +217,7 @@ class ProbeSettings(StrictModel):
 
     @property
     def spare_paths(self) -> int:
-        """Paths that are probed only for flows."""
+        """Number of paths that are probed only for flows."""
         return min(self.flow_paths, MAX_PATHS - self.paths) if self.flow_pps else 0
 
     @model_validator(mode="after")

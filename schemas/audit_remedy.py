@@ -1,4 +1,4 @@
-"""Declares what to do if an audit check fails, above the check's function."""
+"""Decorators of an audit check's function that declare what to do if the check fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Find_co = TypeVar("_Find_co", covariant=True)
 
 
 class Remedied(NamedTuple, Generic[_Find_co]):
-    """A check's function, with the action and its text if a finding failed."""
+    """A check's function, with the action to take if a finding fails, and its description."""
 
     find: _Find_co
     action: AuditAction

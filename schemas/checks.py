@@ -3,8 +3,8 @@
 A schema's field limits its values by attributes: `min` and `max` for numbers (in `.avsc` files also by names,
 see `schemas.ranges`), `format` for strings (see `schemas.formats`), `max_items` for arrays. Every number must
 be finite and every length bounded, with or without attributes. No correct writer sends a value outside its
-limits, so readers refuse such records. An array with `leave_out` collects the results of many NICs: there,
-one bad element does not cost the others.
+limits, so readers refuse such records. An array with `leave_out` collects the results of many NICs: readers
+drop a bad element of it and keep the others.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ INT_MAX: Final = 2**31 - 1
 log = logging.getLogger(__name__)
 
 Check = Callable[[list[Any], str], None]
-"""Takes all values that stand at one place of the schema at once: a column is checked faster than a value."""
+"""Checks all values of one field together, which is faster than one by one.
+
+The arguments are the values and the field's place in the record."""
 
 
 class BadRecord(ValueError):
-    """A message that cannot be used. `reason` is a symbol of `Reject.reason`; the text names the value
-    found."""
+    """A message that cannot be used. `reason` is a symbol of `Reject.reason`; the text has the bad value."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -40,7 +41,7 @@ class BadRecord(ValueError):
 
 
 class Limits(NamedTuple):
-    """The limits that one field states."""
+    """The limits of one field, from its attributes."""
 
     min: float | None = None
     max: float | None = None
@@ -65,9 +66,9 @@ NO_LIMITS: Final = Limits()
 
 
 def check_of(schema: Any, limits: Limits) -> Check | None:
-    """Compile the checks of a schema whose enums are numbers with `symbols`.
+    """Compile the checks of a schema in which enums are ints with the attribute `symbols`.
 
-    The check may change the values: enums become their symbols.
+    The check may change the values: it replaces an enum's number with its symbol.
     """
     if isinstance(schema, list):
         return _union_check(schema, limits)

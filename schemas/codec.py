@@ -74,16 +74,16 @@ class RecordSchema(TypedDict):
 
 
 class Registry(Protocol):
-    """A schema registry: ids for our schemas, schemas for foreign ids."""
+    """A schema registry: returns ids for our schemas, and schemas for the ids of other writers."""
 
     def __hash__(self) -> int:
-        """Hash by identity: the meaning of ids is cached per registry."""
+        """Hash by identity, as the schemas of ids are cached per registry."""
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> int:
         """Return the id under which `schema` is registered for record `name`."""
 
     def schema_of(self, schema_id: int) -> Mapping[str, Any]:
-        """Return the writer's schema of `schema_id`. Raises KeyError where the registry has none."""
+        """Return the writer's schema with this id. Raises KeyError if the registry has none."""
 
 
 @cache
@@ -108,14 +108,16 @@ def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def parsed_schema(name: str) -> Any:
-    """Return the schema as fastavro takes it."""
+    """Return the schema of record `name` in the parsed form that fastavro needs."""
     return fastavro.parse_schema(dict(raw_schema(name)), named_schemas={})
 
 
 @cache
 def fingerprint_of(name: str) -> bytes:
-    """Return the 8 bytes that name the schema on the wire: CRC-64-AVRO, little endian (Avro 1.12, 'Parsing
-    Canonical Form')."""
+    """Return the schema's fingerprint on the wire: 8 bytes, CRC-64-AVRO, little endian.
+
+    It is defined in Avro 1.12, 'Parsing Canonical Form'.
+    """
     return _fingerprint(raw_schema(name))
 
 
@@ -139,18 +141,18 @@ def released_schemas() -> dict[bytes, RecordSchema]:
 
 @cache
 def _schemas() -> Mapping[bytes, RecordSchema]:
-    """Fingerprint to schema: every released one, and ours."""
+    """Return all released schemas and our current ones, by fingerprint."""
     return {**released_schemas(), **{fingerprint_of(name): raw_schema(name) for name in record_names()}}
 
 
 @cache
 def _writer(written: bytes) -> _Writer:
-    """Return the writer with a fingerprint. Raises KeyError if it is none of ours."""
+    """Return the writer's schema with this fingerprint. Raises KeyError if it is no schema of ours."""
     return _Writer(_schemas()[written])
 
 
 def header(name: str, registry: Registry | None = None) -> bytes:
-    """Return the bytes that go before an Avro body of record `name`."""
+    """Return the bytes before the Avro body of a record `name`, in single-object or Confluent format."""
     if registry is None:
         return SINGLE_OBJECT + fingerprint_of(name)
     return b"\x00" + registry.id_of(name, raw_schema(name)).to_bytes(4, "big")
@@ -184,9 +186,9 @@ def _written(name: str, record: Mapping[str, Any], schema: Any) -> bytes:
 
 
 def body_start(data: bytes, name: str, registry: Registry | None = None) -> int:
-    """Return where the body begins in a message that was written with *our* schema of `name`.
+    """Return the offset of the body in a message that was written with *our* schema of `name`.
 
-    For native decoders, which know one schema. Raises BadRecord for any other writer.
+    For native decoders, which support one schema only. Raises BadRecord for any other writer's schema.
     """
     writer, start = _writer_of(data, name, registry)
     if writer is not _current(name):
@@ -218,10 +220,10 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
 
 
 def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> dict[str, Any]:
-    """Return the first fields of the record in `data`, up to `last`, checked, without reading the rest.
+    """Decode and check only the first fields of the record in `data`, up to and including `last`.
 
     For readers that must identify a record before they decode it. Raises BadRecord as `decode` does, and
-    KeyError where the record has no field `last`.
+    KeyError if the record has no field `last`.
     """
     writer, start = _writer_of(data, name, registry)
     _head_schema(name, last)
@@ -231,8 +233,11 @@ def decode_head(data: bytes, name: str, last: str, registry: Registry | None = N
 
 
 def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[dict[str, Any], int]:
-    """Return the first fields, up to `last`, of a body of our own schema that begins at `start`, checked, and
-    where the rest begins. Raises BadRecord, and KeyError where the record has no field `last`."""
+    """Decode and check the first fields, up to `last`, of a body of our own schema that begins at `start`.
+
+    Returns them and the offset of the next field. Raises BadRecord, and KeyError if the record has no field
+    `last`.
+    """
     writer = _head_schema(name, last)
     body = io.BytesIO(data)
     body.seek(start)
@@ -242,8 +247,10 @@ def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[dict[
 
 
 def encode_head(name: str, record: Mapping[str, Any], last: str, registry: Registry | None = None) -> bytes:
-    """Return the first fields of `record` on the wire, up to `last`. Raises as `encode` does, and KeyError
-    where the record has no field `last`."""
+    """Encode the first fields of `record`, up to and including `last`.
+
+    Raises as `encode` does, and KeyError if the record has no field `last`.
+    """
     schema = _head_schema(name, last)
     head = {field: record[field] for field in schema.fields if field in record}
     return header(name, registry) + _written(name, head, schema.parsed)
@@ -285,7 +292,7 @@ def _current(name: str) -> _Writer:
 
 
 def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[_Writer, int]:
-    """Return the writer's schema of `data` and the start of its body."""
+    """Return the writer's schema of the message `data`, and the offset of its body."""
     if data[:2] == SINGLE_OBJECT:
         if len(data) < HEADER_BYTES:
             raise BadRecord("TRUNCATED", f"{name}: {len(data)} bytes, expected a header of {HEADER_BYTES}")
@@ -310,7 +317,7 @@ def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[_Writ
 
 
 _registered_writers: WeakKeyDictionary[Registry, dict[int, _Writer]] = WeakKeyDictionary()
-"""Writers by the ids of a registry, which never change their meaning."""
+"""Writers' schemas by registry and id. A registry never changes the schema of an id."""
 
 
 def _registered(schema_id: int, name: str, registry: Registry) -> _Writer:
@@ -335,7 +342,7 @@ def _registered(schema_id: int, name: str, registry: Registry) -> _Writer:
 
 
 class _Writer:
-    """A schema of messages: as fastavro takes it, the same with enums as numbers, and its checks."""
+    """A writer's schema: parsed for fastavro, the same with enums as numbers, and its compiled checks."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.name: str = schema["name"]
@@ -348,9 +355,10 @@ class _Writer:
 
 
 def _numbered(schema: Any, enums: dict[str, Any]) -> Any:
-    """Return `schema` with each enum as an int that carries its symbols.
+    """Return `schema` with each enum replaced by an int with the attribute `symbols`.
 
-    Raises ValueError for arrays and maps of nothing: a few bytes could stand for any number of elements.
+    Raises ValueError for an array or map whose elements take no byte: a short message could hold any number
+    of them.
     """
     if isinstance(schema, str):
         return enums.get(schema, schema)
@@ -385,7 +393,7 @@ def _numbered(schema: Any, enums: dict[str, Any]) -> Any:
 
 
 def _empty(schema: Any) -> bool:
-    """Whether a value of `schema` can take no byte at all (a named type: taken for one that can)."""
+    """Return whether a value of `schema` can take no byte at all; a named type counts as one that can."""
     if isinstance(schema, list):
         return False
     kind = schema["type"] if isinstance(schema, dict) else schema

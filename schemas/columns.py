@@ -1,6 +1,6 @@
-"""Columns of the history tables: the field of a record that fills each, and the type that follows from it.
+"""Columns of the history tables: which field of a record fills each, and which type follows from it.
 
-A column takes the field of its own name, of an item first and then of the record. Otherwise:
+A column takes the field of its own name, from the item if it has that field, else from the record. Otherwise:
 
 - `since` takes `since_ns`, as a time.
 - `fact_text` takes the field `text` of `fact`, `facts` or `factes`: an array where these are items.
@@ -45,21 +45,21 @@ TYPES: Final[Mapping[str, str]] = {
     "double[]": "Array(Float32) CODEC(ZSTD(1))",
     "double?[]": "Array(Nullable(Float64)) CODEC(ZSTD(1))",
 }
-"""ClickHouse type by the kind of a column: its Avro type, `?` where it may be null, `[]` for an array."""
+"""ClickHouse type by kind of column: the Avro type, with `?` if it may be null, `[]` for an array."""
 
 _NAMELESS: Final = frozenset({"string", "bytes", "boolean", "int", "long", "double", "record"})
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column."""
+    """A column of a table, and the field that fills it."""
 
     name: str
     type: str
     kind: str
-    """A key of `TYPES`; empty where no field says it."""
+    """A key of `TYPES`; empty if no field determines the type."""
     path: tuple[str, ...]
-    """Fields that lead to the value, from the item or from the record."""
+    """Names of the nested fields to the value, beginning at the item or at the record."""
     in_item: bool
 
 
@@ -95,7 +95,7 @@ def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _source(name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], str] | None:
-    """Return the path to the field that fills a column, and the kind; None if no field does."""
+    """Return (path, kind) of the field that fills the column `name`; None if no field does."""
     for field in (name, f"{name}_ns"):
         if field in fields:
             return (field,), _kind(fields[field])

@@ -1,7 +1,7 @@
-"""Control sockets of running programs: closed to other users, with one JSON line each way.
+"""Control sockets of running programs, closed to other users. Requests and answers are lines of JSON.
 
-A request is, for example, `{"command": "fault", "line": "grey 20% leaf1>spine2"}`. Each result is a line
-`{"ok": true, "result": ...}`, a refusal is `{"ok": false, "error": "one line"}`.
+A request is, for example, `{"command": "fault", "line": "grey 20% leaf1>spine2"}`. The answer has a line
+`{"ok": true, "result": ...}` for each result, or `{"ok": false, "error": "one line"}` for a refusal.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ANSWER_BYTES_MAX: Final = 64 << 20
 _IDLE_S: Final = 10.0
 _CONNECTIONS_MAX: Final = 32
 _AGAIN_S: Final = 0.5
-"""Pause after a connection could not be accepted."""
+"""Pause after the failure to accept a connection."""
 REFUSALS: Final = (ValueError, TypeError, KeyError, ArithmeticError, AttributeError, RecursionError)
-"""Errors of commands that a client always gets: a value that cannot be used."""
+"""Errors of a command that are always returned to the client: they show an unusable value."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class ControlServer:
         commands: Mapping[str, Callable[[Request], Iterable[Any]]],
         refusals: tuple[type[Exception], ...] = (),
     ) -> None:
-        """`refusals`: further errors of commands that a client gets. Raises OSError without a socket."""
+        """`refusals`: further errors to return to the client. Raises OSError if the socket cannot be made."""
         self._path, self._name, self._commands = path, name, commands
         self._refusals: tuple[type[Exception], ...] = (*REFUSALS, *refusals)
         self._closing = threading.Event()

@@ -1,7 +1,7 @@
 """Formats of the strings in records, named by the attribute `format` of `.avsc` fields.
 
-`schemas.ids` builds and parses the ids; the patterns here accept all ids that it builds. A string that
-passed once is remembered, because records repeat the same few names.
+`schemas.ids` builds and parses the ids; the patterns here accept all ids that it builds. Strings that passed
+are cached, because records repeat the same few names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LINE: Final = r"[^\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 
 
 def _is_address(text: str) -> bool:
-    """Return True for an IPv4 or IPv6 address, with a scope or without."""
+    """Return whether `text` is an IPv4 or IPv6 address, with or without a scope."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -29,7 +29,7 @@ def _is_address(text: str) -> bool:
 
 
 def _is_network(text: str) -> bool:
-    """Return True for an IPv4 or IPv6 network with its prefix length."""
+    """Return whether `text` is an IPv4 or IPv6 network with its prefix length."""
     try:
         ipaddress.ip_network(text)
     except ValueError:
@@ -38,7 +38,7 @@ def _is_network(text: str) -> bool:
 
 
 class Format:
-    """One format: what a string of it looks like, in words and as a test."""
+    """A format of strings: its description in words, and a test of a string."""
 
     def __init__(self, example: str, expected: str, test: str | Callable[[str], bool]) -> None:
         self.example = example
@@ -52,11 +52,11 @@ class Format:
         self._passed: set[str] = set()
 
     def has_passed(self, values: Iterable[str]) -> bool:
-        """Return whether all strings are among those that were checked before."""
+        """Return whether all strings are among those that have passed before."""
         return self._passed.issuperset(values)
 
     def first_wrong(self, values: Iterable[str]) -> str | None:
-        """Return the first string that has another format; None if there is none."""
+        """Return the first string that is not of this format; None if all are."""
         new = set(values) - self._passed
         for text in new:
             if not self._test(text):
@@ -88,7 +88,7 @@ FORMATS: Final[dict[str, Format]] = {
 
 @cache
 def format_of(name: str) -> Format:
-    """Return a format by the name in a schema. Raises KeyError for an unknown one, which names the known."""
+    """Return a format by its name in a schema. Raises KeyError that lists the formats for an unknown name."""
     try:
         return FORMATS[name]
     except KeyError:

@@ -34,11 +34,11 @@ IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     topics.DIAGNOSES.name: ("job", "begin_ns", "number"),
     topics.COLLECTIVES.name: ("host", "boot", "process", "batch"),
 }
-"""Topic to the fields of its records' identity."""
+"""The fields that identify a record, by topic."""
 
 
 def identity_of(topic: Topic, record: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the values of a record's identity."""
+    """Return the values of the fields that identify a record of a topic."""
     return tuple(record[field] for field in IDENTITY[topic.name])
 
 

@@ -2,7 +2,7 @@
 them.
 
 Ids are plain strings on the wire and as keys; their types only help the type checker. The `*_parts` functions
-parse an id and name it in their errors. No constructor accepts a part that would make an id ambiguous.
+parse an id, and quote it in their errors. No constructor accepts a part that would make an id ambiguous.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ NicId = NewType("NicId", str)
 ClockId = NewType("ClockId", str)
 """`host/system` or `host/ptpN`."""
 LinkId = NewType("LinkId", str)
-"""A directed link, `node:port>node:port`. Ports have any vendor's name (`Ethernet1/1`, `et-0/0/48:0`). A node
-whose name contains a colon is in brackets: `[MF0;sw1:MQM9700/U1]:17`."""
+"""A directed link, `node:port>node:port`. Ports have their vendor's names (`Ethernet1/1`, `et-0/0/48:0`). A
+node's name that contains a colon is in brackets: `[MF0;sw1:MQM9700/U1]:17`."""
 CableId = NewType("CableId", str)
 """Both directions of a link: its two ends in sorted order, `node:port<>node:port`."""
 FlowId = NewType("FlowId", str)
@@ -66,7 +66,7 @@ def nic_id(host: str, device: str) -> NicId:
 
 
 def nic_parts(nic: str) -> NicParts:
-    """Return host and device of a NIC id. Raises ValueError if it is none."""
+    """Return the host and device of a NIC id. Raises ValueError if `nic` is no NIC id."""
     host, slash, device = nic.partition("/")
     if not slash:
         raise ValueError(f"NIC id {nic!r}: expected host/device")
@@ -74,7 +74,7 @@ def nic_parts(nic: str) -> NicParts:
 
 
 def host_of(name: str) -> str:
-    """Return the host of a NIC, clock or flow id, unchecked; a host's name is returned as it is."""
+    """Return the host in a NIC, clock or flow id, without a check; return a host's name as it is."""
     return name.partition("/")[0]
 
 
@@ -103,7 +103,7 @@ def end_id(node: str, port: str) -> str:
 
 
 def end_parts(end: str) -> End:
-    """Return node and port of one end, unchecked; both are empty if it is no end."""
+    """Return the node and port of a link's end, without checking them; both are empty if it is no end."""
     if end.startswith("["):
         node, bracket, port = end[1:].partition("]:")
         return End(node, port) if bracket else End("", "")
@@ -130,14 +130,14 @@ def far_node(link: str) -> str:
 
 
 def reverse_link(link: str) -> LinkId:
-    """Return the other direction of a link."""
+    """Return the link in the opposite direction."""
     near, far = link_ends(link)
     return LinkId(f"{far}>{near}")
 
 
 @lru_cache(maxsize=1 << 16)
 def cable_id(link: str) -> CableId:
-    """Return the cable of a directed link. Raises ValueError if it is no link id."""
+    """Return the id of the cable of a directed link. Raises ValueError if `link` is no link id."""
     return CableId("<>".join(sorted(link_ends(link))))
 
 
@@ -155,7 +155,7 @@ def pair_key(nic: str, peer: str) -> str:
 
 
 def pair_parts(key: str) -> tuple[str, str]:
-    """Return the NIC and the peer of a pair's key. Raises ValueError if it is none."""
+    """Return the NIC and the peer of a pair's key. Raises ValueError if `key` is no such key."""
     nic, mark, peer = key.partition(">")
     if not nic or not mark or not peer or ">" in peer:
         raise ValueError(f"NIC pair {key!r}: expected nic>peer")
@@ -168,7 +168,7 @@ def flow_id(host: str, boot: str, key: str) -> FlowId:
 
 
 def flow_parts(flow: str) -> FlowParts:
-    """Return the parts of a flow id. Raises ValueError if it is none."""
+    """Return the parts of a flow id. Raises ValueError if `flow` is no flow id."""
     parts = flow.split("/", 2)
     if len(parts) != 3 or not all(parts):
         raise ValueError(f"flow id {flow!r}: expected host/boot/key")
@@ -176,12 +176,12 @@ def flow_parts(flow: str) -> FlowParts:
 
 
 def window_id(shard: str, link: str, opened_ns: int) -> WindowId:
-    """Return the identity of a contention window."""
+    """Return the id of a contention window: `shard/link/opened_ns`."""
     return WindowId(f"{shard}/{link}/{opened_ns}")
 
 
 def window_parts(window: str) -> WindowParts:
-    """Return the parts of a contention window's id. Raises ValueError if it is none."""
+    """Return the parts of a contention window's id. Raises ValueError if `window` is no such id."""
     rest, _, opened = window.rpartition("/")
     shard, slash, link = rest.partition("/")
     if not slash or not opened.isdigit():

@@ -1,8 +1,8 @@
 """Unix sockets between the programs of one user on one machine, closed to every other user.
 
 The address of a Unix socket holds 107 bytes; paths here may be longer. The folder of a bound socket must not
-be writable by others. A socket file that a killed program left behind is replaced; a lock on the folder makes
-this safe for programs that start at the same time.
+be writable by other users. A socket file that a killed program left behind is replaced. A lock on the folder
+keeps programs that start at the same time from replacing each other's sockets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOCK_WAIT_S: Final = 2.0
 """Longest wait for another program that binds a socket in the same folder."""
 _UCRED: Final = struct.Struct("=iII")
 _DESCRIPTORS_MAX: Final = 253
-"""Descriptors of one message that the kernel passes at most (SCM_MAX_FD)."""
+"""Largest number of descriptors that the kernel passes in one message (SCM_MAX_FD)."""
 
 
 class InUse(OSError):
@@ -33,7 +33,7 @@ class InUse(OSError):
 
 
 def listen(path: Path, *, blocking: bool = False) -> socket.socket:
-    """Return a stream socket that listens at `path`; replace one that was left behind.
+    """Return a stream socket that listens at `path`; replace a socket file that was left behind.
 
     Raises InUse if a process answers there, OSError if the socket cannot be made.
     """
@@ -62,9 +62,9 @@ def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
 
 
 def received(receiver: socket.socket, max_bytes: int) -> bytes | None:
-    """Return the next datagram; None if there is none.
+    """Return the next datagram; None if none is waiting.
 
-    Raises PermissionError for one from another user, ValueError for one that is too long.
+    Raises PermissionError for a datagram from another user, ValueError for one that is too long.
     """
     try:
         data, ancillary, flags, _ = receiver.recvmsg(max_bytes, socket.CMSG_SPACE(_UCRED.size))
@@ -97,9 +97,10 @@ def connect(path: Path, timeout_s: float | None) -> socket.socket:
 
 
 def read_line(connection: socket.socket, max_bytes: int, within_s: float) -> bytes:
-    """Return a client's first line without its end, or the bytes before `max_bytes` or its hang-up.
+    """Return a client's first line, without its end of line.
 
-    Raises TimeoutError if the line takes longer than `within_s`, OSError.
+    If no line ends within `max_bytes` or before the client hangs up, return the bytes received. Raises
+    TimeoutError if the line takes longer than `within_s`, OSError.
     """
     until_s, line = time.monotonic() + within_s, b""
     while b"\n" not in line and len(line) < max_bytes:
@@ -112,10 +113,10 @@ def read_line(connection: socket.socket, max_bytes: int, within_s: float) -> byt
 
 
 def receive_descriptor(connection: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | None:
-    """Return the next packet, with the descriptor that it carries or None; None at the connection's end.
+    """Return (packet, descriptor or None) for the next packet; None at the end of the connection.
 
-    The caller closes the descriptor. Raises BlockingIOError if there is no packet, ValueError for one that is
-    too long or carries several descriptors.
+    The caller closes the descriptor. Raises BlockingIOError if no packet is waiting, ValueError for a packet
+    that is too long or carries several descriptors.
     """
     control_bytes = socket.CMSG_SPACE(_DESCRIPTORS_MAX * array.array("i").itemsize)
     data, messages, flags, _ = connection.recvmsg(max_bytes, control_bytes, socket.MSG_CMSG_CLOEXEC)
@@ -135,9 +136,9 @@ def receive_descriptor(connection: socket.socket, max_bytes: int) -> tuple[bytes
 
 
 def check_owner(connection: socket.socket) -> int:
-    """Check that the peer runs as our user, in addition to the socket's mode, and return its process id.
+    """Check that the peer runs as our user, in addition to the file's mode, and return its process id.
 
-    The id is 0 if this process's namespace of process ids lacks the peer. Raises PermissionError.
+    The id is 0 if the peer is not in this process's PID namespace. Raises PermissionError for another user.
     """
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     process, user, _ = _UCRED.unpack(raw)
@@ -191,7 +192,7 @@ def _answers(name: str, kind: int) -> bool:
 
 @contextlib.contextmanager
 def _short_name(path: Path) -> Iterator[str]:
-    """Yield a name of `path` that fits into a socket address."""
+    """Yield a path to `path` that is short enough for a socket address."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -201,7 +202,7 @@ def _short_name(path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _locked_folder(path: Path) -> Iterator[str]:
-    """Yield a short name of `path` while no other program of ours makes or removes a socket in its folder.
+    """Lock the folder of `path` against our other programs that make or remove sockets; yield a short path.
 
     Raises PermissionError if other users could replace the socket, InUse if the lock is never free.
     """

@@ -28,19 +28,19 @@ class Limits:
     """True if decisions are carried out; else they are only published (OBSERVE)."""
     allowed: frozenset[str] = ALLOWED
     max_actions_per_s: int = DEFAULT_ACTIONS_PER_S
-    """Actions within any second at this host."""
+    """Largest number of actions within any second at this host."""
     max_moved_share: float = DEFAULT_MOVED_SHARE
-    """Share of a shard's flows that may move within any minute, 0 to 1."""
+    """Largest share of a shard's flows that may move within any minute, 0 to 1."""
     protected_jobs: frozenset[str] = frozenset()
     revert_before_ns: int = 0
-    """Fabric time; actions applied before it are undone; 0: none."""
+    """Actions that were applied before this fabric time are undone; 0 undoes none."""
     version: int = 0
     """Sum of the versions of both records; decisions carry it as `config_version`."""
 
     def max_moves(self, flows: int, part: float = 1.0) -> int:
-        """Return the number of `flows` that may move within a minute, for a `part` of the share.
+        """Return how many of `flows` may move within a minute, with a fraction `part` of the allowed share.
 
-        At least one, unless the share is 0.
+        It is at least one, unless the share is 0.
         """
         share = part * self.max_moved_share
         return max(1, int(share * flows)) if share > 0 else 0

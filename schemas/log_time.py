@@ -1,7 +1,8 @@
-"""Recognises that log append time stepped back.
+"""Detects that log append time stepped back.
 
-On Kafka, append time is the clock of the partition's leader. That clock may be wrong and be corrected, or a
-leader with another clock may take over. So append time, and with it a window's number, may jump either way.
+In Kafka, append time is read from the clock of the partition's leader. That clock may be corrected, or a
+leader with another clock may take over. So append time, and with it a window's number, may jump forwards or
+back.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import Final
 from schemas.records import ClockOffsets
 
 LOG_APPEND_TIME: Final = 1
-"""Timestamp type of the Kafka protocol for a timestamp that the broker set."""
+"""Kafka's timestamp type for a timestamp that the broker set."""
 CONFLUENT_BASE: Final = 1
-"""confluent-kafka's timestamp types minus those of the protocol."""
+"""Difference between confluent-kafka's numbers of timestamp types and the protocol's."""
 STEP_NS: Final = 1_000_000_000
 """A message whose append time is this much before that of an earlier message shows a step back."""
 MAX_AHEAD_NS: Final = 60_000_000_000
-"""Time by which a window may be ahead of its record's append time: the leaders of two partitions may have
-different clocks."""
+"""Largest time by which a window may be ahead of its record's append time, as the leaders of two partitions
+may have different clocks."""
 
 
 def append_ns_of(topic: str, kind: int | None, timestamp_ms: int | None) -> int:
@@ -33,9 +34,9 @@ def append_ns_of(topic: str, kind: int | None, timestamp_ms: int | None) -> int:
 
 
 MAX_AHEAD_OF_HOSTS_S: Final = 5.0
-"""Log time may look this much ahead of the hosts' clocks: a busy host's messages are appended late."""
+"""Log time may be ahead of the hosts' clocks by so much: a busy host's messages are appended late."""
 MAX_BEHIND_HOSTS_S: Final = 1.0
-"""Nothing makes log time look behind."""
+"""Log time may be behind the hosts' clocks by so much only, as no message is appended early."""
 
 
 def is_log_time_wrong(ahead_s: float) -> bool:
@@ -44,23 +45,26 @@ def is_log_time_wrong(ahead_s: float) -> bool:
 
 
 def step_windows(window_ns: int) -> int:
-    """Return the number of windows by which a later window must be behind to show a step back."""
+    """Return by how many windows a later record must be behind an earlier one to show a step back."""
     return max(2, -(-STEP_NS // window_ns))
 
 
 class WindowOrder:
-    """The order of the `ClockOffsets` of all shards, each part of which has one partition and one writer."""
+    """Tracks the order of windows in the `ClockOffsets` of all shards.
+
+    Each part of a shard's `ClockOffsets` has one partition and one writer, so that its windows ascend.
+    """
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], int] = {}
         """Shard and part to its newest window."""
         self._earlier: dict[tuple[str, int], int] = {}
-        """Shard and part to the earlier window of its last record, which the next one must confirm."""
+        """Earlier window that the last record showed, by (shard, part); the next record must confirm it."""
 
     def steps_back(self, record: ClockOffsets) -> bool:
-        """Take the next record; return whether its window shows that log time stepped back.
+        """Track the next record; return whether its window shows that log time stepped back.
 
-        Two consecutive records must show it: one alone may be a mistake of a foreign writer.
+        Two consecutive records must show it: a single one may be another writer's mistake.
         """
         key, window = (record["shard"], record["part"]), record["window"]
         last, earlier = self._last.get(key, -1), self._earlier.pop(key, None)

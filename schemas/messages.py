@@ -1,7 +1,7 @@
-"""Decodes messages: the record and the key that it must have.
+"""Decodes messages, and checks that each has the key that follows from its record.
 
-A record under a key that is not its own would replace another's record in a compacted topic, or reach a
-worker that does not own it. So every reader refuses it.
+A record under a wrong key would replace another record in a compacted topic, or reach a worker that does not
+own it. So every reader refuses it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def key_of(topic: Topic[Any], record: Any) -> str:
 
 
 def check_key(topic: Topic[Any], key: bytes | str | None, record: Any) -> None:
-    """Raise BadRecord if `key` is not the record's own."""
+    """Raise BadRecord if `key` is not the key that `key_of` gives for the record."""
     expected = key_of(topic, record)
     key_text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
     if key_text != expected:
@@ -78,7 +78,7 @@ def check_key(topic: Topic[Any], key: bytes | str | None, record: Any) -> None:
 def decode_message(
     topic: Topic[R], key: bytes | str | None, value: bytes, registry: codec.Registry | None = None
 ) -> R:
-    """Decode and check a message's value, and check that the key is its own. Raises BadRecord."""
+    """Decode and check a message's value, and check its key by `check_key`. Raises BadRecord."""
     record = codec.decode(value, topic.type, registry)
     check_key(topic, key, record)
     return record

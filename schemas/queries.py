@@ -1,9 +1,10 @@
-"""SQL of the questions that both the live page and Grafana's dashboards ask the history.
+"""SQL queries on the history tables that the live page and Grafana's dashboards share.
 
-A `Dialect` holds what differs between the two: the page binds parameters, Grafana expands macros. Each reader
-selects from the query that it gets here, for its own columns and order.
-Rows are read with FINAL, because a window that was computed again overwrites its rows only at the next merge,
-or with an aggregate that ignores repeated rows.
+A `Dialect` holds what differs between the two: the page binds parameters, Grafana expands macros. Each of
+them selects its own columns and order from the queries built here.
+
+A window that was computed again overwrites its rows only at the next merge. So rows are read with FINAL, or
+with an aggregate that ignores repeated rows.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from schemas import tables
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one reader writes the range of its rows, and the step of a series, in SQL."""
+    """SQL by which the page or Grafana expresses the time range of rows, and the step of a series."""
 
     database: str
     in_range: str
-    """Condition on `window_start`."""
+    """Condition that `window_start` is in the time range."""
     step: str
-    """Start of the step that contains a window."""
+    """Expression for the start of the step that contains a window."""
 
     def rows(self, table: str, *conditions: str, time: str = "window_start", final: str = " FINAL") -> str:
-        """Return FROM and WHERE of a table's rows in the range. `time` is the column that the range is of."""
+        """Return FROM and WHERE for the rows in the time range. `time`: the column that the range limits."""
         source = f"{self.database}.{table}{final}"
         if time != "window_start":
             source = f"(SELECT *, {time} AS window_start FROM {source})"
@@ -34,21 +35,21 @@ class Dialect:
 
 
 MAX_BOUND_RTTS: Final = 20
-"""A one-way delay with an error bound above this many round trips is unknown. This is normal while clocks
-start from the hosts' system clocks."""
+"""A one-way delay counts as unknown if its error bound exceeds this many round-trip times. That is normal
+while clocks start from the hosts' system clocks."""
 USABLE: Final = "state != 'UNSYNCED'"
-"""Condition that the offset and bound of a clock's solution have a meaning."""
+"""Condition that a clock's solution has a meaningful offset and bound."""
 RESULT_LEVEL: Final = "if(status = 'FAILED', severity, status)"
-"""Level of an audit's result: ERROR or WARNING of a failed check, else UNKNOWN, PASSED or SKIPPED."""
+"""Expression for the level of an audit's result: ERROR or WARNING if failed, else its status."""
 
 
 def unknown_delay(rtt: str) -> str:
-    """Return the condition that a row's one-way delay is unknown. `rtt` is the round-trip column."""
+    """Return the SQL condition that a row's one-way delay is unknown. `rtt`: the round-trip column."""
     return f"ifNull(bound_ns > {MAX_BOUND_RTTS} * {rtt}, 0)"
 
 
 def known_delays(rows: str, direction: str) -> str:
-    """Return rows of `delays_1s` without the one-way delays that are unknown. `rows` is a FROM and WHERE."""
+    """Return a query of `delays_1s` without the unknown one-way delays. `rows`: FROM and WHERE."""
     empty = {f"{direction}_bucket": "[]", f"{direction}_bucket_count": "[]", f"{direction}_min_ns": "NULL"}
     replacements = ", ".join(
         f"if({unknown_delay('rtt_min_ns')}, {none}, {column}) AS {column}" for column, none in empty.items()
@@ -57,7 +58,9 @@ def known_delays(rows: str, direction: str) -> str:
 
 
 def pairs(rows: str, direction: str) -> str:
-    """Return each pair of NICs with its paths merged, by name. `rows` is a FROM of `known_delays`.
+    """Return a query of the delays of each pair of NICs, with its paths merged, sorted by name.
+
+    `rows`: a FROM clause on `known_delays`.
 
     p50 and p99 come from merged histograms, so they are exact to a bucket: 25% at worst, 10% typically.
     """
@@ -74,7 +77,7 @@ def pairs(rows: str, direction: str) -> str:
 
 
 def newest_clocks(dialect: Dialect) -> str:
-    """Return each clock's newest solution in the range, with its number of events."""
+    """Return a query of each clock's newest solution in the range, with its number of events."""
     names = ("offset_ns", "bound_ns", "drift_ppb", "drift_sigma_ppb", "residual_ns", "pairs")
     figures = ", ".join(f"argMax({name}, window) AS {name}" for name in names)
     return (
@@ -85,10 +88,10 @@ def newest_clocks(dialect: Dialect) -> str:
 
 
 def clock_fleet(dialect: Dialect) -> str:
-    """Return states, bounds and residuals of all clocks by step, the oldest first.
+    """Return a query of the states, bounds and residuals of all clocks, a row per step, the oldest first.
 
-    A clock counts with its worst state, widest bound and largest residual of the step. UNSYNCED clocks have
-    neither. Without another clock, the figures are NULL.
+    In each step a clock counts with its worst state, widest bound and largest residual. UNSYNCED clocks have
+    neither bound nor residual; if all clocks are UNSYNCED, these are NULL.
     """
     usable = "worst != 'UNSYNCED'"
     figures = {
@@ -113,8 +116,10 @@ def clock_fleet(dialect: Dialect) -> str:
 
 
 def clock_states(dialect: Dialect, limit: int, *conditions: str) -> str:
-    """Return the worst state by step of the clocks that were not SYNCED longest, then of those with most
-    events."""
+    """Return a query of the worst state per step, for at most `limit` clocks.
+
+    They are the clocks that were out of SYNCED for longest, then those with most events.
+    """
     rows = dialect.rows(tables.CLOCKS, *conditions)
     return (
         f"SELECT {dialect.step} AS time, clock, min(state) AS worst {rows} AND clock IN (SELECT clock {rows} "
@@ -124,9 +129,9 @@ def clock_states(dialect: Dialect, limit: int, *conditions: str) -> str:
 
 
 def clock_events(dialect: Dialect, per_kind: int, limit: int, *conditions: str) -> str:
-    """Return the events of clocks, the newest first.
+    """Return a query of the events of clocks, the newest first.
 
-    The limit per kind keeps a worker's start, at which every clock is NEW, from hiding other events.
+    At a worker's start every clock is NEW; the limit `per_kind` keeps these events from hiding others.
     """
     return (
         "SELECT window_start, clock, shard, toString(event) AS event, event_ns, toString(state) AS state "
@@ -136,7 +141,10 @@ def clock_events(dialect: Dialect, per_kind: int, limit: int, *conditions: str) 
 
 
 def suspects(dialect: Dialect, newest: bool = False) -> str:
-    """Return the suspect pairs, the most asymmetric first: of the range, or of each shard's newest window."""
+    """Return a query of the suspect pairs, the most asymmetric first.
+
+    They are those in the range; with `newest`, only those in each shard's newest window.
+    """
     windows = f"SELECT shard, max(window) {dialect.rows(tables.CLOCKS, final='')} GROUP BY shard"
     return (
         "SELECT prober, peer, argMax(asymmetry_ns, window) AS asymmetry_ns, "
@@ -149,7 +157,7 @@ def suspects(dialect: Dialect, newest: bool = False) -> str:
 
 
 def nic_windows(dialect: Dialect) -> str:
-    """Return the sums of each NIC's windows."""
+    """Return a query of the sums over each NIC's windows in the range."""
     return (
         "SELECT nic, sum(samples) AS samples, sum(lost) AS lost, sum(batches) AS batches, "
         "sum(lost_batches) AS lost_batches, sum(restarts) AS restarts, "
@@ -159,7 +167,7 @@ def nic_windows(dialect: Dialect) -> str:
 
 
 def rejects(database: str, in_range: str, limit: int) -> str:
-    """Return the rejected messages, the newest first. `in_range` is a condition on `append_ns`."""
+    """Return a query of the rejected messages, the newest first. `in_range`: a condition on `append_ns`."""
     return (
         "SELECT append_ns, topic, partition, offset, reader, reason, detail, size_bytes "
         f"FROM {database}.{tables.REJECTS} FINAL WHERE {in_range} "
@@ -168,9 +176,9 @@ def rejects(database: str, in_range: str, limit: int) -> str:
 
 
 def newest_results(rows: str, columns: Sequence[str]) -> str:
-    """Return each host's and check's newest result of an audit: host, check, level, `columns` and time.
+    """Return a query of the newest audit result of each host and check: host, check, level, `columns`, time.
 
-    `rows` is a FROM and WHERE. It needs no FINAL, as a repeated row has the same result.
+    `rows`: FROM and WHERE. They need no FINAL, as a repeated row has the same result.
     """
     names = ", ".join(f"newest.{at} AS {name}" for at, name in enumerate(columns, start=2))
     return (

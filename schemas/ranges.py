@@ -1,6 +1,6 @@
 """Ranges of the numbers in records, named by the attribute `range` of `.avsc` fields.
 
-A schema names a range that several fields share, and states `min` and `max` of any other.
+A schema names a range if several fields share it, and states `min` and `max` otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
 
 
 def range_of(name: str) -> tuple[int, int]:
-    """Return minimum and maximum by the name in a schema. Raises KeyError, with all names, for another."""
+    """Return (minimum, maximum) of a named range. Raises KeyError that lists all names for an unknown one."""
     try:
         return RANGES[name]
     except KeyError:

@@ -10,9 +10,9 @@ from schemas.ids import window_parts
 
 
 class Reason(NamedTuple):
-    """The record that an action refers to; its kind is kept beside it.
+    """A reference to the record that caused an action; the reason's kind is stored separately.
 
-    `str` gives a short text for people: the window's id, or the subject with its sequence number.
+    `str` returns a short text: the window's id, or the subject with its sequence number.
     """
 
     subject: str = ""
@@ -37,7 +37,7 @@ class Reason(NamedTuple):
         return cls(record["subject"], record["seq"], record["window_id"])
 
     def record(self, kind: records.ReasonKind) -> records.Reason:
-        """Return the `Reason` record for an action of this kind."""
+        """Return this reason as a `Reason` record of the given kind."""
         return {"kind": kind, "subject": self.subject, "seq": self.seq, "window_id": self.window_id}
 
     def __str__(self) -> str:

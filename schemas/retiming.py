@@ -1,4 +1,4 @@
-"""SQL queries over the stored clocks: clock models as lines, and stamps of any clock on fabric time."""
+"""SQL queries over stored clock solutions: clock models as lines, and timestamps converted to fabric time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from schemas.tables import CLOCKS, DATABASE
 def clock_lines_sql(database: str = DATABASE) -> str:
     """Return a query for the clock models: straight lines of the clocks' correction.
 
-    Bind `{since_ns:Int64}` and `{until_ns:Int64}`, fabric time: the windows that meet that span count. A row
-    is `shard`, `clock`, `from_ns` and `to_ns` (the clock's own readings, from inclusive, to exclusive),
-    `from_offset_ns` (whole ns), `from_fraction_ns`, `slope` (ns a ns) and `bound_ns`: fabric time at
+    Bind `{since_ns:Int64}` and `{until_ns:Int64}`, fabric time: windows that overlap that span are used. A
+    row is `shard`, `clock`, `from_ns` and `to_ns` (the clock's own readings, from inclusive, to exclusive),
+    `from_offset_ns` (whole ns), `from_fraction_ns`, `slope` (ns per ns) and `bound_ns`. Fabric time at
     a reading c is c + from_offset_ns + from_fraction_ns + slope * (c - from_ns). Its error is below bound_ns
-    99.9% of the time. Offsets are subtracted as integers: a double holds 1.8e18 ns to 256 ns only.
+    99.9% of the time. Offsets are subtracted as integers: near 1.8e18 ns a double resolves only 256 ns.
 
-    A line goes from a window's knot to the next window's, with the wider of the two bounds. Where the next
-    window has no knot (it stepped, or is yet to come) it goes from the knot to at_ns and from there on by
-    drift_ppb to the window's end. A window without a knot begins with its at_ns; an UNSYNCED one has no line.
-    If a clock was set back and showed a reading twice, the later line counts.
+    A line goes from a window's knot to the next window's, with the wider of the two bounds. If the next
+    window has no knot (the clock stepped, or the window is still to come), a line goes from the knot to
+    at_ns, and another from there to the window's end with the slope drift_ppb. A window without a knot begins
+    at its at_ns. An UNSYNCED window has no line. If a clock was set back and showed a reading twice, the
+    later line counts.
     """
     windows = f"{database}.{CLOCKS} FINAL"
     following = "OVER (PARTITION BY shard, clock ORDER BY window ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING)"
@@ -59,17 +60,17 @@ def clock_lines_sql(database: str = DATABASE) -> str:
 
 
 _DRIFT_SIGMAS: Final = 3.3
-"""Standard errors that hold 99.9% of the time, of a normal error."""
+"""A normally distributed error is within this many standard errors 99.9% of the time."""
 
 
 def retimed_sql(stamps: str, database: str = DATABASE) -> str:
-    """Return a query that puts stamps of any clock on fabric time.
+    """Return a query that converts timestamps of any clock to fabric time.
 
-    `stamps` is a table's name or a query in brackets with the columns `clock` (as in `Nic.clock`) and
-    `reading_ns` (Int64, that clock's own reading); bind `since_ns` and `until_ns` as in `clock_lines_sql`,
-    around the stamps. All columns of `stamps` come back, and beside them `correction_ns` (whole ns to add
-    to the reading), `fabric_ns` (ns since the Unix epoch) and `bound_ns`: NULL where no line covers the
-    reading.
+    `stamps` is a table's name or a query in brackets. It has the columns `clock` (as in `Nic.clock`) and
+    `reading_ns` (Int64, that clock's own reading). Bind `since_ns` and `until_ns` as in `clock_lines_sql`,
+    around the stamps. The result has all columns of `stamps`, and also `correction_ns` (whole ns to add
+    to the reading), `fabric_ns` (ns since the Unix epoch) and `bound_ns`. These are NULL if no line covers
+    the reading.
     """
     covered = "from_ns > 0 AND reading_ns < to_ns"
     correction = "from_offset_ns + toInt64(round(from_fraction_ns + slope * (reading_ns - from_ns)))"

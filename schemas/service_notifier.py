@@ -8,7 +8,7 @@ from sdnotify import SystemdNotifier
 
 
 class ServiceNotifier(SystemdNotifier):  # type: ignore[misc]  # it has no types
-    """A notifier that opens no socket where no service manager listens; sdnotify's own leaves one open."""
+    """A notifier that opens no socket without a service manager; sdnotify's own notifier leaves one open."""
 
     def __init__(self) -> None:
         self.debug, self.socket = False, None

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 MAX_DEPTH: Final = 32
-"""Deeper tables and lists than any setting needs are refused: later code walks them by recursion."""
+"""Tables and lists nested deeper are refused: no setting needs them, and later code recurses over them."""
 MAX_TEXT: Final = 200
-"""Characters that an error quotes of a parser's message."""
+"""An error quotes at most this many characters of a parser's message."""
 
 _ROW: Final = re.compile(
     r'([A-Za-z0-9_-]+)[ \t]*=[ \t]*(?:"([^"\\\x00-\x1f\x7f]*)"|(0|[1-9][0-9]{0,17}))[ \t]*'
@@ -29,7 +29,8 @@ class BadFile(ValueError):
 def read_tables(path: Path, rows: str = "") -> dict[str, Any]:
     """Return the content of a file. Raises BadFile.
 
-    `rows`: the array of tables that a large file consists of; a regular one is parsed much faster.
+    `rows`: name of the array of tables that a large file consists of; if its tables are plain, it is parsed
+    much faster.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
@@ -69,7 +70,7 @@ def _toml(text: str, rows: str) -> dict[str, Any]:
 def parse_rows(lines: Iterable[str], name: str) -> list[dict[str, str | int]] | None:
     """Return the tables of a TOML text that consists of `[[name]]` with plain texts and numbers.
 
-    None for every other text, also an invalid one: a full parser, 10 times slower, must read that.
+    Return None for any other text, valid or not: it needs the full parser, which is 10 times slower.
     """
     header = f"[[{name}]]"
     rows: list[dict[str, str | int]] = []

@@ -1,8 +1,8 @@
-"""Pace and time of simulated fleets, by the announcements of their NICs.
+"""Pace and time of simulated fleets, from the announcements of their NICs.
 
 A machine that is too small simulates a fleet slowly: its hosts' clocks, and so fabric time, fall behind log
-time. Readers that compare both use `SimulatedTime`. A shard, and the whole fleet, counts as simulated only if
-none of its NICs is real, so no reader is misled about real NICs.
+time. Readers that compare the two use `SimulatedTime`. A shard, or the whole fleet, counts as simulated only
+if none of its NICs is real, so that no reader applies it to real NICs.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final
 from schemas.records import Nic
 
 FULL_PACE: Final = 0.95
-"""Pace below which a simulation is slow."""
+"""A simulation with a lower pace, in simulated seconds per second, is slow."""
 MIN_PACE: Final = 0.02
-"""A slower simulation counts as one of this pace: it waits for the workers, but does not stand."""
+"""A slower simulation is taken to have this pace: it waits for the workers but has not stopped."""
 NICS_SHARE: Final = 0.9
-"""Share of the NICs that the present pace would carry, to advise a fleet that has headroom."""
+"""The advised size is this share of the NICs that the machine could simulate in real time, for headroom."""
 NICS_STEP: Final = 8
 """Advised sizes are multiples of this: hosts have eight NICs."""
 MAX_LAG_NS: Final = 7 * 86_400_000_000_000
-"""Fabric time may be this much behind log time: a fleet at half pace for two weeks. An announcement with a
-larger lag, such as one without its time, does not show fabric time."""
+"""Largest lag of fabric time behind log time, that of a fleet at half pace for two weeks. An announcement
+with a larger lag, such as one without its time, is not used for fabric time."""
 
 
 @dataclass(slots=True)
@@ -41,16 +41,16 @@ class _Shard:
 
 
 class SimulatedTime:
-    """The pace of each simulated shard, and its fabric time by log time."""
+    """The pace of each simulated shard, and how its fabric time relates to log time."""
 
     def __init__(self) -> None:
         self._shards: dict[str, _Shard] = {}
         self._shard_of: dict[str, str] = {}
 
     def take(self, nic: str, record: Nic | None, append_ns: int) -> None:
-        """Take a NIC's announcement, appended to the log at `append_ns`; None: it was removed.
+        """Process a NIC's announcement, appended at `append_ns`; `record` is None if the NIC was removed.
 
-        A NIC without a probe port has stopped, and counts no longer. Announcements come in the log's order.
+        A NIC without a probe port has stopped, and no longer counts. Call it in the log's order.
         """
         shard = self._shards.get(self._shard_of.pop(nic, ""))
         if shard is not None:
@@ -66,7 +66,7 @@ class SimulatedTime:
             shard.announced_ns, shard.append_ns, shard.pace = record["announced_ns"], append_ns, pace
 
     def pace(self, shard: str) -> float | None:
-        """Return simulated seconds per second; None unless all NICs of the shard are simulated."""
+        """Return a shard's simulated seconds per second; None unless all of its NICs are simulated."""
         nics = self._shards.get(shard)
         return nics.pace if nics is not None and nics.is_simulated else None
 
@@ -95,7 +95,7 @@ class SimulatedTime:
 
     @property
     def slow_text(self) -> str:
-        """The pace of the slowest shard with advice, if that is slow; empty unless all NICs are simulated."""
+        """Text with the slowest shard's pace and advice; empty if it is not slow, or if any NIC is real."""
         shard = self._slowest()
         if shard is None or self._shards[shard].pace >= FULL_PACE:
             return ""
@@ -104,7 +104,7 @@ class SimulatedTime:
     def lag_ns(self, log_ns: int) -> int:
         """Return by how much fabric time is behind log time at `log_ns`; 0 unless all NICs are simulated.
 
-        With several shards, that of the slowest.
+        With several shards, it is the lag of the slowest.
         """
         slowest = self._slowest()
         if slowest is None:
@@ -119,29 +119,29 @@ class SimulatedTime:
     def lost_ns(self, shard: str, elapsed_ns: int) -> int:
         """Return by how much a shard's time falls behind in `elapsed_ns` of log time, at the present pace.
 
-        0 unless all NICs of the shard are simulated.
+        It is 0 unless all NICs of the shard are simulated.
         """
         pace = self.pace(shard)
         return 0 if pace is None else round((1 - pace) * max(0, elapsed_ns))
 
     def stretched_ns(self, shard: str, time_ns: int) -> int:
-        """Return the log time in which `time_ns` of a shard's time pass."""
+        """Return how much log time passes while `time_ns` of a shard's time pass."""
         pace = self.pace(shard)
         return time_ns if pace is None else round(time_ns / max(pace, MIN_PACE))
 
 
 def pace_text(pace: float) -> str:
-    """Return the pace for people."""
+    """Return the pace as text for display."""
     return f"simulates {pace:.2g} s per second"
 
 
 def slow_text(pace: float, nics: int) -> str:
-    """Return a slow pace with advice, for people."""
+    """Return a text with a slow pace and advice."""
     return f"the simulation is slow: {pace_text(pace)}; {advice(pace, nics)}"
 
 
 def advice(pace: float, nics: int) -> str:
-    """Return what to do about a pace: a size of the fleet that the machine carries; empty at full pace."""
+    """Return the advice to use a fleet of a size that the machine can simulate; empty at full pace."""
     if pace >= FULL_PACE:
         return ""
     carried = int(NICS_SHARE * pace * nics)

@@ -1,4 +1,4 @@
-"""Machine types of GPU hosts (SKUs): how they are recognised, and the values that a healthy host has.
+"""Machine types of GPU hosts (SKUs): how to recognise them, and the values that a healthy host has.
 
 Hosts check themselves against these values, and the evaluation checks the facts that hosts publish.
 """
@@ -27,7 +27,7 @@ class Limit(StrictModel):
     minimum: FiniteFloat | None = None
     maximum: FiniteFloat | None = None
     whole: bool = False
-    """Whether it holds for hosts with all GPUs of the type only."""
+    """Whether the limit applies only to hosts with all GPUs of the type."""
     source: str = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -37,7 +37,7 @@ class Limit(StrictModel):
         return self
 
     def allows(self, value: float) -> bool:
-        """Return whether a figure is as expected."""
+        """Return whether a value is within the limit."""
         if self.equal is not None:
             return value == self.equal
         if self.minimum is not None:
@@ -51,7 +51,7 @@ class Limit(StrictModel):
 
 
 class Sku(StrictModel):
-    """A machine type. `gpu`: regular expression that its GPUs' names contain; `pci`: their PCI ids."""
+    """A machine type. `gpu`: pattern to find in its GPUs' names; `pci`: the GPUs' PCI ids."""
 
     name: str = ""
     gpu: str = Field(min_length=1)
@@ -72,24 +72,24 @@ class Sku(StrictModel):
         return int(self.lowest("gpus"))
 
     def lowest(self, fact: str) -> float:
-        """Return the smallest value that a fact may have; 0 without an expectation."""
+        """Return the smallest expected value of a fact; 0 if none is stated."""
         limit = self.expected.get(fact)
         return (limit.equal or limit.minimum or 0.0) if limit is not None else 0.0
 
     def highest(self, fact: str) -> float:
-        """Return the largest value that a fact may have; infinite without an expectation."""
+        """Return the largest expected value of a fact; infinity if none is stated."""
         limit = self.expected.get(fact)
         maximum = None if limit is None else limit.maximum
         return float("inf") if maximum is None else maximum
 
     def is_part(self, gpus: float) -> bool:
-        """Return whether a host with this number of GPUs has an even part of the type's."""
+        """Return whether a host with this number of GPUs has a half, a third and so on of the type's."""
         return 0 < gpus < self.gpus and self.gpus % gpus == 0
 
 
 @cache
 def load_skus(path: Path = FILE) -> Mapping[str, Sku]:
-    """Return the SKUs of a data file by name. Raises ValueError with one line."""
+    """Return the SKUs in a data file, by name. Raises ValueError with a text of one line."""
     try:
         skus = TypeAdapter(dict[str, Sku]).validate_python(read_tables(path))
     except ValidationError as error:

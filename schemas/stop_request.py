@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """A flag that also makes `fd` readable, which ends a poll. Signal handlers may set it."""
+    """A flag that, when set, also makes `fd` readable, which ends a poll. Signal handlers may set it."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -22,16 +22,16 @@ class StopRequest:
         os.eventfd_write(self.fd, 1)
 
     def is_set(self) -> bool:
-        """Return True once a stop is requested."""
+        """Return whether a stop has been requested."""
         return self._is_set
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a request for at most `timeout_s`; return True if there is one."""
+        """Wait at most `timeout_s` for a request; return whether there is one."""
         select.select([self.fd], [], [], max(0.0, timeout_s))
         return self._is_set
 
     def set_on_signals(self) -> bool:
-        """Install the signal handlers; return False outside the main thread, where this is impossible."""
+        """Install the signal handlers; return False outside the main thread, which cannot install them."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.set()

@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class StrictModel(BaseModel):
-    """A table of a file. It is not changed after it was read, and has no other keys."""
+    """A table of a file. It is immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def quantity(default: float | None, limits: tuple[float, float], description: str) -> Any:
-    """Return the field of a figure between two limits, both included."""
+    """Return a model field for a number within `limits`, both inclusive."""
     minimum, maximum = limits
     return Field(default=default, ge=minimum, le=maximum, description=description)

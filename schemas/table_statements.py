@@ -1,4 +1,4 @@
-"""The statements that create the ClickHouse tables of history, or change those that are there."""
+"""The statements that create the history tables in ClickHouse or update existing ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ CREATED: Final = (
     "groupArray(name) AS columns FROM system.columns WHERE database = '{database}' GROUP BY table) AS c "
     "ON c.table = t.name WHERE t.database = '{database}'"
 )
-"""Query for name, statement and columns of each table: the rows that `missing` expects."""
+"""Query of (name, CREATE statement, columns) of each existing table, the rows that `missing` takes."""
 
 
 def create_all(days: Mapping[str, int] = DAYS, database: str = DATABASE) -> list[str]:
-    """Return the statements that make database, tables, columns and the rollup's view where missing.
+    """Return the statements that create the database, tables, columns and the rollup's view if missing.
 
-    `days` are those that each table keeps its rows, here and below.
+    `days`, here and below: number of days for which each table keeps its rows.
     """
     return [
         f"CREATE DATABASE IF NOT EXISTS {database}",
@@ -29,7 +29,7 @@ def create_all(days: Mapping[str, int] = DAYS, database: str = DATABASE) -> list
 
 
 def set_retention(days: Mapping[str, int], database: str = DATABASE) -> list[str]:
-    """Return the statements that give existing tables the retention; old rows go at the next merges."""
+    """Return the statements that set the retention of existing tables; later merges remove the old rows."""
     return [
         f"ALTER TABLE {database}.{name} MODIFY TTL {TABLES[name].ttl(count)} "
         "SETTINGS materialize_ttl_after_modify = 0"
@@ -40,7 +40,7 @@ def set_retention(days: Mapping[str, int], database: str = DATABASE) -> list[str
 def missing(
     created: Sequence[tuple[str, str, Sequence[str]]], days: Mapping[str, int], database: str = DATABASE
 ) -> list[str]:
-    """Return the statements that `create_all` and `set_retention` need beside the tables `created`."""
+    """Return those statements of `create_all` and `set_retention` that the tables `created` still need."""
     queries = {name: query for name, query, _ in created}
     columns = {name: set(names) for name, _, names in created}
     statements = [] if created else [f"CREATE DATABASE IF NOT EXISTS {database}"]
@@ -60,10 +60,10 @@ def missing(
 
 
 def create_rollup_view(database: str = DATABASE) -> str:
-    """Return the view that feeds `delays_1s` from each block inserted into `delays`.
+    """Return the CREATE statement of the view that fills `delays_1s` from each block inserted into `delays`.
 
-    The writer sends no block that holds one row's identity twice, or a record only in part.
-    A few buckets a row: joining the arrays and adding up by distinct bucket is three times as fast as sumMap.
+    The writer sends no block with two rows of one identity, or with only a part of a record. A row has few
+    buckets, so that joining the arrays and adding up by distinct bucket is three times as fast as sumMap.
     """
     key = "nic, peer, window, part"
     buckets = {side: f"arraySort(arrayDistinct(g_{side}_bucket))" for side in DIRECTIONS}

@@ -2,11 +2,11 @@
 
 The statements are the same for chdb and for a ClickHouse server. Every table is a ReplacingMergeTree: its
 sorting key is the identity of a row, its version the log append time of the row's record. A record that
-is inserted or computed again overwrites its row, regardless of how the inserts were cut. **Read with
+is inserted or computed again overwrites its rows, however the inserts were split into blocks. **Read with
 FINAL**, or with an aggregate that ignores repeated rows (min, max, any, argMax).
 
-A materialized view feeds the rollup `delays_1s`, one row per (nic, peer, window, part of the record). A
-record is inserted as a whole, so each block gives complete rows, and they replace like the rows of the
+A materialized view fills the rollup `delays_1s`, with one row per (nic, peer, window, part of the record). A
+record is inserted as a whole, so that each block gives complete rows, which replace earlier ones as in the
 base table. `sumMap` of the histograms merges rollup rows over any interval.
 """
 
@@ -52,11 +52,11 @@ ROLLUP_VIEW: Final = "delays_1s_view"
 DIRECTIONS: Final = ("forward", "reverse")
 
 WINDOWS_PER_GROUP: Final = 64
-"""Windows that stand together in the sorting key. The last minute of all pairs is then one or two runs of
-granules, and a pair's series one short run in each group."""
+"""Number of consecutive windows that the sorting key groups. The last minute of all pairs is then one or two
+runs of granules, and a pair's series is one short run in each group."""
 
 DEDUPLICATION_WINDOW: Final = 1000
-"""Inserted blocks of which a table remembers the deduplication token."""
+"""Number of inserted blocks whose deduplication tokens a table remembers."""
 
 _STATE: Final = "Enum8('UNSYNCED' = 0, 'HOLDOVER' = 1, 'SYNCED' = 2)"
 _EVENT: Final = (
@@ -82,21 +82,21 @@ class Table:
     topic: Topic
     doc: str
     names: str
-    """Columns in order; `name=field` where a field of another name fills one."""
+    """Column names in order; `name=field` for a column that a field of another name fills."""
     days: int
     order_by: str
     items: str | None = None
-    """Array of the record with an item for each row; None: a row for each record."""
+    """Array field of the record, with one item per row; None if each record is one row."""
     types: Mapping[str, str] = field(default_factory=dict)
-    """Columns whose type does not follow from their field, by type."""
+    """Names of the columns whose type does not follow from their field, by type."""
     derived: Mapping[str, str] = field(default_factory=dict)
-    """Columns without a field, by type: the sink adds them to the items, or to the record."""
+    """Names of the columns that no field fills, by type; the sink adds them to the items or to the record."""
     time: str = "window_start"
     partitioned: bool = True
     """Whether each day is a partition."""
     version: str = APPEND_TIME
     added_key: str | None = None
-    """Last column of the sorting key, which a table of an earlier release lacks."""
+    """Last column of the sorting key if tables of earlier releases lack it; else None."""
     of_view: bool = False
     """Whether a materialized view fills the table."""
 
@@ -111,13 +111,13 @@ class Table:
         return tuple(column.name for column in self.columns)
 
     def ttl(self, days: int) -> str:
-        """Return the TTL expression for a row kept `days`. Raises ValueError where `days` is below 1."""
+        """Return the TTL expression that keeps rows for `days`. Raises ValueError if `days` is below 1."""
         if days < 1:
             raise ValueError(f"{self.name}_days: {days}, expected at least 1 day")
         return f"toDateTime({self.time}) + INTERVAL {days} DAY"
 
     def create(self, days: int, database: str = DATABASE) -> str:
-        """Return CREATE TABLE IF NOT EXISTS with rows kept `days`."""
+        """Return the CREATE TABLE IF NOT EXISTS statement of a table that keeps its rows for `days`."""
         columns = [f"  `{column.name}` {column.type}" for column in self.columns]
         if self.time == "window_start":
             columns.append("  INDEX window_start_range window_start TYPE minmax GRANULARITY 1")
@@ -132,7 +132,7 @@ class Table:
         )
 
     def add_columns(self, database: str = DATABASE) -> str:
-        """Return the statement that gives an older table the columns that it lacks."""
+        """Return the statement that adds missing columns to the table of an earlier release."""
         columns = ", ".join(
             f"ADD COLUMN IF NOT EXISTS `{column.name}` {column.type}" for column in self.columns
         )
@@ -378,14 +378,15 @@ TABLES: Final[dict[str, Table]] = {
 }  # fmt: skip
 
 DAYS: Final[Mapping[str, int]] = {name: table.days for name, table in TABLES.items()}
-"""Days that each table keeps its rows where the settings name none."""
+"""Number of days that each table keeps its rows unless the settings state it."""
 
 
 def bucket_sql(ns: str) -> str:
-    """Return the bucket number of a delay: 4 * floor(log2 ns) + its next two bits, 0 below 1 ns.
+    """Return a SQL expression for the number of a delay's bucket. `ns`: a SQL expression of the delay.
 
-    The exponent and the two highest bits of the mantissa of an IEEE double are just that, 4 * 1023 higher; so
-    this is exact and equals `native.core.bucket_of`.
+    It is 4 * floor(log2 ns) plus the next two bits, and 0 below 1 ns. The exponent and the two highest bits
+    of the mantissa of an IEEE double are that number plus 4 * 1023. So the result is exact, and equals
+    `native.core.bucket_of`.
     """
     return (
         f"if(({ns}) < 1, toUInt16(0), "
@@ -394,16 +395,20 @@ def bucket_sql(ns: str) -> str:
 
 
 def bucket_edge_sql(bucket: str) -> str:
-    """Return the lower edge of a bucket in ns (bucket + 1: the upper one); 0 for bucket 0."""
+    """Return a SQL expression for the lower edge of a bucket, ns; it is 0 for bucket 0.
+
+    `bucket`: a SQL expression of its number.
+    """
     return (
         f"if(({bucket}) = 0, 0., reinterpretAsFloat64(bitShiftLeft(toUInt64(({bucket}) + {4 * 1023}), 50)))"
     )
 
 
 def merged_sql(direction: str) -> str:
-    """Return the aggregate that merges histograms of `delays` or `delays_1s`: (buckets, counts), ascending.
+    """Return a SQL aggregate that merges the histograms of rows of `delays` or `delays_1s`.
 
-    `direction` is 'forward' or 'reverse'. Raises ValueError for another one.
+    Its value is (buckets, counts), by ascending bucket. `direction` is 'forward' or 'reverse'. Raises
+    ValueError for any other.
     """
     if direction not in DIRECTIONS:
         raise ValueError(f"direction {direction!r}: expected one of {', '.join(DIRECTIONS)}")
@@ -411,11 +416,11 @@ def merged_sql(direction: str) -> str:
 
 
 def quantile_sql(level: float, merged: str) -> str:
-    """Return the quantile in ns of a merged histogram; NULL where it is empty.
+    """Return a SQL expression for a quantile of a merged histogram, ns; NULL if the histogram is empty.
 
-    `merged` names a value of `merged_sql`, best the alias of a subquery's column. Within the bucket that
-    holds the quantile, samples count as evenly spread: the error is below the bucket's width, 25% at most,
-    10% typically. Raises ValueError where `level` is not in 0..1.
+    `merged`: a SQL expression of a value of `merged_sql`, best the alias of a subquery's column. Within the
+    quantile's bucket, samples are taken as evenly spread: the error is below the bucket's width, 25% at most,
+    10% typically. Raises ValueError if `level` is not in 0..1.
     """
     if not 0 <= level <= 1:
         raise ValueError(f"quantile level {level}: expected 0 to 1")

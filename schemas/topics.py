@@ -1,7 +1,7 @@
 """The table of topics: name, key, record, partitions, retention, writers and readers.
 
 The embedded log creates its topics from `TOPICS`. A test compares the table with the topics that each service
-opens.
+really opens.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 
 REPLAY_HORIZON_MS: Final = DAY_MS
-"""Compaction leaves younger records alone, so that a past day can be replayed."""
+"""Compaction keeps all records younger than this, so that the last day can be replayed."""
 
 
 class Partitions(StrEnum):
     """The number of partitions of a topic."""
 
     DATA = "data"
-    """The setting `log.partitions`: topics that one stage joins have equal partition counts."""
+    """As many as the setting `log.partitions`. Topics that one stage reads together have the same number."""
     ONE = "one"
 
 
@@ -53,7 +53,7 @@ class Topic(Generic[R]):
         return self.type.__name__
 
     def config(self, *, retention_hours: float | None = None) -> dict[str, str]:
-        """Return the Kafka topic configuration; `retention_hours` counts if a setting exists for it."""
+        """Return the topic's Kafka configuration; `retention_hours` applies if the topic has a setting."""
         retention_ms = self.retention_ms
         if retention_hours is not None and self.retention_setting is not None:
             retention_ms = round(retention_hours * HOUR_MS)
@@ -73,10 +73,10 @@ class Topic(Generic[R]):
 
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""Largest message of any topic; records are cut into parts well below it."""
+"""Largest size of a message of any topic; records are split into parts that are much smaller."""
 
 MAX_ELEMENTS: Final = 4096
-"""Elements of a top-level array in one record; further ones go into further parts."""
+"""Largest number of elements of a top-level array in one record; more are split into several parts."""
 
 PROBES: Final = Topic(
     "fabric.probes",

@@ -1,8 +1,8 @@
-"""The topology file: the operator's knowledge of the fabric that hosts cannot measure.
+"""The topology file: what the operator knows about the fabric and hosts cannot measure.
 
 A TOML or JSON file lists nodes, addresses, cables with rates, and routes of paths that cannot be traced.
 `Topology` maps addresses to names, ports to their far ends, links to rates, and pairs of ports to routes. An
-invalid file raises a `TopologyError` of one line that names the place.
+invalid file raises `TopologyError` with one line that states the place.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ __all__ = [
 Kind = Literal["host", "leaf", "spine", "core", "switch"]
 TIER_OF: Final[Mapping[str, int | None]] = {"host": 0, "leaf": 1, "spine": 2, "core": 3, "switch": None}
 MAX_ROUTES: Final = 64
-"""Routes found between two ends: callers only need to know whether there is exactly one."""
+"""Largest number of routes to find between two ends; callers only ask whether there is exactly one."""
 
 
 ROUTES_KEPT: Final = 20_000
 LAYER_2: Final = "layer-2"
-"""The switches, if any, between NICs of one subnet, where no file names them."""
+"""Name for the switches, if any, between NICs of one subnet, if no file names them."""
 
 
 class TopologyError(ValueError):
-    """The file is invalid; one line names the place and the reason."""
+    """The file is invalid; the text is one line with the place and the reason."""
 
 
 class NodeEntry(StrictModel):
@@ -75,7 +75,7 @@ class CableEntry(StrictModel):
 
 
 class PathEntry(StrictModel):
-    """The links from one NIC to another that cannot be traced."""
+    """The links of a path from one NIC to another that cannot be traced."""
 
     nic: str = Field(description="where the path begins, host/device")
     peer: str = Field(description="where it ends, host/device")
@@ -117,7 +117,7 @@ class Topology:
     """The content of one file, indexed. Addresses are compared by value, not by spelling."""
 
     def __init__(self, file: TopologyFile | None = None, source: str = "topology") -> None:
-        """Index a file. Raises TopologyError that names the invalid place in `source`."""
+        """Index a file's content. Raises TopologyError with `source` and the invalid place."""
         self.file = file if file is not None else TopologyFile()
         self.source = source
         self.nodes: dict[str, NodeEntry] = {}
@@ -174,8 +174,10 @@ class Topology:
             self._rate[link_id(*a, *b)] = self._rate[link_id(*b, *a)] = cable.rate_bps
 
     def _may_be_bond(self, end: End, other: End) -> bool:
-        """Return whether an end may have several cables: one of a host, or not listed beside a listed
-        switch."""
+        """Return whether `end` may have several cables, as a bond: it is a host's port.
+
+        The port of an unlisted node that is wired to a listed switch counts as a host's.
+        """
         entry, beside = self.nodes.get(end.node), self.nodes.get(other.node)
         if entry is not None:
             return entry.kind == "host"
@@ -209,32 +211,32 @@ class Topology:
 
     @property
     def names_addresses(self) -> bool:
-        """True if the file lists addresses; only then an unknown address is worth a warning."""
+        """Whether the file lists addresses; only then does an unknown address deserve a warning."""
         return bool(self._at)
 
     def at(self, address: str) -> tuple[str, str | None] | None:
-        """Return (node, port) of an address that one node has; None: not listed, or of several nodes.
+        """Return (node, port) of an address; None if it is not listed, or if several nodes have it.
 
-        Port None: an address of the node itself, or of several of its ports.
+        The port is None if the address belongs to the node itself, or to several of its ports.
         """
         places = self._at.get(_plain(address), ())
         return places[0] if len(places) == 1 else None
 
     def holders(self, address: str) -> Sequence[tuple[str, str | None]]:
-        """Return (node, port) of each node with an address; several nodes have an anycast gateway's."""
+        """Return (node, port) of each node that has an address, several for an anycast gateway's."""
         return self._at.get(_plain(address), ())
 
     def far(self, end: End) -> End | None:
-        """Return the end that a port is wired to; None if not listed, or if several are (a bond)."""
+        """Return the end that a port is wired to; None if it is not listed, or wired to several (a bond)."""
         ends = self._far.get(end, ())
         return ends[0] if len(ends) == 1 else None
 
     def fars(self, end: End) -> Sequence[End]:
-        """Return the ends that a port is wired to: one for each member of a bond; empty if not listed."""
+        """Return the ends that a port is wired to, one for each member of a bond; empty if not listed."""
         return self._far.get(end, ())
 
     def rate_bps(self, link: str) -> int:
-        """Return bit/s of a directed link; 0 if not listed."""
+        """Return the rate of a directed link, bit/s; 0 if it is not listed."""
         return self._rate.get(link, 0)
 
     def cables(self, node: str, far_node: str) -> list[tuple[End, End]]:
@@ -242,29 +244,29 @@ class Topology:
         return [pair for pair in self._cables_of.get(node, ()) if pair[1].node == far_node]
 
     def tier(self, node: str) -> int | None:
-        """Return 0 for a host, 1 for a leaf and so on; None if not listed."""
+        """Return the tier of a node: 0 for a host, 1 for a leaf and so on; None if it is not listed."""
         entry = self.nodes.get(node)
         return TIER_OF[entry.kind] if entry is not None else None
 
     def links(self) -> Iterator[str]:
-        """Yield every directed link that the file wires."""
+        """Yield the id of every directed link of the file's cables."""
         for near, fars in self._far.items():
             for far in fars:
                 yield link_id(*near, *far)
 
     def cable_ids(self) -> set[str]:
-        """Return every cable that the file wires."""
+        """Return the ids of all cables in the file."""
         return {cable_id(link) for link in self.links()}
 
     def listed(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
-        """Return the links that the file lists for a path; empty if it lists none."""
+        """Return the links that the file lists for a path of a NIC pair, by its number; empty for none."""
         return self._paths.get((nic, peer, path)) or self._paths.get((nic, peer, None), ())
 
     def routes(self, start: End | str, goal: End | str, count: int | None = None) -> list[tuple[str, ...]]:
-        """Return the routes from one end, or from any port of a node, to another: tuples of links.
+        """Return the routes from `start` to `goal`, as tuples of links. A node stands for any of its ports.
 
-        With `count`, routes of that many links, else the shortest ones; at most `MAX_ROUTES`. No route passes
-        through a host or twice through a node.
+        The routes have `count` links; without `count` they are the shortest. They are at most `MAX_ROUTES`.
+        No route passes through a host, or through a node twice.
         """
         key = (start, goal, count)
         if key not in self._routes:
@@ -303,7 +305,7 @@ class Topology:
         return routes
 
     def _distances(self, goal: str) -> dict[str, int]:
-        """Return the distance of each node to `goal`, in links, through switches only."""
+        """Return the number of links from each node to `goal`, by paths through switches only."""
         distances = {goal: 0}
         edge = [goal]
         while edge:
@@ -337,15 +339,15 @@ class TopologySource:
     """A topology file that may change while a service runs; without a path, an empty topology."""
 
     def __init__(self, path: Path | None) -> None:
-        """Load it. Raises TopologyError."""
+        """Load the file. Raises TopologyError."""
         self._path = path
         self._seen = _stamp(path)
         self.topology = Topology() if path is None else load_topology(path)
 
     def refresh(self) -> bool:
-        """Load the file again if it changed; return whether it did.
+        """Load the file again if it has changed; return whether it has.
 
-        Raises TopologyError once for an invalid file, and keeps the earlier content.
+        If the new file is invalid, raises TopologyError at the first call only, and keeps the old content.
         """
         stamp = _stamp(self._path)
         if self._path is None or stamp == self._seen:
@@ -364,7 +366,7 @@ def _stamp(path: Path | None) -> tuple[int, int] | None:
 
 
 def _place(parts: Iterable[str | int]) -> str:
-    """Return `links[3].ends` for ('links', 2, 'ends'): entries count from 1, as people do."""
+    """Return a place in the file as text: `links[3].ends` for ('links', 2, 'ends'). Entries count from 1."""
     text = ""
     for part in parts:
         text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else str(part)

@@ -1,7 +1,7 @@
 """Plausibility checks for decoded records, relative to their log append time.
 
-A `ClockOffsets` window far in the future would hide its shard's clocks until its readers notice.
-An epoch far in the future would make every later owner of the policy stale.
+If a `ClockOffsets` window were far in the future, readers would ignore its shard's later windows for long.
+If an epoch were far in the future, every later owner of the policy would count as stale.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from schemas.log_time import MAX_AHEAD_NS
 from schemas.records import ClockOffsets, ClockState, Decision, Fallbacks, LinkEvent
 
 MAX_NS: Final = 2**62
-"""Largest time of any record, as in the decoder of samples."""
+"""Largest time in any record, ns; the decoder of samples has the same limit."""
 MAX_PPB: Final = 1e9
 MAX_BOUND_NS: Final = 1e18
 EPOCH_AHEAD_MS: Final = 86_400_000
-"""ms by which an epoch may be ahead of the log's clock. It begins as ms since the Unix epoch on that clock,
-and each new owner adds at least one."""
+"""Largest time by which an epoch may be ahead of the log's clock, ms. An owner's epoch is that clock's ms
+since the Unix epoch, or one more than the previous owner's."""
 
 
 def check_epoch(record: Decision | Fallbacks, append_ms: int) -> None:
-    """Refuse a `Decision` or `Fallbacks` from an epoch that no owner of the policy can have had.
+    """Raise BadRecord for a `Decision` or `Fallbacks` whose epoch no owner of the policy can have.
 
-    `append_ms`: log append time, 0 or less if not known. Raises BadRecord.
+    `append_ms`: log append time, 0 or less if it is not known.
     """
     if append_ms > 0 and record["epoch"] > append_ms + EPOCH_AHEAD_MS:
         raise codec.BadRecord(
@@ -33,7 +33,7 @@ def check_epoch(record: Decision | Fallbacks, append_ms: int) -> None:
 
 
 def is_window_consistent(record: ClockOffsets) -> bool:
-    """Return whether a window's times follow from its number and length, as every writer computes them."""
+    """Return whether a window's times agree with its number and length, as in all correct records."""
     window_ns = record["window_end_ns"] - record["window_start_ns"]
     start_ns = record["window"] * window_ns + record["log_offset_ns"]
     return window_ns > 0 and record["window_start_ns"] == start_ns

@@ -1,6 +1,6 @@
-"""Build the extension modules beside their sources and the dashboards; put the checkout on the path.
+"""Build the dashboards, and the extension modules beside their sources; put the checkout on Python's path.
 
-Run by `make` with the environment's own Python; does nothing where nothing changed. A wheel is built by
+`make` runs it with the environment's own Python. It rebuilds only what has changed. A wheel is built by
 scikit-build-core instead (`pip wheel .`), from the same CMakeLists.txt.
 """
 
@@ -26,9 +26,9 @@ if __name__ == "__main__":
 
 
 def main() -> int:
-    """Configure once, compile what changed, link the command. Returns the exit code.
+    """Configure the build if it is new, compile what changed, and link the command. Returns the exit code.
 
-    With `--verbose`, the compiler's steps are printed as they begin.
+    With `--verbose`, print each step of the compiler as it begins.
     """
     is_verbose = "--verbose" in sys.argv[1:]
     BUILD.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Format the `.avsc` files: one line for each field, and names for the ranges of `schemas/ranges.py`.
 
-`python tools/format_schemas.py` writes them; `--check` writes nothing and fails if a file has another form.
+`python tools/format_schemas.py` writes them; `--check` writes nothing and fails if a file is not formatted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def with_range_names(node: Any) -> Any:
 
 
 def text_of(schema: Any) -> str:
-    """Return the text of a schema's file."""
+    """Return the formatted text of a schema's file."""
     return _dump(with_range_names(schema), 1) + "\n"
 
 
@@ -58,7 +58,7 @@ def _fields(fields: list[Any], depth: int) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files that have another form, or name them with `--check`. Return the exit code."""
+    """Write the files that are not formatted; with `--check`, only list them. Return the exit code."""
     others = []
     for path in sorted((ROOT / "schemas").glob("*.avsc")):
         current = path.read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """Measure the language and the form of the code base: words, names, complexity, sizes.
 
-`python tools/house.py` prints a table, `--json` one JSON object, `--worst N` the sentences and names to mend.
-PATHs limit the measurement to some files. `tests/tools/test_house.py` holds the figures to their targets.
+`python tools/house.py` prints a table, `--json` one JSON object, `--worst N` the worst sentences and names.
+PATHs limit the measurement to some files. `tests/tools/test_house.py` compares the figures with targets.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GENERATED_TEXT = re.compile(
     r"schemas/(?:released/.*|.*\.avsc|released\.jsonl)|grafana/dashboards/.*\.json"
     r"|docs/(?:topics\.md|commands\.md|thresholds\.md|fabrictime\.toml)"
 )
-"""Files that tools write, format or copy, apart from Python."""
+"""Pattern of files, other than Python, that tools write, format or copy."""
 
 RELATIVE = re.compile(r"\b(?:what|who|whose|whom|whoever)\b", re.IGNORECASE)
 SPEECH = re.compile(
@@ -48,7 +48,7 @@ HEADLESS = re.compile(
     r"^(?:What|Who|Whose|Whoever|Of)\s+[a-z]|^That\s+(?!is\b|was\b|are\b|can\b|may\b|does\b|makes?\b|keeps?\b|costs?\b)[a-z]"
     r"|^Where\s+[a-z][^,]*$"
 )
-"""A sentence that begins with a relative clause instead of its subject; a question is none."""
+"""Pattern of a sentence that begins with a relative clause instead of its subject. It matches no question."""
 BRANCHES = (
     ast.If,
     ast.For,
@@ -71,17 +71,17 @@ ALLOWED = (
     "by_hand",
     "most_recent",
 )
-"""Terms of the field that contain a denied word."""
+"""Technical terms that are allowed although they contain a denied word."""
 PARTICIPLE = re.compile(
     r"_*(?:found|known|wanted|chosen|taken|kept|made|usual|odd|whole|mine|theirs|given|seen|shown|meant|asked|gone|each"
     r"|again)_*"
 )
-"""Names of an act or a relation instead of the thing that a variable holds."""
+"""Pattern of variable names that state an act or a relation instead of the thing that the variable holds."""
 CYTHON_BINDING = re.compile(
     r"^\s*(?:cdef\s[^=(]*?\b)?([A-Za-z_]\w*)(?::[^=]*)?\s[-+*/|&]?=\s|\bfor\s+([\w\s,]+?)\s+in\s",
     re.MULTILINE,
 )
-"""An assignment or a loop target of a Cython file."""
+"""Pattern of an assignment or a loop target in a Cython file."""
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -115,16 +115,16 @@ class Figures:
 
 
 def tracked(root: Path, paths: list[str]) -> list[str]:
-    """Return the names of the files under version control, or new and not ignored."""
+    """Return the paths of the files that git tracks, or that are new and not ignored."""
     command = ["git", "-c", f"safe.directory={root}", "ls-files", "-co", "--exclude-standard", "--", *paths]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     return [name for name in listed.stdout.splitlines() if (root / name).is_file()]
 
 
 def denied_words(naming: Path = NAMING) -> dict[str, str]:
-    """Read the denylist: identifier parts, each with its replacement.
+    """Read the denylist: return the replacement of each denied part of an identifier.
 
-    The table under the heading 'Denied in names' has one row a word: `term`, replacement.
+    The table under the heading 'Denied in names' has one row per word: `term`, replacement.
     """
     text = naming.read_text(encoding="utf-8") if naming.exists() else ""
     _, _, section = text.partition("## Denied in names")
@@ -154,7 +154,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def measure_prose(text: str, place: str, figures: Figures) -> None:
-    """Count the words of one docstring, comment or page."""
+    """Count the words of one docstring, comment or page, and add them to `figures`."""
     for sentence in sentences(text):
         tokens = re.findall(r"[A-Za-z][A-Za-z'-]*", sentence)
         figures.tokens += len(tokens)
@@ -170,7 +170,7 @@ def measure_prose(text: str, place: str, figures: Figures) -> None:
 
 
 def measure_names(names: set[str], place: str, denied: dict[str, str], figures: Figures) -> None:
-    """Count the identifiers of one file that contain a denied word."""
+    """Count the identifiers of one file that contain a denied word, and add them to `figures`."""
     for name in sorted(names):
         for term in denied_in(name, denied):
             figures.denied[term] += 1
@@ -210,7 +210,7 @@ def names_of(tree: ast.AST) -> set[str]:
 
 
 def bindings_of(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that a module binds, once per binding: targets, parameters, loops, `with`, walrus."""
+    """Yield each name that a module binds, for every binding: assignment, parameter, loop, `with`, walrus."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
@@ -233,7 +233,7 @@ def measure_bindings(names: Iterable[str], place: str, figures: Figures) -> None
 
 
 def comments_of(text: str) -> str:
-    """Return the comments of a Python file, joined to paragraphs."""
+    """Return the comments of a Python file, with consecutive lines joined to paragraphs."""
     lines: list[str] = []
     last = -1
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -247,12 +247,12 @@ def comments_of(text: str) -> str:
 
 
 def is_untyped(annotation: ast.expr | None) -> bool:
-    """Return whether an annotation holds an untyped record."""
+    """Return whether an annotation is the type of an untyped record, such as `dict[str, Any]`."""
     return annotation is not None and "dict[str, Any]" in ast.unparse(annotation)
 
 
 def untyped_reads(tree: ast.AST) -> int:
-    """Count reads by a literal key from names annotated as `dict[str, Any]`, or as an alias of it."""
+    """Count subscripts with a literal key on names annotated as `dict[str, Any]`, or as an alias of it."""
     aliases = {
         target.id
         for node in ast.walk(tree)
@@ -279,7 +279,7 @@ def untyped_reads(tree: ast.AST) -> int:
 def _annotated(
     function: ast.FunctionDef | ast.AsyncFunctionDef,
 ) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the arguments and the annotated variables of a function."""
+    """Yield (name, annotation) of the arguments and the annotated variables of a function."""
     for argument in (*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs):
         yield argument.arg, argument.annotation
     for node in ast.walk(function):
@@ -369,12 +369,12 @@ def measure_schema(name: str, text: str, denied: dict[str, str], figures: Figure
 
 
 def test_names(names: list[str]) -> set[str]:
-    """Return the stems of the test files, with the folders that they lie in."""
+    """Return those of `names` that are test files."""
     return {name for name in names if name.startswith("tests/") and Path(name).name.startswith("test_")}
 
 
 def has_test(module: str, tests: set[str]) -> bool:
-    """Return whether a module has a test file of its name, in a folder that mirrors its own."""
+    """Return whether `tests` has a file named after the module, below a folder named like one of its own."""
     path = Path(module)
     stem = path.stem.lstrip("_")
     file_names = {f"test_{stem}.py", f"test_{path.parent.name}_{stem}.py"}
@@ -383,7 +383,7 @@ def has_test(module: str, tests: set[str]) -> bool:
 
 
 def measure(root: Path = ROOT, paths: list[str] | None = None) -> Figures:
-    """Measure the files of a checkout."""
+    """Measure the language and form of the files of a checkout; `paths` limits them."""
     figures, denied = Figures(), denied_words()
     names = tracked(root, paths or [])
     tests = test_names(tracked(root, ["tests"]))
@@ -396,7 +396,7 @@ def measure(root: Path = ROOT, paths: list[str] | None = None) -> Figures:
 
 
 def measure_file(root: Path, name: str, tests: set[str], denied: dict[str, str], figures: Figures) -> None:
-    """Measure one file as what it is: prose, test, Python, C or schema."""
+    """Measure one file by its kind: prose, test, Python, C or schema."""
     path, package = root / name, name.partition("/")[0]
     suffix = path.suffix
     if suffix == ".md" and package in ("docs", name):
@@ -418,12 +418,12 @@ def measure_file(root: Path, name: str, tests: set[str], denied: dict[str, str],
 
 
 def rate(count: int, tokens: int) -> float:
-    """Return occurrences per 1,000 words or bindings."""
+    """Return the number of occurrences per 1,000 tokens, which are words or bindings."""
     return round(1000 * count / max(tokens, 1), 2)
 
 
 def report(figures: Figures) -> dict[str, object]:
-    """Return the figures by key."""
+    """Return the figures of the report by name."""
     largest = max(figures.files, default=(0, ""))
     largest_class = max(figures.classes, default=(0, ""))
     largest_c = max(figures.c_files, default=(0, ""))

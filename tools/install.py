@@ -1,7 +1,8 @@
-"""Install locked packages into this environment, and compile native/ meanwhile.
+"""Install the locked packages into this environment, and compile native/ at the same time.
 
-Run by `make` with the environment's own Python: `run` installs what a run needs, `all` the rest. The compiler
-comes first and works while the others are fetched. The packages and their hashes are in `requirements.lock`.
+`make` runs it with the environment's own Python. `run` installs what a run needs and compiles; `all` installs
+every locked package. The packages that the compilation needs come first; it runs while the others are
+fetched. The packages and their hashes are in `requirements.lock`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final, TextIO
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCK: Final = ROOT / "requirements.lock"
 SHOW_S: Final = 15.0
-"""s between two lines of progress where the output is no terminal."""
+"""Time between two lines of progress if the output is no terminal."""
 PIP_OPTIONS: Final = (
     "--no-deps",  # the lock file has them all
     "--require-hashes",
@@ -30,7 +31,7 @@ PIP_OPTIONS: Final = (
     "--disable-pip-version-check",
 )
 Entries = Mapping[str, str]
-"""Package to its entry of the lock file."""
+"""Entries of the lock file, by package."""
 
 
 def entries_of(lock: str) -> Entries:
@@ -41,7 +42,7 @@ def entries_of(lock: str) -> Entries:
 
 
 def needed_by(names: Iterable[str], entries: Entries) -> set[str]:
-    """Return packages with all that they depend on, by the lock file's comments (`# via`)."""
+    """Return the packages `names` and all that they depend on, from the lock file's comments (`# via`)."""
     needs: dict[str, set[str]] = {}
     for package, entry in entries.items():
         for line in entry.partition("# via")[2].splitlines():
@@ -57,7 +58,7 @@ def needed_by(names: Iterable[str], entries: Entries) -> set[str]:
 
 
 def names_of(extras: Iterable[str], project: Path = ROOT / "pyproject.toml") -> set[str]:
-    """Return the packages that the project names for some extras; the extra `""`: its dependencies."""
+    """Return the packages that pyproject.toml lists for some extras; `""` means its dependencies."""
     table = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
     by_extra: dict[str, list[str]] = {"": table["dependencies"], **table["optional-dependencies"]}
     lines = (line for extra in extras for line in by_extra[extra])
@@ -73,7 +74,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def set(self, part: str, state: str) -> None:
-        """Set the state of one part, and show all of them."""
+        """Set the state of one part, such as the packages, and display all parts."""
         with self._lock:
             self.parts[part] = state
             line = "fabrictime: " + ", ".join(f"{name} {value}" for name, value in self.parts.items())
@@ -84,13 +85,13 @@ class Progress:
                 print(line, file=self._stream, flush=True)
 
     def end(self) -> None:
-        """End the line."""
+        """End the line of progress on a terminal."""
         if self._stream.isatty() and self.parts:
             print(file=self._stream, flush=True)
 
 
 def install(packages: set[str], entries: Entries, progress: Progress) -> None:
-    """Install packages by the hashes of the lock file. Ends the process with pip's output if pip fails."""
+    """Install packages and check the lock file's hashes. If pip fails, exit with its output."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="fabrictime-lock-") as subset:
         subset.writelines(entries[package] for package in sorted(packages))
         subset.flush()
@@ -107,7 +108,7 @@ def install(packages: set[str], entries: Entries, progress: Progress) -> None:
 
 
 def compile_native(progress: Progress) -> None:
-    """Compile native/. Ends the process with the compiler's output if that fails."""
+    """Compile native/. If that fails, exit with the compiler's output."""
 
     def note(line: str) -> None:
         step = re.match(r"\[(\d+)/(\d+)\]", line)
@@ -118,7 +119,7 @@ def compile_native(progress: Progress) -> None:
 
 
 def run(command: Sequence[str], note: Callable[[str], None]) -> None:
-    """Run a command and pass on its lines. Raises SystemExit with its output if it fails."""
+    """Run a command and pass each line of output to `note`. Raises SystemExit with the output if it fails."""
     lines: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():
@@ -131,7 +132,7 @@ def run(command: Sequence[str], note: Callable[[str], None]) -> None:
 
 
 def main(selection: str) -> None:
-    """Install `run`: the agent's, the server's and the compiler's packages; or `all` of the lock file."""
+    """Install a selection: `run` (the packages of agent, server and compiler), or `all` of the lock file."""
     entries = entries_of(LOCK.read_text(encoding="utf-8"))
     progress = Progress(sys.stderr)
     if selection == "all":

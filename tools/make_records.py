@@ -1,6 +1,6 @@
 """Generate `schemas/records.py` from the `.avsc` files: a TypedDict per record, a StrEnum per enum.
 
-Run after a schema has changed. `--check` writes nothing and fails if the file is out of date.
+Run it after a schema has changed. `--check` writes nothing and fails if the file is out of date.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAIN = {
     "double": "float",
 }
 UNITS = ("ns", "ppb", "bit/s", "bytes")
-"""First words of a doc string that stay in lower case."""
+"""First words of a schema's doc that stay in lower case."""
 
 HEADER = '''\
 """Types of all records and enums of the stream contract.
@@ -44,20 +44,20 @@ from typing import TypedDict
 
 
 class Generator:
-    """Collects the definitions in the order in which later ones need earlier ones."""
+    """Collects the definitions of classes, each after those that it needs."""
 
     def __init__(self) -> None:
         self.code: dict[str, str] = {}
         self.topics: list[str] = []
 
     def add_file(self, path: Path) -> None:
-        """Add the record of one `.avsc` file and all that it contains."""
+        """Define the record of one `.avsc` file and all records and enums in it."""
         schema = json.loads(path.read_text(encoding="utf-8"))
         self.topics.append(schema["name"])
         self.type_of(schema)
 
     def type_of(self, schema: Any) -> str:
-        """Return the Python type of a schema, and define the records and enums in it."""
+        """Define the records and enums in a schema, and return its Python type as source text."""
         if isinstance(schema, list):
             ordered = sorted(schema, key=_null_last)
             return " | ".join("None" if variant == "null" else self.type_of(variant) for variant in ordered)
@@ -89,7 +89,7 @@ class Generator:
         return f"class {schema['name']}(TypedDict):\n{_doc(schema['doc'])}\n{fields}"
 
     def text(self) -> str:
-        """Return the module."""
+        """Return the text of the module with all definitions."""
         names = "".join(f'    "{name}",\n' for name in sorted(self.code))
         return HEADER + f"__all__ = [\n{names}]\n\n\n" + "\n\n".join(self.code.values())
 
@@ -99,7 +99,7 @@ def _null_last(schema: Any) -> bool:
 
 
 def _doc(text: str) -> str:
-    """Return a doc string as an indented docstring: a sentence with a capital and a full stop."""
+    """Return a schema's doc as an indented docstring, with a capital at the start and a full stop."""
     if text.split(" ")[0].strip(",:;") not in UNITS:
         text = text[:1].upper() + text[1:]
     text += "" if text.endswith((".", "!", "?")) else "."
@@ -130,7 +130,7 @@ def generate(folder: Path = ROOT / "schemas") -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the module, or compare it with `--check`. Return the exit code."""
+    """Write the module; with `--check`, only compare it. Return the exit code."""
     text = generate()
     if "--check" in arguments:
         current = TARGET.exists() and TARGET.read_text(encoding="utf-8") == text

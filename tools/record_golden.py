@@ -1,10 +1,10 @@
 """Record the inputs of the stream stages for the golden tests.
 
-`python tools/record_golden.py run fabric RAW` runs `fabrictime up` on the fabric of real packets through its
-faults and writes every topic to the folder RAW. `run sim RAW` does so with the simulated fleet and the
-stages in one process, in simulated time, so that a busy machine changes nothing. `cut CASE RAW`
-thins RAW to `tests/golden/CASE/` and computes the expected outputs with the code of this checkout. `expect
-CASE` computes the expected outputs again.
+`python tools/record_golden.py run fabric RAW` runs `fabrictime up` on the fabric of real packets, with its
+faults one after another, and writes every topic to the folder RAW. `run sim RAW` does so with the simulated
+fleet and the stages in one process. It runs in simulated time, so that a busy machine changes nothing.
+`cut CASE RAW` reduces RAW to `tests/golden/CASE/` and computes the expected outputs with the code of this
+checkout. `expect CASE` computes the expected outputs again.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ fabric_rate_bps = 100_000_000
 
 @contextlib.contextmanager
 def running(fleet: str, settings: str, work: Path) -> Iterator[tuple[Path, str]]:
-    """Run `fabrictime up`; yield its data directory and the address of its log."""
+    """Run `fabrictime up` in a context; yield its data directory and the address of its log."""
     config, data = work / "fabrictime.toml", work / "data"
     config.write_text(settings, encoding="utf-8")
     options = ["--fleet", fleet, "--for", "15m", "--config", str(config)]
@@ -100,7 +100,7 @@ def running(fleet: str, settings: str, work: Path) -> Iterator[tuple[Path, str]]
 
 
 def copy_log(bootstrap: str, data: Path, raw: Path) -> None:
-    """Write every topic of the log to `raw`, and the topology file where there is one."""
+    """Write all messages of the log to `raw`, and the topology file if there is one."""
     raw.mkdir(parents=True, exist_ok=True)
     messages = read_log(bootstrap)
     for file in (data / "run").glob("topology.json"):
@@ -118,7 +118,7 @@ def read_log(bootstrap: str) -> list[tuple[str, int, int, int, str, bytes | None
 
 
 def decode_log(raw: Path) -> None:
-    """Write the messages of a recording as rows, topic by topic."""
+    """Decode the messages of a recording, and write them as rows, a file for each topic."""
     rows: dict[str, list[goldens.Row]] = {}
     for topic, partition, offset, append_ms, key, value in goldens.read_lines(raw / "messages.jsonl.xz"):
         try:
@@ -144,7 +144,7 @@ class Recorder(Operator):
         self._rows = rows
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Keep messages."""
+        """Decode the messages and keep them as rows."""
         for message in messages:
             record = (
                 None if message.value is None else codec.decode(message.value, TOPICS[message.topic].record)
@@ -155,16 +155,16 @@ class Recorder(Operator):
             self._rows.setdefault(message.topic, []).append(row)
 
     def due_ns(self) -> int:
-        """Return that nothing is ever due."""
+        """Return NEVER_NS: nothing is ever due."""
         return NEVER_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
-        """Return nothing."""
+        """Return no outputs."""
         return ()
 
 
 class RecorderStage(Stage):
-    """Records all topics."""
+    """A stage that records the messages of all topics."""
 
     name = "recorder"
     owner = PROBES
@@ -176,12 +176,12 @@ class RecorderStage(Stage):
         self.rows: dict[str, list[goldens.Row]] = {}
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> Recorder:
-        """Return the operator."""
+        """Return an operator that records into the stage's `rows`."""
         return Recorder(self.rows)
 
 
 def run_sim(raw: Path) -> None:
-    """Run the simulated fleet through its faults."""
+    """Run the simulated fleet with its faults, and write its topics to the folder `raw`."""
     raw.mkdir(parents=True, exist_ok=True)
     sim = Simulation(SimSettings.model_validate({"nics": SIM_NICS, **SIM}), topics=FLEET_TOPICS)
     recorder = RecorderStage()
@@ -199,7 +199,7 @@ def run_sim(raw: Path) -> None:
 
 
 def run_fabric(raw: Path) -> None:
-    """Run the fabric of real packets through every kind of fault, with two jobs."""
+    """Run the fabric of real packets with every kind of fault and two jobs; write its topics to `raw`."""
     with (
         tempfile.TemporaryDirectory(prefix="golden-") as folder,
         running("fabric", SETTINGS + FABRIC, Path(folder)) as (data, bootstrap),
@@ -328,7 +328,7 @@ def _fabric_faults(control: ControlClient, data: Path, bootstrap: str) -> None:
 
 
 def main() -> None:
-    """Run what the command line names."""
+    """Run the action that the command line selects."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=("run", "cut", "expect"))
     parser.add_argument("case", choices=("sim", "fabric"))

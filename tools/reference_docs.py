@@ -1,6 +1,7 @@
-"""Write the reference pages that come from the code: commands, thresholds, settings, tables of audit checks.
+"""Write the reference pages that are generated from code: commands, thresholds, settings, audit checks.
 
-`python tools/reference_docs.py` writes them; the test suite compares. `tools/topics_doc.py` writes topics.md.
+`python tools/reference_docs.py` writes them; a test checks that they are up to date. `tools/topics_doc.py`
+writes topics.md.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ CHECKS_HEAD = """| check | expectation | severity | action | remedy |
 
 
 def cell(text: str) -> str:
-    """Return text as one cell of a Markdown table."""
+    """Return a text escaped for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield every command below a group with its full name, in order of definition.
+    """Yield (full name, command) of every command below a group, in order of definition.
 
-    A group that runs without a subcommand comes before them. Typer brings its own copy of click, so no class
-    of click is compared.
+    A group that can run without a subcommand comes before its subcommands. Typer may contain its own copy of
+    click, so that comparing classes of click would fail.
     """
     if hasattr(command, "list_commands"):
         if command.invoke_without_command and " " in name:
@@ -64,7 +65,7 @@ def leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def commands_page() -> str:
-    """Return docs/commands.md."""
+    """Return the text of docs/commands.md."""
     parts = [COMMANDS_HEAD]
     for name, command in leaves(typer.main.get_command(app), "fabrictime"):
         parts.append(f"\n## {name}\n\n{(command.help or '').strip()}\n")
@@ -84,7 +85,7 @@ def _row(names: list[str], parameter: Any) -> str:
 
 
 def thresholds_page() -> str:
-    """Return docs/thresholds.md."""
+    """Return the text of docs/thresholds.md."""
     rows = []
     for name in sorted(THRESHOLDS):
         threshold = THRESHOLDS[name]
@@ -94,7 +95,7 @@ def thresholds_page() -> str:
 
 
 def checks_page() -> str:
-    """Return docs/audit.md with its tables of checks; the text around them is written by hand."""
+    """Return the text of docs/audit.md with new tables of checks; the text around them is hand-written."""
     tables: dict[str, dict[str, Check | Rule]] = {
         "checks": {f"`{c.check_id}`" + " (active)" * c.active: c for c in CHECKS.values()},
         "fabric": {f"`{rule.check}`": rule for rule in RULES},
@@ -112,7 +113,7 @@ def checks_page() -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return the generated pages by their path below the checkout."""
+    """Return the texts of the generated pages by path in the checkout."""
     return {
         "docs/commands.md": commands_page(),
         "docs/thresholds.md": thresholds_page(),

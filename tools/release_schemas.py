@@ -1,9 +1,9 @@
 """Release the schemas: add a line to schemas/released.jsonl for each one that has changed.
 
-Run when a schema has changed (`python tools/release_schemas.py`) and commit the file. Readers take every
-released writer, and tests hold each one readable by today's schema and the other way round; so a released
-line is never changed or deleted. A line holds the fingerprint and the schema without its docs, with the
-limits of that time. `--check` writes nothing and fails where a line is missing.
+Run it when a schema has changed (`python tools/release_schemas.py`), and commit the file. Readers accept
+messages in every released schema, and tests check that today's schema reads each of these, and each of these
+reads today's. So a released line is never changed or deleted. A line contains the fingerprint and the schema
+without its docs, with the limits at its release. `--check` writes nothing and fails if a line is missing.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def without_docs(node: Any) -> Any:
 
 
 def line_of(name: str) -> str:
-    """Return the line of a record's present schema."""
+    """Return the line for the current schema of a record."""
     row = {"fingerprint": codec.fingerprint_of(name).hex(), "schema": without_docs(codec.raw_schema(name))}
     return json.dumps(row, separators=(",", ":")) + "\n"
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or with `--check` name, the lines that are missing. Returns the exit code."""
+    """Write the missing lines; with `--check`, only list their records. Returns the exit code."""
     text = RELEASED.read_text(encoding="utf-8") if RELEASED.exists() else ""
     released = {json.loads(line)["fingerprint"] for line in text.splitlines()}
     missing = [name for name in codec.record_names() if codec.fingerprint_of(name).hex() not in released]

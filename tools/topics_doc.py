@@ -1,6 +1,6 @@
 """Write docs/topics.md from schemas/: topics with key, retention, readers, writers; records with fields.
 
-`python tools/topics_doc.py` writes it; the test suite compares.
+`python tools/topics_doc.py` writes it; a test checks that it is up to date.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ is set. Keys are raw UTF-8, partitioned by murmur2. All topics carry LogAppendTi
 
 
 def kept(topic: Topic) -> str:
-    """Return the retention of a topic in words."""
+    """Return the retention of a topic as text, with its setting."""
     parts = ["compacted"] if topic.compacted else []
     if topic.retention_ms is not None:
         whole_days = topic.retention_ms % DAY_MS == 0 and topic.retention_ms > DAY_MS
@@ -38,7 +38,7 @@ def kept(topic: Topic) -> str:
 
 
 def type_name(kind: Any) -> str:
-    """Return an Avro type in words."""
+    """Return an Avro type as text for a table."""
     if isinstance(kind, list):
         return " or ".join(type_name(branch) for branch in kind)
     if isinstance(kind, dict):
@@ -51,7 +51,7 @@ def type_name(kind: Any) -> str:
 
 
 def inner_records(kind: Any) -> list[Any]:
-    """Return the records that a type holds, in order."""
+    """Return the schemas of the records that a type contains, in order."""
     if isinstance(kind, list):
         return [record for branch in kind for record in inner_records(branch)]
     if isinstance(kind, dict):
@@ -63,7 +63,7 @@ def inner_records(kind: Any) -> list[Any]:
 
 
 def record_lines(schema: codec.RecordSchema, level: str) -> list[str]:
-    """Return the Markdown of a record and of those inside it."""
+    """Return the Markdown lines of a record and of the records inside it. `level`: mark of its heading."""
     lines = [
         f"{level} `{schema['name']}`",
         "",
@@ -81,7 +81,7 @@ def record_lines(schema: codec.RecordSchema, level: str) -> list[str]:
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the text of docs/topics.md."""
     lines = [HEAD, "| topic | key | record | kept | written by | read by |", "|---|---|---|---|---|---|"]
     for t in TOPICS.values():
         cells = [f"`{t.name}`", t.key, f"`{t.record}`", kept(t), ", ".join(t.writers), ", ".join(t.readers)]

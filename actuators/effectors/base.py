@@ -1,6 +1,6 @@
 """The interface of effectors: the code that moves and paces the flows of one host.
 
-Each effector is one module of this package. The applier calls it, and knows no other part of it.
+Each effector is one module of this package. The applier uses only this interface.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ class Answer:
     """The result of a command."""
 
     value: int = 0
-    """The source port, or the rate in bit/s, that is now in force."""
+    """The source port, or the rate in bit/s, that is in force now."""
     how: str = ""
-    """The means: SOCKET, SQD, HTB and so on."""
+    """The method used: SOCKET, SQD, HTB and so on."""
     error: str = ""
     """The reason of a failure; empty after a success."""
     maybe_done: bool = False
@@ -25,7 +25,7 @@ class Answer:
 
 
 class Effector(Protocol):
-    """Moves and paces the flows of one host, which it knows by their keys."""
+    """Moves and paces the flows of one host. Flows are identified by their keys."""
 
     def path_of(self, key: str) -> int | None:
         """Return the flow's entropy value; None if no such flow is open."""

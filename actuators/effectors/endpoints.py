@@ -27,17 +27,17 @@ from schemas.ipc import check_owner, leave, listen
 _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 8192
-"""Bytes read from one endpoint before the next one is served."""
+"""Largest number of bytes read from one endpoint before the next one is served."""
 _WAITING_BYTES: Final = 1 << 20
 _CONNECTIONS: Final = 4096
 _FLOWS: Final = 1_000_000
 _MAX_WARNINGS: Final = 20
 _FULL_NS: Final = 500_000_000
-"""Pause before accepting again after the process ran out of file descriptors."""
+"""Pause before connections are accepted again after the process ran out of file descriptors."""
 
 
 class FlowListener(Protocol):
-    """Receives news about the flows of a host."""
+    """Receives notice of appearing, changed and ended flows of a host."""
 
     def seen(self, key: str) -> None:
         """A flow appeared or changed."""
@@ -47,7 +47,7 @@ class FlowListener(Protocol):
 
 
 class _Refused(Exception):
-    """A line from an endpoint that cannot be accepted."""
+    """Raised for a line from an endpoint that cannot be accepted."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _EndpointFlow:
 
 @dataclass(slots=True)
 class _PendingCommand:
-    """A command without an answer."""
+    """A command that has not been answered yet."""
 
     endpoint: _Endpoint
     flow: tuple[str, str]
@@ -92,8 +92,10 @@ class FlowEndpoints:
         answer_ns: int,
         take_time: Callable[[int], None] | None = None,
     ) -> None:
-        """Listen at `path`. `answer_ns`: time limit for an answer. `take_time` receives the fabric time of
-        simulated hosts; None: the hosts are real. Raises OSError.
+        """Listen at `path`. Raises OSError.
+
+        `answer_ns`: time limit for an answer. `take_time` receives the fabric time of simulated hosts; None
+        if the hosts are real.
         """
         self._path, self._hosts, self._selector = path, frozenset(hosts), selector
         self._only = hosts[0] if len(hosts) == 1 else None
@@ -105,7 +107,7 @@ class FlowEndpoints:
         self._listeners: dict[str, FlowListener] = {}
         self._number = 0
         self.refused = 0
-        """Lines that were refused."""
+        """Number of refused lines."""
         self.unanswered = 0
         self._full_until_ns: int | None = None
         self._listener = listen(path)
@@ -134,7 +136,7 @@ class FlowEndpoints:
         return len(self._flows) if host is None else self._counts[host]
 
     def due_ns(self) -> int | None:
-        """Return the next time limit of a pending command; None if no command is pending."""
+        """Return the earliest time limit of a pending command; None if no command is pending."""
         return next((command.due_ns for command in self._pending.values()), None)
 
     def tick(self) -> None:
@@ -310,7 +312,7 @@ class FlowEndpoints:
             self._counts[flow[0]] -= 1
 
     def _drop(self, endpoint: _Endpoint) -> None:
-        """Remove an endpoint that hung up. Its flows may continue and return with it."""
+        """Remove an endpoint that hung up. Its flows may continue, and be announced again when it returns."""
         if endpoint.connection.fileno() < 0:
             return
         self._endpoints.pop(endpoint.connection.fileno(), None)
@@ -379,7 +381,7 @@ class HostEndpoints:
 
 
 def _answer(command: _PendingCommand, answer: Answer) -> None:
-    """Answer a command, once."""
+    """Pass an answer to a command's callback, unless the command already has one."""
     call, command.answer = command.answer, None
     if call is not None:
         call(answer)

@@ -28,12 +28,12 @@ _log = logging.getLogger(__name__)
 
 _CLONE_NEWNET: Final = 0x4000_0000
 _WORK_S: Final = 5.0
-"""Time limit for one change by the kernel."""
+"""Time limit for one change by the kernel, s."""
 _MAX_FLOWS: Final = 100_000
 
 
 class KernelPacing:
-    """The effector of one host: its endpoints, and the kernel for flows that no endpoint paces.
+    """The effector of one host: uses its endpoints, and the kernel for flows that no endpoint can pace.
 
     `nics`: device to the bit/s of its link; `netns`: network namespace of the devices, None for the present
     one.
@@ -42,12 +42,12 @@ class KernelPacing:
     def __init__(self, host: str, endpoints: Effector, nics: Mapping[str, int], netns: Path | None) -> None:
         self.host, self._endpoints, self._link_bps = host, endpoints, dict(nics)
         self._flows: dict[str, tuple[str, Match]] = {}
-        """Key to device and packet match."""
+        """Maps flow key to device and packet match."""
         self._rates_bps: dict[str, int] = {}
         self._endpoint_paced: set[str] = set()
         """Flows that their endpoints pace; the kernel never paces these."""
         self._applied: dict[str, dict[str, tuple[int, Match]] | None] = {}
-        """Device to the state that was last applied; None if unknown."""
+        """Maps device to the state that was last applied; None if unknown."""
         self._qdiscs: dict[str, HtbQdisc] = {}
         self._ip: IPRoute | None = None
         # pyroute2 keeps one socket per thread, and a thread cannot leave its namespace: so one thread does it
@@ -55,7 +55,7 @@ class KernelPacing:
         self._thread = ThreadPoolExecutor(1, f"htb {host}", _enter, (netns,))
 
     def take_flows(self, record: FlowReports) -> list[str]:
-        """Take a `FlowReports` of this host. Return the keys of flows that are new or changed ports."""
+        """Process a `FlowReports` of this host. Return the keys of flows that are new or have other ports."""
         fresh, here = [], set()
         for flow in record["flows"]:
             key = key_of(flow["flow_id"])
@@ -109,7 +109,7 @@ class KernelPacing:
     # --- the effector ---
 
     def path_of(self, key: str) -> int | None:
-        """Return a flow's source port, as its endpoint or else the flow report gives it."""
+        """Return a flow's source port, from its endpoint or else from the flow report; None if unknown."""
         path = self._endpoints.path_of(key)
         if path is None and key in self._flows and key not in self._endpoint_paced:
             return self._flows[key][1].source_port
@@ -150,7 +150,7 @@ class KernelPacing:
             self._apply_all("a flow ended")
 
     def _apply_all(self, when: str) -> None:
-        """Update every NIC, and log errors."""
+        """Update the pacing at every NIC, and log errors. `when`: describes the occasion in the log."""
         for device in self._link_bps:
             error = self._apply(device)
             if error:
@@ -190,8 +190,9 @@ class KernelPacing:
 
 
 def _shares(rates: Iterable[tuple[str, int]], line_bps: int) -> dict[str, Share]:
-    """Return a class for each flow: its rate as ceiling and guarantee. Guarantees are scaled down if they
-    exceed the link.
+    """Return a class for each flow, with its rate as ceiling and guarantee.
+
+    Guarantees are scaled down if their sum exceeds the link's rate.
     """
     capped = {key: min(rate, line_bps) for key, rate in rates}
     scale = min(1.0, line_bps / max(1, sum(capped.values())))

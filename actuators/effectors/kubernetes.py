@@ -1,8 +1,9 @@
-"""Drains and resumes nodes of Kubernetes: a node condition, a taint and a cordon.
+"""Drains and resumes nodes of Kubernetes by means of a node condition, a taint and a cordon.
 
-Needs the package `kubernetes` (the extra `kubernetes`) and the rights to get, list and patch `nodes` and
-`nodes/status`. The taint marks a drain of ours; an annotation of the same patch holds its reason. A patch
-carries the node's resource version, so that a change by someone else in between is refused.
+This needs the package `kubernetes` (the extra `kubernetes`) and the rights to get, list and patch `nodes` and
+`nodes/status`. The taint marks a drain by this system; an annotation in the same patch holds its reason. A
+patch carries the node's resource version, so that it is refused if someone else changed the node in
+between.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TAINT: Final = "fabrictime/unfit"
 ANNOTATION: Final = "fabrictime/reason"
 CONDITION: Final = "FabrictimeUnfit"
 PAGE: Final = 500
-"""Nodes of one answer."""
+"""Number of nodes per answer of the API."""
 PATCH: Final = "application/strategic-merge-patch+json"
 
 
@@ -103,7 +104,7 @@ class Kubernetes:
         self._call(self._api.patch_node, item["metadata"]["name"], {"metadata": metadata, "spec": spec})
 
     def _set_condition(self, node: str, status: str, reason: str, text: str) -> Any:
-        """Set the condition and return the node as it is then."""
+        """Set the node condition; return the node after the change."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         condition = {"type": CONDITION, "status": status, "reason": reason, "message": text}
         condition |= {"lastTransitionTime": now, "lastHeartbeatTime": now}
@@ -148,7 +149,7 @@ def _taints(item: Any) -> list[dict[str, Any]]:
 
 
 def _message(error: Any) -> str:
-    """Return the API's refusal in one line."""
+    """Return the text of the API's refusal in one line."""
     try:
         text = str(json.loads(error.body)["message"])
     except (ValueError, KeyError, TypeError):

@@ -8,11 +8,11 @@ from actuators.node_policy import NodeState, is_ours, is_same_drain
 
 
 class NodeError(Exception):
-    """The scheduler did not answer, or refused. The text is one line for people."""
+    """Raised if the scheduler did not answer, or refused. The text is one line for people."""
 
 
 class NodeEffector(Protocol):
-    """Drains and resumes nodes. Both actions read the node's state first, and have no effect twice."""
+    """Drains and resumes nodes. Both actions first read the node's state, and repeating one has no effect."""
 
     how: str
     """Name of the means in reports."""
@@ -21,21 +21,24 @@ class NodeEffector(Protocol):
         """Return all nodes. Raises NodeError."""
 
     def drain(self, node: str, reason: str) -> None:
-        """Give a node no more jobs. Raises NodeError, also if someone else drained it."""
+        """Stop new jobs on a node. Raises NodeError, also if someone else drained the node."""
 
     def resume(self, node: str) -> None:
-        """Give a node jobs again. Raises NodeError, also if the drain is not ours."""
+        """Allow jobs on a node again. Raises NodeError, also if the drain is not this system's."""
 
 
 def check_drain(node: NodeState, reason: str) -> bool:
-    """Return True if a node is to be drained, False if this drain is in force. Raises NodeError."""
+    """Return True if a node is to be drained, False if this drain is already in force. Raises NodeError."""
     if node.is_out and not is_same_drain(node.reason, reason):
         raise NodeError(f"node {node.name}: already out, {node.reason or node.state}")
     return not node.is_out
 
 
 def check_resume(node: NodeState) -> bool:
-    """Return True if a node is out by our drain, False if it is in. Raises NodeError for another drain."""
+    """Return True if this system drained the node, False if the node is in service.
+
+    Raises NodeError if someone else drained it.
+    """
     if node.is_out and not is_ours(node.reason):
         raise NodeError(f"node {node.name}: drained by another, {node.reason or node.state}")
     return node.is_out

@@ -1,4 +1,5 @@
-"""Drains and resumes nodes of Slurm by `scontrol`, which reads `SLURM_CONF` or the cluster's usual file."""
+"""Drains and resumes nodes of Slurm by `scontrol`, which reads the file at `SLURM_CONF` or the cluster's
+usual one."""
 
 from __future__ import annotations
 
@@ -21,19 +22,19 @@ OUT: Final = (
     "REBOOT",
     "UNKNOWN",
 )
-"""Beginnings of the states and flags of a node that takes no jobs."""
+"""Prefixes of the states and flags of a node that accepts no jobs."""
 NO_ANSWER: Final = "*"
-"""Mark of a node that does not answer, in older releases."""
+"""Suffix that older releases add to the state of a node that does not answer."""
 NOT_THERE: Final = "FUTURE"
 """State of a node that the configuration only reserves."""
 _NAME: Final = re.compile(r"NodeName=(\S+) ")
 _STATE: Final = re.compile(r" State=(\S+) ")
 _REASON: Final = re.compile(r" Reason=(.*?) \[[^\s\[\]]+@[-\dT:]+\](?: |$)")
-"""The reason ends with its author and time."""
+"""Matches a node's reason, which ends with its author and time."""
 
 
 class Slurm:
-    """Nodes of a Slurm cluster. The user needs the rights of an operator."""
+    """Drains and resumes nodes of a Slurm cluster. The user needs the rights of an operator."""
 
     how = "SLURM"
 
@@ -46,12 +47,12 @@ class Slurm:
         return parse_nodes(self._scontrol("--oneliner", "show", "nodes"))
 
     def drain(self, node: str, reason: str) -> None:
-        """Give a node no more jobs; running ones end first. Raises NodeError."""
+        """Stop new jobs on a node; running jobs continue to their end. Raises NodeError."""
         if check_drain(self._node(node), reason):
             self._scontrol("update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
 
     def resume(self, node: str) -> None:
-        """End the drain. UNDRAIN leaves a node DOWN that is down, unlike RESUME. Raises NodeError."""
+        """End the drain. Unlike RESUME, UNDRAIN leaves a node DOWN if it is down. Raises NodeError."""
         if check_resume(self._node(node)):
             self._scontrol("update", f"NodeName={node}", "State=UNDRAIN")
 

@@ -1,4 +1,4 @@
-"""Collects the results of one run into an `AuditReport`. It knows no clock and no log."""
+"""Collects the results of one run into an `AuditReport`. It reads neither a clock nor Kafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streams.audit.results import FLEET
 
 
 class Progress(NamedTuple):
-    """State of a run: hosts that are complete and expected, results received and announced so far."""
+    """Progress of a run: numbers of complete and of expected hosts, of received and of announced results."""
 
     complete: int
     hosts: int
@@ -22,16 +22,16 @@ class Progress(NamedTuple):
 
 
 class Collector:
-    """The results of one run, in any order, with duplicates, from expected and other hosts.
+    """Collects one run's results in any order, also duplicates, and results of hosts that are not expected.
 
-    A host is complete with as many results of different checks as its results announce. A host that announces
-    different counts must reach the largest.
+    Each result announces how many results its host publishes. A host is complete when it has delivered that
+    many, of different checks; if its announcements differ, the largest counts.
     """
 
     def __init__(
         self, run: str, expected: Iterable[str], started_ns: int, nics: Mapping[str, tuple[str, ...]]
     ) -> None:
-        """`nics`: host to its NICs, for the report."""
+        """`nics`: the names of each host's NICs, for the report."""
         self.run, self.expected = run, frozenset(expected)
         self._started_ns, self._nics = started_ns, dict(nics)
         self._results: dict[str, dict[str, AuditResult]] = {}
@@ -43,7 +43,7 @@ class Collector:
         """Results that replaced an earlier one of the same host and check."""
 
     def add(self, result: AuditResult) -> bool:
-        """Take a result; return whether it was the first of its host and check. Other runs are ignored."""
+        """Add a result of this run; return whether it is the first of its host and check."""
         if result["run"] != self.run:
             return False
         host, check = result["host"], result["check"]
@@ -58,7 +58,7 @@ class Collector:
         return earlier is None
 
     def _shared(self, result: AuditResult) -> AuditResult:
-        """Return the result with texts, findings and facts that are one object for all hosts that agree."""
+        """Return the result with equal texts, findings and facts shared with other hosts, to save memory."""
         shared = self._with_shared_texts(result)
         shared["findings"] = self._shared_rows(result["findings"])
         shared["facts"] = self._shared_rows(result["facts"])
@@ -83,12 +83,12 @@ class Collector:
 
     @property
     def is_done(self) -> bool:
-        """Whether every expected host is complete. Other hosts that began to answer count too."""
+        """Whether every expected host, and every other host that has answered, is complete."""
         return all(map(self.is_complete, self._hosts()))
 
     @property
     def progress(self) -> Progress:
-        """Hosts and results so far."""
+        """Numbers of hosts and results so far."""
         hosts = self._hosts()
         return Progress(
             sum(map(self.is_complete, hosts)),
@@ -98,7 +98,7 @@ class Collector:
         )
 
     def report(self, ended_ns: int, limit_s: float) -> AuditReport:
-        """Return the report. A host without all results has an UNKNOWN one that gives the reason."""
+        """Return the report. For a host with missing results it has an UNKNOWN result with the reason."""
         hosts = tuple(sorted(self._hosts()))
         results = {host: dict(self._results.get(host, {})) for host in {*hosts, *self._results}}
         for host in hosts:
@@ -108,7 +108,7 @@ class Collector:
         return AuditReport(self.run, hosts, results, missing, self._started_ns, ended_ns, self._nics)
 
     def _hosts(self) -> set[str]:
-        """Return the hosts that are expected or answered; results of the whole fleet have none."""
+        """Return the hosts that are expected or have answered; the fleet's own results are no host."""
         return {*self.expected, *self._results} - {FLEET}
 
     def _unanswered(self, host: str, ended_ns: int, limit_s: float) -> AuditResult:

@@ -1,7 +1,8 @@
 """Runs collectives over several hosts with nccl-tests or rccl-tests, by mpirun or srun, and finds slow hosts.
 
-One process of each host drives all of its GPUs. Runs follow one another, each within a time limit. First all
-hosts run every setting: shapes and queue pairs. If the best is low, parts of the hosts run that setting.
+One process on each host drives all of its GPUs. Runs follow one another, each with a time limit. First all
+hosts together run every setting of shape and queue pairs. If the best bandwidth is low, groups of the hosts
+run the best setting, to find the slow ones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     for shape, algorithm in SHAPES.items()
     for pairs in QUEUE_PAIRS
 }
-"""Name of a setting to its environment. RCCL reads the same variables."""
+"""Environment variables of each setting, by its name. RCCL reads NCCL's variables too."""
 TERMINATED_S: Final = 5.0
 """Time that a launcher has to end the processes of other hosts."""
 
@@ -41,13 +42,13 @@ class Launch(NamedTuple):
     """Path of mpirun or srun."""
     program: str
     gpus: int
-    """GPUs of each host."""
+    """Number of GPUs on each host."""
     options: tuple[str, ...] = ()
     """Further arguments of the launcher."""
     limit_s: float = 120.0
 
     def command(self, hosts: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        """Return the command of a run over some hosts."""
+        """Return the command that runs all-reduce on `hosts`."""
         count, names = str(len(hosts)), ",".join(hosts)
         variables = [f"{name}={value}" for name, value in environment.items()]
         if os.path.basename(self.launcher) == "srun":
@@ -60,7 +61,7 @@ class Launch(NamedTuple):
         return [self.launcher, *placed, *self.options, self.program, *ALL_REDUCE, str(self.gpus)]
 
     def bandwidth(self, hosts: Sequence[str], environment: Mapping[str, str]) -> float:
-        """Return GB/s of a run. Raises NoFigure."""
+        """Run all-reduce on `hosts`; return the bus bandwidth, GB/s. Raises NoFigure."""
         try:
             gb_per_s, wrong = bus_bandwidth(_output(self.command(hosts, environment), self.limit_s))
         except ValueError as error:
@@ -71,7 +72,7 @@ class Launch(NamedTuple):
 
 
 def default_launcher() -> str:
-    """Return the path of srun within an allocation of Slurm, else of mpirun. Raises ValueError for none."""
+    """Return the path of srun in a Slurm allocation, else of mpirun. Raises ValueError without either."""
     names = ("srun", "mpirun") if "SLURM_JOB_ID" in os.environ else ("mpirun",)
     launcher = next((path for name in names if (path := shutil.which(name))), None)
     if launcher is None:
@@ -82,7 +83,7 @@ def default_launcher() -> str:
 
 
 def _output(command: Sequence[str], limit_s: float) -> str:
-    """Return the output of a command. Raises NoFigure."""
+    """Run a command and return its output. Raises NoFigure if it fails or takes longer than `limit_s`."""
     try:
         child = subprocess.Popen(
             command,
@@ -118,7 +119,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 class Figures(NamedTuple):
-    """Figures of all hosts by setting, why some have none, and the outcome of the search."""
+    """Bandwidths of all hosts together by setting, reasons for missing ones, and what the search found."""
 
     by_setting: Mapping[str, float]
     errors: Mapping[str, str]
@@ -133,7 +134,8 @@ def measure_all(
 ) -> Figures:
     """Run every setting over all hosts, then search for slow hosts if the best one is low.
 
-    `minimum`: GB/s of the machine type, None: unknown. Raises ValueError for fewer than two hosts.
+    `minimum`: the least GB/s that the machine type allows; None if it is unknown. Raises ValueError for fewer
+    than two hosts.
     """
     figures: dict[str, float] = {}
     errors: dict[str, str] = {}

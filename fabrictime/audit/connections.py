@@ -1,4 +1,4 @@
-"""Derives the state of a host's network connections from its results, for the table of nodes. Pure."""
+"""Derives the state of a host's connections from its results, for the table of nodes. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from schemas.records import AuditFinding, AuditResult, AuditStatus
 PORTS, CARRIER = "backend.port-state", "backend.carrier"
 GID_INDEX, CONNECTIVITY = "backend.gid-index", "fabric.connectivity"
 CHECKS: Final = frozenset({PORTS, CARRIER, GID_INDEX, CONNECTIVITY})
-"""Checks whose results are needed."""
+"""Ids of the checks whose results `connections` needs."""
 DOWN: Final = frozenset({"NOP", "DOWN", "down", "lowerlayerdown", "notpresent"})
 """States of an RDMA port (IBTA) and of an interface (RFC 2863) that is not initialized."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """Cells of the table: `7 of 8` ports or NICs, or a value; empty without a result."""
+    """A host's cells in the table of nodes: such as `7 of 8` ports, or a value; empty without a result."""
 
     initialized: str = ""
     active: str = ""
@@ -33,14 +33,14 @@ TITLES: Final = {
     "gid_index": "GID index",
     "connectivity": "connectivity",
 }
-"""Fields of `Connections` with the titles of their columns."""
+"""Column titles of the fields of `Connections`."""
 
 
 def connections(results: Mapping[str, AuditResult]) -> Connections:
-    """Return the state of a host's connections. `results`: check id to result.
+    """Return the state of a host's connections. `results`: the host's results by check id.
 
-    Ports are those of RDMA devices, else the interfaces that the agent measures. A port counts as initialized
-    in any state but DOWN.
+    Ports are those of RDMA devices; without any, the interfaces that the agent measures. A port counts as
+    initialized in any state except those of `DOWN`.
     """
     ports = _devices(results, PORTS) or _devices(results, CARRIER)
     return Connections(
@@ -70,7 +70,7 @@ def _share(count: int, total: int) -> str:
 
 
 def _gid_indices(results: Mapping[str, AuditResult]) -> str:
-    """Return the index of the GIDs, the frequent one first where ports have several."""
+    """Return the ports' GID index as text; if they differ, all indices, the most frequent first."""
     result = results.get(GID_INDEX)
     counts = Counter(fact["text"] for fact in result["facts"]) if result else Counter[str]()
     return ", ".join(text for text, _ in counts.most_common())

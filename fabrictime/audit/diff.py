@@ -15,7 +15,7 @@ from schemas.records import AuditFact, AuditResult
 
 
 class Change(StrEnum):
-    """Kind of a change, in the order of the report."""
+    """Kinds of changes, in the order of the report."""
 
     NEW_ERROR = "new error"
     NEW_WARNING = "new warning"
@@ -37,7 +37,7 @@ _NEW: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CheckChange:
-    """A check that changed in the same manner on some hosts."""
+    """A change of a check's outcome, and the hosts on which it is the same."""
 
     change: Change
     check: str
@@ -46,12 +46,12 @@ class CheckChange:
     after: str
     hosts: tuple[str, ...]
     remedy: str
-    """Empty unless the check fails now."""
+    """Remedy of the check; empty unless it fails now."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueChange:
-    """A value that changed in the same manner on some hosts."""
+    """A change of a value, and the hosts on which it is the same."""
 
     check: str
     name: str
@@ -63,7 +63,7 @@ class ValueChange:
 
 @dataclass(frozen=True, slots=True)
 class RunDiff:
-    """Difference of two runs: checks, new failures first, values, and hosts in only one of the runs."""
+    """Difference of two runs: changed checks, new failures first; changed values; hosts in only one run."""
 
     before: str
     after: str
@@ -74,7 +74,7 @@ class RunDiff:
 
     @property
     def is_worse(self) -> bool:
-        """Whether a check fails with an error that it did not have before."""
+        """Whether a check of severity ERROR fails now on a host and did not fail there before."""
         return any(check.change is Change.NEW_ERROR for check in self.checks)
 
 
@@ -124,7 +124,7 @@ def _value_order(change: ValueChange, hosts: list[str]) -> tuple[str, str, str, 
 def _check_changes(
     before: Mapping[str, AuditResult], after: Mapping[str, AuditResult]
 ) -> Iterator[CheckChange]:
-    """Yield the changed checks of one host, without hosts."""
+    """Yield the changes of one host's checks; their field `hosts` is still empty."""
     for check in before.keys() | after.keys():
         old, now = before.get(check), after.get(check)
         change = _change(old, now)
@@ -163,7 +163,7 @@ def _outcome(result: AuditResult | None) -> str:
 def _value_changes(
     before: Mapping[str, AuditResult], after: Mapping[str, AuditResult]
 ) -> Iterator[ValueChange]:
-    """Yield the changed texts of one host's facts. Figures vary from run to run: they are left out."""
+    """Yield the changes of one host's facts, except numbers, which vary from run to run."""
     for check in before.keys() & after.keys():
         old, now = _texts(before[check]["facts"]), _texts(after[check]["facts"])
         for name, subject in old.keys() | now.keys():

@@ -18,7 +18,7 @@ from fabrictime.audit.report import TITLES, AuditReport, verdict
 from streams.audit.results import FLEET
 
 MAX_CAUSES: Final = 8
-"""Different texts of one check that are drawn one by one; the hosts of the others share a line."""
+"""Largest number of a check's causes that have a line each; the hosts of all further ones share a line."""
 STYLES: Final = {
     Level.ERROR: "red",
     Level.WARNING: "yellow",
@@ -36,7 +36,7 @@ def draw(report: AuditReport, *, everything: bool = False) -> RenderableType:
 
 
 def tree(report: AuditReport, *, everything: bool = False) -> Tree:
-    """Return categories with counts, below them the checks that did not pass, with hosts and remedy."""
+    """Return a tree of categories with counts, and their checks that did not pass, with hosts and remedy."""
     title = f"Audit {report.run}: {len(report.hosts):,} hosts, {report.took_s:.1f} s"
     root = Tree(Text(title, "bold"))
     for category, groups in of_category(check_groups(report.all_results())):
@@ -49,7 +49,7 @@ def tree(report: AuditReport, *, everything: bool = False) -> Tree:
 
 
 def _add_check(branch: Tree, group: CheckGroup) -> None:
-    """Add a check with the causes why it did not pass, their hosts and remedies."""
+    """Add a check to `branch`, with the causes why it did not pass, and the hosts and remedy of each."""
     leaf = branch.add(Text.assemble(f"{group.title} ({group.check})  ", _counts(group.counts)))
     causes = group.causes(*NOTABLE)
     for cause in causes[:MAX_CAUSES]:
@@ -65,7 +65,7 @@ def _add_check(branch: Tree, group: CheckGroup) -> None:
 
 
 def node_table(report: AuditReport) -> Table:
-    """Return a row per host: status, agent, NICs, the state of its connections, and what did not pass."""
+    """Return a table of hosts: status, agent, NICs, connections, and which checks did not pass."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("host", "status", "agent", "NIC", *CONNECTIONS.values(), "findings"):
         table.add_column(column, no_wrap=column in ("host", "status"))
@@ -95,7 +95,7 @@ def _status(counts: Mapping[Level, int], is_missing: bool) -> Text:
 
 
 def _counts(counts: Mapping[Level, int], levels: Iterable[Level] = LEVELS) -> Text:
-    """Return the counts of these levels: `2 errors  1 unknown`."""
+    """Return the counts of `levels` as text, such as `2 errors  1 unknown`."""
     present = [(level, counts[level]) for level in levels if counts[level]]
     return Text("  ").join(
         Text(f"{count:,} {level}{'s' * (level in COUNTABLE and count != 1)}", STYLES[level])

@@ -1,4 +1,4 @@
-"""Evaluates a fleet: hosts against each other, their SKU and a baseline, and the fabric by its topics."""
+"""Evaluates a fleet: compares hosts with each other, their SKU and a baseline; checks the fabric's topics."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from streams.audit.results import Scope
 from streams.audit.skus import sku_results, with_skus
 
 COMPUTED: Final = ("fleet.", "fabric.", "baseline.", "sku.")
-"""Beginnings of the ids of results that are computed from the hosts' results and from other topics."""
+"""Prefixes of the ids of results that are computed, from the hosts' results and from other topics."""
 _CATEGORIES: Final = tuple(
     category_name(category) for category in AuditCategory if category is not AuditCategory.OTHER
 )
 
 
 def for_agents(only: Sequence[str]) -> list[str]:
-    """Return the names of `only` that agents are asked for; none stands for all checks.
+    """Return the names in `only` to request from agents; an empty list requests all checks.
 
-    A computed result needs the facts of all checks. Raises ValueError for an unknown name.
+    If `only` has a computed result, all checks are needed for their facts. Raises ValueError for an unknown
+    name.
     """
     for name in only:
         if name not in CHECKS and name not in _CATEGORIES and not name.startswith(COMPUTED):
@@ -38,7 +39,7 @@ def for_agents(only: Sequence[str]) -> list[str]:
 
 
 def is_wanted(result: AuditResult, only: Sequence[str]) -> bool:
-    """Return whether `only` names a result's check or category, or is empty. The agents' own always count."""
+    """Return whether `only` is empty, has the result's check or category, or the result is an agent's own."""
     names = (result["check"], category_name(result["category"]))
     return not only or result["check"] == ANSWER or any(name in only for name in names)
 
@@ -49,10 +50,10 @@ def evaluated(
     fabric: FabricRecords | None = None,
     baseline: Baseline | None = None,
 ) -> AuditReport:
-    """Return the report with the results of the evaluation, limited to `only`.
+    """Return the report with the results of the evaluation added, limited to the checks in `only`.
 
-    Hosts are compared with each other, with their SKU and with `baseline`. `fabric`: the records of other
-    topics.
+    Hosts are compared with each other, with their SKU and with `baseline`. `fabric`: records of other topics,
+    for the fabric's checks.
     """
     skus = load_skus()
     results = with_skus(
@@ -69,7 +70,7 @@ def evaluated(
 
 
 def _scope(report: AuditReport, fabric: FabricRecords, results: Sequence[AuditResult]) -> Scope:
-    """Return the scope of the fabric's results, which there are without a host's result too."""
+    """Return the scope of the fabric's results, which exist even if no host has a result."""
     skus, shards = (
         {result["host"]: result["sku"] for result in results},
         {n["host"]: n["shard"] for n in fabric.nics},
@@ -78,7 +79,7 @@ def _scope(report: AuditReport, fabric: FabricRecords, results: Sequence[AuditRe
 
 
 def load_baseline(path: Path) -> Baseline:
-    """Return the baseline of a TOML or JSON file. Raises BaselineError with one line."""
+    """Return the baseline in a TOML or JSON file. Raises BaselineError with a text of one line."""
     where = f"baseline {path}"
     try:
         return parse(read_tables(path), where)
@@ -87,7 +88,7 @@ def load_baseline(path: Path) -> Baseline:
 
 
 def write_baseline(path: Path, baseline: Baseline) -> None:
-    """Write a TOML file, complete or not at all. Raises BaselineError."""
+    """Write a baseline as a TOML file, completely or not at all. Raises BaselineError."""
     part = path.with_name(f".{path.name}.part")
     try:
         part.write_text(to_toml(baseline), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Reads the records that the checks of the fabric evaluate, as they are on the log now."""
+"""Reads from the log the current records that the fabric's checks evaluate."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from schemas.topology import Topology
 from streams.audit.fabric_records import FabricRecords
 
 RECENT_S: Final = 30.0
-"""Age of the delays, queues and clocks that are evaluated: at least ten windows."""
+"""Largest age of delays, queues and clocks that are evaluated: at least ten windows."""
 _WHOLE: Final[tuple[Topic, ...]] = (PATHS, FLOW_ROUTES, LINK_HEALTH, AUDIT_RUNS)
 _RECENT: Final[tuple[Topic, ...]] = (DELAYS, QUEUES, CLOCK_OFFSETS)
 _NEWEST: Final = (PATHS.name, FLOW_ROUTES.name, LINK_HEALTH.name)
-"""Topics of which the newest record of each key counts."""
+"""Topics from which only the newest record of each key is evaluated."""
 
 
 class Entry(NamedTuple):
-    """A record of the log; None removes the key."""
+    """A message of the log. `record`: None if the message deletes its key."""
 
     topic: str
     key: str
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 def fabric_of(
     nics: Sequence[Nic], entries: Iterable[Entry], topology: Topology, *, before_ns: int, peers: int
 ) -> FabricRecords:
-    """Return the records of a fabric. `before_ns`: time of this run; `peers`: peers that a NIC probes."""
+    """Return the records of a fabric. `before_ns`: time of this run; `peers`: number of peers per NIC."""
     newest: dict[str, dict[str, Any]] = {name: {} for name in _NEWEST}
     windows: dict[str, list[Any]] = {topic.name: [] for topic in _RECENT}
     since_ns = 0
@@ -73,7 +73,7 @@ def fabric_of(
 def read_fabric(
     cluster: KafkaSettings, nics: Sequence[Nic], topology: Topology, *, before_ns: int, peers: int
 ) -> FabricRecords:
-    """Read the topics up to their end. Raises LogUnavailable."""
+    """Read the fabric's topics to their end, and return the records. Raises LogUnavailable."""
     starts: dict[Topic, Start] = {
         **dict.fromkeys(_WHOLE, BEGINNING),
         **dict.fromkeys(_RECENT, back(RECENT_S)),

@@ -1,7 +1,7 @@
-"""Audits a fleet: requests a run on the log, and collects the results of its hosts.
+"""Audits a fleet: requests a run by a message on the log, and collects the results of its hosts.
 
 The expected hosts are those of the inventory. A run ends when each of them has delivered its results, or
-`GRACE_S` after its limit: agents publish unchecked results as UNKNOWN at the limit.
+`GRACE_S` after the run's limit. At the limit, agents publish their remaining checks as UNKNOWN.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ GRACE_S: Final = 5.0
 PUBLISH_S: Final = 10.0
 POLL_S: Final = 0.1
 STALE_S: Final = 24 * 3600.0
-"""Age of an announcement, against the newest one, from which on its NIC has left the fleet."""
+"""A NIC has left the fleet if its announcement is this much older than the newest of all."""
 _PATTERN: Final = frozenset("*?[")
 
 
 class Request(NamedTuple):
-    """Choices of a run. `hosts`: names or patterns, empty: all; `only`: categories and ids, empty: all."""
+    """Request of a run. `hosts`: names or patterns; `only`: categories and ids; each means all if empty."""
 
     hosts: Sequence[str] = ()
     only: Sequence[str] = ()
@@ -40,14 +40,14 @@ class Request(NamedTuple):
 
 
 def run_name(now_s: float, kind: str = "audit") -> str:
-    """Return a name for a run that no other one has."""
+    """Return a unique name for a run."""
     return f"{kind}-{datetime.fromtimestamp(now_s, tz=UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def living(announced: Mapping[str, tuple[Nic, int]]) -> list[Nic]:
-    """Return the NICs of the fleet, sorted. `announced`: NIC to its record and append time in ns.
+    """Return the NICs of the fleet, sorted. `announced`: (record, append time in ns) by NIC.
 
-    A NIC that left in order, or whose announcement is a day older than the newest one, does not count.
+    It leaves out NICs that have stopped, and NICs whose announcement is a day older than the newest one.
     """
     newest_ns = max((at_ns for _, at_ns in announced.values()), default=0)
     return [
@@ -58,7 +58,7 @@ def living(announced: Mapping[str, tuple[Nic, int]]) -> list[Nic]:
 
 
 def nics_of(nics: Iterable[Nic]) -> dict[str, tuple[str, ...]]:
-    """Return the hosts of some NICs with the names of their NICs."""
+    """Return the names of the NICs of each host."""
     nics_by_host: dict[str, list[str]] = {}
     for nic in nics:
         nics_by_host.setdefault(nic["host"], []).append(nic["nic"])
@@ -66,7 +66,7 @@ def nics_of(nics: Iterable[Nic]) -> dict[str, tuple[str, ...]]:
 
 
 def read_nics(cluster: KafkaSettings) -> list[Nic]:
-    """Return the NICs of the inventory. Raises LogUnavailable."""
+    """Return the fleet's NICs from the inventory topic. Raises LogUnavailable."""
     announced: dict[str, tuple[Nic, int]] = {}
     with TopicReader.open(cluster, {INVENTORY: BEGINNING}) as reader:
         for message, record in reader.decoded(reader.read_to_end(), cluster.registry()):
@@ -77,10 +77,10 @@ def read_nics(cluster: KafkaSettings) -> list[Nic]:
 
 
 def expected_hosts(patterns: Iterable[str], hosts: Iterable[str]) -> list[str]:
-    """Return the hosts that names and patterns mean, all known ones without any.
+    """Return the hosts that the names and patterns select; all `hosts` if there is no pattern.
 
-    A name that is not known is expected too: its host must answer. Raises ValueError for a pattern without a
-    host, and for an empty inventory.
+    A name that is not in `hosts` is returned too: that host must answer. Raises ValueError for a pattern that
+    selects no host, and for an empty inventory.
     """
     names, hosts = list(patterns), sorted(hosts)
     if not names and not hosts:
@@ -127,7 +127,7 @@ def audit_fleet(
 
 
 def publish(cluster: KafkaSettings, topic: Topic, records: Iterable[Mapping[str, Any]]) -> None:
-    """Publish records of a run, and wait for the log. Raises ValueError, PublishFailed."""
+    """Publish records of a run, and wait until Kafka confirms them. Raises ValueError, PublishFailed."""
     publisher = Publisher(cluster, cluster.registry())
     for record in records:
         publisher.publish(topic, record["run"], record)

@@ -1,6 +1,6 @@
-"""Groups the results of a fleet audit for readers: by level, host, check, cause, action and value.
+"""Groups the results of a fleet audit for display: by level, host, check, cause, action and value.
 
-Pure functions of AuditResults. The page, the HTML report and the dashboard's tab share them.
+Pure functions of AuditResults. The terminal report, the HTML report and the live page's tab share them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from schemas.records import AuditAction, AuditCategory, AuditResult, AuditSeveri
 
 
 class Level(StrEnum):
-    """Outcome of a check as readers see it, the worst first."""
+    """Level at which an outcome is shown, the worst first."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -48,18 +48,18 @@ _LEVELS: Final = {
 
 
 def level_of(result: AuditResult) -> Level:
-    """Return the level of a result: a failed check counts as its severity."""
+    """Return the level of a result; a failed check has the level of its severity."""
     return _LEVELS[result["status"], result["severity"]]
 
 
 def worst_of(counts: Mapping[Level, int]) -> Level:
-    """Return the worst level that was counted; SKIPPED without any."""
+    """Return the worst level with a count above 0; SKIPPED if there is none."""
     return next((level for level in LEVELS if counts.get(level)), Level.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Hosts with the same outcome of a check."""
+    """An outcome of a check, and the hosts that share it."""
 
     level: Level
     text: str
@@ -69,7 +69,7 @@ class Cause:
 
 @dataclass(slots=True)
 class CheckGroup:
-    """One check over the fleet."""
+    """The results of one check across the fleet."""
 
     check: str
     category: AuditCategory
@@ -81,7 +81,7 @@ class CheckGroup:
     _texts: dict[tuple[Level, str, str], list[str]] = field(default_factory=dict)
 
     def add(self, result: AuditResult, level: Level) -> None:
-        """Count a host's result."""
+        """Add a host's result, which has this level."""
         self.counts[level] += 1
         self._remedies[result["remedy"]] += 1
         if level is not Level.PASSED:
@@ -94,7 +94,7 @@ class CheckGroup:
 
     @property
     def remedy(self) -> str:
-        """The remedy of the check; a result may have one that is more exact."""
+        """The check's general remedy; a single result may have a more specific one."""
         return self._remedies.most_common(1)[0][0]
 
     @property
@@ -108,7 +108,7 @@ class CheckGroup:
         return self.counts.total()
 
     def causes(self, *levels: Level) -> list[Cause]:
-        """Return the causes of these levels: the worst and the widespread first."""
+        """Return the causes of these levels, by level, then those with most hosts first."""
         causes = [
             Cause(level, text, remedy, tuple(sorted(hosts, key=name_order)))
             for (level, text, remedy), hosts in self._texts.items()
@@ -120,7 +120,7 @@ class CheckGroup:
 
 
 def check_groups(results: Iterable[AuditResult]) -> list[CheckGroup]:
-    """Return the checks, those with most errors first, then warnings, then unknown ones."""
+    """Return the results by check, sorted by descending errors, then warnings, then unknown results."""
     groups: dict[str, CheckGroup] = {}
     for result in results:
         group = groups.get(result["check"])
@@ -140,7 +140,7 @@ def check_groups(results: Iterable[AuditResult]) -> list[CheckGroup]:
 
 @dataclass(slots=True)
 class HostRow:
-    """One host: its counts by category, and the results that did not pass, the worst first."""
+    """One host's results: counts by category and level, and the results that did not pass, worst first."""
 
     host: str
     sku: str = ""
@@ -149,7 +149,7 @@ class HostRow:
     by_category: dict[AuditCategory, Counter[Level]] = field(default_factory=dict)
     open: list[AuditResult] = field(default_factory=list)
     of_network: dict[str, AuditResult] = field(default_factory=dict)
-    """Check to result, of the checks that state the host's connections."""
+    """Results by check id, of the checks that show the state of the host's connections."""
 
     @property
     def level(self) -> Level:
@@ -163,13 +163,13 @@ class HostRow:
 
     @property
     def action(self) -> AuditAction | None:
-        """The strongest action of its errors; None without an error."""
+        """The strongest action that the host's errors require; None without an error."""
         actions = {result["action"] for result in self.open if level_of(result) is Level.ERROR}
         return min(actions, key=ACTION_ORDER.index, default=None)
 
 
 def host_rows(results: Iterable[AuditResult]) -> list[HostRow]:
-    """Return the hosts in the order of their names."""
+    """Return a row per host, in the order of `name_order`."""
     rows: dict[str, HostRow] = {}
     for result in results:
         row = rows.get(result["host"])
@@ -188,7 +188,7 @@ def host_rows(results: Iterable[AuditResult]) -> list[HostRow]:
 
 
 def worklist(rows: Iterable[HostRow]) -> Iterator[tuple[AuditAction, list[str]]]:
-    """Yield each action with its hosts: a host stands at the strongest action of its errors."""
+    """Yield each action with its hosts. A host belongs to the strongest action that its errors require."""
     hosts: dict[AuditAction, list[str]] = defaultdict(list)
     for row in rows:
         if row.action is not None:
@@ -200,14 +200,14 @@ def worklist(rows: Iterable[HostRow]) -> Iterator[tuple[AuditAction, list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A value that is not equal on all hosts of one machine type. `figures`: by host, if it is a number."""
+    """A fact that differs among hosts of one machine type. `figures`: numbers by host; None for texts."""
 
     check: str
     name: str
     subject: str
     sku: str
     values: tuple[tuple[str, tuple[str, ...]], ...]
-    """Each value with its hosts, the frequent one first."""
+    """Each value with its hosts, the most frequent value first."""
     figures: Mapping[str, float] | None = None
 
     @property
@@ -218,7 +218,7 @@ class Spread:
 
 
 def spreads(results: Iterable[AuditResult]) -> list[Spread]:
-    """Return the values that differ among hosts of one machine type, those with fewest odd hosts first."""
+    """Return the facts that differ among hosts of one machine type, those with fewest odd hosts first."""
     values: dict[tuple[str, str, str, str], dict[str, tuple[str, float | None]]] = defaultdict(dict)
     for result in results:
         for fact in result["facts"]:
@@ -247,7 +247,7 @@ def _odd_hosts(spread: Spread) -> tuple[int, str, str]:
 
 
 def of_category(groups: Sequence[CheckGroup]) -> Iterator[tuple[AuditCategory, list[CheckGroup]]]:
-    """Yield the categories in their order, each with its checks."""
+    """Yield each category, in the report's order, with its checks."""
     by_category: dict[AuditCategory, list[CheckGroup]] = defaultdict(list)
     for group in groups:
         by_category[group.category].append(group)

@@ -33,7 +33,7 @@ def folded(hosts: Iterable[str]) -> str:
 
 
 def _parts(before: str, after: str, digits: list[str]) -> Iterator[str]:
-    """Yield the names of one prefix and suffix; numbers with leading zeros fold by their length."""
+    """Yield the folded names of one prefix and suffix; numbers with leading zeros fold per length."""
     by_width: dict[int, list[int]] = defaultdict(list)
     padded = any(number[0] == "0" for number in digits)
     for number in digits:
@@ -48,7 +48,7 @@ def _parts(before: str, after: str, digits: list[str]) -> Iterator[str]:
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and last of each run of consecutive numbers, from ascending ones."""
+    """Yield (first, last) of each run of consecutive numbers. `numbers`: ascending."""
     first = last = numbers[0]
     for number in numbers[1:]:
         if number != last + 1:

@@ -1,7 +1,7 @@
-"""Writes a fleet audit as one HTML page that needs no network: for a browser, a phone and paper.
+"""Writes a fleet audit as one HTML page that loads nothing: for a browser, a phone and paper.
 
-Repeated content is folded: hosts with the same outcome of a check share a line, and checks that passed stand
-closed in the tree. A page of a thousand hosts thus stays readable, and small enough to send by mail.
+Repeated content is merged: hosts with the same outcome of a check share a line. Checks that passed are
+collapsed in the tree. Thus a page of a thousand hosts is readable, and small enough to send by mail.
 """
 
 from __future__ import annotations
@@ -59,35 +59,35 @@ CELL_WIDTH: Final = 10
 MAX_CELL_PX: Final = 34
 STRIKING: Final = (Level.ERROR, MISSING)
 MIN_SHARE: Final = 350
-"""Share of the picture's width, as its inverse, that an error has at least: two or three pixels."""
+"""An error is at least 1/MIN_SHARE of the picture wide, two or three pixels."""
 TICKS: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rows that the page shows of each kind; the rest is counted."""
+    """Largest numbers of items that the page shows of each kind; it states how many more there are."""
 
     causes: int = 30
-    """Texts of a check."""
+    """Causes of a check."""
     open: int = 25
-    """Failed checks that are open at first."""
+    """Failed checks that are expanded at first."""
     open_unknown: int = 10
     spreads: int = 100
     values: int = 6
-    """Values beside the frequent one."""
+    """Values of a fact beside the most frequent one."""
     rows: int = 200
     """Hosts in the table."""
     open_of_host: int = 12
     """Findings of a host in the table."""
     names: int = 240
-    """Characters of host names; longer lists open on a click."""
+    """Characters of a list of host names; a longer list is expanded by a click."""
     single_hosts: int = 16
-    """Hosts of a fleet so small that each has its row."""
+    """Hosts in a fleet that is so small that each host has its own row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Consecutive hosts with the same level in one category."""
+    """Consecutive hosts in the picture that have the same level in one category."""
 
     level: str
     x: int
@@ -97,7 +97,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One category of the picture."""
+    """The row of one category in the picture."""
 
     category: AuditCategory
     title: str
@@ -106,7 +106,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure with a spread: lowest, median and highest with their hosts, and (x, opacity) of its marks."""
+    """A number that differs among hosts: lowest, median, highest, their hosts, and (x, opacity) of marks."""
 
     spread: Spread
     marks: tuple[tuple[str, str], ...]
@@ -114,7 +114,7 @@ class Figure:
 
 
 def page(report: AuditReport, limits: Limits | None = None) -> Iterator[str]:
-    """Return the parts of the page."""
+    """Yield the parts of the page's HTML, in order."""
     limits = limits or Limits()
     missing = {host: report.results[host][ANSWER]["text"] for host in report.missing}
     results = [result for result in report.all_results() if result["host"] not in missing]
@@ -162,7 +162,7 @@ def _template() -> Template:
 def _of_hosts(
     rows: Sequence[HostRow], fleet: Sequence[HostRow], missing: Mapping[str, str], limits: Limits
 ) -> dict[str, object]:
-    """Return the hosts' part of the page. `fleet`: the results that concern no single host."""
+    """Return the template's values for the part about hosts. `fleet`: results that concern no single host."""
     noted = [(row, [row.host]) for row in fleet if row.open] + _noted(rows, limits)
     listed = {host for _, hosts in noted[: limits.rows] for host in hosts}
     names = sorted({*(row.host for row in rows), *missing}, key=name_order)
@@ -185,7 +185,7 @@ def _of_hosts(
 
 
 def _stated(rows: Iterable[HostRow]) -> dict[str, str]:
-    """Return the columns of the host table that any host has, with their titles."""
+    """Return the titles of those columns of the host table that at least one host has a value for."""
     connections = [row.connections for row in rows]
     return {
         name: title for name, title in CONNECTIONS.items() if any(getattr(of, name) for of in connections)
@@ -216,9 +216,9 @@ def _total(counts: Iterable[Counter[Level]]) -> Counter[Level]:
 
 
 def _noted(rows: Sequence[HostRow], limits: Limits) -> list[tuple[HostRow, list[str]]]:
-    """Return the rows of the host table, the worst first.
+    """Return the rows of the host table, the worst first: the host's results, and the hosts of the row.
 
-    A host with an error has its own row. Others share one with the hosts that have the same findings.
+    A host with an error has its own row. Other hosts share a row if they have the same findings.
     """
     of_row: dict[object, tuple[HostRow, list[str]]] = {}
     for row in rows:
@@ -238,7 +238,7 @@ def _hosts_of(causes: Iterable[Cause]) -> list[str]:
 
 
 def _cell_text(counts: Mapping[Level, int]) -> str:
-    """Return the counts of a host's category that did not pass."""
+    """Return a text with the numbers of results that did not pass, of one host and category."""
     return ", ".join(
         f"{counts[level]} {_plural(level, counts[level])}" for level in LEVELS[:3] if counts.get(level)
     )
@@ -250,7 +250,7 @@ def _when(report: AuditReport) -> str:
 
 
 def _verdict(report: AuditReport, rows: Sequence[HostRow], groups: Sequence[CheckGroup]) -> dict[str, str]:
-    """Return the kind, the title and a sentence."""
+    """Return the verdict's kind, its title and a sentence, for the template."""
     code, partly = verdict(report)[0], sum(row.counts[Level.UNKNOWN] > 0 for row in rows)
     unfit = sum(row.counts[Level.ERROR] > 0 for row in rows)
     checks = sum(group.counts[Level.ERROR] > 0 for group in groups)

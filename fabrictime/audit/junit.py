@@ -1,7 +1,7 @@
 """Writes a fleet audit as JUnit XML, for CI systems: one test suite per host, one test case per check.
 
-A failed check of severity ERROR is a failure, an UNKNOWN one an error. JUnit has no warnings: a failed check
-of severity WARNING is a skipped case with its text, because it leaves the host fit.
+A failed check of severity ERROR is a failure, an UNKNOWN check is an error. JUnit has no warnings: a failed
+check of severity WARNING becomes a skipped case with its text, because the host stays fit.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _suite(host: str, results: Collection[AuditResult]) -> ElementTree.Element:
 
 
 def _set_counts(element: ElementTree.Element, results: Iterable[AuditResult]) -> None:
-    """Set the numbers of cases of a suite, or of all suites."""
+    """Set the attributes that count the cases of a suite, or of all suites."""
     levels = Counter(map(level_of, results))
     element.set("tests", str(levels.total()))
     for name, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):

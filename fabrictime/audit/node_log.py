@@ -1,4 +1,4 @@
-"""Reads what the log knows of nodes: audit results, limits, and reports of earlier actions."""
+"""Reads records about nodes from the log: audit results, limits, and reports of earlier actions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from schemas.records import ActionOutcome, ActuatorConfig
 from schemas.topics import ACTIONS, AUDIT, CONFIG, Topic
 
 MARGIN_S = 3600.0
-"""Read this much further back, so that a run's first results are seen with its last."""
+"""Results are read from this much earlier, so that all results of a run are read if its last is."""
 
 
 @dataclass(slots=True)
 class NodeLog:
-    """Audit results, limits and earlier reports, read to the end of the log at `read_ns`."""
+    """Audit results, limits and reports of earlier actions, up to the end of the log at `read_ns`."""
 
     audits: AuditHistory
     configs: dict[str, ActuatorConfig]
     reported: set[tuple[str, str]]
-    """Decision ids with outcomes."""
+    """(Decision id, outcome) of the reports."""
     read_ns: int
 
     def limits_of(self, host: str) -> Limits:
@@ -33,14 +33,14 @@ class NodeLog:
         return Limits.of(self.configs, host)
 
     def is_reported(self, decision_id: str, outcome: ActionOutcome) -> bool:
-        """Return True if the log has this report."""
+        """Return whether the log has a report of this decision and outcome."""
         return (decision_id, outcome) in self.reported
 
     @classmethod
     def read(
         cls, cluster: KafkaSettings, max_age_s: float, registry: codec.Registry | None = None
     ) -> NodeLog:
-        """Read the log. Raises LogUnavailable."""
+        """Read the log up to its end. Raises LogUnavailable."""
         recent = back(max_age_s + MARGIN_S)
         node_log = cls(AuditHistory(), {}, set(), time.time_ns())
         starts: dict[Topic[Any], Start] = {AUDIT: recent, CONFIG: BEGINNING, ACTIONS: recent}
@@ -64,7 +64,7 @@ class NodeLog:
 def read_audits(
     cluster: KafkaSettings, run: str | None, max_age_s: float, registry: codec.Registry | None = None
 ) -> AuditHistory:
-    """Read the audit results of a run, or of the last `max_age_s`. Raises LogUnavailable."""
+    """Read the audit results of `run`, or of the last `max_age_s` if it is None. Raises LogUnavailable."""
     history = AuditHistory(run)
     start = BEGINNING if run is not None else back(max_age_s + MARGIN_S)
     with TopicReader.open(cluster, {AUDIT: start}) as reader:

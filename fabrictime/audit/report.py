@@ -15,7 +15,7 @@ FIT_EXIT: Final = 0
 ERRORS_EXIT: Final = 1
 NOT_RUN_EXIT: Final = 2
 ANSWER: Final = AGENT.check_id
-"""Check id of a host without an answer, or with fewer results than it announced."""
+"""Id of the check that is UNKNOWN for a host without an answer, or with missing results."""
 TITLES: Final = {
     AuditCategory.SOFTWARE: "Software",
     AuditCategory.NODE: "Memory and processors",
@@ -29,7 +29,7 @@ TITLES: Final = {
     AuditCategory.KERNEL_LOG: "Kernel log",
     AuditCategory.OTHER: "Agents",
 }
-"""Categories in the order of the report."""
+"""Titles of the categories, in the order of the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Counts:
 
     @property
     def checked(self) -> int:
-        """Results with an outcome: passed or failed."""
+        """Number of results that passed or failed."""
         return self.errors + self.warnings + self.passed
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Counts:
 
 
 def counted(results: Iterable[AuditResult]) -> Counts:
-    """Return the counts of some results."""
+    """Return the numbers of `results` by outcome."""
     counts: Counter[str] = Counter()
     for result in results:
         is_warning = result["severity"] == AuditSeverity.WARNING
@@ -77,35 +77,35 @@ class AuditReport:
     hosts: tuple[str, ...]
     """Hosts that were expected, or answered; sorted."""
     results: Mapping[str, Mapping[str, AuditResult]]
-    """Host to check id to result. Hosts that did not answer have a single UNKNOWN one, of check `ANSWER`.
-    Results of the evaluation that concern no single host have the host `FLEET`, which is not in `hosts`."""
+    """Results by host and check id. A host that did not answer has a single one, UNKNOWN, of check `ANSWER`.
+    The host of evaluation results that concern no single host is `FLEET`, which is not in `hosts`."""
     missing: tuple[str, ...]
     """Expected hosts without any result; sorted."""
     started_ns: int
-    """ns since the Unix epoch, system clock of the requester."""
+    """Time of the request, ns since the Unix epoch, by the requester's system clock."""
     ended_ns: int
     nics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Host to the NICs of the inventory, for the node table."""
+    """NICs in the inventory by host, for the table of nodes."""
 
     @property
     def took_s(self) -> float:
-        """s from the request to the last result."""
+        """Time from the request to the last result."""
         return (self.ended_ns - self.started_ns) / 1e9
 
     def all_results(self) -> Iterator[AuditResult]:
-        """Yield every result, host by host; last those of the evaluation that concern no single host."""
+        """Yield every result, host by host; at last the evaluation's results that concern no single host."""
         for host in (*self.hosts, FLEET):
             yield from self.results.get(host, {}).values()
 
     def with_results(self, more: Iterable[AuditResult]) -> AuditReport:
-        """Return a report with further results, such as those of the evaluation; the newer one is kept."""
+        """Return a report with further results, which replace those of the same host and check."""
         results = {host: dict(by_check) for host, by_check in self.results.items()}
         for result in more:
             results.setdefault(result["host"], {})[result["check"]] = result
         return replace(self, hosts=tuple(sorted({*self.hosts, *results} - {FLEET})), results=results)
 
     def limited_to(self, keep: Callable[[AuditResult], bool]) -> AuditReport:
-        """Return a report with some of the results. Its hosts stay."""
+        """Return a report with only the results for which `keep` is true, and with all hosts."""
         results = {
             host: {check: result for check, result in by_check.items() if keep(result)}
             for host, by_check in self.results.items()
@@ -114,7 +114,10 @@ class AuditReport:
 
 
 def verdict(report: AuditReport) -> tuple[int, str]:
-    """Return the exit code and a line: 0 fit, 1 an error, 2 if a host or everything was not checked."""
+    """Return an exit code and a line of text.
+
+    The code is 0 if all hosts are fit, 1 for an error, 2 if a host or everything was not checked.
+    """
     counts = counted(report.all_results())
     if counts.errors:
         return ERRORS_EXIT, f"not fit: {counts}"

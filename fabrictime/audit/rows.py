@@ -1,4 +1,4 @@
-"""The published health checks that the audit is measured against, and the checks that cover each.
+"""The published health checks that the audit should cover, and the checks that cover each.
 
 The numbers are those of the design's list of open auditors (gpud, NVSentinel, Azure, Oracle and others).
 """
@@ -131,11 +131,11 @@ ROWS: Final[dict[int, str]] = dict(
         start=1,
     )
 )
-"""Number to subject, in our words."""
+"""Subject of each published check, in our words, by its number in the design's list."""
 
 
 def covered(checks: Iterable[tuple[str, tuple[int, ...]]]) -> Mapping[int, list[str]]:
-    """Return the ids of the checks of each row, from (id, rows). Raises KeyError for another row."""
+    """Return the ids of the checks that cover each row. `checks`: (id, rows). Raises KeyError for no row."""
     checks_of_row: dict[int, list[str]] = {row: [] for row in ROWS}
     for check_id, rows in checks:
         for row in rows:
@@ -149,4 +149,4 @@ COMPUTED: Final[Mapping[str, tuple[int, ...]]] = {
     "sku.": (1, 59),
     "audit gate": (58,),
 }
-"""Rows of the gate and of computed checks, by id or its beginning."""
+"""Rows that the gate and the computed checks cover, by check id or a prefix of it."""

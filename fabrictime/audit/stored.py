@@ -51,7 +51,7 @@ def as_json(report: AuditReport) -> Iterator[str]:
 
 
 def from_json(text: str) -> AuditReport:
-    """Return the report of `as_json`. Raises ValueError with one line for anything else."""
+    """Return the report that `as_json` wrote. Raises ValueError with one line for any other text."""
     report = json.loads(text)
     if not isinstance(report, dict):
         raise ValueError(f"{type(report).__name__}, expected the output of `fabrictime audit --json`")
@@ -74,7 +74,7 @@ def from_json(text: str) -> AuditReport:
 
 
 def _checked(value: Any) -> AuditResult:
-    """Return a result of a file as the schema has it. Raises ValueError."""
+    """Return a result read from JSON as a record of the schema. Raises ValueError."""
     try:
         return codec.decode(codec.encode(AuditResult, value), AuditResult)
     except (ValueError, AttributeError, KeyError, TypeError) as error:
@@ -100,7 +100,7 @@ def from_log(cluster: KafkaSettings | str, run: str) -> AuditReport:
 
 
 def _report(run: str, request: AuditRun | None, results: Sequence[AuditResult]) -> AuditReport:
-    """Return the report of the results. Without a request, only hosts that answered are known."""
+    """Return the report of a run's results. Without its request, it has only the hosts that answered."""
     first_ns, last_ns = (of(result["checked_ns"] for result in results) for of in (min, max))
     hosts, started_ns = (request["hosts"], request["requested_ns"]) if request else ((), first_ns)
     collector = Collector(run, hosts, started_ns, {})
@@ -111,7 +111,7 @@ def _report(run: str, request: AuditRun | None, results: Sequence[AuditResult]) 
 
 
 def load(name: str, cluster: KafkaSettings | str) -> AuditReport:
-    """Return a run: of a file that `--json` wrote, else of the log. Raises ValueError with one line."""
+    """Return a run's report from a file that `--json` wrote, else from the log. Raises ValueError."""
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
         try:

@@ -1,7 +1,7 @@
 """Runs rounds of traffic between hosts of a fleet: plans them, requests one after another, evaluates them.
 
-Each round is an audit run of its own, whose order of hosts gives each host its partner. A host that does not
-answer is left out of the later rounds.
+Each round is an audit run of its own; the order of its hosts determines the partner of each. A host that does
+not answer is left out of later rounds.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ from streams.audit.traffic import Round, TrafficLimits, confirming_rounds, traff
 PATTERNS: Final = ("pairs", "one-to-many", "bisection", "ring", "burn")
 PASSES: Final = 2
 MAX_CONFIRMING: Final = 3
-"""Times that accused hosts and pairs are measured again: those that the former time left."""
+"""Largest number of times that suspected hosts and pairs are measured again, if they are still suspected."""
 POLL_S: Final = 0.1
 MIN_HOSTS: Final = {"ring": 3}
 RECEIVERS: Final = 8
-"""Receivers of a sender at a time, without `batch`."""
+"""Number of receivers that a sender loads at a time, unless `batch` is set."""
 START_S: Final = 10.0
-"""Time of a round beyond that of its traffic: agents start a process on each host."""
+"""Time of a round in addition to its traffic: agents have to start a process on each host."""
 _CHECKS: Final = {"fan": FAN_CHECK, "ring": RING_CHECK}
-"""Check of a kind of round; the others are rounds of pairs."""
+"""Check of each kind of round; all other kinds are rounds of pairs."""
 
 
 class TrafficRequest(NamedTuple):
-    """Choices of a run. `hosts`: names or patterns, empty: all; `passes`, `batch`: 0 for the default."""
+    """Request of a run. `hosts`: names or patterns, all if empty; `passes`, `batch`: the default if 0."""
 
     hosts: Sequence[str] = ()
     pattern: str = "pairs"
     passes: int = 0
     batch: int = 0
-    """Largest number of pairs, or of receivers, at a time."""
+    """Largest number of pairs, or of receivers of a sender, that are loaded at a time."""
 
 
 def limits_of(settings: TrafficSettings) -> TrafficLimits:
-    """Return the limits of the evaluation."""
+    """Return the limits that the evaluation takes from the settings."""
     return TrafficLimits(**{name: getattr(settings, name) for name in TrafficLimits.__slots__})
 
 
 def planned(request: TrafficRequest, hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Round]:
-    """Return the rounds without results. `leaf_of`: host to its leaf. Raises ValueError."""
+    """Return the rounds to run, still without results. `leaf_of`: leaf switch by host. Raises ValueError."""
     pattern, passes = request.pattern, request.passes or PASSES
     if pattern not in PATTERNS:
         raise ValueError(f"--pattern {pattern}: expected {', '.join(PATTERNS)}")
@@ -115,7 +115,7 @@ def _rounds(
 
 
 def without(planned_round: Round, absent: set[str]) -> Round | None:
-    """Return a round without some hosts and their partners; None if nothing is left."""
+    """Return a round without the hosts `absent` and their partners; None if no pair is left."""
     if not absent & set(planned_round.hosts):
         return planned_round
     if planned_round.kind in _CHECKS:
@@ -129,7 +129,7 @@ def without(planned_round: Round, absent: set[str]) -> Round | None:
 
 
 def leaves_of_hosts(fabric: FabricRecords) -> dict[str, str]:
-    """Return host to the leaf of its first NIC, by routes or else by delays."""
+    """Return the leaf switch of each host's first NIC, from routes or else from delays."""
     leaf_of = leaves_by_route(fabric) or leaves_by_delay(fabric)
     leaf_of_host: dict[str, str] = {}
     for nic in sorted(leaf_of):
@@ -138,7 +138,7 @@ def leaves_of_hosts(fabric: FabricRecords) -> dict[str, str]:
 
 
 def common_links(fabric: FabricRecords) -> dict[tuple[str, str], list[str]]:
-    """Return NIC and peer to the links that all traced routes between them have."""
+    """Return, for each (NIC, peer), the links that all traced routes between them share."""
     links_of_pair: dict[tuple[str, str], list[str]] = {}
     for traced in fabric.traced:
         pair = traced.nic, traced.peer
@@ -155,9 +155,9 @@ def run_traffic(
     settings: TrafficSettings,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[str, int, list[Round]]:
-    """Run the rounds; return the name of the whole, its start in ns, and the rounds with their results.
+    """Run the rounds; return the run's name, its start in ns, and the rounds with their results.
 
-    Raises ValueError, LogUnavailable, PublishFailed. Ctrl-C ends it with the rounds so far.
+    Raises ValueError, LogUnavailable, PublishFailed. After Ctrl-C it returns the rounds so far.
     """
     hosts = expected_hosts(request.hosts, nics_of(nics))
     started_ns = time.time_ns()
@@ -199,7 +199,7 @@ def _one_round(
     label: str,
     on_progress: Callable[[str], None],
 ) -> AuditReport:
-    """Request a round, and return its report at its end or its limit."""
+    """Request a round, wait until it ends, at most for `limit_s`, and return its report."""
     check = _CHECKS.get(planned_round.kind, PAIR_CHECK)
     now_ns = time.time_ns()
     request = AuditRun(
@@ -225,7 +225,7 @@ def _one_round(
 def merged(
     run: str, started_ns: int, ended_ns: int, rounds: Sequence[Round], nics: Sequence[Nic]
 ) -> AuditReport:
-    """Return one report of all rounds: of each host and check the decisive result, under the run's name."""
+    """Return one report of all rounds, named `run`, with the worst result of each host and check."""
     results: dict[str, dict[str, AuditResult]] = {}
     for result in (result for traffic in rounds for result in traffic.results):
         of_host = results.setdefault(result["host"], {})
@@ -250,7 +250,7 @@ def _rank(result: AuditResult) -> int:
 def evaluated_traffic(
     report: AuditReport, rounds: Sequence[Round], fabric: FabricRecords, limits: TrafficLimits
 ) -> AuditReport:
-    """Return the report with the results of the evaluation."""
+    """Return the report with the results of the evaluation added."""
     answered = {result["host"]: result for of_round in rounds for result in of_round.results}
     scope = Scope(
         report.run,
@@ -267,7 +267,7 @@ def evaluated_traffic(
 
 
 def heat_maps(report: AuditReport) -> list[str]:
-    """Return the lines of the heat maps of rings."""
+    """Return the text lines of the rings' heat maps."""
     result = report.results.get(FLEET, {}).get("fabric.stragglers")
     return [
         f"{finding['subject']}: {finding['text']}"

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 Progress: TypeAlias = Callable[[str], None]
-"""Receives one line about the present step of a bench."""
+"""A function that a bench calls with one line of text about its present step."""
 
 Report: TypeAlias = dict[str, Any]
 """The output of `fabrictime bench NAME --json`."""
@@ -22,9 +22,9 @@ Report: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a figure: `value` in `unit`, the minimum (`>=`) or the maximum (`<=`) allowed.
+    """The target of a figure: `value`, in `unit`, is the least (`>=`) or the largest (`<=`) value allowed.
 
-    `op` and `value` None: a figure for context, with a unit and nothing to reach.
+    A figure for context has a unit but no target: `op` and `value` are None.
     """
 
     unit: str
@@ -32,26 +32,26 @@ class Target:
     value: float | None = None
 
     def met(self, measured: float) -> bool | None:
-        """Return whether `measured` reaches the target; None where there is nothing to reach."""
+        """Return whether `measured` reaches the target, or None if there is no target."""
         if self.op is None or self.value is None:
             return None
         return measured >= self.value if self.op == ">=" else measured <= self.value
 
     def text(self) -> str | None:
-        """Return the target as people write it, `>= 60000`; None where there is none."""
+        """Return the target as text, such as `>= 60000`, or None if there is no target."""
         return None if self.op is None or self.value is None else f"{self.op} {self.value:.12g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A figure that was not measured, and the honest reason in one line."""
+    """A figure that was not measured, with the reason in one line."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measured figure with a unit of its own (for context figures) or with a remark on its conditions."""
+    """A measured figure. `unit` is for figures without a target; `note` is a remark on the conditions."""
 
     value: float
     unit: str | None = None
@@ -68,21 +68,22 @@ class Bench(Protocol):
     TARGETS: Mapping[str, Target]
 
     def run(self, progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-        """Measure and return the figures by key; `quick` measures shorter and proves only that it runs."""
+        """Measure and return the figures by key; a `quick` run is short and only proves that the bench
+        works."""
         ...
 
 
 @runtime_checkable
 class PartedBench(Protocol):
-    """A bench of several parts that can be measured one without the other."""
+    """A bench of several parts, each of which can be measured alone."""
 
     NAME: str
     TARGETS: Mapping[str, Target]
     PARTS: Mapping[str, Sequence[str]]
-    """By a part's name the figures that it owes."""
+    """The keys of the figures that each part must return, by the part's name."""
 
     def run(self, progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> Mapping[str, Value]:
-        """As Bench.run, for some parts, or all where none is named."""
+        """Measure the parts named in `parts`, or all parts if it is empty; otherwise like Bench.run."""
         ...
 
 
@@ -92,7 +93,8 @@ def names() -> list[str]:
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """Return the names of a bench's parts, none where it is measured whole. Raises as load."""
+    """Return the names of a bench's parts; empty for a bench without parts. Raises the same errors as
+    load."""
     bench = load(name)
     return tuple(bench.PARTS) if isinstance(bench, PartedBench) else ()
 
@@ -109,8 +111,8 @@ def run_bench(
 ) -> Report:
     """Run one bench, or some of its parts, and return its report.
 
-    A figure with a target that was requested and not measured is reported as missing. Raises TypeError for
-    parts of a bench that has none.
+    The report lists each requested figure that has a target and was not measured as missing. Raises TypeError
+    if parts are given and the bench has none.
     """
     from fabrictime.bench._machine import machine
 
@@ -127,9 +129,11 @@ def run_bench(
 
 
 def evaluate(targets: Mapping[str, Target], values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
-    """Set measured values against their targets: first those with a target, then the rest, in given order.
+    """Compare measured values with their targets; figures with a target come first, each group in given
+    order.
 
-    A value that is missing or not finite has `value` null, `met` false where there is a target, and a reason.
+    A missing or non-finite value is reported with `value` null and a reason; `met` is false if it has a
+    target.
     """
     figures: dict[str, dict[str, Any]] = {}
     for key in [*targets, *(key for key in values if key not in targets)]:

@@ -75,11 +75,11 @@ log.cleaner.io.buffer.size=262144
 
 
 class NotAvailable(Exception):
-    """No Apache Kafka is available; the text has the reason."""
+    """No Apache Kafka is available; the message contains the reason."""
 
 
 def jars() -> Path:
-    """Return the folder of Kafka's jars, fetching them once. Raises NotAvailable."""
+    """Return the folder of Kafka's jars; the first call downloads them. Raises NotAvailable."""
     java, maven = shutil.which("java"), shutil.which("mvn")
     if java is None:
         raise NotAvailable("no java on this machine: Apache Kafka needs Java 17")
@@ -142,7 +142,7 @@ def _free_ports(count: int) -> list[int]:
 def running(directory: Path, more_properties: str = "") -> Iterator[str]:
     """Run a broker with its data in `directory` and yield its address. Raises NotAvailable.
 
-    `more_properties` replaces properties; `{port}` and `{controller_port}` in it are filled in.
+    `more_properties` overrides the broker's properties; `{port}` and `{controller_port}` in it are filled in.
     """
     libraries = jars()
     port, controller_port = _free_ports(2)

@@ -33,10 +33,10 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 BENCHES: Final = "fabrictime/bench"
 LOCK: Final = "requirements.lock"
 STOP_S: Final = 60.0
-"""Time for a run to end its processes when the comparison is interrupted."""
+"""How long a run may take to end its processes after the comparison was interrupted."""
 
 Runs: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
-"""By side, `ours` and `theirs`, the figures of each run in the order of the pairs."""
+"""The figures of each run, in the order of the pairs, by side: `ours` or `theirs`."""
 
 
 def main(
@@ -78,10 +78,10 @@ def compare(
     own_benches: bool = False,
     keep: Path | None = None,
 ) -> Report:
-    """Run a bench, or some of its parts, on both trees in turn, and return the report of all ratios.
+    """Run a bench, or some of its parts, alternately on both trees; return a report of all ratios.
 
-    With `own_benches` the other tree runs the benches of its own commit, as is right for parts that call
-    functions of the product. `keep`: a folder in which the other tree stays, built, for the next comparison.
+    With `own_benches` the other tree runs the benches of its own commit, which parts that call the product's
+    functions need. `keep` is a folder in which the other tree stays, built, for the next comparison.
     """
     runs: dict[str, list[Mapping[str, Any]]] = {"ours": [], "theirs": []}
     with _other_tree(against, progress, keep) as other_tree:
@@ -117,9 +117,10 @@ def order(pairs: int) -> list[tuple[int, str]]:
 
 
 def compared(runs: Runs, targets: Mapping[str, Target]) -> dict[str, dict[str, Any]]:
-    """Return by figure the ratios ours/theirs of the pairs with median, minimum and maximum, and the values.
+    """Return each figure's ratios ours/theirs by pair, their median, minimum and maximum, and its values.
 
-    A figure without a value in all runs of a side has no ratio, but a reason: `not there` in the other tree.
+    A figure that one side never measured has a reason instead of ratios, such as `not there` in the other
+    tree.
     """
     keys = dict.fromkeys(key for side in runs.values() for figures in side for key in figures)
     return {key: _one_compared(key, runs, targets.get(key)) for key in keys}
@@ -156,7 +157,7 @@ def _why_not(rows: Mapping[str, Sequence[Mapping[str, Any]]], values: Mapping[st
 def _measured(
     tree: Path, bench: str, parts: Sequence[str], progress: Progress, *, quick: bool
 ) -> Mapping[str, Any]:
-    """Run a bench in a tree and return its figures; none, with a line of progress, where the run fails."""
+    """Run a bench in a tree and return its figures. If the run fails, report that and return no figures."""
     command = [sys.executable, "-m", "fabrictime", "bench", bench, *parts, "--json"]
     command += ["--quick"] if quick else []
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -181,7 +182,7 @@ def _measured(
 
 
 def _forwarded(run: subprocess.Popen[bytes], progress: Progress) -> str:
-    """Forward the lines of a run's standard error as progress; return the last one."""
+    """Forward the lines of a run's standard error to `progress`; return the last of them."""
     last = ""
     for line in run.stderr or ():
         text = line.decode("utf-8", "replace").strip()
@@ -215,14 +216,15 @@ def _other_tree(against: str, progress: Progress, keep: Path | None) -> Iterator
 
 
 def _lock_remark(other_tree: Path) -> str:
-    """Return a line if the other tree was locked to other packages than those that run it now; else ''."""
+    """Return a remark if the lock files of both trees differ, since both then use the same packages; else
+    ''."""
     if (other_tree / LOCK).read_bytes() == (ROOT / LOCK).read_bytes():
         return ""
     return f"{LOCK} differs: both trees run with the packages of this environment"
 
 
 def _git(*arguments: str) -> str:
-    """Run git in this checkout and return its output. Raises ValueError with its message."""
+    """Run git in this checkout and return its output. Raises ValueError with git's error message."""
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
@@ -266,6 +268,6 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _middle(values: Sequence[float | None]) -> str:
-    """Return the median of a side's values as people read it; '-' where there is none."""
+    """Return the median of one side's values as text, or '-' if it has none."""
     measured = [value for value in values if value is not None]
     return _number(median(measured), ",.4g") if measured else "-"

@@ -21,7 +21,7 @@ START_S: Final = 180.0
 
 
 class CannotRun(Exception):
-    """The fabric does not stand here."""
+    """The fabric cannot run on this machine."""
 
 
 class RunningFabric(NamedTuple):
@@ -41,7 +41,7 @@ class _Decorator(Protocol):
 
 
 def needs_fabric(keys: Iterable[str]) -> _Decorator:
-    """Decorate a `measure` that may raise CannotRun; all its keys are then missing, with the reason."""
+    """Decorate a `measure` function so that a CannotRun reports all `keys` as missing, with its reason."""
 
     def decorate(measure: _Measure) -> _Measure:
         @functools.wraps(measure)
@@ -60,9 +60,9 @@ def needs_fabric(keys: Iterable[str]) -> _Decorator:
 def running_fabric(
     progress: Progress, settings: str, minutes: int = 15, start_s: float = START_S
 ) -> Iterator[RunningFabric]:
-    """Run `fabrictime up` on a fabric for at most `minutes`, in a temporary directory.
+    """Run `fabrictime up` on a fabric, in a temporary directory, for at most `minutes`.
 
-    Raises CannotRun, also if it does not run after `start_s`.
+    Raises CannotRun, also if it is not ready within `start_s`.
     """
     progress("fabric: starting")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
@@ -77,7 +77,7 @@ def running_fabric(
 def running_up(options: Sequence[str], data: Path, output: Path, start_s: float = START_S) -> Iterator[str]:
     """Run `fabrictime up` on a data directory; yield the address of its log. Raises CannotRun.
 
-    Its output goes to a file. A Ctrl-C in the terminal does not reach it, as the caller ends it.
+    Its output goes to the file `output`. Ctrl-C in the terminal does not reach it, since the caller ends it.
     """
     up = [sys.executable, "-m", "fabrictime", "up", "--json", "--dir", str(data), *options]
     with output.open("wb") as out:
@@ -89,7 +89,7 @@ def running_up(options: Sequence[str], data: Path, output: Path, start_s: float 
 
 
 def end_child(child: subprocess.Popen[bytes], request: signal.Signals, limit_s: float) -> None:
-    """Ask a child to end, and kill it after `limit_s`."""
+    """Send `request` to a child process, and kill it if it has not ended after `limit_s`."""
     child.send_signal(request)
     try:
         child.wait(limit_s)
@@ -99,7 +99,7 @@ def end_child(child: subprocess.Popen[bytes], request: signal.Signals, limit_s: 
 
 
 def _wait_running(child: subprocess.Popen[bytes], data: Path, output: Path, start_s: float) -> str:
-    """Return the address of the log once it is known."""
+    """Wait until the log's address is known and return it. Raises CannotRun."""
     deadline_s = time.monotonic() + start_s
     while time.monotonic() < deadline_s:
         if child.poll() is not None:

@@ -20,25 +20,26 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SyntheticClock:
-    """Shows t + offset_ns + drift_ppb * 1e-9 * (t - epoch_ns) at the time t (ns since the Unix epoch)."""
+    """A clock that reads t + offset_ns + drift_ppb * 1e-9 * (t - epoch_ns) at time t (ns since the Unix
+    epoch)."""
 
     offset_ns: int = 0
     drift_ppb: float = 0.0
     epoch_ns: int = 0
 
     def reading(self, time_ns: Int64s) -> Int64s:
-        """Return the clock's reading at `time_ns`."""
+        """Return the clock's readings, ns, at the times `time_ns`."""
         drifted: Int64s = (self.drift_ppb * 1e-9 * (time_ns - self.epoch_ns)).astype(np.int64)
         return time_ns + self.offset_ns + drifted
 
     def reading_at(self, time_ns: int) -> int:
-        """Return the clock's reading at one time."""
+        """Return the clock's reading, ns, at a single time."""
         return int(self.reading(np.array([time_ns], np.int64))[0])
 
 
 @dataclass
 class SyntheticNic:
-    """One prober."""
+    """A NIC with one prober."""
 
     name: str
     clock: SyntheticClock
@@ -79,7 +80,7 @@ class SyntheticFleet:
         self._header = codec.header(PROBES.record)
 
     def columns(self, name: str, start_ns: int, end_ns: int, pairs_per_path: int) -> ProbeColumns:
-        """Return the next batch of a NIC: `pairs_per_path` coded pairs a peer and path within [start,
+        """Return the next batch of a NIC: `pairs_per_path` coded pairs for each peer and path within [start,
         end)."""
         nic = self.members[name]
         rng = self._rng
@@ -119,5 +120,5 @@ class SyntheticFleet:
         )
 
     def message(self, name: str, start_ns: int, end_ns: int, pairs_per_path: int) -> bytes:
-        """Return the same, encoded for the log."""
+        """Return the next batch of a NIC like `columns`, encoded as a message for the log."""
         return self._header + encode_probe_batch(self.columns(name, start_ns, end_ns, pairs_per_path))

@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
 
 
 def peak_mb(process: int | None = None) -> float:
-    """Return the most memory that a process, or this one, held resident so far, in MB.
+    """Return the peak resident memory, in MB, of a process; of this one if `process` is None.
 
     getrusage is of no use: after exec its ru_maxrss still holds the peak of the parent (exec_mmap in Linux).
     """

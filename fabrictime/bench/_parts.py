@@ -24,7 +24,8 @@ _Found = TypeVar("_Found")
 def measure_parts(
     bench: str, parts: Parts, selected: Sequence[str], progress: Progress, quick: bool
 ) -> dict[str, Value]:
-    """Measure the parts `selected` one after another, in the bench's own order; all where none is named."""
+    """Measure the `selected` parts, or all if it is empty, one by one in the bench's order; return their
+    figures."""
     figures: dict[str, Value] = {}
     for part in parts:
         if not selected or part in selected:
@@ -40,8 +41,10 @@ def measure_parts(
 
 
 def side_by_side(measure: Callable[[_Asked], _Found], arguments: Sequence[_Asked]) -> Iterator[_Found]:
-    """Yield the result of `measure`, a function of a module, for each argument in order, with one process per
-    processor. For measurements in simulated time and processor time."""
+    """Yield `measure(argument)` for each argument, in order, computed by one process per processor.
+
+    `measure` must be a module's function. Use it only to measure simulated time or processor time.
+    """
     workers = min(len(arguments), len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(
         workers, multiprocessing.get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_DFL)

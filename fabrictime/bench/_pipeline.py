@@ -43,7 +43,8 @@ class Service:
             )
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait for READY=1. Raises RuntimeError where the process ends or takes longer."""
+        """Wait until the process reports READY=1. Raises RuntimeError if it ends before or exceeds the
+        timeout."""
         deadline = time.monotonic() + timeout_s
         self._socket.settimeout(0.2)
         while time.monotonic() < deadline:
@@ -60,20 +61,20 @@ class Service:
         raise RuntimeError(f"{self.output.name}: not ready, exit code {self.process.poll()}: {self.tail()}")
 
     def tail(self, characters: int = 2000) -> str:
-        """Return the end of its output."""
+        """Return the last characters of the process's output."""
         return self.output.read_text()[-characters:]
 
     def peak_mb(self) -> float:
-        """Return the most memory that it held resident so far, in MB."""
+        """Return the peak resident memory of the process so far, in MB."""
         return peak_mb(self.process.pid)
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds that it has used since its start, all threads."""
+        """Return the CPU seconds that all threads of the process have used since its start."""
         times = psutil.Process(self.process.pid).cpu_times()
         return float(times.user + times.system)
 
     def stop(self, timeout_s: float = 20.0) -> int:
-        """End it by SIGTERM, by SIGKILL after the timeout; return its exit code."""
+        """End the process by SIGTERM, or by SIGKILL after the timeout; return its exit code."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -90,7 +91,7 @@ class Service:
 
 @contextmanager
 def service(module: str, settings: Mapping[str, Any], folder: Path) -> Iterator[Service]:
-    """Run `python -m module SETTINGS` until the context ends; ready when it is given."""
+    """Run `python -m module SETTINGS` until the context ends; yield the service once it is ready."""
     started = Service(module, settings, folder)
     try:
         started.wait_ready()
@@ -101,7 +102,7 @@ def service(module: str, settings: Mapping[str, Any], folder: Path) -> Iterator[
 
 @contextmanager
 def embedded_log(folder: Path, partitions: int = 8) -> Iterator[str]:
-    """Run the embedded log with the project's topics; gives its address."""
+    """Run the embedded log with the project's topics; yield its address."""
     settings = {
         "directory": str(folder / "log"),
         "port": 0,
@@ -120,6 +121,6 @@ def embedded_log(folder: Path, partitions: int = 8) -> Iterator[str]:
 
 @contextmanager
 def stream_worker(bootstrap: str, folder: Path, **settings: Any) -> Iterator[Service]:
-    """Run one stream worker against a log."""
+    """Run one stream worker on the log at `bootstrap`; yield its service."""
     with service("streams", {"kafka": {"bootstrap": bootstrap}, **settings}, folder) as worker:
         yield worker

@@ -20,9 +20,9 @@ from rich.table import Table
 from fabrictime.bench import Progress, Report, load, names, run_bench
 
 REMARKS_BESIDE_COLUMNS: Final = 130
-"""Below this width remarks are printed under the table."""
+"""On screens narrower than this, remarks are printed below the table."""
 PIPED_COLUMNS: Final = 240
-"""Width for output that goes to no terminal, with space for remarks."""
+"""Width of output that does not go to a terminal; it leaves space for remarks."""
 
 
 def print_list(*, as_json: bool) -> None:
@@ -44,9 +44,10 @@ def print_list(*, as_json: bool) -> None:
 
 
 def run(bench_names: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[str] = ()) -> int:
-    """Run benches one after the other, print each report when it is there, return the exit code.
+    """Run benches one by one, print each report when its bench has ended, and return the exit code.
 
-    `parts` are those of a bench that is run alone. Several reports as JSON are one JSON list.
+    `parts` selects parts if only one bench is run. With `as_json` several reports are printed as one JSON
+    list.
     """
     # as ^C: the process that started a fabric ends it
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -72,7 +73,8 @@ def run(bench_names: Sequence[str], *, as_json: bool, quick: bool, parts: Sequen
 
 @contextmanager
 def progress_of(name: str, screen: Console) -> Iterator[Progress]:
-    """Show the present step of a bench: a line that changes on a terminal, else one line per step."""
+    """Yield a function that shows a bench's present step: on a terminal in one changing line, else line by
+    line."""
     with screen.status(f"{name}: starting") as status:
 
         def progress(line: str) -> None:

@@ -48,13 +48,13 @@ from streams.runtime.sim_runner import SimOutput, SimRunner
 FLEET_TOPICS: Final[tuple[Topic[Any], ...]] = (
     *(INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, COLLECTIVES),
 )
-"""The topics of a fleet that stages read."""
+"""The topics of a fleet's messages that stages read."""
 PARTITIONS: Final = 4
 """Partitions of the embedded log."""
 APPLY_NS: Final = 20_000_000
 """Time from a decision's append until an actuator has carried it out."""
 CHECK_NS: Final = 1_000_000_000
-"""ns between two checks whether probes can be planned."""
+"""Interval, ns, at which the pipeline checks whether probes can be planned."""
 
 
 def all_stages() -> list[Stage]:
@@ -72,10 +72,11 @@ def all_stages() -> list[Stage]:
 
 
 class SimPipeline:
-    """A fleet under its pipeline. `acts`: whether decisions are carried out; `config`: further fields of the
-    actuators' configuration.
+    """A simulated fleet together with the pipeline that processes its messages.
 
-    Probes follow one plan, made when all routes and clocks are known: probe schedules have no operator.
+    `acts` says whether decisions are carried out; `config` sets further fields of the actuators'
+    configuration. All probes follow one plan, made once all routes and clocks are known, as probe schedules
+    have no operator.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class SimPipeline:
     ) -> None:
         self.sim, self.hop_ns = sim, hop_ns
         self.messages: list[SimMessage] = []
-        """Messages of the fleet in the last tick."""
+        """Messages that the fleet sent in the last tick."""
         self.runner = SimRunner(
             stages,
             self.sim.start_ns,
@@ -102,20 +103,20 @@ class SimPipeline:
             clock=clock,
         )
         self.fleet_ns = 0
-        """Processor time of the fleet."""
+        """Processor time that the fleet has used, ns."""
         self.decisions: list[Decision] = []
         self.reports: list[ActionReport] = []
-        """Those of the actuators."""
+        """The action reports of the actuators."""
         self._clock, self._is_scheduled = clock, False
         self._waiting: deque[tuple[int, Decision]] = deque()
         self._appliers: dict[str, Applier] = {}
-        """By host; a host gets one with its first decision."""
+        """The actuator of each host, by host; it is made at the host's first decision."""
         self._config: dict[str, Any] = {"host": "*", "version": 0, "by": "bench"}
         mode = ActMode.ACT if acts else ActMode.OBSERVE
         self.configure(mode=mode, **(config or {}))
 
     def configure(self, **fields: Any) -> None:
-        """Change the configuration of the actuators and of policy."""
+        """Change fields of the configuration of the actuators and of the policy."""
         now_ns = self.sim.now_ns
         version = self._config["version"] + 1
         self._config |= {"version": version, "at_ns": now_ns, **fields}
@@ -126,7 +127,7 @@ class SimPipeline:
         self.runner.publish(Output(CONFIG, "*", body=body), now_ns)
 
     def tick(self) -> list[SimOutput]:
-        """Let 10 ms pass; return the outputs of the operators in that time."""
+        """Advance simulated time by 10 ms; return what the operators published in it."""
         began_ns = self._clock()
         while self._waiting and self._waiting[0][0] <= self.sim.now_ns:
             self.carry_out(self._waiting.popleft()[1])
@@ -147,7 +148,7 @@ class SimPipeline:
         return outputs
 
     def _schedule(self) -> None:
-        """Plan the probes as the pipeline does, once every NIC's clock is known."""
+        """Plan the probes as the pipeline does, as soon as the clock of every NIC is known."""
         if self._is_scheduled or self.sim.now_ns % CHECK_NS:
             return
         tables, nics = self.runner.tables, sorted(self.sim.fleet.nic_ids)
@@ -160,7 +161,7 @@ class SimPipeline:
                 self.sim.probes.follow_schedule(record)
 
     def carry_out(self, decision: Decision) -> None:
-        """Let the actuator of a decision's host take it."""
+        """Hand a decision to the actuator of its host."""
         self._applier_of(decision["host"]).take(decision)
 
     def _applier_of(self, host: str) -> Applier:
@@ -181,7 +182,7 @@ class SimPipeline:
 
 
 class _HostFlows:
-    """The flows of one simulated host, for its actuator; commands take effect at once."""
+    """The flows of one simulated host, as its actuator accesses them; commands take effect at once."""
 
     def __init__(self, sim: Simulation, host: str) -> None:
         self._sim, self._host = sim, host

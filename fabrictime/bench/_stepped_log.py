@@ -22,7 +22,7 @@ class SteppedLog:
     """An embedded log whose append time is the system clock plus `wrong_s`."""
 
     def __init__(self, directory: Path, partitions: int) -> None:
-        """Start it in a thread of its own; `bootstrap` is its address."""
+        """Start the log in its own thread; `bootstrap` is then its address."""
         self.wrong_s = 0
         settings = LogSettings(
             directory=directory, port=0, partitions=partitions, min_free_bytes=0, group_join_delay_ms=50
@@ -45,7 +45,8 @@ class SteppedLog:
         return lambda: time.time_ns() // 1_000_000 + wrong_s() * 1000
 
     def change_leader(self, wrong_s: int) -> None:
-        """Let every second partition of each topic be led by a broker whose clock is `wrong_s` off."""
+        """Move the leadership of every second partition of each topic to a broker whose clock is `wrong_s`
+        off."""
         clock = self._clock(lambda: wrong_s)
         for topic in list(self._server.store.topics.values()):
             for partition in topic.partitions[::2]:

@@ -15,9 +15,10 @@ WINDOW_TICKS: Final = 5
 
 
 class TrueQueues:
-    """Windows of one slot a tick. `links`: those in every window; None: those with a queue in it.
+    """The true queues of a simulated fleet, in windows with one slot per tick.
 
-    `noise`: relative noise of the depths.
+    Every window contains `links`, or, if None, only those links that have a queue in the window. `noise` is
+    the relative standard deviation of the noise added to the depths.
     """
 
     def __init__(
@@ -28,10 +29,10 @@ class TrueQueues:
         self._sums = sim.kernel.link_sums()[0]
         self._slots: list[NDArray[np.float64]] = []
         self.depth_bytes = np.zeros(sim.fleet.links)
-        """Mean queue of each link in the last tick."""
+        """Mean queue of each link in the last tick, in bytes."""
 
     def tick(self) -> LinkQueues | None:
-        """Read the queues after a tick; return the window that ends with it."""
+        """Read the queues after a tick; return the window that ends with this tick, or None if none does."""
         sums = self._sim.kernel.link_sums()[0].copy()
         self.depth_bytes, self._sums = (sums - self._sums) / (TICK_NS / self._sim.step_ns), sums
         self._slots.append(self.depth_bytes)

@@ -50,7 +50,7 @@ FLUSH_NS: Final = 100_000_000
 
 
 def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-    """Measure for about 10 s, or 1 s with `quick`."""
+    """Measure and return the figures by key, in about 10 s, or 1 s with `quick`."""
     seconds = 0.1 if quick else 1.5
     rng = np.random.default_rng(1)
     figures: dict[str, Value] = {}
@@ -117,7 +117,7 @@ def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
 
 
 def best(work: Callable[[], object], seconds: float) -> float:
-    """Return the shortest time in s that `work` took, tried for `seconds`."""
+    """Return the shortest time, s, that one call of `work` took, in repeated calls for `seconds`."""
     shortest, end = float("inf"), time.perf_counter() + seconds
     while True:
         begin = time.perf_counter()
@@ -131,7 +131,8 @@ def best(work: Callable[[], object], seconds: float) -> float:
 def alternately(
     first: Callable[[], object], second: Callable[[], object], seconds: float
 ) -> tuple[float, float]:
-    """Return the shortest times in s of both, measured in turns, so that both meet the same machine."""
+    """Return the shortest time, s, of each function, called in turns so that both meet the same
+    conditions."""
     shortest = [float("inf"), float("inf")]
     end = time.perf_counter() + 2 * seconds
     while time.perf_counter() < end:
@@ -140,7 +141,7 @@ def alternately(
 
 
 def peer_names() -> list[str]:
-    """Return the NICs that answer."""
+    """Return the names of the NICs that answer."""
     return [f"host-{peer + 1:04d}/eth0" for peer in range(PEERS)]
 
 
@@ -188,7 +189,7 @@ def window_of(batches: list[ProbeColumns]) -> NicWindow:
 
 
 def by_fastavro(message: bytes) -> ProbeColumns:
-    """Return the native decoder's result, computed with fastavro's lists and numpy."""
+    """Decode a message like the native decoder, but with fastavro and numpy."""
     body = io.BytesIO(message)
     body.seek(codec.HEADER_BYTES)
     record: Any = fastavro.schemaless_reader(body, codec.parsed_schema("ProbeBatch"), None)

@@ -50,24 +50,25 @@ QUICK_ROWS: Final = 2_000_000
 BLOCK_WINDOWS: Final = 25
 WRITERS: Final = 2
 FILL_WINDOWS: Final = 512
-"""Windows of one statement that fills: 2,048,000 rows, cut by the server at whole (nic, peer, window)."""
+"""Number of windows that one filling statement inserts: 2,048,000 rows, which the server splits only between
+whole (nic, peer, window)."""
 
 HISTOGRAM: Final = (1, 3, 11, 29, 40, 24, 9, 3, 1)
-"""Samples in the buckets from the least delay on: 121 samples a path and window."""
+"""Number of samples in each bucket from the lowest delay on; 121 samples per path and window."""
 
 START_S: Final = 60.0
 
 
 @dataclass(frozen=True)
 class Server:
-    """A history server of the bench's own."""
+    """A history server that the bench started."""
 
     process: subprocess.Popen[str]
     url: str
     directory: Path
 
     def client(self, user: str = "fabrictime") -> Any:
-        """Return a clickhouse-connect client of the writer or of the reader."""
+        """Return a clickhouse-connect client that is logged in as `user`, the writer or the reader."""
         import clickhouse_connect
 
         kind = "write" if user == "fabrictime" else "read"
@@ -84,7 +85,7 @@ class Server:
         )
 
     def memory_mib(self) -> float:
-        """Resident memory of the server."""
+        """Resident memory of the server, MiB."""
         import psutil
 
         return float(psutil.Process(self.process.pid).memory_info().rss) / 2**20
@@ -92,7 +93,7 @@ class Server:
 
 @contextmanager
 def running_server(parent: Path | None = None) -> Iterator[Server]:
-    """Run a history server on a directory that is deleted afterwards."""
+    """Run a history server on a temporary directory, below `parent` if given."""
     folder = Path(tempfile.mkdtemp(prefix="fabrictime-bench-history-", dir=parent))
     settings = {
         "directory": str(folder / "history"),
@@ -135,7 +136,7 @@ def running_server(parent: Path | None = None) -> Iterator[Server]:
 
 
 def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure. `quick` stores 2M rows instead of 100M, and notes that."""
+    """Measure and return the figures by key. `quick` stores 2M rows instead of 100M, and notes say so."""
     figures: dict[str, Value] = {}
     with running_server() as server:
         progress("inserting path delays as the sink does")
@@ -157,8 +158,9 @@ def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _select(first_window: int, windows: int) -> str:
-    """SQL that makes the rows of `windows` windows from `first_window` on, in the sorting key's order by
-    window.
+    """Return SQL that makes the rows of `windows` windows from `first_window` on.
+
+    Within each window, the rows are in the order of the sorting key.
     """
     shape = ", ".join(map(str, HISTOGRAM))
     first, second, third = (f"cityHash64(number, {seed})" for seed in (1, 2, 3))
@@ -209,7 +211,7 @@ def _select(first_window: int, windows: int) -> str:
 
 
 def _insert(server: Server, quick: bool) -> dict[str, Value]:
-    """Send blocks of 100,000 rows over two connections, as two workers' sinks would."""
+    """Send blocks of 100,000 rows over two connections, like the sinks of two workers; return the figures."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -226,7 +228,7 @@ def _insert(server: Server, quick: bool) -> dict[str, Value]:
         writer.insert(tables.DELAYS, block, f"warm/{number}")
 
     def moved(by: int) -> Any:
-        """The block `by` windows later."""
+        """Return the block with all its times `by` windows later."""
         shift = pa.scalar(by, pa.int64())
         changed = {
             "window": pc.add(block["window"], shift),
@@ -269,7 +271,10 @@ def _insert(server: Server, quick: bool) -> dict[str, Value]:
 
 
 def _sink_rows_per_second() -> float:
-    """How fast one sink turns messages into columns: 40 rows a message, 9 buckets a direction."""
+    """Return the rows per second that a sink turns from messages into columns.
+
+    A message has 40 rows, with 9 buckets per direction.
+    """
     from schemas.kafka.message import Message
     from schemas.topics import DELAYS
     from streams.history.rows import rows_of
@@ -322,7 +327,8 @@ def _sink_rows_per_second() -> float:
 
 
 def _fill(server: Server, rows: int, progress: Progress) -> int:
-    """Store `rows` rows, the newest ending now. Returns the end of the last window, in s since the epoch."""
+    """Store `rows` rows, of which the newest end now; return the end of the last window, s since the
+    epoch."""
     windows = rows // ROWS_PER_WINDOW
     end_s = int(time.time())
     columns = ", ".join(tables.TABLES[tables.DELAYS].column_names)

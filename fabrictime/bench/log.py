@@ -44,7 +44,10 @@ _spawn = multiprocessing.get_context("spawn")
 
 
 def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value]:
-    """Measure; `quick` sends a tenth. The broker keeps its data in a temporary directory."""
+    """Measure and return the figures by key; `quick` sends a tenth of the messages.
+
+    The broker keeps its data in a temporary directory.
+    """
     large, small, pings = (8_000, 100_000, 200) if quick else (80_000, 1_000_000, 1_000)
     figures: dict[str, Value] = {}
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder, embedded(Path(folder)) as broker:
@@ -83,7 +86,7 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
 
 @contextmanager
 def embedded(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """Run the embedded log in a process of its own and give its address and the process."""
+    """Run the embedded log in its own process; yield its address and its process."""
     settings = {"directory": str(folder / "log"), "port": 0, "create_topics": False, "min_free_bytes": 0}
     output = folder / "output"
     with output.open("w") as file:
@@ -156,7 +159,7 @@ def _produce(address: str, topic: str, messages: int, size: int, results: Any) -
 
 
 def _reader(address: str, topic: str) -> TopicReader:
-    """Return a connected reader of a topic that is not in the contract."""
+    """Return a connected reader of a topic that the contract does not contain."""
     bench = Topic(topic, "none", Nic, "bench", Partitions.DATA, None)
     options = {"queued.max.messages.kbytes": 64 * 1024}
     return TopicReader.open(address, {bench: BEGINNING}, fetch_wait_ms=500, options=options)
@@ -175,7 +178,10 @@ def _consume(address: str, topic: str, messages: int, ready: Any, results: Any) 
 
 
 def latency_ms(address: str, topic: str, messages: int) -> tuple[float, float]:
-    """Return p50 and p99 of produce-to-consume time of single messages, in ms, linger 0."""
+    """Return the 50th and 99th percentile, ms, of the time from producing to consuming single messages.
+
+    The producer does not wait to fill a batch (linger 0).
+    """
     create_topic(address, topic, 1)
     producer = load_producer(address, {"linger.ms": 0})
     reader = _reader(address, topic)

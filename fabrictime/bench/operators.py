@@ -43,14 +43,14 @@ PARTITIONS: Final = 4
 """Partitions of the embedded log."""
 SHARD: Final = "sim"
 READ_NS: Final = 10_000_000
-"""ns between two reads of the log."""
+"""Interval between two reads of the log, ns."""
 RATE_BPS: Final = 400_000_000_000
 LARGE: Final = SimSettings(nics=16, rate_pps=6000, flush_ms=1000)
-"""One message a second of each NIC, with 6,000 samples."""
+"""A fleet in which each NIC sends one message per second, with 6,000 samples."""
 
 
 class Stored(NamedTuple):
-    """A message in the log."""
+    """A message as the log stores it."""
 
     append_ns: int
     offset: int
@@ -59,7 +59,7 @@ class Stored(NamedTuple):
 
     @property
     def key_bytes(self) -> bytes:
-        """The NIC, as the present tree names it."""
+        """The key of the message: the NIC's name, encoded as this tree does."""
         return self.key
 
 
@@ -72,7 +72,7 @@ class Fleet:
     _next: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
 
     def append(self, append_ns: int, nic: str, value: bytes) -> None:
-        """Store a message."""
+        """Add a message to its partition."""
         partition = partition_of(nic, PARTITIONS)
         self.log.append((partition, Stored(append_ns, self._next[partition], nic.encode(), value)))
         self._next[partition] += 1
@@ -80,7 +80,7 @@ class Fleet:
 
 @dataclass
 class Operators:
-    """The operators of all partitions, with the processor time of each step."""
+    """The operators of all partitions, and the time that each step has taken."""
 
     models: Mapping[str, ClockLine]
     steps_s: dict[str, float] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Operators:
         self._add = _add_together if hasattr(Source, "add_messages") else _add_one_by_one
 
     def add(self, partition: int, messages: Sequence[Stored]) -> None:
-        """Add the messages of one read, and publish the windows that they close."""
+        """Process the messages of one read, and publish the windows that they close."""
         for window in self._add(self, partition, messages):
             self.samples += window.samples
             self._publish(partition, window)
@@ -108,7 +108,7 @@ class Operators:
                     self.timed("queueing", encode_columnar, PATH_QUEUEING.type, record)
 
     def timed(self, step: str, work: Callable[..., Any], *given: Any) -> Any:
-        """Return the result of `work`, whose time counts for a step."""
+        """Call `work`, add the time that it takes to `step`, and return its result."""
         begin = time.perf_counter()
         result = work(*given)
         self.steps_s[step] = self.steps_s.get(step, 0.0) + time.perf_counter() - begin
@@ -160,7 +160,7 @@ def _decoded(key: bytes, value: bytes) -> Any:
 
 
 def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-    """Measure for about 15 s, or 2 s with `quick`."""
+    """Measure and return the figures by key, in about 15 s, or 2 s with `quick`."""
     seconds = 3 if quick else 12
     figures: dict[str, Value] = {}
     for key, settings in (
@@ -187,7 +187,7 @@ def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
 
 
 def measured(fleet: Fleet) -> tuple[Operators, float]:
-    """Return the operators after all messages, and the processor time that they took."""
+    """Process all messages; return the operators and the processor time, s, that they used."""
     operators = Operators(fleet.models)
     reads = list(_reads(fleet.log))
     begin, taken_ns = time.process_time(), reads[0][0]
@@ -201,7 +201,7 @@ def measured(fleet: Fleet) -> tuple[Operators, float]:
 
 
 def _reads(log: Iterable[tuple[int, Stored]]) -> Iterator[tuple[int, dict[int, list[Stored]]]]:
-    """Yield the messages of each read by partition, with the time of the read."""
+    """Yield the time of each read and its messages by partition."""
     messages_of: dict[int, list[Stored]] = {}
     due_ns = None
     for partition, stored in log:
@@ -215,7 +215,7 @@ def _reads(log: Iterable[tuple[int, Stored]]) -> Iterator[tuple[int, dict[int, l
 
 
 def simulated(settings: SimSettings, seconds: float) -> Fleet:
-    """Return the probe batches of the simulated fleet, with the clocks that it was made with."""
+    """Return the probe batches of a simulated fleet, and the clocks with which they were made."""
     sim = Simulation(settings, topics=[PROBES])
     models = {
         nic: ClockLine(sim.start_ns + clock["offset_ns"], -clock["offset_ns"], -clock["drift_ppb"], 100.0)

@@ -38,22 +38,22 @@ WARM_S: Final = 15.0
 FAULT_S, REST_S = (3.0, 8.0), (4.0, 12.0)
 KINDS: Final = ("blackhole {}", "grey 5% {}", "grey 20% {}", "down {}")
 KILLED: Final = ("worker", "links", "policy")
-"""First letters of the services that are killed."""
+"""Prefixes of the names of the services that are killed."""
 SHOWN: Final = 3
-"""Differences of a stage that are printed."""
+"""Number of differences that are printed for each stage."""
 REPLAY_LIMIT_S: Final = 600.0
 SETTLE_S: Final = 12.0
-"""Time after the last record that the replay leaves for the publication of all."""
+"""Pause after the last record, in which everything that follows from it is published."""
 
 
 def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-    """Measure for about twelve minutes, or three with `quick`."""
+    """Measure and return the figures by key, in about twelve minutes, or three with `quick`."""
     return measure(progress, quick)
 
 
 @needs_fabric(tuple(TARGETS))
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Record a log and replay it."""
+    """Record a log, replay it, and return the figures by key."""
     seconds = QUICK_SECONDS if quick else SECONDS
     with running_product(progress, None) as product:
         time.sleep(WARM_S)
@@ -82,7 +82,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _record(product: Product, seconds: float, progress: Progress) -> None:
-    """Let faults, transfers and a job come and go; kill the workers half-way."""
+    """Record `seconds` of random faults, transfers and a job; kill the workers half-way."""
     control, chance = ControlClient(socket_path(product.data)), random.SystemRandom()
     links = [link for link in sorted(control.ask("show")["links"]) if ">spine" in link]
     until_s, is_killed = time.monotonic() + seconds, False
@@ -132,7 +132,7 @@ def _replayed(product: Product, begin_s: float, end_s: float) -> Any:
 
 
 def _steps_share(product: Product) -> Figure:
-    """Return the bytes of steps over those of all other messages of the log."""
+    """Return the size of all records of steps divided by the size of all other messages in the log."""
     sizes = dict.fromkeys(TOPICS, 0)
     with TopicReader.open(product.bootstrap, dict.fromkeys(TOPICS.values(), BEGINNING)) as reader:
         for message in reader.read_to_end():

@@ -24,7 +24,7 @@ TARGETS: Final[Mapping[str, Target]] = {
 
 NICS: Final = 64
 WARM_UP_S: Final = 3
-"""Simulated s in which routes are traced and clocks synchronised; they are not measured."""
+"""Simulated seconds, not measured, in which routes are traced and clocks are synchronised."""
 SECONDS: Final = 30
 QUICK_SECONDS: Final = 5
 FAULTS: Final = (
@@ -35,7 +35,7 @@ FAULTS: Final = (
 
 
 def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-    """Measure for about 50 s, or 10 s with `quick`."""
+    """Measure and return the figures by key, in about 50 s, or 10 s with `quick`."""
     seconds = QUICK_SECONDS if quick else SECONDS
     job = {"name": "train", "kind": "allreduce", "nics": 16}
     fleets = {
@@ -50,7 +50,7 @@ def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
 
 
 def measured(key: str, settings: SimSettings, seconds: int) -> dict[str, Value]:
-    """Return the speed of a fleet under its pipeline, and the shares of a core."""
+    """Return the speed of a fleet with its pipeline, and the share of a core that each part uses."""
     pipeline = SimPipeline(
         Simulation(settings, topics=FLEET_TOPICS), all_stages(), clock=time.process_time_ns
     )
@@ -73,7 +73,7 @@ def measured(key: str, settings: SimSettings, seconds: int) -> dict[str, Value]:
 
 
 def _advance(pipeline: SimPipeline, seconds: int) -> float:
-    """Let simulated time pass; return the processor time, s."""
+    """Advance simulated time by `seconds`; return the processor time, s, that this took."""
     begin_s = time.process_time()
     for _ in range(seconds * 1_000_000_000 // TICK_NS):
         pipeline.tick()

@@ -40,8 +40,8 @@ TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True)
 class Load:
-    """The load for a throughput figure: `nics` batches every `flush_ms` for `windows`
-    windows."""
+    """The load of a throughput figure: over `windows` windows, each of `nics` NICs sends a batch every
+    `flush_ms`."""
 
     nics: int
     flush_ms: int
@@ -52,24 +52,24 @@ class Load:
 
     @property
     def samples_per_batch(self) -> int:
-        """Samples of one message."""
+        """The number of samples in one message."""
         return 2 * self.pairs_per_path * self.peers * self.paths
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """The throughput of one worker."""
+    """The throughput of one worker, and what it cost."""
 
     samples_per_second: float
     message_kb: float
     resident_mb: float
     windows: int
     cpu_s: float
-    """CPU seconds of the worker a million samples."""
+    """CPU seconds of the worker per million samples."""
 
 
 def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value]:
-    """Measure; `quick` takes fewer windows."""
+    """Measure and return the figures by key; `quick` uses fewer windows."""
     figures: dict[str, Value] = {}
     windows = 3 if quick else 8
     for key, load in (
@@ -109,7 +109,7 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
 
 
 def throughput(load: Load, folder: Path, progress: Callable[[str], None]) -> Throughput:
-    """Fill a log at the pace of the load, then let one worker read it."""
+    """Fill a log at the pace of the load, then measure one worker that reads it."""
     fleet = SyntheticFleet(load.nics, peers=load.peers, paths=load.paths, epoch_ns=time.time_ns())
     flushes = WINDOW_MS // load.flush_ms
     with embedded_log(folder) as bootstrap:
@@ -190,8 +190,7 @@ def _produce(producer: Any, name: str, value: bytes) -> None:
 
 
 def _last_window(bootstrap: str) -> int:
-    """Return the number of the last window that holds a batch: append time of each partition's end but
-    one."""
+    """Return the number of the last window that holds a batch, from the append times of the last messages."""
     with TopicReader.open(bootstrap, {PROBES: tail(2)}) as reader:
         firsts: dict[int, Message] = {}
         for message in reader.read_to_end():
@@ -200,8 +199,8 @@ def _last_window(bootstrap: str) -> int:
 
 
 def _messages(bootstrap: str, topics: Sequence[Topic], deadline: float) -> Iterator[Message | None]:
-    """Yield all messages of some topics from their beginning until the deadline; None when there is none
-    yet."""
+    """Yield all messages of the topics, from their beginning until the deadline; None while no message is
+    there."""
     options = {"queued.max.messages.kbytes": 16 * 1024}
     with TopicReader.open(bootstrap, dict.fromkeys(topics, BEGINNING), options=options) as reader:
         while time.monotonic() < deadline:
@@ -213,8 +212,10 @@ def _messages(bootstrap: str, topics: Sequence[Topic], deadline: float) -> Itera
 
 
 def _finished_ms(bootstrap: str, last: int, nics: int, worker: Service) -> int:
-    """Return the append time of the last record of window `last`: all NICs' delays and the shard's
-    offsets."""
+    """Return the append time, ms, of the last record of window `last`.
+
+    Its records are the delays of all NICs and the shard's clock offsets.
+    """
     delays: set[str] = set()
     newest = offsets = 0
     for message in _messages(bootstrap, [DELAYS, CLOCK_OFFSETS], time.monotonic() + TIMEOUT_S):
@@ -238,7 +239,7 @@ def _finished_ms(bootstrap: str, last: int, nics: int, worker: Service) -> int:
 
 
 def offset_latency_ms(folder: Path, windows: int, nics: int = 64) -> list[float]:
-    """Return for each window of a live fleet the ms from its end to its offsets' append time."""
+    """Return, for each window of a live fleet, the ms from its end to the append of its clock offsets."""
     fleet = SyntheticFleet(nics, peers=10, paths=1, epoch_ns=time.time_ns())
     names = list(fleet.members)
     latency_by_window: dict[int, float] = {}

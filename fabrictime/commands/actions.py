@@ -30,14 +30,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 ROUNDS_BACK_S: Final = 30.0
-"""Policy cycles repeat the suppressed actions within this time."""
+"""How far back policy cycles are read, s: within this time, they repeat all suppressed actions."""
 SHOWN: Final = 60
 COLOURS: Final = {"done": "green", "open": "cyan", "not": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Options of a call: names or globs of flows, hosts or links; the interval; only suppressed actions."""
+    """Options of the command: names or globs of flows, hosts or links; the interval; whether only suppressed
+    actions are shown.
+    """
 
     patterns: tuple[str, ...] = ()
     since_s: float = 300.0
@@ -46,7 +48,7 @@ class Wanted:
 
 
 class Acts:
-    """Decisions and outcomes, filled from messages."""
+    """Decisions, outcomes and suppressed actions, from messages."""
 
     def __init__(self, registry: codec.Registry | None = None) -> None:
         self.state = ActionState(lambda value: codec.decode(value, FLOWS.type, registry))
@@ -54,7 +56,7 @@ class Acts:
         self._registry = registry
 
     def take(self, message: Message) -> Any:
-        """Take a message; return its record, None where it has none or cannot be read."""
+        """Add a message. Return its record; None if it has none or cannot be read."""
         record = None
         if message.value is not None:
             try:
@@ -66,7 +68,7 @@ class Acts:
         return record
 
     def entries(self, query: Wanted, now_ns: int) -> list[ActionEntry]:
-        """Return the wanted decisions, the newest first."""
+        """Return the decisions that the options select, the newest first."""
         minimum = now_ns - round(query.since_s * 1e9)
         entries = action_entries.entries(self.state, now_ns)
         return [entry for entry in entries if entry.at_ns >= minimum and _named(entry, query.patterns)]
@@ -103,9 +105,10 @@ def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registr
 
 
 def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
-    """Show it live until SIGINT; a line for each thing that happens where stdout is no terminal.
+    """Show decisions and suppressed actions live until SIGINT. If stdout is no terminal, print a line per
+    event.
 
-    Raises ValueError where the log cannot be read at the start.
+    Raises ValueError if the log cannot be read at the start.
     """
     from rich.console import Console
 
@@ -150,7 +153,7 @@ def _reader(cluster: KafkaSettings | str, query: Wanted) -> TopicReader:
 
 
 def _print_news(acts: Acts, record: Decision | ActionReport | None, topic: str, query: Wanted) -> None:
-    """Print the content of a message: a decision or an outcome."""
+    """Print a line for a decision or an outcome."""
     if record is None or topic not in (DECISIONS.name, ACTIONS.name):
         return
     now_ns = time.time_ns()
@@ -194,7 +197,7 @@ def _print_suppressed(acts: Acts, query: Wanted, previous: set[SuppressedAction]
 
 
 def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
-    """Return the suppressed actions as plain values for JSON."""
+    """Return a suppressed action as plain values for JSON."""
     return {
         **suppressed._asdict(),
         "reason": suppressed.reason._asdict(),
@@ -226,7 +229,7 @@ def as_json(acts: Acts, query: Wanted, now_ns: int) -> str:
 
 
 def draw(acts: Acts, query: Wanted, now_ns: int, max_rows: int = SHOWN) -> RenderableType:
-    """Return mode, limits, decisions and suppressed actions for rich."""
+    """Return mode, limits, decisions and suppressed actions as a rich renderable."""
     from rich.console import Group
     from rich.text import Text
 
@@ -249,7 +252,9 @@ def draw(acts: Acts, query: Wanted, now_ns: int, max_rows: int = SHOWN) -> Rende
 def decided(
     entries: Sequence[ActionEntry], when: str, max_rows: int, *, effects: bool = False
 ) -> list[RenderableType]:
-    """Return decisions as rich prints them."""
+    """Return the table of decisions as rich renderables. `when`: the interval in words. `effects`: also show
+    their effects.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -283,7 +288,7 @@ def decided(
 def suppressed_rows(
     suppressed: Sequence[SuppressedAction], state: ActionState, now_ns: int, max_rows: int
 ) -> list[RenderableType]:
-    """Return the suppressed actions for rich."""
+    """Return the table of suppressed actions as rich renderables."""
     from rich.table import Table
     from rich.text import Text
 

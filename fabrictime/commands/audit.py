@@ -32,9 +32,10 @@ STYLES: Final = {
 
 
 def chosen(only: Sequence[str]) -> list[Check]:
-    """Return the checks of these categories and ids, all without any; active ones by their id only.
+    """Return the checks in these categories or with these ids; all if `only` is empty. An active check must
+    be given by its id.
 
-    Raises ValueError for another name.
+    Raises ValueError for an unknown name.
     """
     categories = [category_name(title) for title in TITLES]
     for name in only:
@@ -49,7 +50,9 @@ def chosen(only: Sequence[str]) -> list[Check]:
 
 
 def verdict(results: Iterable[Result]) -> tuple[int, str]:
-    """Return the exit code and a line: 0 fit, 1 unfit, 2 if nothing could be checked."""
+    """Return the exit code and a line of text: 0 if the host is fit, 1 if it is not, 2 if nothing could be
+    checked.
+    """
     counts = dict.fromkeys(AuditStatus, 0)
     errors = 0
     for result in results:
@@ -66,7 +69,9 @@ def verdict(results: Iterable[Result]) -> tuple[int, str]:
 
 
 def draw(results: Sequence[Result], host: str, *, everything: bool = False) -> RenderableType:
-    """Return the tree for rich: categories with counts, what did not pass, each with its remedy."""
+    """Return the tree of results as a rich renderable: categories with counts, and checks that did not pass,
+    with remedies.
+    """
     from rich.console import Group
     from rich.text import Text
     from rich.tree import Tree

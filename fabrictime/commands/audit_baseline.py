@@ -101,7 +101,7 @@ def _print_saved(file: Path, baseline: Baseline) -> None:
 
 
 def draw(baseline: Baseline) -> Table:
-    """Return the table for rich."""
+    """Return the table of expected values as a rich renderable."""
     from rich.markup import escape
     from rich.table import Table
 

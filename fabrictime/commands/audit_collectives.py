@@ -101,7 +101,7 @@ def collectives(
 
 
 def _check(names: tuple[str, ...], operation: str, sku: str, kind: Sku | None, gpus: int) -> None:
-    """Raise ValueError for options that do not fit."""
+    """Raise ValueError for invalid options or combinations of them."""
     from fabrictime.audit.collectives import OPERATIONS
     from schemas.skus import load_skus
 

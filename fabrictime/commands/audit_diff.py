@@ -19,7 +19,7 @@ from fabrictime.state.units import counted
 from schemas.kafka.settings import KafkaSettings
 
 MAX_NAMES: Final = 200
-"""Characters of host names."""
+"""Largest number of characters of host names in a line."""
 STYLES: Final = {
     Change.NEW_ERROR: "red",
     Change.NEW_WARNING: "yellow",
@@ -31,7 +31,7 @@ STYLES: Final = {
 
 
 def sentence(difference: RunDiff) -> str:
-    """Return the difference in one line."""
+    """Return a summary of the difference in one line."""
     if not (difference.checks or difference.values or difference.hosts_gone or difference.hosts_new):
         return f"{difference.after}: no change since {difference.before}"
     parts = [
@@ -43,7 +43,7 @@ def sentence(difference: RunDiff) -> str:
 
 
 def draw(difference: RunDiff) -> RenderableType:
-    """Return the tree for rich: new errors first, then the other changes, values and hosts."""
+    """Return the difference as a rich tree: new errors first, then other changes, values and hosts."""
     tree = Tree(Text(f"{difference.before} to {difference.after}", "bold"))
     for change, checks in groupby(difference.checks, key=lambda item: item.change):
         branch = tree.add(Text(str(change), STYLES[change]))
@@ -78,7 +78,7 @@ def _names(hosts: tuple[str, ...]) -> str:
 
 
 def main(before: str, after: str, cluster: KafkaSettings | str, *, as_json: bool) -> int:
-    """Print the difference, and return the exit code: 1 if there is a new error.
+    """Print the difference of two runs and return the exit code: 1 if there is a new error.
 
     Raises ValueError for a run that cannot be read.
     """

@@ -23,18 +23,18 @@ from schemas.topics import AUDIT
 
 
 class Output(NamedTuple):
-    """Forms of the report. `html` and `junit`: files that are written too."""
+    """How the report is printed, and the files to which it is also written (`html`, `junit`)."""
 
     as_json_line: bool = False
     everything: bool = False
     html: Path | None = None
     junit: Path | None = None
     against: Path | None = None
-    """Baseline that the hosts are compared with."""
+    """File of the baseline with which the hosts are compared."""
 
 
 def progress_line(progress: Progress) -> str:
-    """Return the state of a run in one line."""
+    """Return the progress of a run in one line."""
     return (
         f"{progress.complete:,} of {progress.hosts:,} hosts, "
         f"{progress.results:,} of {progress.announced:,} announced results"
@@ -64,7 +64,7 @@ def main(config: Config, cluster: KafkaSettings, request: Request, output: Outpu
 
 
 def computed(agent_report: AuditReport, report: AuditReport) -> list[AuditResult]:
-    """Return the results of a report that no agent published."""
+    """Return the results of `report` that this command computed itself: those that no agent published."""
     missing = set(agent_report.missing)
     return [
         result

@@ -1,4 +1,4 @@
-"""`fabrictime audit gate` and `fabrictime audit act`: audit results before a job starts, and as drains."""
+"""`fabrictime audit gate` and `fabrictime audit act`: use audit results to admit jobs and to drain nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EFFECTORS: Final[Mapping[str, Callable[[NodeSettings], NodeEffector]]] = {
 
 
 def host_names(text: str) -> list[str]:
-    """Return the hosts of a list with commas or spaces. Raises ValueError for an empty one."""
+    """Return the hosts in a list separated by commas or spaces. Raises ValueError if there are none."""
     hosts = list(dict.fromkeys(name for name in re.split(r"[,\s]+", text) if name))
     if not hosts:
         raise ValueError(f"--hosts {text!r}: expected names such as h1,h2")
@@ -93,9 +93,9 @@ def act(
     as_json: bool = False,
     registry: codec.Registry | None = None,
 ) -> int:
-    """Drain and resume nodes by the newest audit results; print each action with its reason.
+    """Drain and resume nodes according to the newest audit results, and print each action with its reason.
 
-    Returns the exit code: 0, or 1 if an action failed. Raises ValueError if scheduler or log do not answer.
+    Returns the exit code: 1 if an action failed, else 0. Raises ValueError if scheduler or log do not answer.
     """
     nodes = settings.nodes
     name = scheduler or nodes.scheduler
@@ -143,7 +143,9 @@ def _act(
 
 @contextmanager
 def _alone(journal: Path) -> Iterator[None]:
-    """Hold a lock while acting. Raises ValueError if another process holds it."""
+    """Hold a lock beside the journal, so that only one process acts. Raises ValueError if another process
+    holds it.
+    """
     path = journal.with_name(f"{journal.name}.lock")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,7 +1,7 @@
-"""The command line: parses arguments and calls one module per command.
+"""The command line: parses arguments and calls the module of the command.
 
-Each command imports its module only when it runs, so that `fabrictime --help` answers at once. A usage
-error prints one line and exits with code 2.
+Each command imports its module only when it runs, so that `fabrictime --help` answers at once. A usage error
+prints one line and exits with code 2.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ app = typer.Typer(
 
 
 class _Lazy(TyperGroup):
-    """Commands of another module, imported when one of them is called."""
+    """A group of commands whose module is imported only when one of them is called."""
 
     module = ""
 
@@ -68,7 +68,7 @@ class _Lazy(TyperGroup):
         return self._commands().list_commands(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command by name, or None."""
+        """Return the command with this name, or None."""
         return self._commands().get_command(ctx, cmd_name)
 
 

@@ -22,15 +22,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LAST_MESSAGES: Final = 64
-"""Messages of each partition that count if none is recent."""
+"""Number of messages of each partition that are read if none is recent."""
 FRESH_WAIT_S: Final = 3.0
-"""s that a call waits for a new window if the newest one is out of date or in the future."""
+"""How long a call waits for a new window if the newest one is out of date or in the future, s."""
 STATES_DECODED: Final = 200_000
-"""Clock states that a start decodes at most, the newest first: older events stay unknown in a large fleet."""
+"""Largest number of clock states that are decoded at the start, the newest first. In a large fleet, older
+events stay unknown.
+"""
 
 
 class Reader:
-    """Follows both topics without a group and fills a `Fleet`."""
+    """Reads both topics without a consumer group and fills a `Fleet`."""
 
     def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         """Create the client without connecting."""
@@ -39,11 +41,12 @@ class Reader:
         self._reader = TopicReader(cluster, {INVENTORY: BEGINNING})
 
     def close(self) -> None:
-        """Leave the log."""
+        """Close the connection to the log."""
         self._reader.close()
 
     def catch_up(self, since_s: float) -> None:
-        """Read the inventory and the offsets of the last `since_s`, else the last ones that exist.
+        """Read the inventory, and the clock offsets of the last `since_s`. If there are none, read the newest
+        that exist.
 
         Raises ValueError if the log does not answer or a topic does not exist.
         """
@@ -55,8 +58,9 @@ class Reader:
         self._decode_newest_first(messages)
 
     def _to_the_end(self) -> list[Message]:
-        """Connect and return the messages of `fabric.clock.offsets` up to its end; take the inventory at
-        once."""
+        """Connect, and return the messages of `fabric.clock.offsets` up to its end. Messages of the inventory
+        are added to the fleet.
+        """
         self._reader.connect()
         messages = []
         for message in self._reader.read_to_end():
@@ -67,9 +71,10 @@ class Reader:
         return messages
 
     def _decode_newest_first(self, messages: list[Message]) -> None:
-        """Decode as many of the last messages of each partition as `STATES_DECODED` permits.
+        """Decode the newest messages of each partition, up to `STATES_DECODED` clock states, and add them to
+        the fleet.
 
-        Take them in the log's order, because append times may have stepped back.
+        They are added in the log's order, because append times may have stepped back.
         """
         after = Counter(message.place for message in messages)
         ranked: list[tuple[int, Message]] = []
@@ -89,7 +94,7 @@ class Reader:
             self.fleet.add(record, append_ns)
 
     def follow(self, wait_s: float) -> bool:
-        """Process messages for `wait_s`; return whether a window of clocks arrived."""
+        """Add the messages that arrive within `wait_s`. Return whether one was of `fabric.clock.offsets`."""
         offsets = False
         for message in self._reader.poll(wait_s):
             if message.topic == INVENTORY.name:
@@ -108,7 +113,7 @@ class Reader:
             self.follow(0.2)
 
     def _decoded(self, message: Message) -> ClockOffsets | None:
-        """Return the record of a message of `fabric.clock.offsets`; None if it has none."""
+        """Return the record of a message of `fabric.clock.offsets`; None if it has none or cannot be read."""
         if message.value is None:
             return None
         try:
@@ -118,7 +123,7 @@ class Reader:
             return None
 
     def _take_nic(self, message: Message) -> None:
-        """Take a message of the inventory."""
+        """Add a message of the inventory to the fleet."""
         if message.value is None:
             self.fleet.add_nic(message.key, None, 0)
             return
@@ -131,7 +136,7 @@ class Reader:
 
 
 def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> Picture:
-    """Print the clocks once and return them. Raises ValueError where the log cannot be read."""
+    """Print the clocks once and return them. Raises ValueError if the log cannot be read."""
     reader = Reader(cluster, registry)
     try:
         reader.catch_up(query.since_s)
@@ -152,9 +157,10 @@ def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registr
 
 
 def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
-    """Show the clocks live until SIGINT; a line a window where stdout is no terminal.
+    """Show the clocks live until SIGINT. If stdout is no terminal, print a line per window.
 
-    Raises ValueError where the log cannot be read at the start; a log that goes away later shows as age.
+    Raises ValueError if the log cannot be read at the start. If it stops answering later, the shown age
+    grows.
     """
     from rich.console import Console
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WORST: Final = 20
-"""Clocks that are listed where all would be more than `ALL_UP_TO`."""
+"""Number of clocks that are listed if there are more than `ALL_UP_TO`."""
 ALL_UP_TO: Final = 40
 SUSPECTS_SHOWN: Final = 12
 _COLOURS: Final = {"SYNCED": "green", "HOLDOVER": "yellow", "UNSYNCED": "red", "ABSENT": "red"}
@@ -25,7 +25,7 @@ _COLOURS: Final = {"SYNCED": "green", "HOLDOVER": "yellow", "UNSYNCED": "red", "
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Options of a call: globs of clocks and hosts, number of lines, interval of events."""
+    """Options of the command: globs of clocks and hosts, number of lines, interval of events."""
 
     patterns: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -35,14 +35,14 @@ class Wanted:
     as_json: bool = field(default=False, kw_only=True)
 
     def lines(self, clocks: int) -> int:
-        """Return how many of `clocks` are listed."""
+        """Return how many of `clocks` clocks to list."""
         if self.everything or (self.worst is None and clocks <= ALL_UP_TO):
             return clocks
         return WORST if self.worst is None else self.worst
 
 
 def as_json(picture: Picture) -> str:
-    """Return the whole picture as one line of JSON: summary, shards, clocks, suspects."""
+    """Return the snapshot as one line of JSON: summary, shards, clocks, suspects."""
     return json.dumps(
         {
             "summary": picture.summary(),
@@ -62,7 +62,7 @@ def plain(picture: Picture) -> str:
 
 
 def draw(picture: Picture, query: Wanted, max_rows: int | None = None) -> RenderableType:
-    """Return the figures of the fleet, the worst clocks and the suspect pairs for rich."""
+    """Return a rich renderable of the fleet's figures, the worst clocks and the suspect pairs."""
     from rich.console import Group
     from rich.text import Text
 
@@ -84,7 +84,7 @@ def draw(picture: Picture, query: Wanted, max_rows: int | None = None) -> Render
 
 
 def _summary(picture: Picture) -> list[tuple[str, str]]:
-    """Return the lines above the tables, each with its style."""
+    """Return the lines above the tables, each as (text, style)."""
     no_window = f"no window of clocks in {CLOCK_OFFSETS.name} yet: a worker must run"
     if not picture.clocks:
         named = "no clock matches the given names"
@@ -132,7 +132,7 @@ def _timescale_text(figures: Mapping[str, Any], shards: int) -> tuple[str, str]:
 
 
 def _s(count: int) -> str:
-    """Return the ending of a noun after its count."""
+    """Return the plural ending of a noun that follows `count`."""
     return "s" if count != 1 else ""
 
 
@@ -192,7 +192,7 @@ _EVENT_FIGURE: Final[Mapping[str, Callable[[float], str]]] = {
 
 
 def event_text(line: ClockLine) -> str:
-    """Return a clock's last event as '14:02:11 STEP +1.50 us' (UTC); '-' where none was seen."""
+    """Return a clock's last event as '14:02:11 STEP +1.50 us' (UTC); '-' if none is known."""
     if line.event is None or line.event_at_ns is None:
         return "-"
     at = datetime.fromtimestamp(line.event_at_ns / 1e9, UTC)

@@ -201,7 +201,7 @@ def _changed_limits(record: ActuatorConfig | None) -> list[tuple[str, Any, Any]]
 def _print_changes(
     record: ActuatorConfig | None, host: str, settings: list[str] | None, file: Path | None, as_json: bool
 ) -> None:
-    """Show the effect of settings or a file; exit code 1 if there is any."""
+    """Print the effect of settings or a file. Exits with code 1 if there is any."""
     from fabrictime.commands import live_config
     from schemas.settings_file import BadFile, read_tables
 

@@ -20,7 +20,7 @@ ROOT: Final = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 def place_of(error: BaseException) -> str:
-    """Return `package/module.py:line` of the innermost frame of our own code, else of any code."""
+    """Return `package/module.py:line` of the innermost frame in this project's code, else in any code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [one for one in frames if one.filename.startswith(ROOT) and "-packages" not in one.filename]
     for frame in reversed(own or frames):
@@ -37,7 +37,9 @@ def crash_line(error: BaseException, traceback_file: Path | None) -> str:
 
 
 def write_traceback(error: BaseException, arguments: list[str]) -> Path | None:
-    """Write the traceback to a file that only its owner can read; None where no file can be written."""
+    """Write the traceback to a file that only its owner can read, and return its path; None if no file can be
+    written.
+    """
     try:
         folder = state_directory()[0] / "crashes"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

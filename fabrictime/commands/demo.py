@@ -52,7 +52,7 @@ STYLES: Final = {
     "missed": "bold red",
 }
 REFRESH_HZ: Final = 2.0
-"""Refreshes of the phase per second: the processors are needed elsewhere."""
+"""How often per second the phase is redrawn: seldom, because the tour itself needs the processors."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED: Final = 130
 
@@ -60,7 +60,9 @@ _INTERRUPTED: Final = 130
 def main(
     config: Path | None, directory: Path | None, *, observe: bool, as_json: bool, seed: int | None = None
 ) -> int:
-    """Run the tour and return the exit code: 0; 1 if it could not run or a fault is not healed; 130."""
+    """Run the tour and return the exit code: 1 if it could not run or a fault was not healed, 130 if it was
+    interrupted, else 0.
+    """
     screen = Screen(Console(stderr=as_json, highlight=False))
     settings = settings_of(config, directory)
     with _interrupts():
@@ -89,7 +91,7 @@ def _run(settings: Any, screen: Screen, *, acting: bool, as_json: bool, seed: in
 
 
 class Screen:
-    """Prints the tour, at most 80 columns wide; plain lines where the output is no terminal."""
+    """Prints the tour, at most 80 columns wide; as plain lines if the output is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -103,7 +105,9 @@ class Screen:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Show the phase of the tour below its lines, on a terminal."""
+        """While the context is active, show the phase of the tour below its lines, if the output is a
+        terminal.
+        """
         if not self._console.is_terminal:
             yield
             return
@@ -112,7 +116,7 @@ class Screen:
         self._status = None
 
     def phase(self, text: str) -> None:
-        """Replace the phase that is shown on a terminal."""
+        """Show this text as the phase, if the output is a terminal."""
         if self._status is not None:
             self._status.update(Text(text, "dim"))
 
@@ -157,8 +161,9 @@ class Screen:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[None]:
-    """Turn the first signal to end into KeyboardInterrupt, and ignore the others: they must not stop the
-    healing."""
+    """Turn the first SIGINT, SIGTERM or SIGHUP into KeyboardInterrupt, and ignore further ones, so that they
+    do not stop the healing.
+    """
     former = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def interrupt(number: int, frame: object) -> None:

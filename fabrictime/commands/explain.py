@@ -1,7 +1,7 @@
-"""Explains the route of a flow: its links and their health, its other paths, the decisions about it.
+"""Explains the route of a flow: its links and their health, its other paths, and the decisions about it.
 
-The command reads the log's topics and takes a flow id, a part of one, or source:port. It prints text or JSON.
-`explain` is pure; the rest reads the log and prints.
+The command reads topics of the log. It takes a flow id, a part of one, or source:port, and prints text or
+JSON. `explain` is pure; the other functions read the log and print.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Seen:
         self._registry = registry
 
     def take(self, topic: str, key: str, value: bytes | None, append_ns: int) -> None:
-        """Take one message."""
+        """Add one message."""
         try:
             if topic == FLOWS.name:
                 self.state.take_flows(key, value, append_ns)
@@ -81,15 +81,16 @@ class Seen:
             self.unreadable += 1
 
     def _is_block(self, value: bytes) -> bool:
-        """Whether a LinkQueues is of short slots: of links that queue alone."""
+        """Return whether a LinkQueues record has short slots: such records contain only links with queues."""
         return bool(codec.decode_head(value, QUEUES.record, "slots", self._registry)["slots"] > 1)
 
 
 def find(text: str, flows: Mapping[str, Flow], others: Iterable[str] = ()) -> str:
-    """Return the one flow that `text` names: its id or a part of it, or address:port, host:port or :port of
-    its source. `others`: flows of which only decisions are known.
+    """Return the id of the one flow that `text` identifies: by its id, a part of it, or the address:port,
+    host:port or :port of its source.
 
-    Raises ValueError where it names none, or several.
+    `others`: ids of flows of which only decisions are known. Raises ValueError if `text` fits no flow or
+    several.
     """
     if text in flows or text in others:
         return text
@@ -184,7 +185,9 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
 def _others(
     snapshot: Seen, flow: Flow, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
 ) -> list[dict[str, Any]]:
-    """Return the other routes, each once with its ports: in the policy's order, then the healthy ones."""
+    """Return the flow's other routes, each once with its ports: first in the policy's order, then
+    by health.
+    """
     fallbacks = snapshot.fallbacks.get(host_of(flow["flow_id"]), {"flows": ()})
     ranked: list[int] = next(
         (entry["other_paths"] for entry in fallbacks["flows"] if entry["flow_id"] == flow["flow_id"]), []
@@ -230,7 +233,9 @@ def main(
     as_json: bool,
     registry: codec.Registry | None = None,
 ) -> None:
-    """Print a flow's story. Raises ValueError where the log cannot be read, or `text` names no one flow."""
+    """Print the explanation of a flow. Raises ValueError if the log cannot be read, or `text` does not
+    identify one flow.
+    """
     snapshot = Seen(since_s, registry)
     flow_id = read(cluster, text, snapshot, since_s)
     now_ns = time.time_ns()
@@ -248,8 +253,9 @@ def main(
 
 
 def read(cluster: KafkaSettings | str, text: str, snapshot: Seen, since_s: float) -> str:
-    """Read the log, and the reports of the host of the flow that `text` names; return the flow's id. Raises
-    ValueError as `main` does."""
+    """Fill `snapshot` from the log, including the reports of the host of the flow that `text` identifies.
+    Return the flow's id. Raises ValueError for the same reasons as `main`.
+    """
     recent = back(since_s)
     starts: dict[Topic, Start] = {
         **dict.fromkeys((CONFIG, INVENTORY, LINK_HEALTH, FLOW_ROUTES, FALLBACKS), BEGINNING),
@@ -279,7 +285,7 @@ def read(cluster: KafkaSettings | str, text: str, snapshot: Seen, since_s: float
 
 
 def draw(snapshot: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> RenderableType:
-    """Return the explanation for rich."""
+    """Return the explanation as a rich renderable."""
     from rich.console import Group
     from rich.text import Text
 

@@ -29,20 +29,22 @@ SHOWN_RANKS: Final = 12
 SHOWN_SPANS: Final = 8
 SHOWN_EVIDENCE: Final = 12
 BAR: Final = 40
-"""Characters of a rank's bar."""
+"""Width of a rank's bar in characters."""
 LETTERS: Final = "clgpnf"
 """One letter for each part of the time, so that bars are read without colours."""
 _PART_COLOURS: Final = ("green", "cyan", "yellow", "magenta", "red", "blue")
 COLOURS: Final = {"HEALTHY": "green", "UNKNOWN": "yellow"}
-"""Colours of verdicts; the others are red."""
+"""Colours of verdicts; all other verdicts are red."""
 STALE_NS: Final = 15 * S
-"""A job without a record for this long has ended, or is not measured any more."""
+"""Time without a record after which a job has ended or is no longer measured, ns."""
 
 
 def read(
     cluster: KafkaSettings | str, job: str, since_s: float, registry: codec.Registry | None = None
 ) -> Run | None:
-    """Return the recent records of a job; None if it published none. Raises ValueError."""
+    """Return the recent records of a job; None if it published none. Raises ValueError if the log cannot be
+    read.
+    """
     return job_records.run_of(cluster, job, back(since_s), registry)
 
 
@@ -53,7 +55,7 @@ def between(
     since_s: float,
     registry: codec.Registry | None = None,
 ) -> tuple[Run, Run]:
-    """Return two runs. Each is the name of a job, or an interval of `job` as FROM..TO.
+    """Return two runs. Each of `runs` is the name of a job, or an interval of `job` as FROM..TO.
 
     Raises ValueError if one of them has no records.
     """
@@ -105,7 +107,7 @@ def show(explanation: Mapping[str, Any], drawn: Sequence[RenderableType], *, as_
 
 
 def draw(explanation: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the explanation of `job_story.explain` for rich."""
+    """Return the explanation that `job_story.explain` returns, as rich renderables."""
     from rich.text import Text
 
     record = explanation["diagnosis"]
@@ -213,7 +215,9 @@ def _bar(split: Mapping[str, Any], longest_ns: int) -> Any:
 
 
 def _ranks(record: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the ranks that the verdict names, then those that arrive last most often, with their bars."""
+    """Return the table of ranks with their bars: those that the verdict names, then those that most often
+    arrive last.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -305,7 +309,7 @@ def _history(verdicts: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
 
 
 def draw_comparison(comparison: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the comparison of `job_story.compare` for rich."""
+    """Return the comparison that `job_story.compare` returns, as rich renderables."""
     from rich.text import Text
 
     runs = comparison["runs"]

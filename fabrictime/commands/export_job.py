@@ -1,6 +1,7 @@
 """Exports a job's operations from the log as a trace: for Perfetto and Chrome, or as Chakra traces.
 
-The operations are those of `fabric.collectives`: within the trace budget of the reporters, not all of a job.
+The operations come from `fabric.collectives`. They are not all operations of a job, only those within the
+reporters' trace budget.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def _read(
     registry: codec.Registry | None,
     key: str | None = None,
 ) -> dict[str, list[Any]]:
-    """Return the records of topics; unreadable ones are left out."""
+    """Return topic to its records; unreadable records are left out."""
     by_topic: dict[str, list[Any]] = {topic.name: [] for topic in starts}
     with TopicReader.open(cluster, starts, key=key) as reader:
         for message, record in reader.decoded(reader.read_to_end(), registry):
@@ -37,7 +38,7 @@ def _read(
 def _collectives(
     cluster: KafkaSettings | str, job: str, since_s: float, registry: codec.Registry | None
 ) -> list[Any]:
-    """Return the job's records. Raises ValueError if there are none."""
+    """Return the job's records of `fabric.collectives`. Raises ValueError if there are none."""
     records = _read(cluster, {COLLECTIVES: back(since_s)}, registry, job)[COLLECTIVES.name]
     if not records:
         raise ValueError(f"job {job!r}: no operations of it are in the last {since_s:g} s of the log")
@@ -50,9 +51,9 @@ def _collectives(
 def export_chrome(
     cluster: KafkaSettings | str, job: str, file: Path, since_s: float, registry: codec.Registry | None = None
 ) -> str:
-    """Write a job's trace events to a file; return one line about it.
+    """Write a job's trace events to a file. Return a line about the file.
 
-    Raises ValueError without operations, OSError if the file cannot be written.
+    Raises ValueError if there are no operations, OSError if the file cannot be written.
     """
     records = _collectives(cluster, job, since_s, registry)
     diagnoses = _read(cluster, {DIAGNOSES: back(since_s)}, registry, job)[DIAGNOSES.name]
@@ -93,9 +94,9 @@ def export_chakra(
     since_s: float,
     registry: codec.Registry | None = None,
 ) -> str:
-    """Write a job's Chakra traces to a folder, one file a rank; return one line about them.
+    """Write a job's Chakra traces to a folder, one file per rank. Return a line about them.
 
-    A file has one message a line: the metadata, then the nodes. Raises as `export_chrome` does.
+    A file has one message per line: the metadata, then the nodes. Raises the same errors as `export_chrome`.
     """
     traces = chakra_nodes(_collectives(cluster, job, since_s, registry))
     folder.mkdir(parents=True, exist_ok=True)

@@ -112,7 +112,7 @@ def _explain(cluster: KafkaSettings, subject: str, since_s: float | None, check:
 
 
 def _explain_flow(cluster: KafkaSettings, subject: str, since_s: float, as_json: bool, check: bool) -> None:
-    """Explain a flow. Raises ValueError, with the known jobs, if no flow has that name either."""
+    """Explain a flow. If `subject` is no flow either, raises ValueError with the known jobs."""
     from fabrictime.commands import explain as reader
     from fabrictime.commands.job_records import newest_of_jobs
 

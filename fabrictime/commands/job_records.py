@@ -1,7 +1,7 @@
 """Reads the diagnoses of jobs from the log, for the commands about jobs.
 
-A job's records lie in one partition. Of each record only the head is decoded, of few the parts by rank and by
-flow: an hour of a job of 256 ranks is read within a second.
+All records of a job are in one partition. Only the heads are decoded, and of few records also the parts by
+rank and by flow. An hour of a job of 256 ranks is read within a second.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from schemas.messages import check_key
 from schemas.topics import DIAGNOSES
 
 RECENT_S: Final = 3600.0
-"""s of the log in which a job is searched for."""
+"""How far back in the log a job is searched, s."""
 NAMED_MESSAGES: Final = 500
-"""Newest records of each partition whose jobs are named if the wanted one is unknown."""
+"""Number of the newest records of each partition from which known jobs are listed if the requested one is
+unknown.
+"""
 
 
 def _messages(cluster: KafkaSettings | str, start: Start, key: str | None = None) -> list[Message]:
-    """Return the messages of diagnoses; none on a log of an older version, which lacks the topic."""
+    """Return the messages of diagnoses; empty if the log has no such topic, because its version is older."""
     try:
         with TopicReader.open(cluster, {DIAGNOSES: start}, key=key) as reader:
             return list(reader.read_to_end())
@@ -33,7 +35,7 @@ def _messages(cluster: KafkaSettings | str, start: Start, key: str | None = None
 
 
 def _heads(messages: list[Message], registry: codec.Registry | None) -> list[tuple[dict[str, Any], Message]]:
-    """Return the heads of records with their messages; unreadable ones are left out."""
+    """Return (head, message) of each record; unreadable ones are left out."""
     heads = []
     for message in messages:
         if message.value is None:
@@ -54,9 +56,10 @@ def run_of(
     registry: codec.Registry | None = None,
     is_of_run: Callable[[Mapping[str, Any]], bool] = lambda head: True,
 ) -> Run | None:
-    """Return a job's records from a place of the log on; None if there are none.
+    """Return a job's records from `start` on; None if there are none.
 
-    `is_of_run`: whether a head belongs to the run. Raises ValueError if the log cannot be read.
+    `is_of_run`: says whether the record with a head belongs to the run. Raises ValueError if the log cannot
+    be read.
     """
     messages = _messages(cluster, start, key=job)
     read = [(head, message) for head, message in _heads(messages, registry) if is_of_run(head)]
@@ -77,8 +80,11 @@ def run_of(
 def newest_of_jobs(
     cluster: KafkaSettings | str, since_s: float | None, registry: codec.Registry | None = None
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the newest head of each job, by job. `since_s`: s of the log that are read; None: the newest
-    records of each partition. Raises ValueError if the log cannot be read."""
+    """Return job to the head of its newest record. `since_s`: how far back to read; None reads the newest
+    records of each partition.
+
+    Raises ValueError if the log cannot be read.
+    """
     start = tail(NAMED_MESSAGES) if since_s is None else back(since_s)
     messages = _messages(cluster, start)
     newest: dict[str, Mapping[str, Any]] = {}

@@ -33,13 +33,15 @@ FIELDS: Final = (
     "iteration_ns",
     "expected_iteration_ns",
 )
-"""Fields of a diagnosis that the list shows as JSON."""
+"""Fields of a diagnosis that the JSON output contains."""
 
 
 def rows_of(
     newest: Mapping[str, Mapping[str, Any]], now_ns: int, *, everything: bool
 ) -> list[dict[str, Any]]:
-    """Return the jobs that run, or all, unhealthy ones first."""
+    """Return a row for each running job, with `everything` for each job: running jobs first, and unhealthy
+    ones first among them.
+    """
     rows = [
         {name: head[name] for name in FIELDS} | {"runs": now_ns - head["end_ns"] <= STALE_NS}
         for head in newest.values()

@@ -47,7 +47,7 @@ _COLOURS: Final = {
 
 
 class Board(Generic[R]):
-    """The newest record of each subject or alert. Pure: records in, rows out."""
+    """The newest record of each subject or alert. Pure: takes records, returns rows."""
 
     def __init__(self, kind: Kind[R]) -> None:
         self.kind = kind
@@ -55,7 +55,9 @@ class Board(Generic[R]):
         self._records: dict[str, R] = {}
 
     def take(self, key: str, record: R | None) -> bool:
-        """Take one record of the topic, None: the key was taken back. Return whether it is news."""
+        """Add one record of the topic; None is the tombstone of `key`. Return whether this changed
+        anything.
+        """
         if record is None:
             names = [name for name, r in self._records.items() if self.kind.subject(r) == key]
             for name in names if self.kind.topic is LINK_HEALTH else ():
@@ -69,7 +71,9 @@ class Board(Generic[R]):
         return previous is None or self.kind.number(previous) != number
 
     def rows(self, patterns: Sequence[str] = (), *, everything: bool = False) -> list[R]:
-        """Return the unhealthy subjects, or all, that match one of `patterns`; the worst first."""
+        """Return the records of the unhealthy subjects, with `everything` of all, that match one of
+        `patterns`; the worst first.
+        """
         rows = [
             r
             for r in self._records.values()
@@ -81,8 +85,9 @@ class Board(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[R]):
-    """Definition of a command: its topic, the identity, sequence, names and time of a record, the unhealthy
-    states, the order."""
+    """What differs between the commands: the topic, functions of its records, the columns, and the line when
+    nothing is wrong.
+    """
 
     topic: Topic[R]
     subject: Callable[[R], str]
@@ -175,7 +180,7 @@ KINDS: Final[Mapping[str, Kind[Any]]] = {
 
 
 class Reader(Generic[R]):
-    """Follows one topic without a group and fills a `Board`."""
+    """Reads one topic without a consumer group and fills a `Board`."""
 
     def __init__(
         self, cluster: KafkaSettings | str, kind: Kind[R], registry: codec.Registry | None = None
@@ -186,7 +191,7 @@ class Reader(Generic[R]):
         self._reader = TopicReader.open(cluster, {kind.topic: BEGINNING})
 
     def close(self) -> None:
-        """Leave the log."""
+        """Close the connection to the log."""
         self._reader.close()
 
     def catch_up(self) -> None:
@@ -204,7 +209,7 @@ class Reader(Generic[R]):
             self._take(message)
 
     def follow(self, wait_s: float) -> list[R]:
-        """Take the messages that come within `wait_s`; return the records that changed something."""
+        """Add the messages that arrive within `wait_s`. Return the records that changed something."""
         records = (self._take(message) for message in self._reader.poll(wait_s))
         return [record for record in records if record is not None]
 
@@ -224,7 +229,9 @@ class Reader(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Options of a call: names or globs, healthy and cleared ones too, JSON."""
+    """Options of the command: names or globs, whether healthy subjects and cleared alerts are
+    included, JSON.
+    """
 
     patterns: tuple[str, ...] = ()
     everything: bool = False
@@ -232,7 +239,7 @@ class Wanted:
 
 
 def main(evidence: EvidenceSettings, kind: Kind[R], query: Wanted) -> list[str]:
-    """Print the unhealthy subjects once; return a line for each, and one for evidence that is missing.
+    """Print the unhealthy subjects once. Return a line for each of them, and one if evidence is missing.
 
     Raises ValueError if the log cannot be read.
     """
@@ -258,9 +265,9 @@ def main(evidence: EvidenceSettings, kind: Kind[R], query: Wanted) -> list[str]:
 
 
 def watch(evidence: EvidenceSettings, kind: Kind[R], query: Wanted) -> None:
-    """Show it live until SIGINT; a line for each change where stdout is no terminal.
+    """Show the unhealthy subjects live until SIGINT. If stdout is no terminal, print a line per change.
 
-    Raises ValueError where the log cannot be read at the start.
+    Raises ValueError if the log cannot be read at the start.
     """
     from rich.console import Console
 
@@ -289,7 +296,7 @@ def watch(evidence: EvidenceSettings, kind: Kind[R], query: Wanted) -> None:
 
 
 def _watch_lines(reader: Reader[R], query: Wanted, watching: EvidenceWatch) -> NoReturn:
-    """Print a line for each change; on stderr, one whenever evidence is missing or returns."""
+    """Print a line for each change, and on stderr a line whenever evidence begins or ceases to be missing."""
     for row in reader.board.rows(query.patterns, everything=query.everything):
         _print_line(row, reader.board.kind, query)
     was_fresh = True
@@ -302,7 +309,7 @@ def _watch_lines(reader: Reader[R], query: Wanted, watching: EvidenceWatch) -> N
 
 
 def follow(reader: Reader[R], query: Wanted, wait_s: float = 0.25) -> None:
-    """Print changes for `wait_s`, one line each."""
+    """Print the changes that arrive within `wait_s`, one line each."""
     for record in reader.follow(wait_s):
         if not query.patterns or _is_named(reader.board.kind.names(record), query.patterns):
             _print_line(record, reader.board.kind, query)
@@ -313,14 +320,13 @@ def _print_line(record: R, kind: Kind[R], query: Wanted) -> None:
 
 
 def as_json(rows: Sequence[object], unreadable: int, verdict: Verdict) -> str:
-    """Return the rows as one line of JSON, each with all fields of its record, and the evidence that is
-    missing."""
+    """Return one line of JSON: the rows with all fields of their records, and the missing evidence."""
     output = {"unreadable": unreadable, "missing": list(verdict.missing), "rows": list(rows)}
     return json.dumps(output, allow_nan=False)
 
 
 def draw(board: Board[R], query: Wanted, verdict: Verdict, max_rows: int = SHOWN) -> RenderableType:
-    """Return the counts per state and the worst subjects for rich, and the evidence that is missing."""
+    """Return a rich renderable: the counts per state, the worst subjects, and the missing evidence."""
     from rich.console import Group
     from rich.text import Text
 
@@ -334,7 +340,7 @@ def draw(board: Board[R], query: Wanted, verdict: Verdict, max_rows: int = SHOWN
 
 
 def _table(board: Board[R], query: Wanted, rows: Sequence[R], max_rows: int) -> RenderableType:
-    """Return the counts per state and the rows."""
+    """Return a rich renderable of the counts per state and the rows."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -31,10 +31,11 @@ ACTIONS: Final = tuple(action for action in FlowAction if action != FlowAction.U
 FLOW_ACTIONS: Final = frozenset(ACTIONS) - {FlowAction.DRAIN, FlowAction.RESUME}
 SANE_ACTIONS_PER_S: Final = 1000
 SANE_MOVED_SHARE: Final = 0.9
-"""A limit above this value limits nothing: `config set` requires a confirmation."""
+"""A share above this value is not really a limit, so `config set` requires a confirmation."""
 REVERT_AHEAD_NS: Final = 1_000_000_000
-"""By how much an order to revert names a later moment than now: clocks that disagree leave nothing out, and
-nothing is applied meanwhile."""
+"""An order to revert covers actions up to this long after now, ns. So clocks that differ leave no action out;
+no action is applied in that time.
+"""
 PLAIN: Final[ActuatorConfig] = {
     "host": EVERYONE,
     "version": 0,
@@ -51,9 +52,9 @@ PLAIN: Final[ActuatorConfig] = {
     "revert_before_ns": None,
     "paused_mode": "",
 }
-"""The record of a key without one."""
+"""The record that stands for a key without a record."""
 HEAD: Final = frozenset({"host", "version", "at_ns", "by"})
-"""Fields that are no settings."""
+"""Fields of a record that are not settings."""
 LIMITS: Final = (
     "mode",
     "allowed_actions",
@@ -66,7 +67,7 @@ LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One threshold in force; `set_by`: the key that sets it, None where it is the default."""
+    """One threshold in force. `set_by`: the key of the record that sets it, None for the default."""
 
     name: str
     value: float
@@ -78,7 +79,7 @@ class Line:
 
 
 def lines(records: Mapping[str, ActuatorConfig], host: str = EVERYONE) -> list[Line]:
-    """Return every threshold as it is in force at a host, by name."""
+    """Return the thresholds in force at a host, in the order of their names."""
     keys = [key for key in dict.fromkeys((EVERYONE, host)) if key in records]
     values, _ = Thresholds.of(records[key] for key in keys)
     source: dict[str, str] = {}
@@ -93,9 +94,10 @@ def lines(records: Mapping[str, ActuatorConfig], host: str = EVERYONE) -> list[L
 def changed(
     record: ActuatorConfig | None, host: str, settings: Sequence[str], unset: Sequence[str] = ()
 ) -> ActuatorConfig:
-    """Return the record that follows `record` with some `NAME=VALUE` settings made and others removed.
+    """Return the successor of `record` with the given `NAME=VALUE` settings, and without the settings named
+    in `unset`.
 
-    Raises ValueError where a name or value is none, or nothing would change.
+    Raises ValueError for an invalid name or value, or if nothing would change.
     """
     new = successor(record, host)
     values = {threshold["name"]: threshold["value"] for threshold in new["thresholds"]}
@@ -213,7 +215,7 @@ def _number(name: str, text: str) -> float:
 
 
 def _rate(name: str, text: str) -> int:
-    """Return bit/s of `20M`, `1.5G` or a bare number. Raises ValueError."""
+    """Return the bit/s that `20M`, `1.5G` or a plain number stands for. Raises ValueError."""
     times = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
     bare, unit = (text[:-1], times[text[-1]]) if text[-1:] in times else (text, 1.0)
     rate = _number(name, bare) * unit
@@ -223,7 +225,7 @@ def _rate(name: str, text: str) -> int:
 
 
 def too_wide(record: ActuatorConfig, before: ActuatorConfig | None = None) -> list[str]:
-    """Return the limits that a record removes and its predecessor had, one line each."""
+    """Return a line for each limit that `before` has and `record` effectively removes."""
     before = before or PLAIN
 
     def wide(value: float | None, old: float | None, maximum: float) -> bool:
@@ -245,7 +247,7 @@ def too_wide(record: ActuatorConfig, before: ActuatorConfig | None = None) -> li
 
 
 def differences(record: ActuatorConfig | None, other: ActuatorConfig | None) -> list[tuple[str, Any, Any]]:
-    """Return (name, value in `record`, value in `other`) of all that differs: thresholds, rules, limits."""
+    """Return (name, value in `record`, value in `other`) for each threshold, rule and limit that differs."""
     one, two = _flat(record or PLAIN), _flat(other or PLAIN)
     return [
         (name, one.get(name), two.get(name))
@@ -276,9 +278,9 @@ def _settings(record: ActuatorConfig) -> dict[str, object]:
 
 
 def from_file(record: ActuatorConfig | None, host: str, values: Mapping[str, object]) -> ActuatorConfig:
-    """Return the record that follows `record` with exactly the values of a file.
+    """Return the successor of `record` whose settings are exactly the values of a file.
 
-    `values` maps NAME to value, as in `config set`; lists stand for commas. Raises ValueError.
+    `values` maps NAME to value, as in `config set`, but with lists in place of commas. Raises ValueError.
     """
     old = record or PLAIN
     empty: ActuatorConfig = {**PLAIN, "version": old["version"]}
@@ -295,7 +297,7 @@ def from_file(record: ActuatorConfig | None, host: str, values: Mapping[str, obj
 
 
 def paused(records: Mapping[str, ActuatorConfig], *, revert: bool, now_ns: int) -> list[ActuatorConfig]:
-    """Return the records that stop all action: that of `*`, and that of each host whose own mode is ACT."""
+    """Return the new records that stop all action: of `*`, and of each host whose own mode is ACT."""
     new_records = []
     for host in sorted(
         {EVERYONE, *(key for key, record in records.items() if record["mode"] == ActMode.ACT)}
@@ -311,7 +313,9 @@ def paused(records: Mapping[str, ActuatorConfig], *, revert: bool, now_ns: int) 
 
 
 def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
-    """Return the records that restore the paused modes. Raises ValueError if nothing is paused."""
+    """Return the new records that restore the modes before the pause. Raises ValueError if nothing
+    is paused.
+    """
     new_records = []
     for host in sorted(key for key, record in records.items() if record["paused_mode"]):
         new = successor(records[host], host)
@@ -325,8 +329,10 @@ def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
 def begin_acting(
     cluster: KafkaSettings | str, registry: codec.Registry | None = None, *, on_own_fabric: bool
 ) -> None:
-    """Allow actions unless `fabric.config` already has a mode. `on_own_fabric`: without a limit on
-    the share of flows. Raises ValueError."""
+    """Set mode ACT for all hosts, unless `fabric.config` already has a mode for them. Raises ValueError.
+
+    `on_own_fabric`: also let all flows move, unless `max_moved_share` is set.
+    """
     live = LiveRecords(cluster, registry)
     old = live.records.get(EVERYONE)
     if old is not None and old["mode"] != ActMode.UNKNOWN:
@@ -339,7 +345,7 @@ def begin_acting(
 
 
 def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> LatencyRule:
-    """Return the latency SLO between two groups, FROM>TO. Raises ValueError."""
+    """Return a latency SLO. `between` is FROM>TO, two groups. Raises ValueError."""
     source, arrow, target = between.partition(">")
     if not arrow or not source or not target:
         raise ValueError(f"{between!r}: expected FROM>TO, as in 'rack:r3>rack:r7'")
@@ -351,9 +357,10 @@ def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> LatencyR
 def with_rule(
     record: ActuatorConfig | None, host: str, name: str, rule: LatencyRule | None
 ) -> ActuatorConfig:
-    """Return the record that follows `record` with a latency rule of that name, or, None, without it.
+    """Return the successor of `record` with this latency rule; if `rule` is None, without the rule called
+    `name`.
 
-    Raises ValueError if there is none to remove.
+    Raises ValueError if there is no such rule to remove, or nothing would change.
     """
     new = successor(record, host)
     rules = {one["name"]: one for one in new["latency_rules"]}
@@ -368,7 +375,9 @@ def with_rule(
 
 
 def successor(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
-    """Return a copy of a host's record with the next version, by this user. Raises ValueError."""
+    """Return a copy of a host's record with the next version, the present time and this user as author.
+    Raises ValueError for an invalid host.
+    """
     if not host or len(host) > 128 or any(c.isspace() for c in host):
         raise ValueError(f"host {host!r}: expected a host's name or *")
     old = record or PLAIN
@@ -389,10 +398,10 @@ def _checked(new: ActuatorConfig, record: ActuatorConfig | None) -> ActuatorConf
 
 
 class LiveRecords:
-    """The newest record of each key of `fabric.config` at a log."""
+    """The newest record of each key of `fabric.config` in a log."""
 
     def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
-        """Read them all. Raises ValueError where the log or the topic is not there."""
+        """Read all records. Raises ValueError if the log does not answer or the topic does not exist."""
         self._cluster, self._registry = cluster, registry
         self.records: dict[str, ActuatorConfig] = {}
         self._read()
@@ -413,16 +422,16 @@ class LiveRecords:
 
     @property
     def registry(self) -> codec.Registry | None:
-        """The schema registry, if any."""
+        """The schema registry; None if there is none."""
         return self._registry
 
     @property
     def cluster(self) -> KafkaSettings | str:
-        """The log's cluster."""
+        """The Kafka cluster of the log."""
         return self._cluster
 
     def publish(self, *records: ActuatorConfig) -> None:
-        """Publish records and wait for the log. Raises ValueError where it does not take them."""
+        """Publish records and wait until the log has them. Raises ValueError if it does not accept them."""
         publisher = Publisher(self._cluster, self._registry)
         try:
             for record in records:

@@ -20,7 +20,7 @@ _ROWS_BESIDE_NICS: Final = 10
 
 
 def time_text(ns: float | None) -> str:
-    """Return nanoseconds as people read them: '812 ns', '4.31 us', '3.000 ms'."""
+    """Return a time in the form for the table: '812 ns', '4.31 us', '3.000 ms'."""
     if ns is None:
         return "-"
     for limit, divisor, unit, digits in ((1e3, 1, "ns", 0), (1e6, 1e3, "us", 2), (1e9, 1e6, "ms", 3)):
@@ -46,9 +46,9 @@ class Totals(NamedTuple):
     rejected: int
     worst: str | None
     pace: str
-    """Pace of a simulated fleet; empty for a real one."""
+    """Text about the pace of a simulated fleet; empty for a real one."""
     slow: str
-    """The same with advice, if it is slow."""
+    """Text about a simulation that is too slow, with advice; empty otherwise."""
 
 
 def totals(view: View) -> Totals:
@@ -110,7 +110,9 @@ def table(
     height: int,
     missing: Sequence[str] = (),
 ) -> RenderableType:
-    """Return the whole picture for a terminal of `height` lines. `missing`: as in `plain`."""
+    """Return the table and figures for a terminal of `height` lines. `missing` has the same meaning as in
+    `plain`.
+    """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -158,7 +160,9 @@ def table(
 
 
 def _worst_text(path: PathView) -> str:
-    """Return a NIC's worst path as '>h5/eth1 9321 40.35 us': to the peer; '<': from it."""
+    """Return a NIC's worst path as '>h5/eth1 9321 40.35 us'. '>' is the direction to the peer, '<'
+    from it.
+    """
     return f"{'<' if path.back else '>'}{path.peer} {path.path} {time_text(path.p99_ns)}"
 
 
@@ -169,7 +173,7 @@ def _state_text(state: str) -> Text:
 
 
 def _notable(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each process that is not as it was started."""
+    """Return a line for each process, at most five, that is not ready, was restarted or has a fault."""
     notable = [row for row in rows if row["state"] != "ready" or row["restarts"] or row["fault"]]
     notable.sort(key=lambda row: row["fault"] is None)
     return [

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 USAGE_EXIT = 2
 INSTALL_SERVER = "pip install 'fabrictime[server]'"
-"""Remedy where a package of the workers, log, history or page is missing."""
+"""Advice if a package of the workers, log, history or page is missing."""
 MAX_LISTED = 10
-"""Failures that a check prints before it only counts the rest."""
+"""Number of failures that a check prints; further ones are only counted."""
 
 ConfigFile = Annotated[
     Path | None,
@@ -48,7 +48,7 @@ def host_list(text: str) -> tuple[str, ...]:
 
 
 def stop(message: str, code: int = USAGE_EXIT) -> NoReturn:
-    """Print the lines of an error and exit."""
+    """Print an error message, which may have several lines, and exit."""
     for line in message.splitlines() or ["failed"]:
         typer.echo(f"fabrictime: {line}", err=True)
     raise typer.Exit(code)
@@ -75,7 +75,7 @@ Host = Annotated[str, typer.Option("--host", help="Only this host; * stands for 
 
 
 def stop_if_any(failures: list[str]) -> None:
-    """Exit with code 1 if a check failed; print the first failures and the number of the others."""
+    """If there are failures, print the first ones and the number of the others, and exit with code 1."""
     if failures:
         more = [f"and {len(failures) - MAX_LISTED:,} more"] if len(failures) > MAX_LISTED else []
         stop("\n".join([*failures[:MAX_LISTED], *more]), 1)
@@ -95,12 +95,12 @@ def running_log(settings: Config) -> KafkaSettings:
 
 
 def evidence_of(settings: Config) -> EvidenceSettings:
-    """Return the settings of evidence in the running log."""
+    """Return the settings for reading evidence from the running log."""
     return evidence_settings(settings, running_log(settings))
 
 
 def evidence_settings(settings: Config, log: KafkaSettings) -> EvidenceSettings:
-    """Return the settings of evidence in a log: its address, and the periods of its sources."""
+    """Return the settings for reading evidence from a log: its address, and the periods of its sources."""
     from fabrictime.state.evidence_reader import EvidenceSettings, fresh_s_of
 
     web = settings.web
@@ -108,7 +108,7 @@ def evidence_settings(settings: Config, log: KafkaSettings) -> EvidenceSettings:
 
 
 def settings_of(path: Path | None, directory: Path | None, log: str | None = None) -> Any:
-    """Load the settings, with the data directory and log that the command line overrides."""
+    """Load the settings. The command line's data directory and log override those of the file."""
     from fabrictime.runtime.config import load
 
     overrides = {"data_directory": None if directory is None else str(directory), "log_url": log}
@@ -121,7 +121,7 @@ def settings_of(path: Path | None, directory: Path | None, log: str | None = Non
 
 
 def print_state_directory(settings: Config) -> None:
-    """Print where data lies, if the settings do not say so and it is not the usual place."""
+    """Print the data directory if the settings do not name it and it is not the usual one."""
     from fabrictime.runtime.user import state_directory
 
     if "data_directory" not in settings.tables["up"] and (reason := state_directory()[1]):

@@ -20,21 +20,21 @@ from schemas.records import ActMode, ActuatorConfig, ActuatorState, HostState
 from schemas.topics import ACTUATORS
 
 HEARD_S: Final = 30.0
-"""An actuator without a report for this long is not waited for."""
+"""Age of an actuator's newest report above which the command does not wait for it, s."""
 WAIT_S: Final = 5.0
 _CONNECT_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class Heard:
-    """The newest states of actuators, from their messages in any order. Pure."""
+    """The newest states of actuators. Their messages may be added in any order. Pure."""
 
     hosts: dict[str, dict[str, HostState]] = field(default_factory=dict)
-    """Actuator to its hosts' rows."""
+    """Actuator to host to the newest row about that host."""
     _at: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, record: ActuatorState) -> None:
-        """Take an `ActuatorState`."""
+        """Add an `ActuatorState` record."""
         name, at = record["actuator"], (record["at_ns"], record["run"])
         if at < self._at.get(name, at):
             return
@@ -47,8 +47,12 @@ class Heard:
         self.hosts.setdefault(name, {}).update({row["host"]: row for row in record["hosts"]})
 
     def missing(self, records: Mapping[str, ActuatorConfig], act: bool, reverted: bool) -> list[str]:
-        """Return the actuators that have not confirmed these records of config: no host in ACT (unless
-        `act`), and with `reverted` nothing left to undo."""
+        """Return the actuators that have not confirmed these records of config.
+
+        To confirm, all their hosts must have the records' version, and no host may be in mode ACT. With
+        `act`, each host must instead have the mode that the records give. With `reverted`, no host may still
+        be undoing actions.
+        """
         unconfirmed = []
         for name, rows in sorted(self.hosts.items()):
             for host, row in rows.items():
@@ -69,22 +73,25 @@ class Stopped:
     hosts: int
     missing: list[str]
     took_ms: float
-    """From the order until the last confirmation."""
+    """Time from the order to the last confirmation."""
     in_force: int
-    """Actions that are still in force: moves stay, leases end by themselves."""
+    """Number of actions that are still in force: moves stay, leases end by themselves."""
 
 
 def pause(
     live: LiveRecords, *, revert: bool, wait_s: float = WAIT_S, registry: codec.Registry | None = None
 ) -> Stopped:
-    """Stop all action, with `revert` undo the actions in force, and wait for confirmations. Raises
-    ValueError."""
+    """Stop all action and wait for confirmations; with `revert`, also undo the actions in force. Raises
+    ValueError.
+    """
     records = live_config.paused(live.records, revert=revert, now_ns=time.time_ns())
     return _order(live, records, revert, wait_s, registry, act=False)
 
 
 def resume(live: LiveRecords, wait_s: float = WAIT_S, registry: codec.Registry | None = None) -> Stopped:
-    """Go back to the modes that were put aside. Raises ValueError where none was."""
+    """Restore the modes before the pause and wait for confirmations. Raises ValueError if nothing
+    is paused.
+    """
     return _order(live, live_config.resumed(live.records), False, wait_s, registry, act=True)
 
 

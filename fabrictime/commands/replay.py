@@ -1,4 +1,6 @@
-"""The command `fabrictime replay`: what this code, or other rules, would have made of a past interval."""
+"""The command `fabrictime replay`: what this code, or other rules, would have published in a past
+interval.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 ALL = "all"
 GC_OBJECTS = 100_000
-"""New objects after which garbage is collected: most objects of a replay only wait, and have no cycles."""
+"""Number of new objects after which garbage is collected. It is large, because most objects of a replay only
+wait and have no cycles.
+"""
 STAGES_HELP = (
     "delays, clock, links, queues, contention, alerts, diagnosis, policy, or all: in one pass over the log."
 )
@@ -135,7 +139,7 @@ def as_json(done: Sequence[Replayed]) -> str:
 
 
 def lines_of(done: Replayed) -> list[str]:
-    """Return a result as lines: each difference, and the total."""
+    """Return the lines to print for a result: each difference, and the totals."""
     from fabrictime.state.units import seconds_text
 
     lines = [f"DIFFERENT {difference.line()}" for difference in done.differences] + done.failed + done.notes

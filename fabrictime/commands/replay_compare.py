@@ -1,6 +1,7 @@
 """Compares the published records of a stage with those of a replay, by identity and field by field.
 
-Values that are equal to the byte are not decoded, except where records differ by local facts.
+Byte-identical values are not decoded, except with `newest_only` and in topics whose records contain local
+facts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from schemas.kafka.partitioning import partition_of
 from schemas.topics import TOPICS, Topic
 
 LONG: Final = 200
-"""Characters of both values above which a difference names the field alone."""
+"""Total length of both values, in characters, above which a difference shows only the field's name."""
 
 Identity = tuple[Any, ...]
 Dated = tuple[Any, int]
@@ -28,25 +29,26 @@ Records = dict[Identity, list[Dated]]
 Value = tuple[str, str, bytes | None]
 """Topic, key and value of a message."""
 Outputs = Sequence[tuple[Value, int]]
-"""Values with their log times, ns."""
+"""Values, each with its log time, ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference of the replay. `fields`: name to (as published, as replayed); empty if one of both does
-    not exist."""
+    """A difference between a published and a replayed record. `fields` maps name to (published value,
+    replayed value); it is empty if one of the two records does not exist.
+    """
 
     topic: str
     identity: Identity
     kind: str
     fields: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     text: str = ""
-    """The text of a record that exists once."""
+    """The field `text` of the record, if only one of the two exists."""
     published: Dated | None = field(default=None, compare=False)
-    """The published record, where it is not replayed."""
+    """The published record, if the replay has no counterpart."""
 
     def line(self) -> str:
-        """Return it as one line."""
+        """Return the difference as one line."""
         more = "; ".join(
             f"{name} {live!r}, replayed {replayed!r}" if len(f"{live!r}{replayed!r}") <= LONG else name
             for name, (live, replayed) in self.fields.items()
@@ -56,7 +58,9 @@ class Difference:
 
 
 class Gap(NamedTuple):
-    """Log times in which a worker may have published outputs of a partition without their steps."""
+    """An interval of log time in which a worker may have published outputs of a partition without their
+    steps.
+    """
 
     partition: int
     begin_ns: int
@@ -65,13 +69,13 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Tells of which partition of a stage's owner topic an output is."""
+    """Determines to which partition of a stage's owner topic an output belongs."""
 
     owner: Topic
     count: int
 
     def of(self, record: Mapping[str, Any]) -> int | None:
-        """Return the partition of an output; None: the record does not tell."""
+        """Return the partition of an output; None if the record does not show it."""
         topic, _, number = str(record.get("source", "")).rpartition("/")
         if topic == self.owner.name and number.isdecimal():
             return int(number)
@@ -79,7 +83,9 @@ class Partitions:
         return None if key is None else partition_of(key, self.count)
 
     def has_no_steps(self, published: Dated, gaps: Iterable[Gap]) -> bool:
-        """Return whether an output was published in a gap of its partition."""
+        """Return whether an output was published in a gap of its partition, or of any partition if its own is
+        unknown.
+        """
         record, at_ns = published
         inside = [gap.partition for gap in gaps if gap.begin_ns <= at_ns < gap.end_ns]
         return bool(inside) and self.of(record) in (None, *inside)
@@ -96,9 +102,10 @@ def compared(
     edge_ns: int = 0,
     newest_only: bool = False,
 ) -> tuple[list[Difference], int]:
-    """Return the differences of an interval, and the number of published outputs in gaps.
+    """Return the differences in an interval, and the number of published outputs that are excused by gaps.
 
-    `edge_ns`: see `compare`. `newest_only`: of each identity only the last record counts.
+    `edge_ns` has the same meaning as in `compare`. `newest_only`: only the last record of each identity
+    counts.
     """
     topics = {value[0] for value, _ in (*published, *replayed)}
     differing = {value for value, _ in published} ^ {value for value, _ in replayed}
@@ -127,7 +134,9 @@ def records_of(
     *,
     newest_only: bool = False,
 ) -> Records:
-    """Return the records of a topic that can be read, among some values; None: all."""
+    """Return the readable records of a topic by identity. If `values` is not None, only outputs with these
+    values count.
+    """
     records: Records = defaultdict(list)
     for value, at_ns in outputs:
         name, key, body = value
@@ -161,9 +170,10 @@ def compare(topic: Topic, span: Span, live: Records, replayed: Records, edge_ns:
 def _pairs(
     topic: Topic, live: Sequence[Dated], replayed: Sequence[Dated]
 ) -> Iterator[tuple[Dated | None, Dated | None]]:
-    """Yield the published and replayed records of one identity that have no equal counterpart, in order.
+    """Yield pairs of published and replayed records of one identity, in order, without those that have an
+    equal counterpart. The shorter side is filled up with None.
 
-    Delivery is at least once: several equal records count as one.
+    Delivery is at least once, so several equal records count as one.
     """
     if len(live) == len(replayed) == 1:
         yield live[0], replayed[0]

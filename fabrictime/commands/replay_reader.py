@@ -1,4 +1,6 @@
-"""Reads intervals of a log for a replay: evenly over all partitions, with the progress shown on stderr."""
+"""Reads intervals of a log for a replay: all partitions at the same pace, with the progress shown
+on stderr.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +19,31 @@ from schemas.topics import TOPICS, Topic
 
 S: Final = 1_000_000_000
 AHEAD_NS: Final = 10 * S
-"""ns by which one partition may be read ahead of the others; messages ahead wait in memory."""
+"""How far one partition may be read ahead of the others, ns. Messages that are ahead wait in memory."""
 MAX_MESSAGES: Final = 1000
-"""Messages of one poll."""
+"""Largest number of messages per poll."""
 WAIT_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time of the log, ns of append time."""
+    """An interval of the log's append time, ns."""
 
     from_ns: int
     to_ns: int
 
     @property
     def seconds(self) -> float:
-        """Its length, s."""
+        """Length of the interval, s."""
         return (self.to_ns - self.from_ns) / S
 
 
 def parse_time(text: str, now_s: float) -> int:
-    """Return ns since the Unix epoch: of `2026-03-01T12:00:00` (UTC where it names no zone), of seconds since
-    the epoch, of `10m` for ten minutes ago, or of `now`. Raises ValueError."""
+    """Return a time as ns since the Unix epoch. Raises ValueError.
+
+    `text` is `2026-03-01T12:00:00` (UTC unless it has a zone), seconds since the epoch, `10m` for ten minutes
+    ago, or `now`.
+    """
     from fabrictime.commands.options import duration_s
 
     text = text.strip()
@@ -65,7 +70,8 @@ def parse_time(text: str, now_s: float) -> int:
 def read_interval(
     cluster: KafkaSettings | str, starts: Mapping[Topic, Start], to_ns: int
 ) -> Iterator[tuple[list[Message], int]]:
-    """Yield (messages, append time up to which every partition has been read), up to `to_ns`, evenly.
+    """Yield (messages, append time up to which all partitions have been read), up to `to_ns`. Partitions are
+    read at the same pace.
 
     Raises ValueError if the log does not answer.
     """
@@ -106,7 +112,7 @@ def partition_counts(cluster: KafkaSettings | str, topics: Iterable[Topic]) -> M
 
 @contextlib.contextmanager
 def shown(span: Span) -> Iterator[Callable[[int, int], None]]:
-    """Show on stderr, where that is a terminal, how far a replay has come."""
+    """Show the progress of a replay on stderr, if that is a terminal. Yields the function that reports it."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 

@@ -1,11 +1,13 @@
 """Replays stages over an interval of a log, in one pass, and compares their records with the published ones.
 
 Timed stages (alerts, diagnosis) are replayed like a new owner that takes over at the start of the interval.
-The policy follows its cycles, and each other operator its steps. An operator that began shortly before the
-interval is replayed from its begin, and gives the same output to the byte. An older one begins `WARM_UP_NS`
-before the interval like a new owner. A worker publishes steps twice a second, so the last outputs before its
-death have none; they are counted, and are no difference. So are outputs of an operator that cannot be
-replayed. Nothing is published.
+The policy follows its recorded cycles; every other operator follows its recorded steps. An operator that
+began shortly before the interval is replayed from its begin, and its output is the same to the byte. An older
+one begins `WARM_UP_NS` before the interval, like a new owner.
+
+A worker publishes steps twice a second, so its last outputs before its death have none. These outputs are
+counted, but are no difference; the same holds for outputs of an operator that cannot be replayed. Nothing is
+published.
 """
 
 from __future__ import annotations
@@ -47,24 +49,24 @@ from streams.runtime.thresholds import THRESHOLDS, check_value
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 EPOCH_BACK_NS: Final = 900 * NS_PER_S
-"""Time before the interval at which an operator may have begun to be replayed from its begin."""
+"""An operator that began at most this long before the interval is replayed from its begin, ns."""
 WARM_UP_NS: Final = 120 * NS_PER_S
-"""Time before the interval at which an older operator begins like a new owner."""
+"""How long before the interval an older operator begins, like a new owner, ns."""
 AFTER_NS: Final = 10 * NS_PER_S
 """Time after the end within which a worker must have published its records."""
 UNRECORDED_NS: Final = 2 * NS_PER_S
-"""Time after the last step of the log in which its worker may have published outputs."""
+"""Time after an operator's last recorded step in which its worker may still have published outputs, ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Rules and thresholds other than those of the run that is replayed."""
+    """Rules and thresholds that replace those of the original run."""
 
     rules: DiagnosisRules = field(default_factory=DiagnosisRules)
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, messages: Iterable[Message], registry: codec.Registry | None) -> Iterator[Message]:
-        """Yield the messages; those of configuration with the changed thresholds."""
+        """Yield the messages; in those of the configuration, the thresholds are changed."""
         for message in messages:
             if self.thresholds and message.topic == CONFIG.name and message.value is not None:
                 with contextlib.suppress(codec.BadRecord):
@@ -72,7 +74,9 @@ class Changes:
             yield message
 
     def first(self) -> Message:
-        """Return a message with the changed thresholds, for a log that has none that could carry them."""
+        """Return a configuration message with the changed thresholds, for a log without any configuration
+        message.
+        """
         return self._changed(Message(0, CONFIG.name, 0, -1, EVERYONE, None), PLAIN)
 
     def _changed(self, message: Message, record: ActuatorConfig) -> Message:
@@ -85,7 +89,9 @@ class Changes:
 
 
 def changes_of(assignments: Sequence[str]) -> Changes:
-    """Return changes such as `slow_ratio=1.3` or `alert_clear_s=5`. Raises ValueError for an unknown one."""
+    """Return the changes that texts such as `slow_ratio=1.3` or `alert_clear_s=5` describe. Raises ValueError
+    for an unknown name or invalid value.
+    """
     rules: dict[str, Any] = {}
     thresholds: dict[str, float] = {}
     kinds = {name: type(value) for name, value in asdict(DiagnosisRules()).items()}
@@ -106,7 +112,7 @@ def changes_of(assignments: Sequence[str]) -> Changes:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """An interval of a log, and what the stages need besides it."""
+    """An interval of a log, and what else its replay needs."""
 
     cluster: KafkaSettings | str
     span: Span
@@ -115,32 +121,34 @@ class Replay:
     registry: codec.Registry | None = None
     changes: Changes = field(default_factory=Changes)
     progress: Callable[[int, int], None] = lambda messages, at_ns: None
-    """Gets the number of messages and the time reached."""
+    """Called with the number of messages read and the log time reached, ns."""
 
 
 @dataclass(slots=True)
 class Replayed:
-    """The result of a stage's replay."""
+    """The result of replaying one stage."""
 
     stage: str
     span: Span
     records: list[Any]
-    """Those of the interval as replayed, of a stage that has no steps."""
+    """The replayed records of the interval, for a stage without steps."""
     differences: list[Difference]
     published: int
     messages: int
     took_s: float
-    """Of the time of reading, each stage has an equal part."""
+    """Time that the stage took, s, including an equal share of the reading."""
     count: int = 0
-    """Number of replayed records."""
+    """Number of replayed records in the interval."""
     unrecorded: int = 0
-    """Published records whose steps were lost with their worker, or cannot be replayed."""
+    """Number of published records without steps, because these were lost with their worker or cannot be
+    replayed.
+    """
     covered_s: float = 0.0
-    """Seconds of the interval that the log covers."""
+    """Length of the part of the interval that the log covers, s."""
     failed: list[str] = field(default_factory=list)
-    """Lines on operators that cannot be replayed."""
+    """A line for each operator that cannot be replayed."""
     notes: list[str] = field(default_factory=list)
-    """Lines on changes of the build or settings."""
+    """Lines about changes of the build or the settings since the original run."""
 
     @property
     def same(self) -> float:
@@ -151,22 +159,22 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What is compared of a stage."""
+    """Which outputs of a stage are compared, and when."""
 
     outputs: tuple[Topic, ...]
     edge_ns: int
-    """Time before the end in which records may not have been published yet."""
+    """For this long before the interval's end, records may not have been published yet, ns."""
     before_ns: int = AFTER_NS
     after_ns: int = AFTER_NS
-    """Times around the interval whose outputs are only counterparts of those in it."""
+    """How long before and after the interval outputs serve as counterparts of those inside, ns."""
     newest_only: bool = True
-    """Whether of each identity only the last record counts."""
+    """Whether only the last record of each identity counts."""
 
 
 BY_STEPS: Final[Mapping[str, type[Stage]]] = {
     stage.name: stage for _, stage in app.STAGES if stage.per_partition
 }
-"""The stages that follow their recorded steps."""
+"""The stages that are replayed by their recorded steps."""
 KINDS: Final[Mapping[str, _Kind]] = {
     **{
         name: _Kind(stage.outputs, NS_PER_S, 5 * NS_PER_S, 0, newest_only=False)
@@ -177,41 +185,43 @@ KINDS: Final[Mapping[str, _Kind]] = {
     PolicyStage.name: _Kind((DECISIONS,), 0),
 }
 STAGES: Final = tuple(KINDS)
-"""The stages that replay."""
+"""The stages that can be replayed."""
 OWNERS: Final = {stage.name: stage.owner for _, stage in app.STAGES}
 
 
 @dataclass(slots=True)
 class Operator:
-    """One operator of a stage in one epoch. `error`: why it cannot be replayed."""
+    """One operator of a stage in one epoch. `error` says why it cannot be replayed; empty if it can."""
 
     name: str
     partition: int
     began_ns: int
     records: list[tuple[int, Message]] = field(default_factory=list)
-    """Records of its steps as they are in the log, each with the number of its first step."""
+    """(number of its first step, message) for each record of the operator's steps or cycles in the log."""
     last_ns: int = 0
-    """Append time of the last of them."""
+    """Largest append time of these messages, ns."""
     runner: LogRunner | None = None
     error: str = ""
 
     @property
     def begin_ns(self) -> int:
-        """Log time at which it begins."""
+        """Log time at which the replay of the operator begins, ns."""
         return self.runner.recording.begin_ns if isinstance(self.runner, StepRunner) else self.began_ns
 
     def add(self, message: Message, first: int) -> None:
-        """Add a record of its steps, or of its cycles."""
+        """Add a message with steps or cycles of the operator. `first`: the number of the first of them."""
         self.records.append((first, message))
         self.last_ns = max(self.last_ns, message.append_ns)
 
     def decoded(self, topic: Topic[R], registry: codec.Registry | None) -> Iterator[R]:
-        """Yield the records in order; they are decoded as they are needed."""
+        """Yield the records of `records` in order. Each is decoded only when it is needed."""
         for _, message in sorted(self.records, key=lambda pair: pair[0]):
             yield codec.decode(message.value or b"", topic.type, registry)
 
     def outputs(self, mark_ns: int) -> Iterator[tuple[int, Output]]:
-        """Yield the outputs of messages before an append time, until an error."""
+        """Yield (log time, output) for the messages appended before `mark_ns`. Stop at an error and keep it
+        in `error`.
+        """
         try:
             if self.runner is not None and not self.error:
                 yield from self.runner.run(mark_ns)
@@ -238,13 +248,13 @@ class StageReplay:
             [outputs, *(operator.runner.starts for operator in operators if operator.runner)]
         )
         self.took_s = 0.0
-        """Time that it spent itself."""
+        """Time that this stage's own work took, s."""
         self._first_ns = NEVER_NS
         self._published: list[tuple[Value, int]] = []
         self._replayed: list[tuple[Value, int]] = []
 
     def take(self, messages: Mapping[str, Sequence[Message]], mark_ns: int) -> None:
-        """Take messages, and the time before which all have been read."""
+        """Process messages by topic. `mark_ns`: all messages appended before this time have been read."""
         began_s = time.perf_counter()
         runners = [operator.runner for operator in self._operators if operator.runner and not operator.error]
         for topic, start in self.starts.items():
@@ -283,7 +293,9 @@ class StageReplay:
             ]
 
     def result(self, read_s: float) -> Replayed:
-        """Compare after the last messages. `read_s`: the stage's part of the time of reading."""
+        """Compare after the last messages, and return the result. `read_s`: this stage's share of the reading
+        time.
+        """
         began_s, run, result, is_newest = time.perf_counter(), self._run, self._result, self._kind.newest_only
         result.differences, result.unrecorded = compared(
             run.span,
@@ -309,7 +321,9 @@ class StageReplay:
         return result
 
     def _distinct(self, outputs: Sequence[tuple[Value, int]]) -> Iterator[tuple[Any, int]]:
-        """Yield what counts as one output each, with its log time: values, or the records of identities."""
+        """Yield the outputs that count separately, each with its log time: all values, or with `newest_only`
+        one record per identity.
+        """
         if not self._kind.newest_only:
             yield from outputs
             return
@@ -319,10 +333,10 @@ class StageReplay:
 
 
 def gaps_of(operators: Sequence[Operator], *, has_steps: bool) -> list[Gap]:
-    """Return when workers may have published outputs without steps.
+    """Return the intervals in which workers may have published outputs without steps.
 
-    `operators`: by partition and epoch. From the last step of an operator to the begin of the next one; the
-    whole time of one that cannot be replayed.
+    `operators` are ordered by partition and epoch. A gap lasts from the last step of an operator to the begin
+    of the next one. For an operator that cannot be replayed, it lasts for the operator's whole time.
     """
     gaps = []
     for operator, following in zip_longest(operators, operators[1:]):
@@ -346,7 +360,7 @@ def failures_of(operators: Iterable[Operator]) -> list[str]:
 
 
 def changes_since(operators: Iterable[Operator], run: Replay) -> str:
-    """Return what differs now from the time of the steps."""
+    """Return what differs between now and the time of the steps, as text; empty if nothing does."""
     now = {
         "build": build_digest(),
         "settings": settings_digest(run.settings),
@@ -369,10 +383,11 @@ def changes_since(operators: Iterable[Operator], run: Replay) -> str:
 
 
 def operators_of(name: str, messages: Iterable[Message], count: int, run: Replay) -> list[Operator]:
-    """Return the operators of a stage that took a step in the interval, by partition and epoch.
+    """Return the operators of a stage that took a step in the interval or later, ordered by partition and
+    epoch.
 
-    `messages`: those of `fabric.steps`, for the policy of `fabric.policy-cycles`. `count`: partitions of the
-    stage's owner topic.
+    `messages` are those of `fabric.steps`; for the policy, those of `fabric.policy-cycles`. `count`: number
+    of partitions of the stage's owner topic.
     """
     operators: dict[tuple[int, str, int], Operator] = {}
     for message in messages:
@@ -400,7 +415,9 @@ def operators_of(name: str, messages: Iterable[Message], count: int, run: Replay
 
 
 def begin(operator: Operator, count: int, run: Replay) -> None:
-    """Make the runner of an operator, or note why that is impossible. `count`: partitions of its topic."""
+    """Create the runner of an operator, or set its `error` if that is impossible. `count`: number of
+    partitions of its owner topic.
+    """
     name, _, shard = operator.name.partition("/")
     stage: Stage = PolicyStage(shard) if name == PolicyStage.name else BY_STEPS[name]()
     try:
@@ -444,7 +461,9 @@ def _begun(name: str, run: Replay, index: _Index) -> list[Operator]:
 
 
 class _Index:
-    """What a replay reads before its pass: steps, cycles, and the configuration at the start."""
+    """What a replay reads before its pass: steps, cycles, and the configuration at the start of the
+    interval.
+    """
 
     def __init__(self, names: Sequence[str], run: Replay) -> None:
         self._run = run
@@ -474,7 +493,9 @@ class _Index:
 
 
 def replay(names: Sequence[str], run: Replay) -> list[Replayed]:
-    """Replay stages and compare. Raises ValueError if the log cannot be read."""
+    """Replay stages, compare their records, and return the results. Raises ValueError if the log cannot be
+    read.
+    """
     began_s = time.perf_counter()
     index = _Index(names, run)
     stages = [StageReplay(name, run, _begun(name, run, index), index.counts) for name in names]

@@ -1,4 +1,4 @@
-"""The console of a run with services, which a closed pipe must stop in order."""
+"""The console of a run that has services: if its pipe is closed, the services are stopped in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class RunConsole(Console):
         """Whether the reader of the output is gone."""
 
     def on_broken_pipe(self) -> None:
-        """Request the stop and drop further output, instead of ending the program from any callback."""
+        """Request the stop and drop further output. Rich would instead end the program, from whatever
+        callback prints.
+        """
         self.quiet = self.is_closed = True
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, self.file.fileno())  # Python writes its buffer at the exit

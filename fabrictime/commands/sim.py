@@ -1,7 +1,7 @@
-"""`fabrictime sim`: look into the running simulated fleet, and break it.
+"""`fabrictime sim`: inspect the running simulated fleet, and break it.
 
-In: the command line. Out: text for people, JSON with --json. Talks to the simulated fleet of this machine's
-`fabrictime up --fleet sim:...` over the socket in its data directory.
+In: the command line. Out: text, or JSON with --json. The commands connect to the simulated fleet of this
+machine's `fabrictime up --fleet sim:...`, over the socket in its data directory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Prints the decoded records of a topic as they come.
+"""Prints the decoded records of a topic as they arrive.
 
-In: a topic's name and where its log is. Out: a line of JSON a record, or a panel a record for people.
+In: a topic's name and the address of its log. Out: for each record, a line of JSON or a panel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOWN_ELEMENTS: Final = 4
 
 
 class Line(TypedDict):
-    """A message as it is printed."""
+    """A message in the form in which it is printed."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ def main(
     as_json: bool,
     registry: codec.Registry | None = None,
 ) -> None:
-    """Print records until `limit`, SIGINT or a closed pipe. Raises ValueError where nothing can be read."""
+    """Print records until `limit`, SIGINT or a closed pipe. Raises ValueError if the topic cannot be read."""
     if topic not in TOPICS:
         close = difflib.get_close_matches(topic, TOPICS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(TOPICS)}"
@@ -70,7 +70,7 @@ def main(
 
 
 def messages(cluster: KafkaSettings | str, topic: str, *, from_beginning: bool) -> Iterator[Message]:
-    """Yield the messages of all partitions of a topic, without a group.
+    """Yield the messages of all partitions of a topic, read without a consumer group.
 
     Raises ValueError if the log does not answer or the topic does not exist.
     """
@@ -121,7 +121,7 @@ def _pretty(line: Line) -> None:
 
 
 def _shortened(value: Any) -> Any:
-    """Return a record with long arrays cut to a few elements and the number of the rest."""
+    """Return a record whose long arrays have only their first elements and the number of the others."""
     if isinstance(value, dict):
         return {key: _shortened(element) for key, element in value.items()}
     if isinstance(value, list) and len(value) > _SHOWN_ELEMENTS:

@@ -31,7 +31,7 @@ WATCH_S: Final = 1.0
 
 
 class Reader:
-    """Follows both topics without a group."""
+    """Reads both topics without a consumer group."""
 
     def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         """Connect. Raises ValueError if the log does not answer or a topic does not exist."""
@@ -42,7 +42,7 @@ class Reader:
         self._reader = TopicReader.open(cluster, {PATHS: BEGINNING, INVENTORY: BEGINNING})
 
     def close(self) -> None:
-        """Leave the log."""
+        """Close the connection to the log."""
         self._reader.close()
 
     def catch_up(self) -> None:
@@ -51,7 +51,7 @@ class Reader:
             self._take(message)
 
     def follow(self, wait_s: float) -> bool:
-        """Take the messages that come within `wait_s`; return whether any came."""
+        """Process the messages that arrive within `wait_s`. Return whether there were any."""
         messages = self._reader.poll(wait_s)
         for message in messages:
             self._take(message)
@@ -79,7 +79,7 @@ class Reader:
         }
 
     def picture(self, topology: Topology | None) -> Picture:
-        """Return the fabric as it is known now."""
+        """Return the fabric that the messages so far show."""
         return picture_of(self.book, self.nics(), topology, self.unreadable)
 
 
@@ -91,8 +91,10 @@ def main(
     file: Path | None = None,
     registry: codec.Registry | None = None,
 ) -> Picture:
-    """Print the fabric once, or write it to `file`, and return it. Raises ValueError where the log cannot be
-    read, OSError where the file cannot be written."""
+    """Print the fabric once, or write it to `file`; return it.
+
+    Raises ValueError if the log cannot be read, OSError if the file cannot be written.
+    """
     reader = Reader(cluster, registry)
     try:
         reader.catch_up()
@@ -114,9 +116,10 @@ def main(
 
 
 def source_of(config: Config) -> TopologySource:
-    """Return the topology file of the settings, else of the `up` that runs on the data directory, else none.
+    """Return the topology file of the settings, else that of the `up` that runs on the data directory, else
+    none.
 
-    Raises TopologyError where it cannot be used.
+    Raises TopologyError if it cannot be used.
     """
     path: Path | None = config.value("probes", "topology_file")
     if path is None:
@@ -128,7 +131,7 @@ def source_of(config: Config) -> TopologySource:
 def watch(
     cluster: KafkaSettings | str, source: TopologySource, *, registry: codec.Registry | None = None
 ) -> None:
-    """Show the fabric live until SIGINT. Raises ValueError where the log cannot be read at the start."""
+    """Show the fabric live until SIGINT. Raises ValueError if the log cannot be read at the start."""
     from rich.live import Live
 
     def now() -> RenderableType:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 COLUMNS: Final = 16
-"""Switches of the upper tier that fit into a matrix."""
+"""Largest number of switches of the upper tier that get a column of the matrix, and of NICs in a cell."""
 LINES: Final = 12
 
 
 def json_of(picture: Picture) -> str:
-    """Return the picture as one line of JSON."""
+    """Return the traced fabric as one line of JSON."""
     return json.dumps(
         {
             "summary": picture.summary(),
@@ -36,7 +36,7 @@ def json_of(picture: Picture) -> str:
 
 
 class _Column(NamedTuple):
-    """One column of a table of nodes."""
+    """A column of a table whose rows are nodes."""
 
     title: str
     cell: Callable[[NodeLine], str | Text]
@@ -45,7 +45,7 @@ class _Column(NamedTuple):
 
 
 def draw(picture: Picture) -> RenderableType:
-    """Return the picture for a terminal."""
+    """Return the traced fabric as a rich renderable."""
     from rich.console import Group
     from rich.text import Text
 
@@ -86,7 +86,9 @@ def _summary(picture: Picture) -> list[tuple[str, str]]:
 
 
 def _between(picture: Picture, tier: int) -> list[RenderableType]:
-    """Return the cables from one tier to the next as a table: how many paths go up and down each."""
+    """Return a table of the cables from one tier to the next, with the number of paths up and down each
+    cable.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -113,13 +115,13 @@ def _between(picture: Picture, tier: int) -> list[RenderableType]:
 
 
 def _rail_column(nodes: Sequence[NodeLine]) -> list[_Column]:
-    """Return the column of rails, if any node has one."""
+    """Return the column of rails; empty if no node has a rail."""
     rails = {node.node: str(node.rail) for node in nodes if node.rail is not None}
     return [_Column("rail", lambda node: rails.get(node.node, ""), no_wrap=False)] if rails else []
 
 
 def _cable_columns(picture: Picture, tier: int, upper: Sequence[NodeLine]) -> list[_Column]:
-    """Return a column for each upper node, or two with sums where they are too many."""
+    """Return a column for each upper node; if there are too many, two columns with sums."""
     crossing: dict[tuple[str, str], list[CableLine]] = defaultdict(list)
     for line in picture.cables:
         crossing[line.lower, line.upper].append(line)
@@ -148,7 +150,9 @@ def _crossed_text(cables: Sequence[CableLine]) -> Text:
 
 
 def _nic_column(picture: Picture, tier: int) -> list[_Column]:
-    """Return the column of a leaf's NICs, those on a wrong rail marked; none for other tiers."""
+    """Return the column of a leaf's NICs, in which those on a wrong rail are marked; empty for
+    other tiers.
+    """
     misfit_nics = {misfit.nic for misfit in picture.misfits}
 
     def cell(node: NodeLine) -> Text:
@@ -165,8 +169,7 @@ def _nic_column(picture: Picture, tier: int) -> list[_Column]:
 
 
 def _cell(lines: Sequence[CableLine]) -> Text:
-    """Return a pair of switches: paths up and down, '-' where no cable is known, '0' where none is
-    crossed."""
+    """Return the cell of the cables between two switches: paths up/down, '-' if no cable is known."""
     from rich.text import Text
 
     if not lines:

@@ -31,7 +31,7 @@ class Run:
 
     @property
     def truth_known(self) -> bool:
-        """Whether the NICs' clocks are test clocks, so that offsets can be held against the truth."""
+        """Whether the NICs have test clocks, so that offsets can be compared with the true ones."""
         has_truth = self.fabric is not None or self.simulated
         return has_truth and any(nic.clock is not None for nic in self.nics)
 
@@ -56,18 +56,18 @@ class Run:
 
     @property
     def has_history(self) -> bool:
-        """Whether history is here or at a known URL."""
+        """Whether the history runs here or has a known URL."""
         return not self.agent_only or self.config.up.history_url is not None
 
     @property
     def web_url(self) -> str | None:
-        """The web page's address; None where none is served."""
+        """The web page's address; None if no page is served here."""
         if not self.config.up.web or self.agent_only:
             return None
         return f"http://{in_url(self.config.web.host)}:{self.config.web.port}/"
 
     def addresses(self) -> dict[str, str]:
-        """Return where each service is reached, by name."""
+        """Return the address of each service, by name."""
         addresses = {"log": self.config.bootstrap}
         if self.has_history:
             addresses["history"] = self.config.history_url

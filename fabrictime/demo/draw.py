@@ -15,7 +15,8 @@ PAUSE_MAX_S: Final = 2.0
 GREY_PERCENT: Final = (10, 35)
 DROP_S: Final = (0.3, 0.6)
 TRANSFER_SHARE: Final = (0.6, 0.9)
-"""Rate of each of two transfers: either fits its link, both together exceed it by a fifth at least."""
+"""Range of the rate of each of two transfers, as a share of the link's rate: either fits the link, and both
+together exceed it by at least a fifth."""
 SENDERS: Final = (3, 4)
 INCAST_BATCH_S: Final = (0.15, 0.3)
 MAX_SEED: Final = 2**31
@@ -29,7 +30,7 @@ def new_seed() -> int:
 
 
 class Draw:
-    """The draws of one tour, in the order of their calls."""
+    """Draws the random values of one tour, in the order of the calls."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -40,11 +41,11 @@ class Draw:
         return self._random.uniform(0.0, PAUSE_MAX_S)
 
     def grey_percent(self) -> int:
-        """Draw the loss of a grey link, percent."""
+        """Draw the share of packets that a grey link loses, percent."""
         return self._random.randint(*GREY_PERCENT)
 
     def drop_s(self) -> float:
-        """Draw the length of a drop of a flapping link."""
+        """Draw how long a flapping link is down, s."""
         return self._random.uniform(*DROP_S)
 
     def transfer_share(self) -> float:
@@ -56,13 +57,13 @@ class Draw:
         return self._random.randint(*SENDERS)
 
     def incast_batch_s(self) -> float:
-        """Draw the time that a batch of an incast takes at the link's rate."""
+        """Draw how long a batch of an incast takes at the link's rate, s."""
         return self._random.uniform(*INCAST_BATCH_S)
 
     def one(self, items: Sequence[T]) -> T:
-        """Draw one item."""
+        """Draw one of the items."""
         return self._random.choice(items)
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """Draw an order of the items."""
+        """Return the items in random order."""
         return self._random.sample(items, len(items))

@@ -34,13 +34,13 @@ from schemas.topics import (
 from streams.runtime.flow_routes import FlowRouteTable
 
 RAW: Final = frozenset({FLOWS.name, FLOW_ROUTES.name, QUEUES.name})
-"""Topics of frequent records, which are not decoded in full."""
+"""Topics with frequent records, which are only partly decoded."""
 _FLOWS_BACK_S: Final = 3.0
-"""Every host reports all of its flows each second."""
+"""How far back the reports of flows are read; every host reports all of its flows each second."""
 
 
 class Follower:
-    """Follows the log until the end of the `with`. Raises LogUnavailable at the start."""
+    """Follows the log until its `with` block ends. Raises LogUnavailable at the start."""
 
     def __init__(self, cluster: KafkaSettings, registry: codec.Registry | None = None) -> None:
         starts: dict[Topic, Start] = {
@@ -50,7 +50,7 @@ class Follower:
             **dict.fromkeys((ALERTS, CONTENTION, DECISIONS, ACTIONS, POLICY_CYCLES, QUEUES), END),
         }
         self.movable = 0
-        """Flows with other known paths, according to the policy."""
+        """Number of flows that have other known paths, according to the policy."""
         self.failure: str | None = None
         self._queues_to_ns = 0
         self._registry = registry
@@ -76,14 +76,14 @@ class Follower:
         self._reader.close()
 
     def flows(self) -> dict[str, ReportedFlow]:
-        """Return the open flows by id, as last reported."""
+        """Return the open flows by id, in their last reported state."""
         with self._lock:
             return dict(self._flows.flows())
 
     def links_of(self, flow_id: str, port: int | None = None) -> tuple[str, ...]:
-        """Return the links of a flow's data and acknowledgements, from its source port or another one.
+        """Return the links of a flow's data and acknowledgements, for its present source port or for `port`.
 
-        The result is empty for an unknown flow, and has the data's links alone if no trace is complete.
+        The result is empty for an unknown flow. If no trace is complete, it has only the data's links.
         """
         with self._lock:
             flow = self._flows.flows().get(flow_id)
@@ -99,14 +99,14 @@ class Follower:
             return {subject: record["state"] for subject, record in self._health.items()}
 
     def queues(self) -> set[str]:
-        """Return the links at which a queue persists, of those that opened during the tour."""
+        """Return the links that have had a queue since some time in the tour."""
         with self._lock:
             return set(self._queues)
 
     def queues_behind_s(self) -> float | None:
-        """Return by how much the newest evidence about queues is behind the present, s; None: there is none.
+        """Return how old the newest evidence about queues is, s, or None if there is none.
 
-        The evidence is a second or less behind, unless the machine is too busy.
+        It is at most a second old, unless the machine is too busy.
         """
         with self._lock:
             newest_ns = self._queues_to_ns
@@ -133,7 +133,7 @@ class Follower:
                     self._take(Event(message.topic, record, message.append_ns))
 
     def _take_raw(self, message: Message) -> bool:
-        """Take a message of `RAW`; return whether it was one."""
+        """Process a message if its topic is one of `RAW`; return whether it was."""
         if message.topic == FLOWS.name and message.value is not None:
             self._flows.take(message.key, message.value, message.append_ns)
         with contextlib.suppress(codec.BadRecord):  # a record that cannot be read is not known

@@ -8,31 +8,31 @@ from statistics import median
 from typing import Final
 
 BASE_S: Final = 4.0
-"""Interval before a fault, and after its healing, over which iterations count."""
+"""Length of the period before a fault, and of that after its healing, in which iterations count."""
 SETTLE_S: Final = 1.0
-"""Time after the healing that does not count as after it: TCP still repeats lost packets."""
+"""Time after the healing that is left out, since TCP still retransmits lost packets."""
 
 STALL_S: Final = 2.0
-"""An iteration that goes on for longer than this is a stall, not one that is about to be reported."""
+"""An iteration that lasts longer than this counts as a stall instead of as one about to be reported."""
 
 Iterations = Sequence[tuple[float, float]]
-"""Begin and end of each, s."""
+"""Begin and end of each iteration, s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Durations of iterations, ms; None: no iteration ended in that interval."""
+    """Durations of iterations, ms; None if no iteration ended in that period."""
 
     before_ms: float | None
     """Median before the fault."""
     during_ms: float | None
     """Median of the iterations that overlap the fault."""
     worst_ms: float | None
-    """The longest of them."""
+    """The longest of the iterations that overlap the fault."""
     after_ms: float | None
     """Median after the healing."""
     unfinished: bool = False
-    """Whether the longest one had not ended yet: `worst_ms` is its age."""
+    """Whether the longest iteration has not ended yet, so that `worst_ms` is its age."""
 
     @property
     def slowdown(self) -> float:

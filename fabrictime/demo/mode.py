@@ -18,7 +18,7 @@ from schemas.limits import EVERYONE, Limits
 from schemas.records import ActuatorConfig, FlowAction
 
 PACING: Final = frozenset({FlowAction.PACE, FlowAction.UNPACE})
-"""Actions that a fleet must allow first; the tour allows them for its duration."""
+"""Actions that a fleet only takes if it is allowed to; the tour allows them while it runs."""
 
 
 def tour_records(records: Mapping[str, ActuatorConfig], *, acting: bool, now_ns: int) -> list[ActuatorConfig]:
@@ -40,7 +40,7 @@ def restored(
 ) -> list[ActuatorConfig]:
     """Return the records that undo the changes of the tour.
 
-    A setting that somebody has changed meanwhile, such as by `fabrictime pause`, stays as it is.
+    A setting that somebody has changed meanwhile, for example by `fabrictime pause`, is not changed back.
     """
     records = []
     for host, tour in during.items():
@@ -62,7 +62,7 @@ def restored(
 def tour_mode(
     cluster: KafkaSettings, registry: codec.Registry | None, *, acting: bool, now_ns: int
 ) -> Iterator[None]:
-    """Set the mode of the tour, and restore the former settings at the end. Raises ValueError."""
+    """Set the mode of the tour for the block, and restore the former settings after it. Raises ValueError."""
     live = LiveRecords(cluster, registry)
     before = dict(live.records)
     during = {record["host"]: record for record in tour_records(before, acting=acting, now_ns=now_ns)}

@@ -22,14 +22,15 @@ from schemas import codec
 from schemas.kafka.settings import KafkaSettings
 
 RATE_BPS: Final = 50_000_000
-"""Rate of an own fabric's links, unless the settings differ: two processors carry the tour and the probes."""
+"""Rate of the links of a fabric that the tour starts, unless the settings give one. Two processors can carry
+the tour and the probes at this rate."""
 LIMIT: Final = "10m"
-"""Time after which an own `up` ends, even if the tour is killed."""
+"""Time after which an `up` that the tour started ends, even if the tour was killed."""
 _EXPECTED: Final = "expected the private testbed, as in `fabrictime up --fleet fabric`"
 
 
 class Refused(ValueError):
-    """The tour must not run here; `str()` is one line."""
+    """The tour must not run here; `str()` gives the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Pipeline:
 
 
 def refusal(fleet: str, *, own_log: bool) -> str | None:
-    """Return why the tour must not run on a fleet and its log, in one line; None: it may."""
+    """Return in one line why the tour must not run on a fleet and its log, or None if it may."""
     if fleet != "fabric":
         return f"fleet {fleet}: the tour breaks links, {_EXPECTED}"
     if not own_log:
@@ -52,7 +53,8 @@ def refusal(fleet: str, *, own_log: bool) -> str | None:
 
 
 def settings_for(config: Config) -> dict[str, dict[str, Any]]:
-    """Return the tables for an own `up`: those of the settings, with links that suit two processors."""
+    """Return the settings of an `up` that the tour starts: those of `config`, with links for two
+    processors."""
     tables = {name: dict(table) for name, table in config.tables.items() if table}
     fabric = tables.setdefault("fabric", {})
     for key in ("host_rate_bps", "fabric_rate_bps"):
@@ -91,7 +93,7 @@ def open_pipeline(config: Config, announce: Callable[[str], None]) -> Iterator[P
 def _pipeline(
     config: Config, directory: Path, state: Mapping[str, Any], announce: Callable[[str], None]
 ) -> Pipeline:
-    """Return the pipeline of a running `up`, and announce its broken parts. Raises Refused."""
+    """Return the pipeline of a running `up`, and announce which of its parts are broken. Raises Refused."""
     own_log = any(row["name"] == "log" for row in state["children"])
     reason = refusal(state["fleet"], own_log=own_log)
     if reason is not None:

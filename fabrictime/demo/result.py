@@ -15,10 +15,10 @@ from fabrictime.demo.story import Outcome
 
 @dataclass(frozen=True, slots=True)
 class TourResult:
-    """One tour. `acting`: decisions were carried out."""
+    """The result of one tour; `acting` says whether decisions were carried out."""
 
     seed: int
-    """The same seed draws the same faults on the same fabric."""
+    """Seed of the draws; the same seed draws the same faults on the same fabric."""
     acting: bool
     took_s: float
     web: str | None
@@ -35,7 +35,7 @@ class TourResult:
         return sum(outcome.is_in_time for outcome in self.outcomes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as `fabrictime demo --json` prints them."""
+        """Return the result as plain values, like the output of `fabrictime demo --json`."""
         p95_s = move_p95_s([self])
         return {
             "mode": "ACT" if self.acting else "OBSERVE",
@@ -52,10 +52,11 @@ class TourResult:
 
 
 def move_p95_s(results: Sequence[TourResult]) -> float:
-    """Return the 95th percentile, over the faults of several tours, of the time from detection to first move.
+    """Return the 95th percentile, s, of the time from detection to the first move, over the faults of several
+    tours.
 
     A detected fault without a move counts as infinite. The percentile is the smallest time that at least 95%
-    of the faults do not exceed; nan without a detected fault.
+    of the faults do not exceed; it is NaN if no fault was detected.
     """
     moves_ms = [
         math.inf if outcome.detection_to_first_move_ms is None else outcome.detection_to_first_move_ms
@@ -79,7 +80,7 @@ def _step(outcome: Outcome) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Return plain values with floats to the hundredth: more digits are noise."""
+    """Return plain values with all floats rounded to two decimals, as further digits are noise."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     return round(value, 2) if isinstance(value, float) else value

@@ -40,10 +40,10 @@ def run_tour(
     acting: bool = True,
     steps: Sequence[Step] = STEPS,
 ) -> TourResult:
-    """Run one tour. `seed`: None draws one.
+    """Run one tour and return its result; if `seed` is None, draw one.
 
-    Raises CannotRun, FabricUnfit, FabricError, ValueError. The fabric is checked before anything changes, and
-    every fault is healed and the former mode restored at the end.
+    Raises CannotRun, FabricUnfit, FabricError, ValueError. The fabric is checked before anything changes. At
+    the end every fault is healed and the former mode restored.
     """
     narrator = narrator or Silent()
     draw = Draw(new_seed() if seed is None else seed)

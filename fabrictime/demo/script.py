@@ -16,11 +16,12 @@ from schemas.ids import cable_id, end_parts, far_node, natural, near_node
 from schemas.records import Flow, LinkState
 
 PathOf = Callable[[str, str, int, int], list[str]]
-"""Links of a TCP flow from host to host with a source and a destination port."""
+"""A function of source host, destination host, source port and destination port that returns the links of
+such a TCP flow."""
 
 
 class Fault(StrEnum):
-    """The faults of the tour."""
+    """The kinds of faults in the tour."""
 
     GREY = "grey link"
     BLACKHOLE = "blackhole"
@@ -31,7 +32,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One fault. It lasts `min_s`, and longer until it is detected: at most `max_s`."""
+    """A step of the tour, with one fault that lasts `min_s`, or until it is detected, but at most `max_s`."""
 
     fault: Fault
     title: str
@@ -40,7 +41,7 @@ class Step:
 
     @property
     def is_link(self) -> bool:
-        """Whether a link is broken; else a queue is filled."""
+        """Whether the fault breaks a link; otherwise it fills a queue."""
         return self.fault in (Fault.GREY, Fault.BLACKHOLE, Fault.FLAPPING)
 
 
@@ -54,13 +55,13 @@ STEPS: Final = (
 
 JOBS: Final = ("job-a", "job-b")
 _LEAVES_MAX: Final = 4
-"""Ranks of a job: one on each of so many leaves."""
+"""Largest number of ranks of a job, each of which is on its own leaf."""
 _CONNECTIONS: Final = 2
 _STEP_S: Final = 0.002
-"""Time of one all-to-all step at line rate: queues of the jobs alone stay far below a contention window."""
+"""Time of one all-to-all step at line rate, so short that the jobs alone cause no contention window."""
 _GAP_S: Final = 0.05
 _RATE_MAX_BPS: Final = 200_000_000
-"""The tour fills links; two processors carry little more than one at this rate."""
+"""Highest link rate for the tour, which has to fill links; two processors can carry little more than one."""
 _PORTS: Final = range(20_000, 20_256)
 _TRANSFER_PORTS: Final = range(44_000, 44_200)
 _INCAST_CONNECTIONS: Final = 2
@@ -68,24 +69,26 @@ _INCAST_GAP_S: Final = 0.05
 
 
 class FabricUnfit(ValueError):
-    """The fabric is too small, too fast or unlimited for the tour; `str()` is one line."""
+    """The fabric is too small, too fast or has unlimited rates; `str()` gives the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The testbed's fabric. `hosts`: host to the leaf of its first NIC; `links`: between switches."""
+    """The testbed's fabric. `hosts` has the leaf of each host's first NIC; `links` are those between
+    switches."""
 
     hosts: Mapping[str, str]
     links: tuple[str, ...]
     last_links: Mapping[str, str]
-    """Host to the link from its leaf to its first NIC."""
+    """The link from the leaf to the first NIC of each host, by host."""
     rate_bps: int
     parallel: bool
-    """Whether a leaf and a spine share several links, so that names of switches do not name a link."""
+    """Whether a leaf and a spine share several links, so that the names of switches do not identify a
+    link."""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Fabric:
-        """Return the fabric of the testbed's answer to `show`. Raises FabricUnfit."""
+        """Return the fabric from the testbed's answer to `show`. Raises FabricUnfit."""
         hosts: dict[str, str] = {}
         for nic in answer["nics"]:
             hosts.setdefault(nic["host"], nic["leaf"])
@@ -109,7 +112,7 @@ class Fabric:
         return fabric
 
     def ranks(self, job: str) -> list[str]:
-        """Return the hosts of a job: the first host of each leaf, or the second."""
+        """Return the hosts of a job: of each leaf the first host for one job, the second for the other."""
         by_leaf: dict[str, list[str]] = {}
         for host in sorted(self.hosts, key=natural):
             by_leaf.setdefault(self.hosts[host], []).append(host)
@@ -117,7 +120,7 @@ class Fabric:
         return [hosts[number] for hosts in by_leaf.values() if len(hosts) > number][:_LEAVES_MAX]
 
     def name(self, link: str) -> str:
-        """Return a link or cable for people: its switches, and the ports where these leave a doubt."""
+        """Return a readable name of a link or cable: its switches, with ports only if these are ambiguous."""
         both = "<>" if "<>" in link else ">"
         ends = link.split(both)
         if not self.parallel and len(ends) == 2:
@@ -126,7 +129,8 @@ class Fabric:
 
 
 def job_spec(fabric: Fabric, job: str, duration_s: float) -> dict[str, Any]:
-    """Return the all-to-all of one of the two jobs: about a tenth of each host's rate."""
+    """Return the specification of one of the two jobs: an all-to-all with about a tenth of each host's
+    rate."""
     ranks = fabric.ranks(job)
     return {
         "kind": "alltoall",
@@ -149,9 +153,10 @@ def crossed_links(
     *,
     ascending: bool = False,
 ) -> list[str]:
-    """Return the directed links between switches that flows of the jobs cross with their data, in order.
+    """Return the directed links between switches that carry data of the jobs' flows, in order.
 
-    The cable of a link must be in none of `used` and healthy. `ascending`: only links from leaf to spine.
+    The cable of each is healthy and not in `used`. With `ascending`, only links from leaf to spine are
+    returned.
     """
     crossed = {link for flow in flows if flow["job"] in JOBS for link in flow["links"]}
     leaves = set(fabric.hosts.values())
@@ -178,7 +183,7 @@ class Transfer:
     """Rate as a share of the link's rate."""
 
     def spec(self, fabric: Fabric, duration_s: float) -> dict[str, Any]:
-        """Return the flow for the testbed."""
+        """Return the testbed's specification of the flow."""
         return {
             "source": self.source,
             "destination": self.destination,
@@ -191,8 +196,11 @@ class Transfer:
 
 
 def meeting_transfers(fabric: Fabric, link: str, path_of: PathOf, draw: Draw) -> list[Transfer]:
-    """Draw two transfers from hosts of a leaf that meet on its uplink `link`, and nowhere else if the fabric
-    allows. Raises FabricUnfit where no source port leads there."""
+    """Draw two transfers from hosts of a leaf that meet on its uplink `link`.
+
+    They meet nowhere else if the fabric allows that. Raises FabricUnfit if no source port leads over the
+    link.
+    """
     leaf, hosts = near_node(link), draw.shuffled(sorted(fabric.hosts, key=natural))
     sources = [host for host in hosts if fabric.hosts[host] == leaf][:2]
     first_at: dict[str, str] = {}
@@ -213,7 +221,8 @@ def meeting_transfers(fabric: Fabric, link: str, path_of: PathOf, draw: Draw) ->
 
 
 def incast_hosts(fabric: Fabric, draw: Draw) -> tuple[str, list[str]]:
-    """Draw the receiver and the senders, from other leaves if there are enough."""
+    """Draw the receiver and the senders of an incast; senders are on other leaves if there are enough
+    hosts."""
     receiver, *others = draw.shuffled(sorted(fabric.hosts, key=natural))
     far_first = sorted(others, key=lambda host: fabric.hosts[host] == fabric.hosts[receiver])
     return receiver, far_first[: draw.senders()]
@@ -222,7 +231,8 @@ def incast_hosts(fabric: Fabric, draw: Draw) -> tuple[str, list[str]]:
 def incast_spec(
     fabric: Fabric, receiver: str, senders: Sequence[str], duration_s: float, batch_s: float
 ) -> dict[str, Any]:
-    """Return the incast for the testbed: batches that fill the receiver's link most of the time."""
+    """Return the testbed's specification of the incast: batches that fill the receiver's link most of the
+    time."""
     share = len(senders) * _INCAST_CONNECTIONS
     return {
         "kind": "incast",

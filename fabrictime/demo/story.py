@@ -34,7 +34,7 @@ from schemas.records import (
 from schemas.topics import ACTIONS, ALERTS, CONTENTION, DECISIONS, LINK_HEALTH
 
 EARLY_NS: Final = 50_000_000
-"""A queue that is older than the injection by more than this has another cause."""
+"""A queue that began more than this before the fault's injection has another cause."""
 EXPECTED: Final = {
     Fault.GREY: LinkState.GREY,
     Fault.BLACKHOLE: LinkState.DOWN,
@@ -42,7 +42,7 @@ EXPECTED: Final = {
     Fault.COLLISION: ContentionKind.COLLISION,
     Fault.INCAST: ContentionKind.INCAST,
 }
-"""The verdict that names the fault."""
+"""The verdict that names each fault correctly."""
 IN_TIME_MS: Final = 3_000.0
 """A fault is detected in time if the right verdict comes within this."""
 BAD: Final = (LinkState.DOWN, LinkState.GREY, LinkState.FLAPPING)
@@ -68,7 +68,8 @@ class Event(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of the tour. `at_s`: time since the injection; None: no time belongs to it."""
+    """One line of the tour's story. `at_s` is the time since the injection, or None if the line has no
+    time."""
 
     at_s: float | None
     label: str
@@ -77,7 +78,8 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The link of a fault. `link`: directed; `text`: for people; `injected`: the fault, in a sentence."""
+    """The place of a fault. `link` is directed, `text` is its readable name, `injected` describes the
+    fault."""
 
     link: str
     text: str
@@ -91,58 +93,60 @@ class Place:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one step. Times are ms since the injection; None: it did not happen."""
+    """The result of one step. Times are in ms since the injection; None if something did not happen."""
 
     fault: str
     link: str
     place: str
     detected_ms: float | None = None
     verdict: str = ""
-    """The state of the link, or the cause of the queue, that the detection named."""
+    """The link state, or the cause of the queue, that the detection stated."""
     named: str = "no"
-    """yes; no; link only: the verdict is another one; 1 of N: the evidence does not separate N links."""
+    """Whether the verdict names the fault: `yes`, `no`, `link only` if the verdict is another one, or `1 of
+    N` if the evidence does not separate N links."""
     right_ms: float | None = None
-    """Time at which a verdict first named the link and the kind of the fault that was planted."""
+    """Time of the first verdict that named both the link and the kind of the planted fault."""
     also_named: list[str] = field(default_factory=list)
-    """Other links, NICs or hosts that were called unhealthy meanwhile."""
+    """Other links, NICs or hosts that were reported as unhealthy meanwhile."""
     drops: int = 0
-    """Times that the link was called DOWN."""
+    """How often the link was reported as DOWN."""
     drops_within_hour: int = 0
-    """Drops within the hour at which the link counts as FLAPPING."""
+    """Number of drops within the past hour when the link became FLAPPING; 0 if it did not."""
     first_drop_ms: float | None = None
     alert: str = ""
     alert_ms: float | None = None
     action_ms: float | None = None
     moved: int = 0
-    """Flows that were moved to another path."""
+    """Number of flows that were moved to another path."""
     repaired: int = 0
-    """Moved flows that their host moved by itself, before a decision arrived."""
+    """Number of moved flows that their host moved by itself, before a decision arrived."""
     paced: int = 0
-    """Flows with a limited rate."""
+    """Number of flows whose rate was limited."""
     strays: int = 0
-    """Flows that their host moved, though they did not depend on the link."""
+    """Number of flows that their host moved although they did not depend on the link."""
     planned_flows: int = 0
-    """Flows that decisions named, whether they were carried out or not."""
+    """Number of flows that decisions named, whether or not these were carried out."""
     lasted_s: float = 0.0
     healed: bool = False
     jobs: dict[str, Change] = field(default_factory=dict)
 
     @property
     def is_right(self) -> bool:
-        """Whether the verdict names what was planted, and no other link, NIC or host was called unhealthy."""
+        """Whether the verdict names the planted fault, and no other link, NIC or host was reported as
+        unhealthy."""
         return self.named == "yes" and not self.also_named
 
     @property
     def is_in_time(self) -> bool:
-        """Whether the verdict is right and came in time. The first drop of a flapping link must."""
+        """Whether the verdict is right and came in time; for a flapping link, its first drop counts."""
         at_ms = self.right_ms if self.first_drop_ms is None else self.first_drop_ms
         return self.is_right and at_ms is not None and at_ms <= IN_TIME_MS
 
     @property
     def detection_to_first_move_ms(self) -> float | None:
-        """Time from the detection to the first flow that was moved or paced; 0 if its host was faster.
+        """Time from the detection to the first flow that was moved or paced, or 0 if its host was faster.
 
-        A flapping link is left at its first drop.
+        Flows leave a flapping link at its first drop.
         """
         detected_ms = self.detected_ms if self.first_drop_ms is None else self.first_drop_ms
         if detected_ms is None or self.action_ms is None:
@@ -151,16 +155,16 @@ class Outcome:
 
     @property
     def worst_job(self) -> str | None:
-        """The job that the fault slowed down more."""
+        """The job that the fault slowed down most, or None if there is none."""
         return max(self.jobs, key=lambda job: self.jobs[job].slowdown, default=None)
 
 
 class Chapter:
-    """The story of one step from its injection on.
+    """The story of one step, from the fault's injection on.
 
-    `name`: link or cable to text. `acting`: whether decisions are carried out. `job_of`: flow to its job.
-    `crosses`: whether a flow depends on the link with a source port, None: its present one. `sick`: subjects
-    that were not UP before.
+    `name` returns the readable name of a link or cable. `acting` says whether decisions are carried out.
+    `job_of` returns the job of a flow. `crosses` returns whether a flow depends on the link if it uses a
+    source port; None is its present one. `sick` are the subjects that were not UP before.
     """
 
     def __init__(
@@ -192,12 +196,12 @@ class Chapter:
         return self.outcome.detected_ms is not None
 
     def inject(self, at_ns: int) -> list[Line]:
-        """Begin at a time, ns since the Unix epoch."""
+        """Begin the story at the injection, ns since the Unix epoch; return its first line."""
         self._begin_ns = at_ns
         return [Line(0.0, "broken" if self.step.is_link else "loaded", self.place.injected)]
 
     def take(self, event: Event) -> list[Line]:
-        """Return the lines that one record adds."""
+        """Return the lines that one record adds to the story."""
         if not self._begin_ns or event.at_ns < self._begin_ns - EARLY_NS:
             return []
         handlers: dict[str, Callable[[Any, int], list[Line]]] = {
@@ -211,7 +215,10 @@ class Chapter:
         return [] if handler is None else handler(event.record, event.at_ns)
 
     def heal(self, at_ns: int, more: str = "", missed: str = "") -> list[Line]:
-        """End the fault at a time; return its sum, with `more` about its end and why it was `missed`."""
+        """End the fault at `at_ns`; return lines that sum it up.
+
+        `more` is about its end; `missed` says why it was not detected.
+        """
         lasted_s = self._since_ms(at_ns) / 1e3
         self.outcome.lasted_s = lasted_s
         lines = [Line(lasted_s, "healed" if self.step.is_link else "ended", self._healed_text(more))]
@@ -220,7 +227,7 @@ class Chapter:
         return lines
 
     def end(self, jobs: Mapping[str, Change]) -> list[Line]:
-        """Return the lines about the jobs; the outcome is complete but for `healed`."""
+        """Return the lines about the jobs. Afterwards the outcome is complete except for `healed`."""
         outcome = self.outcome
         outcome.jobs = dict(jobs)
         outcome.moved, outcome.paced = len(self._moved), len(self._paced)
@@ -304,7 +311,7 @@ class Chapter:
         return [self._line(at_ns, "detected", text)]
 
     def _note_verdict(self, verdict: str, names: tuple[str, ...], at_ns: int) -> None:
-        """Keep the best verdict so far: the right one is not replaced."""
+        """Record a verdict, unless the right one has already come."""
         outcome = self.outcome
         if outcome.named == "yes":
             return
@@ -406,7 +413,7 @@ class Chapter:
         return f"{ended}{more}; {', '.join(done) or 'no action was taken'}"
 
     def _comparison_text(self) -> str:
-        """Return the verdict beside the fault that was planted."""
+        """Return a comparison of the verdict with the planted fault."""
         outcome = self.outcome
         planted = f"planted: {EXPECTED[self.step.fault]} at {self.place.text}"
         if outcome.right_ms is None:

@@ -18,7 +18,7 @@ _INDENT: Final = 23
 
 
 def rows(outcomes: Sequence[Outcome], *, acting: bool) -> list[tuple[str, ...]]:
-    """Return the table's rows, the header first."""
+    """Return the rows of the table, header first."""
     return [HEAD, *(_row(outcome, acting=acting) for outcome in outcomes)]
 
 
@@ -80,7 +80,7 @@ def _flapping_note(outcome: Outcome) -> str:
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return a line for each fault that is not over."""
+    """Return a line for each fault that was not over at the end."""
     return [
         f"{outcome.fault}: {outcome.place} is not healthy again" for outcome in outcomes if not outcome.healed
     ]
@@ -92,7 +92,7 @@ def as_json(result: TourResult) -> str:
 
 
 def text_of(line: Line, width: int = WIDTH) -> list[str]:
-    """Return a line of the story, wrapped: time and label in front, the text beside them."""
+    """Return a line of the story, wrapped, with time and label to the left of the text."""
     at = "" if line.at_s is None else f"+{line.at_s:.2f} s"
     return textwrap.wrap(
         line.text,
@@ -105,5 +105,5 @@ def text_of(line: Line, width: int = WIDTH) -> list[str]:
 
 
 def paragraph(text: str, width: int = WIDTH) -> list[str]:
-    """Return a sentence or more, wrapped."""
+    """Return a text of one or more sentences, wrapped."""
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

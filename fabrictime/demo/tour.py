@@ -32,17 +32,17 @@ from fabrictime.state.units import bps_text, counted, seconds_text
 from schemas.records import LinkState
 
 BEHIND_S: Final = 2.0
-"""Evidence about queues that is older than this delays their detection by seconds."""
+"""If evidence about queues is older than this, their detection is delayed by seconds."""
 CAUGHT_UP_S: Final = 20.0
-"""Longest wait until the evidence about queues is up to date, before the first fault."""
+"""Longest wait, before the first fault, until the evidence about queues is up to date."""
 KNOWN_S: Final = 60.0
-"""Longest wait until all flows of the jobs are known with their links."""
+"""Longest wait until all flows of the jobs and their links are known."""
 JOBS_S: Final = 240.0
-"""Time after which the jobs end by themselves, whatever happens to the tour."""
+"""Time after which the jobs end by themselves, even if the tour was killed."""
 SEEN_S: Final = 3.0
 """Time that a fault goes on after its detection, so that its effects are visible."""
 REPORT_S: Final = 0.7
-"""Iterations are reported each half second."""
+"""Time to wait for reports of iterations, which come every half second."""
 RECOVER_S: Final = 12.0
 """Longest further wait until each job ends an iteration after the fault: TCP doubles its timeouts."""
 OVER_S: Final = 25.0
@@ -51,11 +51,11 @@ DROP_MAX_S: Final = 2.0
 RETURN_MAX_S: Final = 3.0
 DROPS_MAX: Final = 14
 HEALTHY: Final = (LinkState.UP, LinkState.FLAPPING)
-"""FLAPPING: up now, with too many drops within the past hour."""
+"""States of links that work: a FLAPPING link is up now, but had too many drops within the past hour."""
 
 
 class Narrator(Protocol):
-    """The output of the tour."""
+    """Prints the output of the tour."""
 
     def heading(self, number: int, step: Step) -> None:
         """Print the title of a step."""
@@ -67,11 +67,11 @@ class Narrator(Protocol):
         """Print a paragraph."""
 
     def phase(self, text: str) -> None:
-        """Show what the tour waits for, where that can be replaced."""
+        """Show what the tour is waiting for, if the output can be replaced later."""
 
 
 class Tour:
-    """One tour over a pipeline. `draw` chooses places, sizes and moments; `steps` are the faults in order."""
+    """One tour on a pipeline. `draw` chooses places, sizes and times; `steps` are the faults in order."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Tour:
         self._wall_s = time.time() - time.monotonic()
 
     def run(self) -> None:
-        """Run all steps; `outcomes` grows step by step. Raises CannotRun, FabricUnfit, FabricError."""
+        """Run all steps; `outcomes` gets one entry per step. Raises CannotRun, FabricUnfit, FabricError."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.heal)
             self._start_jobs(stack)
@@ -162,7 +162,10 @@ class Tour:
         return "not there yet" if behind_s == math.inf else f"{seconds_text(behind_s)} old"
 
     def _end_load(self, chapter: Chapter) -> int:
-        """End the story of a queue now; a missed one gets the age of the evidence. Return the time, ns."""
+        """End the story of a queue now; return the time, ns.
+
+        If the queue was not detected, the story states the age of the evidence.
+        """
         ended_ns = time.time_ns()
         behind = f", and evidence about queues is {self._behind_text()}: this machine is busy"
         late = not chapter.is_detected and self._behind_s() >= BEHIND_S
@@ -311,13 +314,13 @@ class Tour:
         return self._chapter
 
     def _break(self, fault: str, limit_s: float) -> dict[str, Any]:
-        """Break a link; the fault heals by itself a while after `limit_s`, should the tour be killed."""
+        """Break a link. The fault heals by itself some time after `limit_s`, in case the tour is killed."""
         event: dict[str, Any] = self._control.ask("fault", line=f"{fault} for {limit_s + 5:g}s")
         self._faults.add(event["fault"])
         return event
 
     def _clear(self, number: int) -> int:
-        """Heal a fault; return when, ns since the Unix epoch."""
+        """Heal a fault; return the time, ns since the Unix epoch."""
         events = self._control.ask("clear", fault=str(number))
         self._faults.discard(number)
         cleared_ns: int = events[0]["clear_end_ns"]
@@ -331,7 +334,7 @@ class Tour:
         self._pass_s(SEEN_S)
 
     def _wait_healed(self) -> None:
-        """Wait until every fault is over, and mark the outcomes."""
+        """Wait until every fault is over, and mark its outcome as healed."""
 
         def open_outcomes() -> Iterator[Outcome]:
             queues, faults = self._follower.queues(), self._control.ask("show")["faults"]
@@ -358,7 +361,7 @@ class Tour:
         self._until(lambda: False, seconds)
 
     def _until(self, holds: Callable[[], bool], limit_s: float) -> bool:
-        """Print the story until something holds, at most so many s; return whether it does."""
+        """Print the story until `holds()` is true, for at most `limit_s`; return whether it is."""
 
         def step() -> bool:
             self._check()
@@ -391,5 +394,5 @@ class Tour:
 
 
 def _ended_after(run: JobRun, at_s: float) -> bool:
-    """Return whether a job has ended an iteration after a time."""
+    """Return whether a job has ended an iteration after `at_s`."""
     return bool(run.iterations) and run.iterations[-1][1] > at_s

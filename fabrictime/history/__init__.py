@@ -1,1 +1,1 @@
-"""The embedded history: chdb behind a ClickHouse-protocol endpoint on loopback."""
+"""The embedded history: chdb behind an endpoint on loopback that speaks ClickHouse's HTTP protocol."""

@@ -1,7 +1,7 @@
 """Unpacks request bodies in gzip, deflate, lz4 or zstd, with one frame or several.
 
-A client may send one frame per block, so a body is read to its end. A body that unpacks to more than the
-limit is refused before it is held in memory.
+A client may send one frame per block, so all frames are unpacked, up to the end of the body. A body that
+unpacks to more than the limit is refused before all of it is in memory.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class TooLarge(BadBody):
 
 
 def unpack(data: bytes, encoding: str, limit_bytes: int) -> bytes:
-    """Return the content of `data`. Raises BadBody for broken data or an unknown encoding, TooLarge past the
-    limit."""
+    """Return the unpacked content of `data`. Raises BadBody for broken data or an unknown encoding, TooLarge
+    for content above the limit.
+    """
     match encoding.strip().lower():
         case "" | "identity":
             return data

@@ -3,9 +3,9 @@
 A `Call` (statement, settings, parameters, role) returns bytes in the requested format, or raises
 `EngineError` with ClickHouse's code.
 
-Every call has its own connection (0.3 ms), so that no setting outlives it; a session keeps one. All calls
-block: the HTTP side runs them in threads. chdb does not survive a fork once it runs (the child hangs on its
-first query), so start it in a fresh process.
+Every call has its own connection (0.3 ms), so that its settings end with it; only a session keeps its
+connection. All calls block, so the HTTP side runs them in threads. A running chdb does not survive a fork:
+the child hangs on its first query. So start it in a fresh process.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ _CLOSED_SETTINGS: Final = (
     "output_format_schema",
     "rename_files_after_processing",
 )
-"""Settings that read or write a file, open a connection or change the language: no query may set them,
-however it spells them."""
+"""Settings that read or write a file, open a connection or change the SQL dialect. No query may set them,
+however it spells them.
+"""
 NOT_IMPLEMENTED: Final = 48
 SESSION_LOCKED: Final = 373
 UNKNOWN_EXCEPTION: Final = 1002
 
 
 class EngineError(Exception):
-    """An error of the engine: `code` is ClickHouse's number, the text its message."""
+    """An error of the engine: `code` is ClickHouse's number, the message is ClickHouse's text."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -61,12 +62,12 @@ class EngineError(Exception):
 
 
 class DirectoryInUse(Exception):
-    """Another process uses the directory; the text names it."""
+    """Another process uses the directory; the message says which one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One statement to run. `format` is used where the statement names none."""
+    """One statement to run. `format` is the result's format if the statement itself does not set one."""
 
     statement: Statement
     role: str
@@ -80,7 +81,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a call: the body, and the amounts read or written."""
+    """The result of a call: its body, and how many rows and bytes were read or written."""
 
     body: bytes
     read_rows: int = 0
@@ -101,7 +102,7 @@ class Engine:
     """chdb on one directory. Use as a context manager, or call `close`."""
 
     def __init__(self, settings: HistorySettings) -> None:
-        """Take the directory and start the engine. Raises DirectoryInUse where another process has it."""
+        """Lock the directory and start the engine. Raises DirectoryInUse if another process uses it."""
         self._settings = settings
         self._closed = False
         self._sessions: dict[tuple[str, str], _Session] = {}
@@ -134,7 +135,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End sessions and the engine, then give the directory back. May be called twice."""
+        """Close the sessions and the engine, then unlock the directory. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -146,14 +147,16 @@ class Engine:
         self._lock_file.close()
 
     def note_owner(self, text: str) -> None:
-        """Write the owner of the directory into its lock file, for the next process that tries."""
+        """Write a description of this process into the directory's lock file. Another process that fails to
+        lock it shows this text.
+        """
         self._lock_file.seek(0)
         self._lock_file.truncate()
         self._lock_file.write(text)
         self._lock_file.flush()
 
     def run(self, call: Call) -> Answer:
-        """Run a call to its end. Raises EngineError."""
+        """Run a call and return its result. Raises EngineError."""
         with self._connection(call) as connection:
             try:
                 return self._run(connection, call)
@@ -205,7 +208,7 @@ class Engine:
         return list(settings)
 
     def _limits(self) -> dict[str, float]:
-        """Return the limits of a reader's query."""
+        """Return the settings that limit a reader's query."""
         return {
             "max_execution_time": self._settings.query_limit_s,
             "max_memory_usage": self._settings.query_memory_limit_mib * MIB,
@@ -300,7 +303,9 @@ def _literal(value: str) -> str:
 
 
 def _capped(value: str, maximum: float) -> str:
-    """Return `value` if it is a limit of at most `maximum`, else `maximum`; 0 means no limit."""
+    """Return `value` if it is a number above 0 and at most `maximum`, else `maximum`. 0 would mean
+    no limit.
+    """
     try:
         fits = 0 < float(value) <= maximum
     except ValueError:
@@ -309,7 +314,9 @@ def _capped(value: str, maximum: float) -> str:
 
 
 def _take(directory: Path) -> Any:
-    """Lock the directory. Raises DirectoryInUse with the name of the present owner."""
+    """Lock the directory and return the lock file. Raises DirectoryInUse with a description of the present
+    owner.
+    """
     file = (directory / "lock").open("a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -326,7 +333,9 @@ def _take(directory: Path) -> Any:
 
 
 def _write_config(directory: Path, settings: HistorySettings) -> Path:
-    """Write config.xml and users.xml, without which chdb would read whatever ./config.xml there is."""
+    """Write config.xml and users.xml, and return the path of the first. Without them, chdb would read any
+    ./config.xml.
+    """
     folder = directory / "config"
     folder.mkdir(exist_ok=True, mode=0o700)
     temporary = directory / "tmp"

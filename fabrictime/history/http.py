@@ -1,9 +1,9 @@
 """Serves ClickHouse's HTTP protocol, as far as clickhouse-connect and Grafana's plugin need it.
 
-A request carries SQL, settings as parameters, `param_x` query parameters and a packed body. The response is
-the result in the requested format, or ClickHouse's error text, code header and status. User `fabrictime`
-writes, user `reader` reads the project's tables. A token authenticates each, compared in constant time.
-`compress=1` framing and external tables are refused by name.
+A request has SQL, settings as parameters, `param_x` query parameters and a body, which may be compressed. The
+response is the result in the requested format, or ClickHouse's error text, code header and status. User
+`fabrictime` may write; user `reader` may read the project's tables. A token authenticates each of them and is
+compared in constant time. `compress=1` framing and external tables are refused with an error that names them.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ _OURS: Final = frozenset(
         "close_session",
     }
 )
-"""Parameters that mean something to the endpoint; all others are settings."""
+"""Request parameters that the endpoint itself uses; all others are settings."""
 
 
 class Failure(Exception):
-    """An answer other than a result: ClickHouse's code and text."""
+    """A response that is an error: ClickHouse's code and text."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -94,7 +94,7 @@ class Failure(Exception):
 
 
 class Endpoint:
-    """The HTTP side of one engine."""
+    """Serves one engine over HTTP."""
 
     def __init__(self, engine: Engine, settings: HistorySettings, write_token: str, read_token: str) -> None:
         self._engine = engine
@@ -120,7 +120,7 @@ class Endpoint:
         return app
 
     def close(self) -> None:
-        """Wait for running calls and accept no more."""
+        """Accept no more calls and wait for the running ones."""
         self._queries.shutdown(wait=True)
         self._inserts.shutdown(wait=True)
 
@@ -172,7 +172,7 @@ class Endpoint:
         return user_role
 
     async def _read(self, request: web.Request) -> tuple[bytes, dict[str, str]]:
-        """Return (body, parameters) of a request; the body goes on where the parameter `query` ends."""
+        """Return (body, parameters) of a request. The body continues the SQL of the parameter `query`."""
         params = dict(request.query)
         if request.content_length is not None and request.content_length > self._limit:
             raise Failure(
@@ -243,7 +243,7 @@ async def _ping(_: web.Request) -> web.Response:
 
 
 def _format_of(text: str, result_format: str) -> str:
-    """The format of a result: the statement's own where it ends with one."""
+    """Return the format of a result: the one at the end of the statement, else `result_format`."""
     last_tokens = [token.text for token in sql.tokens(text)][-2:]
     return last_tokens[1] if len(last_tokens) == 2 and last_tokens[0].upper() == "FORMAT" else result_format
 
@@ -285,7 +285,9 @@ def _answered(
 
 
 def _near(request: web.Request) -> bool:
-    """Whether packing would cost more than it saves: clients that take plain answers over loopback."""
+    """Return whether the client accepts uncompressed or lz4 responses. Such clients are on loopback, where
+    gzip costs more than it saves.
+    """
     return "identity" in request.headers.get("Accept-Encoding", "") or "lz4" in request.headers.get(
         "Accept-Encoding", ""
     )
@@ -299,7 +301,9 @@ def _failed(code: int, text: str, query_id: str) -> web.Response:
 
 
 async def _form_fields(request: web.Request) -> dict[str, str]:
-    """Return the fields of a multipart form. Raises Failure for a file: an external table."""
+    """Return the fields of a multipart form. Raises Failure if it has a file, which would be an external
+    table.
+    """
     fields = {}
     async for part in await request.multipart():
         name = getattr(part, "name", None)

@@ -1,4 +1,4 @@
-"""The history service: engine and HTTP endpoint in one process, from its start to SIGTERM."""
+"""The history service: engine and HTTP endpoint in one process, from its start until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ DRAIN_S: Final = 10.0
 
 
 def main(settings: HistorySettings) -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit code; 1 with one line on stderr where it cannot
-    start.
-    """
+    """Serve until SIGTERM or SIGINT. Return the exit code: 1, with one line on stderr, if it cannot start."""
     try:
         write_token = ensure_token(settings.write_token_path)
         read_token = ensure_token(settings.read_token_path)
@@ -42,7 +40,7 @@ def main(settings: HistorySettings) -> int:
 
 
 class _PortInUse(Exception):
-    """The port is in use; the text names its owner."""
+    """Another process listens on the port; the message says which one."""
 
 
 async def _serve(engine: Engine, settings: HistorySettings, write_token: str, read_token: str) -> None:

@@ -55,10 +55,10 @@ class HistorySettings(StrictModel):
 
     @property
     def write_token_path(self) -> Path:
-        """The file of the write token."""
+        """The file that holds the write token."""
         return self.write_token_file or self.directory / "write.token"
 
     @property
     def read_token_path(self) -> Path:
-        """The file of the read token."""
+        """The file that holds the read token."""
         return self.read_token_file or self.directory / "read.token"

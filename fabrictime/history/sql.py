@@ -1,8 +1,8 @@
 """Parses the SQL of a request and decides whether the endpoint runs it; needs no engine.
 
 The engine's grants limit a reader to the project's tables. This module enforces the rest: one statement per
-request, no change of role, no file access by a function or INTO OUTFILE. The scanner refuses everything that
-it may read otherwise than the engine does: heredocs, nested comments, `#` comments, non-ASCII outside quotes.
+request, no change of role, no file access by a function or INTO OUTFILE. The scanner refuses all syntax that
+it might read differently from the engine: heredocs, nested comments, `#` comments, non-ASCII outside quotes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SYNTAX_ERROR: Final = 62
 ACCESS_DENIED: Final = 497
 
 HEAD_BYTES: Final = 256 * 1024
-"""Bytes in which an INSERT must name its format; data comes after it."""
+"""Number of bytes within which an INSERT must name its format; the data follows after that."""
 
 READ_STATEMENTS: Final = frozenset(
     {"SELECT", "WITH", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "EXISTS", "SET", "USE", "("}
@@ -25,9 +25,13 @@ DENIED_CALLS: Final = frozenset(
     {"file", "python", "executable", "executablepool", "fuzzjson", "catboostevaluate", "filecluster", "local"}
 )
 LIMITS: Final = frozenset({"MAX_EXECUTION_TIME", "MAX_MEMORY_USAGE", "MAX_RESULT_BYTES"})
-"""Settings that a reader's statement may not name; as parameters of a request they can only be lowered."""
+"""Settings that a reader's statement may not contain. As parameters of a request, they can only be
+lowered.
+"""
 FORBIDDEN_KEYWORDS: Final = frozenset({"OUTFILE", "INFILE", "DIALECT", "APPLY"})
-"""APPLY would call a function without its bracket."""
+"""Keywords that no statement may contain. APPLY would call a function without parentheses, past
+`DENIED_CALLS`.
+"""
 
 _TOKEN: Final = re.compile(
     r"""
@@ -43,7 +47,7 @@ _TOKEN: Final = re.compile(
 
 
 class Refused(Exception):
-    """A statement that the endpoint does not run. `code` is ClickHouse's number for it."""
+    """The endpoint does not run the statement. `code` is ClickHouse's number for the reason."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -52,7 +56,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of SQL: `kind` is string, quoted, word or mark; `end` is one past its last character."""
+    """A token of SQL. `kind` is string, quoted, token or mark; `end` is the position after its last
+    character.
+    """
 
     kind: str
     text: str
@@ -61,7 +67,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A request's statement. If `format` is set, `text` is the INSERT up to it and `data` the rest."""
+    """The statement of a request. If `format` is set, it is an INSERT: `text` ends before FORMAT, and `data`
+    is its data.
+    """
 
     text: str
     keyword: str
@@ -70,7 +78,9 @@ class Statement:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of `text` without space and comments. Raises Refused for other than plain SQL."""
+    """Yield the tokens of `text`, without white space and comments. Raises Refused for syntax that is not
+    plain SQL.
+    """
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -85,8 +95,9 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 def parse(body: bytes, more: bytes = b"") -> Statement:
-    """Return the statement in `body`, which goes on in `more` (a large INSERT's data is not copied). Raises
-    Refused where it is none, several, or reads or writes files.
+    """Return the statement in `body`, which continues in `more`; a large INSERT's data is not copied.
+
+    Raises Refused if there is no statement or more than one, or if it reads or writes files.
     """
     head = body[:HEAD_BYTES].decode("latin-1")
     first = next(tokens(head), None)
@@ -107,7 +118,7 @@ def parse(body: bytes, more: bytes = b"") -> Statement:
 
 
 def check_reader(statement: Statement) -> None:
-    """Refuse a statement that a reader may not run. Raises Refused."""
+    """Raise Refused for a statement that a reader may not run."""
     if statement.keyword not in READ_STATEMENTS:
         raise Refused(ACCESS_DENIED, f"reader: {statement.keyword[:32]} is not for readers")
     for token in tokens(statement.text):
@@ -129,7 +140,7 @@ def _text(body: bytes) -> str:
 
 
 def _insert_data(head: str) -> tuple[int, int, str] | None:
-    """Return (end of the statement, start of the data, format) of an INSERT; None where it has no FORMAT."""
+    """Return (end of the statement, start of the data, format) of an INSERT; None if it has no FORMAT."""
     depth = 0
     stream = tokens(head)
     for token in stream:
@@ -150,7 +161,9 @@ def _insert_data(head: str) -> tuple[int, int, str] | None:
 
 
 def _check(text: str) -> str:
-    """Return `text` up to its closing semicolon. Raises Refused for a second statement or a denied word."""
+    """Return `text` up to its closing semicolon. Raises Refused for a second statement, a forbidden keyword
+    or a denied call.
+    """
     end = len(text)
     closed = False
     before: Token | None = None

@@ -1,4 +1,4 @@
-"""Tokens in files: made at random where missing, readable by their owner alone."""
+"""Access tokens in files that only their owner can read. A missing token is created at random."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def ensure_token(path: Path) -> str:
-    """Return the token in `path`; makes the file (mode 0600) and its folder (0700) where they are missing.
+    """Return the token in `path`. Create the file (mode 0600) and its folder (0700) if they are missing.
 
-    Raises ValueError where the file is empty or others may read it, OSError where it cannot be made.
+    Raises ValueError if the file is empty or others may read it, OSError if it cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
@@ -24,7 +24,7 @@ def ensure_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in `path`. Raises ValueError where it is empty or others may read the file."""
+    """Return the token in `path`. Raises ValueError if the file is empty or others may read it."""
     mode = path.stat().st_mode
     if mode & 0o077:
         raise ValueError(f"{path}: mode {mode & 0o777:04o}, expected 0600 (others may read the token)")

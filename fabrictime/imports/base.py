@@ -1,8 +1,8 @@
-"""The common result of all readers of other tools' files, and its form as a topology file. Pure.
+"""The result that all readers of other tools' files return, and its conversion to a topology file. Pure.
 
-A reader returns `Found`: cables, hosts, and the known kinds, addresses and ports of nodes. `merged` joins the
-files of many hosts or switches. A cable that both of its ends report is one cable. A port that two files wire
-differently is an error.
+A reader returns `Found`: cables, hosts, and the known kinds, addresses and ports of nodes. `merged` combines
+the files of many hosts or switches. A cable that both of its ends report counts once. It is an error if two
+files connect one port differently.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from schemas.topology import CableEntry, Kind, NodeEntry, TopologyFile
 
 MAX_BYTES: Final = 64 << 20
 MAX_NAMES: Final = 200_000
-"""Names that one pattern of hosts may stand for."""
+"""Largest number of names that one pattern of hosts may stand for."""
 _KIND_OF_TIER: Final[Mapping[int, Kind]] = {1: "leaf", 2: "spine", 3: "core"}
 
 
 class BadImport(ValueError):
-    """The file is not of this format, or contradicts itself; one line."""
+    """The file is not of this format, or contradicts itself; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Facts that a file may not contain: the host that it describes, the network device of hosts, and a
-    pattern of the names of hosts, such as `gpu*`; empty: the file's own."""
+    """Facts that a file may not contain: the host that it describes (empty: the stem of the file's name), the
+    network device of hosts, and a pattern of the names of further hosts, such as `gpu*`.
+    """
 
     host: str = ""
     device: str = "eth0"
@@ -39,7 +40,7 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A cable between two ports; 0 bit/s: unknown."""
+    """A cable between two ports; its rate is 0 if unknown."""
 
     ends: tuple[End, End]
     rate_bps: int = 0
@@ -52,14 +53,14 @@ class Found:
     cables: list[Cable] = field(default_factory=list)
     hosts: set[str] = field(default_factory=set)
     kinds: dict[str, Kind] = field(default_factory=dict)
-    """Kinds of switches that the file states."""
+    """Switch to its kind, if the file states it."""
     addresses: dict[str, list[str]] = field(default_factory=dict)
-    """Node to its own addresses."""
+    """Node to its addresses that belong to no port."""
     ports: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """Node to port to addresses."""
+    """Node to port to the port's addresses."""
 
     def connect(self, near: tuple[str, str], far: tuple[str, str], rate_bps: int = 0) -> None:
-        """Add a cable. Raises BadImport for a name that cannot be one."""
+        """Add a cable. Raises BadImport if a node's or port's name is invalid."""
         for node, port in (near, far):
             try:
                 end_id(node, port)
@@ -70,7 +71,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format. `fits`: whether a text is probably of it; `read`: its content, or BadImport."""
+    """A format of files. `fits(text)` says whether a text probably has it. `read` returns the content of a
+    text, or raises BadImport.
+    """
 
     name: str
     fits: Callable[[str], bool]
@@ -78,9 +81,10 @@ class Format:
 
 
 def merged(every: Iterable[Found], hosts_pattern: str = "") -> TopologyFile:
-    """Return one topology file; switches get their tier by the distance from hosts unless a file states it.
+    """Return one topology file. A switch's tier is the one that a file states, else its distance from the
+    hosts.
 
-    Raises BadImport if two files wire one port differently.
+    Raises BadImport if two files connect one port differently.
     """
     parts = list(every)
     cables = _cables(parts)
@@ -129,7 +133,7 @@ def _cables(parts: Iterable[Found]) -> list[Cable]:
 
 
 def _tiers(cables: Iterable[Cable], hosts: set[str]) -> dict[str, Kind]:
-    """Return the kind of switches by their distance from the nearest host."""
+    """Return switch to its kind, from its distance to the nearest host."""
     neighbours: dict[str, set[str]] = {}
     for cable in cables:
         a, b = (end.node for end in cable.ends)
@@ -150,7 +154,7 @@ def text_of(value: Any) -> str:
 
 
 def xml_root(text: str) -> ElementTree.Element:
-    """Parse XML without a document type. Raises BadImport."""
+    """Return the root element of an XML text. Raises BadImport, also for a text with a document type."""
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise BadImport("XML with a document type: refused, because entities can grow without bound")
     try:

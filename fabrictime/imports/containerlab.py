@@ -41,10 +41,10 @@ def read(text: str, hints: Hints) -> Found:
 
 
 class _NoAliases(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses aliases, with which a small file can stand for gigabytes."""
+    """A YAML loader that refuses aliases, with which a small file can stand for gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node that is no alias."""
+        """Compose a node. Raises an error for an alias."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases are refused")
         return super().compose_node(parent, index)
@@ -55,7 +55,7 @@ def _table(value: Any) -> dict[Any, Any]:
 
 
 def _endpoints(link: dict[Any, Any]) -> list[Any]:
-    """Return the two endpoints of the brief and of the extended form."""
+    """Return the two endpoints of a link in the brief or the extended form."""
     ends = link.get("endpoints")
     return (
         ends if isinstance(ends, list) else [link[key] for key in ("endpoint-a", "endpoint-b") if key in link]

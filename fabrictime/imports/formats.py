@@ -34,11 +34,13 @@ FORMATS: Final[dict[str, Format]] = {
         Format("netbox", netbox.fits, netbox.read),
     )
 }
-"""Formats by name; the first one that fits a text is chosen."""
+"""Format by name. Without a name, the first one that fits a text is used."""
 
 
 def format_of(text: str, name: str = "") -> Format:
-    """Return a format by name, or the first one that fits. Raises BadImport."""
+    """Return the format called `name`, or without a name the first one that fits the text. Raises
+    BadImport.
+    """
     if name:
         if name not in FORMATS:
             raise BadImport(f"format {name!r}: expected one of {', '.join(FORMATS)}")
@@ -50,9 +52,10 @@ def format_of(text: str, name: str = "") -> Format:
 
 
 def import_files(paths: Sequence[Path], name: str = "", hints: Hints | None = None) -> TopologyFile:
-    """Return the topology that files describe together; a file's stem names its host unless a hint does.
+    """Return the topology that all files describe together. A file describes the host of `hints.host`, or
+    else of its name without suffix.
 
-    Raises BadImport with one line that names the file, OSError if one cannot be read.
+    Raises BadImport with one line that names the file, OSError if a file cannot be read.
     """
     every: list[Found] = []
     file_hints = Hints() if hints is None else hints

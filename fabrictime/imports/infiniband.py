@@ -50,7 +50,9 @@ def read(text: str, hints: Hints) -> Found:
 
 
 def _names(text: str) -> dict[str, tuple[str, str]]:
-    """Return GUID to kind and name; switches of one name get their GUID, because one would hide the other."""
+    """Return GUID to (kind, name). Switches with the same name get their GUID appended, else one would hide
+    the other.
+    """
     nodes = [match.groups() for match in map(_NODE.match, text.splitlines()) if match]
     count: dict[str, int] = {}
     for kind, _, _, name in nodes:
@@ -78,7 +80,7 @@ def _rate_bps(comment: str) -> int:
 
 
 def _end(guid: str, names: dict[str, tuple[str, str]], port: str) -> tuple[str, str]:
-    """Return node and port. `gpu01 mlx5_0` and `gpu01 HCA-1` are adapters of gpu01."""
+    """Return the node and port of one end. `gpu01 mlx5_0` and `gpu01 HCA-1` are adapters of gpu01."""
     kind, name = names[guid]
     if kind != "Ca":
         return name, port

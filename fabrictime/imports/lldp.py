@@ -15,7 +15,9 @@ def fits(text: str) -> bool:
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the cables of the host that wrote the file, which `hints.host` names. Raises BadImport."""
+    """Return the cables of the host or switch on which the file was written: `hints.host`. Raises
+    BadImport.
+    """
     if not hints.host:
         raise BadImport("lldpctl does not name its own host: give --host, or name the file after the host")
     try:
@@ -41,7 +43,7 @@ def _neighbours(content: Any) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _items(value: Any) -> list[dict[str, Any]]:
-    """Return the tables of a list or of a single table: json0 always writes lists."""
+    """Return the tables in `value`, which is a list of tables or one table; json0 always writes lists."""
     return [table for table in (value if isinstance(value, list) else [value]) if isinstance(table, dict)]
 
 
@@ -54,7 +56,7 @@ def _value(value: Any) -> str:
 
 
 def _chassis(value: Any) -> str:
-    """Return the system name; json0 has it as a field, json as the key of the table."""
+    """Return the system name of a neighbour. json0 has it in a field, json has it as the key of the table."""
     for table in _items(value):
         if "name" in table:
             return _value(table["name"])

@@ -42,7 +42,7 @@ def read(text: str, hints: Hints) -> Found:
 
 
 def _all(root: Element, name: str) -> list[Element]:
-    """Return all elements of a name, in any namespace."""
+    """Return all elements with this name, in any XML namespace."""
     return [element for element in root.iter() if element.tag.rpartition("}")[2] == name]
 
 

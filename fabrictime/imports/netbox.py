@@ -1,4 +1,4 @@
-"""Reads NetBox's CSV export of cables, and files for its bulk import of cables."""
+"""Reads cables from NetBox's CSV export or from files for its bulk import."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ _COLUMNS: Final = {
     for side in "ab"
     for part, names in (("device", _DEVICE), ("port", _PORT))
 }
-"""Headers in use, as `_plain` writes them; the first one that a file has counts."""
+"""Known column names by (side, part), in the form that `_plain` returns; the first one that a file has is
+used.
+"""
 _KINDS: Final = (("side_a_type", "side_b_type"), ("termination_a_type", "termination_b_type"))
 _OTHER: Final = ("power", "console", "circuit")
-"""Kinds of ends that carry no data of hosts."""
+"""Types of cable ends that carry no network data of hosts."""
 _GONE: Final = ("planned", "decommissioning", "offline")
 
 
@@ -38,7 +40,7 @@ def fits(text: str) -> bool:
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the cables between interfaces that are connected. Raises BadImport."""
+    """Return the cables that are connected and have a device and a port at both ends. Raises BadImport."""
     part = Found()
     try:
         rows = csv.DictReader(io.StringIO(text))
@@ -71,7 +73,7 @@ def _column(key: tuple[str, str], names: object) -> str:
 
 
 def _is_link(row: Mapping[str, str]) -> bool:
-    """Return whether a cable carries data now: no power, console or planned cable."""
+    """Return whether a cable carries network data now: it is no power or console cable and is not planned."""
     if row.get("status", "").lower() in _GONE:
         return False
     types = [row[name].lower() for pair in _KINDS for name in pair if row.get(name)]

@@ -1,4 +1,4 @@
-"""Reads topology.dot of Cumulus' Prescriptive Topology Manager: ports joined by edges, in graphviz' form."""
+"""Reads topology.dot of Cumulus' Prescriptive Topology Manager, in Graphviz format: edges between ports."""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ def fits(text: str) -> bool:
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return a cable from each node and switch to its switch; nodes have `hints.device`. Raises BadImport."""
+    """Return a cable from each node and each lower switch to its switch. Nodes have the device
+    `hints.device`. Raises BadImport.
+    """
     part = Found()
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
         fields = {key.lower(): value for key, value in _FIELD.findall(line.partition("#")[0])}

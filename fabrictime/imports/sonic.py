@@ -17,7 +17,9 @@ KINDS: Final[dict[str, Kind]] = {
     "SpineRouter": "spine",
     "UpperSpineRouter": "core",
 }
-"""Types of devices in SONiC. A LeafRouter is placed by its distance, because it may be above ToRs."""
+"""SONiC's device type to kind. A LeafRouter is missing: it may be above ToRs, so its distance from the hosts
+decides.
+"""
 _SERVERS: Final = ("server", "Server", "asic", "BackEndServer")
 
 

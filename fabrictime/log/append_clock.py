@@ -1,8 +1,9 @@
 """The clock that stamps the embedded log's messages.
 
-`AppendClock` runs on the monotonic clock and follows the system clock as NTP's clock discipline does (RFC
-5905): small differences by slewing, a large one by a step once it has persisted. So a system clock that is
-wrong for a minute does not reach the log. A step may go back: readers follow a step of log time either way.
+`AppendClock` runs on the monotonic clock and follows the system clock by the rules of NTP's clock discipline
+(RFC 5905): small differences by slewing, a large one by a step after it has persisted. So a system clock that
+is wrong for less than a minute does not affect the log. A step may go back: readers follow it in both
+directions.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 STEP_MS: Final = 128
-"""Difference that is slewed away; a larger one is stepped over (STEPT of RFC 5905)."""
+"""Largest difference that is slewed, ms; a larger one is stepped (STEPT of RFC 5905)."""
 STEPOUT_MS: Final = 60_000
-"""Time for which a large difference must persist before the clock steps."""
+"""Time for which a large difference must persist before the clock steps, ms."""
 SLEW_PPM: Final = 500
 """Largest rate of slewing, that of the kernel's clock discipline."""
 _NS_PER_MS: Final = 1_000_000
 
 
 class AppendClock:
-    """Log append time in ms since the Unix epoch."""
+    """Returns the log's append time, ms since the Unix epoch."""
 
     def __init__(
         self,
@@ -35,9 +36,11 @@ class AppendClock:
         self._system_ns, self._monotonic_ns = system_ns, monotonic_ns
         self._read_ns = monotonic_ns()
         self._offset_ns = system_ns() - self._read_ns
-        """Append time minus the monotonic clock."""
+        """Append time minus the monotonic clock, ns."""
         self._apart_since_ns: int | None = None
-        """Monotonic time since which the system clock has differed by the same large amount."""
+        """Monotonic time since which the system clock has differed by about the same large amount; None if it
+        does not.
+        """
         self._apart_ns = 0
 
     def __call__(self) -> int:
@@ -54,7 +57,7 @@ class AppendClock:
         return (now_ns + self._offset_ns) // _NS_PER_MS
 
     def _follow_step(self, ahead_ns: int, now_ns: int) -> None:
-        """Step to the system clock if it has been apart by about this much for long enough."""
+        """Step to the system clock if it has differed by about `ahead_ns` for long enough."""
         if self._apart_since_ns is None or abs(ahead_ns - self._apart_ns) > STEP_MS * _NS_PER_MS:
             self._apart_since_ns, self._apart_ns = now_ns, ahead_ns
             log.warning(

@@ -18,16 +18,16 @@ from fabrictime.log.errors import Code, LogError
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = HEADER.size  # 61
 LENGTH_BYTES: Final = 12
-"""Base offset and length, which the length field does not count."""
+"""Size of the base offset and the length, which the length field does not count."""
 CRC_START: Final = 21
-"""The checksum covers everything from here (the attributes) on."""
+"""Position from which on the checksum covers everything; the attributes start here."""
 
 APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 CODEC_MASK: Final = 0x07
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
-"""Compaction leaves a batch alone that inflates to more than this."""
+"""Compaction does not change a batch that inflates to more than this."""
 
 _STAMP_HEAD = struct.Struct(">qii")
 _STAMP_CRC = struct.Struct(">I")
@@ -38,7 +38,7 @@ _XERIAL: Final = b"\x82SNAPPY\x00"
 
 
 class Header(NamedTuple):
-    """The fixed head of a batch, field by field as it lies in the file."""
+    """The fixed head of a batch: all its fields, in the order of the file format."""
 
     base_offset: int
     length: int
@@ -66,12 +66,12 @@ class Header(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; they wrap at 2**31."""
+        """Sequence number of the last record; sequence numbers wrap at 2**31."""
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
 class Record(NamedTuple):
-    """One record of a batch; `raw` is its bytes with the length in front."""
+    """One record of a batch. `raw` is its bytes, including the length in front."""
 
     raw: memoryview
     offset_delta: int
@@ -81,7 +81,7 @@ class Record(NamedTuple):
 
 
 def read_header(view: memoryview | bytes, position: int = 0) -> Header:
-    """Return the header at `position`. Raises struct.error where there are too few bytes."""
+    """Return the header at `position`. Raises struct.error if there are too few bytes."""
     return Header._make(HEADER.unpack_from(view, position))
 
 
@@ -115,7 +115,7 @@ def check(view: memoryview, max_bytes: int) -> Header:
 
 
 def stamp(view: memoryview, base_offset: int, append_ms: int) -> None:
-    """Give the batch in `view` its offset and append time, in place, and make its checksum right again."""
+    """Set the offset, append time and checksum of the batch in `view`, in place."""
     _STAMP_HEAD.pack_into(view, 0, base_offset, len(view) - LENGTH_BYTES, 0)
     attributes = (view[21] << 8) | view[22] | APPEND_TIME
     _STAMP_ATTRIBUTES.pack_into(view, 21, attributes)
@@ -137,9 +137,9 @@ def _varint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def records(payload: memoryview, count: int) -> Iterator[Record]:
-    """Walk the `count` records of an uncompressed payload.
+    """Yield the `count` records of an uncompressed payload.
 
-    Raises ValueError or IndexError where the bytes are not records.
+    Raises ValueError or IndexError if the bytes are not records.
     """
     position = 0
     for _ in range(count):
@@ -167,8 +167,10 @@ def records(payload: memoryview, count: int) -> Iterator[Record]:
 
 
 def require_keys(view: memoryview, header: Header) -> None:
-    """Refuse a batch for a compacted topic that has a record without a key. Raises LogError. Compressed
-    batches are not opened here: compaction keeps records that it cannot place."""
+    """Raise LogError if a batch for a compacted topic has a record without a key.
+
+    Compressed batches are not opened here: compaction later keeps records without a key.
+    """
     if header.attributes & CODEC_MASK:
         return
     try:
@@ -180,7 +182,7 @@ def require_keys(view: memoryview, header: Header) -> None:
 
 
 def inflate(payload: memoryview, codec: int) -> memoryview:
-    """Return the records of a compressed payload. Raises ValueError where that fails or takes too much."""
+    """Return the uncompressed payload. Raises ValueError if it is broken or too large."""
     if codec == 0:
         return payload
     try:
@@ -202,7 +204,9 @@ def inflate(payload: memoryview, codec: int) -> memoryview:
 
 
 def _unsnap(data: bytes) -> bytes:
-    """Snappy as Kafka clients write it: one raw block, or the blocks of the Java framing."""
+    """Return uncompressed Snappy data. Kafka clients send one raw block, or several blocks in the framing of
+    the Java client.
+    """
     if not data.startswith(_XERIAL):
         return _unsnap_block(data)
     output, position = bytearray(), 16
@@ -231,7 +235,7 @@ def _unsnap_block(data: bytes) -> bytes:
 
 
 def deflate(payload: bytes, codec: int) -> bytes:
-    """Compress records again with a batch's own codec."""
+    """Return the payload compressed with `codec`, a batch's codec number."""
     if codec == 0:
         return payload
     if codec == 2:
@@ -240,10 +244,10 @@ def deflate(payload: bytes, codec: int) -> bytes:
 
 
 def filtered(batch: memoryview, keep: Callable[[int, Record], bool]) -> bytes | memoryview | None:
-    """Return the batch with only the records for which keep(offset, record) holds, None where none is left.
+    """Return the batch with only the records for which `keep(offset, record)` is true; None if none is left.
 
-    Offsets, times and the producer's numbers stay as they were; an untouched batch is returned as it is.
-    Raises ValueError or IndexError where its records cannot be read.
+    Offsets, times and the producer's numbers do not change. A batch of which all records stay is returned
+    itself. Raises ValueError or IndexError if its records cannot be read.
     """
     header = read_header(batch)
     codec = header.attributes & CODEC_MASK

@@ -26,7 +26,9 @@ from fabrictime.log.wire import Api, Fields, Reader, RequestHead
 
 
 class Broker:
-    """The requests of all connections, on one event loop. `address`: where clients reach it."""
+    """Handles the requests of all connections, on one event loop. `address`: the address at which clients
+    reach it.
+    """
 
     def __init__(
         self,
@@ -63,9 +65,10 @@ class Broker:
     def handle(
         self, head: RequestHead, frame: memoryview, peer: Peer
     ) -> Response | asyncio.Future[Response] | Coroutine[Any, Any, Response]:
-        """Answer one request. `frame` may be reused as soon as this returns.
+        """Return the response to one request, or an awaitable of it. `frame` may be reused as soon as this
+        returns.
 
-        Raises MalformedRequest, which is meant to end the connection.
+        Raises MalformedRequest, after which the connection must be closed.
         """
         if head.api_key == Api.PRODUCE and head.version in wire.PRODUCE_VERSIONS:
             return self._produce.produce(head.version, Reader(frame, head.body))

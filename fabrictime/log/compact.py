@@ -35,18 +35,25 @@ _YIELD_S: Final = 0.0005
 
 @dataclass(frozen=True)
 class Cleaned:
-    """A cleaned file, under a name that recovery ignores, and the segments it was made from."""
+    """A cleaned file, under a name that recovery ignores, and the segments that it replaces."""
 
     segment: Segment
     sources: list[Segment]
     is_complete: bool
-    """False where the pass ended within it for want of memory: the next one must look at its keys again."""
+    """False if the pass stopped within this file because its memory was full. The next pass must then read
+    its keys again.
+    """
 
 
 def clean(
     segments: list[Segment], max_keys: int, segment_bytes: int, tombstones_before_ms: int
 ) -> list[Cleaned]:
-    """Rewrite `segments`. Tombstones stamped before the given time are dropped. Raises OSError."""
+    """Rewrite `segments` and return the cleaned files. Tombstones stamped before `tombstones_before_ms` are
+    dropped. Raises OSError.
+
+    A pass remembers at most `max_keys` keys. A cleaned file replaces segments of up to `segment_bytes`
+    together.
+    """
     newest: dict[bytes, int] = {}
     key_bytes = 0
     known_to = segments[-1].end_offset
@@ -81,7 +88,7 @@ def clean(
 
 
 def _groups(segments: list[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
-    """Neighbours that fit into one file."""
+    """Yield groups of neighbouring segments that together fit into one file."""
     group: list[Segment] = []
     for segment in segments:
         if group and (

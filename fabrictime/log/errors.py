@@ -43,7 +43,7 @@ class Code(IntEnum):
 
 
 class LogError(Exception):
-    """A request that cannot be served: the client gets `code`, the log line gets the text."""
+    """A request that cannot be served. The client gets `code`; the message is for the log line."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -51,8 +51,8 @@ class LogError(Exception):
 
 
 class MalformedRequest(Exception):
-    """Bytes on a connection that are no request of ours: the connection is closed."""
+    """The bytes on a connection are not a valid request; the connection is closed."""
 
 
 class AlreadyRunning(Exception):
-    """Another process holds the directory or the port; the text names it."""
+    """Another process uses the directory or the port; the message says which one."""

@@ -1,6 +1,7 @@
-"""One consumer group: members join, the leader assigns, and a lost member starts the next generation.
+"""One consumer group: members join, the leader assigns partitions, and the loss of a member starts the next
+generation.
 
-A join waits until every member has joined again or its time is over.
+A join waits until every member has joined again or the time for the rebalance is over.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Join:
-    """A member's request to join. An empty `member_id` requests a new one."""
+    """A client's request to join. With an empty `member_id`, it requests a new id."""
 
     group: str
     member_id: str
@@ -46,7 +47,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Joined:
-    """The response to a join; only the leader gets the `members` as (id, instance id, metadata)."""
+    """The response to a join. `members` are (id, instance id, metadata) and empty for all but the leader."""
 
     generation: int
     protocol: str
@@ -81,9 +82,9 @@ class Waiting(NamedTuple):
 
 
 class Group:
-    """One consumer group: its members, and the generations that they agree on. Lives on one event loop.
+    """One consumer group: its members and its present generation. Lives on one event loop.
 
-    `on_change` is called after a member or a pending id has gone.
+    `on_change` is called after a member or a pending id was removed.
     """
 
     def __init__(self, name: str, join_delay_ms: int, on_change: Callable[[Group], None]) -> None:
@@ -95,9 +96,11 @@ class Group:
         self.leader_id = ""
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
-        """Static instance to its member's id."""
+        """Instance id of a static member to its member id."""
         self.pending: dict[str, asyncio.TimerHandle] = {}
-        """Ids given to clients that have not joined under them yet."""
+        """Ids that were given to clients which have not joined with them yet, and the timers that remove
+        them.
+        """
         self._join_delay_s = join_delay_ms / 1000
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
@@ -105,7 +108,7 @@ class Group:
         self._waiting_for_first = False
 
     def expect(self, member_id: str, session_ms: int) -> None:
-        """Keep an id for a client that is about to join under it."""
+        """Reserve an id for a client, which must join with it within `session_ms`."""
         self.pending[member_id] = self._loop.call_later(session_ms / 1000, self._drop_pending, member_id)
 
     def add(self, request: Join, member_id: str) -> Waiting:
@@ -118,13 +121,13 @@ class Group:
         return self.start_join(member)
 
     def wait_for_assignment(self, member: Member) -> asyncio.Future[bytes]:
-        """Return the member's future assignment, in place of one that it waited for before."""
+        """Return a future of the member's assignment. An earlier wait of the same member fails."""
         _settle(member.syncing, LogError(Code.REBALANCE_IN_PROGRESS, "asked again"))
         member.syncing = self._loop.create_future()
         return member.syncing
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
-        """Hand out the leader's assignment: the group is stable."""
+        """Give each member its part of the leader's assignment. The group is then stable."""
         self.state = State.STABLE
         self._cancel_timer()
         for member in self.members.values():
@@ -136,7 +139,7 @@ class Group:
             self.touch(member)
 
     def start_join(self, member: Member) -> Waiting:
-        """Make a member wait for the next generation, which starts a rebalance unless one is under way."""
+        """Make a member wait for the next generation. This starts a rebalance unless one is running."""
         _settle(member.joining, LogError(Code.REBALANCE_IN_PROGRESS, "asked again"))
         future: asyncio.Future[Joined] = self._loop.create_future()
         member.joining = future
@@ -189,7 +192,7 @@ class Group:
             self._on_change(self)
 
     def _drop_absent(self) -> None:
-        """Take out the members that did not join again; static ones may until their session ends."""
+        """Remove the members that did not join again. Static members stay until their session ends."""
         dynamic = [m for m in self.members.values() if m.request.instance_id is None]
         for member in [m for m in dynamic if m.joining is None]:
             log.info("group %s: member %s did not join in time", self.name, member.member_id)
@@ -209,11 +212,11 @@ class Group:
             self.touch(member)
 
     def _rebalance_s(self) -> float:
-        """Return the longest time that a member wants to have for a rebalance."""
+        """Return the rebalance timeout, s: the longest that a member asks for."""
         return max(member.request.rebalance_ms for member in self.members.values()) / 1000
 
     def answer(self, member: Member) -> Joined:
-        """Return the present generation as the member gets it."""
+        """Return the response to a member's join, with the present generation."""
         members: tuple[tuple[str, str | None, bytes], ...] = ()
         if member.member_id == self.leader_id:
             members = tuple(
@@ -234,7 +237,7 @@ class Group:
                 self.remove(member, "did not sync in time")
 
     def touch(self, member: Member) -> None:
-        """Restart a member's session; its timer moves only when it fires."""
+        """Restart a member's session timeout. The timer itself is only moved when it fires."""
         member.deadline_s = self._loop.time() + member.request.session_ms / 1000
         if member.timer is None and member.joining is None:
             member.timer = self._loop.call_at(member.deadline_s, self._session_over, member)

@@ -1,6 +1,6 @@
-"""Coordinates consumer groups: which member may join, and at which generation its requests are valid.
+"""Coordinates consumer groups: which member may join, and in which generation its requests are valid.
 
-Members live in memory only, so a restart makes them join again; `offsets` keeps the offsets.
+Members are in memory only, so after a restart they join again; `offsets` keeps the committed offsets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_GROUPS: Final = 10_000
 
 
 class MemberIdRequired(LogError):
-    """The member has to join again under the id given here."""
+    """The client must join again with the member id that this error carries."""
 
     def __init__(self, member_id: str) -> None:
         super().__init__(Code.MEMBER_ID_REQUIRED, "join again under the given member id")
@@ -33,7 +33,7 @@ class Coordinator:
         self.groups: dict[str, Group] = {}
 
     async def join(self, request: Join) -> Joined:
-        """Join a group and wait for its next generation. Raises LogError, MemberIdRequired among them."""
+        """Join a group and return its next generation. Raises LogError, which can be MemberIdRequired."""
         entered = self._enter(request)
         if isinstance(entered, Joined):
             return entered
@@ -156,7 +156,9 @@ class Coordinator:
         instance_id: str | None,
         assignments: dict[str, bytes],
     ) -> bytes:
-        """Return the member's assignment; the leader brings everyone's. Raises LogError."""
+        """Return the member's assignment, after the leader has called this with `assignments` of all members.
+        Raises LogError.
+        """
         group, member = self._member(group_name, member_id, instance_id, generation)
         if group.state is State.PREPARING:
             raise LogError(Code.REBALANCE_IN_PROGRESS, f"group {group_name} is rebalancing")
@@ -169,7 +171,7 @@ class Coordinator:
         return await future
 
     def heartbeat(self, group_name: str, generation: int, member_id: str, instance_id: str | None) -> None:
-        """Keep a member alive. Raises LogError where it has to join again."""
+        """Restart a member's session timeout. Raises LogError if the member must join again."""
         group, member = self._member(group_name, member_id, instance_id, generation)
         group.touch(member)
         if group.state is State.PREPARING:
@@ -187,7 +189,7 @@ class Coordinator:
         group.remove(group.members[member_id], "left")
 
     def check_commit(self, group_name: str, generation: int, member_id: str) -> None:
-        """Raise LogError where the committer is not of this generation."""
+        """Raise LogError if the member that commits does not belong to this generation."""
         if not group_name:
             raise LogError(Code.INVALID_GROUP_ID, "empty group name")
         group = self.groups.get(group_name)

@@ -1,7 +1,7 @@
 """Keeps the committed offsets of consumer groups in a journal that survives kill -9.
 
-A commit is one line of checksum and JSON. A half-written line is cut off at the start. Once most lines are
-obsolete, the journal is rewritten.
+A commit is one line with a checksum and JSON. At the start, an incomplete last line is cut off. Once most
+lines are obsolete, the journal is rewritten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REWRITE_BYTES: Final = 4 * 1024 * 1024
 
 
 class Committed(NamedTuple):
-    """An offset that a group committed, with the client's own note."""
+    """An offset that a group committed, with the metadata that the client sent."""
 
     offset: int
     metadata: str
@@ -32,7 +32,7 @@ def _line(entry: list[Any]) -> bytes:
 
 
 class OffsetStore:
-    """Every group's offsets by (topic, partition)."""
+    """The committed offsets of all groups, by (topic, partition)."""
 
     def __init__(self, directory: Path) -> None:
         """Read the journal. Raises OSError."""
@@ -77,7 +77,9 @@ class OffsetStore:
             self._groups.setdefault(group, {})[topic, partition] = Committed(offset, metadata)
 
     def commit(self, group: str, offsets: dict[tuple[str, int], Committed]) -> None:
-        """Keep `offsets`; once this returns a killed process has them. Raises OSError, then none is kept."""
+        """Write `offsets` to the journal. Afterwards they survive a kill of the process. Raises OSError; then
+        none of them is stored.
+        """
         lines = b"".join(
             _line([group, topic, partition, committed.offset, committed.metadata])
             for (topic, partition), committed in offsets.items()

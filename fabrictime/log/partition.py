@@ -1,7 +1,7 @@
-"""A partition: its segments, its append time, its producers, its waiting readers.
+"""A partition: its segments, its append time, its producers and its waiting readers.
 
-In: one checked batch at a time. Out: byte ranges for fetches, offsets by time. Retention and compaction take
-whole segments away or put cleaned ones in their place.
+In: one checked batch at a time. Out: byte ranges for fetches, and offsets by time. Retention removes whole
+segments; compaction replaces segments by cleaned ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPACE_ERRORS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno
 
 
 class TopicConfig(NamedTuple):
-    """The settings of a topic that a partition acts on; -1 is 'no limit' as in Kafka."""
+    """The topic settings that a partition uses; -1 means 'no limit', as in Kafka."""
 
     compact: bool
     delete: bool
@@ -43,7 +43,7 @@ class TopicConfig(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The place of a batch; `size` is 0 for a duplicate of an earlier batch."""
+    """Where a batch was appended. `size` is 0 for a duplicate of an earlier batch."""
 
     base_offset: int
     append_ms: int
@@ -51,7 +51,7 @@ class Appended(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Bytes of a segment file that answer a fetch."""
+    """The bytes of a segment file that a fetch gets."""
 
     handle: Handle
     position: int
@@ -62,10 +62,10 @@ class Waiter(Protocol):
     """A fetch that waits for data."""
 
     def more(self, size: int) -> None:
-        """`size` bytes were appended to one of its partitions."""
+        """Report that `size` bytes were appended to one of its partitions."""
 
     def gone(self) -> None:
-        """One of its partitions was deleted."""
+        """Report that one of its partitions was deleted."""
 
 
 class Partition:
@@ -113,7 +113,9 @@ class Partition:
         return segments
 
     def _scan(self, segment: Segment, last: bool) -> None:
-        """Read a segment that was not closed properly; cut off bytes that are no whole batch."""
+        """Read a segment that was not closed properly, and cut off the bytes after its last
+        complete batch.
+        """
         valid = segment.scan(self.producers.note)
         if valid < segment.size:
             log.log(
@@ -132,7 +134,7 @@ class Partition:
 
     @property
     def start_offset(self) -> int:
-        """Offset of the oldest record that is kept."""
+        """Offset of the oldest record that still exists."""
         return self.segments[0].base_offset
 
     @property
@@ -147,7 +149,7 @@ class Partition:
 
     @property
     def oldest_ms(self) -> int:
-        """Append time of the newest record in the oldest segment that holds any."""
+        """Append time of the newest record in the oldest segment with records, ms; 0 if there is none."""
         return next((segment.max_ms for segment in self.segments if segment.size), 0)
 
     def append(self, view: memoryview) -> Appended:
@@ -189,7 +191,7 @@ class Partition:
         return Appended(base_offset, append_ms, len(view))
 
     def roll(self) -> Segment:
-        """Close the active segment and open the next. Raises OSError."""
+        """Close the active segment, open the next one and return it. Raises OSError."""
         active = self.segments[-1]
         following = Segment(self._path(active.end_offset), create=True)
         active.save_meta(self.producers.dump())
@@ -248,7 +250,7 @@ class Partition:
         return None
 
     def find_time(self, time_ms: int) -> tuple[int, int] | None:
-        """Return (offset, time) of the first batch stamped at or after `time_ms`, None where none is."""
+        """Return (offset, time) of the first batch stamped at or after `time_ms`; None if there is none."""
         for segment in self.segments:
             offset_time = segment.find_time(time_ms)
             if offset_time is not None:
@@ -256,7 +258,9 @@ class Partition:
         return None
 
     def expire(self, now_ms: int) -> int:
-        """Remove segments past the topic's retention and return how many bytes went. Raises OSError."""
+        """Remove the segments that exceed the topic's retention. Return how many bytes were removed. Raises
+        OSError.
+        """
         self.producers.expire(now_ms)
         if not self.config.delete or self.compacting:
             return 0
@@ -280,7 +284,7 @@ class Partition:
         return oldest.size
 
     def cleanable(self, now_ms: int, min_bytes: int) -> list[Segment]:
-        """Return the closed segments that a compaction pass may rewrite, none where it is not worth it."""
+        """Return the closed segments that a compaction pass may rewrite; empty if a pass is not worth it."""
         config = self.config
         if not config.compact or self.compacting:
             return []
@@ -295,7 +299,7 @@ class Partition:
         return [] if all(segment.cleaned for segment in segments) else segments
 
     def replace(self, cleaned: Cleaned) -> None:
-        """Put a cleaned file in the place of the segments it was made from. Raises OSError."""
+        """Replace segments by the cleaned file that was made from them. Raises OSError."""
         old, fresh = cleaned.sources, cleaned.segment
         first = next((at for at, segment in enumerate(self.segments) if segment is old[0]), None)
         if first is None or self.segments[first : first + len(old)] != old:
@@ -315,12 +319,12 @@ class Partition:
         self._hints.clear()
 
     def close(self) -> None:
-        """Keep the active segment's index too, so that the next start need not read it."""
+        """Store the index of the active segment too, so that the next start need not read the segment."""
         if self.segments[-1].size:
             self.segments[-1].save_meta(self.producers.dump())
 
     def wake(self) -> None:
-        """Wake every waiting reader with the error that this partition is gone."""
+        """Tell every waiting reader that this partition is gone."""
         for waiter in tuple(self.waiters):
             waiter.gone()
 
@@ -339,11 +343,11 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "segment.bytes": "",
     "segment.ms": "",
 }
-"""Topic configuration; an empty value is taken from LogSettings."""
+"""Default topic configuration. An empty value means that LogSettings sets it."""
 
 
 def parse_config(config: Mapping[str, str]) -> TopicConfig:
-    """Read a complete topic configuration. Raises LogError INVALID_CONFIG."""
+    """Return the settings from a complete topic configuration. Raises LogError INVALID_CONFIG."""
 
     def number(name: str, low: int, high: int = 2**63 - 1) -> int:
         try:

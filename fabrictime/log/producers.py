@@ -1,7 +1,7 @@
-"""State of idempotent producers in a partition: their epoch and their last five batches.
+"""State of a partition's idempotent producers: their epochs and their last five batches.
 
-From the batch headers, in write order, it decides whether a batch is the next one, a duplicate or out of
-order. The state follows from the batches on disk, so a restart rebuilds it.
+From the headers of batches in write order, it decides whether a batch is the next one, a duplicate or out of
+order. The batches on disk determine the state, so a restart can rebuild it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fabrictime.log.batch import Header
 from fabrictime.log.errors import Code, LogError
 
 KEPT_BATCHES: Final = 5
-"""As many as a client may have in flight."""
+"""Number of batches that are kept per producer: as many as a client may have in flight."""
 KEPT_MS: Final = 24 * 3_600_000
 MAX_PRODUCERS: Final = 10_000
 
@@ -44,9 +44,9 @@ class Producers:
         return len(self._known)
 
     def check(self, header: Header) -> Written | None:
-        """Return the earlier copy where `header` is a duplicate, None where it is the next batch.
+        """Return the earlier batch of which `header` is a duplicate; None if it is the producer's next batch.
 
-        Raises LogError where it is neither.
+        Raises LogError if it is neither.
         """
         if header.base_sequence < 0:
             raise LogError(Code.INVALID_RECORD, f"producer {header.producer_id} without a sequence number")
@@ -90,21 +90,21 @@ class Producers:
         )
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that have been silent for a day."""
+        """Forget producers whose newest batch is more than a day old."""
         for producer_id in [
             key for key, producer in self._known.items() if producer.batches[-1].append_ms < now_ms - KEPT_MS
         ]:
             del self._known[producer_id]
 
     def dump(self) -> list[Any]:
-        """Return the state as plain lists."""
+        """Return the state as nested lists, for JSON."""
         return [
             [key, producer.epoch, [list(batch) for batch in producer.batches]]
             for key, producer in self._known.items()
         ]
 
     def load(self, state: list[Any]) -> None:
-        """Replace the state by a dumped one. Raises ValueError or TypeError where it is none."""
+        """Replace the state by one from `dump`. Raises ValueError or TypeError if `state` is not valid."""
         producers = {}
         for key, epoch, batches in state:
             producer = _Producer(int(epoch))

@@ -1,8 +1,8 @@
-"""Segment files: whole record batches end to end, and a sparse index in memory.
+"""Segment files: complete record batches one after the other, and a sparse index in memory.
 
 A segment stores stamped batches and returns the byte range of the batches from an offset or a time on. A
-file's name is its first offset; `NAME.meta` beside a closed file keeps its index and the producers' state.
-After a crash, a checksum finds the incomplete end and recovery cuts it off.
+file's name is its first offset. Beside a closed file, `NAME.meta` keeps its index and the producers' state.
+After a crash, recovery finds an incomplete end by its checksum and cuts it off.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from fabrictime.log.batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_BYTES, 
 log = logging.getLogger(__name__)
 
 INDEX_BYTES: Final = 16 * 1024
-"""One index entry at most every this many bytes."""
+"""Least number of bytes between two entries of the index."""
 _WALK_BYTES: Final = 2 * INDEX_BYTES
 
 
 class Handle:
-    """An open file that closes with its last reader: a response under way outlives the file's deletion."""
+    """An open file that is closed when its last reader drops it. So a response can still send a file that was
+    deleted.
+    """
 
     __slots__ = ("fd",)
 
@@ -65,11 +67,11 @@ class Segment:
 
     @property
     def meta_path(self) -> Path:
-        """The file that keeps this segment's index once it is closed."""
+        """The file that keeps the index of this segment after the segment was closed."""
         return self.path.with_suffix(".meta")
 
     def note(self, header: Header, position: int) -> None:
-        """Take a batch that stands at `position` into the index."""
+        """Add a batch at `position` to the index."""
         if not self._positions or position - self._positions[-1] >= INDEX_BYTES:
             self._offsets.append(header.base_offset)
             self._positions.append(position)
@@ -81,7 +83,9 @@ class Segment:
         self.end_offset = header.last_offset + 1
 
     def append(self, view: memoryview) -> int:
-        """Write a batch at the end and return its position. Raises OSError, then nothing of it is left."""
+        """Write a batch at the end and return its position. Raises OSError; then no part of the batch
+        remains.
+        """
         position = self.size
         try:
             written = os.pwrite(self.handle.fd, view, position)
@@ -95,7 +99,7 @@ class Segment:
         return position
 
     def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, Header]]:
-        """Walk the batches from `position` on as (position, header)."""
+        """Yield (position, header) of each batch from `position` on."""
         stop = self.size if end is None else min(end, self.size)
         chunk, start = b"", 0
         while position + HEADER_BYTES <= stop:
@@ -111,7 +115,7 @@ class Segment:
             position += header.size
 
     def locate(self, offset: int) -> int | None:
-        """Return the position of the first batch that ends at or after `offset`, None where there is none."""
+        """Return the position of the first batch that ends at or after `offset`; None if there is none."""
         if offset >= self.end_offset or not self.size:
             return None
         entry = max(bisect_right(self._offsets, offset) - 1, 0)
@@ -121,7 +125,9 @@ class Segment:
         return None
 
     def range_end(self, position: int, max_bytes: int) -> int:
-        """Return where to stop reading: whole batches of at most `max_bytes`, but always at least one."""
+        """Return the position up to which to read: complete batches of at most `max_bytes` together, but at
+        least one.
+        """
         limit = position + max_bytes
         if limit >= self.size:
             return self.size
@@ -136,7 +142,7 @@ class Segment:
         return end
 
     def find_time(self, time_ms: int) -> tuple[int, int] | None:
-        """Return (offset, time) of the first batch stamped at or after `time_ms`, None where none is."""
+        """Return (offset, time) of the first batch stamped at or after `time_ms`; None if there is none."""
         if not self.size or self.max_ms < time_ms:
             return None
         entry = max(bisect_left(self._times, time_ms) - 1, 0)
@@ -146,7 +152,9 @@ class Segment:
         return None
 
     def save_meta(self, producers: list[Any]) -> None:
-        """Keep the index and the producers' state beside the file, so that no start has to read it again."""
+        """Write the index and the producers' state to `meta_path`, so that the next start need not read the
+        segment.
+        """
         state = {
             "size": self.size,
             "end_offset": self.end_offset,
@@ -169,7 +177,7 @@ class Segment:
             temporary.unlink(missing_ok=True)
 
     def saved_producers(self) -> list[Any]:
-        """Return the producers' state that was kept beside the file, empty where there is none."""
+        """Return the producers' state from `meta_path`; empty if there is none."""
         try:
             producers = json.loads(self.meta_path.read_bytes())["producers"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -177,7 +185,9 @@ class Segment:
         return producers if isinstance(producers, list) else []
 
     def load_meta(self) -> list[Any] | None:
-        """Take the index from the file beside it; return the producers' state, None where it does not fit."""
+        """Load the index from `meta_path` and return the producers' state; None if the file is missing or
+        does not match.
+        """
         try:
             state = json.loads(self.meta_path.read_bytes())
             if state["size"] != self.size or not len(state["offsets"]) == len(state["positions"]) == len(
@@ -203,7 +213,9 @@ class Segment:
             return None
 
     def scan(self, on_batch: Callable[[Header], None]) -> int:
-        """Read the whole file, check every batch, rebuild the index and return how many bytes are sound."""
+        """Read the whole file, check every batch and rebuild the index. Return the number of bytes up to the
+        first invalid batch.
+        """
         self._clear_index()
         self.end_offset = self.base_offset
         self.first_ms = self.max_ms = 0
@@ -235,12 +247,12 @@ class Segment:
         return position
 
     def cut(self, size: int) -> None:
-        """Drop everything from `size` on."""
+        """Truncate the file to `size` bytes."""
         os.ftruncate(self.handle.fd, size)
         self.size = size
 
     def delete(self) -> None:
-        """Remove the files; a response that still reads this one keeps it until it is sent."""
+        """Delete the files. A response that is still sending this file can finish."""
         self.path.unlink(missing_ok=True)
         self.meta_path.unlink(missing_ok=True)
 

@@ -36,19 +36,19 @@ log = logging.getLogger(__name__)
 
 _BUFFER_BYTES: Final = 64 * 1024
 _KEEP_BUFFER_BYTES: Final = 2 * 1024 * 1024
-"""A connection gives back a buffer that grew beyond this."""
+"""Largest receive buffer that a connection keeps; one that grew beyond this is freed after use."""
 _MAX_SMALL_REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""Longest request that carries no records."""
+"""Longest request other than Produce."""
 _STALLED_S: Final = 60.0
 _HEAD_BYTES: Final = 14
 _ACCEPT_PAUSE_S: Final = 1.0
 _OPEN_FILES: Final = 65_536
 _SPACE_S: Final = 1.0
-"""Interval of reports whether there is space."""
+"""Interval between two reports whether there is disk space, s."""
 
 
 class Connection:
-    """One client."""
+    """The connection of one client."""
 
     def __init__(self, server: LogServer, sock: socket.socket, peer: Peer) -> None:
         self.peer = peer
@@ -77,7 +77,7 @@ class Connection:
                 self._loop.remove_reader(self._fd)
 
     def _needed(self) -> int:
-        """Bytes of the request that is coming in, as far as its length is known."""
+        """Number of bytes of the incoming request, as far as its length is known."""
         if self._fill - self._start < 4:
             return 4
         size: int = INT32.unpack_from(self._view, self._start)[0]
@@ -104,7 +104,7 @@ class Connection:
         self._process()
 
     def _process(self) -> None:
-        """Take complete requests off the buffer while the one before is answered and sent."""
+        """Handle the complete requests in the buffer, each after the previous one was answered and sent."""
         try:
             while not self._closed and self._pending is None and not self._out:
                 have = self._fill - self._start
@@ -250,12 +250,12 @@ class Connection:
     # -- end
 
     def stalled(self, now_s: float) -> bool:
-        """Whether a request has been half there for too long."""
+        """Return whether an incomplete request has been in the buffer for too long."""
         waiting = self._fill > self._start and self._pending is None and not self._out
         return waiting and now_s - self._progress_s > _STALLED_S
 
     def close(self, why: str, level: int = logging.WARNING) -> None:
-        """End the connection and whatever waits on it."""
+        """Close the connection and cancel what waits for it."""
         if self._closed:
             return
         self._closed = True
@@ -272,10 +272,12 @@ class Connection:
 
 
 class LogServer:
-    """The broker behind its socket. `start` opens, `stop` closes everything; one event loop."""
+    """The broker with its listening socket. `start` opens and `stop` closes everything. Lives on one event
+    loop.
+    """
 
     def __init__(self, settings: LogSettings, now_ms: Callable[[], int] | None = None) -> None:
-        """`now_ms`: the clock of append time, an `AppendClock` if not given."""
+        """`now_ms` returns append time; by default an `AppendClock`."""
         self.settings, self._now_ms = settings, now_ms
         self.connections: set[Connection] = set()
         self.buffered_bytes = 0
@@ -283,7 +285,7 @@ class LogServer:
         self._accepting: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Recover and listen. Raises AlreadyRunning, OSError or ValueError."""
+        """Recover the data and listen. Raises AlreadyRunning, OSError or ValueError."""
         self.loop = asyncio.get_running_loop()
         self._listener = self._bind()
         try:
@@ -310,7 +312,7 @@ class LogServer:
 
     @property
     def port(self) -> int:
-        """The TCP port that it listens on."""
+        """The TCP port on which the server listens."""
         return self.broker.address.port
 
     def _bind(self) -> socket.socket:
@@ -401,7 +403,7 @@ class LogServer:
                 log.error("fsync failed: %s", error)
 
     async def stop(self) -> None:
-        """Close every connection and the directory."""
+        """Close every connection, and the store with its directory."""
         if self._accepting is not None:
             self._accepting.cancel()
         self.loop.remove_reader(self._listener.fileno())
@@ -458,7 +460,9 @@ async def _serve(settings: LogSettings) -> int:
 
 
 async def _report_space(store: Store, notify: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Report to the service manager, until the stop, whether messages are refused for want of space."""
+    """Report to the service manager, until `stop` is set, whether messages are refused because the disk is
+    full.
+    """
     is_full = False
     while not stop.is_set():
         if bool(store.no_space) != is_full:
@@ -469,7 +473,7 @@ async def _report_space(store: Store, notify: Callable[[str], None], stop: async
 
 
 def main(settings: LogSettings) -> int:
-    """Run the log until SIGTERM or SIGINT. Returns the exit code; 1 where it could not start."""
+    """Run the log until SIGTERM or SIGINT. Return the exit code: 1 if it could not start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     file_limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < file_limit:

@@ -1,7 +1,8 @@
-"""The log's directory: its lock, its topics, the ids it has given out.
+"""The log's directory: its lock, its topics, and the ids that it has given out.
 
-`topics/NAME/topic.json` names a topic's partitions and configuration; a topic folder without it was never
-finished and is removed. `meta.json` keeps the cluster's id, `producer-ids` the next free block.
+`topics/NAME/topic.json` holds a topic's partitions and configuration. A topic folder without it was not
+completed and is removed. `meta.json` keeps the cluster's id, and `producer-ids` the start of the next free
+block.
 """
 
 from __future__ import annotations
@@ -46,10 +47,14 @@ class TopicLog:
 
 
 class DirectoryLock:
-    """An exclusive lock on a directory that names its holder. Ends with the process, however it ends."""
+    """An exclusive lock on a directory; its file says who holds it. It ends with the process, however that
+    ends.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises AlreadyRunning, or OSError where the directory cannot be written."""
+        """Take the lock. Raises AlreadyRunning if another process holds it, OSError if the directory is not
+        writable.
+        """
         path = directory / "lock"
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -62,7 +67,7 @@ class DirectoryLock:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let the next process have it."""
+        """Release the lock."""
         os.ftruncate(self._fd, 0)
         os.close(self._fd)
 
@@ -71,7 +76,9 @@ class Store:
     """Every topic of one directory. Opening it takes the lock and recovers. Not thread-safe."""
 
     def __init__(self, settings: LogSettings, now_ms: Callable[[], int] | None = None) -> None:
-        """Open the directory. Raises AlreadyRunning, OSError, or ValueError for a folder it cannot read."""
+        """Open the directory. Raises AlreadyRunning, OSError, or ValueError for a topic folder that it cannot
+        read.
+        """
         self.settings = settings
         self.now_ms = AppendClock() if now_ms is None else now_ms
         self.directory = settings.directory
@@ -167,14 +174,14 @@ class Store:
         return config
 
     def check_config(self, overrides: Mapping[str, str]) -> None:
-        """Raise LogError where `overrides` is no topic configuration."""
+        """Raise LogError if `overrides` is not a valid topic configuration."""
         self._parse(overrides)
 
     def _parse(self, overrides: Mapping[str, str]) -> TopicConfig:
         return parse_config(self.full_config(overrides))
 
     def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> TopicConfig:
-        """Return the configuration of a topic that could be created so. Raises LogError."""
+        """Return the configuration that a new topic would get. Raises LogError if it could not be created."""
         if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
             raise LogError(
                 Code.INVALID_TOPIC, f"topic {name[:260]!r}: expected 1 to 249 of a-z A-Z 0-9 . _ -"
@@ -189,7 +196,7 @@ class Store:
         return self._parse(overrides)
 
     def create_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> TopicLog:
-        """Create a topic. Raises LogError, KAFKA_STORAGE_ERROR where the disk refuses."""
+        """Create a topic. Raises LogError, with KAFKA_STORAGE_ERROR if it cannot be written to the disk."""
         config = self.check_new(name, partitions, overrides)
         path = self.directory / "topics" / name
         try:
@@ -214,7 +221,7 @@ class Store:
         self._save(topic)
 
     def configure(self, name: str, overrides: Mapping[str, str]) -> None:
-        """Replace a topic's configuration. Raises LogError."""
+        """Replace the overrides of a topic's configuration. Raises LogError."""
         topic = self.topics[name]
         config = self._parse(overrides)
         before = topic.overrides
@@ -261,7 +268,9 @@ class Store:
         return self._no_space
 
     def check_space(self) -> None:
-        """Look at the file system's free space; one log line when intake stops, one when it goes on."""
+        """Check the file system's free space, and refuse or accept messages accordingly. Each change is
+        logged in one line.
+        """
         state = os.statvfs(self.directory)
         free = state.f_bavail * state.f_frsize
         self._space_bytes_left = _CHECK_SPACE_BYTES
@@ -273,13 +282,15 @@ class Store:
             self._no_space = ""
 
     def out_of_space(self, reason: str) -> None:
-        """Log once that messages are refused, until there is space again."""
+        """Refuse messages until there is space again. This is logged once."""
         if not self._no_space:
             log.error("no room: %s: messages are refused, what was acknowledged stays", reason)
         self._no_space = reason
 
     def require_space(self, size: int) -> None:
-        """Count `size` bytes that are about to be written. Raises LogError KAFKA_STORAGE_ERROR."""
+        """Count `size` bytes that are about to be written. Raises LogError KAFKA_STORAGE_ERROR if there is no
+        space.
+        """
         self._space_bytes_left -= size
         if self._space_bytes_left < 0:
             self.check_space()
@@ -293,7 +304,7 @@ class Store:
         return [partition for topic in self.topics.values() for partition in topic.partitions]
 
     def expire(self) -> None:
-        """Apply retention, and the cap on everything together. Raises OSError."""
+        """Apply the retention of every topic, and the size limit of all topics together. Raises OSError."""
         now_ms = self.now_ms()
         for topic in self.topics.values():
             for number, partition in enumerate(topic.partitions):
@@ -309,13 +320,15 @@ class Store:
             log.info("%s: total_bytes removed %d B", oldest.directory, freed)
 
     def _oldest_deletable(self) -> Partition | None:
-        """Return the partition with the oldest data that may go; compacted topics keep theirs."""
+        """Return the partition with the oldest data that may be deleted; None if there is none. Compacted
+        topics keep their data.
+        """
         topics = [t for t in self.topics.values() if t.config.delete and not t.config.compact]
         candidates = [p for topic in topics for p in topic.partitions if p.size and not p.compacting]
         return min(candidates, key=lambda partition: partition.oldest_ms, default=None)
 
     def unsynced(self) -> list[Segment]:
-        """Return the segments with bytes that were not yet written through to the disk."""
+        """Return the segments with bytes that are not yet flushed to the disk."""
         return [
             segment for partition in self.partitions() for segment in partition.segments if segment.unsynced
         ]
@@ -329,7 +342,7 @@ class Store:
 
 
 def _write(path: Path, text: str) -> None:
-    """Put a small file in place at once: a crash leaves the old or the new one. Raises OSError."""
+    """Write a small file atomically: a crash leaves the old or the new one. Raises OSError."""
     temporary = path.with_suffix(path.suffix + ".new")
     try:
         with temporary.open("w") as file:

@@ -1,7 +1,7 @@
-"""Requests and responses as bytes: which versions are spoken, and the way to and from plain dictionaries.
+"""Requests and responses as bytes: the supported versions, and conversion to and from plain dictionaries.
 
-The layouts are aiokafka's protocol structs (an internal module of a pinned version); the few versions that
-it lacks, or has wrong, are put together from its types here. Produce and Fetch carry the payload;
+The layouts are aiokafka's protocol structs (an internal module of a pinned version). The few versions that it
+lacks or defines wrongly are built here from its types. Produce and Fetch carry the payload, so
 `requests.produce` and `requests.fetch` decode them.
 """
 
@@ -55,7 +55,7 @@ class Api(IntEnum):
 
 
 class Layout(NamedTuple):
-    """The bodies of one version of a request and of its response."""
+    """The body layouts of one version of a request and of its response."""
 
     request: Schema
     response: Schema
@@ -154,11 +154,11 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = dict(
         }.items()
     )
 )
-"""Least and greatest version of every request that is answered, by its key."""
+"""Api key to the lowest and highest version of each request that is answered."""
 
 
 class RequestHead(NamedTuple):
-    """The head of a request; `body` is the position where its body starts."""
+    """The head of a request. `body` is the position at which its body starts."""
 
     api_key: int
     version: int
@@ -168,7 +168,9 @@ class RequestHead(NamedTuple):
 
 
 class Reader:
-    """Reads big-endian fields off a buffer. Everything raises MalformedRequest where the bytes run out."""
+    """Reads big-endian fields from a buffer. Every method raises MalformedRequest if there are too
+    few bytes.
+    """
 
     __slots__ = ("position", "view")
 
@@ -177,7 +179,7 @@ class Reader:
         self.position = position
 
     def take(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Return the fields of `layout`."""
+        """Return the fields of `layout` at the current position."""
         try:
             fields = layout.unpack_from(self.view, self.position)
         except struct.error:
@@ -186,12 +188,12 @@ class Reader:
         return fields
 
     def int32(self) -> int:
-        """Return one int32."""
+        """Return the next int32."""
         value: int = self.take(INT32)[0]
         return value
 
     def string(self) -> str | None:
-        """Return a nullable string."""
+        """Return the next nullable string."""
         (length,) = self.take(INT16)
         if length < 0:
             return None
@@ -210,7 +212,7 @@ class Reader:
         return chunk
 
     def done(self) -> None:
-        """Check that nothing is left."""
+        """Raise MalformedRequest if bytes are left."""
         if self.position != len(self.view):
             raise MalformedRequest(f"{len(self.view) - self.position} B too many")
 
@@ -221,7 +223,7 @@ _HEAD: Final = struct.Struct(">hhi")
 
 
 def read_head(view: memoryview) -> RequestHead:
-    """Read the head of a request. Raises MalformedRequest."""
+    """Return the head of a request. Raises MalformedRequest."""
     reader = Reader(view)
     api_key, version, correlation_id = reader.take(_HEAD)
     client_id = reader.string() or ""
@@ -229,7 +231,7 @@ def read_head(view: memoryview) -> RequestHead:
 
 
 def decode(api: Api, version: int, body: bytes) -> Fields:
-    """Read a request's body into a dictionary. Raises MalformedRequest."""
+    """Return a request's body as a dictionary. Raises MalformedRequest."""
     schema = LAYOUTS[api][version].request
     data = BytesIO(body)
     try:
@@ -242,7 +244,9 @@ def decode(api: Api, version: int, body: bytes) -> Fields:
 
 
 def encode(api: Api, version: int, fields: Mapping[str, Any]) -> bytes:
-    """Write a response's body. Fields that this version lacks are left out; throttling is always 0."""
+    """Return a response's body as bytes. Fields that this version lacks are left out; the throttle time is
+    always 0.
+    """
     schema = LAYOUTS[api][version].response
     return bytes(schema.encode(_ordered(schema, fields)))
 

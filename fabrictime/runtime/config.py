@@ -43,10 +43,10 @@ Tables = dict[str, dict[str, Any]]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 ENVIRONMENT_PREFIX: Final = "FABRICTIME_KAFKA_"
-"""Environment variables that set keys of [kafka], such as FABRICTIME_KAFKA_SASL_USERNAME."""
+"""Prefix of the environment variables that set keys of [kafka], such as FABRICTIME_KAFKA_SASL_USERNAME."""
 MAX_QUOTED: Final = 200
 DEFAULT_FILE: Final = Path("fabrictime.toml")
-"""Read where no --config is given and it is there."""
+"""File that is read if no --config is given and it exists."""
 
 TABLES: Final[dict[str, str]] = {
     "up": "fabrictime.runtime.settings:UpSettings",
@@ -64,13 +64,13 @@ TABLES: Final[dict[str, str]] = {
     "fabric": "fabrictime.testbed.settings:FabricSettings",
     "sim": "producers.sim.settings:SimSettings",
 }
-"""Table of the file to the model that checks it."""
+"""Table of the file to `module:class` of the model that checks it."""
 
 
 class ConfigError(ValueError):
-    """Settings that cannot be used; the text has one line for each wrong key.
+    """The settings cannot be used; the message has one line for each wrong key.
 
-    `follows`: only keys that were filled in from elsewhere are wrong, so that the cause stands elsewhere too.
+    `follows`: only keys that got their value from another table are wrong, so that table has the fault too.
     """
 
     def __init__(self, text: str, *, follows: bool = False) -> None:
@@ -79,13 +79,13 @@ class ConfigError(ValueError):
 
 
 def model_of(table: str) -> type[BaseModel]:
-    """Return the model of a table of the file."""
+    """Return the model that checks a table of the file."""
     module, _, name = TABLES[table].partition(":")
     return cast(type[BaseModel], getattr(import_module(module), name))
 
 
 class _Table(Generic[_Model]):
-    """A table of the settings: it is checked at its first use."""
+    """An attribute of `Config` that checks its table at the first use."""
 
     def __set_name__(self, owner: type[Config], name: str) -> None:
         self._name = name
@@ -98,7 +98,7 @@ class _Table(Generic[_Model]):
 
 @dataclass(frozen=True)
 class Config:
-    """The checked settings. Rooms are checked at the first use, so that a service loads its own alone."""
+    """The settings. A table is checked at its first use, so that a service loads only its own tables."""
 
     tables: Tables
     source: str
@@ -184,7 +184,7 @@ class Config:
         return []
 
     def replaced(self, changes: Mapping[str, Mapping[str, Any]]) -> Config:
-        """Return a config with changed keys; they are checked at the next use."""
+        """Return a config with these keys changed. Tables are checked again at their next use."""
         tables = {name: {**self.tables.get(name, {}), **changes.get(name, {})} for name in TABLES}
         return Config(tables, self.source)
 
@@ -193,7 +193,7 @@ class Config:
         return json.dumps({name: getattr(self, name).model_dump(mode="json") for name in TABLES}, indent=1)
 
     def value(self, table: str, key: str) -> Any:
-        """Return one key as the file sets it, else its model's default, unchecked."""
+        """Return a key's value in the file, else its model's default. The value is not checked."""
         return self.tables.get(table, {}).get(key, model_of(table).model_fields[key].default)
 
     def history_secret(self, kind: str) -> Path | None:
@@ -208,7 +208,9 @@ class Config:
         )
 
     def checked(self, name: str) -> BaseModel:
-        """Return a table with the shared values that it does not set. Raises ConfigError."""
+        """Return the checked model of a table; keys that it does not set get the shared values. Raises
+        ConfigError.
+        """
         model = model_of(name)
         table_values = self.filled(name, self.tables.get(name, {}))
         for path in dict.fromkeys(full.rpartition(".")[0] for full in SHARED):
@@ -223,7 +225,9 @@ class Config:
             raise ConfigError("\n".join(lines), follows=not own) from None
 
     def filled(self, path: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a table with the shared values that it does not set."""
+        """Return a table's values, with the shared values for keys that it does not set. `path`: the table's
+        full name.
+        """
         with_shared = dict(values)
         for full, source in SHARED.items():
             table, _, key = full.rpartition(".")
@@ -237,7 +241,8 @@ class Config:
 
 
 def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Config:
-    """Read the file (`fabrictime.toml` of the working directory where `path` is None and it is there).
+    """Read the file and return the config. `path` None: `fabrictime.toml` in the working directory, if it
+    exists.
 
     `changes`: keys that the command line sets, by table. Raises ConfigError.
     """
@@ -253,7 +258,7 @@ def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = No
 
 
 def _with_home(source: str, name: str, table: dict[str, Any]) -> dict[str, Any]:
-    """Return a table with `~` expanded in its paths; its model is loaded only if there is any."""
+    """Return a table with `~` expanded in its paths. Its model is loaded only if the table contains a `~`."""
     if not _any_text(table, "~"):
         return table
     try:
@@ -269,12 +274,12 @@ def _any_text(value: object, start: str) -> bool:
 
 
 def in_url(host: Any) -> str:
-    """Return a host as an address with a port spells it: an IPv6 address in brackets."""
+    """Return a host in the form that an address with a port needs: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in str(host) else str(host)
 
 
 def _with_environment(tables: Tables) -> Tables:
-    """Return the tables with what the environment sets: keys of [kafka] and up.log_url."""
+    """Return the tables with the keys that the environment sets: those of [kafka], and up.log_url."""
     variables = {
         name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
         for name, value in os.environ.items()
@@ -305,7 +310,9 @@ def _unknown_tables(source: str, tables: Mapping[str, Any]) -> Iterator[str]:
 
 
 def short(value: object) -> str:
-    """Return a value as an error quotes it: on one line, at most 200 characters, without passwords."""
+    """Return a value in the form for error messages: on one line, at most 200 characters, without
+    passwords.
+    """
     try:
         text = repr(value)
     except ValueError:  # more digits than Python prints
@@ -315,7 +322,7 @@ def short(value: object) -> str:
 
 
 def plain(key: str) -> str:
-    """Return a key as an error names it: as it is where it can be read, else quoted."""
+    """Return a key in the form for error messages: quoted if it has unreadable characters."""
     return key if key.isprintable() and 0 < len(key) <= MAX_QUOTED else short(key)
 
 
@@ -325,14 +332,18 @@ def _meant(token: str, names: Mapping[str, Any]) -> str:
 
 
 def _holds(table: Mapping[str, Any], path: Sequence[Any]) -> bool:
-    """Return whether the file itself sets `path`, or leaves out a value that no other table provides."""
+    """Return whether the value at `path` comes from the file: its first part is set in `table`, or it is the
+    whole table.
+    """
     return not path or path[0] in table
 
 
 def _lines(
     source: str, table: str, model: type[BaseModel], error: ValidationError, own: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield a line for each wrong key; where the file's own ones are wrong, for those alone."""
+    """Yield a line for each wrong key. If some of them are in `own`, the file's own keys, only these get a
+    line.
+    """
     schema = model.model_json_schema()
     for error_details in error.errors(include_url=False):
         if own and error_details["loc"] not in own:
@@ -361,7 +372,7 @@ def _message(error_details: ErrorDetails) -> str:
 
 
 def field_schema(schema: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
-    """Return the JSON schema at `path` below a model's schema, references resolved; {} where none is."""
+    """Return the JSON schema at `path` in a model's schema, with references resolved; {} if there is none."""
     here = _resolved(schema, schema)
     for part in path:
         if part in here.get("properties", {}):
@@ -389,7 +400,7 @@ def _resolved(below: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, 
 
 
 def takes(field: Mapping[str, Any]) -> str:
-    """Describe the values that a JSON schema allows: 'a whole number from 0 to 65535'."""
+    """Describe the values that a JSON schema allows, such as 'a whole number from 0 to 65535'."""
     if "enum" in field or "const" in field:
         symbols = field.get("enum", [field.get("const")])
         return " or ".join(json.dumps(symbol) for symbol in symbols)

@@ -1,4 +1,6 @@
-"""Marks the folders of log and history with the format of their data; data of another format is set aside."""
+"""Marks the folders of log and history with the format of their data. Folders with data of another format are
+renamed.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,14 @@ from pathlib import Path
 from typing import Final
 
 FORMAT: Final = 2
-"""Rises when readers lose the schemas of earlier records. 1: no mark, before schemas were released in one
-file."""
+"""Number of the data format. It rises when readers lose the schemas of earlier records. Folders without a
+mark have format 1, from before schemas were released in one file.
+"""
 MARK: Final = "format"
 
 
 def set_aside(folders: Iterable[Path]) -> str:
-    """Rename the folders with data of another format, and mark new ones in their place.
+    """Rename the folders with data of another format, and create marked, empty ones in their place.
 
     Returns a line about the renamed folders, empty if there are none. Raises ValueError if a folder cannot be
     renamed or marked.

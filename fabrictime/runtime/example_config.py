@@ -56,7 +56,7 @@ def _table(path: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Ite
 
 
 def _inner(field: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the schema of a table in a table; None where the field is none."""
+    """Return the schema of the table that a field holds; None if the field holds no table."""
     for branch in (field, *field.get("anyOf", [])):
         if "properties" in branch:
             return dict(branch)
@@ -64,7 +64,7 @@ def _inner(field: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _value(value: Any) -> str:
-    """Return a value as TOML writes it; nothing where there is none."""
+    """Return a value in TOML; empty if there is no value."""
     if value is None:
         return ""
     if isinstance(value, dict):

@@ -1,8 +1,9 @@
-"""The NICs that `up` probes: of the fabric, of loopback, or of this host as a fleet file lists them.
+"""The NICs that `up` probes: those of the testbed fabric, of loopback, or of this host according to a fleet
+file.
 
-In: the settings and, for `fabric`, the running testbed. Out: NicSettings. A fleet file is TOML (or JSON)
-with a `[[nics]]` table a NIC: `host`, `device`, `address`, and `shard`, `rail`, `rack`,
-`rdma_device` where known.
+In: the settings and, for `fabric`, the running testbed. Out: NicSettings. A fleet file is TOML (or JSON) with
+one `[[nics]]` table per NIC: `host`, `device`, `address`, and if known `shard`, `rail`, `rack`,
+`rdma_device`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
 _ROWS: Final = TypeAdapter(list[NicSettings])
 KINDS: Final = ("fabric", "loopback", "none")
 SIM: Final = "sim"
-"""The simulated fleet; alone, or with settings after a colon."""
+"""Value of `up.fleet` for the simulated fleet: alone, or followed by a colon and its settings."""
 
 
 def loopback_nics(count: int) -> list[NicSettings]:
-    """Return NICs on 127.0.0.1 and up, a host each: they share one clock, the machine's."""
+    """Return `count` NICs on 127.0.0.1 and the following addresses, each of its own host. All share the
+    machine's clock.
+    """
     return [
         NicSettings(host=f"lo{number}", device="lo", address=f"127.0.0.{number}", shard="loopback")
         for number in range(1, count + 1)
@@ -41,7 +44,9 @@ def loopback_nics(count: int) -> list[NicSettings]:
 
 
 def fabric_nics(fabric: Fabric) -> list[NicSettings]:
-    """Return the NICs of a running fabric, each with its test clock, drifting from now on."""
+    """Return the NICs of a running testbed fabric with their test clocks. A clock without an epoch begins to
+    drift now.
+    """
     epoch_ns = time.time_ns()
 
     def clock_of(nic: FabricNic) -> ClockSettings | None:
@@ -71,7 +76,8 @@ def fabric_nics(fabric: Fabric) -> list[NicSettings]:
 
 
 def sim_settings(fleet: str) -> dict[str, Any] | None:
-    """Return the settings of the simulated fleet that `sim` or `sim:1024,...` names; None for another kind.
+    """Return the settings of the simulated fleet from `sim` or `sim:1024,...`; None if `fleet` is of another
+    kind.
 
     Raises ConfigError.
     """
@@ -85,7 +91,9 @@ def sim_settings(fleet: str) -> dict[str, Any] | None:
 
 
 def sim_nics(settings: SimSettings) -> list[NicSettings]:
-    """Return the NICs of the simulated fleet with their clocks, as far as a reader of its topics can know."""
+    """Return the NICs of the simulated fleet with their clocks, including only what a reader of its topics
+    can know.
+    """
     from producers.sim.setup import draw_clocks, fleet_of  # heavy: not before a fabric is entered
     from producers.sim.workload import address_of
 
@@ -107,9 +115,9 @@ def sim_nics(settings: SimSettings) -> list[NicSettings]:
 
 
 def with_clocks(nics: Sequence[NicSettings], clocks: Mapping[str, ClockSettings]) -> list[NicSettings]:
-    """Return the NICs with the test clocks of the settings, drifting from now on where they name no epoch.
+    """Return the NICs with the test clocks from the settings. A clock without an epoch begins to drift now.
 
-    Raises ConfigError for a clock of no NIC.
+    Raises ConfigError for a clock whose NIC does not exist.
     """
     epoch_ns = time.time_ns()
     names = [nic_id(nic.host, nic.device) for nic in nics]
@@ -128,7 +136,7 @@ def with_clocks(nics: Sequence[NicSettings], clocks: Mapping[str, ClockSettings]
 
 
 def file_nics(path: Path, host: str | None = None) -> list[NicSettings]:
-    """Return the NICs that a fleet file lists for `host` (None: all). Raises ConfigError."""
+    """Return the NICs that a fleet file lists for `host` (None: for all hosts). Raises ConfigError."""
     try:
         tables = read_tables(path, rows="nics")
     except BadFile as error:
@@ -170,7 +178,9 @@ _EXPECTED: Final = {
 
 
 def _check_distinct(path: Path, nics: Sequence[NicSettings]) -> None:
-    """Refuse a NIC or an address that is listed twice. Shards may reuse addresses: no probe crosses them."""
+    """Raise ConfigError for a NIC or an address that is listed twice. Shards may reuse addresses, as no probe
+    crosses them.
+    """
     names: set[str] = set()
     at: dict[tuple[str, str], str] = {}
     for nic in nics:
@@ -194,19 +204,23 @@ def host_name(config: Config) -> str:
 
 
 def local_fleet(config: Config) -> Path:
-    """Return the file with the NICs that a running `up` probes from here, those of other hosts left out."""
+    """Return the file that a running `up` writes, with the NICs that it probes from this machine."""
     return config.up.data_directory / "run" / "fleet.json"
 
 
 def clock_pages(config: Config) -> Path:
-    """Return the folder of the clock pages that `up` keeps, one a host and named after it."""
+    """Return the folder of the clock pages that `up` keeps. It has one page per host, named after
+    the host.
+    """
     return config.up.data_directory / "run" / "clock"
 
 
 def clock_hosts(config: Config) -> list[HostSettings] | None:
-    """Return the hosts that an actuator here keeps pages of; None: this machine alone. Raises ConfigError.
+    """Return the hosts whose clock pages an actuator on this machine keeps; None: only this machine. Raises
+    ConfigError.
 
-    Below `up` these are all hosts that it probes from. `actuators.clock_file` is for one host.
+    Under `up`, these are all hosts that it probes from. `actuators.clock_file` applies only if there is one
+    host.
     """
     path = Path(config.up.fleet)
     if config.up.fleet in KINDS or path != local_fleet(config):
@@ -231,7 +245,7 @@ def clock_hosts(config: Config) -> list[HostSettings] | None:
 
 
 def nics_here(config: Config) -> list[NicSettings]:
-    """Return the NICs of this host, or below `up` of all hosts that it probes from. Raises ConfigError."""
+    """Return the NICs of this host, or under `up` of all hosts that it probes from. Raises ConfigError."""
     if config.up.fleet in KINDS:
         raise ConfigError(f"up.fleet = {config.up.fleet!r}: a host's agent needs a fleet file")
     path = Path(config.up.fleet)

@@ -1,8 +1,8 @@
-"""Readiness and liveness between the supervisor and its children, in systemd's way.
+"""Readiness and liveness messages from children to the supervisor, by systemd's protocol.
 
-The child sends datagrams `READY=1`, `STATUS=line`, `WATCHDOG=1` and `X_FAULT=line` to an abstract socket,
-which takes them only from the child itself. X_FAULT is the reason why the child works in part only; an empty
-one ends it. `die_with_parent` is the child's half.
+A child sends datagrams `READY=1`, `STATUS=line`, `WATCHDOG=1` and `X_FAULT=line` to an abstract socket, which
+accepts them only from that child. X_FAULT is the reason why the child works only in part; an empty one ends
+the fault. The child itself calls `die_with_parent`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Final
 
 PARENT_VARIABLE: Final = "FABRICTIME_SUPERVISOR_PID"
-"""Environment variable with the pid that a child dies with."""
+"""Environment variable with the pid of the supervisor, with which the child must die."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _CREDENTIALS: Final = struct.Struct("iII")
@@ -26,7 +26,7 @@ _MAX_BYTES: Final = 4096
 
 
 class NotifySocket:
-    """The socket that one child reports to; `address` goes into its NOTIFY_SOCKET."""
+    """The socket to which one child reports; its NOTIFY_SOCKET holds `address`."""
 
     def __init__(self) -> None:
         name = f"fabrictime-{secrets.token_hex(16)}"
@@ -36,11 +36,11 @@ class NotifySocket:
         self._socket.bind(f"\0{name}")
 
     def fileno(self) -> int:
-        """Return the descriptor to wait on."""
+        """Return the file descriptor, to wait for messages."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close the socket; the name is free with it."""
+        """Close the socket, which also frees its name."""
         self._socket.close()
 
     def messages(self, pid: int) -> Iterator[tuple[str, str]]:
@@ -64,9 +64,9 @@ class NotifySocket:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its supervisor dies, however that happens.
+    """Make the kernel kill this process when its supervisor dies, for whatever reason.
 
-    Does nothing outside a supervisor. Ends the process where the supervisor is already gone.
+    Does nothing if there is no supervisor. Ends the process at once if the supervisor is already dead.
     """
     parent_pid = os.environ.get(PARENT_VARIABLE)
     if parent_pid is None:

@@ -158,13 +158,16 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
 
 
 SETTLE_S: Final = (3.0, 7.0)
-"""After its start, and again once it has its fleet, a service has loaded its permanent objects."""
+"""Pauses before loaded objects are hidden for the first and for the second time, s. By the first, a service
+has loaded its own permanent objects; by the second, those of its fleet.
+"""
 GENERATIONS: Final = (2_000, 20, 50)
 
 
 def keep_still() -> None:
-    """Hide loaded objects from the garbage collector. A full collection stops every thread for 40 ms or
-    more, which is as long as a failover takes."""
+    """Hide permanent objects from the garbage collector. A full collection stops every thread for 40 ms or
+    more, which is as long as a failover takes.
+    """
 
     def settle(left: Sequence[float]) -> None:
         gc.collect()
@@ -187,12 +190,15 @@ LOADED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "policy": ("streams", ("streams.app", "streams.runtime.faust.worker")),
     "act": ("actuators", ("actuators.flow_actuator", "actuators.service", "fabrictime.runtime.fleet")),
 }
-"""Settings and modules of the services of the real-time class, up to a second of a processor: they are loaded
-outside of that class."""
+"""Settings table and modules of each service in the real-time scheduling class. Loading takes up to a second
+of a processor, so it is done before entering that class.
+"""
 
 
 def load_all(name: str, path: Path | None) -> Config:
-    """Return the settings; load the code of service `name` and check its tables."""
+    """Return the settings. Also load the code of service `name` and check its table, if `LOADED` has the
+    service.
+    """
     from fabrictime.runtime.config import load
 
     config = load(path)
@@ -233,7 +239,7 @@ def _refuse(line: str) -> int:
 
 
 def main() -> int:
-    """Take `NAME SETTINGS [NIC]` from the command line: how the supervisor starts a child."""
+    """Run the service of the command line `NAME SETTINGS [NIC]`, by which the supervisor starts a child."""
     name, path, *nic = sys.argv[1:]
     return run(name, Path(path), nic[0] if nic else None)
 

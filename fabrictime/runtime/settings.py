@@ -14,7 +14,9 @@ from schemas.strict_model import StrictModel, quantity
 
 
 def default_data_directory() -> Path:
-    """Return `$XDG_STATE_HOME/fabrictime`, or `~/.local/state/fabrictime`; see `state_directory`."""
+    """Return the usual data directory: `$XDG_STATE_HOME/fabrictime`, or `~/.local/state/fabrictime`; see
+    `state_directory`.
+    """
     return state_directory()[0]
 
 

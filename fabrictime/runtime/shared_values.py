@@ -1,4 +1,6 @@
-"""Values that tables of the settings share: each is set once, and filled in where a table lacks it."""
+"""Values that several tables of the settings share. Each is set in one place and filled in if another table
+lacks it.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +11,33 @@ if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
 
 SIM_TIMEOUT_MAX_MS: Final = 300
-"""Largest timeout of the simulated fleet; real probes may have a longer one."""
+"""Largest timeout of the simulated fleet, ms; that of real probes may be longer."""
 
 
 class Source(NamedTuple):
-    """The source of a value that a table does not set, as the example file describes it."""
+    """Where a value comes from if its table does not set it. `text` describes this in the example file;
+    `value` returns it.
+    """
 
     text: str
     value: Callable[[Config], Any]
 
 
 def _key(path: str) -> Source:
-    """Return another table's key as the source."""
+    """Return the Source of a key that has the value of another table's key."""
     table, key = path.split(".")
     return Source(path, lambda config: config.value(table, key))
 
 
 def _file(path: str, text: str = "") -> Source:
-    """Return a file or folder of `fabrictime up` as the source."""
+    """Return the Source of a file or folder in the data directory of `fabrictime up`."""
     return Source(text or f"{path} in up.data_directory", lambda config: config.up.data_directory / path)
 
 
 def _sim_timeout_ms(config: Config) -> Any:
-    """Return the probers' timeout within the limit; anything but a number is for the model to refuse."""
+    """Return the probers' timeout, but at most `SIM_TIMEOUT_MAX_MS`. A value that is no number stays, for the
+    model to refuse.
+    """
     timeout_ms = config.value("probes", "timeout_ms")
     return min(SIM_TIMEOUT_MAX_MS, timeout_ms) if isinstance(timeout_ms, int | float) else timeout_ms
 
@@ -43,7 +49,7 @@ _UP_MAKES: Final = "made in up.data_directory"
 
 
 def _history_user(embedded: str) -> Source:
-    """Return the user at an external history as the source, or the embedded history's."""
+    """Return the Source of the user name: that of an external history, else `embedded`."""
     return Source(
         "up.history_user where up.history_url is set",
         lambda config: embedded if config.up.history_url is None else config.up.history_user,
@@ -62,7 +68,7 @@ _PROBES_TOO: Final = {
     "streams": "topology_file",
     "sim": "peers peers_seed paths first_path_port spacing_ns flush_ms announce_s",
 }
-"""Keys with the value of the same key of [probes]."""
+"""Keys that get the value of the same key of [probes] if their table does not set them."""
 _WITH_KAFKA: Final = (
     "probes", "rdma_probes", "flows", "collectives", "audit", "streams", "actuators", "web", "sim",
 )  # fmt: skip
@@ -110,4 +116,4 @@ SHARED: Final[dict[str, Source]] = {
     "fabric.clock_drift_max_ppb": Source("15000", lambda _: 15_000.0),
     "fabric.clock_wander_ppb_per_sqrt_s": Source("1", lambda _: 1.0),
 }
-"""Full key to the source of its value, if its table does not set it."""
+"""`table.key` to the source of its value if the table does not set it."""

@@ -18,18 +18,20 @@ import psutil
 
 STATE_FILE: Final = "run/state.json"
 MAX_AGE_S: Final = 15.0
-"""Age of the state above which `up` itself hangs; it writes the state each second, on a full disk each 10 s.
+"""Age of the state, s, above which `up` itself hangs. It writes the state each second, on a full disk every
+10 s.
 """
 LOCK_FILE: Final = "run/lock"
 
 
 class Lock:
-    """Holds a data directory for this process. The kernel lets go of it when the process ends."""
+    """Locks a data directory for this process. The kernel releases the lock when the process ends."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises ValueError, naming the process that holds it, where it is taken; or where
-        others may enter the directory and it holds things that are not ours: it is made owner-only; or
-        where it is no directory that we can make and write to.
+        """Take the lock. Raises ValueError, which says who holds it, if another process does.
+
+        Raises ValueError also if the directory cannot be created or written to, or if others may enter it and
+        it is neither empty nor ours. The directory is made accessible to its owner only.
         """
         try:
             self._take(directory)
@@ -60,7 +62,7 @@ class Lock:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let go of the directory."""
+        """Release the directory."""
         os.close(self._fd)
 
 
@@ -70,7 +72,9 @@ def _pid_in(path: Path) -> int | None:
 
 
 def describe(pid: int | None) -> str:
-    """Return 'process 123 (fabrictime up --fleet none)', as far as this user may know it."""
+    """Return a text about a process, such as 'process 123 (fabrictime up --fleet none)', with what this user
+    may see of it.
+    """
     if pid is None:
         return "a process that this user may not look at"
     try:
@@ -81,7 +85,7 @@ def describe(pid: int | None) -> str:
 
 
 def port_holder(host: str, port: int) -> str:
-    """Return the listener on a TCP port in words."""
+    """Return a text about the process that listens on a TCP port."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:
@@ -95,7 +99,7 @@ def port_holder(host: str, port: int) -> str:
 
 
 def write(directory: Path, state: Mapping[str, Any]) -> None:
-    """Put the state where `read` finds it, whole or not at all."""
+    """Write the state for `read`, which never sees a part of it."""
     path = directory / STATE_FILE
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(state), encoding="utf-8")
@@ -104,7 +108,7 @@ def write(directory: Path, state: Mapping[str, Any]) -> None:
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Return the state of the `up` that runs on this data directory. Raises ValueError where none does."""
+    """Return the state of the `up` that runs on this data directory. Raises ValueError if none runs."""
     if not _locked(directory / LOCK_FILE):
         raise ValueError(f"{directory}: no `fabrictime up` is running on this data directory")
     try:
@@ -146,7 +150,7 @@ def _locked(path: Path) -> bool:
 
 
 def show(state: Mapping[str, Any]) -> None:
-    """Print the state for people."""
+    """Print the state as text."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -1,10 +1,10 @@
 """Starts the services as processes in order of readiness, keeps them alive and stops them.
 
-`Child` and `Step` nodes name their prerequisites. The supervisor reports events for the screen, a snapshot
-for `status`, and keeps one log file per child. A child that dies is restarted, at first at once, later within
-`RESTART_DELAYS_S`. A child that refuses its configuration is retried within `REFUSED_DELAYS_S`. One child's
-failure stops no other: it is the child's fault in the snapshot until the child is ready. Only an essential
-child or a step that fails at the start ends the start.
+`Child` and `Step` nodes name their prerequisites. The supervisor reports events for the screen, provides a
+snapshot for `status`, and keeps one log file per child. A child that dies is restarted: first at once, later
+after pauses from `RESTART_DELAYS_S`. A child that refuses its configuration is retried after pauses from
+`REFUSED_DELAYS_S`. The failure of a child stops no other child: it is the child's fault in the snapshot until
+the child is ready. Only an essential child or a step that fails at the start aborts the start.
 """
 
 from __future__ import annotations
@@ -27,29 +27,35 @@ from typing import Any, Final
 from fabrictime.runtime.ready import PARENT_VARIABLE, NotifySocket
 
 CONFIG_EXIT: Final = 2
-"""Exit code of a service that was given something it cannot work with."""
+"""Exit code of a service whose settings or input it cannot use."""
 
 RESTART_DELAYS_S: Final = (0.05, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""Pause before the n-th restart in a row; the last repeats. Below the 10 s that a replacement may take."""
+"""Pause before the n-th consecutive restart, s; the last value repeats. All are below the 10 s within which a
+failed child should be replaced.
+"""
 
 REFUSED_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0)
-"""The same after `CONFIG_EXIT`: the cause seldom ends sooner, and each start costs CPU."""
+"""The same pauses after `CONFIG_EXIT`, longer, because its cause seldom ends soon and each start
+costs CPU.
+"""
 
 START_ATTEMPTS: Final = 5
-"""Starts of a child that was never ready after which the start of the others goes on without it."""
+"""Number of failed starts of a child that was never ready, after which the other children start
+without it.
+"""
 
 STEADY_S: Final = 10.0
-"""A child that was ready this long is given the short pauses again."""
+"""Time for which a child must be ready so that its restart pauses begin with the shortest again, s."""
 
 LOG_LIMIT_BYTES: Final = 4 << 20
 TAIL_LINES: Final = 12
 MAX_FAULT: Final = 300
-"""Characters of a fault that are kept."""
+"""Largest number of characters of a fault that are kept."""
 _LOG_PREFIX: Final = re.compile(r"^(\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ [\w.]+: |fabrictime: )")
-"""Prefix of the message in a line that a child logs."""
+"""The prefix, before the message itself, of a line that a child logs."""
 _TICK_S: Final = 0.5
 _WATCHDOG_CHECKS: Final = 10
-"""Checks of a ready child within the time in which it must show life."""
+"""How often a ready child is checked within its `watchdog_s`."""
 
 
 class State(StrEnum):
@@ -65,7 +71,9 @@ class State(StrEnum):
 
 
 class ChildFailed(Exception):
-    """An essential child or a step failed at the start. The text is one line, `tail` the last output."""
+    """An essential child or a step failed at the start. The message is one line; `tail` holds the last lines
+    of its output.
+    """
 
     def __init__(self, name: str, why: str, tail: Sequence[str] = ()) -> None:
         super().__init__(f"{name}: {why}")
@@ -75,7 +83,9 @@ class ChildFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process to run. It reports READY=1 through NOTIFY_SOCKET; `needs` names nodes to be ready before."""
+    """A process to run. It reports READY=1 through NOTIFY_SOCKET. `needs` names the nodes that must be ready
+    before it starts.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -84,15 +94,21 @@ class Child:
     ready_timeout_s: float = 60.0
     stop_timeout_s: float = 4.0
     watchdog_s: float = 20.0
-    """Killed and replaced when its WATCHDOG=1 stop for this long; applies once it has sent one. Time in which
-    it waits for a processor does not count, nor for `ready_timeout_s`: a new process would wait as well."""
+    """The child is killed and replaced if it sends no WATCHDOG=1 for this long; applies once it has sent one.
+    Time in which it waits for a processor does not count, neither here nor for `ready_timeout_s`: a new
+    process would wait as well.
+    """
     essential: bool = False
-    """Whether nothing can start without it: if it does not get ready, the start ends with its reason."""
+    """Whether nothing can start without it: if it does not become ready, the start is aborted with its
+    reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Work to do once between children, such as creating topics. Raises the errors of `run`."""
+    """Work to do once, after some children and before others, such as creating topics. Raises the errors of
+    `run`.
+    """
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -110,10 +126,11 @@ class Event:
 
 
 class ProcessorWait:
-    """The s in which a process waited for a processor although it was ready to run.
+    """Measures how long a process was ready to run but had no processor, s.
 
-    From the second number of /proc/PID/task/TID/schedstat (kernel documentation, scheduler/sched-stats): ns
-    of a thread since its start. Of each interval between two calls, the thread that waited longest counts.
+    It reads the second number of /proc/PID/task/TID/schedstat (kernel documentation, scheduler/sched-stats):
+    the waiting time of a thread since its start, ns. For each interval between two calls, the thread that
+    waited longest counts.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -122,7 +139,7 @@ class ProcessorWait:
         self.total_s = 0.0
 
     def update(self, pid: int | None) -> float:
-        """Read the threads of a process; return its wait so far."""
+        """Read the waiting times of a process's threads. Return the total wait so far, s."""
         threads: dict[str, int] = {}
         with contextlib.suppress(OSError):
             for task in (self._proc / str(pid) / "task").iterdir():
@@ -141,10 +158,12 @@ class _Node:
         self.spec = spec
         self.state = State.WAITING
         self.settled = asyncio.Event()
-        """Set once it was ready, or failed for the first time: nodes that need it start then."""
+        """Set when the node became ready or failed for the first time: nodes that need it then start."""
         self.status = ""
         self.fault: str | None = None
-        """Why it does not work, in one line: its own report, or the reason of its last end."""
+        """The reason why it does not work, in one line: its own report, or why it last ended. None if it
+        works.
+        """
         self.reported_fault: str | None = None
         """The present process's own report (X_FAULT)."""
         self.starts = 0
@@ -154,7 +173,7 @@ class _Node:
         self.watchdog_at_s: float | None = None
         self.wait = ProcessorWait()
         self.watchdog_wait_s = 0.0
-        """s that the process had waited for a processor by then."""
+        """How long the process had waited for a processor at `watchdog_at_s`, s."""
         self.process: subprocess.Popen[bytes] | None = None
         self.exited: asyncio.Future[None] | None = None
         self.socket: NotifySocket | None = None
@@ -178,7 +197,7 @@ class Supervisor:
         self._stopping = False
 
     def add(self, *specs: Child | Step) -> None:
-        """Add nodes. Raises ValueError for a name twice or a need that is not there."""
+        """Add nodes. Raises ValueError for a duplicate name or an unknown need."""
         for spec in specs:
             if spec.name in self._nodes:
                 raise ValueError(f"{spec.name}: added twice")
@@ -187,7 +206,7 @@ class Supervisor:
             self._nodes[spec.name] = _Node(spec)
 
     async def start(self) -> None:
-        """Start everything, as parallel as the needs allow; return when all is ready or has failed once.
+        """Start all nodes, as parallel as their needs allow. Return when each is ready or has failed once.
 
         Raises ChildFailed if an essential child or a step failed.
         """
@@ -208,7 +227,7 @@ class Supervisor:
 
     @property
     def faults(self) -> dict[str, str]:
-        """The children that do not work now, with the reason in one line."""
+        """Child to the reason in one line, for the children that do not work now."""
         return {name: node.fault for name, node in self._nodes.items() if node.fault is not None}
 
     async def stop(self) -> None:
@@ -225,14 +244,15 @@ class Supervisor:
                 node.socket = None
 
     def kill(self) -> None:
-        """Kill everything at once. `stop` then only collects."""
+        """Kill all children at once. A later `stop` only collects their exit codes."""
         self._stopping = True
         for node in self._nodes.values():
             self._signal(node, signal.SIGKILL)
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """Return the children as JSON-ready rows: name, pid, state, status, fault, age_s, restarts,
-        last_exit."""
+        """Return a JSON-ready row for each child: name, pid, state, status, fault, age_s, restarts,
+        last_exit.
+        """
         now_s = time.monotonic()
         return [
             {
@@ -250,11 +270,11 @@ class Supervisor:
         ]
 
     def log_path(self, name: str) -> Path:
-        """Return where the output of a child goes."""
+        """Return the file that holds the output of a child."""
         return self._run_dir / f"{name.replace('/', '-')}.log"
 
     def tail(self, name: str, lines: int = TAIL_LINES) -> list[str]:
-        """Return the last lines that a child wrote."""
+        """Return the last lines of a child's output."""
         path = self.log_path(name)
         if not path.exists():
             return []
@@ -276,14 +296,14 @@ class Supervisor:
         self._on_event(Event(node.spec.name, state, text))
 
     def _set_fault(self, node: _Node, fault: str | None) -> None:
-        """Note why a node does not work; None: it works. A fault that is known already is no event."""
+        """Set the reason why a node does not work; None if it works. An unchanged reason causes no event."""
         fault = None if fault is None else fault[:MAX_FAULT]
         if fault is not None and fault != node.fault:
             self._on_event(Event(node.spec.name, node.state, fault, is_fault=True))
         node.fault = fault
 
     def _fail(self, node: _Node, why: str) -> None:
-        """End the start for this node."""
+        """Mark the node as failed and abort the start because of it."""
         self._set(node, State.FAILED, why)
         tail = self.tail(node.spec.name) if isinstance(node.spec, Child) else ()
         if self._failure is not None and not self._failure.done():
@@ -328,7 +348,7 @@ class Supervisor:
         return code
 
     def _reason(self, node: _Node, code: int | None) -> str:
-        """Return in one line why a child ended: its last line of output where it ended by itself."""
+        """Return in one line why a child ended; if it ended by itself, its last line of output."""
         last_exit = node.last_exit or "ended"
         lines = [line for line in self.tail(node.spec.name) if line.strip()]
         last = _LOG_PREFIX.sub("", lines[-1]).strip() if lines else ""
@@ -349,7 +369,7 @@ class Supervisor:
         self._set(node, State.READY)
 
     async def _run_once(self, node: _Node, child: Child) -> int:
-        """Start the process and return its exit code when it has ended."""
+        """Start the process, wait until it ends, and return its exit code."""
         loop = asyncio.get_running_loop()
         if node.socket is None:
             node.socket = NotifySocket()
@@ -471,7 +491,7 @@ def _ended(loop: asyncio.AbstractEventLoop, pidfd: int, exited: asyncio.Future[N
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int:
-    """Return the exit code of a child that has ended; the processes that it started end with it."""
+    """Return the exit code of a child that has ended, and kill the processes that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
@@ -487,7 +507,7 @@ def _exit_text(code: int) -> str:
 
 
 def _limit_log(path: Path) -> None:
-    """Keep one older generation: children append to an open file, so it is copied and cut to nothing."""
+    """Copy a log file above the limit to `.log.1`, then truncate it: children append to the open file."""
     if path.exists() and path.stat().st_size > LOG_LIMIT_BYTES:
         shutil.copyfile(path, path.with_suffix(".log.1"))
         os.truncate(path, 0)

@@ -1,4 +1,4 @@
-"""Creates the topics of the settings."""
+"""Creates the topics that the settings describe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from schemas.kafka.admin import create_topics
 
 
 def create(config: Config) -> list[str]:
-    """Create or check the topics of the settings. Returns one line per topic. Raises TopicsError."""
+    """Create the topics that the settings describe, or check existing ones. Returns one line per topic.
+    Raises TopicsError.
+    """
     return create_topics(
         config.kafka,
         partitions=config.log.partitions,

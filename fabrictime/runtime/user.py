@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 SHARED_TEMPORARY: Final = Path("/var/tmp")  # noqa: S108 - used only below a name that this user must own
 PATHS_AS_TEXT: Final = frozenset({"fleet"})
-"""Settings that hold a path among other values."""
+"""Settings of type text that may hold a path."""
 
 
 def user_name() -> str:
-    """Return the user's name, or `uid 54321` where the system knows none."""
+    """Return the user's name, or for example `uid 54321` if the system does not know it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # no passwd entry, by Python version
@@ -31,10 +31,10 @@ def user_name() -> str:
 def state_directory(
     environ: Mapping[str, str] = os.environ, shared: Path = SHARED_TEMPORARY
 ) -> tuple[Path, str]:
-    """Return the directory for data, and the reason where it is not the usual one, else "".
+    """Return the directory for data; and the reason if it is not the usual one, else "".
 
-    It is `$XDG_STATE_HOME/fabrictime` or `~/.local/state/fabrictime`. Without a home that can be written to,
-    it is `/var/tmp/fabrictime-UID`, unless that belongs to another user (ValueError).
+    The usual one is `$XDG_STATE_HOME/fabrictime` or `~/.local/state/fabrictime`. Without a writable home, it
+    is `/var/tmp/fabrictime-UID`. Raises ValueError if that belongs to another user.
     """
     xdg_state_home = environ.get("XDG_STATE_HOME")
     if xdg_state_home:
@@ -52,13 +52,15 @@ def state_directory(
 
 
 def _can_make(directory: Path) -> bool:
-    """Return whether the directory is there, or its closest parent can be written to."""
+    """Return whether the directory exists, or its closest existing parent is writable."""
     there = next((place for place in (directory, *directory.parents) if place.exists()), None)
     return there == directory or (there is not None and os.access(there, os.W_OK | os.X_OK))
 
 
 def expand_paths(model: type[BaseModel], table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table with `~` and `~user` expanded in every path of its model. Raises ValueError."""
+    """Return the table with `~` and `~user` expanded in every value that is a path in its model. Raises
+    ValueError.
+    """
     from pydantic import BaseModel  # not for commands that only need a name or a directory
 
     expanded: dict[str, Any] = {}

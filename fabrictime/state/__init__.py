@@ -1,1 +1,1 @@
-"""State that the command line and the web page share; imports neither."""
+"""State that the command line and the web page share; it imports neither of them."""

@@ -14,9 +14,11 @@ from schemas.records import ActionOutcome, ActionReport, Decision, ReasonKind
 
 NS_PER_S: Final = 1_000_000_000
 SETTLED_NS: Final = SIDE_NS + 3 * NS_PER_S
-"""Age after which an action's effect no longer changes: its side, and the delay of late reports."""
+"""Age from which an action's effect no longer changes, ns: the compared interval after it, and the delay of
+late reports.
+"""
 ANSWER_NS: Final = NS_PER_S
-"""How long after its expiry a decision can still be answered."""
+"""How long after a decision's expiry a report may still answer it, ns."""
 
 OUTCOMES: Final = (
     ActionOutcome.REVERTED,
@@ -69,7 +71,9 @@ class ActionEntry:
     how: str
     took_ns: int | None
     done_ns: int | None
-    """When the actuator carried the decision out or refused it, in fabric time."""
+    """Time at which the actuator carried the decision out or refused it, in fabric time; None if it has not
+    yet.
+    """
     detail: str
     expires_at_ns: int | None
     effect: Effect = NO_EFFECT
@@ -81,7 +85,7 @@ class ActionEntry:
 
 
 def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
-    """Return the entries of all flows or of one flow, the newest first."""
+    """Return the action entries of all flows (`flow_id` None) or of one, the newest first."""
     action_entries = [
         _decided(decision, state.reports.get(name, {}), now_ns)
         for name, decision in state.decisions.items()
@@ -100,7 +104,9 @@ def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list
 def with_effects(
     action_entries: Iterable[ActionEntry], state: ActionState, now_ns: int, limit: int = 1 << 30
 ) -> list[ActionEntry]:
-    """Return the first `limit` entries with their effects, each up to the flow's next executed action."""
+    """Return the first `limit` entries with their effects. An effect ends at the flow's next
+    executed action.
+    """
     listed = list(action_entries)
     done_times: dict[str, list[int]] = {}
     for entry in listed:

@@ -11,12 +11,14 @@ from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, Flow
 
 NS_PER_S: Final = 1_000_000_000
 BUSIEST_HOSTS: Final = 3
-"""Hosts that `limits_used` lists."""
+"""Largest number of hosts that `limits_used` lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """The used part of a limit: a shard's moves within a minute, or a host's actions within a second."""
+    """How much of a limit is used: flows that a shard moved within a minute, or a host's actions within a
+    second.
+    """
 
     name: str
     limit: str
@@ -25,14 +27,14 @@ class LimitUse:
 
     @property
     def share(self) -> float:
-        """Used share, from 0 to above 1. 1 if the limit is 0."""
+        """Used share of the limit: above 1 if it is exceeded, 1 if the limit is 0."""
         return self.used / self.max if self.max else 1.0
 
 
 def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
-    """Return each shard's use of its limit, and that of the busiest hosts.
+    """Return the use of each shard's limit, and of the limits of the busiest hosts.
 
-    As in the policy, decisions and local repairs count.
+    Decisions and local repairs both count, as they do in the policy.
     """
     moved: dict[str, set[str]] = {}
     recent: dict[str, list[int]] = {}
@@ -90,7 +92,9 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """Paced flows as (flow, rate, limit), the lowest limit first, and the tenants with a slice."""
+    """Paced flows as (flow, rate, limit), the lowest limit first, and the slices of the tenants that have
+    one.
+    """
 
     paced: list[tuple[str, float, int]]
     slices: list[Slice]

@@ -25,18 +25,18 @@ from schemas.records import (
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, POLICY_CYCLES
 
 MAX_DECISIONS: Final = 4_000
-"""Decisions that are kept, and as many with their reports and their effects."""
+"""Number of decisions that are kept. As many decisions' reports, and as many effects, are kept."""
 MINUTE_NS: Final = 60_000_000_000
 WATCH_NS: Final = 12_000_000_000
-"""How long a host's flows are watched after an action on one of them."""
+"""How long a host's flows are watched after an action on one of them, ns."""
 MAX_SUPPRESSED: Final = 4_096
 MOVES: Final = frozenset({FlowAction.REROUTE, FlowAction.RESTORE})
 
 
 class SuppressedAction(NamedTuple):
-    """An action that the policy wanted and did not take, and since when, in fabric time.
+    """An action that the policy wanted but did not take, and the fabric time since when.
 
-    `cause` is the limit that suppressed it, `kind` and `reason` are its own reason.
+    `cause` is the limit that suppressed the action; `kind` and `reason` say why the policy wanted it.
     """
 
     flow_id: str
@@ -48,7 +48,7 @@ class SuppressedAction(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """Whether decisions are carried out, the author of that setting and its time. Empty author: default."""
+    """Whether decisions are carried out, and who set that when. An empty author means the default setting."""
 
     act: bool
     by: str = ""
@@ -64,7 +64,9 @@ class ShardPolicy:
     at_ns: int = 0
     flows: int = 0
     recent_flows: dict[int, int] = field(default_factory=dict)
-    """Flows by time of policy cycle, ns, of the last minute; without cycles that a larger one follows."""
+    """Time of policy cycle (ns) to number of flows, for the last minute. Cycles before a later one with more
+    flows are left out.
+    """
     movable: int = 0
     suppressed: list[SuppressedAction] | None = None
 
@@ -79,7 +81,9 @@ class _KeyConfig:
 
 
 class ActionState:
-    """The newest decisions, reports, suppressed actions and configs. Records arrive in partition order."""
+    """The newest decisions, reports, suppressed actions and configs. Records must be added in partition
+    order.
+    """
 
     def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
         self.flow_history = FlowHistory(decode_flows, raw_ns)
@@ -88,7 +92,7 @@ class ActionState:
         """Decision id to outcome to report."""
         self.shards: dict[str, ShardPolicy] = {}
         self.effects: dict[str, Effect] = {}
-        """Final effects by decision id."""
+        """Decision id to final effect."""
         self._configs: dict[str, _KeyConfig] = {}
 
     def take(self, topic: str, key: str, record: Any) -> None:
@@ -111,7 +115,9 @@ class ActionState:
             self._take_cycles(record)
 
     def _report_key(self, report: ActionReport) -> str:
-        """Return the key of a report. A restarted actuator numbers its local repairs from the start again."""
+        """Return the key under which a report is kept. A restarted actuator numbers its local repairs from
+        the start again.
+        """
         name = report["decision_id"]
         previous = self.reports.get(name, {}).get(ActionOutcome.LOCAL_REPAIR)
         if (
@@ -151,7 +157,7 @@ class ActionState:
                 shard.suppressed = _suppressed(cycle["suppressed"], shard.suppressed or [], cycle["now_ns"])
 
     def keep_effect(self, decision_id: str, effect: Effect) -> None:
-        """Store a decision's final effect, which outlives the samples."""
+        """Store a decision's final effect, which is kept longer than the samples that it comes from."""
         self.effects[decision_id] = effect
         while len(self.effects) > MAX_DECISIONS:
             del self.effects[next(iter(self.effects))]
@@ -175,7 +181,7 @@ class ActionState:
         return mode
 
     def exceptions(self) -> list[str]:
-        """Return the hosts whose mode differs from the default one."""
+        """Return the hosts whose own mode differs from the default mode, that of `EVERYONE`."""
         act = self.mode().act
         return sorted(key for key in self._configs if key != EVERYONE and self.mode(key).act != act)
 

@@ -60,7 +60,7 @@ LIMIT_TEXTS: Final = {
     "WAITING": "an earlier decision is not yet carried out; the policy retries later",
     "NOT_MOVABLE": "the flow endpoint does not allow a move",
 }
-"""Why the policy suppressed an action."""
+"""Text of the reason for which the policy suppressed an action, by limit."""
 
 ACTIONS: Final = {
     "REROUTE": "move",
@@ -105,7 +105,7 @@ def _path_text(path: int | None) -> str:
 
 
 def duration_text(entry: ActionEntry) -> str:
-    """Return the time from the decision to its execution, and the effector's part of it."""
+    """Return the time from a decision to its execution, and how much of it the effector took, as text."""
     if entry.done_ns is None:
         return "—"
     if not entry.done or not entry.kind or entry.done_ns < entry.at_ns:
@@ -115,13 +115,13 @@ def duration_text(entry: ActionEntry) -> str:
 
 
 def suppressed_text(action: SuppressedAction, now_ns: int) -> str:
-    """Return why and for how long an action has been suppressed."""
+    """Return why an action is suppressed, and for how long it has been, as text."""
     age_s = (now_ns - action.since_ns) / 1e9
     return f"{LIMIT_TEXTS.get(action.cause, action.cause)}; for {seconds_text(age_s)}"
 
 
 def suppressed_cause(action: SuppressedAction) -> str:
-    """Return the reason of a suppressed action as text."""
+    """Return the reason for which the policy wanted a suppressed action, as text."""
     subject = arrow(action.reason.subject)
     if action.reason.window_id is not None:
         return f"a queue persists at {subject}"
@@ -131,7 +131,7 @@ def suppressed_cause(action: SuppressedAction) -> str:
 
 
 def mode_text(state: ActionState) -> str:
-    """Return the mode in force, its author and time, and the hosts that differ."""
+    """Return the mode in force, its author and time, and the hosts whose mode differs, as text."""
     mode = state.mode()
     text = "ACT: decisions are carried out" if mode.act else "OBSERVE: decisions are only published"
     text += f"; set by {mode.by} at {time_text(mode.since_ns)}" if mode.by else "; the default"
@@ -169,7 +169,7 @@ def only_match(text: str | None, flow_ids: Iterable[str]) -> str | None:
 
 
 def figures(entry: ActionEntry) -> list[tuple[str, str]]:
-    """Return an entry as names and values."""
+    """Return an entry's fields as names and texts."""
     effect = entry.effect
     outcome = OUTCOMES.get(entry.outcome, entry.outcome)
     rows = [
@@ -190,7 +190,7 @@ def figures(entry: ActionEntry) -> list[tuple[str, str]]:
 
 
 def before_after(before: float | None, after: float | None, text: Callable[[float], str]) -> str:
-    """Return two figures side by side."""
+    """Return the figures before and after an action, side by side. `text` formats a figure."""
     if before is None and after is None:
         return "—"
     return f"{'?' if before is None else text(before)} → {'?' if after is None else text(after)}"

@@ -1,7 +1,7 @@
-"""Cables, nodes and tiers of the fabric, as the records name them.
+"""Cables, nodes and tiers of the fabric, by the names that records use.
 
-Links get small numbers, so that other modules keep arrays per link. `CableGraph.plan` lays out the part that
-the web page draws. A node's tier is its distance from the nearest host: leaf 1, spine 2, core 3.
+Links get small numbers, so that other modules can keep arrays by link. `CableGraph.plan` lays out the part
+that the web page draws. A node's tier is its distance from the nearest host: leaf 1, spine 2, core 3.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from schemas.ids import End, end_parts, natural
 
 MAX_CABLES: Final = 131_072
-"""Cables with a number. Further ones are counted, but not shown."""
+"""Largest number of cables that get a number. Further ones are counted, but not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Plan:
 
 
 def ends_of(link: str) -> tuple[End, End] | None:
-    """Return both ends of a link or cable, the sender first, or None if the id is malformed."""
+    """Return both ends of a link (the sender first) or cable; None if the id is malformed."""
     near, arrow, far = link.partition("<>" if "<>" in link else ">")
     if not arrow or ">" in far:
         return None
@@ -54,12 +54,14 @@ def ends_of(link: str) -> tuple[End, End] | None:
 
 
 def _text(end: End) -> str:
-    """Return an end as ids have it, unchecked: records may carry any name."""
+    """Return an end in the form that ids use. It is not checked, because records may carry any name."""
     return f"[{end.node}]:{end.port}" if ":" in end.node else f"{end.node}:{end.port}"
 
 
 class CableGraph:
-    """Numbers cables: cable c has link 2c from the end whose id sorts first, and link 2c + 1 in return."""
+    """Numbers cables. Cable c has link 2c, which starts at the end whose id sorts first, and link 2c + 1 in
+    return.
+    """
 
     def __init__(self) -> None:
         self.version = 0
@@ -72,9 +74,10 @@ class CableGraph:
         return 2 * len(self._ends)
 
     def number(self, link: str) -> int | None:
-        """Return the number of a link, or None if the id is malformed or the table is full.
+        """Return the number of a link, which gets one if it is new; None if the id is malformed or the table
+        is full.
 
-        Assign a number to a new link. A cable id (`a<>b`) stands for the cable's first link.
+        A cable id (`a<>b`) stands for the cable's first link.
         """
         number = self._numbers.get(link)
         if number is not None:
@@ -183,7 +186,9 @@ def _racked(
     upper: list[int],
     names: list[str],
 ) -> tuple[list[tuple[str, int, int, int, int, int]], list[str]]:
-    """Return the NICs with rack and leaf. Hosts without a rack are grouped by their leaves."""
+    """Return the NICs with their racks and leaves, and the names of the racks. Hosts without a rack are
+    grouped by their leaves.
+    """
     cable_of = {nic.nic: at_host.get((index[nic.host], nic.device), -1) for nic in nics}
     leaves: dict[str, set[int]] = {}
     for nic in nics:

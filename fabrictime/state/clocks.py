@@ -1,6 +1,6 @@
-"""The clocks of the fleet as the newest windows show them: state, offset and bound of each, suspect pairs.
+"""The fleet's clocks in the newest windows: state, offset and bound of each, and the suspect pairs.
 
-Pure: records of `fabric.clock.offsets` and of the inventory in, snapshots out.
+Pure: takes records of `fabric.clock.offsets` and of the inventory, returns snapshots.
 """
 
 from __future__ import annotations
@@ -19,27 +19,34 @@ from schemas.log_time import WindowOrder
 from schemas.records import ClockEvent, ClockOffsets, ClockState, Nic, SuspectPair
 
 MAX_AGE_S: Final = 10.0
-"""A newest window older than this is out of date: a check fails."""
+"""Age of the newest window above which it is out of date and a check fails, s."""
 
 MAX_AHEAD_S: Final = 1.0
-"""A newest window with an append time this far in the future is no evidence: a check fails."""
+"""How far in the future a window's append time may be before the window is no evidence and a check
+fails, s.
+"""
 
 ANNOUNCED_S: Final = 95.0
-"""A NIC that has not announced itself for this long (it does every 30 s) is not missed any more."""
+"""Time without an announcement after which a NIC is no longer expected to be in a window, s; NICs announce
+themselves every 30 s.
+"""
 
 STATES: Final = ("ABSENT", "UNSYNCED", "HOLDOVER", "SYNCED")
-"""The worst first. ABSENT: its NICs announce themselves and the newest window has nothing of it."""
+"""States of a clock, the worst first. ABSENT: its NICs announce themselves, but the newest window does not
+contain it.
+"""
 _WINDOWS_KEPT: Final = 4
 RETURN_WINDOWS: Final = 5
-"""Windows within which a clock that stepped is usually measured again, as NEW."""
+"""Number of windows within which a clock that stepped is usually measured again and reported as NEW."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockLine:
-    """One clock in its shard's newest window; figures are None for an ABSENT one.
+    """One clock in its shard's newest window; the figures are None if it is ABSENT.
 
-    Add `offset_ns` to the clock's reading to get fabric time. `event` is the last event, of the window that
-    began at `event_at_ns` (fabric time); `event_ns` as in `ClockOffsets`.
+    Add `offset_ns` to the clock's reading to get fabric time. `event` is the clock's last event, in the
+    window that began at `event_at_ns` (fabric time); `event_ns` has the meaning that it has in
+    `ClockOffsets`.
     """
 
     clock: str
@@ -61,7 +68,9 @@ class ClockLine:
 
 @dataclass(frozen=True, slots=True)
 class SuspectLine:
-    """A pair whose path looks asymmetric; `weight`: the share of its weight that the solver kept, 0 to 1."""
+    """A pair whose path looks asymmetric. `weight`: the share of the pair's weight that the solver kept, 0 to
+    1.
+    """
 
     shard: str
     prober: str
@@ -73,9 +82,9 @@ class SuspectLine:
 
 @dataclass(frozen=True, slots=True)
 class ShardLine:
-    """A shard's newest whole window, its end in fabric time, its age and its append time against this host.
+    """A shard's newest complete window: its end in fabric time, its age, and its reference and domains.
 
-    `ahead_s`: time by which the append time was in the future when the window was received.
+    `ahead_s`: by how much the append time was in the future when the window was received.
     """
 
     shard: str
@@ -87,7 +96,7 @@ class ShardLine:
     ahead_s: float = 0.0
 
     def doubt(self, max_age_s: float = MAX_AGE_S) -> str | None:
-        """Return why the window is no evidence of the present; None if it is."""
+        """Return why the window is no evidence about the present; None if it is evidence."""
         if self.ahead_s > MAX_AHEAD_S:
             return (
                 f"{seconds_text(self.ahead_s)} in the future: the log's clock or this host's is wrong, "
@@ -100,9 +109,10 @@ class ShardLine:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The clocks, the worst first; the suspect pairs, the most asymmetric first; the shards by name.
+    """A snapshot of the fleet: clocks, the worst first; suspect pairs, the most asymmetric first; shards by
+    name.
 
-    Events are known since `since_ns` (log append time).
+    Events are known from `since_ns` (log append time) on.
     """
 
     clocks: list[ClockLine]
@@ -116,18 +126,18 @@ class Picture:
         return sum(line.state == state for line in self.clocks)
 
     def bounds_ns(self) -> list[float]:
-        """Return the bounds of the clocks that may be used."""
+        """Return the bounds of the SYNCED and HOLDOVER clocks."""
         usable = ("SYNCED", "HOLDOVER")
         return [c.bound_ns for c in self.clocks if c.bound_ns is not None and c.state in usable]
 
     @property
     def age_s(self) -> float | None:
-        """Age of the shard's window that is furthest behind; None without a window."""
+        """Age of the oldest among the shards' newest windows; None without a window."""
         return max((line.age_s for line in self.shards), default=None)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the newest window of every shard shows the present."""
+        """Whether every shard's newest window is evidence about the present."""
         return bool(self.shards) and all(line.doubt() is None for line in self.shards)
 
     def summary(self) -> dict[str, Any]:
@@ -148,7 +158,9 @@ class Picture:
         }
 
     def wrong(self, bound_us: float | None, max_age_s: float = MAX_AGE_S) -> list[str]:
-        """Return a line for each reason why the fleet is not in time; none: it is."""
+        """Return a line for each reason why the fleet is not in time; empty if it is. `bound_us`: largest
+        bound of a SYNCED clock.
+        """
         if not self.clocks:
             return ["no clock that is asked for is in a window, expected at least one"]
         reasons = [
@@ -182,7 +194,7 @@ class _ShardView(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A record of a window, its append time, and when this process received it."""
+    """A record of a window, its append time, and the monotonic time of its receipt."""
 
     record: ClockOffsets
     append_ns: int
@@ -191,7 +203,7 @@ class _Part(NamedTuple):
 
 
 class Fleet:
-    """The content of the two topics so far. Pure: records in, snapshots out."""
+    """The clocks and NICs by the records of the two topics so far. Pure: takes records, returns snapshots."""
 
     def __init__(self) -> None:
         self.unreadable = 0
@@ -199,19 +211,20 @@ class Fleet:
         self._nics: dict[str, tuple[str, str, int]] = {}
         """NIC to (clock, host, append time of its newest announcement)."""
         self._windows: dict[str, dict[int, dict[int, _Part]]] = {}
-        """Shard to window to part."""
+        """Shard to window to part number to part."""
         self._order = WindowOrder()
         self._events: dict[tuple[str, str], _Event] = {}
 
     def add_nic(self, nic: str, record: Nic | None, append_ns: int) -> None:
-        """Take an announcement that the log took at `append_ns`; None: the NIC is gone."""
+        """Add the announcement of a NIC, appended to the log at `append_ns`. None removes the NIC."""
         if record is None:
             self._nics.pop(nic, None)
         else:
             self._nics[nic] = (record["clock"], record["host"], append_ns)
 
     def add(self, record: ClockOffsets, append_ns: int, received_s: float | None = None) -> None:
-        """Take a `ClockOffsets` that the log took at `append_ns`, in the log's order.
+        """Add a `ClockOffsets` record, appended to the log at `append_ns`. Records must be added in the log's
+        order.
 
         `received_s`: the reader's monotonic time, if the record arrived while the reader waited for it.
         """
@@ -234,7 +247,7 @@ class Fleet:
                 self._events[key] = last_event(self._events.get(key), event)
 
     def newest(self) -> dict[str, int]:
-        """Return each shard's newest whole window."""
+        """Return shard to its newest complete window."""
         return {
             shard: max(complete_windows)
             for shard, windows in self._windows.items()
@@ -244,8 +257,9 @@ class Fleet:
     def picture(
         self, patterns: Sequence[str] = (), hosts: Sequence[str] = (), now_ns: int | None = None
     ) -> Picture:
-        """Return the clocks whose name matches one of `patterns` and whose host matches one of `hosts`;
-        without either, all."""
+        """Return a snapshot with the clocks whose name matches one of `patterns` and whose host matches one
+        of `hosts`. An empty list matches all.
+        """
         now_ns = time.time_ns() if now_ns is None else now_ns
         homes = self._homes()
         views = [self._shard(shard, window, homes, now_ns) for shard, window in sorted(self.newest().items())]
@@ -283,7 +297,7 @@ class Fleet:
         )
 
     def _homes(self) -> dict[str, list[str]]:
-        """Return each clock's hosts, one for each of its NICs."""
+        """Return clock to its hosts, one entry for each of its NICs."""
         homes: dict[str, list[str]] = defaultdict(list)
         for clock, host, _ in self._nics.values():
             homes[clock].append(host)
@@ -292,7 +306,7 @@ class Fleet:
     def _absent(
         self, present: Iterable[ClockLine], homes: Mapping[str, Sequence[str]], now_ns: int
     ) -> list[ClockLine]:
-        """Return the clocks whose NICs announce themselves and that no newest window contains."""
+        """Return the ABSENT clocks: their NICs announce themselves, but no newest window contains them."""
         there = {line.clock for line in present}
         oldest_ns = now_ns - ANNOUNCED_S * 1e9
         announced = {clock for clock, _, append_ns in self._nics.values() if append_ns > oldest_ns}
@@ -327,9 +341,9 @@ class Fleet:
 
 
 def last_event(before: _Event | None, newer: _Event) -> _Event:
-    """Return the event to show as a clock's last, of two in the log's order.
+    """Return which of two events, given in the log's order, is shown as a clock's last one.
 
-    It is the later one, except that the NEW by which a clock returns to use does not hide the STEP before it.
+    It is the newer one. But a NEW that reports that a clock is used again does not hide the STEP before it.
     """
     if before is None or (before.event, newer.event) != (ClockEvent.STEP, ClockEvent.NEW):
         return newer
@@ -339,8 +353,8 @@ def last_event(before: _Event | None, newer: _Event) -> _Event:
 def _age_and_ahead_s(parts: Iterable[_Part], now_ns: int, now_s: float) -> tuple[float, float]:
     """Return a window's age, and by how much its append time was in the future when it was received.
 
-    The age of a window that arrived while the reader waited is measured by the reader's monotonic clock. That
-    of another one is its age in fabric time: the log's clock may be behind.
+    If the window arrived while the reader waited, its age is measured by the reader's monotonic clock. Else
+    it is the age in fabric time, because the log's clock may be behind.
     """
     newest = max(parts, key=lambda part: part.received_s)
     waited_s = now_s - newest.received_s
@@ -372,10 +386,10 @@ def _chosen(line: ClockLine, patterns: Sequence[str], hosts: Sequence[str]) -> b
 
 
 def bound_or_zero_ns(line: ClockLine) -> float:
-    """Return a clock's bound for comparisons; an unknown one counts as 0."""
+    """Return a clock's bound for comparisons; 0 if it is unknown."""
     return line.bound_ns or 0.0
 
 
 def ns_text(ns: float | None) -> str:
-    """Return a time as people read it in a terminal: '3.21 ns', '1.50 us'; '-' for None."""
+    """Return a time in the form for terminals: '3.21 ns', '1.50 us'; '-' for None."""
     return "-" if ns is None else delay_text(ns).replace("µ", "u")

@@ -16,7 +16,9 @@ from fabrictime.state.units import seconds_text
 from schemas.log_time import is_log_time_wrong
 
 FRESH_S: Final = 5.0
-"""s without an advance after which evidence is missing: five times the usual period of every source."""
+"""Time without an advance after which a source's evidence is missing, s: five times the usual period of every
+source.
+"""
 
 
 class Source(StrEnum):
@@ -32,44 +34,48 @@ _NAMES: Final[Mapping[Source, tuple[str, str]]] = {
     Source.CLOCKS: ("clock window", "stream worker stopped"),
     Source.LINKS: ("evaluation of link health", "links service stopped"),
 }
-"""The evidence of each source, and the usual cause of its absence."""
+"""For each source: the name of its evidence, and the usual cause of its absence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """Time since a source's last evidence."""
+    """Time since the newest evidence of a source."""
 
     seconds: float
-    """s since it advanced; if it has not, s since reading began or since its last record."""
+    """Time since the position advanced, s. If it has not, the age of the source's newest record, or if that
+    is unknown, the time since reading began.
+    """
     is_measured: bool = True
-    """Whether it advanced while the reader watched, or the reader watched for long enough."""
+    """Whether the reader saw the position advance, or watched long enough to see that it does not."""
     exists: bool = True
-    """Whether there has ever been any."""
+    """Whether the source has ever produced evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether statements about health may be made."""
+    """Whether the evidence allows statements about health."""
 
     missing: tuple[str, ...] = ()
     """A phrase for each kind of evidence that is missing."""
     is_checked: bool = True
-    """False: reading began so recently that nothing is known yet."""
+    """False if reading began so recently that nothing is known yet."""
     log_fault: str | None = None
-    """Why the log does not answer."""
+    """Reason why the log does not answer; None if it does."""
 
     @property
     def is_fresh(self) -> bool:
-        """Whether all evidence is fresh."""
+        """Whether the evidence was checked and all of it is fresh."""
         return self.is_checked and not self.missing
 
     def claim(self, text: str) -> str:
-        """Return a statement about health; without fresh evidence, name it instead."""
+        """Return `text`, a statement about health; without fresh evidence, return a line that says what is
+        missing.
+        """
         return text if self.is_fresh else f"H{self.line[1:]}"
 
     @property
     def line(self) -> str:
-        """One line for people; empty if all evidence is fresh."""
+        """One line on the missing evidence; empty if all evidence is fresh."""
         if self.missing:
             return f"health is not known: {'; '.join(self.missing)}"
         return "" if self.is_checked else "health is not known yet: checking for fresh evidence"
@@ -92,7 +98,7 @@ def evaluate(ages: Mapping[Source, Age], log_ahead_s: float = 0.0, fresh_s: floa
 
 
 def _missing(source: Source, age: Age) -> str:
-    """Return the evidence that a source lacks, and since when."""
+    """Return a phrase for the missing evidence of a source and its age."""
     evidence, cause = _NAMES[source]
     if not age.exists:
         return f"no {evidence} yet ({cause.replace('stopped', 'not started')}?)"
@@ -110,20 +116,20 @@ class _Position:
 
 
 class EvidenceAges:
-    """Follows the positions of all sources. Pure: callers pass the monotonic time."""
+    """Keeps the positions of all sources and when they advanced. Pure: callers pass the monotonic time."""
 
     def __init__(self, fresh_s: float = FRESH_S) -> None:
         self.log_ahead_s = 0.0
         self._fresh_s = fresh_s
         self._positions: dict[Source, _Position] = {}
         self._failed: tuple[str, float] | None = None
-        """Why the log does not answer, and since when."""
+        """(reason why the log does not answer, monotonic time since when); None while it answers."""
 
     def take(self, source: Source, position: int, now_s: float, *, is_done: bool = False) -> bool:
-        """Take a source's position; return whether it is the first one.
+        """Set a source's position; return whether it is the source's first one.
 
-        A position that falls belongs to a log that was replaced. `is_done`: there is nothing left to
-        process, so a position that stands still shows no silence.
+        A position below the last one belongs to a log that was replaced. `is_done`: the source has nothing
+        left to process, so an unchanged position does not mean that it is silent.
         """
         last_position = self._positions.get(source)
         if last_position is None:
@@ -135,7 +141,9 @@ class EvidenceAges:
         return False
 
     def set_age_at_start(self, source: Source, age_s: float) -> None:
-        """Set the age of a source's last record when reading began, by log time; text alone shows it."""
+        """Set the age, by log time, that a source's last record had when reading began. It only appears in
+        texts.
+        """
         self._positions[source].age_at_start_s = max(0.0, age_s)
 
     def fail(self, reason: str, now_s: float) -> None:

@@ -1,6 +1,6 @@
 """Reads from the log whether evidence about health is fresh, for commands, `up` and the web page.
 
-`EvidenceReader` takes one reading. `EvidenceWatch` follows in a thread, for as long as it is open.
+`EvidenceReader` takes one reading per call. `EvidenceWatch` reads repeatedly in a thread until it is stopped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from schemas.log_time import is_log_time_wrong
 from schemas.topics import CLOCK_OFFSETS, LINKS
 
 PERIOD_S: Final = 1.0
-"""s between two readings."""
+"""Time between two readings, s."""
 QUICK_PERIOD_S: Final = 0.2
-"""The same until the first verdict, which a command may wait for."""
+"""Time between two readings before the first verdict, for which a command may be waiting, s."""
 PERIODS: Final = 5
-"""Periods of a source without an advance after which its evidence is missing."""
+"""Number of a source's periods without an advance after which its evidence is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class EvidenceSettings:
 
 
 def fresh_s_of(window_ms: int, commit_interval_ms: int) -> float:
-    """Return the age above which evidence is missing, for the periods of windows and commits."""
+    """Return the age above which evidence is missing, s, from the periods of windows and commits."""
     return max(FRESH_S, PERIODS * max(window_ms, commit_interval_ms) / 1e3)
 
 
 class EvidenceReader:
-    """The ages of all evidence, brought up to date by `read`."""
+    """The ages of all evidence, as of the last `read`."""
 
     def __init__(self, settings: EvidenceSettings) -> None:
         """Create the client without connecting."""
@@ -55,15 +55,15 @@ class EvidenceReader:
         self._reader = OffsetReader(settings.kafka, (LINKS, CLOCK_OFFSETS), settings.links_group)
         self._clocks_end: dict[Place, int] = {}
         self._fleet: SimulatedTimeReader | None = None
-        """Follows the inventory while log time looks wrong."""
+        """Reads the inventory while log time looks wrong; None otherwise."""
 
     def close(self) -> None:
-        """Leave the log."""
+        """Close the connections to the log."""
         self._reader.close()
         self._close_fleet()
 
     def read(self) -> None:
-        """Take one reading. A log that does not answer is part of the verdict."""
+        """Read all positions. If the log does not answer, the verdict says so."""
         try:
             ends = self._reader.ends()
             committed = self._reader.committed(LINKS)
@@ -74,7 +74,7 @@ class EvidenceReader:
             self.ages.succeed()
 
     def verdict(self) -> Verdict:
-        """Return the verdict now."""
+        """Return the verdict at the present time."""
         return self.ages.verdict(time.monotonic())
 
     def _take(self, ends: Mapping[Place, int], committed: Mapping[Place, int]) -> None:
@@ -95,7 +95,7 @@ class EvidenceReader:
     def _set_ages_at_start(
         self, links: Mapping[Place, int], clocks: Mapping[Place, int], unread: Mapping[Place, int]
     ) -> None:
-        """Read when each source advanced last."""
+        """Set the age of each source's newest record."""
         newest_messages = self._reader.messages_at(_last({**links, **clocks}))
         of_links = [message for place, message in newest_messages.items() if place[0] == LINKS.name]
         of_clocks = [message for place, message in newest_messages.items() if place[0] == CLOCK_OFFSETS.name]
@@ -111,7 +111,7 @@ class EvidenceReader:
             self.ages.set_age_at_start(source, time.time() - newest_ms / 1e3)
 
     def _take_log_time(self, messages: Mapping[Any, Any]) -> None:
-        """Take the difference between log time and the hosts' clocks from the newest clock records."""
+        """Set the difference between log time and the hosts' clocks, from the newest clock records."""
         newest: tuple[int, int] | None = None
         for message in messages.values():
             try:
@@ -131,7 +131,7 @@ class EvidenceReader:
             self.ages.log_ahead_s = ahead_s
 
     def _is_simulated(self) -> bool:
-        """Return whether all hosts are simulated: these have no clocks that show log time wrong."""
+        """Return whether all hosts are simulated. Their clocks cannot show that log time is wrong."""
         if self._fleet is None:
             self._fleet = SimulatedTimeReader(self._kafka, self._registry)
         return self._fleet.read().is_simulated
@@ -148,7 +148,7 @@ def _last(ends: Mapping[Place, int]) -> dict[Place, int]:
 
 
 class EvidenceWatch:
-    """Follows the evidence in a thread of its own."""
+    """Reads the evidence repeatedly in a thread of its own."""
 
     def __init__(self, settings: EvidenceSettings, changed: Callable[[], None] = lambda: None) -> None:
         """`changed` is called in the thread whenever the verdict changes."""
@@ -167,17 +167,17 @@ class EvidenceWatch:
         self.stop()
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
 
     def verdict(self) -> Verdict:
-        """Return the verdict now. Thread-safe."""
+        """Return the verdict at the present time. Thread-safe."""
         reader = self._reader
         return CHECKING if reader is None else reader.verdict()
 

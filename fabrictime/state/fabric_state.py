@@ -57,16 +57,18 @@ UP: Final = STATES.index(LinkState.UP)
 
 HOUR_NS: Final = 3_600_000_000_000
 MAX_CHANGES: Final = 512
-"""State changes kept per subject: more than an hour of flapping."""
+"""Largest number of state changes that are kept per subject: more than an hour of flapping."""
 MAX_SUBJECTS: Final = 65_536
 MAX_CLOSED: Final = 2_000
 EXPIRY_CHECKS: Final = 2
-"""Contention windows checked for their age per new one, so that more can expire than arrive."""
+"""Number of kept contention windows whose age is checked for each new one, so that more can expire than
+arrive.
+"""
 MAX_CLEARED: Final = 500
 MAX_ACTIVE: Final = 5_000
 MAX_NICS: Final = 262_144
 MAX_SILENCE_NS: Final = 30_000_000_000
-"""A contention window without an update for this long counts as over: its worker has stopped."""
+"""A contention window without an update for this long counts as over, because its worker has stopped; ns."""
 
 _PARTS: Final[dict[str, Part]] = {
     INVENTORY.name: "plan",
@@ -130,13 +132,15 @@ class FabricState:
         self.nic_state: dict[str, int] = {}
         self.versions: dict[Part, int] = dict.fromkeys(get_args(Part), 0)
         self._received: tuple[int, float] | None = None
-        """Append time of the newest message, and the monotonic time of its receipt."""
+        """(append time of the newest message, monotonic time of its receipt)."""
         self._closed: dict[str, None] = {}
-        """Closed contention windows in the order of their closing."""
+        """Ids of closed contention windows, in the order of their closing."""
         self._contention_ns = 0
         self._plan: tuple[tuple[int, int, int, bool], Plan] | None = None
         self._queues_expire_ns: int | None = None
-        """When the first cable that is drawn for its queues alone leaves the plan."""
+        """Time at which the plan must change because a cable is drawn only for its queues; None if there is
+        none.
+        """
 
     # ----------------------------------------------------------------------------------------------- writing
 
@@ -182,7 +186,7 @@ class FabricState:
         return "flows"
 
     def take_diagnosis(self, head: Mapping[str, Any], value: bytes, append_ns: int) -> Part:
-        """Add one Diagnosis message with its decoded head."""
+        """Add one Diagnosis message, given its decoded head."""
         self.jobs.take(head, value)
         self._mark_changed("jobs", append_ns)
         return "jobs"
@@ -192,7 +196,9 @@ class FabricState:
         self._received = append_ns, time.monotonic()
 
     def _take_nic(self, key: str, record: records.Nic | None) -> bool:
-        """Return whether the record changed anything: NICs are announced repeatedly."""
+        """Add a NIC's announcement. Return whether it changed anything, because NICs are announced
+        repeatedly.
+        """
         if record is None:
             if self.nics.pop(key, None) is None:
                 return False
@@ -300,9 +306,10 @@ class FabricState:
     # ----------------------------------------------------------------------------------------------- reading
 
     def age_s(self, now_ns: int) -> float | None:
-        """Return the age of the newest message; None without one.
+        """Return the age of the newest message, s; None without one.
 
-        It is measured by the reader's monotonic clock as well, so log time that is ahead hides no silence.
+        The time since its receipt by the monotonic clock is a lower limit, so log time that is ahead hides no
+        silence.
         """
         if self._received is None:
             return None
@@ -319,7 +326,7 @@ class FabricState:
         return plan
 
     def current_plan(self) -> Plan | None:
-        """Return the last plan if it is still current, else None."""
+        """Return the last plan if nothing has changed since, else None."""
         return self._plan[1] if self._plan is not None and self._plan[0] == self._plan_version() else None
 
     def _plan_version(self) -> tuple[int, int, int, bool]:
@@ -340,7 +347,9 @@ class FabricState:
         return bool(starts_ns)
 
     def state(self, number: int) -> int:
-        """Return a link's state from its health record, else UP if fresh windows have probes of it."""
+        """Return a link's state from its health record. Without a record, it is UP if a fresh window has
+        probes of the link.
+        """
         link_state = self.link_state.get(number)
         if link_state is not None:
             return link_state

@@ -14,7 +14,9 @@ from schemas.log_time import STEP_NS
 from schemas.records import Flow, FlowReports, FlowState
 
 KEPT_NS: Final = 5_000_000_000
-"""Hosts report everything each second, so older reports describe flows that are gone."""
+"""How long messages are kept, ns: a host reports everything each second, so older reports describe flows that
+are gone.
+"""
 MAX_BYTES: Final = 128 * 1024 * 1024
 MAX_HOSTS: Final = 65_536
 
@@ -56,7 +58,7 @@ class FlowCache:
         self.version += 1
 
     def _step_back(self, append_ns: int) -> None:
-        """Count all messages as of this time at the latest: log time stepped back."""
+        """Limit the times of all messages to `append_ns`, because log time stepped back to it."""
         self.newest_ns = append_ns
         for host, messages in self._messages.items():
             self._messages[host] = deque((min(at_ns, append_ns), value) for at_ns, value in messages)
@@ -74,7 +76,7 @@ class FlowCache:
         return self._flows[1]
 
     def _flows_of(self, host: str, messages: deque[tuple[int, bytes]]) -> dict[str, ReportedFlow]:
-        """Apply the changes since the newest whole report to it."""
+        """Return the open flows of a host: its newest whole report with the later changes applied."""
         reports: list[FlowReports] = []
         for _, value in reversed(messages):
             try:

@@ -1,8 +1,9 @@
-"""Rate and round trip of flows over the last minutes, for hosts whose flows the policy acts on.
+"""Rate and round-trip time of flows over the last minutes, for hosts whose flows the policy acts on.
 
 A thousand NICs report tens of thousands of flows per second, and most of those flows are never moved.
 Messages of other hosts stay encoded for some seconds, so that a newly watched host has a past. Times are log
-append times."""
+append times.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +18,19 @@ Links = tuple[str, ...]
 Decode = Callable[[bytes], FlowReports]
 
 RAW_NS: Final = 12_000_000_000
-"""How long messages of unwatched hosts are kept."""
+"""How long messages of unwatched hosts are kept, ns."""
 RAW_BYTES: Final = 128 * 1024 * 1024
 KEPT_NS: Final = 900_000_000_000
-"""How long samples are kept."""
+"""How long samples are kept, ns."""
 MAX_SAMPLES: Final = 300_000
 MAX_WATCHED: Final = 1_024
 SIDE_NS: Final = 5_000_000_000
-"""Length of the compared intervals before and after an action."""
+"""Length of each of the compared intervals before and after an action, ns."""
 FOREVER_NS: Final = 1 << 62
 
 
 class Sample(NamedTuple):
-    """A flow in the interval of one report."""
+    """A flow's figures in the interval of one report."""
 
     start_ns: int
     end_ns: int
@@ -41,7 +42,9 @@ class Sample(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """A flow's mean rate and round trip before and after an action. None: no report covers that side."""
+    """A flow's mean rate and round-trip time before and after an action; None if no report covers
+    that side.
+    """
 
     before_bps: float | None = None
     after_bps: float | None = None
@@ -65,7 +68,7 @@ class FlowHistory:
         self._raw: dict[str, deque[tuple[int, bytes]]] = {}
         self._raw_bytes = 0
         self._watched: dict[str, int] = {}
-        """Host to the end of its watch."""
+        """Host to the time at which its watch ends, ns."""
         self._samples: dict[str, deque[Sample]] = {}
         self._count = 0
         self._newest_ns = 0
@@ -93,7 +96,7 @@ class FlowHistory:
             self._add_samples(value, append_ns)
 
     def _step_back(self, host: str, append_ns: int) -> None:
-        """Forget a host's messages and samples of the time to come: log time stepped back."""
+        """Drop a host's messages and samples later than `append_ns`, because log time stepped back to it."""
         self._newest_ns = append_ns
         messages = self._raw[host]
         while messages and messages[-1][0] > append_ns:
@@ -105,7 +108,7 @@ class FlowHistory:
                 self._count -= 1
 
     def watch(self, host: str, until_ns: int) -> None:
-        """Record a host's flows until `until_ns`, and sample its messages that are still kept."""
+        """Keep samples of a host's flows until `until_ns`, starting with its messages that are still kept."""
         known_ns = self._watched.get(host)
         if known_ns is None:
             if until_ns < self._newest_ns or not self._has_capacity():
@@ -115,14 +118,16 @@ class FlowHistory:
         self._watched[host] = max(until_ns, known_ns or 0)
 
     def restart(self, host: str) -> None:
-        """Drop a host's samples and watch it without end, before its older reports are read."""
+        """Drop a host's samples and watch it without end. Call it before reading the host's older reports."""
         self._raw_bytes -= sum(len(value) for _, value in self._raw.pop(host, ()))
         for name in [name for name in self._samples if name.startswith(f"{host}/")]:
             self._count -= len(self._samples.pop(name))
         self._watched[host] = FOREVER_NS
 
     def _has_capacity(self) -> bool:
-        """Return whether one more host can be watched, after removing hosts whose watch has ended."""
+        """Return whether one more host can be watched. If there are too many, first remove those whose watch
+        has ended.
+        """
         if len(self._watched) >= MAX_WATCHED:
             self._watched = {host: end for host, end in self._watched.items() if end >= self._newest_ns}
         return len(self._watched) < MAX_WATCHED
@@ -169,7 +174,7 @@ def effect(
 ) -> Effect:
     """Compare a flow in the `SIDE_NS` before a decision (`at_ns`) and after its execution (`done_ns`).
 
-    Only reports that lie wholly on one side and within `min_ns` to `max_ns` count.
+    A report counts only if it lies wholly on one side, and only within `min_ns` to `max_ns`.
     """
     begin, end = max(at_ns - SIDE_NS, min_ns), min(done_ns + SIDE_NS, max_ns)
     before = [sample for sample in samples if sample.end_ns <= at_ns and sample.end_ns > begin]
@@ -183,7 +188,9 @@ def _links(samples: Sequence[Sample]) -> Links:
 
 
 def _changed_links(before: Links, after: Links) -> tuple[Links, Links]:
-    """Return the links that a flow left, and those that it entered; none where a route is not known."""
+    """Return the links that a flow left, and those that it entered; both are empty if one of the routes is
+    not known.
+    """
     if not before or not after:
         return (), ()
     left = dict.fromkeys(link for link in before if link not in after)

@@ -14,18 +14,22 @@ from typing import Any, Final, NamedTuple
 from schemas.records import Verdict
 
 HEAD_END: Final = "bound_ns"
-"""Last field of the head; the split of each rank and the flows follow."""
+"""Last field of the head of a record. The split of each rank and the flows follow it."""
 KEPT_NS: Final = 3_600_000_000_000
 MAX_JOBS: Final = 1_000
-"""Jobs in memory; with more, the one without a record for longest is dropped."""
+"""Largest number of jobs in memory. If there are more, the one whose newest record is oldest is dropped."""
 MAX_INTERVALS: Final = 2_000
-"""Intervals of one job: more than one in two seconds."""
+"""Largest number of intervals of one job: for an hour, more than one every two seconds."""
 MAX_BYTES: Final = 96 * 1024 * 1024
-"""Encoded messages of all jobs together; the oldest are dropped, their figures stay."""
+"""Largest size of the encoded messages of all jobs together. Above it, the oldest of the largest job are
+dropped, but their figures stay.
+"""
 MAX_EARLIER: Final = 16
-"""Intervals back to the last ranks and flows: a minute has 12."""
+"""How many intervals back ranks and flows are searched; they are published once a minute, which has 12
+intervals.
+"""
 SILENT_NS: Final = 30_000_000_000
-"""A job without a diagnosis for this long has ended."""
+"""Time without a diagnosis after which a job has ended, ns."""
 
 
 class Interval(NamedTuple):
@@ -50,13 +54,15 @@ class Interval(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A job: head of its newest diagnosis, intervals by time, and messages by the interval's key."""
+    """A job: the head of its newest diagnosis, its intervals in order of time, and messages by the interval's
+    key.
+    """
 
     head: Mapping[str, Any]
     intervals: list[Interval] = field(default_factory=list)
     messages: dict[str, bytes] = field(default_factory=dict)
     size: int = 0
-    """Bytes of the messages."""
+    """Bytes of all messages of the job."""
 
     @property
     def newest(self) -> Interval:
@@ -64,11 +70,11 @@ class Job:
         return self.intervals[-1]
 
     def is_running(self, now_ns: int) -> bool:
-        """Return whether a diagnosis arrived recently."""
+        """Return whether the newest interval ended within the last `SILENT_NS`."""
         return self.newest.end_ns > now_ns - SILENT_NS
 
     def drop(self, key: str) -> int:
-        """Drop an interval's message. Return its size."""
+        """Drop an interval's message. Return its size in bytes."""
         size = len(self.messages.pop(key, b""))
         self.size -= size
         return size
@@ -120,7 +126,9 @@ class JobState:
             self._bytes -= largest.drop(next(iter(largest.messages)))
 
     def message(self, name: str, key: str | None = None) -> tuple[str, bytes] | None:
-        """Return key and message of an interval, of the newest one without a key; None: not in memory."""
+        """Return the key and the message of an interval (`key` None: of the newest); None if it is not in
+        memory.
+        """
         job = self.jobs.get(name)
         if job is None:
             return None
@@ -129,9 +137,9 @@ class JobState:
         return None if value is None else (key, value)
 
     def earlier(self, name: str, key: str) -> list[bytes]:
-        """Return the messages of the intervals before one, the newest first.
+        """Return the messages of the intervals before `key`, the newest first.
 
-        One of them has the ranks and flows if the interval's own message has none.
+        If the interval's own message has no ranks and flows, one of these has them.
         """
         job = self.jobs.get(name)
         keys = [interval.key for interval in job.intervals] if job is not None else []

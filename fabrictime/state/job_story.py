@@ -1,7 +1,8 @@
 """The story of a job from its diagnoses: the verdict now, how it changed, and how two runs differ.
 
-Pure: records in, plain values out. A record's head is its fields without the parts by rank and by flow, which
-make up nearly all of its bytes. Heads suffice for verdicts and rates; the parts are read from few records.
+Pure: takes records, returns plain values. A record's head is the record without its parts by rank and by
+flow, which make up nearly all of its bytes. Heads suffice for verdicts and rates; the parts are read from few
+records.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, delay_text, percent_text
 
 HEAD: Final = "bound_ns"
-"""The last field of a head."""
+"""Last field of a record's head."""
 PARTS: Final = ("time_splits", "flows")
-"""Parts by rank and by flow. A record whose verdict has not changed has them once a minute only."""
+"""Fields with the parts by rank and by flow. While the verdict does not change, only one record a minute has
+them.
+"""
 MAX_SEARCHED: Final = 64
-"""Records that are decoded to find the parts of another one: a minute has 12."""
+"""Largest number of records that are decoded to find the parts for another one; a minute has 12 records."""
 SPLITS: Final = (
     ("compute_ns", "compute"),
     ("launch_ns", "launch"),
@@ -31,14 +34,14 @@ SPLITS: Final = (
 )
 """Parts of a rank's time and their names, in the order of an operation."""
 OUTLIER_TIMES: Final = 3.0
-"""A pair's delay over the median of the others from which on a comparison names it."""
+"""A comparison names a pair whose delay is at least this many times the median of the others."""
 OUTLIER_NS: Final = 20_000
-"""ns above that median: less is noise of hosts."""
+"""A comparison names a pair only if its delay is this far above that median, ns: less is noise of hosts."""
 SHIFT: Final = 0.03
-"""Change of a part's share of the time that a comparison names."""
+"""A comparison names a part of the time whose share changed by at least this much."""
 SHOWN_FLOWS: Final = 10
 MAX_SPANS: Final = 200
-"""Newest times of one verdict that an explanation lists."""
+"""Largest number of spans that an explanation lists; the newest are kept."""
 HEALTHY: Final = "HEALTHY"
 
 Head = Mapping[str, Any]
@@ -72,13 +75,13 @@ class Span:
 
 
 def ordered(heads: Iterable[Head]) -> list[Head]:
-    """Return records by number, one of each identity."""
+    """Return the records in the order of their numbers, without duplicates."""
     head_by_identity = {(head["number"], head["begin_ns"]): head for head in heads}
     return [head_by_identity[key] for key in sorted(head_by_identity)]
 
 
 def spans_of(heads: Sequence[Head]) -> list[Span]:
-    """Return the times of one verdict and subject, in their order."""
+    """Return the spans in which verdict and subject stayed the same, in their order."""
     spans: list[Span] = []
     for head in heads:
         last = spans[-1] if spans else None
@@ -109,7 +112,7 @@ def spans_of(heads: Sequence[Head]) -> list[Span]:
 
 
 def telling(heads: Sequence[Head]) -> Head:
-    """Return the record that explains a run best: of its costliest verdict, the most confident one."""
+    """Return the record that explains a run best: the most confident one with the costliest verdict."""
     cost: dict[tuple[str, str], float] = defaultdict(float)
     for head in heads:
         if head["verdict"] != HEALTHY:
@@ -129,9 +132,10 @@ def has_parts(record: Mapping[str, Any]) -> bool:
 def with_parts(
     heads: Sequence[Head], head: Head, decoded: Callable[[Head], Mapping[str, Any]]
 ) -> Mapping[str, Any]:
-    """Return the record of a head, with the parts of the nearest record before it that has them, else after.
+    """Return the decoded record of `head`. If it has no parts, it gets those of the nearest earlier record
+    that has them, else of a later one.
 
-    `heads`: those of the run in their order. `decoded`: returns the record of a head.
+    `heads`: all heads of the run in order. `decoded`: returns the record of a head.
     """
     record, at = decoded(head), heads.index(head)
     nearest = (*reversed(heads[max(0, at - MAX_SEARCHED) : at]), *heads[at + 1 : at + MAX_SEARCHED])
@@ -151,7 +155,9 @@ def shares(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def outliers(flows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float]]:
-    """Return the flows far slower than the others, the slowest first, each with the others' median, ns."""
+    """Return (flow, median delay of all flows in ns) for each flow that is far slower than the others, the
+    slowest first.
+    """
     timed_flows = [flow for flow in flows if flow["delay_ns"] is not None]
     if len(timed_flows) < 3:
         return []
@@ -162,7 +168,7 @@ def outliers(flows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
 
 
 def explain(run: Run, now_ns: int) -> dict[str, Any]:
-    """Return the explanation of a job as plain values."""
+    """Return the explanation of a run as plain values."""
     newest = run.full_records[-1]
     spans = spans_of(run.heads)
     return {
@@ -189,7 +195,7 @@ def _median(heads: Sequence[Head], name: str) -> float | None:
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """Return the figures of a run that a comparison uses."""
+    """Return the figures of a run that `compare` uses."""
     decisive = telling(run.heads)
     bad_ns = sum(span.end_ns - span.begin_ns for span in spans_of(run.heads) if span.verdict != HEALTHY)
     return {
@@ -255,7 +261,7 @@ def _rates(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> list[str]:
 
 
 def _flows(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> list[str]:
-    """Return the slowest flow of the slow run, if it was not as slow in the fast run."""
+    """Return a line on the slowest flow of the slow run, unless it was as slow in the fast run."""
     before = {(flow["nic"], flow["peer"]): flow["delay_ns"] for flow in fast["flows"]}
     for flow, usual_ns in outliers(slow["flows"])[:1]:
         was_ns = before.get((flow["nic"], flow["peer"]))
@@ -275,7 +281,9 @@ def _crossed(run: Mapping[str, Any]) -> list[str]:
 
 
 def _shifts(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> list[tuple[str, float, float]]:
-    """Return the parts of the time that grew: (name, share in the slow run, in the fast run)."""
+    """Return (name, share in the slow run, share in the fast run) of each part of the time whose
+    share grew.
+    """
     now, before = shares(slow), shares(fast)
     if not now or not before:
         return []

@@ -1,9 +1,9 @@
 """A job's operations as traces for other tools: Chrome's trace events, and Chakra execution traces.
 
-Chrome's format is read by Perfetto and chrome://tracing: ranks are processes, operations slices with their
-splits, the verdicts and links tracks beside them, all on fabric time. A Chakra trace is one list of nodes a
-rank, in the JSON form of its protobuf messages (MLCommons, schema 0.0.4), which simulators such as ASTRA-sim
-convert. Pure: records in, events out.
+Perfetto and chrome://tracing read Chrome's format. In it, ranks are processes, operations are slices with
+their splits, and verdicts and links are tracks beside them, all in fabric time. A Chakra trace is one list of
+nodes per rank, in the JSON form of its protobuf messages (MLCommons, schema 0.0.4). Simulators such as
+ASTRA-sim convert it. Pure: takes records, returns events.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ SPLITS: Final = (
     ("network_late_ns", "network"),
     ("flush_ns", "flush"),
 )
-"""Parts of an operation, in the order in which the trace draws them; the order within it is not recorded."""
+"""Parts of an operation, in the order in which the trace draws them. Their true order within it is not
+recorded.
+"""
 JOB, LINKS, FIRST_RANK = 1, 2, 10
-"""Processes of the trace: the job, the links, the ranks from `FIRST_RANK` on."""
+"""Process ids in the trace: of the job, of the links, and of the first rank."""
 CHAKRA_VERSION: Final = "0.0.4"
 CHAKRA_COLLECTIVES: Final[Mapping[str, int]] = {
     "ALL_REDUCE": 0,
@@ -36,7 +38,7 @@ CHAKRA_COLLECTIVES: Final[Mapping[str, int]] = {
     "REDUCE_SCATTER": 7,
     "BARRIER": 9,
 }
-"""Numbers of Chakra's CollectiveCommType."""
+"""Chakra's CollectiveCommType number of each collective."""
 CHAKRA_MESSAGES: Final = {"SEND": "COMM_SEND_NODE", "RECEIVE": "COMM_RECV_NODE"}
 
 Event = dict[str, Any]
@@ -45,13 +47,13 @@ Place = tuple[str, str, str]
 
 
 class Ranks:
-    """The ranks of a job by process: each process has the number that it has in its largest communicator."""
+    """The ranks of a job by process: a process has the rank that it has in its largest communicator."""
 
     def __init__(self) -> None:
         self._largest: dict[Place, tuple[int, int]] = {}
 
     def take(self, record: CollectiveBatch) -> None:
-        """Note the communicators of a record."""
+        """Add the communicators of a record."""
         place = _place(record)
         for communicator in record["communicators"]:
             largest = self._largest.get(place, (0, 0))
@@ -67,7 +69,9 @@ def _place(record: CollectiveBatch) -> Place:
 
 
 def operations_of(records: Iterable[CollectiveBatch]) -> Iterator[tuple[CollectiveBatch, int, Any]]:
-    """Yield (record, index, operation), each operation once: a running one is published again at its end."""
+    """Yield (record, index, operation), each operation once, although one that was running is published again
+    at its end.
+    """
     operation_by_identity: dict[Any, tuple[CollectiveBatch, int, Any]] = {}
     for record in records:
         for index, operation in enumerate(record["operations"]):
@@ -97,7 +101,7 @@ def chrome_events(
     health: Iterable[LinkHealth] = (),
     from_ns: int = 0,
 ) -> Iterator[Event]:
-    """Yield trace events; times are us of fabric time since `from_ns`, so that no ns is lost in a double."""
+    """Yield trace events in fabric time. Times are us since `from_ns`, so that a double keeps every ns."""
     for event in _chrome_events(list(records), diagnoses, windows, health):
         if "ts" in event:
             event["ts"] = (event["ts"] - from_ns) / 1e3
@@ -136,7 +140,7 @@ def _chrome_events(
 
 
 def _thread(name: str) -> int:
-    """Return a thread's number: of a name, the same in every export."""
+    """Return a thread's number, which is the same for a name in every export."""
     return 1 + zlib.crc32(name.encode()) % 1_000_000
 
 
@@ -270,10 +274,11 @@ def _link_events(windows: Iterable[ContentionWindow], health: Iterable[LinkHealt
 
 
 def chakra_nodes(records: Iterable[CollectiveBatch]) -> dict[int, list[dict[str, Any]]]:
-    """Return each rank's messages: metadata, then a node for every operation and for the time before it.
+    """Return rank to its Chakra messages: the metadata, then a node for each operation and for the time
+    before it.
 
-    Operations of one rank depend on each other in the order of their begin. Functions that Chakra does not
-    know are left out.
+    Each operation of a rank depends on the one that began before it. Operations that Chakra does not know are
+    left out.
     """
     records = list(records)
     ranks = Ranks()
@@ -327,7 +332,7 @@ def _attribute(name: str, kind: str, value: Any) -> dict[str, Any]:
 def _node(
     number: int, name: str, kind: str, begin_ns: int, duration_ns: int, attributes: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a node as protobuf's JSON form writes it: 64-bit numbers as text."""
+    """Return a node in protobuf's JSON form, which writes 64-bit numbers as text."""
     return {
         "id": str(number),
         "name": name,

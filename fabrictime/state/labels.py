@@ -1,4 +1,4 @@
-"""Names of links and verdicts as people read them."""
+"""Names of links and verdicts in the form for readers."""
 
 from __future__ import annotations
 

@@ -17,15 +17,17 @@ from schemas.records import PathMaps
 from streams.runtime.cable_votes import CableVotes
 
 MAX_PAIRS: Final = 65_536
-"""Pairs whose paths are stored. Further pairs only add their links to the cable graph."""
+"""Largest number of pairs whose paths are stored. Further pairs only add their links to the cable graph."""
 MAX_LINKS: Final = 16_000_000
-"""Links of all stored paths together: 64 MB."""
+"""Largest number of links of all stored paths together: 64 MB."""
 
 _Int32s = NDArray[np.int32]
 
 
 class PathOnLink(NamedTuple):
-    """A path that crosses a link. `answer`: its packets answer `peer`'s probes of that path."""
+    """A path that crosses a link. `answer`: the packets are `nic`'s answers to `peer`'s probes on
+    that path.
+    """
 
     nic: str
     peer: str
@@ -47,7 +49,9 @@ class LinkIndex:
     def __init__(self, cable_graph: CableGraph) -> None:
         self.version = 0
         self.shape = 0
-        """Incremented when a link gets its first path or loses its last one, or its doubt changes."""
+        """Incremented when a link gets its first path or loses its last one, or when `is_doubted` changes for
+        a link.
+        """
         self.left_out = 0
         self._cable_graph = cable_graph
         self._pairs: dict[tuple[str, str], _PackedPaths] = {}
@@ -62,11 +66,13 @@ class LinkIndex:
         return len(self._pairs)
 
     def pair_count(self, number: int) -> int:
-        """Return how many stored pairs have a path over a link."""
+        """Return the number of stored pairs that have a path over a link."""
         return self._pair_counts.get(number, 0)
 
     def is_doubted(self, number: int) -> bool:
-        """Return whether only one NIC names a link's cable, and others name another one at its port."""
+        """Return whether only one NIC reports a link's cable, while others report another cable at the same
+        port.
+        """
         doubted = self._votes.doubted
         return bool(doubted) and self._cable_graph.cable(number) in doubted
 

@@ -1,7 +1,7 @@
 """Computes the figures of the live table and the scorecard from the topics.
 
-Sources are ClockFits, ClockOffsets, PathDelays and Nic records of a groupless consumer. `View` holds totals
-and the newest state of each NIC, clock and path. Each record counts once, by its identity.
+A consumer without a group reads ClockFits, ClockOffsets, PathDelays and Nic records. `View` holds totals and
+the newest state of each NIC, clock and path. A ClockFits record counts once, by its identity.
 """
 
 from __future__ import annotations
@@ -24,19 +24,23 @@ from schemas.validation import is_window_consistent
 
 RECENT_S: Final = 5.0
 DELAYS_SHARE: Final = 0.2
-"""Share of one processor for path delays. If that is too little, some NICs are left out each second."""
+"""Share of one processor that decoding of path delays may take. If that is too little, some NICs are left out
+each second.
+"""
 FETCH_WAIT_MS: Final = 250
 FETCH_BYTES: Final = 1 << 20
 _BURST_S: Final = 0.5
 _REMEMBERED: Final = 100_000
 _RECORD_NS: Final = 1_000_000_000
 MAX_LATE_MS: Final = 3_600_000.0
-"""A window this old, or this far ahead, says nothing about the pipeline: its record is old or wrong."""
+"""How far a window's end may be from its append time, ms. A record beyond that is old or wrong and does not
+count as late.
+"""
 
 
 @dataclass(slots=True)
 class NicView:
-    """One prober: totals since the view began, and its last window."""
+    """One prober: totals since the view began, and the rate of its last window."""
 
     samples: int = 0
     lost: int = 0
@@ -48,7 +52,7 @@ class NicView:
 
 @dataclass(slots=True)
 class ClockView:
-    """One clock as last published."""
+    """A clock's newest published state."""
 
     at_ns: int
     offset_ns: float
@@ -73,7 +77,9 @@ class PathView:
 
 @dataclass
 class View:
-    """Everything seen since the view began. One thread adds, others read under `lock`."""
+    """Everything received since the view began. One thread adds records; others read while they
+    hold `lock`.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     nics: dict[str, NicView] = field(default_factory=dict)
@@ -103,7 +109,7 @@ class View:
                 self._add_delays(record)
 
     def remove_nic(self, nic: str) -> None:
-        """Take the tombstone of a NIC, which is simulated no longer."""
+        """Remove a NIC from the simulated ones, after its tombstone."""
         with self.lock:
             self.simulated.take(nic, None, 0)
 
@@ -165,7 +171,9 @@ class View:
 
 
 class Share:
-    """Limits a kind of work to a share of the time, after a burst. Pure: callers pass the time (s)."""
+    """Limits work to a share of the time, after an initial burst. Pure: callers pass the monotonic
+    time in s.
+    """
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -173,21 +181,21 @@ class Share:
         self._at_s: float | None = None
 
     def open(self, now_s: float) -> bool:
-        """Return whether a piece of work may be begun now."""
+        """Return whether more work may begin now."""
         if self._at_s is not None:
             self._left_s = min(_BURST_S, self._left_s + self._share * (now_s - self._at_s))
         self._at_s = now_s
         return self._left_s > 0
 
     def spent(self, now_s: float) -> None:
-        """Note that the piece begun last is done."""
+        """Count the time since `open` as work: it is done now."""
         if self._at_s is not None:
             self._left_s -= (1 - self._share) * (now_s - self._at_s)
             self._at_s = now_s
 
 
 class Watcher:
-    """Fills a View from the topics, from now on, in a thread of its own."""
+    """Fills a View from the topics in a thread of its own, with records that arrive from now on."""
 
     def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         self.view = View()
@@ -197,11 +205,11 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=3)

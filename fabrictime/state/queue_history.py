@@ -17,13 +17,13 @@ from fabrictime.state.cable_graph import CableGraph
 from schemas.records import LinkQueue, LinkQueues
 
 KEPT_NS: Final = 65_000_000_000
-"""One minute, and the windows that are still on their way."""
+"""How long windows are kept, ns: one minute, and the time until late windows arrive."""
 MAX_POINTS: Final = 2_500_000
-"""Stored points, one per link and window: about 50 MB."""
+"""Largest number of stored points, one per link and window: about 50 MB."""
 FRESH_NS: Final = 5_000_000_000
-"""A link without a window of this age counts as not queueing."""
+"""A link whose newest window is older than this counts as having no queue, ns."""
 UNKNOWN_RATE_BPS: Final = 1_000_000_000
-"""Rate assumed where none is known."""
+"""Rate that is assumed for a link of unknown rate."""
 
 _Floats = NDArray[np.float32]
 
@@ -45,13 +45,13 @@ class QueueDepth(NamedTuple):
     synced: bool
 
     def delay_ns(self, depth_bytes: float) -> float:
-        """Return how long a packet waits behind so many bytes."""
+        """Return how long a packet waits behind `depth_bytes`, ns."""
         return depth_bytes * 8e9 / (self.rate_bps or UNKNOWN_RATE_BPS)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSeries:
-    """One link over the last minute, one point per window at its middle."""
+    """A link's queue over the last minute, with one point at the middle of each window."""
 
     at_ns: list[int]
     mean_bytes: list[float]
@@ -66,7 +66,7 @@ class _Window:
     length_ns: int
     link: NDArray[np.int32]  # ascending
     figures: _Floats
-    """[5, N] mean depth, largest depth, its bound, utilisation, its bound; NaN: unknown."""
+    """Shape [5, N]: mean depth, largest depth and its bound, utilisation and its bound; NaN if unknown."""
 
 
 class QueueHistory:
@@ -80,11 +80,13 @@ class QueueHistory:
         self._points = 0
         self._newest: dict[int, QueueDepth] = {}
         self._folds: dict[str, tuple[int, int]] = {}
-        """Shard to the start of its newest window of several slots, and how many slots each combines."""
+        """Shard to (start of its newest window of several slots, number of slots that were combined into
+        one).
+        """
 
     @property
     def fold(self) -> int:
-        """How many slots are combined into one, in the shard where most are: inference is too slow there."""
+        """Largest number of slots that a shard combines into one; above 1, inference is too slow there."""
         min_ns = self.newest_ns - FRESH_NS
         return max((fold for start_ns, fold in self._folds.values() if start_ns >= min_ns), default=1)
 
@@ -144,7 +146,7 @@ class QueueHistory:
         return {number: depth for number, depth in self._newest.items() if depth.start_ns >= min_ns}
 
     def series(self, number: int) -> QueueSeries:
-        """Return a link's last minute, oldest first."""
+        """Return a link's queue over the last minute, the oldest window first."""
         figures_by_ns: dict[int, tuple[float, ...]] = {}
         for window in self._windows:
             at = int(np.searchsorted(window.link, number))

@@ -1,8 +1,8 @@
 """Computes the verdict on a run of `up --for`: services work, probes flow, clocks are SYNCED, history
 answers.
 
-The result is one JSON-ready dict whose `passed` decides the exit code. On the fabric, offsets are compared
-with the truth too.
+The result is one JSON-ready dict; its `passed` decides the exit code. On the testbed fabric, offsets are also
+compared with the true ones.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ ROWS_WITHIN_S: Final = 10
 _HTTP_TIMEOUT_S: Final = 10.0
 
 Reading = Callable[[int], int]
-"""A clock's reading at a moment of the machine's clock, both in ns."""
+"""A function that returns a clock's reading at a time of the machine's clock, both in ns."""
 
 
 def true_ns(reading: Reading, clock_ns: int) -> int:
-    """Return the moment at which a clock read `clock_ns`; its rate is within 1000 ppm of the machine's."""
+    """Return the time of the machine's clock at which a clock read `clock_ns`. Their rates may differ by up
+    to 1000 ppm.
+    """
     moment = clock_ns
     for _ in range(4):
         moment += clock_ns - reading(moment)
@@ -35,9 +37,9 @@ def true_ns(reading: Reading, clock_ns: int) -> int:
 
 
 def errors_ns(clocks: Mapping[str, ClockView], readings: Mapping[str, Reading]) -> dict[str, float]:
-    """Return by how much each clock's published line misses the truth at its `at_ns`.
+    """Return the error of each clock's published offset at its `at_ns`, ns.
 
-    Fabric time may stand apart from the machine's clock as a whole, so the median of all errors is taken out.
+    Fabric time may differ from the machine's clock by a constant, so the median of all errors is subtracted.
     """
     raw = {
         name: float(clock.at_ns - true_ns(readings[name], clock.at_ns) + clock.offset_ns)
@@ -60,8 +62,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return the scorecard.
 
-    `readings`: the fabric's test clocks by NIC; None: the truth is not known. `history`, `web`: None where an
-    agent has neither. `faults`: the services that do not work, with the reason.
+    `readings`: the fabric's test clocks by NIC; None if the true time is not known. `history`, `web`: None on
+    an agent, which has neither. `faults`: the reason for each service that does not work.
     """
     with view.lock:
         nic_names = list(nics) or sorted(view.nics)  # no probers of this run: any prober counts
@@ -114,7 +116,7 @@ def _synced(clocks: Mapping[str, ClockView], now_s: float) -> dict[str, ClockVie
 
 
 def _truth(synced: Mapping[str, ClockView], readings: Mapping[str, Reading]) -> dict[str, Any]:
-    """Compare the clocks with the test clocks that they follow."""
+    """Return the errors of the clocks against the test clocks that they follow."""
     errors = errors_ns(synced, readings)
     return {
         "within_bound": sum(abs(error) <= synced[name].bound_ns for name, error in errors.items()),
@@ -124,8 +126,9 @@ def _truth(synced: Mapping[str, ClockView], readings: Mapping[str, Reading]) -> 
 
 
 def ask_history(url: str, user: str, password_file: Path | None) -> dict[str, Any]:
-    """Count the rows of path delays of the last seconds. The answer carries `ok`, and `error` where there is
-    none."""
+    """Count the rows of path delays of the last seconds in the history. The result has `ok`, and `error` if
+    that failed.
+    """
     since = f"now64(9) - INTERVAL {ROWS_WITHIN_S} SECOND"
     sql = f"SELECT count() FROM fabrictime.delays WHERE window_start > {since}"
     try:
@@ -139,7 +142,7 @@ def ask_history(url: str, user: str, password_file: Path | None) -> dict[str, An
 
 
 def ask_web(url: str) -> dict[str, Any]:
-    """Fetch the page. The answer carries `ok`, and `error` where there is none."""
+    """Fetch the page. The result has `ok`, and `error` if that failed."""
     try:
         page = _get(url, {})
     except (OSError, ValueError) as error:
@@ -158,7 +161,7 @@ def _get(url: str, headers: Mapping[str, str], body: bytes | None = None) -> str
 
 
 def lines(card: Mapping[str, Any]) -> list[str]:
-    """Return the scorecard for people, a line each."""
+    """Return the scorecard as lines of text."""
     probes, clocks = card["probes"], card["clocks"]
     bound = clocks["worst_bound_ns"]
     checks = [

@@ -1,4 +1,6 @@
-"""Reads the simulated time of a log's fleet from the whole inventory: one real NIC makes the fleet real."""
+"""Reads the simulated time of a log's fleet from the whole inventory. With one real NIC, the fleet is not
+simulated.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ from schemas.simulation_pace import SimulatedTime
 from schemas.topics import INVENTORY
 
 FETCH_WAIT_MS: Final = 200
-"""Longest wait for the end of the inventory, and for later announcements."""
+"""Longest wait for the end of the inventory, and for later announcements, ms."""
 
 
 class SimulatedTimeReader:
-    """Follows the inventory. Invalid announcements are left out: the workers reject them.
+    """Reads the inventory. It leaves invalid announcements out, as the workers do.
 
-    Only the newest message of a NIC is decoded, as the topic is compacted: a day of announcements is long.
+    Only the newest message of a NIC is decoded: a compacted topic can still hold a day of announcements.
     """
 
     def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
-        """Connect. Raises LogUnavailable."""
+        """Connect to the log. Raises LogUnavailable."""
         self._registry = registry
         self._simulated = SimulatedTime()
         self._newest: dict[str, Message] = {}
@@ -33,11 +35,11 @@ class SimulatedTimeReader:
         self._reader = TopicReader.open(cluster, {INVENTORY: BEGINNING}, fetch_wait_ms=FETCH_WAIT_MS)
 
     def close(self) -> None:
-        """Leave the log."""
+        """Close the connection to the log."""
         self._reader.close()
 
     def read(self) -> SimulatedTime:
-        """Return simulated time by all announcements up to now. Raises LogUnavailable."""
+        """Return the simulated time according to all announcements so far. Raises LogUnavailable."""
         for message in self._messages():
             self._newest.pop(message.key, None)
             self._newest[message.key] = message

@@ -1,6 +1,6 @@
 """The traced fabric: switches by tier, cables with the paths that cross them, and miswirings.
 
-Pure: routes and announcements in, a snapshot or a topology file out.
+Pure: takes routes and announcements, returns a snapshot or a topology file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ TIERS: Final = ("host", "leaf", "spine", "core")
 
 @dataclass(frozen=True, slots=True)
 class CableLine:
-    """A cable: its lower and upper node and end, the paths that cross it upwards and downwards, its rate."""
+    """A cable with its rate. `up` and `down` are the numbers of paths that cross it away from the hosts and
+    towards them.
+    """
 
     cable: str
     lower: str
@@ -62,7 +64,7 @@ class CableLine:
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A host or a switch. `addresses`: those that stand for it where nothing names it."""
+    """A host or a switch. `addresses`: its addresses, which stand for it if it has no name."""
 
     node: str
     tier: int
@@ -73,29 +75,29 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The traced fabric."""
+    """The fabric as its traced paths show it."""
 
     nodes: list[NodeLine]
     cables: list[CableLine]
     misfits: list[Misfit]
     contradictions: list[tuple[str, int]]
-    """A contradiction with the topology file, and the number of paths that show it."""
+    """(contradiction with the topology file, number of paths that show it)."""
     misplaced: list[str]
-    """A line for each cable that explains them: it ends at another switch than planned."""
+    """A line for each cable that ends at another switch than planned, and so explains contradictions."""
     paths: int
     complete: int
     paths_by_source: dict[str, int]
     silent: list[str]
-    """NICs that announce themselves and have no known path."""
+    """NICs that announce themselves but have no known path."""
     unreadable: int = 0
 
     @property
     def unseen(self) -> list[CableLine]:
-        """Cables that the file lists and no path crosses."""
+        """Cables that the topology file lists and that no path crosses."""
         return [line for line in self.cables if line.listed and not line.seen]
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures."""
+        """Return the figures of the fabric."""
         return {
             **{plural(kind): sum(TIERS[node.tier] == kind for node in self.nodes) for kind in TIERS},
             "cables": len(self.cables),
@@ -109,7 +111,7 @@ class Picture:
         }
 
     def wrong(self) -> list[str]:
-        """Return a line for each reason why the fabric is not as it should be; none: it is."""
+        """Return a line for each reason why the fabric is not as it should be; empty if it is."""
         if not self.paths:
             return [f"no path in {PATHS.name}, expected at least one"]
         lines = [f"{m.nic}: rail {m.rail} on {m.leaf}: {m.evidence}" for m in self.misfits]
@@ -128,12 +130,12 @@ class _Traces:
 
     names: set[SwitchNames] = field(default_factory=set)
     crossed: Counter[str] = field(default_factory=Counter)
-    """Link to the paths that cross it."""
+    """Link to the number of paths that cross it."""
     paths_by_source: Counter[str] = field(default_factory=Counter)
     contradictions: Counter[str] = field(default_factory=Counter)
     first_hop: dict[str, str] = field(default_factory=dict)
     nics_with_links: set[str] = field(default_factory=set)
-    """NICs with a known link."""
+    """NICs with a path of which some link is known."""
     paths: int = 0
     complete: int = 0
 
@@ -165,21 +167,23 @@ class _Traces:
 
 @dataclass(frozen=True, slots=True)
 class _Switches:
-    """The names that the ends of one node have."""
+    """Finds the switch of a link's end, which may have several names."""
 
     groups: Groups
     anycast: Collection[str]
     """Addresses that several leaves have."""
 
     def at(self, end: End) -> str:
-        """Return the node of an end; a NIC's end of an anycast leaf has the NIC's name as its port."""
+        """Return the node of an end. An anycast leaf is told apart by its port, which has the name of the
+        NIC.
+        """
         return self.groups.find(leaf_name(end.node, end.port) if end.node in self.anycast else end.node)
 
 
 def picture_of(
     book: RouteTable, nics: Mapping[str, Nic], topology: Topology | None = None, unreadable: int = 0
 ) -> Picture:
-    """Return the fabric that the paths show. `nics`: the announcements of those that are alive."""
+    """Return the fabric that the paths show. `nics`: the announcements of the NICs that are alive."""
     topology = topology if topology is not None else Topology()
     traces, traced = _Traces(), []
     for nic, peer in book.pairs():
@@ -252,7 +256,7 @@ def _node_lines(
 
 
 def _tiers(cables: Iterable[str], hosts: set[str], switches: _Switches, topology: Topology) -> dict[str, int]:
-    """Return the distance of each node from the nearest host, or the tier of the topology file."""
+    """Return the tier of each node: that of the topology file, else its distance from the nearest host."""
     near: dict[str, set[str]] = defaultdict(set)
     for cable in cables:
         a, b = (switches.at(split_end(text)) for text in cable.split("<>"))
@@ -308,7 +312,7 @@ def _ends(link: str) -> tuple[End, End]:
 
 
 def file_of(picture: Picture) -> TopologyFile:
-    """Return the traced topology as a topology file; addresses stand for unknown names."""
+    """Return the traced topology as a topology file. A node without a known name gets its address."""
     kinds: dict[int, Kind] = {0: "host", 1: "leaf", 2: "spine", 3: "core"}
     called = {
         node.node: f"{kinds[node.tier]}-{node.node}" if is_address(node.node) else node.node

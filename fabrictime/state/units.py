@@ -57,7 +57,7 @@ def rate_text(per_s: float) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Return a share of 1 in per cent; a share above 0 never shows as 0."""
+    """Return a share (0 to 1) in per cent; a share above 0 is never shown as 0."""
     percent = share * 100
     if percent == 0:
         return "0%"
@@ -67,7 +67,7 @@ def percent_text(share: float) -> str:
 
 
 def bytes_text(size: float) -> str:
-    """Return a size: B, kB, MB, GB in powers of 1,000."""
+    """Return a size in B, kB, MB or GB (powers of 1,000)."""
     for unit_size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(size) >= unit_size * 0.9995:
             return f"{_three(size / unit_size)} {unit}"

@@ -43,13 +43,13 @@ from fabrictime.testbed.nft import (
 from fabrictime.testbed.settings import AnswerForm
 
 _LIMITS: Final = {"icmp_ratelimit": "1000", "icmp_msgs_per_sec": "1000", "icmp_msgs_burst": "50"}
-"""Linux' defaults: an answer a second to each address, after a burst of six."""
+"""Linux' default limits: one answer per second to each address, after a burst of six."""
 _SILENT: Final[dict[AnswerForm, tuple[str, ...]]] = {
     "silent": ("leaf", "spine"),
     "silent_spines": ("spine",),
 }
 _HIDDEN: Final[dict[AnswerForm, tuple[str, ...]]] = {"tunnel": ("spine",), "flat": ("leaf", "spine")}
-"""Kinds of switches that keep the TTL."""
+"""Kinds of switches that do not decrement the TTL, by form."""
 _TABLE, _CHAIN, _NEXT_TTL = "answers", "chain", "next"
 _PREROUTING, _OUTPUT = 0, 3
 _RAW_PRIORITY: Final = -300

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class ChildFailed(RuntimeError):
-    """The work failed in the child in a way that cannot be raised here; `str()` holds its traceback."""
+    """The work failed in the child, and its error cannot be raised here; `str()` contains the traceback."""
 
 
 def run_inside(work: Callable[[], T], timeout_s: float = 60.0) -> T:
@@ -64,7 +64,7 @@ def run_inside(work: Callable[[], T], timeout_s: float = 60.0) -> T:
 
 
 def _run(work: Callable[[], T], writing: int) -> None:
-    """Do the work in the child and report; does not return."""
+    """Do the work in the child, send its result to the parent, and exit; does not return."""
     code = 1
     try:
         try:

@@ -68,7 +68,7 @@ _EXPRESSION_NAME, _EXPRESSION_DATA, _COUNTER_PACKETS = 1, 2, 2
 
 
 def add_queues(ip: IPRoute, index: int, rate_bps: int, settings: FabricSettings) -> None:
-    """Give a port one queue per class, which together leave at `rate_bps`. Raises NetlinkError."""
+    """Give a port one queue per class; together they send at `rate_bps`. Raises NetlinkError."""
     ip.tc("add", "htb", index, _HANDLE, parent=_TC_H_ROOT, default=_FIRST_CLASS)
     frame = settings.frame_bytes
     ip.tc("add-class", "htb", index, _LINK_CLASS, parent=_HANDLE, **_rates(rate_bps, rate_bps, settings))
@@ -99,7 +99,8 @@ def add_queues(ip: IPRoute, index: int, rate_bps: int, settings: FabricSettings)
 
 
 def _rates(rate_bps: int, ceiling_bps: int, settings: FabricSettings) -> dict[str, float]:
-    """Return HTB's parameters; bursts as whole microseconds rounded up, since they are cut down to them."""
+    """Return HTB's parameters; bursts are rounded up to whole microseconds, since the kernel rounds them
+    down."""
     parameters: dict[str, float] = {"mtu": settings.frame_bytes}
     for rate, burst, bps in (("rate", "burst", rate_bps), ("ceil", "cburst", ceiling_bps)):
         bytes_per_us = bps / 8e6
@@ -109,7 +110,7 @@ def _rates(rate_bps: int, ceiling_bps: int, settings: FabricSettings) -> dict[st
 
 
 def add_rules(rates_bps: dict[str, int], settings: FabricSettings) -> None:
-    """Add the rules of one namespace: classes by DSCP, and marks at the ports of `rates_bps`.
+    """Add the rules of one namespace: selection of classes by DSCP, and marking at the ports in `rates_bps`.
 
     Raises OSError, with nothing changed, if the kernel refuses.
     """
@@ -156,7 +157,8 @@ def add_rules(rates_bps: dict[str, int], settings: FabricSettings) -> None:
 
 
 def read_marked() -> dict[tuple[str, int], int]:
-    """Return (port, DSCP) to the packets that this namespace's ports have marked. Raises OSError."""
+    """Return the number of packets that this namespace's ports have marked, by (port, DSCP). Raises
+    OSError."""
     marked_packets: dict[tuple[str, int], int] = {}
     table = _TABLE.encode() + b"\0"
     table_attribute = struct.pack("=HH", 4 + len(table), _RULE_TABLE) + table
@@ -178,7 +180,7 @@ def read_marked() -> dict[tuple[str, int], int]:
 
 
 def of_dscp(dscp: int) -> list[dict[str, Any]]:
-    """Return the expressions that IPv4 packets of a DSCP match where they enter a device."""
+    """Return expressions that match IPv4 packets with a DSCP as they enter a device."""
     protocol = expression("meta", ("NFTA_META_DREG", 1), ("NFTA_META_KEY", _META_PROTOCOL))
     return [protocol, compare(_EQUAL, _ETHERTYPE_IPV4), *_dscp_is(dscp)]
 
@@ -189,7 +191,8 @@ def dscp_change(before: int, after: int) -> list[dict[str, Any]]:
 
 
 def _write_tos(mask: int, value: int) -> list[dict[str, Any]]:
-    """Return the expressions that set bits of the IP header's DSCP and ECN byte, and correct its checksum."""
+    """Return expressions that set bits of the IP header's byte with DSCP and ECN, and correct the
+    checksum."""
     return [
         load(NETWORK_HEADER, 0, 2),
         _bitwise(2, bytes((0xFF, 0xFF & ~mask)), bytes((0, value))),
@@ -200,7 +203,7 @@ def _write_tos(mask: int, value: int) -> list[dict[str, Any]]:
 def _marking_rules(
     port: str, rate_pps: int, traffic: FabricClass, settings: FabricSettings, number: int
 ) -> list[Any]:
-    """Return the rules of one class at one port: the phantom queue, then the mark while it overflows."""
+    """Return the rules of one class at one port: its phantom queue, and marking while that overflows."""
     of_class = [*_port_is(port), *_dscp_is(traffic.dscp)]
     key = _immediate(struct.pack("=I", number))
     is_full = longer_than(settings.mtu_bytes // 2)
@@ -258,7 +261,7 @@ def _dscp_is(dscp: int) -> list[dict[str, Any]]:
 
 
 def _field_is(mask: int, operator: int, value: int) -> list[dict[str, Any]]:
-    """Return expressions that compare bits of the IP header's DSCP and ECN byte."""
+    """Return expressions that compare bits of the IP header's byte with DSCP and ECN."""
     bits = _bitwise(1, bytes((mask,)), b"\0")
     return [load(NETWORK_HEADER, 1, 1), bits, compare(operator, bytes((value,)))]
 

@@ -43,7 +43,7 @@ _JOB_START_S = 45.0
 
 
 class JobName(StrEnum):
-    """What `fabric job` can run."""
+    """The traffic patterns that `fabric job` can run."""
 
     alltoall = "alltoall"
     allreduce = "allreduce"
@@ -405,7 +405,7 @@ def move(
 
 
 def _progress(times: list[dict[str, Any]], size: int, by_number: dict[int, dict[str, Any]]) -> str:
-    """Return one line for the iterations that ended since the last one."""
+    """Return one line about the iterations that ended since the last call."""
     took_s = [(one["end_ns"] - one["begin_ns"]) / 1e9 for one in times]
     worst = max(times, key=lambda one: one["slowest_ns"])
     slowest = by_number.get(worst["slowest"], by_number.get(worst["slowest"] - 1, {}))
@@ -422,7 +422,7 @@ def _path(directory: Path | None, config: Path | None = None) -> Path:
 
 
 def _tree(testbed: Testbed) -> Tree:
-    """Return the fabric as a tree: spines, then each leaf with its NICs."""
+    """Return a tree of the fabric: the spines, then each leaf with its NICs."""
     settings, plan = testbed.fabric.settings, testbed.fabric.plan
     tree = Tree(
         f"fabric {testbed.fabric.name}: {settings.hosts} hosts, {settings.leaves} leaves, "
@@ -459,7 +459,7 @@ def _plain(text: str) -> None:
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Report an error in one line on standard error and exit with code 1 (2: a wrong argument)."""
+    """Print an error as one line on standard error and exit with code 1, or 2 for a wrong argument."""
     try:
         yield
     except ValidationError as error:

@@ -14,11 +14,11 @@ from fabrictime.testbed.settings import UNSTABLE_PPB_PER_SQRT_S, FabricSettings
 
 @dataclass(frozen=True, slots=True)
 class ClockTruth:
-    """Behaviour of a NIC's clock: it reads true + offset_ns + drift_ppb * 1e-9 * (true - epoch_ns), plus its
-    wander.
+    """The behaviour of a NIC's clock.
 
-    epoch_ns 0: the drift counts from the moment that the prober starts. `wander_ppb_per_sqrt_s` is a random
-    walk of the rate, drawn from `seed`.
+    It reads true + offset_ns + drift_ppb * 1e-9 * (true - epoch_ns), plus its wander. If epoch_ns is 0, the
+    drift counts from the start of the prober. `wander_ppb_per_sqrt_s` is a random walk of the rate, drawn
+    from `seed`.
     """
 
     offset_ns: int
@@ -29,7 +29,7 @@ class ClockTruth:
 
 
 def draw_clock(settings: FabricSettings, nic: str, epoch_ns: int = 0) -> ClockTruth | None:
-    """Return the clock of a NIC, always the same for the same settings; None where all clocks are right."""
+    """Return the clock of a NIC, or None if all clocks are right; equal settings give equal clocks."""
     wander = settings.clock_wander_ppb_per_sqrt_s
     if nic in settings.unstable_clocks:
         wander = UNSTABLE_PPB_PER_SQRT_S

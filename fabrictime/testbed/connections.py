@@ -44,7 +44,7 @@ _SPARES, _MIN_SPARES = 12, 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a rank."""
+    """The place at which a rank runs."""
 
     host: str
     netns: str | None
@@ -53,7 +53,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Attempt:
-    """A connection on its way to carry a stream."""
+    """A new connection that is to carry a stream."""
 
     sock: socket.socket
     port: int
@@ -66,7 +66,11 @@ class _Attempt:
 
 @dataclass(slots=True)
 class Carried:
-    """One stream, and `back`, which rides on the same connection the other way; then it cannot be moved."""
+    """One stream on a connection, and optionally `back`, a stream in the other direction on the same
+    connection.
+
+    A connection that carries two streams cannot be moved.
+    """
 
     stream: int
     source: Place
@@ -75,15 +79,15 @@ class Carried:
     back: int | None = None
     pace_bps: int = 0
     own_pace_bps: int = 0
-    """The job's own pace, 0: none; no command raises it."""
+    """Rate to which the job itself paces the stream, 0 for none; no command raises it."""
     tx: socket.socket | None = None
     rx: socket.socket | None = None
     also: list[socket.socket] = field(default_factory=list)
-    """The same sockets again, for the stream back."""
+    """Duplicates of the sockets, for the stream in the other direction."""
     attempt: _Attempt | None = None
     number: int = 0
     in_force: int = -1
-    """Number of the attempt that `tx` came from."""
+    """Number of the attempt whose connection is in use as `tx`."""
     receiver_number: int = -1
     """Number of the newest attempt that the receiver has heard of."""
     again_ns: int = 0
@@ -92,7 +96,7 @@ class Carried:
 
 
 class Connections:
-    """The connections of one job. `listeners[host]` is made by the caller's `listen`."""
+    """The connections of one job; the sockets in `listeners` come from `listen`."""
 
     def __init__(
         self,
@@ -120,10 +124,11 @@ class Connections:
         self.moves: list[dict[str, Any]] = []
         """Every move: the stream, both ports, the times of the request and of the continuation."""
         self.lost = 0
-        """Connections that broke by themselves and were opened again."""
+        """Number of connections that broke by themselves and were reopened."""
         self._listeners: dict[str, socket.socket] = {}
         self._spares: dict[str | None, list[socket.socket]] = {one.source.netns: [] for one in carried}
-        """By namespace sockets opened in it ahead: entering takes a thread, and a move has no time."""
+        """Sockets that were opened ahead, by namespace: to enter one takes a thread, for which a move has no
+        time."""
         self.peer_port = peer_port
         for place in {one.peer.host: one.peer for one in carried}.values():
             self._listen(place)
@@ -133,7 +138,8 @@ class Connections:
     # -- the loop -------------------------------------------------------------------------------------------
 
     def open(self, until_ns: int, stop: Callable[[], bool]) -> bool:
-        """Connect all of them; returns whether all stand by `until_ns`. Raises OSError for a port refused."""
+        """Open all connections; return whether all are established by `until_ns`. Raises OSError if a port is
+        refused."""
         for netns, spares in self._spares.items():
             spares += self._opened(netns, sum(one.source.netns == netns for one in self.carried) + _SPARES)
         for one in self.carried:
@@ -158,7 +164,7 @@ class Connections:
         return why
 
     def tend(self) -> None:
-        """Process commands of the endpoint's socket, and connections that take too long."""
+        """Process commands from the endpoint's socket, and handle connections that take too long."""
         self._endpoint.poll()
         self._fill_spares()
         now_ns = time.monotonic_ns()
@@ -184,7 +190,11 @@ class Connections:
                     self._begin(one, self._random.randrange(*_PORTS))
 
     def move(self, one: Carried, port: int) -> int | None:
-        """Move a flow. Return the port if it is in force; None if the move has begun. Raises OSError."""
+        """Move a flow to a source port; return the port if it is in use already, or None if the move has
+        begun.
+
+        Raises OSError.
+        """
         if one.tx is not None and port == one.port:
             if one.attempt is not None and one.receiver_number >= one.attempt.number:
                 raise OSError(errno.EBUSY, f"on its way to port {one.attempt.port}")
@@ -195,18 +205,18 @@ class Connections:
         return None
 
     def pace(self, one: Carried, rate_bps: int) -> int:
-        """Limit a flow's rate, 0: to the job's own pace. Return the given rate."""
+        """Limit a flow's rate, where 0 stands for the job's own pace; return the given rate."""
         one.pace_bps = min((bps for bps in (rate_bps, one.own_pace_bps) if bps), default=0)
         if one.tx is not None:
             _pace(one.tx, one.pace_bps)
         return rate_bps
 
     def retransmits(self) -> int:
-        """Return how many segments were sent again, on all connections that there were."""
+        """Return the number of retransmitted segments on all connections so far."""
         return sum(one.retransmits + (_retransmits(one.tx) if one.tx else 0) for one in self.carried)
 
     def close(self) -> None:
-        """End them all by resets, so that every port is free again at once."""
+        """Reset all connections, so that their ports are free at once."""
         for one in self.carried:
             self._abandon(one, "the job ended")
             self._let_go(one)
@@ -218,7 +228,7 @@ class Connections:
     # -- the sender's side ----------------------------------------------------------------------------------
 
     def _begin(self, one: Carried, port: int) -> None:
-        """Begin to connect from `port`. Raises OSError."""
+        """Begin to connect a stream from `port`. Raises OSError."""
         one.number += 1
         begin_ns = time.monotonic_ns()
         sock = self._dial(one, port)
@@ -226,8 +236,10 @@ class Connections:
         self._watch(sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
 
     def _dial_again(self, one: Carried, attempt: _Attempt, now_ns: int) -> None:
-        """Retry a connection without an answer: the kernel would wait for a second, and full queues lose
-        requests."""
+        """Retry a connection that got no answer.
+
+        The kernel would wait for a second, and full queues lose connection requests.
+        """
         attempt.dialled_ns = now_ns
         self._unwatch(attempt.sock)
         _reset(attempt.sock)
@@ -256,7 +268,7 @@ class Connections:
         return userns.in_netns(netns, lambda: [_socket(self._congestion, self._dscp) for _ in range(count)])
 
     def _fill_spares(self) -> None:
-        """See to it that moves find sockets; one namespace a turn."""
+        """Open sockets ahead so that moves find some; each call serves one namespace."""
         for netns, spares in self._spares.items():
             if len(spares) < _MIN_SPARES:
                 spares += self._opened(netns, _SPARES)
@@ -286,7 +298,7 @@ class Connections:
             self._resume(one, attempt)
 
     def _resume(self, one: Carried, attempt: _Attempt) -> None:
-        """Continue the stream on the new connection from the receiver's byte."""
+        """Continue the stream on the new connection, from the byte that the receiver asked for."""
         (got,) = _ANSWER.unpack(attempt.answer)
         self._unwatch(attempt.sock)
         one.attempt = None
@@ -325,7 +337,7 @@ class Connections:
             )
 
     def _abandon(self, one: Carried, reason: str) -> None:
-        """Give up a connection on its way; the stream stays where it is."""
+        """Give up a connection attempt; the stream stays on its present connection."""
         if self._drop_attempt(one):
             _fail_move(one, reason)
 
@@ -337,9 +349,9 @@ class Connections:
         return attempt is not None
 
     def _broke(self, one: Carried) -> None:
-        """A connection ended by itself, or by the receiver's reset because it has heard of a newer one.
+        """Handle a connection that ended by itself, or by a reset because the receiver knows a newer one.
 
-        That one may be dropped by now for one that is newer still, which goes on where the receiver is.
+        The newer one may already be replaced by another, which continues where the receiver is.
         """
         if one.back is not None:
             raise OSError(errno.ECONNRESET, f"the connection from port {one.port} broke")
@@ -381,7 +393,7 @@ class Connections:
             self._watch(sock, select.EPOLLIN, lambda sock=sock: self._greeted(sock))  # type: ignore[misc]
 
     def _greeted(self, sock: socket.socket) -> None:
-        """Hear which stream a connection carries, and take it from there."""
+        """Read which stream an accepted connection carries, and receive that stream from it."""
         try:
             hello = sock.recv(_HELLO.size, socket.MSG_PEEK)
         except BlockingIOError:
@@ -449,7 +461,7 @@ def _fail_move(one: Carried, reason: str) -> None:
 
 
 def congestion_of(sock: socket.socket, name: str) -> None:
-    """Set TCP's congestion control. Raises OSError that names it where the kernel lacks or forbids it."""
+    """Set TCP's congestion control. Raises an OSError that names it if the kernel lacks or forbids it."""
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
     except PermissionError as error:
@@ -474,7 +486,7 @@ def _socket(congestion: str, dscp: int) -> socket.socket:
 
 
 def _pace(sock: socket.socket, rate_bps: int) -> None:
-    """Limit a connection to a rate of frames; the kernel paces the payload."""
+    """Limit a connection to a rate of frames, including headers; the kernel paces the payload."""
     rate = _UNPACED
     if rate_bps:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)

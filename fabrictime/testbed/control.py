@@ -29,28 +29,29 @@ _PROGRESS_S = 0.5
 
 
 class NoFabric(RuntimeError):
-    """No running fabric answers on the socket; `str()` is one line."""
+    """No running fabric answers on the socket; `str()` gives the reason in one line."""
 
 
 def socket_path(data_directory: Path) -> Path:
-    """Return where the fabric of a data directory listens."""
+    """Return the path of the socket on which the fabric of a data directory listens."""
     return data_directory / "run" / "fabric.sock"
 
 
 def flows_path(control: Path) -> Path:
-    """Return where the flow reporter beside a fabric's socket takes registrations."""
+    """Return the path of the flow reporter's socket for registrations, which is beside a fabric's socket."""
     return control.parent / "flows.sock"
 
 
 def actuator_path(control: Path) -> Path:
-    """Return where the actuator beside a fabric's socket takes the owners of flows."""
+    """Return the path of the actuator's socket for owners of flows, which is beside a fabric's socket."""
     return control.parent / "control.sock"
 
 
 class Testbed:
-    """A fabric with everything that goes with it, as `with Testbed(settings, path) as testbed`.
+    """A fabric with its faults, traffic, jobs and truth, used as `with Testbed(settings, path) as testbed`.
 
-    `registrations`, `control`: where a flow reporter and an actuator listen, else beside `path`.
+    `registrations` and `control` are the sockets of a flow reporter and an actuator; by default beside
+    `path`.
     """
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
@@ -93,7 +94,7 @@ class Testbed:
         self.fabric.close()
 
     def shape(self) -> Shape:
-        """Return where the fabric's NICs are and how fast its links are, for `best`."""
+        """Return the leaves of the fabric's NICs and the rates of its links, as `best` needs them."""
         settings = self.fabric.settings
         return shape_of(
             {nic.nic: nic.leaf for nic in self.fabric.nics()},
@@ -104,8 +105,10 @@ class Testbed:
         )
 
     def best(self, *specs: JobSpec) -> tuple[list[str], float | None]:
-        """Return the NICs of the first job's ranks, and the best goodput that all jobs together can have at
-        once, bit/s; None where nothing limits it."""
+        """Return the NICs of the first job's ranks, and the best total goodput of all jobs at once, bit/s.
+
+        The goodput is None if no link limits it.
+        """
         flows = []
         for spec in specs:
             nics = self.jobs.nics(spec)
@@ -118,8 +121,10 @@ class Testbed:
         return self.jobs.nics(specs[0]), best_bps
 
     def spread_ports(self, spec: JobSpec, candidates: Iterable[int]) -> tuple[int, ...]:
-        """Return source ports with which no connection of the job meets another on a link between leaf and
-        spine beyond its share; `spec.dport` must be set. Raises ValueError."""
+        """Return source ports that spread the job's connections evenly over links between leaf and spine.
+
+        `spec.dport` must be set. Raises ValueError.
+        """
         nics = self.jobs.nics(spec)
         spines = sorted(node.name for node in self.fabric.plan.nodes.values() if node.kind == "spine")
 
@@ -132,9 +137,11 @@ class Testbed:
     def move(
         self, spine: str, other: str, leaves: list[str] | None = None, *, planned: bool = True
     ) -> list[str]:
-        """Exchange two spines at some leaves, see `Fabric.move`. Not `planned`: the topology file stays, so
-        the cables are miswired. Raises FabricError while a fault is in force: it would not know its cable
-        any more."""
+        """Exchange two spines at some leaves, see `Fabric.move`; return the links that are there now.
+
+        If not `planned`, the topology file stays as it is, so the cables are miswired. Raises FabricError
+        while a fault is in force, since its cable could no longer be found.
+        """
         active = self.faults.active()
         if active:
             raise FabricError(f"move of {spine}: fault {active[0].fault} is in force, expected none")
@@ -145,10 +152,10 @@ class Testbed:
 
 
 class ControlServer(control_socket.ControlServer):
-    """Answers requests about one testbed."""
+    """Answers requests about one testbed on its control socket."""
 
     def __init__(self, testbed: Testbed, path: Path) -> None:
-        """Raises FabricError where a fabric answers already, or there can be no socket."""
+        """Open the socket. Raises FabricError if a fabric already answers on it, or it cannot be opened."""
         self._testbed = testbed
         commands: dict[str, Callable[[Request], Iterator[Any]]] = {
             "show": self._show,
@@ -265,7 +272,7 @@ class ControlServer(control_socket.ControlServer):
         yield self._testbed.truth.snapshot()
 
     def _queues(self, request: Request) -> Iterator[Any]:
-        """Stream the queues of some links until the client leaves or the time is over."""
+        """Yield the queues of some links repeatedly, until the client leaves or the time is over."""
         links = [_text({"link": link}, "link") for link in request["links"]]
         interval_s, duration_s = float(request["interval_s"]), float(request["duration_s"])
         if not 0.001 <= interval_s <= 60 or not 0 < duration_s <= 86_400:
@@ -321,7 +328,7 @@ class ControlClient:
     def stream(
         self, command: str, timeout_s: float | None = None, **values: Any
     ) -> Generator[Any, None, None]:
-        """Yield the results of a command as they come."""
+        """Send a command and yield its results as they arrive."""
         try:
             connection = connect(self._path, timeout_s)
         except OSError as error:

@@ -40,8 +40,8 @@ _RTNH_F_DEAD, _RTNH_F_ONLINK, _RTNH_F_LINKDOWN = 1, 4, 16
 _SCOPE_LINK = 253
 _CARRIER_S = 5.0
 _LOWER_INDEX = 1001
-"""First index of the interfaces at cables' lower ends. With the same index at both ends of a veth pair, each
-in its namespace, the kernel takes the far end for no link of its own and reports a carrier up to 1 s late."""
+"""First index of the interfaces at the lower ends of cables. With equal indexes at both ends of a veth pair,
+each in its namespace, the kernel does not recognise the link. It then reports a carrier up to 1 s late."""
 
 # Needed: a fabric without them would lie. Every namespace gets them before its first interface.
 _SYSCTLS = {
@@ -72,9 +72,8 @@ class FabricError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class FabricNic:
-    """One NIC of the fabric, as a prober needs it. `rail` and `rack` as in the inventory; `netns` is a
-    path.
-    """
+    """One NIC of the fabric, with all that a prober needs; `rail` and `rack` are as in the inventory, `netns`
+    is a path."""
 
     nic: str
     host: str
@@ -90,8 +89,9 @@ class FabricNic:
 
 
 class Fabric:
-    """A fabric from `open` (or `with`) to `close`. Methods may be called from any thread, faults one at a
-    time.
+    """A fabric that exists from `open` (or `with`) to `close`.
+
+    Methods may be called from any thread, but only one fault may be changed at a time.
     """
 
     def __init__(self, settings: FabricSettings | None = None, name: str | None = None) -> None:
@@ -109,7 +109,7 @@ class Fabric:
         self.generation = 0
         """Grows with each change of a port: paths found before may have moved."""
         self.layout = 0
-        """Grows with each move: which interface is which port may have changed."""
+        """Increases with each move; interfaces may then belong to other ports."""
         self._paths: dict[str, str] = {}
         self._epoch_ns = 0
         self._nics: list[FabricNic] = []
@@ -124,8 +124,9 @@ class Fabric:
         self.close()
 
     def open(self) -> Self:
-        """Build it all. Raises NamespacesDenied before `enter`, FabricError where the kernel refuses a
-        part.
+        """Build the whole fabric.
+
+        Raises NamespacesDenied if `enter` was not called, and FabricError if the kernel refuses a part.
         """
         if self._paths:
             raise FabricError(f"fabric {self.name}: it is open already")
@@ -144,7 +145,7 @@ class Fabric:
         return self
 
     def close(self) -> None:
-        """Remove everything: attached work, then the namespaces. A second call does nothing."""
+        """Call the closers, then remove the namespaces; a second call does nothing."""
         while self._closers:
             self._closers.pop()()
         for path in self._paths.values():
@@ -153,7 +154,8 @@ class Fabric:
         self._nics.clear()
 
     def on_close(self, closer: Callable[[], None]) -> None:
-        """Have `closer` called before the namespaces go; the last one added is called first."""
+        """Register `closer` to be called before the namespaces are removed; the last one registered is called
+        first."""
         self._closers.append(closer)
 
     def nics(self) -> list[FabricNic]:
@@ -161,27 +163,31 @@ class Fabric:
         return list(self._nics)
 
     def nic(self, name: str) -> FabricNic:
-        """Return the NIC named `h1/eth1`, or a host's first one by the host's name. Raises FabricError."""
+        """Return the NIC with the name `h1/eth1`, or the first one of host `h1`. Raises FabricError."""
         for nic in self._nics:
             if name in (nic.nic, nic.host):
                 return nic
         raise FabricError(f"NIC {name!r}: expected one of {_some(nic.nic for nic in self._nics)}")
 
     def netns(self, node: str) -> str:
-        """Return the path of a node's namespace. Raises FabricError where the fabric has no such node."""
+        """Return the path of a node's namespace. Raises FabricError if the fabric has no such node."""
         try:
             return self._paths[node]
         except KeyError:
             raise FabricError(f"node {node!r}: expected one of {_some(self._paths)}") from None
 
     def open_in(self, node: str, work: Callable[[], T]) -> T:
-        """Run `work` in a helper thread inside a node's namespace: the sockets that it opens stay there."""
+        """Run `work` in a helper thread inside a node's namespace and return its result.
+
+        Sockets that it opens stay in that namespace.
+        """
         return userns.in_netns(self.netns(node), work)
 
     def set_port(self, port: Port, up: bool, down: Iterable[tuple[str, str]] = ()) -> None:
-        """Take a port down, or up with every address, neighbour and route that going down cost it.
+        """Take a port down, or up with every address, neighbour and route that it lost by going down.
 
-        `down`: (node, port) of ports that are down still; routes skip them, as the kernel wants it.
+        `down` has the (node, port) of ports that are still down; routes leave them out, as the kernel
+        demands.
         """
         dead = set(down)
         self.generation += 1
@@ -204,10 +210,11 @@ class Fabric:
             raise FabricError(f"port {port}: {_line(error)}") from error
 
     def move(self, one: str, other: str, leaves: Collection[str] | None = None) -> list[str]:
-        """Exchange the places of two spines at some leaves (None: at all): the cable from the leaf's port to
-        the one is plugged into the other, and the other way round. The cable's addresses go with it, as where
-        an operator gives the spines' ports new ones. Returns the links that are there now. Raises ValueError,
-        FabricError.
+        """Exchange the places of two spines at some leaves, or at all if None; return the links that are
+        there now.
+
+        At each leaf, the two spines' cables change ports at the spines. A cable keeps its addresses, as if an
+        operator gave the spines' ports new ones. Raises ValueError, FabricError.
         """
         with self.lock:
             plan, swaps = exchange(self.plan, one, other, leaves)
@@ -240,7 +247,7 @@ class Fabric:
             return [link for swap in swaps for link in Cable(swap.lower, swap.after).links()]
 
     def _settle(self, name: str, arrived: dict[str, Port]) -> None:
-        """Give interfaces that came into a spine's namespace their ports' names and settings, then its
+        """Give interfaces that were moved into a spine's namespace their ports' names and settings; set its
         routes."""
         with IPRoute() as ip:
             for temporary, port in arrived.items():
@@ -292,7 +299,7 @@ class Fabric:
                 continue
 
     def _wire(self, ip: IPRoute, node: Node, fds: dict[str, int]) -> None:
-        """Make a node's cables upwards (the lower end makes both), then set its ports up."""
+        """Make a node's cables to upper nodes, where the lower end makes both ends; then set its ports up."""
         frame = self.settings.frame_bytes
         shape = {
             "gso_max_segs": 1,
@@ -335,9 +342,8 @@ class Fabric:
         self._neighbour(ip, port, index)
 
     def _shaping(self, rate_bps: int) -> dict[str, float]:
-        """Return TBF's parameters; the burst as whole microseconds rounded up, since it is cut down to
-        them.
-        """
+        """Return TBF's parameters; the burst is rounded up to whole microseconds, since the kernel rounds it
+        down."""
         bytes_per_us = rate_bps / 8e6
         burst_us = math.ceil(self.settings.burst_for(rate_bps) / bytes_per_us) + 0.5
         return {
@@ -351,7 +357,7 @@ class Fabric:
         ip.neigh("replace", ifindex=index, dst=far.address, lladdr=far.mac, state=_PERMANENT)
 
     def _warm_up(self, node: Node) -> None:
-        """Send one packet out of each port: the first one of a fresh veth pair can be lost."""
+        """Send one packet out of each port, as the first packet of a new veth pair may be lost."""
         for port in node.ports:
             far = self.plan.far[node.name, port.name]
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
@@ -377,7 +383,7 @@ class Fabric:
 
 
 def _set_route(ip: IPRoute, route: Route, down: set[str]) -> None:
-    """Put a route in place over those of its ports that are up; over none, there is none to put."""
+    """Set a route over those of its ports that are up; if none is up, set no route."""
     hops = [hop for hop in route.nexthops if hop.port not in down]
     if not hops:
         return
@@ -402,7 +408,7 @@ def _nexthop_fields(hop: Nexthop) -> dict[str, Any]:
 
 
 def _wait_for_routes() -> None:
-    """Return once every route of this namespace uses all ports: the kernel may report a carrier late."""
+    """Wait until every route of this namespace uses all ports, as the kernel may report a carrier late."""
     deadline = time.monotonic() + _CARRIER_S
     with IPRoute() as ip:
         while time.monotonic() < deadline:
@@ -432,7 +438,7 @@ def _lower(node: Node, far: Node) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """Return one line for a refusal of the kernel."""
+    """Return a line of text for an error that the kernel reported."""
     code = getattr(error, "code", None) or getattr(error, "errno", None)
     if code == errno.EOPNOTSUPP:
         return f"this kernel lacks a part that the fabric needs (veth, or the TBF queue): {error}"

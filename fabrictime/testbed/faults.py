@@ -41,10 +41,10 @@ MAX_DSCP = 63
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
-    """A fault to inject. `share` 0..1: the part of packets lost, of those above `max_bytes`.
+    """A fault to inject. `share`, 0 to 1, is the part of packets that are lost, of those above `max_bytes`.
 
-    `for_s` None: until cleared. `dscp`: the only class concerned, None: all. `to_dscp`: the DSCP that its
-    packets get.
+    If `for_s` is None, it lasts until cleared. `dscp` is the only class that it affects, or None for all
+    classes. `to_dscp` is the DSCP that affected packets get.
     """
 
     kind: FaultKind
@@ -76,11 +76,10 @@ class FaultSpec:
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """One entry of the faults' log. `links`: ids of the directed links that lose packets; times are
-    CLOCK_REALTIME.
+    """An entry in the log of faults; `links` are the ids of the directed links that lose packets.
 
-    The fault was certainly in force from `start_end_ns` to `clear_begin_ns`, and certainly not before
-    `start_begin_ns` or after `clear_end_ns`. `clear_*` None: in force still.
+    Times are CLOCK_REALTIME. The fault was certainly in force from `start_end_ns` to `clear_begin_ns`, and
+    certainly not before `start_begin_ns` or after `clear_end_ns`. `clear_*` is None while it is in force.
     """
 
     fault: int
@@ -93,7 +92,7 @@ class FaultEvent:
 
 
 def parse_duration(text: str) -> float:
-    """Return seconds of `500ms`, `10s`, `2m` or `1h`. Raises ValueError."""
+    """Return the seconds of a duration such as `500ms`, `10s`, `2m` or `1h`. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text.strip())
     if match is None:
         raise ValueError(f"duration {text!r}: expected a number and ms, s, m or h, as in 10s")
@@ -177,8 +176,9 @@ class Faults:
         fabric.on_close(self._stop)
 
     def add(self, fault: FaultSpec | str) -> FaultEvent:
-        """Break it now. Raises ValueError for a line or target that makes no sense, FabricError from the
-        kernel.
+        """Inject a fault now and return its log entry.
+
+        Raises ValueError for an invalid line or target, FabricError if the kernel refuses.
         """
         spec = parse_fault(fault) if isinstance(fault, str) else fault
         with self._fabric.lock:
@@ -202,7 +202,7 @@ class Faults:
             return active.event
 
     def clear(self, fault: int | str | None = None) -> list[FaultEvent]:
-        """Clear one fault by number or by its line, or all. Returns the log of cleared faults."""
+        """Clear one fault, by its number or its line, or all faults; return their log entries."""
         with self._fabric.lock:
             healed = []
             for number in self._choose(fault):
@@ -232,14 +232,13 @@ class Faults:
             return [active.event for active in self._active.values()]
 
     def log(self) -> list[FaultEvent]:
-        """Return every fault there was and is, by number."""
+        """Return the log entries of all faults, past and in force, in the order of their numbers."""
         with self._fabric.lock:
             return sorted([*self._past, *self.active()], key=lambda event: event.fault)
 
     def resolve(self, spec: FaultSpec) -> list[str]:
-        """Return the ids of the directed links that a fault's target names. Raises ValueError where it names
-        none.
-        """
+        """Return the ids of the directed links that a fault's target stands for. Raises ValueError if there
+        is none."""
         target, links = spec.target, self._fabric.links
         if target in links:
             return [target]
@@ -278,7 +277,8 @@ class Faults:
             heal.append(partial(self._remove, table, receiver))
 
     def _take_down(self, port: Port, heal: list[Callable[[], None]]) -> None:
-        """Take a port down unless another fault did; the last one cleared brings it up."""
+        """Take a port down unless another fault already has; clearing the last of these brings it up
+        again."""
         key = (port.node, port.name)
         if key not in self._down:
             self._fabric.set_port(port, up=False)
@@ -299,7 +299,8 @@ class Faults:
             raise FabricError(f"fault {table} on {port}: {error}") from error
 
     def _lossy(self, spec: FaultSpec, links: list[str]) -> tuple[str, ...]:
-        """Return the links that lose or change packets: a cable that is down loses both its directions."""
+        """Return the links that lose or change packets; a cable that is down loses them in both
+        directions."""
         if spec.kind != "down":
             return tuple(links)
         ends = {self._fabric.links[link] for link in links}
@@ -331,7 +332,7 @@ class Faults:
                     _log.exception("fault %d could not be cleared", number)
 
     def _stop(self) -> None:
-        """Forget everything in force; the namespaces go with their faults."""
+        """Drop all faults in force; they go with the namespaces."""
         with self._fabric.lock:
             for active in self._active.values():
                 if active.timer is not None:
@@ -341,7 +342,7 @@ class Faults:
 
 
 def _rule_of(spec: FaultSpec, table: str, device: str) -> Callable[[], None]:
-    """Return the function that breaks the packets that enter a device."""
+    """Return a function that applies the fault to packets that enter `device`."""
     if spec.kind == "mtu":
         return partial(nft.add_size_drop, table, device, spec.max_bytes)
     if spec.kind == "remark" and spec.dscp is not None:
@@ -351,7 +352,7 @@ def _rule_of(spec: FaultSpec, table: str, device: str) -> Callable[[], None]:
 
 
 def _undo(heal: list[Callable[[], None]]) -> None:
-    """Undo every step, the last first, whatever one of them raises; then raise the first error."""
+    """Undo all steps, last one first, even if one raises; then raise the first error."""
     first: FabricError | None = None
     for undo in reversed(heal):
         try:

@@ -71,7 +71,7 @@ class _Meter:
         self.slots: list[int] = []
 
     def add(self, packets: int, size: int) -> None:
-        """Count `packets` of `size` bytes together as having arrived now."""
+        """Count `packets` packets, `size` bytes in total, as having arrived now."""
         now = time.monotonic_ns()
         slot = (now - self.begin_ns) // self.interval_ns
         if slot >= len(self.slots):
@@ -84,7 +84,7 @@ class _Meter:
 
 
 class _Stop:
-    """Checks cheaply whether the flow must end: the starter left or sent a line."""
+    """Tells whether the flow must end, because the starter left or sent a line; checking is cheap."""
 
     def __init__(self) -> None:
         self.is_stopping = False
@@ -97,14 +97,14 @@ class _Stop:
         self.is_stopping = True
 
     def check(self) -> bool:
-        """Return whether to end now."""
+        """Return whether the flow must end now."""
         if not self.is_stopping and self.poll.poll(0):
             self.is_stopping = True
         return self.is_stopping
 
 
 def main() -> int:
-    """Run the flow that standard input orders."""
+    """Run the flow that the order on standard input describes; return the exit code."""
     apply_priority("job")
     line = sys.stdin.readline()
     if not line:  # the starter is gone

@@ -29,15 +29,17 @@ _MODULES: Final[dict[str, str]] = {
     "job": "fabrictime.testbed.job_worker",
 }
 _ANSWER_S: Final = 30.0
-"""Until the first worker is there: the fork server may have to load on a machine that is busy."""
+"""Longest wait for a worker; on a busy machine the fork server takes long to load."""
 _END_S: Final = 2.0
 _TOKEN_BYTES: Final = 64
 _PR_SET_NAME: Final = 15
 
 
 class Worker:
-    """A process of the fork server, with `stdout` and `stdin`. It is no child of the caller, so its exit
-    status is unknown; it reports its result itself."""
+    """A process that the fork server forked, with its pipes `stdin` and `stdout`.
+
+    It is not a child of the caller, so its exit status is unknown; it reports its result itself.
+    """
 
     def __init__(self, pid: int, pidfd: int, stdin: int, stdout: int) -> None:
         self.pid = pid
@@ -50,21 +52,21 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return not self._poll.poll(0)
 
     def kill(self) -> None:
-        """End it at once, and wait for that."""
+        """Kill the process, and wait until it has ended."""
         self._signal(signal.SIGKILL)
         self._poll.poll()
 
     def hang_up(self) -> None:
-        """Close its input, at which it ends by itself."""
+        """Close the process's standard input, which makes it end by itself."""
         with contextlib.suppress(OSError):
             self.stdin.close()
 
     def end(self) -> None:
-        """Make sure that it is gone; its input is closed then, `stdout` is the reader's to close."""
+        """Make sure that the process has ended, and close its input; the reader closes `stdout`."""
         self._signal(signal.SIGTERM)
         if not self._poll.poll(_END_S * 1000):
             self.kill()
@@ -76,7 +78,7 @@ class Worker:
 
 
 class ForkServer:
-    """Starts workers, for any thread. Its own process starts with `open`, else with the first worker."""
+    """Starts workers, from any thread. Its own process starts with `open`, or else with the first worker."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,12 +86,12 @@ class ForkServer:
         self._socket: socket.socket | None = None
 
     def open(self) -> None:
-        """Have the process load while the caller goes on. Raises OSError where it cannot be started."""
+        """Start the server process, which loads in the background. Raises OSError if it cannot be started."""
         with self._lock:
             self._ensure()
 
     def start(self, kind: Kind) -> Worker:
-        """Return a worker that waits for its order. Raises OSError where there can be none."""
+        """Start a worker that waits for its order, and return it. Raises OSError if that fails."""
         with self._lock, contextlib.ExitStack() as ours:
             self._ensure()
             its_in, our_in = os.pipe()
@@ -105,7 +107,7 @@ class ForkServer:
         return Worker(pid, pidfd, our_in, our_out)
 
     def close(self) -> None:
-        """End the process; workers that run go on. A later `start` starts it again."""
+        """End the server process. Running workers continue, and a later `start` starts the server again."""
         with self._lock:
             self._close()
 
@@ -185,7 +187,7 @@ def main() -> int:
 
 
 def _live(kind: str, stdin: int, stdout: int) -> None:
-    """Be a worker of that kind; does not return."""
+    """Run as a worker of the given kind; does not return."""
     code = 1
     try:
         os.dup2(stdin, 0)

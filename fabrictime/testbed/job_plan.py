@@ -24,7 +24,8 @@ ENDLESS_BYTES: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One connection: its stream goes from rank `sender` to `receiver`; `back` is one that rides along."""
+    """One connection: it carries a stream from rank `sender` to `receiver`, and possibly the stream `back`
+    the other way."""
 
     stream: int
     sender: int
@@ -34,7 +35,8 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """`ends[stream]` is (sender, receiver); `parts[rank][phase]` lists (stream, bytes)."""
+    """The traffic of a job: `ends[stream]` is (sender, receiver), `parts[rank][phase]` has (stream,
+    bytes)."""
 
     ranks: int
     routes: tuple[Route, ...]
@@ -47,7 +49,7 @@ class JobPlan:
         return sum(size for rank in self.parts for phase in rank for _, size in phase)
 
     def phases(self) -> list[list[tuple[int, int, int]]]:
-        """Return each phase's (sender, receiver, bytes), a connection each."""
+        """Return (sender, receiver, bytes) of each connection, for each phase."""
         return [
             [(*self.ends[stream], size) for rank in self.parts for stream, size in rank[phase]]
             for phase in range(len(self.parts[0]))
@@ -55,7 +57,7 @@ class JobPlan:
 
 
 def make_job_plan(kind: Kind, ranks: int, connections: int, size_bytes: int) -> JobPlan:
-    """Return the plan.
+    """Return the plan of a job.
 
     `size_bytes` is the input of a rank (alltoall, allreduce: divided into a chunk per rank), or the payload
     of each connection (incast, rpc). Raises ValueError if a connection would have nothing to send.
@@ -94,12 +96,12 @@ def _steps(kind: Kind, ranks: int) -> list[list[tuple[int, int]]]:
 def _parts(
     rank: int, phase: Sequence[tuple[int, int]], streams: Mapping[tuple[int, int], range], size: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the streams that a rank sends in a phase, each with its bytes."""
+    """Return (stream, bytes) of all that a rank sends in a phase."""
     return tuple((stream, size) for pair in phase if pair[0] == rank for stream in streams[pair])
 
 
 def _rpc_plan(connections: int, size: int) -> JobPlan:
-    """Return the plan of requests and answers: each connection carries a stream each way."""
+    """Return the plan of a request-response job: each connection carries one stream in each direction."""
     requests = tuple((2 * c, size) for c in range(connections))
     answers = tuple((2 * c + 1, size) for c in range(connections))
     return JobPlan(

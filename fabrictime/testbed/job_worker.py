@@ -59,7 +59,7 @@ class _Order:
 
 
 class _Orders:
-    """Commands of the starter while the job runs; their end, or a signal, ends the job."""
+    """Receives the starter's commands while the job runs; their end, or a signal, ends the job."""
 
     def __init__(self) -> None:
         self.is_stopping = False
@@ -73,7 +73,7 @@ class _Orders:
         self.is_stopping = True
 
     def take(self) -> list[dict[str, Any]]:
-        """Return the orders that have come in."""
+        """Return the commands that have arrived."""
         orders: list[dict[str, Any]] = []
         while self._poll.poll(0):
             data = os.read(sys.stdin.fileno(), 65536)
@@ -89,13 +89,13 @@ class _Orders:
         return orders
 
     def ended(self) -> bool:
-        """Return whether to end now; orders that come before the start are none."""
+        """Return whether the job must end now; other commands, which come before its start, are discarded."""
         self.take()
         return self.is_stopping
 
 
 def main() -> int:
-    """Run the job that standard input orders."""
+    """Run the job that the order on standard input describes; return the exit code."""
     apply_priority("job")
     line = b""
     while not line.endswith(b"\n"):
@@ -182,7 +182,7 @@ def _loop(order: _Order, orders: _Orders, streams: Streams, connections: Connect
 
 
 def _connect(order: _Order, plan: JobPlan, streams: Streams, endpoint: FlowEndpoint) -> Connections:
-    """Return the job's connections with the ports that were ordered, else drawn from the seed."""
+    """Return the job's connections, with the ports in the order or else ports drawn from the seed."""
     draw = random.Random(order.seed)  # noqa: S311  # repeatable, and no secret
     places = [Place(**rank) for rank in order.ranks]
     for tries in range(_TRIES):

@@ -45,13 +45,14 @@ _LISTED_ITERATIONS = 1_000_000
 class JobSpec:
     """One job.
 
-    `hosts`: its ranks in order, hosts or NICs, () for all hosts; incast: the first one receives; rpc: the
-    first sends requests to the second. `connections`: per pair, each with its own source port. `size_bytes`:
-    alltoall and allreduce, the input of each rank per iteration; incast and rpc, the payload of each
-    connection (rpc: each direction). `gap_s`: pause between two iterations. `iterations` 0: as many as fit in
-    `duration_s`. `slot_s`: width of the slots in which received bytes are counted, 0: not counted. `seed`: of
-    the source ports and the listeners' port, if `sports` (by connection) and `dport` are not given. `dscp`:
-    the traffic class of its packets. `check`: compare every received byte.
+    `hosts`: its ranks in order, as hosts or NICs, () for all hosts; with incast the first one receives, with
+    rpc the first sends requests to the second. `connections`: number per pair, each with its own source port.
+    `size_bytes`: with alltoall and allreduce the input of each rank per iteration, with incast and rpc the
+    payload of each connection (rpc: in each direction). `gap_s`: pause between two iterations. `iterations`:
+    0 for as many as fit in `duration_s`. `slot_s`: width of the slots in which received bytes are counted, 0
+    to count none. `seed`: draws the source ports and the listeners' port, unless `sports` (by connection) and
+    `dport` are given. `dscp`: the traffic class of its packets. `check`: whether to compare every received
+    byte.
     """
 
     kind: Kind
@@ -72,7 +73,7 @@ class JobSpec:
     tenant: str | None = None
 
     def check_values(self, ranks: int) -> Self:
-        """Return the spec after a check. Raises ValueError with the field and its accepted values."""
+        """Check the spec and return it. Raises ValueError, which names the field and its accepted values."""
         if self.kind not in _MIN_HOSTS:
             raise ValueError(f"kind {self.kind!r}: expected {', '.join(_MIN_HOSTS)}")
         if ranks < 2 or (self.kind == "rpc" and ranks != 2):
@@ -99,7 +100,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One connection of a job as it began; `flow` is its identity for good, without host and boot."""
+    """A connection of a job as it began; `flow` is its permanent identity, without host and boot."""
 
     number: int
     source: str
@@ -111,8 +112,8 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration, CLOCK_MONOTONIC. `slowest`: the connection that took longest in its phase, and how
-    long."""
+    """One iteration, in CLOCK_MONOTONIC. `slowest`: the connection that took longest in its phase, and its
+    time."""
 
     number: int
     begin_ns: int
@@ -130,10 +131,10 @@ class Iteration:
 class JobResult:
     """The result of a job.
 
-    Lists are by stream: by connection, but for rpc, where 2c carries requests and 2c + 1 answers.
-    `slots[s][i]`: bytes of stream s received in [begin_monotonic_ns + i * slot_ns, + slot_ns); a stream's
-    list ends with its last byte. `moves`: connection, from_port, to_port, asked_ns, went_on_ns. The wall
-    clock was `begin_wall_ns` when the monotonic clock was `begin_monotonic_ns`.
+    Lists are by stream: one per connection, except for rpc, where stream 2c carries requests and 2c + 1
+    answers. `slots[s][i]` has the bytes of stream s received in [begin_monotonic_ns + i * slot_ns, +
+    slot_ns); a stream's list ends with its last byte. `moves` has connection, from_port, to_port, asked_ns,
+    went_on_ns. The wall clock was `begin_wall_ns` when the monotonic clock was `begin_monotonic_ns`.
     """
 
     spec: JobSpec
@@ -156,16 +157,15 @@ class JobResult:
 
     @property
     def goodput_bps(self) -> float:
-        """Bytes of whole iterations over their time, pauses included, bit/s of all ranks together; 0 where
-        none ended.
-        """
+        """Goodput of all ranks together, bit/s, over complete iterations including pauses; 0 if none
+        ended."""
         if not self.iterations:
             return 0.0
         took_ns = self.iterations[-1].end_ns - self.iterations[0].begin_ns
         return len(self.iterations) * self.iteration_bytes * 8e9 / took_ns
 
     def wall_ns(self, monotonic_ns: int) -> int:
-        """Return the wall clock's time at a time of the monotonic one, ns since the Unix epoch."""
+        """Return the wall clock's time, ns since the Unix epoch, at a time of the monotonic clock."""
         return self.begin_wall_ns + monotonic_ns - self.begin_monotonic_ns
 
     def total_slots(self) -> list[int]:
@@ -178,7 +178,7 @@ class JobResult:
 
 
 class Job:
-    """A running job: watch `iterations`, await it with `wait`, end it early with `stop`."""
+    """A running job: read its `iterations`, wait for its end with `wait`, or end it early with `stop`."""
 
     def __init__(self, number: int, spec: JobSpec, worker: Worker, started: dict[str, Any]) -> None:
         self.number = number
@@ -198,12 +198,12 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Whether the job goes on still."""
+        """Whether the job is still running."""
         return not self._over
 
     @property
     def finished(self) -> int:
-        """How many iterations are over."""
+        """The number of iterations that have ended."""
         return self._finished
 
     def iterations(self, since: int = 0) -> list[Iteration]:
@@ -212,8 +212,9 @@ class Job:
             return self._iterations[since:]
 
     def wait_iterations(self, count: int, timeout_s: float) -> list[Iteration]:
-        """Wait until `count` iterations are over and return all that are. Raises FabricError where the job
-        ended before, TimeoutError.
+        """Wait until `count` iterations have ended; return all that have ended.
+
+        Raises FabricError if the job ends before, TimeoutError.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._finished >= count or self._over, timeout_s):
@@ -225,16 +226,16 @@ class Job:
             return list(self._iterations)
 
     def wait_until_over(self, timeout_s: float) -> bool:
-        """Wait until the job is over, at most so long; returns whether it is."""
+        """Wait until the job has ended, for at most `timeout_s`; return whether it has."""
         with self._changed:
             return self._changed.wait_for(lambda: self._over, timeout_s)
 
     def move(self, connection: int, source_port: int) -> None:
-        """Have a connection go on from another source port, as an actuator would."""
+        """Move a connection to another source port, as an actuator would."""
         self._order({"move": [connection, source_port]})
 
     def pace(self, connection: int, rate_bps: int) -> None:
-        """Have a connection send at most so fast; 0: as fast as it goes."""
+        """Limit the rate of a connection; 0 removes the limit."""
         self._order({"pace": [connection, rate_bps]})
 
     def stop(self) -> JobResult:
@@ -243,11 +244,12 @@ class Job:
         return self.wait()
 
     def hang_up(self) -> None:
-        """Have the job end, without waiting for it."""
+        """Tell the job to end, without waiting for it."""
         self._worker.hang_up()
 
     def wait(self, timeout_s: float | None = None) -> JobResult:
-        """Wait for the job's end and return its result. Raises FabricError if it failed or goes on."""
+        """Wait for the job's end and return its result. Raises FabricError if it failed or is still
+        running."""
         self._thread.join(self.spec.duration_s + _END_GRACE_S if timeout_s is None else timeout_s)
         end = self._end
         late = self._thread.is_alive()
@@ -286,7 +288,7 @@ class Job:
             raise FabricError(f"job {self.number}: it has ended") from None
 
     def _listen(self) -> None:
-        """Process the worker's output until it ends. Runs in a thread of its own."""
+        """Process the worker's output until it ends; runs in its own thread."""
         while line := self._worker.stdout.readline():
             lines = json.loads(line)
             with self._changed:
@@ -306,7 +308,8 @@ class Jobs(Workers[Job]):
     """Starts jobs on one fabric."""
 
     def nics(self, spec: JobSpec) -> list[str]:
-        """Return the NIC of each rank. Raises FabricError for a host that is none, ValueError."""
+        """Return the NIC of each rank. Raises FabricError for an unknown host, ValueError for an invalid
+        spec."""
         return [nic.nic for nic in self._ranks(spec)]
 
     def plan(self, spec: JobSpec) -> JobPlan:
@@ -316,8 +319,9 @@ class Jobs(Workers[Job]):
         return make_job_plan(spec.kind, len(ranks), spec.connections, spec.size_bytes)
 
     def start(self, spec: JobSpec) -> Job:
-        """Start a job and return once all its connections stand. Raises ValueError for a bad spec,
-        FabricError where it cannot.
+        """Start a job; return it once all its connections are established.
+
+        Raises ValueError for a bad spec, FabricError if it cannot start.
         """
         ranks = self._ranks(spec)
         spec.check_values(len(ranks))
@@ -344,7 +348,7 @@ class Jobs(Workers[Job]):
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of `2mb`, `256kib` or `4096`. Raises ValueError."""
+    """Return the bytes of a size such as `2mb`, `256kib` or `4096`. Raises ValueError."""
     number = text.strip().lower()
     unit = number.lstrip("0123456789.")
     try:

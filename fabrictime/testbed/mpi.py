@@ -22,11 +22,11 @@ _OPTIONS: Final = {
     "btl": "tcp,self",
     "mpi_yield_when_idle": "1",
 }
-"""Parameters of Open MPI: only TCP between the hosts, although all ranks run on one machine."""
+"""Parameters of Open MPI that allow only TCP between the hosts, although all ranks run on one machine."""
 
 
 class NoMpi(RuntimeError):
-    """MPI or its profiler is missing; `str()` is one line."""
+    """MPI or its profiler is missing; `str()` gives the reason in one line."""
 
 
 def mpi_command(
@@ -42,11 +42,11 @@ def mpi_command(
     congestion: str = "cubic",
     profiled: bool = True,
 ) -> list[str]:
-    """Return the command that runs `program` on the hosts of a running fabric, one rank each, in this order.
+    """Return the command that runs `program` on hosts of a running fabric, one rank each, in this order.
 
-    `fabric`: answer of the fabric's control socket to `show`. `run_directory`: folder of the sockets of its
-    agents. `connections`: TCP connections of each pair of ranks. `port`: first port at which ranks listen; a
-    later one is used where it is taken. Raises NoMpi, ValueError for unknown hosts.
+    `fabric`: the answer of the fabric's control socket to `show`. `run_directory`: folder with the sockets of
+    its agents. `connections`: TCP connections between each pair of ranks. `port`: first port at which ranks
+    listen; if it is taken, a later one is used. Raises NoMpi, ValueError for unknown hosts.
     """
     mpirun = shutil.which("mpirun")
     if mpirun is None:
@@ -79,7 +79,7 @@ def mpi_command(
 
 
 def _nics(fabric: dict[str, Any], hosts: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the first NIC of each host, or the NIC that is named. Raises ValueError."""
+    """Return the first NIC of each host; where a NIC is given, that NIC. Raises ValueError."""
     by_name: dict[str, dict[str, Any]] = {}
     for nic in fabric["nics"]:
         by_name.setdefault(nic["host"], nic)
@@ -92,7 +92,7 @@ def _nics(fabric: dict[str, Any], hosts: Sequence[str]) -> list[dict[str, Any]]:
 def _variables(
     host: str, run_directory: Path, job: str, tenant: str | None, libraries: Sequence[Path]
 ) -> dict[str, str]:
-    """Return the environment of a rank: the profiler and the sockets of its host's agents."""
+    """Return the environment variables of a rank, for the profiler and the sockets of its host's agents."""
     folder = run_directory.resolve()
     variables = {
         "LD_PRELOAD": ":".join(map(str, libraries)),
@@ -106,7 +106,7 @@ def _variables(
 
 
 def enter_command(pid: int) -> list[str]:
-    """Return the command that enters the namespaces of the fabric's owner, in this working directory."""
+    """Return a command that enters the namespaces of the fabric's owner and keeps the working directory."""
     ours, owners = (os.stat(f"/proc/{process}/ns/user").st_ino for process in ("self", pid))
     user = [] if ours == owners else ["--user", "--preserve-credentials"]
     return ["nsenter", f"--target={pid}", *user, "--mount", f"--wdns={Path.cwd()}", "--"]

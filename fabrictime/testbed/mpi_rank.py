@@ -26,7 +26,7 @@ _URI: Final = re.compile(r"tcp4://127\.0\.0\.1:([0-9]+)")
 
 
 def server_port(variables: dict[str, str]) -> int:
-    """Return the port of mpirun's server, from a rank's environment. Raises ValueError."""
+    """Return the port of mpirun's server, found in a rank's environment. Raises ValueError."""
     for name, value in variables.items():
         if name.startswith("PMIX_SERVER_URI") and (address := _URI.search(value)):
             return int(address[1])
@@ -34,7 +34,7 @@ def server_port(variables: dict[str, str]) -> int:
 
 
 def relay(listener: socket.socket, port: int) -> None:
-    """Connect each client of `listener` to `port` of this process's loopback, until the process is ended."""
+    """Connect each client of `listener` to `port` on this process's loopback; runs until the process ends."""
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     while True:
@@ -52,7 +52,7 @@ def relay(listener: socket.socket, port: int) -> None:
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> bool:
-    """Pass waiting bytes on; False at the end of a connection."""
+    """Forward waiting bytes; return False at the end of the connection."""
     with suppress(OSError):
         if data := source.recv(_READ_BYTES):
             target.sendall(data)
@@ -61,7 +61,7 @@ def _pass_on(source: socket.socket, target: socket.socket) -> bool:
 
 
 def main() -> None:
-    """Enter the host of this rank and become its program."""
+    """Enter the network namespace of this rank's host and execute its program."""
     row = json.loads(sys.argv[1])[int(os.environ["OMPI_COMM_WORLD_RANK"])]
     port = server_port(dict(os.environ))
     listener = in_netns(row["netns"], lambda: socket.create_server(("127.0.0.1", port)))

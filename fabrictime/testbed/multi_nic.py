@@ -34,38 +34,40 @@ _serial = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of network. `nics`: NICs of each host; `reaches`: which rails reach each other."""
+    """A form of network. `nics` is the number of NICs per host; `reaches` says which rails reach each
+    other."""
 
     name: str
     title: str
     nics: int
     one_subnet: bool = False
-    """All NICs are in one subnet on one leaf; else each rail has a subnet and a leaf of its own."""
+    """Whether all NICs are in one subnet on one leaf; otherwise each rail has its own subnet and leaf."""
     gateways: bool = False
-    """Each NIC has a default route by its own leaf, in a table that a rule for its address selects."""
+    """Whether each NIC has a default route via its own leaf, in a table that a rule for its address
+    selects."""
     routed: bool = False
-    """The leaves forward between rails."""
+    """Whether the leaves forward packets between rails."""
     device: str = "eth{}"
-    """Name of a NIC by its rail."""
+    """Pattern of a NIC's name, filled in with the number of its rail."""
     vlan: int | None = None
-    """VLAN of the first rail; NICs are VLANs on one cable each."""
+    """VLAN number of the first rail, if NICs are VLAN interfaces, each on its own cable."""
     bonded: bool = False
-    """A NIC is a bond of two cables, to two leaves."""
+    """Whether each NIC is a bond of two cables to two leaves."""
     active_backup: bool = False
-    """The second cable of a bond is idle; else both carry packets."""
+    """Whether the second cable of a bond is idle; otherwise both carry packets."""
     macvlan: bool = False
-    """A NIC is a macvlan interface on its cable, as a virtual function is on a port."""
+    """Whether each NIC is a macvlan interface on its cable, similar to a virtual function of a port."""
     vrf: bool = False
-    """Each NIC is in a VRF of its own."""
+    """Whether each NIC is in its own VRF."""
     ipv6: bool = False
-    """Hosts have no IPv4 address."""
+    """Whether hosts have no IPv4 addresses."""
     link_local: bool = False
-    """Hosts have link-local IPv6 addresses alone."""
+    """Whether hosts have only link-local IPv6 addresses."""
     sysctls: dict[str, str] = field(default_factory=dict)
-    """Settings of the hosts below /proc/sys/net."""
+    """Settings below /proc/sys/net on the hosts."""
 
     def connects(self, rail: int, other: int) -> bool:
-        """Return whether NICs of two rails reach each other."""
+        """Return whether the NICs of two rails can reach each other."""
         return rail == other or self.one_subnet or self.routed
 
 
@@ -109,7 +111,8 @@ FORMS: Final[dict[str, Form]] = {
 
 
 class MultiNicPort(NamedTuple):
-    """One NIC of a host: its names, address, namespace and cables (host's interface, leaf)."""
+    """One NIC of a host: its names, its address, its namespace, and its cables as (interface of host,
+    leaf)."""
 
     host: str
     device: str
@@ -125,7 +128,7 @@ class MultiNicPort(NamedTuple):
 
 
 class MultiNic:
-    """Hosts of one form, from `with` to its end."""
+    """The hosts of one form, which exist inside a `with` block."""
 
     def __init__(self, form: Form, hosts: int = 3, name: str | None = None) -> None:
         self.form, self.hosts = form, [f"h{number + 1}" for number in range(hosts)]
@@ -163,11 +166,11 @@ class MultiNic:
         self._paths.clear()
 
     def open_in(self, node: str, work: Callable[[], T]) -> T:
-        """Run `work` in a helper thread inside the namespace of a host, or of the `leaves`."""
+        """Run `work` in a helper thread inside the namespace of a host or of `leaves`; return its result."""
         return userns.in_netns(self._paths[node], work)
 
     def port(self, nic: str) -> MultiNicPort:
-        """Return a NIC by its id. Raises KeyError."""
+        """Return the NIC with an id. Raises KeyError."""
         return {port.nic: port for port in self.ports}[nic]
 
     def peer_of(self, port: MultiNicPort) -> MultiNicPort:
@@ -178,7 +181,7 @@ class MultiNic:
         )
 
     def sent_packets(self, host: str) -> dict[str, int]:
-        """Return the packets that each cable of a host has sent, by the kernel's counters."""
+        """Return how many packets each cable of a host has sent, according to the kernel's counters."""
         cables = {cable for port in self.ports if port.host == host for cable, _ in port.cables}
 
         def read() -> dict[str, int]:
@@ -271,7 +274,7 @@ class MultiNic:
         return tagged, cable
 
     def _cable(self, ip: IPRoute, host: str, device: str, leaf: str, vlan: int | None = None) -> None:
-        """Connect a new interface of this host to a leaf, whose port is tagged if there is a VLAN."""
+        """Connect a new interface of this host to a leaf; with a VLAN the leaf's port is tagged."""
         far = f"{host}p{next(self._far_ports)}"
         with open(self._paths[_LEAVES]) as leaves:
             peer: dict[str, Any] = {"ifname": far, "net_ns_fd": leaves.fileno()}

@@ -29,7 +29,7 @@ def dump(sock: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
 
 
 def attributes(data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-    """Yield type and value of each attribute from a position on."""
+    """Yield the type and the value of each attribute in `data`, from the offset `at` on."""
     while at + 4 <= len(data):
         length, kind = struct.unpack_from("=HH", data, at)
         if length < 4:

@@ -52,11 +52,11 @@ _TIMEOUT_S = 5.0
 
 
 def add_drop(table: str, device: str, share: float, seed: int, only: Sequence[dict[str, Any]] = ()) -> None:
-    """Drop `share` (above 0, up to 1) of the packets that enter `device`: exactly that share of each SLOTS
-    packets. `only`: expressions that these packets match.
+    """Drop exactly a `share`, above 0 and up to 1, of each SLOTS packets that enter `device`.
 
-    `seed` draws the positions once and they repeat, so the same packets in the same order are dropped. Raises
-    OSError, with nothing changed, if the kernel refuses.
+    `only` has expressions that restrict this to matching packets. `seed` draws the positions once and they
+    repeat, so the same packets in the same order are dropped. Raises OSError, with nothing changed, if the
+    kernel refuses.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share of loss {share}: expected above 0 and at most 1")
@@ -83,12 +83,12 @@ def add_drop(table: str, device: str, share: float, seed: int, only: Sequence[di
 
 
 def add_change(table: str, device: str, expressions: Sequence[dict[str, Any]]) -> None:
-    """Apply expressions to the packets that enter `device`. Raise OSError."""
+    """Apply expressions to all packets that enter `device`. Raises OSError."""
     commit([*_ingress_chain(table, device), _rule(table, list(expressions))])
 
 
 def add_size_drop(table: str, device: str, max_bytes: int) -> None:
-    """Drop the packets above `max_bytes` that enter `device`, including the IP header. Raise OSError."""
+    """Drop packets above `max_bytes`, including the IP header, that enter `device`. Raises OSError."""
     commit(
         [
             *_ingress_chain(table, device),
@@ -104,7 +104,7 @@ def add_size_drop(table: str, device: str, max_bytes: int) -> None:
 
 
 def longer_than(max_bytes: int) -> list[dict[str, Any]]:
-    """Return the expressions that packets above `max_bytes` match, including the IP header."""
+    """Return expressions that match packets above `max_bytes`, including the IP header."""
     return [
         expression("meta", ("NFTA_META_DREG", 1), ("NFTA_META_KEY", _META_LEN)),
         expression(
@@ -207,7 +207,7 @@ def _loss_set(table: str, share: float, seed: int) -> list[Any]:
 
 
 def load(header: int, at: int, size: int) -> dict[str, Any]:
-    """Return an expression that loads bytes of a header into register 1."""
+    """Return an expression that loads `size` bytes of a header, from the offset `at`, into register 1."""
     return expression(
         "payload",
         ("NFTA_PAYLOAD_DREG", 1),
@@ -236,7 +236,7 @@ def compare(operator: int, value: bytes) -> dict[str, Any]:
 
 
 def data(value: bytes) -> dict[str, Any]:
-    """Return a value for an attribute that holds data."""
+    """Return a value in the form of an attribute that holds data."""
     return {"attrs": [("NFTA_DATA_VALUE", value)]}
 
 
@@ -256,9 +256,9 @@ def message(kind: type[Any], number: int, family: int = NFPROTO_NETDEV, **attrib
 
 
 def commit(messages: list[Any]) -> None:
-    """Send the messages as one transaction: all of them hold, or none.
+    """Send the messages as one transaction, of which the kernel applies all or none.
 
-    Raises OSError of the first refusal.
+    Raises OSError for the first message that it refuses.
     """
     batch = bytearray()
     edges = [nfgen_msg(), nfgen_msg()]

@@ -14,17 +14,17 @@ from fabrictime.testbed.job_plan import JobPlan
 
 MTU_BYTES: Final = 1500
 _IN_MTU_BYTES: Final = 52
-"""Bytes of IP, TCP and its timestamps in a full packet."""
+"""Bytes of the IP and TCP headers, with timestamps, in a full packet."""
 _HEADER_BYTES: Final = 14 + _IN_MTU_BYTES
 
 Flow = tuple[str, str, int]
-"""Sending host, receiving host, payload bytes."""
+"""A flow: sending host, receiving host, payload bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A leaf-spine fabric: the leaf of each host, spines, the links' rates (0: not limited), the largest
-    packet."""
+    """A leaf-spine fabric: the leaf of each host, the spines, the links' rates (0: not limited), and the
+    MTU."""
 
     leaf_of: dict[str, str]
     spines: int
@@ -50,9 +50,9 @@ def wire_bytes(payload: int, mtu_bytes: int = MTU_BYTES) -> int:
 def best_goodputs_bps(
     shape: Shape, jobs: Sequence[Sequence[Flow]], packets_per_ack: int | None = None
 ) -> list[float]:
-    """Return for each of several jobs that run at once the best goodput, bit/s of payload of all its ranks.
+    """Return the best goodput of each of several jobs that run at once: payload of all its ranks, bit/s.
 
-    A job is one iteration's flows. Raises ValueError where a job has no link that limits it.
+    A job is given as the flows of one iteration. Raises ValueError if no link limits a job.
     """
     loads = [_load(shape, flows, packets_per_ack) for flows in jobs]
     left_bps = {link: float(_rate(shape, link)) for load in loads for link in load if _rate(shape, link)}
@@ -74,9 +74,10 @@ def _fill(
     loads: Sequence[Mapping[tuple[str, str], float]],
     speed: Mapping[int, float],
 ) -> tuple[float, set[tuple[str, str]]]:
-    """Let all jobs grow by the largest step that the links allow; return the step and the full links.
+    """Increase the speed of all jobs by the largest step that the links allow; return it and the full links.
 
-    `speed`: a job's iterations a second per unit of the step. The step is taken out of `left_bps`.
+    `speed` has each job's iterations per second per unit of the step. `left_bps` is reduced by what the step
+    uses.
     """
     used = {link: sum(rate * loads[j].get(link, 0) for j, rate in speed.items()) for link in left_bps}
     step = min(left_bps[link] / bits for link, bits in used.items() if bits > 0)
@@ -86,7 +87,7 @@ def _fill(
 
 
 def _alone(shape: Shape, load: Mapping[tuple[str, str], float]) -> float:
-    """Return the iterations a second of a job that has the fabric for itself."""
+    """Return the iterations per second of a job that has the fabric to itself."""
     limited = {link: bits for link, bits in load.items() if _rate(shape, link)}
     if not limited:
         raise ValueError("a job that no link limits: expected a rate of hosts or of the fabric")
@@ -105,8 +106,9 @@ def _alone(shape: Shape, load: Mapping[tuple[str, str], float]) -> float:
 # along a path where needed. Each part has every colour at most once, so the vertex has it at most ceil(d / m)
 # times.
 def spread(shape: Shape, flows: Sequence[tuple[str, str]]) -> list[int | None]:
-    """Return for each (sending host, receiving host) of one phase the spine to take, from 0; None where
-    both are on one leaf. No link gets more than its share, rounded up.
+    """Return the spine, from 0, for each (sending host, receiving host) of one phase; None within a leaf.
+
+    No link gets more than its share of the flows, rounded up.
     """
     far = [at for at, (source, peer) in enumerate(flows) if shape.leaf_of[source] != shape.leaf_of[peer]]
     count_by_end: dict[tuple[str, str], int] = {}
@@ -128,7 +130,7 @@ def spread(shape: Shape, flows: Sequence[tuple[str, str]]) -> list[int | None]:
 def link_loads(
     shape: Shape, flows: Sequence[tuple[str, str]], spines: Sequence[int | None]
 ) -> dict[tuple[str, str, int], int]:
-    """Return how many flows cross each link between leaf and spine: ("out" or "in", leaf, spine) -> count."""
+    """Return the number of flows over each link between leaf and spine, by ("out" or "in", leaf, spine)."""
     flows_of_link: dict[tuple[str, str, int], int] = {}
     for (source, peer), spine in zip(flows, spines, strict=True):
         if spine is not None:
@@ -160,8 +162,8 @@ def choose_ports(
 ) -> list[int]:
     """Return a source port for each connection of the plan, so that each phase is spread as `spread` assigns.
 
-    `hosts[rank]` is a rank's host; `spine_of(source, peer, port)` the spine of a port. Two connections of one
-    pair get two ports. Raises ValueError if the candidates do not reach a spine.
+    `hosts[rank]` is a rank's host, and `spine_of(source, peer, port)` the spine that a port leads over.
+    Connections of one pair get different ports. Raises ValueError if the candidates do not reach a spine.
     """
     ports: dict[int, int] = {}
     candidate_ports = list(candidates)
@@ -187,7 +189,7 @@ def choose_ports(
 
 
 def _load(shape: Shape, flows: Sequence[Flow], packets_per_ack: int | None) -> dict[tuple[str, str], float]:
-    """Return the bits that one iteration puts on each NIC, and on each leaf's spine links together."""
+    """Return the bits per iteration over each NIC, and over all spine links of each leaf together."""
     load: dict[tuple[str, str], float] = {}
 
     def put(source: str, peer: str, size: float) -> None:
@@ -210,8 +212,9 @@ def _rate(shape: Shape, link: tuple[str, str]) -> int:
 
 
 def _colour(edges: Sequence[tuple[tuple[str, str, int], tuple[str, str, int]]], colours: int) -> list[int]:
-    """Colour the edges of a bipartite graph so that edges that meet differ. No vertex has more edges than
-    there are colours.
+    """Colour the edges of a bipartite graph so that edges with a common vertex differ; return the colours.
+
+    No vertex may have more edges than there are colours.
     """
     at: dict[tuple[str, str, int], dict[int, int]] = {}  # vertex -> colour -> edge
     colour_of = [-1] * len(edges)

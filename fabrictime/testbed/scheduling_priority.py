@@ -53,34 +53,35 @@ testbed's packets, links looked dead or lossy once in ten minutes beside two bus
 CAP_SYS_NICE gets 0 instead, or the order of `keep_priority`."""
 REAL_TIME: Final = frozenset({"log", "links", "policy", "act", "job"})
 """Services in the real-time class, sched(7): those that decide on and move a flow without a path, and the
-testbed's jobs. Each works for a millisecond or two and then waits. In that class it is woken at once and
-finishes without twenty interruptions. All have one priority, so none interrupts another. Probers stay
-outside: woken later, they read several packets at once."""
+testbed's jobs. Each works for a millisecond or two and then waits. In that class a service is woken at once
+and finishes without twenty interruptions. All have one priority, so none interrupts another. Probers stay
+outside, since they read several packets at once if they are woken later."""
 RUN_ON_S: Final = (5, 20)
-"""s that a thread may run in that class without ever waiting: then it goes on in the ordinary class; and when
-it does not even do that, it is killed (RLIMIT_RTTIME)."""
+"""How long, s, a thread may run in the real-time class without waiting. After the first it continues in the
+ordinary class; after the second, if it is still in the class, it is killed (RLIMIT_RTTIME)."""
 SWITCH_S: Final = 0.0005
-"""s that a thread waits at most for another to let go of the interpreter; 5 ms otherwise, for every message
-that goes from the thread that reads the log to the one that works on it."""
+"""How long, s, a thread waits at most for another to release the interpreter. The default of 5 ms would delay
+every message that goes from the thread that reads the log to the one that processes it."""
 BEHIND: Final = "FABRICTIME_BEHIND"
-"""In the environment of children that may not go before others: they give way then, in the same order."""
+"""Environment variable of children that may not have raised priorities: they get lowered ones in the same
+order."""
 LAST: Final = 10
-"""Niceness of the last service then; a browser that displays the page runs at 0."""
+"""Largest niceness of a service with lowered priorities; a browser that displays the page has 0."""
 SESSION: Final = Path("/proc/self/autogroup")
 """Niceness of this process's session, sched(7). Where the kernel groups processes by session, a niceness
 counts only within one: beside a busy job of another session, all services together got half of a processor,
 and fits came 5 to 8 s late."""
 SESSION_NICE: Final = -4
-"""Two thirds of the processors beside one busy session: fits come within a second, and jobs keep their pace.
-At -10, a job of three ranks ran at half its pace at times."""
+"""Niceness that gives the services two thirds of the processors beside one busy session: fits come within a
+second, and jobs keep their pace. At -10, a job of three ranks ran at half its pace at times."""
 SESSION_TRIES: Final = 20
-"""Writes, 50 ms apart, until the kernel takes one."""
+"""Number of attempts, 50 ms apart, to write the niceness until the kernel accepts it."""
 
 
 def raise_session() -> Callable[[], None]:
-    """Let this process's session go before others, as its services should; return a function that undoes it.
+    """Raise the priority of this process's session over other sessions; return a function that undoes this.
 
-    It changes nothing without the right, or where the kernel does not group processes by session.
+    It changes nothing if this is not permitted, or if the kernel does not group processes by session.
     """
     state = SESSION.read_text().split() if SESSION.exists() else []  # "/autogroup-25 nice 0", or nothing
     if not state:
@@ -104,10 +105,11 @@ def _set_session(nice: int) -> None:
 
 
 def keep_priority() -> Callable[[], None]:
-    """Raise this process's priority, so that its children may have theirs; without the right, lower theirs in
-    the same order. Returns a function that restores this process.
+    """Raise this process's priority, so that its children may have theirs; return a function that restores
+    it.
 
-    For a process that is about to enter a user namespace, in which a process may only lower its priority.
+    If this is not permitted, its children get lowered priorities in the same order. Call it before entering a
+    user namespace, in which a process may only lower its priority.
     """
     scheduler, nice = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
     behind = os.environ.get(BEHIND)
@@ -131,7 +133,7 @@ def keep_priority() -> Callable[[], None]:
 
 
 def _never_run_on() -> None:
-    """Have whatever of this process or its children runs on and on leave the real-time class."""
+    """Make threads of this process and its children leave the real-time class if they run without waiting."""
     hard_limit = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
     soft, hard = (s * 1_000_000 if hard_limit < 0 else min(s * 1_000_000, hard_limit) for s in RUN_ON_S)
     resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
@@ -147,7 +149,7 @@ def _leave_real_time(number: int, frame: FrameType | None) -> None:
 
 
 def niceness(name: str, behind: bool) -> int:
-    """Return the niceness of a service; `behind`: the same order, with none below 0."""
+    """Return the niceness of a service; with `behind` the order is the same, but none is below 0."""
     nice, first, last = NICE.get(name, 0), min(NICE.values()), max(NICE.values())
     return round((nice - first) * LAST / (last - first)) if behind else nice
 

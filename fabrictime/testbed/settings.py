@@ -16,12 +16,12 @@ ETHERNET_BYTES = 14
 """Header of a frame, which queues and rates count in addition to the MTU."""
 HOSTS_PER_LEAF_MAX = 127
 MAX_CLASSES = 8
-"""Traffic classes of a port, as Ethernet has priorities."""
+"""Maximum number of traffic classes of a port: as many as Ethernet has priorities."""
 BURST_NS = 100_000
 """Time for which a port may exceed its rate if no burst is set: the delay of a late timer."""
 
 TRANSIT_24_MAX = 32_768
-"""Cables between leaves and spines that have a /24 prefix each."""
+"""Maximum number of cables between leaves and spines if each has a /24 prefix."""
 
 AnswerForm = Literal[
     "ports",

@@ -17,7 +17,7 @@ from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
 Kind = Literal["host", "leaf", "spine"]
 _Address = tuple[str | None, int | None]
-"""Address and length of the prefix; None: unnumbered."""
+"""Address and prefix length of a port; None if it is unnumbered."""
 
 _HOSTS_NET = int(ipaddress.IPv4Address("10.64.0.0"))  # /24 a leaf: 10.64.0.0 .. 10.64.127.255
 _LINKS_NET = int(ipaddress.IPv4Address("10.128.0.0"))  # a prefix for each cable between leaf and spine
@@ -33,15 +33,16 @@ _TRANSIT_PREFIX: dict[AnswerForm, int | None] = {
     "tunnel": None,
     "flat": None,
 }
-"""Prefix of the cables between leaves and spines, where it is not 31. None: these ports are unnumbered."""
+"""Prefix length of cables between leaves and spines by form, if it is not 31; None if these ports are
+unnumbered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One end of a cable: an interface of a node. `rate_bps` 0: not limited.
+    """One end of a cable: an interface of a node. `rate_bps` is 0 if the rate is not limited.
 
-    `prefix` is the length of its network's prefix. None: the port is unnumbered, and `address` is the
-    loopback of its switch.
+    `prefix` is the prefix length of its network. If it is None, the port is unnumbered, and `address` is the
+    loopback address of its switch.
     """
 
     node: str
@@ -63,16 +64,17 @@ class Cable:
     upper: Port
 
     def links(self) -> tuple[str, str]:
-        """Return the ids of its two directed links: upwards, downwards."""
+        """Return the ids of its two directed links: the upward one, then the downward one."""
         low, up = self.lower, self.upper
         return link_id(low.node, low.name, up.node, up.name), link_id(up.node, up.name, low.node, low.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Nexthop:
-    """The next hop of a route: out of `port`, to the far end's `gateway`; None: the target is on the cable.
+    """The next hop of a route: `port`, and the `gateway` at its other end, None if the target is on the
+    cable.
 
-    `onlink`: no network of the port contains the gateway.
+    `onlink` says that no network of the port contains the gateway.
     """
 
     port: str
@@ -82,7 +84,8 @@ class Nexthop:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A static route of one node. Several nexthops: equal-cost paths, in this order. `table` None: main."""
+    """A static route of one node. Several nexthops are equal-cost paths, in this order; `table` None is the
+    main table."""
 
     destination: str
     nexthops: tuple[Nexthop, ...]
@@ -92,7 +95,8 @@ class Route:
 
 @dataclass(slots=True)
 class Node:
-    """A namespace: a host, a leaf or a spine. `rules`: (source address, table) for hosts of several NICs."""
+    """A namespace: a host, a leaf or a spine. `rules` has (source address, table) for hosts with several
+    NICs."""
 
     name: str
     kind: Kind
@@ -104,14 +108,14 @@ class Node:
 
 @dataclass(slots=True)
 class Plan:
-    """Everything that stands before the first system call."""
+    """All that describes a fabric before it is built: its nodes, cables and addresses."""
 
     nodes: dict[str, Node]
     cables: list[Cable]
     far: dict[tuple[str, str], Port]
-    """(node, port name) -> the port at the cable's other end."""
+    """The port at the other end of the cable, by (node, port name)."""
     racks: dict[str, int]
-    """host -> index of its rack."""
+    """The index of each host's rack, by host."""
 
     def nics(self) -> Iterator[tuple[Port, Port, int]]:
         """Yield (host's port, leaf's port, rail) of each NIC, host by host."""
@@ -121,7 +125,7 @@ class Plan:
                     yield port, self.far[node.name, port.name], rail
 
     def links(self) -> dict[str, tuple[Port, Port]]:
-        """Return every directed link: id -> (sending port, receiving port)."""
+        """Return (sending port, receiving port) of every directed link, by its id."""
         table = {}
         for cable in self.cables:
             up, down = cable.links()
@@ -187,7 +191,7 @@ def make_plan(settings: FabricSettings) -> Plan:
 
 
 def _host_addresses(form: AnswerForm, first: int) -> tuple[_Address, _Address]:
-    """Return the addresses of a host's cable: at the host, and at its leaf."""
+    """Return the addresses at a host's cable: of the host's port, and of the leaf's port."""
     leaf, host = str(ipaddress.IPv4Address(first)), str(ipaddress.IPv4Address(first + 1))
     if form == "flat":
         return (host, _FLAT_PREFIX), (None, None)
@@ -199,7 +203,7 @@ def _host_addresses(form: AnswerForm, first: int) -> tuple[_Address, _Address]:
 
 
 def _transit_addresses(prefix: int | None, cable: int) -> tuple[_Address, _Address]:
-    """Return the addresses of a cable between leaf and spine: at the leaf, and at the spine."""
+    """Return the addresses at a cable between leaf and spine: of the leaf's port, and of the spine's port."""
     if prefix is None:
         return (None, None), (None, None)
     first = _LINKS_NET + (cable << 32 - prefix)
@@ -245,7 +249,8 @@ def _route_switches(plan: Plan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A cable's upper end that goes from one spine's port to another's; its address and MAC go with it."""
+    """A cable whose upper end is moved from one spine's port to another's; its address and MAC move with
+    it."""
 
     before: Port
     after: Port
@@ -255,8 +260,10 @@ class Swap:
 def exchange(
     plan: Plan, one: str, other: str, leaves: Collection[str] | None = None
 ) -> tuple[Plan, list[Swap]]:
-    """Return the plan after the cables of two spines at some leaves (None: all) change places, and the cable
-    ends that moved. Raises ValueError for anything but two spines and a leaf."""
+    """Return the plan after two spines' cables change places at some leaves, or all if None, and what moved.
+
+    Raises ValueError if the names are not those of two spines and of leaves.
+    """
     _check_exchange(plan, one, other, leaves)
     swaps = _swaps(plan, one, other, _names(plan, "leaf") if leaves is None else leaves)
     after = {swap.before: swap.after for swap in swaps}
@@ -309,7 +316,7 @@ def _check_exchange(plan: Plan, one: str, other: str, leaves: Collection[str] | 
 
 
 def _route_host(plan: Plan, host: Node) -> None:
-    """Give a host its default route; with several NICs, each source address leaves by its own NIC."""
+    """Give a host its default route; with several NICs, packets leave by the NIC of their source address."""
     for rail, port in enumerate(host.ports):
         leaf = plan.far[host.name, port.name]
         first_hop = (

@@ -25,9 +25,10 @@ _UDP_PAYLOAD_MAX = 1472
 class FlowSpec:
     """One flow from NIC to NIC (or host to host).
 
-    `rate_bps`: UDP, the rate of its frames, paced in the sender; TCP, the cap on its pacing, 0 for none.
-    Ports 0: the kernel chooses. `congestion`: TCP's congestion control, set explicitly because machines
-    differ. `dscp`: the traffic class of its packets, without ECN. `job`, `tenant`: its owner in flow reports.
+    `rate_bps`: with UDP the rate of its frames, paced in the sender; with TCP the limit of its pacing, 0 for
+    none. If a port is 0, the kernel chooses it. `congestion`: TCP's congestion control, set explicitly
+    because machines differ. `dscp`: the traffic class of its packets, without ECN. `job`, `tenant`: its owner
+    in flow reports.
     """
 
     source: str
@@ -45,7 +46,7 @@ class FlowSpec:
     dscp: int = 0
 
     def check(self) -> Self:
-        """Return the spec after a check. Raises ValueError with the field and its accepted values."""
+        """Check the spec and return it. Raises ValueError, which names the field and its accepted values."""
         minimum = 0 if self.protocol == "tcp" else 10_000
         bounds: dict[str, tuple[float, float]] = {
             "rate_bps": (minimum, 100_000_000_000),
@@ -66,10 +67,9 @@ class FlowSpec:
 class FlowResult:
     """The result of a flow.
 
-    Bytes are payload; loss and packets are UDP's, retransmits TCP's, None for the other.
-
-    `interval_bytes[i]`: payload that arrived in [begin_monotonic_ns + i * interval_s, + interval_s).
-    `refused_packets`: the sender's own kernel refused them; `skipped_packets`: the sender was late.
+    Bytes are payload. Loss and packets are None for TCP, retransmits are None for UDP. `interval_bytes[i]`
+    has the payload that arrived in [begin_monotonic_ns + i * interval_s, + interval_s). `refused_packets`
+    were refused by the sender's own kernel; `skipped_packets` were not sent, as the sender was late.
     """
 
     spec: FlowSpec
@@ -91,15 +91,14 @@ class FlowResult:
 
     @property
     def goodput_bps(self) -> float:
-        """Payload that arrived, bit/s over the flow's time, or over the longer time that it took to
-        arrive.
-        """
+        """Rate of the payload that arrived, bit/s, over the flow's time, or longer if the arrival took
+        longer."""
         took_s = max(self.elapsed_s, self.receiving_s)
         return self.received_bytes * 8 / took_s if took_s else 0.0
 
     @property
     def loss(self) -> float | None:
-        """Share of sent packets that did not arrive, 0..1; None for TCP or where none was sent."""
+        """Share of sent packets that did not arrive, 0 to 1; None for TCP, or if none was sent."""
         if self.sent_packets is None or self.received_packets is None or not self.sent_packets:
             return None
         return max(0.0, 1 - self.received_packets / self.sent_packets)
@@ -119,7 +118,7 @@ class Flow:
 
     @property
     def running(self) -> bool:
-        """Whether the flow's process runs still."""
+        """Whether the flow's process is still running."""
         return self._worker.running
 
     def stop(self) -> FlowResult:
@@ -128,7 +127,7 @@ class Flow:
         return self.wait()
 
     def wait(self) -> FlowResult:
-        """Wait for the flow's own end and return its result. Raises FabricError if it failed."""
+        """Wait until the flow has ended by itself; return its result. Raises FabricError if it failed."""
         with self._lock:
             if self._result is None:
                 self._result = self._collect()
@@ -151,9 +150,8 @@ class Traffic(Workers[Flow]):
     """Starts flows on one fabric."""
 
     def start(self, spec: FlowSpec) -> Flow:
-        """Start a flow and return once it sends. Raises ValueError for a bad spec, FabricError where it
-        cannot.
-        """
+        """Start a flow; return it once it sends. Raises ValueError for a bad spec, FabricError if it cannot
+        start."""
         spec.check()
         source, destination = self._fabric.nic(spec.source), self._fabric.nic(spec.destination)
         if source.host == destination.host:
@@ -177,7 +175,7 @@ class Traffic(Workers[Flow]):
 
 
 def parse_rate(text: str) -> int:
-    """Return bit/s of `70mbit`, `1.5gbit`, `200k` or `1000000`. Raises ValueError."""
+    """Return the bit/s of a rate such as `70mbit`, `1.5gbit`, `200k` or `1000000`. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:bit|bps|bit/s)?", text.strip().lower())
     if match is None:
         raise ValueError(f"rate {text!r}: expected a number and kbit, mbit or gbit, as in 70mbit")

@@ -48,12 +48,11 @@ class PathUnclear(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class LinkTruth:
-    """Counts since the fabric was built. `sent_*` left the sending port; `received_*` came in at the other
-    end.
+    """Counts of a link since the fabric was built.
 
-    `backlog_*` wait in the sending port's queue now; `dropped_packets` did not fit into it. A difference of
-    sent and received is on the wire now. Packets that a blackhole or grey fault drops count as received:
-    the fault acts after the counter.
+    `sent_*` left the sending port; `received_*` arrived at the other end. Their difference is on the wire
+    now. `backlog_*` wait in the sending port's queue now; `dropped_packets` did not fit into it. Packets that
+    a blackhole or grey fault drops count as received, as the fault acts after the counter.
     """
 
     sent_packets: int = 0
@@ -67,7 +66,7 @@ class LinkTruth:
 
 @dataclass(frozen=True, slots=True)
 class TruthSample:
-    """All links at one moment, CLOCK_REALTIME; reading them took until `end_ns`."""
+    """The counters of all links; reading them began at a CLOCK_REALTIME time and ended at `end_ns`."""
 
     at_ns: int
     end_ns: int
@@ -92,7 +91,7 @@ class Truth:
         fabric.on_close(self.close)
 
     def close(self) -> None:
-        """Stop recording and let go of the sockets."""
+        """Stop recording and close the sockets."""
         self.stop()
         with self._lock:
             for sock in self._sockets.values():
@@ -116,8 +115,8 @@ class Truth:
         return table
 
     def queued(self, links: Sequence[str]) -> list[int]:
-        """Return the bytes that wait at the sending ports of some links now. Raises ValueError for one that
-        is none."""
+        """Return the bytes that wait now at the sending ports of the given links. Raises ValueError for an
+        unknown link."""
         if unknown := [link for link in links if link not in self._fabric.links]:
             raise ValueError(f"link {unknown[0]!r}: no such link here")
         queued_bytes: dict[tuple[str, str], int] = {}
@@ -130,9 +129,11 @@ class Truth:
         return [queued_bytes[port.node, port.name] for port in ports]
 
     def marked(self) -> dict[str, dict[int, int]]:
-        """Return link to DSCP to the packets that its switch has marked (CE) since the fabric was built.
+        """Return the packets that switches have marked (CE) since the fabric was built, by link, then by
+        DSCP.
 
-        A packet counts at the first port that marks it. Empty without traffic classes that are marked.
+        A packet counts at the first port that marks it. The result is empty without traffic classes that are
+        marked.
         """
         if not any(traffic_class.mark_percent for traffic_class in self._fabric.settings.classes):
             return {}
@@ -165,14 +166,14 @@ class Truth:
         self._thread.start()
 
     def stop(self) -> None:
-        """End `record`; the recording stays."""
+        """Stop recording; the recorded samples are kept."""
         if self._recording is not None and self._thread is not None:
             self._recording.set()
             self._thread.join()
             self._recording = self._thread = None
 
     def sample(self) -> TruthSample:
-        """Return all links with the time of reading."""
+        """Return a sample of all links now."""
         begin = time.time_ns()
         links = self.links()
         return TruthSample(begin, time.time_ns(), links)
@@ -182,11 +183,11 @@ class Truth:
         return list(self._samples)
 
     def faults(self) -> list[FaultEvent]:
-        """Return every fault there was and is."""
+        """Return the log entries of all faults, past and in force."""
         return [] if self._faults is None else self._faults.log()
 
     def clocks(self) -> dict[str, ClockTruth | None]:
-        """Return the error of each NIC's clock; None: it has none."""
+        """Return the true behaviour of each NIC's clock, by NIC; None if it has no error."""
         return {nic.nic: nic.clock for nic in self._fabric.nics()}
 
     def snapshot(self) -> dict[str, Any]:
@@ -203,12 +204,11 @@ class Truth:
     def path_of(
         self, source: str, destination: str, sport: int, dport: int, protocol: Protocol = "udp"
     ) -> list[str]:
-        """Return the directed links that a 5-tuple takes, proven: a burst is sent and the links that moved
-        are read.
+        """Return the directed links that a 5-tuple takes, as proven by a burst whose packets the links count.
 
-        The burst carries a wrong checksum, so the far host drops it unseen. Other traffic may run; the burst
-        grows until one link a hop stands out. Raises PathUnclear, ValueError for a protocol or port that is
-        none.
+        The burst has a wrong checksum, so the far host drops it unseen. Other traffic may run; the burst
+        grows until one link per hop stands out. Raises PathUnclear, and ValueError for an invalid protocol or
+        port.
         """
         start, end = self._ends(source, destination, sport, dport, protocol)
         packets = _BURST_PACKETS
@@ -225,8 +225,9 @@ class Truth:
     def likely_path_of(
         self, source: str, destination: str, sport: int, dport: int, protocol: Protocol = "udp"
     ) -> list[str]:
-        """Return the same path from the kernel's own route lookup: no packet, remembered until a fault
-        changes it.
+        """Return the path that the kernel's route lookup gives, without sending packets.
+
+        The result is cached until a fault changes it.
         """
         start, end = self._ends(source, destination, sport, dport, protocol)
         key = (start.nic, end.nic, sport, dport, protocol)
@@ -283,7 +284,7 @@ class Truth:
         return self._walk(start, end, moved, packets)
 
     def _walk(self, start: FabricNic, end: FabricNic, moved: list[str], packets: int) -> list[str]:
-        """Go from hop to hop along the links that carried the burst."""
+        """Return the path that the links which carried the burst form, hop by hop."""
         path: list[str] = []
         at = start.host
         while at != end.host:
@@ -308,7 +309,7 @@ class Truth:
         ]
 
     def _leaves(self, link: str, node: str, start: FabricNic) -> bool:
-        """Return whether a link begins at a node; out of the first host only by its NIC."""
+        """Return whether a link begins at a node; at the first host, only the link of its NIC counts."""
         sender = self._fabric.links[link][0]
         return sender.node == node and (node != start.host or sender.name == start.device)
 
@@ -327,7 +328,7 @@ class Truth:
         return True
 
     def _socket(self, node: str) -> socket.socket:
-        """Return the netlink socket that stands in a node's namespace, made on first use."""
+        """Return the netlink socket in a node's namespace; it is opened on first use."""
         if self._layout != self._fabric.layout:
             for sock in self._sockets.values():
                 sock.close()
@@ -349,8 +350,8 @@ class Truth:
 
 
 def _stats(sock: socket.socket) -> dict[int, list[int]]:
-    """Return per interface index: packets in, out, bytes in, out, and the further first counters of
-    rtnl_link_stats64."""
+    """Return packets in and out, bytes in and out, and the next counters of rtnl_link_stats64, by interface
+    index."""
     table = {}
     for body in dump(sock, _RTM_GETSTATS, struct.pack("=BBHII", 0, 0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))):
         (index,) = struct.unpack_from("=I", body, 4)
@@ -361,7 +362,8 @@ def _stats(sock: socket.socket) -> dict[int, list[int]]:
 
 
 def _queues(sock: socket.socket) -> dict[int, list[int]]:
-    """Return per interface index of its root queue: packets and bytes that wait, packets that did not fit."""
+    """Return waiting packets, waiting bytes, and dropped packets of each interface's root queue, by its
+    index."""
     table = {}
     for body in dump(sock, _RTM_GETQDISC, bytes(20)):
         index, _, parent = struct.unpack_from("=iII", body, 4)
@@ -378,8 +380,9 @@ def _queues(sock: socket.socket) -> dict[int, list[int]]:
 def _burst(
     start: FabricNic, end: FabricNic, sport: int, dport: int, protocol: Protocol, packets: int
 ) -> None:
-    """Send packets of one 5-tuple that no host will take: their checksum is wrong. Runs in the sender's
-    namespace.
+    """Send packets of one 5-tuple with a wrong checksum, so that no host accepts them.
+
+    It runs in the sender's namespace.
     """
     if protocol == "udp":
         head = struct.pack("!HHHH", sport, dport, _BURST_BYTES - 20, 0xDEAD)
@@ -396,8 +399,9 @@ def _burst(
 
 
 def _next_port(sock: socket.socket, came_in: int, key: tuple[str, str, int, int, int]) -> int:
-    """Ask the kernel at `sock` which interface it would forward a 5-tuple to that came in by another; both by
-    index.
+    """Return the index of the interface to which the kernel at `sock` would forward a 5-tuple.
+
+    `came_in` is the index of the interface by which the packet came in.
     """
     source, destination, protocol, sport, dport = key
     body = struct.pack("=8BI", socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)

@@ -37,11 +37,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NamespacesDenied(RuntimeError):
-    """Namespaces cannot be entered here; `str()` is the reason, one line."""
+    """Namespaces cannot be entered here; `str()` gives the reason in one line."""
 
 
 def inside() -> bool:
-    """Return whether this process is where `enter` leads: its /run is the testbed's own."""
+    """Return whether this process is in the namespaces that `enter` creates, where /run is the testbed's
+    own."""
     return Path(NETNS_DIRECTORY, ".fabrictime").exists()
 
 
@@ -68,8 +69,9 @@ def enter() -> None:
 
 
 def namespaces_allowed() -> str | None:
-    """Return None where `enter` would work, else the reason, one line. Tried in a child; nothing changes
-    here.
+    """Return None if `enter` would work, or else the reason in one line.
+
+    It is tried in a child, so nothing changes in this process.
     """
     try:
         child = subprocess.run(
@@ -89,10 +91,10 @@ def namespaces_allowed() -> str | None:
 
 
 def new_netns(name: str) -> str:
-    """Make a network namespace, put the calling thread into it and return its path under /run/netns.
+    """Create a network namespace, move the calling thread into it, and return its path under /run/netns.
 
-    Only for a helper thread: the thread cannot come back to the machine's network. Raises NamespacesDenied
-    where the process has not entered, FileExistsError where the name is taken.
+    Call it only in a helper thread, since the thread cannot return to the machine's network. Raises
+    NamespacesDenied if the process has not called `enter`, and FileExistsError if the name is taken.
     """
     if not inside():
         raise NamespacesDenied("network namespaces are made after enter() only")
@@ -108,7 +110,7 @@ def new_netns(name: str) -> str:
 
 
 def _unshare_net() -> None:
-    """Move the calling thread into a network namespace with a small table of TCP connections of its own.
+    """Move the calling thread into a network namespace with its own small table of TCP connections.
 
     Otherwise all namespaces share the machine's table of a quarter of a million entries, and listing one
     host's connections scans all of it. A namespace defines the table's size for those that are created from
@@ -122,18 +124,16 @@ def _unshare_net() -> None:
 
 
 def remove_netns(path: str) -> None:
-    """Let go of a namespace made by `new_netns`; the kernel frees it with the last process or socket in
-    it.
-    """
+    """Remove the name of a namespace made by `new_netns`; the kernel frees it with its last process or
+    socket."""
     _libc.umount2(os.fsencode(path), _MNT_DETACH)
     with suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def setns(path: str) -> None:
-    """Put the calling thread into the network namespace at `path`. Raises OSError. Only for a helper
-    thread.
-    """
+    """Move the calling thread, which must be a helper thread, into the network namespace at `path`. Raises
+    OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _call("setns", fd, _CLONE_NEWNET, subject=f"the network namespace {path}")
@@ -155,7 +155,7 @@ def in_netns(path: str | None, work: Callable[[], T]) -> T:
 
 
 def in_helper_thread(work: Callable[[], T]) -> T:
-    """Run `work` in a thread of its own, wait, and return its result or raise its error."""
+    """Run `work` in a new thread, wait for it, and return its result or raise its error."""
     result: list[T] = []
     failure: list[BaseException] = []
 
@@ -197,7 +197,7 @@ def _enter() -> None:
 
 
 def _own_run() -> None:
-    """Mount a tmpfs on /run with the content of /run and a /run/netns of its own."""
+    """Mount a tmpfs on /run, with the content of the former /run and its own /run/netns."""
     old = os.open("/run", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         entries = sorted(os.scandir(old), key=lambda entry: entry.name)
@@ -223,7 +223,8 @@ def _own_run() -> None:
 
 
 def _check() -> None:
-    """Do in this process, a child made for it, everything that a fabric needs of the kernel."""
+    """Do everything for which a fabric needs the kernel, in this process, which is a child made for this
+    check."""
     limits = _limits()
     _enter()
     try:
@@ -240,7 +241,7 @@ def _check() -> None:
 
 
 def _threads() -> list[str]:
-    """Return the names of this process's threads as the kernel knows them."""
+    """Return the kernel's names of this process's threads."""
     names = []
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
@@ -249,14 +250,14 @@ def _threads() -> list[str]:
 
 
 def _limits() -> dict[str, str | None]:
-    """Return the settings that can forbid namespaces, as they bind this process before it has any."""
+    """Return the values, before entering any namespace, of settings that can forbid namespaces."""
     names = ("kernel/unprivileged_userns_clone", "kernel/apparmor_restrict_unprivileged_userns")
     kinds = (f"user/max_{kind}_namespaces" for kind in ("user", "mnt", "net"))
     return {name.replace("/", "."): _read(f"/proc/sys/{name}") for name in (*names, *kinds)}
 
 
 def _why(error: OSError, limits: dict[str, str | None]) -> str:
-    """Return the reason behind a refused namespace: the setting that forbids it where one does."""
+    """Return why a namespace was refused: the setting that forbids it, if one does."""
     for name, value in limits.items():
         if value == "0" and "apparmor" not in name:
             return f"namespaces are off: sysctl {name} is 0, expected more"

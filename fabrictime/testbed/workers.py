@@ -17,7 +17,8 @@ _NAME_MAX = 128
 
 
 def check_fields(spec: object, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Check the numbers and the owner of a flow or job. Raises ValueError with the field."""
+    """Check the numbers, and the job and tenant, of a flow or job. Raises ValueError, which names the
+    field."""
     for name, (low, high) in bounds.items():
         value = getattr(spec, name)
         if not low <= value <= high:  # NaN fails as well
@@ -41,8 +42,8 @@ R = TypeVar("R", bound=_Run)
 class Workers(Generic[R]):
     """The running flows, or jobs, of one fabric.
 
-    `fork_server`: where their processes come from. `registrations`, `control`: sockets of the flow reporter,
-    where flows register, and of the actuator, which may move and pace them, once there are any.
+    `fork_server` starts their processes. `registrations` is the flow reporter's socket, at which flows
+    register. `control` is that of the actuator, which may move and pace them. Either may start later.
     """
 
     def __init__(
@@ -63,13 +64,13 @@ class Workers(Generic[R]):
         fabric.on_close(self.close)
 
     def running(self) -> list[R]:
-        """Return those that run."""
+        """Return the flows, or jobs, that are still running."""
         with self._lock:
             self._runs = {number: run for number, run in self._runs.items() if run.running}
             return list(self._runs.values())
 
     def close(self) -> None:
-        """End all that run."""
+        """End all running flows or jobs."""
         for run in self.running():
             run.kill()
 
@@ -81,7 +82,7 @@ class Workers(Generic[R]):
         timeout_s: float,
         make: Callable[[int, Worker, dict[str, Any]], R],
     ) -> R:
-        """Start a worker with its order, and return what `make` makes of its first line.
+        """Start a worker with its order; return the result of `make` for its first line of output.
 
         Raises FabricError with `name` if it does not start.
         """
@@ -107,7 +108,7 @@ class Workers(Generic[R]):
 
 
 def read(worker: Worker, timeout_s: float) -> dict[str, Any] | None:
-    """Return the next line of a worker; None where none comes in time. It writes whole lines."""
+    """Return the next line of a worker, parsed, or None if none comes in time; workers write whole lines."""
     if not select.select([worker.stdout], [], [], timeout_s)[0]:
         return None
     line = worker.stdout.readline()

@@ -1,4 +1,4 @@
-"""Addresses of the page's tabs with a choice in their query."""
+"""Addresses of the page's tabs; their query parameters hold what the reader chose."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from urllib.parse import urlencode
 
 
 def fabric_address(**choice: Any) -> str:
-    """Return the address of the Fabric tab with a choice."""
+    """Return the address of the Fabric tab with these query parameters."""
     return _address("/fabric", choice)
 
 
 def contention_address(window: str) -> str:
-    """Return the address of the Contention tab with a window."""
+    """Return the address of the Contention tab with one window opened."""
     return _address("/contention", {"window": window})
 
 
 def jobs_address(**choice: Any) -> str:
-    """Return the address of the Jobs tab with a choice."""
+    """Return the address of the Jobs tab with these query parameters."""
     return _address("/jobs", choice)
 
 
 def alert_address(alert_id: str) -> str:
-    """Return the address of the Alerts tab with an alert."""
+    """Return the address of the Alerts tab with one alert opened."""
     return _address("/alerts", {"alert": alert_id})
 
 
 def audit_address(**choice: Any) -> str:
-    """Return the address of the Audit tab with a choice."""
+    """Return the address of the Audit tab with these query parameters."""
     return _address("/audit", choice)
 
 

@@ -1,4 +1,4 @@
-"""Python side of the charts on canvas: sends a frame once the browser has drawn the last one."""
+"""Python side of the canvas charts: sends a frame only after the browser has drawn the previous one."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
         return False
 
     def show(self, source: Callable[[bool], dict[str, Any] | None]) -> None:
-        """Draw the frame of `source(is_full)` once the browser is ready for it."""
+        """Draw the frame that `source(is_full)` returns, once the browser is ready. `is_full`: the browser
+        needs a whole frame.
+        """
         self._source = source
         self._dirty = True
         self._send()
 
     def resume(self) -> None:
-        """Send a whole frame again, after the browser was disconnected."""
+        """Send a whole frame after the browser has reconnected."""
         if self._ready:
             self._on_ready()
 
@@ -77,7 +79,9 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
 
 
 class FabricMap(LiveChart, component="fabric.js"):
-    """The drawn fabric. A click calls `on_hit(kind, k, plan)` with a cable, NIC, node, rack or `none`."""
+    """The drawn fabric. A click calls `on_hit(kind, k, plan_number)`: `k` is the index of the clicked cable,
+    NIC, node or rack in that plan. The kind is `none` if the click hit nothing.
+    """
 
     def __init__(self, label: str, on_hit: Callable[[str, int, int], None]) -> None:
         super().__init__("fabric")

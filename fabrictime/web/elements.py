@@ -31,12 +31,12 @@ def text(content: str, classes: str, test: str | None = None) -> LiveText:
 
 
 def part(test: str) -> Section:
-    """Return a part of a panel that can be hidden."""
+    """Return a hideable part of a panel. `test` is its test id."""
     return Section().classes("ft-panel-part").props(f"data-testid={test}")
 
 
 def empty(content: str, test: str) -> LiveText:
-    """Return the line that replaces an empty table or chart."""
+    """Return the line of text that is shown in place of an empty table or chart."""
     return text(content, "ft-nothing", test=test)
 
 
@@ -50,7 +50,7 @@ def link_button(content: str, test: str, on_click: Callable[[], None]) -> Any:
 
 
 def toggle(options: dict[Any, str], value: Any, choose: Callable[[Any], None], test: str) -> Any:
-    """Return a row of buttons, one of which is pressed."""
+    """Return a row of buttons, one of which is pressed. `options` are the values and their labels."""
     element = ui.toggle(options, value=value, on_change=lambda event: choose(event.value))
     return element.classes("ft-toggle").props(f"dense unelevated no-caps data-testid={test}")
 
@@ -66,7 +66,9 @@ def table(
     on_pick: Callable[[Row], None] | None = None,
     cells: Mapping[str, Callable[[Row], Cell]] | None = None,
 ) -> LiveTable:
-    """Return a live table of (name, label, alignment) columns. A column `state` shows its colour."""
+    """Return a live table of (name, label, alignment) columns. A column named `state` is coloured by its
+    value.
+    """
     element = LiveTable(columns, {"state": _state_cell, **(cells or {})}, on_pick)
     return element.classes("ft-table ft-list").props(f"data-testid={test}")
 
@@ -86,5 +88,5 @@ def put_values(element: LiveTable, values: Sequence[tuple[str, str]]) -> None:
 
 
 def utc_time(ns: int) -> str:
-    """Return a time of day in UTC."""
+    """Return the UTC time of day of `ns` since the Unix epoch."""
     return f"{datetime.fromtimestamp(ns / 1e9, tz=UTC):%H:%M:%S}"

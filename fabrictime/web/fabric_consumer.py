@@ -60,15 +60,17 @@ REPLAY_S: Final = {
     ACTIONS.name: 3600,
     POLICY_CYCLES.name: 30,
 }
-"""Seconds of a topic that are read at the start. Other topics are read from their beginning."""
+"""How far back each of these topics is read at the start, s. Other topics are read from their beginning."""
 NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)
-"""Topics of which only a key's newest message in a batch is decoded."""
+"""Topics of whose messages only the newest per key is decoded in each batch."""
 
 BATCH: Final = 2_000
 WAIT_S: Final = 0.05
 FETCH_WAIT_MS: Final = 100
 FETCH_BYTES: Final = 1 << 16
-"""A fetch waits for this many bytes or ms, because small fetches cost the log and this process most."""
+"""A fetch waits for this many bytes, at most `FETCH_WAIT_MS`, because small fetches cost the log and this
+process most.
+"""
 ASSIGN_TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 2.0
 """Interval between two checks for topics that do not exist yet."""
@@ -76,7 +78,7 @@ RETRY_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """The consumer's status. `error` is a line for people, or None while the log answers."""
+    """The consumer's status. `error` says in one line why the log does not answer; None while it answers."""
 
     error: str | None = None
     missing: tuple[str, ...] = ()
@@ -85,7 +87,9 @@ class ConsumerStatus:
 
 
 class FabricConsumer:
-    """Consumes the topics until stopped. Calls `changed(parts)` in its thread, without the lock."""
+    """Consumes the topics until it is stopped. It calls `changed(parts)` in its own thread, without holding
+    the state's lock.
+    """
 
     def __init__(
         self,

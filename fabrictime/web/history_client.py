@@ -1,7 +1,8 @@
 """A thread-safe ClickHouse client that sorts failures into four kinds.
 
-It works with the embedded history and with ClickHouse. SQL takes `{name:Type}` parameters; results are
-columns."""
+It works with the embedded history and with an external ClickHouse. SQL takes `{name:Type}` parameters. A
+result is a list of columns.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ Columns = Sequence[Sequence[Any]]
 
 
 class History(Protocol):
-    """A database that answers queries by columns."""
+    """A database that returns query results column by column."""
 
     database: str
 
     def columns(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Columns:
-        """Return the result of one query by columns. Raises HistoryError."""
+        """Return the columns of a query's result. Raises HistoryError."""
         ...
 
 
 class HistoryError(Exception):
-    """The history gave no answer. The text is one line for people."""
+    """The history did not return a result. The message is one line for the reader of the page."""
 
 
 class HistoryDown(HistoryError):
@@ -58,7 +59,7 @@ class ClickHouse:
         self._lock = threading.Lock()
 
     def columns(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Columns:
-        """Return the result of one query by columns. Raises HistoryError. Thread-safe."""
+        """Return the columns of a query's result. Raises HistoryError. Thread-safe."""
         try:
             client = self._connected()
             result = client.query(sql, parameters=dict(parameters or {}), column_oriented=True)
@@ -84,7 +85,9 @@ class ClickHouse:
 def connect_http(
     url: str, user: str, token_file: Path | None, database: str, timeout_s: float, threads: int
 ) -> ClickHouse:
-    """Return the history at a ClickHouse HTTP URL. The first query connects and reads the token."""
+    """Return a client for the history at a ClickHouse HTTP URL. Its first query connects and reads
+    the token.
+    """
 
     def connect() -> Any:
         import clickhouse_connect
@@ -114,7 +117,7 @@ def _token(path: Path | None) -> str:
 
 
 def sort_error(error: Exception, url: str) -> HistoryError:
-    """Return the HistoryError for a client's exception, with a one-line text."""
+    """Return the HistoryError that stands for an exception of the client library, with a one-line text."""
     if isinstance(error, HistoryError):
         return error
     text = " ".join(str(error).split())

@@ -21,18 +21,19 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 ENDS_KEPT_S = 0.15
-"""How long the table ends are reused."""
+"""How long the ends of the tables are reused, s."""
 WINDOW_KEPT_S = 30.0
-"""How long a table's window length is reused."""
+"""How long a table's window length is reused, s."""
 MAX_RESULTS = 48
-"""Results in the cache."""
+"""Largest number of results in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableEnd:
-    """A table's rows before merging, and the end of its newest window, ns; None for an empty table.
+    """A table's number of rows before merging, and the end of its newest window in ns; None for an empty
+    table.
 
-    A cached result is valid while the ends of its tables are the same.
+    A cached result is valid until the `TableEnd` of one of its tables changes.
     """
 
     rows: int
@@ -40,7 +41,9 @@ class TableEnd:
 
 
 Ends = Mapping[str, TableEnd]
-"""The ends of `delays_1s` and `clocks` in fabric time, that of `pipeline` in log append time."""
+"""`TableEnd` by table. The ends of `delays_1s` and `clocks` are in fabric time, that of `pipeline` in log
+append time.
+"""
 
 
 class HistoryReader:
@@ -56,7 +59,7 @@ class HistoryReader:
         self._results: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
 
     def ends(self) -> Ends:
-        """Return the newest windows' ends, at most `ENDS_KEPT_S` old."""
+        """Return the ends of the tables, read at most `ENDS_KEPT_S` ago."""
         with self._lock:
             queried_s, ends = self._ends
             if time.monotonic() - queried_s > ENDS_KEPT_S:
@@ -66,11 +69,13 @@ class HistoryReader:
             return ends
 
     def age_s(self, end: TableEnd) -> float | None:
-        """Return the age of a table's newest window by this machine's clock; None without one."""
+        """Return the age of a table's newest window by this machine's clock, s; None for an empty table."""
         return None if end.end_ns is None else max(0.0, (self.now_ns() - end.end_ns) / 1e9)
 
     def cached(self, key: Hashable, state: Hashable, query: Callable[[], T]) -> T:
-        """Return the cached result for this key and state, else run the query."""
+        """Return the cached result for `key` if it was stored with this `state`, else run the query and store
+        its result.
+        """
         with self._lock:
             cached_result = self._results.get(key)
         if cached_result is not None and cached_result[0] == state:
@@ -96,7 +101,9 @@ class HistoryReader:
 def until_changed(
     *names: str,
 ) -> Callable[[Callable[[HistoryReader, Ends, *Arguments], T]], Callable[[HistoryReader, *Arguments], T]]:
-    """Reuse the result of a query, which gets the ends of all tables, until one of these tables changes."""
+    """Cache a query's result until one of the named tables gets new rows. The query receives the ends of all
+    tables.
+    """
 
     def decorate(
         query: Callable[[HistoryReader, Ends, *Arguments], T],
@@ -115,7 +122,7 @@ def until_changed(
 def kept_for(
     kept_s: float,
 ) -> Callable[[Callable[[HistoryReader, *Arguments], T]], Callable[[HistoryReader, *Arguments], T]]:
-    """Reuse the result of a query for a time."""
+    """Cache a query's result for `kept_s` seconds."""
 
     def decorate(query: Callable[[HistoryReader, *Arguments], T]) -> Callable[[HistoryReader, *Arguments], T]:
         @wraps(query)
@@ -129,8 +136,9 @@ def kept_for(
 
 
 def table_starts(history: History) -> list[tuple[str, int, int | None]]:
-    """Return each table's rows and the start of its newest window, ns. Only part metadata is read, so the
-    cost does not depend on the size."""
+    """Return (table, number of rows, start of the newest window in ns) for each table. This reads only part
+    metadata, so its cost does not depend on the size.
+    """
     select = "SELECT '{0}', count(), toUnixTimestamp64Nano(max(window_start)) FROM {1}.{0}"
     names = (tables.DELAYS_1S, tables.CLOCKS, tables.PIPELINE)
     sql = " UNION ALL ".join(select.format(table, history.database) for table in names)
@@ -140,7 +148,9 @@ def table_starts(history: History) -> list[tuple[str, int, int | None]]:
 
 
 def window_ns(history: History, table: str, start_ns: int) -> int:
-    """Return the length of a table's windows from `start_ns` on. Raises ValueError without a window."""
+    """Return the longest window of a table from `start_ns` on, ns. Raises ValueError if there is no
+    window.
+    """
     sql = f"SELECT count(), max({END} - {START}) FROM {history.database}.{table} WHERE {SINCE}"
     windows, length = next(rows(history, sql, since_ns=start_ns))
     if not windows:

@@ -1,4 +1,4 @@
-"""SQL fragments of the history queries of all tabs, and records of their rows."""
+"""SQL fragments that the history queries of all tabs share, and conversion of rows into dataclasses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Direction = Literal["forward", "reverse"]
 
 SECOND_NS = 1_000_000_000
 MAX_POINTS = 300
-"""Steps of a series."""
+"""Largest number of steps in a series."""
 
 SINCE = "window_start >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
 UNTIL = "window_start < fromUnixTimestamp64Nano({until_ns:Int64}, 'UTC')"
@@ -36,7 +36,7 @@ MIDDLE_REST = f"tupleElement({_AT_MIDDLE}, 2)"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time range and the step of its series, ns."""
+    """A time range, and the length of one step of a series over it, ns."""
 
     start_ns: int
     end_ns: int
@@ -44,25 +44,27 @@ class Span:
 
     @staticmethod
     def before(end_ns: int | None, span_s: int) -> Span:
-        """Return the span before a time (None: no time yet) in whole seconds, at most `MAX_POINTS` steps."""
+        """Return the span of `span_s` that ends at `end_ns` (None counts as 0). Steps are whole seconds;
+        there are at most about `MAX_POINTS`.
+        """
         end_ns = end_ns or 0
         return Span(end_ns - span_s * SECOND_NS, end_ns, max(1, span_s // MAX_POINTS) * SECOND_NS)
 
 
 def series_period_s(span_s: int) -> float:
-    """Return the poll period of a series. A series with a wide step changes less often."""
+    """Return how often a series is polled, s: less often if its steps are long."""
     return min(Span.before(None, span_s).step_ns / 1e9, 2.0) / 2
 
 
 def dialect(history: History) -> Dialect:
-    """Return the page's dialect: the parameters `since_ns` and `step_ns`."""
+    """Return the SQL dialect of the page's queries, whose parameters are `since_ns` and `step_ns`."""
     return Dialect(history.database, SINCE, STEP)
 
 
 def rows(
     history: History, sql: str, span: Span | None = None, /, **parameters: Any
 ) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a query, with the parameters of a span."""
+    """Return the rows of a query. `span` provides its parameters `since_ns` and `step_ns`."""
     if span is not None:
         parameters = {"since_ns": span.start_ns, "step_ns": span.step_ns, **parameters}
     return zip(*history.columns(sql, parameters), strict=True)
@@ -71,8 +73,9 @@ def rows(
 def records(
     kind: type[Record], history: History, sql: str, span: Span | None = None, /, **parameters: Any
 ) -> list[Record]:
-    """Return the rows of a query as dataclasses. Columns stand in the order of the fields and get their
-    types."""
+    """Return the rows of a query as dataclasses. The columns must stand in the order of the fields; values
+    are converted to the fields' types.
+    """
     convert = [_converter(hint) for hint in get_type_hints(kind).values()]
     return [
         kind(*(converter(value) for converter, value in zip(convert, row, strict=True)))

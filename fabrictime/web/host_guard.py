@@ -1,5 +1,6 @@
-"""ASGI wrapper with strict headers, which keeps foreign web pages in the same browser from reaching this
-one."""
+"""ASGI wrapper that sets strict headers and keeps foreign web pages in the same browser from reaching this
+page.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ HEADERS = {
 
 
 class HostGuard:
-    """Adds headers and refuses requests from other origins, and on loopback those that name another host.
+    """Adds headers and refuses requests from other origins. On loopback it also refuses requests whose Host
+    header names another host.
 
     The checks prevent DNS rebinding and cross-site websockets.
     """

@@ -1,7 +1,8 @@
 """Passes changes of the fabric's state from the consumer thread to the tabs.
 
-Subscribers are called in the event loop, at most once per `PERIOD_S`; a verdict after a pause is passed on at
-once. Frames that all tabs draw are computed once."""
+Subscribers are called in the event loop, at most once per `PERIOD_S`. A change of a part in `VERDICTS` after
+a pause is passed on at once. Frames that all tabs draw are computed once.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +21,16 @@ from fabrictime.web.tabs.fabric.frames import DrawnPlan, Summary
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 0.1
-"""Shortest interval between two notifications."""
+"""Shortest interval between two notifications, s."""
 VERDICTS: Final[frozenset[Part]] = frozenset({"health", "contention", "alerts"})
-"""Parts that are passed on at once after `PERIOD_S` without a verdict. Queues and paths change many times a
-second: passing on each change would keep the tabs busy with figures that are too fast to read."""
+"""Parts whose change is passed on at once, unless one of them changed within the last `PERIOD_S`. Queues and
+paths change many times a second: passing on each change would keep the tabs busy with figures that are too
+fast to read.
+"""
 PLAN_SHARE: Final = 20
-"""A plan is recomputed only after this many times its last computing time: while a fleet of thousands
-announces itself, each NIC changes the plan."""
+"""After computing a plan, wait this many times the computing time before the next one. While a fleet of
+thousands announces itself, each NIC changes the plan.
+"""
 
 ALL_PARTS: Final[frozenset[Part]] = frozenset(get_args(Part))
 Subscriber = Callable[[frozenset[Part]], None]
@@ -44,7 +48,7 @@ class LiveFabric:
     ) -> None:
         self.state = state
         self.log_now_ns = now
-        """Returns the present time of the log's clock."""
+        """Returns the present time of the log's clock, ns since the Unix epoch."""
         self.verdict = verdict
         self.plan_number = 0
         self.drawn: DrawnPlan = frames.draw_plan(state.plan())
@@ -64,18 +68,18 @@ class LiveFabric:
         return self._status()
 
     def now_ns(self) -> int:
-        """Return fabric time now: that of simulated hosts may be behind the log's clock."""
+        """Return the present fabric time, ns. The time of simulated hosts may be behind the log's clock."""
         now_ns = self.log_now_ns()
         with self.state.lock:
             return now_ns - self.state.simulated.lag_ns(now_ns)
 
     def pace_text(self) -> str:
-        """Return a simulated fleet's pace; empty for a real one."""
+        """Return a text about the pace of a simulated fleet; empty for a real one."""
         with self.state.lock:
             return self.state.simulated.text
 
     def slow_text(self) -> str:
-        """Return a slow simulation's pace with advice; else empty."""
+        """Return a text about a simulation that is too slow, with advice; empty otherwise."""
         with self.state.lock:
             return self.state.simulated.slow_text
 
@@ -84,12 +88,14 @@ class LiveFabric:
         self._loop = loop
 
     def changed(self, parts: frozenset[Part]) -> None:
-        """Report changed parts. Thread-safe."""
+        """Schedule a notification of the subscribers about these parts. Thread-safe."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._schedule, parts)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` with all parts now and with each change. Return the unsubscribe function."""
+        """Call `subscriber` now with all parts, and later with the parts of each change. Return the function
+        that unsubscribes it.
+        """
         self._refresh_plan()
         self._subscribers.append(subscriber)
         _notify(subscriber, ALL_PARTS)
@@ -147,7 +153,7 @@ class LiveFabric:
             self._schedule(("plan",))
 
     def _refresh_plan(self) -> bool:
-        """Recompute a changed plan. Return whether the computation was postponed."""
+        """Recompute the plan if it changed. Return whether that was postponed."""
         begin_s = time.monotonic()
         early = begin_s < self._next_plan_s
         with self.state.lock:

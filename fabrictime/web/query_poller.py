@@ -1,8 +1,9 @@
 """Polls the history once per distinct query, however many tabs watch it.
 
-Tabs subscribe to a query by a key and a function. The next poll of a query starts only after the last one
-ended, and later after a slow one, so that slow queries neither pile up nor occupy the history. The poller
-runs in one event loop; the queries run in a small thread pool."""
+Tabs subscribe to a query by a key and a function. A query is polled again only after its previous poll ended,
+and later if that was slow. So slow queries neither pile up nor occupy the history. The poller runs in one
+event loop; the queries run in a small thread pool.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +26,18 @@ THREADS = 4
 LINGER_S = 3.0
 """How long a query without subscribers is kept, so that a reload finds its data at once."""
 BUSY_SHARE = 0.25
-"""Largest share of the time in which one query runs."""
+"""Largest share of the time for which one query may run."""
 MAX_PAUSE_S = 60.0
 RETRY_S = 2.0
-"""A history or log that did not answer in time is queried again after this time, whatever the period."""
+"""Pause before the next query after a history or log did not answer in time, s, whatever the period."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[T]):
-    """The last result of a query. `value` is None before the first answer and outlives later failures.
+    """The newest result of a query. `value` is None before the first result; a later failure keeps it.
 
-    `version` counts answers. `answered_s` and `failing_s` are monotonic seconds; None: never, not failing.
+    `version` counts results. `answered_s` is the monotonic time of the newest result, None before the first.
+    `failing_s` is the monotonic time since which the query fails, None while it works.
     """
 
     value: T | None = None
@@ -74,9 +76,11 @@ class QueryPoller:
         callback: Callable[[Snapshot[T]], None],
         period_s: float = 0.0,
     ) -> Callable[[], None]:
-        """Call `callback` with the query's snapshot now and after each poll. Return the unsubscribe function.
+        """Call `callback` with the query's snapshot: now, if there is one, and after each poll. Return the
+        function that unsubscribes it.
 
-        `fetch` may block. It and `period_s`, a poll period above the poller's, are used only for a new `key`.
+        `fetch` runs the query and may block. `period_s` lengthens the poller's own period. Both are used only
+        if `key` is new.
         """
         query = self._queries.get(key)
         if query is None:

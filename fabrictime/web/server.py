@@ -91,7 +91,9 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> int:
     )
 
     class Server(uvicorn.Server):
-        """Leaves signals to this process: uvicorn would raise them again and change the exit code."""
+        """Leaves signals to this process: uvicorn would raise them again after its end and so change the exit
+        code.
+        """
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -133,7 +135,9 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> int:
 def _live_fabric(
     settings: WebSettings,
 ) -> tuple[LiveFabric | None, FabricConsumer | None, EvidenceWatch | None]:
-    """Return the live state, its consumer and the watch of its evidence, or None without a log address."""
+    """Return the live state, its consumer and the watch of its evidence; three times None without a log
+    address.
+    """
     if settings.kafka is None:
         return None, None, None
     registry = settings.kafka.registry()

@@ -1,6 +1,6 @@
-"""The services of this machine's `up` that do not work, for the page's banner.
+"""For the page's banner: the services of this machine's `up` that do not work.
 
-`up` writes the state of its services each second. A page that runs without `up` knows of none.
+`up` writes the state of its services each second. Without `up`, the page shows no such services.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 PERIOD_S: Final = 1.0
-"""s between two readings of the file, for all tabs together."""
+"""Time between two readings of the state file, s, for all tabs together."""
 SHOWN: Final = 3
-"""Services that the banner names; the others are counted."""
+"""Number of services that the banner names; further ones are counted."""
 
 
 class ServiceFaults:
@@ -43,7 +43,7 @@ def _read(path: Path) -> list[str]:
 
 
 def banner_text(message: str, faults: Sequence[str]) -> str:
-    """Return the banner with the services that do not work."""
+    """Return the banner's text with the services that do not work appended."""
     if not faults:
         return message
     more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""

@@ -1,4 +1,4 @@
-"""Time axes and detrending for charts of series."""
+"""Time axes of charts, and removal of linear trends from their series."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from fabrictime.web.history_sql import Span
 Values = list[float | None]
 
 GAP_STEPS = 3
-"""Steps without a value that end a stretch: the clock may have restarted in between."""
+"""More steps than this without a value end a stretch: the clock may have restarted in between."""
 
 
 def rounded(value: float | None, digits: int) -> float | int | None:
-    """Round to more digits than a chart shows, to keep a frame small; None without a finite value."""
+    """Return a value rounded to `digits` significant digits, to keep a frame small; None without a finite
+    value.
+    """
     if value is None or not math.isfinite(value):
         return None
     short = float(f"{value:.{digits}g}")
@@ -25,21 +27,22 @@ def rounded(value: float | None, digits: int) -> float | int | None:
 
 
 def steps(span: Span, known_ns: Iterable[int]) -> range:
-    """Return the numbers of a span's steps, from the first one with a point: a young history fills the
-    chart."""
+    """Return the numbers of a span's steps, starting at the first one with a point, so that a young history
+    fills the chart.
+    """
     first, last = -(-span.start_ns // span.step_ns), span.end_ns // span.step_ns
     first = max(first, min((at // span.step_ns for at in known_ns), default=first))
     return range(first, max(last, first + 2))
 
 
 def time_axis(span: Span, known_ns: Iterable[int]) -> tuple[list[int], dict[int, int]]:
-    """Return the axis in ms and the index of each step number on it."""
+    """Return the times of the axis in ms, and step number to index on the axis."""
     numbers = steps(span, known_ns)
     return [number * span.step_ns // 1_000_000 for number in numbers], {n: i for i, n in enumerate(numbers)}
 
 
 def detrend(values: Sequence[float | None]) -> Values:
-    """Subtract the least-squares line of each unbroken stretch. None stays None."""
+    """Return the values minus the least-squares line of each unbroken stretch. None stays None."""
     positions = [i for i, value in enumerate(values) if value is not None]
     cuts = [b for a, b in itertools.pairwise(positions) if b - a > GAP_STEPS]
     stretches = itertools.pairwise([0, *cuts, len(values)])

@@ -1,8 +1,9 @@
 """Incremental widgets: elements that change in the browser without a new rendering of the page.
 
 NiceGUI renders the whole page after every change of a text, which takes a browser a tenth of a second on a
-busy machine. These elements instead call a method of their component, one message per client and loop
-iteration. They are used like NiceGUI's own: `set_text`, `set_visibility`, `classes`."""
+busy machine. These elements instead call a method of their component, with one message per client and loop
+iteration. Their methods are those of NiceGUI's elements: `set_text`, `set_visibility`, `classes`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]
 Part: TypeAlias = tuple[str, str, str] | tuple[str, str, str, list[float]]
 Cell: TypeAlias = str | Sequence[Part]
-"""A text, or parts one below the other, each (classes, text, title), or with values of a line."""
+"""A cell's text, or its lines from top to bottom as `Part`: (classes, text, title), with values if it has a
+small line chart.
+"""
 
 _pending: Final[WeakKeyDictionary[Client, dict[int, IncrementalElement]]] = WeakKeyDictionary()
 """Changed elements by client and id, in the order of change, until the end of the loop iteration."""
@@ -102,7 +105,7 @@ class LiveText(IncrementalElement, component="live_text.js"):
 
 
 class LiveMarkup(LiveText):
-    """HTML that changes. The caller escapes foreign text."""
+    """HTML that changes. The caller must escape text from outside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,11 +113,11 @@ class LiveMarkup(LiveText):
 
 
 class Section(IncrementalElement, component="section.js"):
-    """A part of the page that is shown and hidden with its content."""
+    """A part of the page that can be shown and hidden."""
 
 
 class LiveList(IncrementalElement, Generic[T]):
-    """An element that shows a list. Only its component receives the items."""
+    """An element that shows a list of items. They are sent to its component alone."""
 
     def __init__(self) -> None:
         super().__init__()

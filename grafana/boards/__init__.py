@@ -1,1 +1,1 @@
-"""The dashboards, one a file."""
+"""The dashboards, each in a module."""

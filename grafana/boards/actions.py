@@ -24,7 +24,7 @@ from grafana.panels import (
 
 
 def actions() -> dashboard.Dashboard:
-    """Build the dashboard: decisions with cause, outcome and duration."""
+    """Return the dashboard of actions: decisions with cause, outcome and duration."""
     reasons = (
         stacked_panel(
             "Decisions by reason", "How many a step of the picture.", queries.DECISION_SERIES, "short"

@@ -21,7 +21,7 @@ from grafana.panels import (
 
 
 def audit() -> dashboard.Dashboard:
-    """Build the dashboard: the newest result of each host and check, and results over time."""
+    """Return the dashboard of audits: the newest result of each host and check, and results over time."""
     outcomes = (
         stacked_panel("Results that did not pass", "By outcome.", audit_queries.LEVEL_SERIES, "short")
         .override_by_regexp(".*ERROR.*", color_override(VERMILLION))

@@ -1,4 +1,4 @@
-"""Builds the dashboard of clocks: offset, error bound and state of each, and the suspect pairs."""
+"""Builds the dashboard of clocks: offset, error bound and state of each, and the suspect NIC pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from grafana.panels import (
 
 
 def clocks() -> dashboard.Dashboard:
-    """Build the dashboard: offset and bound of each clock."""
+    """Return the dashboard of clocks: the offset and error bound of each clock."""
     states = colored(
         stat_panel("Clocks", "By the state of their newest window.", queries.CLOCK_COUNT, "short").span(12),
         {"synced": BLUE, "holdover": ORANGE, "unsynced": VERMILLION},

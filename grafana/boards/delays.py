@@ -24,7 +24,7 @@ from grafana.panels import (
 
 
 def delays() -> dashboard.Dashboard:
-    """Build the dashboard: one-way delays, slow pairs and paths, loss."""
+    """Return the dashboard of one-way delays: slow NIC pairs and paths, and loss."""
     pair_link = (
         "/d/fabrictime-delays?${__url_time_range}&var-nic=${__data.fields.nic}&var-peer=${__data.fields.peer}"
     )

@@ -24,7 +24,7 @@ from grafana.panels import (
 
 
 def fabric() -> dashboard.Dashboard:
-    """Build the dashboard: dead and flapping links, queues, contention, alerts, and the flows concerned."""
+    """Return the dashboard of the fabric: dead and flapping links, queues, contention, alerts, flows."""
     states = colored(
         stat_panel(
             "In trouble",

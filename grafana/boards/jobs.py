@@ -49,7 +49,7 @@ FABRIC_URL: Final = "/d/fabrictime-fabric?${__url_time_range}"
 
 
 def jobs() -> dashboard.Dashboard:
-    """Build the dashboard: what slows each job, since when, and which ranks, flows and links take part."""
+    """Return the dashboard of jobs: the cause and start of each slowdown, and its ranks, flows and links."""
     kinds = colored(
         stat_panel("Jobs", "By the newest verdict of the range.", job_queries.JOBS_BY_KIND, "short"),
         {"network": VERMILLION, "other": ORANGE, "healthy": BLUE, "unknown": GREY},

@@ -19,7 +19,7 @@ from grafana.panels import (
 
 
 def pipeline() -> dashboard.Dashboard:
-    """Build the dashboard: input, backlog, rejects."""
+    """Return the dashboard of the pipeline's health: input, backlog and rejected messages."""
     rates = colored(
         series_panel("Messages and samples a second", "As the map stage read them.", queries.MESSAGES, "cps"),
         {"messages": ORANGE, "samples": BLUE},

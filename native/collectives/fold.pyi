@@ -1,4 +1,4 @@
-"""Types of fold.pyx."""
+"""Type declarations of the extension module fold.pyx."""
 
 from typing import Any, TypedDict
 

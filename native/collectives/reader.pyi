@@ -1,13 +1,14 @@
-"""Reader of a profiled process's segment. In the reporter, per process:
+"""Reader of a profiled process's shared memory segment. For each process, the reporter does:
 
-    reader = Reader(fd)                   # SegmentError: answer "ERROR <text>"; else "OK"
+    reader = Reader(fd)                   # answer "OK", or "ERROR <text>" for a SegmentError
     events = reader.drain()               # structured array of EVENT: events["kind"] == END, …
     publish(...)
     reader.commit()                       # or reader.rewind() if it could not be published
 
-After the connection has ended, drain until it returns nothing while `waiting` is 0, then close. Times are
-CLOCK_MONOTONIC_RAW of this host. `end_raw_ns` 0: running. `peer` -1, `communicator` NO_COMMUNICATOR or an
-index that communicators() lacks: unknown. All sums of 131,072 events fit in int64.
+After the connection has ended, call drain() until it returns nothing while `waiting` is 0; then close. Times
+are CLOCK_MONOTONIC_RAW of this host. `end_raw_ns` is 0 while an operation runs. The peer is unknown if `peer`
+is -1. The communicator is unknown if `communicator` is NO_COMMUNICATOR or an index that communicators() does
+not have. All sums of 131,072 events fit in int64.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Types of hostclock.pyx."""
+"""Type declarations of the extension module hostclock.pyx."""
 
 __all__ = ["PageWriter", "cross", "raw_ns"]
 

@@ -1,4 +1,4 @@
-"""Types of probe.pyx."""
+"""Type declarations of the extension module probe.pyx."""
 
 import socket
 from collections.abc import Iterable, Sequence

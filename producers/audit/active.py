@@ -1,7 +1,7 @@
-"""Active checks of one host: load programs where they are installed, their figures against the machine type.
+"""Active checks of one host: run the installed load programs, compare the figures with the machine type's.
 
-They run on request only, on an idle host. Each figure is a fact too, so that the fleet's comparison finds a
-slow host without a threshold. A program that is not installed makes its check SKIPPED.
+They run on request only, on an idle host. Each figure is a fact as well, so that the comparison across the
+fleet finds a slow host without a threshold. A check whose program is not installed is SKIPPED.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ LOOPBACK: Final = (
 EFA: Final = ("rdmap", "efa")
 """Names of devices without the reliable connections that perftest uses."""
 LOOPBACK_SHARE: Final = 0.36
-"""Azure's loopback expects 18 GB/s of 400 Gbit/s."""
+"""Least share of a port's rate over loopback: Azure's test expects 18 GB/s on a port of 400 Gbit/s."""
 GPU_SHARE: Final = 0.9
-"""Azure expects 360 of 400 Gbit/s from GPU memory; to itself a port reaches what the bus allows."""
+"""Azure expects 360 of 400 Gbit/s from GPU memory; a port that sends to itself is limited by the bus."""
 QUEUE_PAIRS: Final = (1, 2, 4, 8)
 SHAPES: Final = {"plain": "Ring", "hierarchical": "Tree"}
 MIN_OF_BEST: Final = 0.5
-"""A choice of queue pairs that halves the bandwidth points at a path, not at the choice."""
+"""Least share of the best bandwidth: if another number of queue pairs halves it, a path is at fault."""
 MIN_READ_BYTES_PER_S: Final = 200e6
-"""A SATA drive reads faster."""
+"""Least rate of sequential reads; even a SATA drive reads faster."""
 SUITES: Final = ("gst_single", "iet_single", "mem", "babel", "pebb_single", "pbqt_single", "peqt_single")
 SUITE_FOLDER: Final = "/opt/rocm/share/rocm-validation-suite/conf"
 BURN_S: Final = 60
@@ -69,7 +69,7 @@ CHECKS: Final = Checks(active=True)
 
 
 def program(host: Host, name: str, folders: tuple[str, ...] = FOLDERS) -> str:
-    """Return the path of a program. Raises Missing where it is not installed."""
+    """Return the path of a program. Raises Missing if it is not installed."""
     for folder in folders:
         try:
             if name in host.names(folder):
@@ -85,18 +85,18 @@ def _figure(name: str, value: float, unit: str, minimum: float, subject: str = "
 
 
 def _expected(host: Host, fact: str, vendors: tuple[str, ...] = (NVIDIA, AMD)) -> float:
-    """Return the machine type's value; 0 for an unknown type, which then has the fleet's comparison only."""
+    """Return the least value of a fact that the host's machine type allows; 0 for an unknown type."""
     sku = sku_of(host, vendors)
     return sku.lowest(fact) if sku is not None else 0.0
 
 
 def _rate_gbps(host: Host, device: str) -> float:
-    """Return the rate of a device's first port."""
+    """Return the rate of an RDMA device's first port, Gbit/s."""
     return port_rate(host.read(f"{Port(device, '1').folder}/rate")).gbps
 
 
 def _each_device(host: Host, path: str, *options: str) -> Iterator[tuple[str, list[float] | Unreadable]]:
-    """Yield the figures of a perftest program on each RDMA device, to itself."""
+    """Run a perftest program from each RDMA device to itself; yield (device, figures or error)."""
     for number, device in enumerate(host.names(RDMA)):
         if device.startswith(EFA):
             continue
@@ -151,7 +151,7 @@ def _latency(host: Host) -> Iterator[Finding]:
 
 
 def _all_reduce(host: Host, path: str, count: int, *environment: str) -> float:
-    """Return GB/s. Raises ValueError for wrong results."""
+    """Return the bus bandwidth of an all-reduce, GB/s. Raises ArithmeticError if it computes wrong values."""
     text = host.load(120.0, *environment, path, *ALL_REDUCE, str(count))
     bandwidth, wrong = benchmarks.bus_bandwidth(text)
     if wrong:
@@ -192,7 +192,7 @@ def _rccl(host: Host) -> Iterator[Finding]:
 )
 @remedy.monitor("Check ECMP, PFC and each NIC by ib_write_bw")
 def _over_nics(host: Host) -> Iterator[Finding]:
-    """Run all-reduce with NVLink and shared memory off, by queue pairs and shape."""
+    """Run all-reduce without NVLink and shared memory, for each algorithm and number of queue pairs."""
     path, count = program(host, "all_reduce_perf", NCCL_FOLDERS), len(gpu_addresses(host, NVIDIA))
     if count < 2:
         raise Missing("fewer than two NVIDIA GPUs")

@@ -17,18 +17,18 @@ from schemas.audit_remedy import remedy
 UNREACHED: Final = frozenset({"FAILED", "INCOMPLETE"})
 STANDARD_TABLES: Final = frozenset({253, 254, 255})
 STRICT: Final = 1
-"""Value of rp_filter that drops packets which would be answered by another interface."""
+"""Value of rp_filter that drops packets whose answer would leave by another interface."""
 CHECKS: Final = Checks()
 
 
 def global_networks(interface: Interface) -> list[ipaddress.IPv4Interface | ipaddress.IPv6Interface]:
-    """Return the addresses that another host can reach."""
+    """Return the interface's addresses that other hosts can reach: neither link-local nor loopback."""
     addresses = [ipaddress.ip_interface(address) for address in interface.addresses]
     return [address for address in addresses if not address.ip.is_link_local and not address.ip.is_loopback]
 
 
 def gateways(host: Host) -> list[Route]:
-    """Return the default routes in use, IPv4 and IPv6. Raises Missing without one."""
+    """Return the default routes in use, of IPv4 and of IPv6. Raises Missing if there is neither."""
     routes = host.routes()
     defaults = [
         route for is_ipv6 in (False, True) if (route := gateway_of(routes, is_ipv6=is_ipv6)) is not None
@@ -73,7 +73,7 @@ def addresses(host: Host) -> Iterator[Finding]:
 @CHECKS.error("frontend.default-route", "There is one default route, by an interface that is up", 100)
 @remedy.monitor("ip route replace default via GATEWAY dev INTERFACE")
 def default_route(host: Host) -> Iterator[Finding]:
-    """Find a host without a default route, or with several of the same metric; one may have several hops."""
+    """Find a host without a default route, or with several of one metric; one may have several next hops."""
     routes = host.routes()
     defaults = [route for route in routes if route.destination == "0.0.0.0/0" and route.table == 254]
     up = {interface.name for interface in host.interfaces() if interface.is_up}
@@ -94,9 +94,9 @@ def default_route(host: Host) -> Iterator[Finding]:
 @CHECKS.error("frontend.policy-rules", "Policy rules lead to routes", 30, 100)
 @remedy.monitor("Add the route to the rule's table, or delete the rule: `ip rule`, `ip route show table N`")
 def policy_rules(host: Host) -> Iterator[Finding]:
-    """Find policy rules that lead to an empty table, or from an address that the host does not have.
+    """Find policy rules with an empty table, or with a source address that the host does not have.
 
-    A container's address is one that a route of its own leads to.
+    An address with a host route of its own counts as the host's: it belongs to a container.
     """
     routes = host.routes()
     tables = {route.table for route in routes}
@@ -142,7 +142,7 @@ def gateway(host: Host) -> Iterator[Finding]:
 
 
 def shared_networks(interfaces: list[Interface]) -> Mapping[str, list[str]]:
-    """Return the IPv4 networks that several interfaces belong to, with the interfaces."""
+    """Return the names of the interfaces in each IPv4 network that several interfaces belong to."""
     names_by_network: dict[str, list[str]] = defaultdict(list)
     for interface in interfaces:
         for address in global_networks(interface):
@@ -152,13 +152,13 @@ def shared_networks(interfaces: list[Interface]) -> Mapping[str, list[str]]:
 
 
 def effective_setting(host: Host, interface: str, setting: str) -> int:
-    """Return a setting of IPv4 in effect: the kernel takes the highest of `all` and the interface's own."""
+    """Return the effective value of an IPv4 setting: the higher of `all` and the interface's own."""
     folder = "/proc/sys/net/ipv4/conf"
     return max(int(host.read(f"{folder}/{name}/{setting}")) for name in ("all", interface))
 
 
 def _shared(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield each interface that shares its network with another, and the network."""
+    """Yield (interface, network) for each interface that shares its network. Raises Missing if none does."""
     names_by_network = shared_networks(host.interfaces())
     if not names_by_network:
         raise Missing("no two interfaces are in one network")
@@ -170,9 +170,9 @@ def _shared(host: Host) -> Iterator[tuple[str, str]]:
 @CHECKS.error("frontend.reverse-path", "Interfaces in one network do not filter by reverse path", 100)
 @remedy.monitor("sysctl net.ipv4.conf.INTERFACE.rp_filter=2")
 def reverse_path(host: Host) -> Iterator[Finding]:
-    """Find interfaces of a multi-homed host that drop packets by strict reverse path filtering.
+    """Find interfaces of a multi-homed host on which strict reverse path filtering drops packets.
 
-    A policy rule for the interface's own address leads the reverse path back to the interface.
+    It drops none on an interface whose address has a policy rule: the reverse path then leads back to it.
     """
     rules = host.rules()
     ruled = {interface.name for interface in host.interfaces() if is_ruled(interface, rules)}
@@ -185,7 +185,7 @@ def reverse_path(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.arp", "Interfaces in one network answer for their own addresses only", 100)
 @remedy.monitor("sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
 def arp_replies(host: Host) -> Iterator[Finding]:
-    """Find interfaces that answer for each other's addresses: packets then arrive at the wrong NIC."""
+    """Find interfaces that answer ARP for each other's addresses: packets then arrive at the wrong NIC."""
     for name, network in _shared(host):
         ignore, announce = (
             effective_setting(host, name, setting) for setting in ("arp_ignore", "arp_announce")

@@ -1,4 +1,4 @@
-"""PCIe checks of the places of GPUs and NICs: NUMA nodes, pairing in the PCIe tree, IOMMU.
+"""PCIe checks of where GPUs and NICs are: NUMA nodes, pairing in the PCIe tree, IOMMU.
 
 A device's place in the tree is the path that its link in sysfs leads to: root bus, bridges, device. Two
 devices that share a bridge below the root bus exchange data without the processor.
@@ -17,14 +17,14 @@ from schemas.records import AuditStatus
 
 RDMA: Final = "/sys/class/infiniband"
 MIN_FAR_SHARE: Final = 0.25
-"""Share of GPUs without a near NIC that shows a design and no fault."""
+"""From this share on, GPUs without a near NIC show the host's design and no fault."""
 DIRECT: Final = frozenset({"identity", ""})
-"""Types of an IOMMU group that do not translate addresses."""
+"""IOMMU group types without address translation."""
 CHECKS: Final = Checks()
 
 
 def shared_bridges(one: str, other: str) -> int:
-    """Return the number of bridges below the root bus that two devices share, from their paths."""
+    """Return how many bridges below the root bus two devices share; `one`, `other`: their paths in sysfs."""
     parts = zip(one.split("/")[:-1], other.split("/")[:-1], strict=False)
     shared = 0
     for left, right in parts:
@@ -42,7 +42,7 @@ def _gpus(host: Host) -> list[str]:
 
 
 def _nics(host: Host) -> list[str]:
-    """Return the PCI addresses of the RDMA devices. Raises Missing without one."""
+    """Return the PCI addresses of the RDMA devices; emulated ones have none. Raises Missing without RDMA."""
     addresses = set()
     for name in host.names(RDMA):
         try:
@@ -72,9 +72,9 @@ def _numa_known(host: Host) -> Iterator[Finding]:
 def _pairs(host: Host) -> Iterator[Finding]:
     """Check that each GPU has a NIC as near as most GPUs of the host have one.
 
-    Nearness: shared bridges, then the same NUMA node. A GPU with a farther NIC than the nearest pair of the
-    host sends its data through another processor, or through a root complex where others need none. With
-    fewer NICs than GPUs, a larger part of the GPUs is far by design; the fleet compares the pairing.
+    A pair is nearer the more bridges it shares, then if it shares the NUMA node. The data of a GPU with a
+    farther NIC passes another processor, or a root complex that the other GPUs do not need. Where NICs are
+    fewer than GPUs, many GPUs are far by design; the pairing is then compared across the fleet.
     """
     gpus, nics = _gpus(host), _nics(host)
     if not nics:

@@ -1,7 +1,8 @@
 """The agent of one or several hosts: runs the checks of requests and of its own schedule.
 
-`AuditAgent` takes requests, keeps the schedule, and yields records; it knows no Kafka. Each run of a host has
-a thread, at most `hosts_at_once` at a time. Hosts that wait longer than a run's limit have UNKNOWN results.
+`AuditAgent` accepts requests, keeps the schedule, and yields records; it does not use Kafka itself. Each run
+of a host has a thread, at most `hosts_at_once` at a time. If a host waits longer than the run's limit, its
+results are UNKNOWN.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from schemas.unexpected import DATA_ERRORS
 _log = logging.getLogger(__name__)
 
 MAX_RUNS: Final = 1000
-"""Names of runs that are remembered, so that a repeated request is not answered twice."""
+"""Number of runs whose names are kept, so that a repeated request is not answered twice."""
 MAX_RUN_NAME: Final = 128
 MAX_WAITING: Final = 64
-"""Runs of one host that wait or run; further requests are refused."""
+"""Limit of the unfinished runs of one host; further requests are refused."""
 _CATEGORIES: Final = frozenset(category_name(category) for category in AuditCategory)
 
 OpenHost = Callable[[str, AuditRun | None], Host]
-"""Returns the interface to a host, by its name and the request. A run has one of its own, with fresh outputs
-of commands. A round of traffic gives the host its partners; the schedule has no request."""
+"""Returns a new `Host` for a host's name and a request, which is None for a scheduled run. Each run has its
+own `Host`, so that it runs all commands anew. A round of traffic gets its partners from the request."""
 
 
 class Choice(NamedTuple):
@@ -49,9 +50,9 @@ class Choice(NamedTuple):
 
 
 def chosen(checks: Mapping[str, Check], only: Sequence[str], *, active: bool) -> Choice:
-    """Return the checks of these categories and ids, all without any.
+    """Return the checks of these categories and ids; all checks if `only` is empty.
 
-    A category without a check, such as `fabric`, which the evaluation computes, is not unknown.
+    A category without checks is known as well: the evaluation computes `fabric`.
     """
     names = frozenset(only)
     requested = [
@@ -73,18 +74,18 @@ class _Run(NamedTuple):
     host: AuditedHost
     choice: Choice
     until_s: float
-    """Its end, by time.monotonic."""
+    """Time by time.monotonic at which the run ends."""
     request: AuditRun | None
-    """None: begun by the schedule."""
+    """None for a scheduled run."""
 
     @property
     def is_traffic(self) -> bool:
-        """Whether it is a round of traffic between hosts, which must begin at the same time."""
+        """Whether the run is a round of traffic between hosts; all hosts of a round begin together."""
         return self.request is not None and is_round(self.request)
 
 
 def is_round(request: AuditRun) -> bool:
-    """Return whether a request is a round of traffic: active, of one such check, with named hosts."""
+    """Return whether a request is a round of traffic: active, for one traffic check, and for named hosts."""
     return bool(
         request["active"] and request["hosts"] and len(request["only"]) == 1 and request["only"][0] in PLANS
     )
@@ -122,11 +123,11 @@ class AuditAgent:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a run has not ended."""
+        """Whether any run has not ended."""
         return self._unfinished.total() > 0
 
     def on_run(self, name: str, record: AuditRun | None, append_ms: int) -> None:
-        """Begin a requested run of the hosts here. A repeated, foreign or late request is ignored."""
+        """Begin a requested run for this agent's hosts. Ignores a request that is repeated or too old."""
         if record is None or record["run"] in self._seen:
             return
         self._seen[record["run"]] = None
@@ -144,7 +145,7 @@ class AuditAgent:
                 self._begin(record["run"], host, choice, until_s, record)
 
     def begin_due(self) -> None:
-        """Begin the scheduled runs whose time has come."""
+        """Begin the scheduled runs that are due."""
         now_s = time.monotonic()
         for host, due_s in self._due_s.items():
             if now_s >= due_s:
@@ -211,7 +212,7 @@ class AuditAgent:
 
 
 def _refused(run: _Run) -> Iterator[AuditResult]:
-    """Yield the results of a round that is not begun."""
+    """Yield the results of a round that the agent refuses: another one is under way."""
     results = [_own_result(run.choice)]
     results += [unknown(check, "another round of traffic is under way") for check in run.choice.checks]
     for result in results:

@@ -15,15 +15,15 @@ from schemas.records import AuditStatus
 
 NODES: Final = "/sys/class/kfd/kfd/topology/nodes"
 XGMI: Final = 11
-"""Type of a link between GPUs in the topology of KFD."""
+"""Number of the link type XGMI in the topology of KFD, AMD's kernel driver."""
 MAX_CORRECTABLE: Final = 20_000_000
-"""Azure's limit of correctable errors."""
+"""Largest number of correctable ECC errors (Azure's checks)."""
 MARGIN_C: Final = 3
 CHECKS: Final = Checks()
 
 
 def ras_counts(text: str) -> dict[str, int]:
-    """Return errors by kind from a RAS counter: lines `ue: 0` and `ce: 0`."""
+    """Return the number of errors by kind from a RAS counter's lines, such as `ue: 0` and `ce: 0`."""
     counts = {}
     for line in text.splitlines():
         kind, _, value = line.partition(":")
@@ -34,7 +34,7 @@ def ras_counts(text: str) -> dict[str, int]:
 
 
 def bad_pages(text: str) -> Counter[str]:
-    """Return pages by state from `gpu_vram_bad_pages`: R retired, P pending, F not retired."""
+    """Return the count of bad pages by state in `gpu_vram_bad_pages`: R retired, P pending, F not retired."""
     states: Counter[str] = Counter()
     for line in text.splitlines():
         state = line.rpartition(":")[2].strip()
@@ -45,7 +45,7 @@ def bad_pages(text: str) -> Counter[str]:
 
 
 def properties(text: str) -> dict[str, int]:
-    """Return numbers by name of a `properties` file of KFD."""
+    """Return the values by name in a `properties` file of KFD."""
     return {name: int(value) for name, _, value in (line.partition(" ") for line in text.splitlines())}
 
 
@@ -57,7 +57,7 @@ def _addresses(host: Host) -> list[str]:
 
 
 def _of_each(find: Callable[[Host, str], Iterator[Finding]]) -> Callable[[Host], Iterator[Finding]]:
-    """Return a check's function that runs `find` on each GPU's folder; one GPU ends no other."""
+    """Return a check's function that runs `find` on each GPU's folder, also after one that cannot be read."""
 
     def find_all(host: Host) -> Iterator[Finding]:
         for address in _addresses(host):
@@ -130,7 +130,7 @@ def _bad_pages(host: Host, folder: str) -> Iterator[Finding]:
 @CHECKS.error("gpu.amd-xgmi", "AMD GPUs are linked to each other", 65, 80)
 @remedy.reboot("Reboot; reseat or replace the GPU if a link stays down")
 def _xgmi(host: Host) -> Iterator[Finding]:
-    """Check that each GPU has a link to each other one."""
+    """Check that each GPU has an XGMI link to every other GPU."""
     if len(_addresses(host)) < 2:
         raise Missing("one GPU: no link between GPUs")
     nodes = set(_gpu_nodes(host))
@@ -146,7 +146,7 @@ def _xgmi(host: Host) -> Iterator[Finding]:
 
 
 def _sensors(host: Host, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the folder and the number of each temperature sensor."""
+    """Yield the hwmon folder and the name of each temperature sensor, such as `temp1`."""
     for name in host.names(f"{folder}/hwmon"):
         for sensor in host.names(f"{folder}/hwmon/{name}"):
             if sensor.startswith("temp") and sensor.endswith("_input"):

@@ -1,7 +1,7 @@
 """Interface of audit checks.
 
-A check declares its subject, its expectation, its severity and its remedy. Its function reads through
-`Host` only and yields a finding per subject, so that a recorded host can stand in for a real one.
+A check declares its id, title, severity and remedy. Its function yields a finding per subject. It reads the
+host only by `Host`, so that a recorded host can stand in for a real one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStat
 from schemas.unexpected import DATA_ERRORS
 
 MAX_LINE: Final = 512
-"""Characters of a line of a command's output or log that are searched."""
+"""Patterns search only this many characters of a line of a command's output or of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A value that is compared across the fleet. `name` has the unit; `number` is set if it is a figure."""
+    """A value that is compared across the fleet. `name` has the unit; `number` is None for a mere text."""
 
     name: str
     text: str
@@ -31,7 +31,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One subject's outcome. `subject`: device, mount or process; empty for the host itself."""
+    """A check's outcome for one subject: a device, mount or process; empty for the host itself."""
 
     subject: str
     status: AuditStatus
@@ -40,7 +40,7 @@ class Finding:
 
 
 def stated(name: str, value: str | float, subject: str = "") -> Finding:
-    """Return a finding without an expectation on this host: its value is compared across the fleet."""
+    """Return a finding that passes and states a fact, which is compared across the fleet only."""
     number = None if isinstance(value, str) else float(value)
     text = value if isinstance(value, str) else f"{value:g}"
     return Finding(subject, AuditStatus.PASSED, f"{name} {text}", Fact(name, text, number))
@@ -52,17 +52,17 @@ def category_name(category: AuditCategory) -> str:
 
 
 def passed(text: str, subject: str = "") -> Finding:
-    """Return a finding that is as expected."""
+    """Return a finding with the status PASSED."""
     return Finding(subject, AuditStatus.PASSED, text)
 
 
 def failed(text: str, subject: str = "") -> Finding:
-    """Return a finding that is not as expected."""
+    """Return a finding with the status FAILED."""
     return Finding(subject, AuditStatus.FAILED, text)
 
 
 def checked(is_right: bool, text: str, subject: str = "") -> Finding:
-    """Return a finding that passed or failed."""
+    """Return a finding that passes if `is_right`, else fails."""
     return Finding(subject, AuditStatus.PASSED if is_right else AuditStatus.FAILED, text)
 
 
@@ -71,7 +71,7 @@ Find = Callable[[Host], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check. `rows`: numbers of the published checks that it covers, in the design's list."""
+    """A check. `rows`: numbers, in the design's list, of the published checks that it covers."""
 
     check_id: str
     category: AuditCategory
@@ -82,16 +82,16 @@ class Check:
     remedy: str
     rows: tuple[int, ...] = ()
     limit_s: float = 10.0
-    """Time after which the check is UNKNOWN."""
+    """A check that takes longer is UNKNOWN."""
     active: bool = False
     """True if it puts load on the host or its network: it runs on request only."""
 
 
 class Checks(list[Check]):
-    """A module's checks, in the order of their functions: `CHECKS.error(...)` declares the function below it.
+    """A module's checks, in the order of their functions: the decorator `CHECKS.error(...)` declares one.
 
-    The id begins with the category. `rows`, `limit_s` and `active`: see `Check`; the last two have a usual
-    value for the module.
+    An id begins with the category. For `rows`, `limit_s` and `active` see `Check`. The constructor sets the
+    default of `limit_s` and `active` for the module.
     """
 
     def __init__(self, *, limit_s: float = 10.0, active: bool = False) -> None:
@@ -101,13 +101,13 @@ class Checks(list[Check]):
     def error(
         self, check_id: str, title: str, *rows: int, limit_s: float | None = None, active: bool | None = None
     ) -> Callable[[Remedied[Find]], Find]:
-        """Declare a check: a host on which it fails is not fit for a job."""
+        """Declare the function as a check that makes a host unfit for jobs where it fails."""
         return partial(self._add, AuditSeverity.ERROR, check_id, title, rows, limit_s, active)
 
     def warning(
         self, check_id: str, title: str, *rows: int, limit_s: float | None = None, active: bool | None = None
     ) -> Callable[[Remedied[Find]], Find]:
-        """Declare a check that does not make a host unfit."""
+        """Declare the function as a check that only warns: where it fails, the host stays fit for jobs."""
         return partial(self._add, AuditSeverity.WARNING, check_id, title, rows, limit_s, active)
 
     def _add(
@@ -129,7 +129,7 @@ class Checks(list[Check]):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Outcome of one check on one host: the worst of its findings."""
+    """Outcome of one check on one host; its status is the worst of the findings'."""
 
     check: Check
     status: AuditStatus
@@ -142,12 +142,12 @@ _ORDER = (AuditStatus.FAILED, AuditStatus.UNKNOWN, AuditStatus.PASSED, AuditStat
 
 
 def worst(statuses: Iterator[AuditStatus]) -> AuditStatus:
-    """Return FAILED if there is one, else UNKNOWN, else PASSED; SKIPPED without any."""
+    """Return the worst status, in the order FAILED, UNKNOWN, PASSED, SKIPPED; SKIPPED if there is none."""
     return min(statuses, key=_ORDER.index, default=AuditStatus.SKIPPED)
 
 
 def run_check(check: Check, host: Host) -> Result:
-    """Run a check. A thing that is not there makes it SKIPPED; one that cannot be read, UNKNOWN."""
+    """Run a check. Its status is SKIPPED if what it reads is not there, UNKNOWN if that cannot be read."""
     findings: list[Finding] = []
     try:
         findings.extend(check.find(host))
@@ -172,12 +172,12 @@ def run_check(check: Check, host: Host) -> Result:
 
 
 def short_lines(text: str) -> str:
-    """Return a text with its lines cut: patterns take too long on a line that somebody made for it."""
+    """Return `text` with its lines cut to MAX_LINE: on a crafted long line, a pattern would take too long."""
     return "\n".join(line[:MAX_LINE] for line in text.splitlines())
 
 
 def one_line(text: str) -> str:
-    """Return `text` with its control characters escaped: the content of a device's file may hold any."""
+    """Return `text` with its control characters escaped, as a device's file may contain any."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

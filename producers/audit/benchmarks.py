@@ -1,6 +1,6 @@
 """Parsers of what load programs print: perftest, nccl-tests, DCGM, fio, nvbandwidth, RVS, gpu-burn, GDRCopy.
 
-Each returns figures or outcomes by name, and raises ValueError for text without a result.
+Each raises ValueError for text without a result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _TOTALS: Final = re.compile(r"Total:\s*\d+,\s*Passed:\s*(\d+),\s*Failed:\s*(\d+)
 
 
 def perftest_figures(text: str) -> list[float]:
-    """Return the last row of perftest: bytes, iterations, then peak and average, or minimum to average."""
+    """Return the numbers in the last row of perftest's output.
+
+    They are bytes and iterations, then peak and average bandwidth, or latencies from minimum to average.
+    """
     rows = [line for line in text.splitlines() if _ROW.match(line)]
     if not rows or len(rows[-1].split()) < 4:
         raise ValueError("perftest prints no row of results")
@@ -35,7 +38,7 @@ def bus_bandwidth(text: str) -> tuple[float, int]:
 
 
 def _tests(node: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and result of each test anywhere in DCGM's JSON: its nesting differs by version."""
+    """Yield (name, result) of each test at any depth of DCGM's JSON, whose nesting differs by version."""
     if isinstance(node, dict):
         if isinstance(node.get("results"), list):
             yield from ((str(node.get("name", "")), result) for result in node["results"])
@@ -47,7 +50,7 @@ def _tests(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def diagnostic_outcomes(text: str) -> dict[str, str]:
-    """Return pass, fail, warn or skip for each test and GPU of `dcgmi diag --json`."""
+    """Return the outcome of each test and GPU of `dcgmi diag --json`: pass, fail, warn or skip."""
     outcomes = {}
     for name, result in _tests(json.loads(text[text.find("{") :])):
         gpu = result.get("gpu_id", result.get("gpu_ids", result.get("entity_id", "")))
@@ -58,12 +61,12 @@ def diagnostic_outcomes(text: str) -> dict[str, str]:
 
 
 def read_bandwidth(text: str) -> float:
-    """Return bytes per second of the first job's reads of fio."""
+    """Return the read bandwidth of fio's first job, bytes per second."""
     return float(json.loads(text)["jobs"][0]["read"]["bw_bytes"])
 
 
 def copy_bandwidths(text: str) -> dict[str, float]:
-    """Return the lowest GB/s of each test of `nvbandwidth --json`."""
+    """Return the lowest bandwidth of each test of `nvbandwidth --json`, GB/s."""
     tests = json.loads(text)["nvbandwidth"]["testcases"]
     bandwidths = {str(test["name"]): float(test["min"]) for test in tests if "min" in test}
     if not bandwidths:
@@ -72,7 +75,7 @@ def copy_bandwidths(text: str) -> dict[str, float]:
 
 
 def suite_outcomes(text: str) -> dict[str, bool]:
-    """Return whether each test of RVS passed."""
+    """Return, for each test of RVS, whether it passed."""
     outcomes: dict[str, bool] = {}
     for name, outcome in _SUITE.findall(text):
         outcomes[name] = outcomes.get(name, True) and outcome.upper() == "TRUE"
@@ -82,7 +85,7 @@ def suite_outcomes(text: str) -> dict[str, bool]:
 
 
 def burn_outcomes(text: str) -> dict[str, bool]:
-    """Return whether each GPU computed right values under gpu-burn."""
+    """Return, for each GPU, whether gpu-burn found all its values right."""
     outcomes = {f"GPU {number}": outcome == "OK" for number, outcome in _BURN.findall(text)}
     if not outcomes:
         raise ValueError("gpu-burn prints no outcome")
@@ -90,7 +93,7 @@ def burn_outcomes(text: str) -> dict[str, bool]:
 
 
 def gdrcopy_failures(text: str) -> tuple[int, int]:
-    """Return passed and failed tests of `gdrcopy_sanity`."""
+    """Return the numbers of passed and of failed tests of `gdrcopy_sanity`."""
     totals = _TOTALS.search(text)
     if totals is None:
         raise ValueError("gdrcopy_sanity prints no total")

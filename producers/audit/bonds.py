@@ -14,7 +14,7 @@ CHECKS: Final = Checks()
 
 
 class Member(NamedTuple):
-    """A member of a bond. `aggregator`: its group by 802.3ad; empty in other modes."""
+    """A member of a bond. `aggregator`: id of its group under 802.3ad (LACP); empty in other modes."""
 
     name: str
     state: str
@@ -22,7 +22,7 @@ class Member(NamedTuple):
 
 
 def members(text: str) -> tuple[str, list[Member]]:
-    """Return the active aggregator, empty without one, and the members of a bond."""
+    """Return the id of a bond's active aggregator, empty if it has none, and the bond's members."""
     head, *parts = text.split("Slave Interface: ")
     bond_members = []
     for part in parts:
@@ -33,7 +33,7 @@ def members(text: str) -> tuple[str, list[Member]]:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """Return the first value of each name: details of partners repeat them."""
+    """Return the first value of each name; the details of an LACP partner repeat names further below."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         name, _, value = line.strip().partition(": ")

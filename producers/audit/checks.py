@@ -56,4 +56,4 @@ CHECKS: Final[dict[str, Check]] = {
     )
     for check in group.CHECKS
 }
-"""In the order of the report."""
+"""All checks by id, in the order of the report."""

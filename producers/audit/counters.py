@@ -1,7 +1,7 @@
-"""Counters of RDMA ports as rates: errors of the link, of the transport and of EFA devices.
+"""Rates of the error counters of RDMA ports: of the link, of the transport and of EFA devices.
 
-A rate is read in two ways, and the higher one counts: over a short window, by two readings in one check, and
-as the mean since boot. The window finds a fault that began now; the mean finds a slow one.
+Each rate is measured over a short window between two readings in one check, and as the mean since boot; the
+higher one counts. The window finds a fault that has just begun; the mean finds a slow one.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from schemas.audit_remedy import remedy
 WINDOW_S: Final = 2.0
 """Time between the two readings of a counter."""
 CHANCE: Final = 1
-"""Events in the window that show no rate: one may fall into any window."""
+"""Number of events to subtract from the window's count: one may fall into any window by chance."""
 Counters = Mapping[tuple[str, str], int]
 """Value by subject and counter."""
 CHECKS: Final = Checks(limit_s=20.0)
 
 
 class Rule(NamedTuple):
-    """The largest rate of a counter that is no error."""
+    """A counter and the largest rate of it that is no error: `limit` events in `per_s` seconds."""
 
     counter: str
     limit: float
     per_s: float = 1.0
-    """Unit of the limit: 60 for a limit each minute."""
+    """Period of the limit: 60 for a limit per minute."""
 
     @property
     def unit(self) -> str:
-        """The unit of the limit in words."""
+        """Abbreviation of the limit's period: s, min or h."""
         return {1.0: "s", 60.0: "min", 3600.0: "h"}[self.per_s]
 
 
@@ -64,7 +64,7 @@ EFA: Final = (
 
 
 class Rate(NamedTuple):
-    """A counter's total, its rate in the window and its mean since boot, both per second."""
+    """A counter's total, and its rates in the window and since boot, per second."""
 
     total: int
     window: float
@@ -76,7 +76,7 @@ class Rate(NamedTuple):
 def rates(
     before: Counters, after: Counters, elapsed_s: float, uptime_s: float
 ) -> dict[tuple[str, str], Rate]:
-    """Return the rates of the counters that both readings have. A counter that was reset grew from 0."""
+    """Return the rates of the counters in both readings. A counter that fell was reset: it grew from 0."""
     rate_by_key = {}
     for key, value in after.items():
         if key in before:
@@ -125,14 +125,14 @@ def _within(host: Host, folders: Mapping[str, str], rules: Sequence[Rule]) -> It
 @CHECKS.error("backend.error-rates", "Errors of RDMA links are rare", 8, 9, 10, 13)
 @remedy.replace("Clean or replace cable and transceiver")
 def error_rates(host: Host) -> Iterator[Finding]:
-    """Find ports with fast growing link errors."""
+    """Find ports whose link errors grow too fast."""
     yield from _within(host, _folders(host, "counters", lambda device: not _is_efa(device)), ERRORS)
 
 
 @CHECKS.warning("backend.transport-rates", "Queue pairs rarely time out or lose their order", 12, 14)
 @remedy.monitor("Look for loss: PFC, ECN and DSCP of NICs and switches, then discards of the switch")
 def transport_rates(host: Host) -> Iterator[Finding]:
-    """Find ports with fast growing time-outs, restarts and gaps in sequence."""
+    """Find ports whose time-outs, slow restarts or sequence gaps grow too fast."""
     yield from _within(host, _folders(host, "hw_counters", lambda device: not _is_efa(device)), TRANSPORT)
 
 
@@ -149,7 +149,7 @@ def efa_rates(host: Host) -> Iterator[Finding]:
 @CHECKS.error("backend.receiver-not-ready", "No queue pair gives up for lack of receive buffers", 11)
 @remedy.monitor("Find the slow program; raise rnr_retry")
 def receiver_not_ready(host: Host) -> Iterator[Finding]:
-    """Find ports on which a queue pair gave up, as the peer posted no receive buffer."""
+    """Find ports on which a queue pair gave up because its peer posted no receive buffer."""
     folders = _folders(host, "hw_counters", lambda device: not _is_efa(device))
     for (subject, name), rate in _measured(host, folders, (Rule("rnr_nak_retry_err", 0),)).items():
         grown = round(rate.window * WINDOW_S)

@@ -16,20 +16,20 @@ from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
 
 SHARED: Final = frozenset({"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "cifs", "9p"})
-"""Types of file systems that a server of the network holds."""
+"""Types of file systems that a server on the network provides."""
 MAX_WORN_PERCENT: Final = 90
 _DRIVE: Final = re.compile(r"nvme\d+n\d+|sd[a-z]+")
-"""Names of whole drives; a path of a drive with several, such as nvme0c1n1, has no device file."""
+"""Names of whole drives. One path of a multipath drive, such as nvme0c1n1, has no device file."""
 _NAMESPACE: Final = re.compile(r"nvme\d+(?:c\d+)?n\d+")
 BROKEN: Final = ("no end within", "Stale file handle", "Input/output error", "not connected")
-"""Texts of errors that show a server that does not answer, not a missing right."""
+"""Error texts that show that the server does not answer; other errors may be a missing permission."""
 TRIAL_FILE: Final = ".fabrictime-audit"
 TRIAL_S: Final = 20.0
 CHECKS: Final = Checks(limit_s=60.0)
 
 
 def smart(text: str) -> dict[str, Any]:
-    """Return what `smartctl --json` prints. Raises ValueError for anything else."""
+    """Return the report in the output of `smartctl --json`. Raises ValueError if it is no JSON object."""
     report = json.loads(text)
     if not isinstance(report, dict):
         raise ValueError("smartctl prints no table")
@@ -37,7 +37,7 @@ def smart(text: str) -> dict[str, Any]:
 
 
 def _drives(host: Host) -> list[str]:
-    """Return the drives that have a medium: a drive of the BMC without one has the size 0."""
+    """Return the drives that have a medium; an empty virtual drive of the BMC has the size 0."""
     names = [name for name in host.names("/sys/block") if _DRIVE.fullmatch(name)]
     drives = [name for name in names if host.read(f"/sys/block/{name}/size") != "0"]
     if not drives:
@@ -46,7 +46,7 @@ def _drives(host: Host) -> list[str]:
 
 
 def _of_each(find: Callable[[dict[str, Any]], Iterator[Finding]]) -> Callable[[Host], Iterator[Finding]]:
-    """Return a check's function that runs `find` on each drive's SMART data; one drive ends no other."""
+    """Return a check's function that runs `find` on each drive's SMART data, also after an unreadable one."""
 
     def find_all(host: Host) -> Iterator[Finding]:
         for name in _drives(host):
@@ -123,7 +123,7 @@ def _pools(host: Host) -> Iterator[Finding]:
 
 
 def _shared(host: Host) -> dict[str, set[str]]:
-    """Return the options of each mounted shared file system."""
+    """Return the options of each shared file system, by mount point. Raises Missing if none is mounted."""
     options_by_point = {
         point: options for _, point, kind, options in mounts(host.read("/proc/mounts")) if kind in SHARED
     }
@@ -133,7 +133,10 @@ def _shared(host: Host) -> dict[str, set[str]]:
 
 
 def _answer(point: str, ask: Callable[[], object]) -> Finding:
-    """Return whether a server answers: time-outs and stale handles fail, other errors are UNKNOWN."""
+    """Call `ask` and return whether the mount's server answers.
+
+    A time-out or a stale handle is FAILED, another error is UNKNOWN.
+    """
     try:
         ask()
     except Unreadable as error:
@@ -166,7 +169,8 @@ def _mounts_write(host: Host) -> Iterator[Finding]:
 def _write(host: Host, name: str) -> None:
     """Write a file, read it and remove it.
 
-    Users may write to the folder. `excl` creates a new file, so that a link of theirs leads to no other.
+    Users may write to the folder. `excl` creates a new file, so that a link which a user made there cannot
+    redirect the write to another file.
     """
     host.load(TRIAL_S, "rm", "--force", name)
     try:

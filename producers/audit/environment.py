@@ -36,11 +36,11 @@ HARMFUL: Final[dict[str, tuple[str, str]]] = {
     "LD_PRELOAD": (r".+", "a library is loaded into each program"),
     "MLX5_SINGLE_THREADED": (r"[1-9]", "verbs are not thread-safe"),
 }
-"""Variables that break or slow down each job of a host, with the values that do, and the effect."""
+"""Variables that break or slow down every job on a host: the pattern of harmful values, and the effect."""
 FILES: Final = ("/etc/environment", "/etc/nccl.conf", "/etc/profile")
 FOLDERS: Final = ("/etc/profile.d", "/etc/environment.d")
 SUFFIXES: Final = (".sh", ".csh", ".conf")
-"""Files of these folders that shells and systemd read."""
+"""Suffixes of the files in these folders that shells and systemd read."""
 DENIED_PROCESSES: Final[dict[str, str]] = {
     "Xorg": "a display server uses the GPU",
     "gnome-shell": "a desktop uses the GPU",
@@ -54,17 +54,17 @@ DENIED_PROCESSES: Final[dict[str, str]] = {
     "gpu_burn": "a load generator",
     "nvidia-bug-rep": "it stops GPUs while it reads them",
 }
-"""Programs, as /proc names them (15 characters), that a job must not share its host with."""
+"""Programs that disturb a job on the same host, and how; names are cut to 15 characters as in /proc."""
 DENIED_MODULES: Final[dict[str, str]] = {
     "nouveau": "it takes the GPU from NVIDIA's driver",
     "nvidiafb": "it takes the GPU from NVIDIA's driver",
     "rdma_rxe": "emulated RDMA beside real NICs",
 }
 MAX_ZOMBIE_SHARE: Final = 0.2
-"""gpud warns from a fifth."""
+"""Largest share of processes that are zombies (gpud)."""
 MIN_ZOMBIES: Final = 10
 MAX_LOAD: Final = 2.0
-"""Runnable processes a processor."""
+"""Largest number of runnable processes per processor."""
 
 _ASSIGNMENT: Final = re.compile(r"(?:export\s+|setenv\s+)?([A-Z][A-Z0-9_]*)(?:=|\s+)([^;#]*)")
 CHECKS: Final = Checks()
@@ -79,7 +79,7 @@ def assignments(text: str) -> Iterator[tuple[str, str]]:
 
 
 def processes(host: Host) -> Iterator[tuple[str, str, str]]:
-    """Yield process id, name and state of each process."""
+    """Yield (process id, name, state) of each process."""
     for pid in host.names("/proc"):
         if pid.isdigit():
             try:

@@ -1,7 +1,7 @@
-"""Links of the back end: duplex, flags, bit error ratios and FEC, neighbours by LLDP, authentication.
+"""Checks of back-end links: duplex, flags, bit error ratios and FEC, LLDP neighbours, authentication.
 
-The counters of mlx5 are those of `ethtool -S`; mlxlink (NVIDIA's firmware tools) adds InfiniBand and its
-own recommendation.
+The counters are those of the driver mlx5 in `ethtool -S`. mlxlink (NVIDIA's firmware tools) covers InfiniBand
+too, and recommends repairs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MAX_RAW: Final = 1e-5
 MAX_EFFECTIVE: Final = 1e-12
 """Largest bit error ratio after FEC (IBTA)."""
 MIN_BITS: Final = 1e12
-"""Fewest received bits of which an effective ratio of 1e-12 can be stated."""
+"""Fewest received bits that suffice to state an effective ratio of 1e-12."""
 MAX_DISCARDS: Final = 100
-"""Discarded packets since the driver's start that are no error (Oracle's checks)."""
+"""Largest number of packets discarded since the driver's start that is no error (Oracle's checks)."""
 NO_ISSUE: Final = "No issue was observed"
 UNWANTED_FLAGS: Final = frozenset({"PROMISC", "ALLMULTI", "NOARP"})
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -37,7 +37,7 @@ CHECKS: Final = Checks()
 @CHECKS.error("backend.duplex", "Links are full duplex and negotiate alike", 18, 19)
 @remedy.monitor("Set autonegotiation alike on NIC and switch port")
 def duplex(host: Host) -> Iterator[Finding]:
-    """Find links that are not full duplex, or negotiate otherwise than the host's other links."""
+    """Find links that are not full duplex, or whose autonegotiation differs from the host's other links."""
     settings = {name: host.link_settings(name) for name in backend_interfaces(host)}
     links = {name: link for name, link in settings.items() if link is not None and link.duplex is not None}
     if not links:
@@ -53,7 +53,7 @@ def duplex(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("backend.flags", "Interfaces have usual flags", 19)
 @remedy.monitor("ip link set dev INTERFACE promisc off allmulticast off arp on")
 def flags(host: Host) -> Iterator[Finding]:
-    """Find interfaces that receive all packets or resolve no addresses."""
+    """Find interfaces that receive packets for all hosts, or do not resolve addresses (ARP)."""
     backend = set(backend_interfaces(host))
     for interface in host.interfaces():
         if interface.name in backend:
@@ -64,7 +64,7 @@ def flags(host: Host) -> Iterator[Finding]:
 
 
 def raw_errors(statistics: Mapping[str, int]) -> dict[int, int]:
-    """Return the raw bit errors of each lane in the driver's counters."""
+    """Return the number of raw bit errors by lane, from the driver's counters."""
     matches = {name: _RAW.fullmatch(name) for name in statistics}
     return {int(match[1]): statistics[name] for name, match in matches.items() if match}
 
@@ -72,7 +72,7 @@ def raw_errors(statistics: Mapping[str, int]) -> dict[int, int]:
 @CHECKS.error("backend.error-ratios", "Bit error ratios are low on every lane", 17)
 @remedy.replace("Clean or replace cable and transceiver")
 def error_ratios(host: Host) -> Iterator[Finding]:
-    """Find ports with too many bit errors: raw ones of each lane, and those that FEC left."""
+    """Find ports with too many bit errors: raw ones on any lane, or errors that remain after FEC."""
     any_port = False
     for name in backend_interfaces(host):
         statistics = host.ethtool_statistics(name)
@@ -96,7 +96,7 @@ def error_ratios(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("backend.discards", "NICs discard few packets", 13)
 @remedy.monitor("Check PFC and the PCIe bandwidth of the slot")
 def discards(host: Host) -> Iterator[Finding]:
-    """Find NICs that discarded packets: a buffer was full."""
+    """Find NICs that discarded many packets because a buffer was full."""
     any_discard = False
     for name in backend_interfaces(host):
         statistics = host.ethtool_statistics(name)
@@ -112,7 +112,7 @@ def discards(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("backend.drivers", "NICs have one driver", 18)
 @remedy.monitor("Install the same driver on all hosts")
 def drivers(host: Host) -> Iterator[Finding]:
-    """Find NICs with another driver than the others; state driver and version for the fleet."""
+    """Find NICs whose driver or driver version differs from most; both are compared across the fleet too."""
     driver_by_nic = {name: _driver(host, name) for name in backend_interfaces(host)}
     majority = Counter(driver_by_nic.values()).most_common(1)[0][0]
     for name, (driver, version) in driver_by_nic.items():
@@ -123,7 +123,7 @@ def drivers(host: Host) -> Iterator[Finding]:
 
 
 def _driver(host: Host, name: str) -> tuple[str, str]:
-    """Return a NIC's driver and its version; a driver of the kernel has the kernel's."""
+    """Return (driver, version) of a NIC; a driver without a version of its own has the kernel's release."""
     match = re.search(r"^DRIVER=(\S+)", host.read(f"/sys/class/net/{name}/device/uevent"), re.MULTILINE)
     if match is None:
         raise ValueError(f"{name}: no driver in its uevent file")
@@ -134,7 +134,7 @@ def _driver(host: Host, name: str) -> tuple[str, str]:
 
 
 def module_report(text: str) -> dict[str, str]:
-    """Return names and values of the lines of mlxlink, without colours."""
+    """Return the values by name in mlxlink's output, without its colour codes."""
     return dict(_PAIR.findall(short_lines(_COLOUR.sub("", text))))
 
 
@@ -159,7 +159,7 @@ def link_quality(host: Host) -> Iterator[Finding]:
 @CHECKS.error("backend.fec", "Links of one speed use the same FEC", 17, limit_s=60.0)
 @remedy.monitor("Set FEC alike on NIC and switch port: mlxlink --fec")
 def link_fec(host: Host) -> Iterator[Finding]:
-    """Find ports with another FEC than the host's other ports of the same speed."""
+    """Find ports whose FEC differs from the host's other ports of the same speed."""
     modes = {subject: (report["Speed"], report["FEC"]) for subject, report in _reports(host)}
     for subject, (speed, fec) in modes.items():
         majority = Counter(mode[1] for mode in modes.values() if mode[0] == speed).most_common(1)[0][0]
@@ -168,7 +168,7 @@ def link_fec(host: Host) -> Iterator[Finding]:
 
 
 def lldp_neighbours(text: str) -> dict[str, str]:
-    """Return `switch port` of each interface in `lldpctl -f keyvalue`."""
+    """Return `SWITCH PORT`, the neighbour of each interface, from the output of `lldpctl -f keyvalue`."""
     values = dict(line.partition("=")[::2] for line in text.splitlines() if line.startswith("lldp."))
     neighbours = {}
     for key, name in values.items():
@@ -184,7 +184,7 @@ def lldp_neighbours(text: str) -> dict[str, str]:
 @CHECKS.warning("backend.lldp", "A switch announces itself to each NIC", 45)
 @remedy.monitor("Start lldpd, and enable LLDP on the switch port")
 def lldp(host: Host) -> Iterator[Finding]:
-    """Find NICs to which no switch announces itself; the daemon must run for it."""
+    """Find NICs to which no switch announces itself by LLDP; the host must run lldpd."""
     neighbours = lldp_neighbours(host.run("lldpctl", "-f", "keyvalue"))
     for name in backend_interfaces(host):
         yield passed(neighbours[name], name) if name in neighbours else failed("no neighbour by LLDP", name)
@@ -193,7 +193,7 @@ def lldp(host: Host) -> Iterator[Finding]:
 @CHECKS.error("backend.authentication", "Switches admit the NICs (802.1X)", 23)
 @remedy.monitor("Restart wpa_supplicant; renew the host's certificate")
 def authentication(host: Host) -> Iterator[Finding]:
-    """Find NICs that the switch has not admitted by 802.1X, where wpa_supplicant serves them."""
+    """Find NICs that wpa_supplicant serves and that the switch has not admitted by 802.1X."""
     served = set(host.names("/run/wpa_supplicant"))
     names = [name for name in backend_interfaces(host) if name in served]
     if not names:

@@ -1,7 +1,7 @@
 """GPU checks of NVIDIA GPUs, from NVML and PCIe.
 
-All checks of a run read one output of `producers.audit.nvml`. Without an answer of the driver within its
-limit they are UNKNOWN. A lost GPU fails `gpu.answers` and is left out of the others.
+All checks of a run share one output of `producers.audit.nvml`. If the driver does not answer within the
+limit, they are UNKNOWN. A lost GPU fails `gpu.answers`; the other checks leave it out.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from schemas.audit_remedy import remedy
 from schemas.records import AuditAction, AuditSeverity, AuditStatus
 
 LIMIT_S: Final = 35.0
-"""Longer than NVML may take: it starts each GPU where persistence mode is off."""
+"""Longer than NVML may take: without persistence mode it has to start each GPU."""
 SLOWDOWNS: Final = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""Reasons of NVML for low clocks that show a fault; idle and power cap are none."""
+"""NVML's reasons for low clocks that show a fault. Idle and the power cap are no faults."""
 FABRIC_COMPLETED: Final = 3
 FABRIC_FAULTS: Final = {0: "bandwidth is degraded", 2: "a route recovers", 4: "a route is unhealthy"}
-"""Bits of the fabric's health mask, two each: 1 is a fault."""
+"""Fields of the fabric's health mask by their lowest bit; a field has two bits, and 1 is a fault."""
 MAX_LINK_ERRORS: Final = 4
-"""imbue's checks warn from 5."""
+"""Largest number of errors of a link: imbue's checks warn from 5."""
 MAX_IDLE_BYTES: Final = 15 << 20
-"""Memory in use of an idle GPU: Meta's GCM expects no more before a job."""
+"""Largest memory use of an idle GPU: Meta's GCM expects no more before a job."""
 MARGIN_C: Final = 3
-"""Distance from the slowdown temperature."""
+"""Least distance to the temperature at which the GPU slows down."""
 CHECKS: Final = Checks(limit_s=LIMIT_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Values of one GPU by name, each of them None where it is not supported."""
+    """The values of one GPU by name: None if the GPU does not support it, a dict `error` if NVML failed."""
 
     index: int
     values: Mapping[str, Any]
 
     @property
     def subject(self) -> str:
-        """Its name in findings."""
+        """The GPU's name in findings."""
         return f"GPU {self.index}"
 
     def value(self, name: str) -> Any:
-        """Return a value. Raises Missing where the GPU has none, Unreadable where NVML failed."""
+        """Return a value. Raises Missing if the GPU does not support it, Unreadable if NVML failed."""
         value = self.values[name]
         if value is None:
             raise Missing(f"{name} is not supported")
@@ -62,7 +62,10 @@ class Gpu:
 
 
 def _report(host: Host) -> dict[str, Any]:
-    """Return what NVML reports. Raises Missing without an NVIDIA GPU, Unreadable without an answer."""
+    """Return the report of `producers.audit.nvml`. Raises Missing without an NVIDIA GPU.
+
+    Raises Unreadable if NVML does not answer, ValueError for another report.
+    """
     if not gpu_addresses(host, NVIDIA):
         raise Missing("no NVIDIA GPU on PCIe")
     try:
@@ -87,7 +90,7 @@ def gpus(host: Host) -> list[Gpu]:
 
 
 def _of_each(find: Callable[[Gpu], Iterator[Finding]]) -> Callable[[Host], Iterator[Finding]]:
-    """Return a check's function that runs `find` for each GPU; one that cannot be read ends no other."""
+    """Return a check's function that runs `find` for each GPU, also after one that cannot be read."""
 
     def find_all(host: Host) -> Iterator[Finding]:
         for gpu in gpus(host):
@@ -102,20 +105,20 @@ def _of_each(find: Callable[[Gpu], Iterator[Finding]]) -> Callable[[Host], Itera
 
 
 class Rule(NamedTuple):
-    """A check of single values of each GPU."""
+    """A check that `is_right` decides from some `values` of a GPU, for each GPU by itself."""
 
     check_id: str
     title: str
     values: tuple[str, ...]
     is_right: Callable[..., bool]
     text: str
-    """Takes the values by position."""
+    """Text of the finding, a format string to which the values are given in order."""
     severity: AuditSeverity
     action: AuditAction
     remedy: str
     rows: tuple[int, ...]
     fact: str = ""
-    """Name of a figure that is compared across the fleet: the first value."""
+    """Name of the fact that the first value is, for the comparison across the fleet; empty for none."""
 
 
 def _by_rule(rule: Rule) -> Callable[[Host], Iterator[Finding]]:
@@ -294,7 +297,7 @@ def _nvlinks(host: Host) -> Iterator[Finding]:
 
 
 def _figure(host: Host, name: str, text: str) -> Iterator[Finding]:
-    """Compare a figure of each GPU with its machine type's."""
+    """Compare a value of each GPU with the least that the machine type allows. `text`: format of both."""
     sku = sku_of(host)
     minimum = sku.lowest(name) if sku is not None else 0.0
 

@@ -17,17 +17,18 @@ NODES: Final = "/sys/devices/system/node"
 HUGE_ORDER: Final = 9
 """Order of a free block of 2 MiB, in pages of 4 KiB."""
 MAX_MEMORY_SPREAD: Final = 0.1
-"""Azure's checks allow 3% of the host's memory; firmware takes its part from one node."""
+"""Largest relative difference between NUMA nodes' memory. Azure allows 3% of the host's memory in all, but
+firmware takes its part from one node."""
 _SERIOUS: Final = re.compile(
     r"\b(?:uncorrectable|(?<!non-)critical|failure|failed|non-recoverable|lost|faulty?|thermal trip|ierr"
     r"|machine check|predictive|degraded|bus fatal|out[ -]of[ -]range|error)\b(?<!correctable error)",
     re.IGNORECASE,
 )
-"""Words of events and of sensors without a figure that name a fault."""
+"""Words that name a fault, in the text of an event or in the reading of a sensor."""
 GOOD_SENSORS: Final = frozenset({"ok", "ns"})
-"""States of a sensor: in its limits, or without a reading."""
+"""States of a good sensor: ok is within its limits, ns is without a reading."""
 _BMC_S: Final = 35.0
-"""Limit of checks that ask the BMC: it may take half a minute."""
+"""Limit of checks that read from the BMC, which may take half a minute."""
 CHECKS: Final = Checks()
 
 
@@ -52,7 +53,7 @@ def blocks(text: str) -> list[dict[str, str]]:
 
 
 def interrupts(text: str, name: str) -> int | None:
-    """Return the sum over all processors of a row of /proc/interrupts; None without the row."""
+    """Return the sum of a row of /proc/interrupts over all processors; None if there is no such row."""
     for line in text.splitlines():
         first, _, rest = line.strip().partition(":")
         if first == name:
@@ -61,7 +62,7 @@ def interrupts(text: str, name: str) -> int | None:
 
 
 def free_blocks(text: str) -> dict[tuple[str, str], list[int]]:
-    """Return free blocks by order of each (node, zone) of /proc/buddyinfo."""
+    """Return the numbers of free blocks, from order 0 up, for each (node, zone) of /proc/buddyinfo."""
     free_counts = {}
     for line in text.splitlines():
         parts = line.replace(",", " ").split()
@@ -153,7 +154,7 @@ def _nodes_with_processors(host: Host) -> list[str]:
 @CHECKS.error("node.numa-memory", "NUMA nodes have the same memory", 86)
 @remedy.replace("Find the DIMM that is not detected: dmidecode --type 17")
 def _numa(host: Host) -> Iterator[Finding]:
-    """Compare the nodes that have processors: memory of GPUs and CXL has nodes of its own."""
+    """Compare the memory of nodes with processors. Memory of GPUs and CXL forms nodes without any."""
     nodes = _nodes_with_processors(host)
     memory = {}
     for node in nodes:
@@ -222,7 +223,7 @@ def _bmc(host: Host) -> None:
 
 
 def events(text: str) -> dict[tuple[str, str], int]:
-    """Return how often each sensor reported each fault in `ipmitool sel elist`, without those that ended."""
+    """Return how often `ipmitool sel elist` lists each (sensor, fault); faults that ended are left out."""
     counts: Counter[tuple[str, str]] = Counter()
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|")]
@@ -293,5 +294,8 @@ def _spins(sensor: Sensor) -> bool:
 
 
 def _is_good(sensor: Sensor) -> bool:
-    """Return whether a sensor is in its limits. The status of one without limits is always ok."""
+    """Return whether a sensor is within its limits and its reading names no fault.
+
+    The reading is needed as well: a sensor without limits always has the status ok.
+    """
     return sensor.status in GOOD_SENSORS and not _SERIOUS.search(sensor.reading)

@@ -1,6 +1,6 @@
-"""The interface between checks and a host: files, directories, links, commands, and its network.
+"""The interface between checks and a host: files, directories, links, commands, and the network.
 
-All paths are absolute paths of the host. `live_host.py` reads a real one.
+All paths are absolute paths on the host. `live_host.py` reads a real host.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TRAINING: Final = "training"
 OVERLAP: Final = "overlap"
 """Command that computes while it communicates (producers/audit/overlap.py)."""
 VOLUME: Final = "volume"
-"""Command that claims a volume in Kubernetes (producers/audit/volume.py)."""
+"""Command that claims a small volume in Kubernetes and deletes it (producers/audit/volume.py)."""
 TRAFFIC: Final = "traffic"
 """Command that runs a host's part of a round of traffic (producers/audit/traffic.py)."""
 ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO, errno.ESRCH})
-"""Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have, and
-/proc ESRCH for a process that has ended."""
+"""Error numbers that mean that a thing is not there. sysfs returns EINVAL for a value that a device does not
+have, and /proc returns ESRCH for a process that has ended."""
 
 
 class Unreadable(Exception):
@@ -61,7 +61,7 @@ class Host(Network, Protocol):
         ...
 
     def clock_status(self) -> int:
-        """Return the status bits of the system clock, as adjtimex(2). Raises Unreadable."""
+        """Return the status bits of the system clock, as adjtimex(2) returns them. Raises Unreadable."""
         ...
 
     def target(self, path: str) -> str:
@@ -69,9 +69,9 @@ class Host(Network, Protocol):
         ...
 
     def run(self, *command: str) -> str:
-        """Return what a command prints. Raises Missing, Unreadable where it fails or takes too long.
+        """Run a command and return its output. Raises Missing, and Unreadable if it fails or takes too long.
 
-        Checks that ask for the same command within seconds share its output.
+        Checks that call the same command within seconds share its output.
         """
         ...
 
@@ -87,15 +87,15 @@ class Host(Network, Protocol):
         ...
 
     def traffic_round(self) -> TrafficRound:
-        """Return the round of traffic between hosts that the run is. Raises Missing in another run."""
+        """Return the round of traffic that this run is part of. Raises Missing if it is part of none."""
         ...
 
     def pause(self, wanted_s: float) -> float:
-        """Wait between two readings of a counter, and return the seconds that it took."""
+        """Wait about `wanted_s` between two readings of a counter; return the seconds that passed."""
         ...
 
 
 def as_unreadable(name: str, error: OSError) -> Unreadable:
-    """Return the error for a thing called `name`: Missing if it is not there."""
+    """Return the error to raise for `name`: Missing if it is not there, else Unreadable."""
     kind = Missing if error.errno in ABSENT else Unreadable
     return kind(f"{name}: {error.strerror or error}")

@@ -1,6 +1,6 @@
-"""Checks of the kernel log: GPU errors (XID, SXID), NIC and machine faults, with their actions.
+"""Checks of the kernel log: GPU errors (XID, SXID), faults of NICs and of the machine, and what to do.
 
-A line of the log is evidence of a fault since boot; it does not say whether the fault is still there.
+A line of the log shows that a fault occurred since boot. It does not show whether the fault persists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Xid(NamedTuple):
     text: str
     action: AuditAction
     is_fault: bool
-    """False where a program causes it as well."""
+    """False if a faulty program can cause the error as well as a faulty GPU."""
 
 
 XIDS: Final[Mapping[int, Xid]] = {
@@ -55,7 +55,7 @@ XIDS: Final[Mapping[int, Xid]] = {
 """XID errors that decide whether a GPU is fit (NVIDIA, 'XID Errors')."""
 
 REPEATS: Final = 5
-"""XIDs within a day, of a kind that programs cause as well, that show a fault (NVSentinel)."""
+"""From this number within a day on, XIDs that programs can cause show a fault as well (NVSentinel)."""
 _XID: Final = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
 _SXID: Final = re.compile(r"nvidia-nvswitch\d*: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), (Fatal|Non-fatal)")
 _NIC: Final = (
@@ -86,17 +86,17 @@ _LIBRARY: Final = (
 
 
 PATTERNS: Final = (_XID, _SXID, *(pattern for pattern, _ in (*_NIC, *_MACHINE, *_LIBRARY)))
-"""All lines that the checks of this module evaluate."""
+"""Patterns of all lines that this module's checks evaluate."""
 
 
 def xids(log: str) -> Iterator[tuple[str, int]]:
-    """Yield the device and number of each XID in the kernel log."""
+    """Yield (PCI address, number) of each XID in the kernel log."""
     for match in _XID.finditer(log):
         yield match[1], int(match[2])
 
 
 def lines_with(log: str, rules: tuple[tuple[re.Pattern[str], str], ...]) -> Iterator[Finding]:
-    """Yield a failed finding for each rule and subject in the log, with the number of lines."""
+    """Yield a failed finding, with the number of lines, for each rule and subject found in the log."""
     counts: dict[tuple[str, str], int] = {}
     for line in short_lines(log).splitlines():
         for pattern, text in rules:
@@ -132,7 +132,7 @@ def _xid(host: Host) -> Iterator[Finding]:
 
 
 def _recent(host: Host) -> dict[tuple[str, int], int]:
-    """Return how often each XID of each device came within a day."""
+    """Return how often each (device, XID) occurred within the last day."""
     since_s = float(host.read("/proc/uptime").split()[0]) - DAY_S
     log = events(host.run("dmesg", "--kernel"))
     return Counter(xids("\n".join(event.text for event in log if event.at_s >= since_s)))

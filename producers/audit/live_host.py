@@ -32,9 +32,9 @@ from producers.audit.traffic_plan import TrafficRound
 from producers.netns import in_netns
 
 MAX_BYTES: Final = 8 << 20
-"""Largest file or output that is read: a part of one would hide faults, and a check needs kilobytes."""
+"""Larger files and outputs are errors: reading a part could hide faults, and checks need kilobytes only."""
 CHUNK_BYTES: Final = 1 << 16
-"""Size of one read: files of sysctl refuse large ones."""
+"""Size of one read: files in /proc/sys refuse large reads."""
 COMMAND_S: Final = 5.0
 """Time that a command may take."""
 OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -43,19 +43,19 @@ OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     VOLUME: (sys.executable, "-m", "producers.audit.volume"),
     TRAFFIC: (sys.executable, "-m", "producers.audit.traffic"),
 }
-"""Readers of ours that are processes of their own: a driver that hangs must not hang the agent."""
+"""Fabrictime's own commands, separate processes so that a driver that hangs does not hang the agent."""
 TORCH_COMMANDS: Final[Mapping[str, str]] = {
     name: str(Path(__file__).with_name(f"{name}.py")) for name in (TRAINING, OVERLAP)
 }
-"""Scripts of ours that need torch alone, in an interpreter of the settings."""
+"""Fabrictime's own scripts that need only torch; they run in the interpreter that the settings name."""
 LIMITS_S: Final[Mapping[str, float]] = {NVML: 30.0, "ipmitool": 30.0, "smartctl": 15.0, "dpkg-query": 15.0}
-"""Time that slow commands may take: NVML without persistence mode starts each GPU."""
+"""Limits of slow commands, s: without persistence mode NVML has to start each GPU."""
 FAILURE_BITS: Final[Mapping[str, int]] = {"smartctl": 0b011, "dcgmi": 0}
-"""Bits of an exit code that show a failure of the command; others describe the drive or GPU."""
+"""Bits of an exit code that mean that the command failed; the other bits describe the drive or GPU."""
 KILLED_S: Final = 1.0
 """Time that a killed process has to end."""
 FRESH_S: Final = 10.0
-"""Age up to which checks of one run share a command's output."""
+"""Checks of one run share a command's output up to this age."""
 SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/mft/bin"
 NETWORK_FILES: Final = ("/proc/net", "/proc/sys/net/")
 """Files whose content depends on the network namespace of the reading thread."""
@@ -63,11 +63,11 @@ INTERFACE_FILES: Final = ("/sys/class/net", "/sys/class/infiniband/")
 
 T = TypeVar("T")
 _stuck: dict[tuple[str | None, str], subprocess.Popen[bytes]] = {}
-"""Processes that a driver or server holds up, by namespace and command: they cannot be killed."""
+"""Processes that survived a kill because a driver or server blocks them, by (namespace, command)."""
 
 
 class _Output:
-    """Output of a command, or its error, that several checks share."""
+    """Output or error of a command, shared by several checks."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -77,10 +77,10 @@ class _Output:
 
 
 class LiveHost(LiveNetwork):
-    """This host, or another one's files below `root`, with the network of the namespace at `netns`.
+    """This host, or another host's files below `root`, with the network of the namespace at `netns`.
 
-    In a namespace, files of /proc/net and /proc/sys/net are the namespace's, and commands run in it. Its
-    interfaces are not in sysfs, which shows those of the namespace that mounted it.
+    With `netns`, commands run in the namespace, and /proc/net and /proc/sys/net are the namespace's. The
+    namespace's interfaces are missing in sysfs, which shows those of the namespace that mounted it.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LiveHost(LiveNetwork):
         settings: CheckSettings | None = None,
         find_round: Callable[[], TrafficRound] | None = None,
     ) -> None:
-        """`nics`: interfaces of the NICs that the agent measures; `find_round`: its round of traffic."""
+        """`nics`: interfaces of the NICs that the agent measures; `find_round`: returns the traffic round."""
         super().__init__(netns, nics)
         self.settings = settings or CheckSettings()
         self._root, self._find_round = root, find_round
@@ -99,7 +99,7 @@ class LiveHost(LiveNetwork):
         self._outputs: dict[tuple[str, ...], _Output] = {}
 
     def _at(self, path: str) -> Path:
-        """Return the path of a file. Raises Missing for an interface's file of another namespace."""
+        """Return where to open a file. With `netns`, raises Missing for an interface's file in sysfs."""
         if self.netns is not None and path.startswith(INTERFACE_FILES):
             raise Missing(f"{path}: sysfs shows no other network namespace")
         if path == "/proc/net" or path.startswith("/proc/net/"):
@@ -107,7 +107,7 @@ class LiveHost(LiveNetwork):
         return self._root / path.lstrip("/")
 
     def _open(self, path: str, work: Callable[[Path], T]) -> T:
-        """Return `work` of the path, in the namespace if the file depends on it. Raises OSError, Missing."""
+        """Return `work(path)`, called in the namespace if the file depends on it. Raises OSError, Missing."""
         at = self._at(path)
         return in_netns(self.netns if path.startswith(NETWORK_FILES) else None, lambda: work(at))
 
@@ -147,19 +147,19 @@ class LiveHost(LiveNetwork):
         return time.time()
 
     def pause(self, wanted_s: float) -> float:
-        """Wait between two readings of a counter, and return the seconds that it took."""
+        """Wait about `wanted_s` between two readings of a counter; return the seconds that passed."""
         since_s = time.monotonic()
         time.sleep(wanted_s)
         return time.monotonic() - since_s
 
     def traffic_round(self) -> TrafficRound:
-        """Return the round of traffic that the run is. Raises Missing in another run."""
+        """Return the round of traffic that this run is part of. Raises Missing if it is part of none."""
         if self._find_round is None:
             raise Missing("only `fabrictime audit traffic` sends load between hosts")
         return self._find_round()
 
     def clock_status(self) -> int:
-        """Return the status bits of the system clock, as adjtimex(2). Raises Unreadable."""
+        """Return the status bits of the system clock, as adjtimex(2) returns them. Raises Unreadable."""
         timex = (ctypes.c_long * 64)()  # struct timex: modes, offset, freq, maxerror, esterror, status
         if ctypes.CDLL(None, use_errno=True).adjtimex(timex) < 0:
             raise Unreadable(f"adjtimex: {os.strerror(ctypes.get_errno())}")
@@ -178,9 +178,9 @@ class LiveHost(LiveNetwork):
         return "/" + str(target_path.relative_to(self._root.resolve()))
 
     def run(self, *command: str) -> str:
-        """Return what a command prints. Raises Missing, Unreadable where it fails or takes too long.
+        """Run a command and return its output. Raises Missing, and Unreadable if it fails or takes too long.
 
-        The lock of an output keeps other checks waiting for a run that is under way.
+        While the command runs, the output's lock makes other checks wait for it.
         """
         with self._lock:
             output = self._outputs.setdefault(command, _Output())
@@ -230,7 +230,10 @@ class LiveHost(LiveNetwork):
 
 
 def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str:
-    """Return what `child` prints. One that a driver holds up is left behind: it cannot be killed."""
+    """Return the output of `child`, and kill it at its limit. One that a driver blocks is left running.
+
+    Raises Unreadable if the command fails, takes too long or prints too much.
+    """
     try:
         printed, complaint = _printed(child, time.monotonic() + limit_s)
     except TimeoutError:
@@ -254,7 +257,7 @@ def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str
 
 
 def _printed(child: subprocess.Popen[bytes], until_s: float) -> tuple[bytearray, bytearray]:
-    """Return output and errors of `child` once it ends, or prints too much. Raises TimeoutError."""
+    """Return stdout and stderr of `child` when it has ended or has printed too much. Raises TimeoutError."""
     output, errors = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
         for pipe, text in ((child.stdout, output), (child.stderr, errors)):

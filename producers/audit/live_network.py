@@ -1,7 +1,7 @@
 """Reads the network of a namespace by netlink (pyroute2), by ethtool, and by dcbnl.
 
-pyroute2 is imported at the first read: it takes 25 MB. It keeps one socket per thread, and a thread cannot
-leave a namespace; so each read runs in a thread of its own.
+pyroute2 takes 25 MB, so that it is imported only for the first read. It keeps one socket per thread, and a
+thread cannot leave a namespace; so each read runs in a new thread.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from producers.ports.ethtool import LinkSettings
 SOCKET_S: Final = 2.0
 """Time-out of sockets: a check has ten seconds."""
 FRESH_S: Final = 5.0
-"""Age up to which checks share an answer: a read takes ten milliseconds of a processor."""
+"""Checks share an answer up to this age: a read takes ten milliseconds of processor time."""
 LOCAL_TABLE: Final = 255
 NO_DRIVER: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL})
-"""Answers of a driver that does not implement a call."""
+"""Error numbers of a call that the driver does not implement."""
 
 T = TypeVar("T")
 Message = Any  # a decoded netlink message of pyroute2, which has no types
@@ -58,7 +58,7 @@ def interface_of(link: Message, names: Mapping[int, str], addresses: Mapping[int
 
 
 def routes_of(message: Message, names: Mapping[int, str]) -> Iterator[Route]:
-    """Yield the next hops of an RTM_NEWROUTE message; none of the table `local`."""
+    """Yield a `Route` for each next hop of an RTM_NEWROUTE message; nothing for the table `local`."""
     from pyroute2.netlink.rtnl import rt_type
 
     table = int(message.get_attr("RTA_TABLE") or message["table"])
@@ -104,7 +104,7 @@ _CONDITIONS: Final = (
     *("FRA_OIFNAME", "FRA_L3MDEV", "FRA_UID_RANGE"),
     *("FRA_IP_PROTO", "FRA_SPORT_RANGE", "FRA_DPORT_RANGE"),
 )
-"""Attributes of rules that apply to some packets of this host alone."""
+"""Attributes of a rule that limit it to some of this host's packets."""
 
 
 def _suppress_length(message: Message) -> int:
@@ -131,7 +131,10 @@ def _prefix(address: str | None, length: int, family: int) -> str:
 
 
 class LiveNetwork:
-    """The network of a namespace (None: the process's own). `nics`: devices that the agent measures."""
+    """The network of the namespace `netns`; of the process's own if it is None.
+
+    `nics`: interfaces of the NICs that the agent measures.
+    """
 
     def __init__(self, netns: str | None = None, nics: tuple[str, ...] = ()) -> None:
         self.netns, self.nics = netns, nics
@@ -170,7 +173,7 @@ class LiveNetwork:
         )
 
     def neighbours(self) -> list[Neighbour]:
-        """Return the neighbours. Raises Unreadable."""
+        """Return the neighbour table (ARP and NDP). Raises Unreadable."""
 
         def read(ip: Any) -> list[Neighbour]:
             names = _names(ip.get_links())
@@ -183,7 +186,7 @@ class LiveNetwork:
         return self._ask("neighbours", read)
 
     def dcb(self, interface: str) -> Dcb | None:
-        """Return flow control settings; None where the driver has none. Raises Missing, Unreadable."""
+        """Return the flow control settings; None if the driver has none. Raises Missing, Unreadable."""
         try:
             return dcb_of(
                 self.within(f"dcb of {interface}", lambda: _dcb_answer(interface), raises=NO_DRIVER)
@@ -192,7 +195,7 @@ class LiveNetwork:
             return None
 
     def ethtool_statistics(self, interface: str) -> dict[str, int]:
-        """Return the driver's counters; empty where it has none. Raises Missing, Unreadable."""
+        """Return the driver's counters by name; empty if it has none. Raises Missing, Unreadable."""
 
         def read() -> dict[str, int]:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
@@ -208,7 +211,7 @@ class LiveNetwork:
             return {}
 
     def link_settings(self, interface: str) -> LinkSettings | None:
-        """Return the settings of the link; None where the driver has none. Raises Missing, Unreadable."""
+        """Return the settings of the link; None if the driver reports none. Raises Missing, Unreadable."""
 
         def read() -> LinkSettings:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
@@ -226,7 +229,7 @@ class LiveNetwork:
         return opened
 
     def echo(self, address: str, size: int) -> float | None:
-        """Return the seconds to the answer of an unfragmented echo request of `size` bytes; None without.
+        """Send an unfragmented echo request of `size` bytes; return the round trip, s, None if unanswered.
 
         Raises Unreadable without the right to open raw sockets.
         """
@@ -234,18 +237,20 @@ class LiveNetwork:
             return live_reach.echo(opened, address, size)
 
     def connect(self, address: str, port: int) -> float | None:
-        """Return the seconds until TCP accepts or refuses a connection; None without an answer."""
+        """Return the seconds until the host accepts or refuses a TCP connection; None if it does neither."""
         with self.open_socket(live_reach.family_of(address), socket.SOCK_STREAM) as opened:
             return live_reach.connect(opened, address, port)
 
     def exchange(self, address: str, port: int, request: bytes) -> bytes | None:
-        """Return the answer to a datagram of UDP; None without one."""
+        """Send a UDP datagram and return the answer; None without one."""
         with self.open_socket(live_reach.family_of(address), socket.SOCK_DGRAM) as opened:
             return live_reach.exchange(opened, address, port, request)
 
     def within(self, name: str, work: Callable[[], T], raises: frozenset[int] = frozenset()) -> T:
-        """Return `work()`, run in the namespace. Raises Missing, Unreadable with `name` for an OSError,
-        but OSError for the codes of `raises`."""
+        """Return `work()`, called in the namespace.
+
+        Turns an OSError into Missing or Unreadable about `name`, unless its number is in `raises`.
+        """
         try:
             return in_netns(self.netns, work)
         except OSError as error:
@@ -254,7 +259,7 @@ class LiveNetwork:
             raise as_unreadable(name, error) from error
 
     def _ask(self, name: str, read: Callable[[Any], list[T]]) -> list[T]:
-        """Return what `read` reads by netlink. Checks that ask within seconds share an answer."""
+        """Return the rows that `read` gets by netlink. Calls with one `name` share them for FRESH_S."""
         with self._answers_lock:
             answer = self._answers.setdefault(name, _Answer())
         with answer.lock:
@@ -265,7 +270,7 @@ class LiveNetwork:
 
 
 class _Answer:
-    """Rows that several checks share."""
+    """Rows read by netlink that several checks share, and when they were read."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -274,7 +279,7 @@ class _Answer:
 
 
 def _by_netlink(read: Callable[[Any], T]) -> T:
-    """Return `read` of a new netlink socket. Raises OSError."""
+    """Return `read(socket)` for a new netlink socket. Raises OSError."""
     from pyroute2 import IPRoute
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -336,7 +341,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def dcb_of(data: bytes) -> Dcb | None:
-    """Return the settings in the attributes of a dcbnl answer; None without the IEEE ones."""
+    """Return the settings in a dcbnl answer's attributes; None if it has no IEEE attributes."""
     ieee = dict(_attributes(data)).get(_IEEE)
     if ieee is None:
         return None
@@ -360,7 +365,10 @@ def dcb_of(data: bytes) -> Dcb | None:
 
 
 def _trust(table: bytes | None, dscp: Mapping[int, int]) -> tuple[str, ...]:
-    """Return the trusted selectors: of the table, else DSCP if there is a map (as mlx5 does), else PCP."""
+    """Return the selectors of the trust table.
+
+    Without a table it is DSCP if there is a DSCP map, as mlx5 does, else PCP.
+    """
     if table is None:
         return ("dscp",) if dscp else ("pcp",)
     return tuple(_TRUST_NAMES.get(value[0], str(value[0])) for _, value in _attributes(table) if value)

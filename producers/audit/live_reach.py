@@ -1,6 +1,6 @@
-"""Requests to other hosts for active checks: echo with a given size, TCP connection, one datagram.
+"""Requests to other hosts for active checks: echo of a given size, TCP connection, one UDP datagram.
 
-None means no answer. An error of the network on the way, such as `no route`, is no answer either.
+They return None if there is no answer, and for an error of the network on the way, such as `no route`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from typing import Final
 
 ANSWER_S: Final = 0.5
-"""Time that an answer may take: hosts of a cluster answer within milliseconds."""
+"""Longest wait for an answer; hosts of a cluster answer within milliseconds."""
 CONNECT_S: Final = 1.5
-"""Time for a connection: one retransmission of its first segment."""
+"""Longest wait for a connection: enough to retransmit its first segment once."""
 _IP_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 3  # linux/in.h: set DF, ignore a path MTU that was learnt
 _HEADERS: Final = 28
 _ECHO_REQUEST: Final = 8
@@ -47,7 +47,7 @@ def _checksum(data: bytes) -> int:
 
 
 def echo(opened: socket.socket, address: str, size: int) -> float | None:
-    """Return the seconds to the answer of an echo request: an IPv4 packet of `size` bytes, not fragmented."""
+    """Send an echo request as one IPv4 packet of `size` bytes; return the round trip, s, or None."""
     identifier, sequence = secrets.randbits(16), secrets.randbits(16)
     body = bytes(max(size - _HEADERS, 0))
     head = struct.pack("!BBHHH", _ECHO_REQUEST, 0, 0, identifier, sequence)
@@ -67,7 +67,7 @@ def echo(opened: socket.socket, address: str, size: int) -> float | None:
 
 
 def connect(opened: socket.socket, address: str, port: int) -> float | None:
-    """Return the seconds until TCP accepts or refuses a connection."""
+    """Return the seconds until the host accepts or refuses a TCP connection, or None."""
     opened.settimeout(CONNECT_S)
     since_s = time.monotonic()
     try:
@@ -80,7 +80,7 @@ def connect(opened: socket.socket, address: str, port: int) -> float | None:
 
 
 def exchange(opened: socket.socket, address: str, port: int, request: bytes) -> bytes | None:
-    """Return the answer to a datagram."""
+    """Send a datagram and return the answer, or None."""
     opened.settimeout(CONNECT_S)
     try:
         opened.connect((address, port))

@@ -1,7 +1,7 @@
 """Active checks between hosts: load with a partner, to several receivers, and around a ring.
 
-They run only as part of `fabrictime audit traffic`, which orders the hosts of each round. The client of a
-flow states the figures, and the evaluation compares them across pairs and passes (streams/audit/traffic.py).
+They run only in rounds of `fabrictime audit traffic`, which sets the order of the hosts in each round. The
+client of a flow reports its figures; streams/audit/traffic.py compares them across pairs and repetitions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PORT_ERRORS: Final = (
     "local_link_integrity_errors",
     "excessive_buffer_overrun_errors",
 )
-"""Counters of an RDMA port that load must not raise. Discards are congestion, which load may cause."""
+"""Counters of an RDMA port that load must not raise. Discards are not among them: load may congest a port."""
 NIC_ERRORS: Final = (
     "rx_crc_errors_phy",
     "rx_symbol_err_phy",
@@ -35,17 +35,17 @@ NIC_ERRORS: Final = (
     "link_down_events_phy",
     "tx_errors_phy",
 )
-"""The same of ethtool. FEC corrects some bits on any fast link, so that they are no error."""
+"""Counters of ethtool that load must not raise. Bits that FEC corrects occur on any fast link: no errors."""
 INTERFACE_ERRORS: Final = ("rx_errors", "tx_errors", "rx_crc_errors", "rx_frame_errors", "tx_carrier_errors")
 KILL_S: Final = 2.0
-"""Time after the process's own limit at which it is killed."""
+"""The process is killed so long after its own limit."""
 Counters = dict[tuple[str, str], int]
-"""Value by device or port, and counter."""
+"""Values by (device or port, counter)."""
 CHECKS: Final = Checks(limit_s=90.0, active=True)
 
 
 def error_counters(host: Host, devices: frozenset[str]) -> Counters:
-    """Return the error counters of some interfaces, by kernel and driver, and of all RDMA ports."""
+    """Return error counters: of all RDMA ports, and of kernel and driver for the interfaces `devices`."""
     counters: Counters = {}
     for interface in host.interfaces():
         if interface.name in devices:
@@ -74,13 +74,13 @@ def _subject(flow: Flow) -> str:
 
 
 def _devices(plan: Plan) -> frozenset[str]:
-    """Return this host's interfaces in a plan."""
+    """Return this host's interfaces that the flows of a plan use."""
     ends = [flow.flow.split(">")[0 if flow.is_client else 1] for flow in plan.flows]
     return frozenset(end.partition("/")[2] for end in ends)
 
 
 def _run(host: Host, check_id: str) -> Iterator[tuple[Flow, Mapping[str, float]] | Finding]:
-    """Run this host's part of the round; yield the figures of each flow, or the reason why there are none."""
+    """Run this host's part of the round; yield each flow with its figures, or a finding with its error."""
     plan = PLANS[check_id](host.traffic_round())
     report = json.loads(host.load(plan.limit_s + KILL_S, TRAFFIC, plan.text()))
     for flow in plan.flows:
@@ -103,7 +103,7 @@ def _fact(flow: Flow, name: str, value: float, text: str) -> Finding:
 
 
 def _rates(flow: Flow, figures: Mapping[str, float]) -> Iterator[Finding]:
-    """Yield the figures of the client of a flow; the server's are the same ones."""
+    """Yield the findings of a flow. Only its client states figures, as the server's would repeat them."""
     if not flow.is_client:
         yield checked(True, f"received {figures['received_bytes'] / 1e6:,.1f} MB", _subject(flow))
         return
@@ -120,7 +120,7 @@ def _rates(flow: Flow, figures: Mapping[str, float]) -> Iterator[Finding]:
 @CHECKS.error(PAIR_CHECK, "Load with a partner raises no error counter", 40, 42, 50, 51)
 @remedy.replace("Clean or replace cable and transceiver of the port; then run the round again")
 def _pair(host: Host) -> Iterator[Finding]:
-    """Load the links to the partner of this round, in both directions; find counters that grow."""
+    """Load the links to this round's partner in both directions; find error counters that grow."""
     devices = _devices(PLANS[PAIR_CHECK](host.traffic_round()))
     before = error_counters(host, devices)
     for outcome in _run(host, PAIR_CHECK):
@@ -160,7 +160,7 @@ def _fan(host: Host) -> Iterator[Finding]:
     "The evaluation of the run names the straggler; check its load and the link between the two hosts",
 )
 def _ring(host: Host) -> Iterator[Finding]:
-    """Pass blocks around the ring; find a slow hop to the next host."""
+    """Pass blocks around the ring; find a host whose hop to the next host is slow."""
     for outcome in _run(host, RING_CHECK):
         if isinstance(outcome, Finding):
             yield outcome

@@ -1,6 +1,6 @@
 """Firewall rules (nftables) that set the DSCP or the priority of packets.
 
-Where a NIC has no map of its own, such a rule is the host's DSCP map. Where it has one, the rule must agree.
+Such a rule replaces the DSCP map of a NIC without one. If the NIC has a map, the rule must agree with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHECKS: Final = Checks()
 
 
 class Mark(NamedTuple):
-    """A rule that marks packets, in short, and the priority that it gives to each DSCP."""
+    """A rule that marks packets. `text`: the rule in short; `priorities`: the priority for each DSCP."""
 
     text: str
     priorities: dict[int, int]
@@ -85,7 +85,7 @@ def marks(text: str) -> list[Mark]:
 
 
 def _old_targets(terms: list[Node]) -> Iterator[str]:
-    """Yield the targets of iptables that mark; nft shows their names without their values."""
+    """Yield the names of iptables targets that mark packets; nft does not show the values that they set."""
     for term in terms:
         extension = term.get("xt")
         if extension and extension.get("name") in _OLD_TARGETS:
@@ -107,7 +107,7 @@ def _field(node: Node) -> str:
 
 
 def _mapped(value: Node, maps: Mapping[str, Node]) -> dict[str, str] | None:
-    """Return the pairs of a map, in the rule or of its table; None for another value."""
+    """Return the keys and values of a map that stands in the rule or in its table; None for another value."""
     if not (isinstance(value, dict) and "map" in value):
         return None
     data = value["map"]["data"]
@@ -116,7 +116,7 @@ def _mapped(value: Node, maps: Mapping[str, Node]) -> dict[str, str] | None:
 
 
 def _priorities(terms: list[Node], value: Node, pairs: Mapping[str, str] | None) -> dict[int, int]:
-    """Return DSCP to priority: of a map, or of a rule for one DSCP."""
+    """Return the priority by DSCP, from the pairs of a map, or from a rule that matches one DSCP."""
     if pairs is None:
         matches = [term["match"] for term in terms if "match" in term]
         pairs = {
@@ -128,7 +128,7 @@ def _priorities(terms: list[Node], value: Node, pairs: Mapping[str, str] | None)
 
 
 def _priority(text: str) -> int:
-    """Return the priority of a class id such as 0:b: tc writes both numbers in base 16."""
+    """Return the priority in a class id such as `0:b`; its numbers are hexadecimal, as tc writes them."""
     return int(text.rpartition(":")[2], 16)
 
 
@@ -138,7 +138,7 @@ def _condition(match: Mapping[str, Node]) -> str:
 
 
 def _short(node: Node) -> str:
-    """Return a value as text without blanks."""
+    """Return a value of nft's JSON as a short text."""
     if isinstance(node, dict) and "set" in node:
         node = node["set"]
     if isinstance(node, dict):

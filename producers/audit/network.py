@@ -1,7 +1,7 @@
 """A host's network as checks read it: interfaces, routes, rules, neighbours, flow control settings.
 
-The records come from netlink and hold a kernel's answer in plain words. `live_network.py` reads them of a
-network namespace; a recorded host has them as values.
+`live_network.py` fills the classes below from the kernel's netlink messages, for one network namespace. For a
+recorded host they are plain values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from producers.ports.ethtool import LinkSettings
 
 MAIN_TABLE: Final = 254
-"""Routing table of routes without one of their own."""
+"""Number of the routing table `main`, which holds routes that name no other table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,44 +24,44 @@ class Interface:
     index: int
     mtu: int
     operstate: str
-    """As in sysfs, in lower case: up, down, unknown, lowerlayerdown."""
+    """Operational state as in sysfs, in lower case: up, down, unknown, lowerlayerdown."""
     flags: frozenset[str]
-    """Flags without `IFF_`, such as UP, LOWER_UP, LOOPBACK, NOARP, PROMISC."""
+    """Names of the flags, without `IFF_`: such as UP, LOWER_UP, LOOPBACK, NOARP, PROMISC."""
     kind: str = ""
     """Kind of a virtual interface, such as veth, vlan or bond; empty for a device."""
     mac: str = ""
     master: str = ""
-    """Bond or bridge that the interface belongs to."""
+    """Bond or bridge that the interface belongs to; empty without one."""
     carrier_changes: int = 0
     addresses: tuple[str, ...] = ()
-    """With their prefix lengths, such as 10.0.0.1/24."""
+    """Addresses with prefix lengths, such as 10.0.0.1/24."""
     counters: dict[str, int] = field(default_factory=dict)
     """Counters of the kernel (struct rtnl_link_stats64), such as rx_dropped."""
 
     @property
     def is_up(self) -> bool:
-        """Whether it is set up and has a carrier."""
+        """Whether the interface is set up and has a carrier."""
         return {"UP", "LOWER_UP"} <= self.flags
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route to one next hop; a route of several paths is several of these."""
+    """A route to one next hop. A multipath route is one `Route` for each next hop."""
 
     destination: str
-    """With its prefix length; 0.0.0.0/0 or ::/0 for the default."""
+    """Destination network with its prefix length; 0.0.0.0/0 or ::/0 for the default route."""
     gateway: str
-    """Empty for a directly connected network."""
+    """Address of the next hop; empty for a directly connected network."""
     interface: str
     table: int = MAIN_TABLE
     metric: int = 0
     kind: str = "unicast"
     source: str = ""
-    """Preferred source address."""
+    """Preferred source address; empty without one."""
     mtu: int | None = None
-    """MTU of the route, if it has one of its own."""
+    """MTU of the route; None if it uses the interface's."""
     paths: int = 1
-    """Next hops that share the route's traffic."""
+    """Number of next hops that share the route's traffic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,16 @@ class Rule:
     priority: int
     table: int
     source: str = ""
-    """With its prefix length; empty for all."""
+    """Source network with its prefix length; empty for all sources."""
     destination: str = ""
     interface: str = ""
-    """Incoming interface."""
+    """Incoming interface that the rule is limited to; empty for all."""
     mark: int = 0
     family: int = socket.AF_INET
     suppress_length: int = -1
-    """Routes with prefixes up to this length are left out; -1: none."""
+    """The look-up ignores routes with prefixes up to this length; -1 ignores none."""
     is_selective: bool = False
-    """True if it has further conditions: outgoing interface, protocol, ports, users, VRF."""
+    """True if the rule has further conditions: outgoing interface, protocol, ports, users, VRF."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,29 +91,30 @@ class Neighbour:
     mac: str
     interface: str
     state: str
-    """Such as REACHABLE, STALE, FAILED, INCOMPLETE, PERMANENT, NOARP."""
+    """State of the entry, such as REACHABLE, STALE, FAILED, INCOMPLETE, PERMANENT, NOARP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dcb:
-    """Flow control and priorities of an interface by IEEE 802.1Qaz. None: the driver does not report it."""
+    """Flow control and priorities of an interface (IEEE 802.1Qaz). Fields that a driver lacks are None."""
 
     pfc_priorities: frozenset[int] | None
-    """Priorities with PFC."""
+    """Priorities for which PFC is on."""
     pfc_pauses: tuple[int, int] | None
-    """Pause frames sent and received, all priorities."""
+    """Numbers of PFC pause frames (sent, received), summed over all priorities."""
     dscp_priority: dict[int, int]
-    """DSCP to priority; empty without a map."""
+    """Priority by DSCP; empty without a map."""
     trust: tuple[str, ...] | None
-    """Selectors in order, such as dscp, pcp. Where a driver has no table, derived from its DSCP map."""
+    """Fields that set a packet's priority, in order, such as dscp, pcp. Without a trust table in the driver
+    they are derived from the DSCP map."""
     priority_class: tuple[int, ...] | None
     """Traffic class of each priority."""
     class_percent: tuple[int, ...] | None
-    """Bandwidth share of each traffic class."""
+    """Bandwidth share of each traffic class, percent."""
 
 
 class Network(Protocol):
-    """The part of a host's network that a check may read. Methods raise Missing and Unreadable."""
+    """The part of a host's network that a check may read. All methods may raise Missing or Unreadable."""
 
     @property
     def nics(self) -> tuple[str, ...]:
@@ -133,31 +134,31 @@ class Network(Protocol):
         ...
 
     def neighbours(self) -> list[Neighbour]:
-        """Return the neighbours."""
+        """Return the neighbour table (ARP and NDP)."""
         ...
 
     def dcb(self, interface: str) -> Dcb | None:
-        """Return flow control settings; None where the driver has none."""
+        """Return the flow control settings; None if the driver has none."""
         ...
 
     def ethtool_statistics(self, interface: str) -> dict[str, int]:
-        """Return the driver's counters; empty where it has none."""
+        """Return the driver's counters by name; empty if it has none."""
         ...
 
     def link_settings(self, interface: str) -> LinkSettings | None:
-        """Return the settings of the link; None where the driver has none."""
+        """Return the settings of the link; None if the driver reports none."""
         ...
 
     def echo(self, address: str, size: int) -> float | None:
-        """Return the seconds to the answer of an unfragmented echo request of `size` bytes; None without."""
+        """Send an unfragmented echo request of `size` bytes; return the round trip, s, None if unanswered."""
         ...
 
     def connect(self, address: str, port: int) -> float | None:
-        """Return the seconds until TCP accepts or refuses a connection; None without an answer."""
+        """Return the seconds until the host accepts or refuses a TCP connection; None if it does neither."""
         ...
 
     def exchange(self, address: str, port: int, request: bytes) -> bytes | None:
-        """Return the answer to a datagram of UDP; None without one."""
+        """Send a UDP datagram and return the answer; None without one."""
         ...
 
 

@@ -13,11 +13,11 @@ from schemas.audit_remedy import remedy
 
 DAY_S: Final = 86_400.0
 MAX_DOWNS_A_DAY: Final = 5
-"""Losses of carrier a day that are no error (Azure's checks)."""
+"""Largest number of carrier losses a day that is no error (Azure's checks)."""
 OUTAGES: Final = (3, 25.0, DAY_S / 2)
-"""Count, length and time span: so many outages of at least this length are flapping (gpud)."""
+"""(Count, s, s): so many outages of at least the first time, within the second, are flapping (gpud)."""
 REPEATS: Final = (3, 3_600.0)
-"""Count and time span of warnings of one NIC that make an error together (NVSentinel)."""
+"""(Count, s): so many warnings of one NIC within this time are an error (NVSentinel)."""
 _LINE: Final = re.compile(r"^\[\s*(\d+\.\d+)\] (.*)$")
 _LINK: Final = re.compile(
     r"(?:^|\s)([A-Za-z][\w.-]{0,14}): (?:NIC )?(?:link|carrier)(?: is| status[^,]*,)? ?(up|down)\b",
@@ -39,14 +39,14 @@ CHECKS: Final = Checks()
 
 
 class Event(NamedTuple):
-    """A line of the log: seconds since boot, and text."""
+    """A line of the kernel log. `at_s`: seconds since boot."""
 
     at_s: float
     text: str
 
 
 def events(log: str) -> list[Event]:
-    """Return the lines that have a time. Raises ValueError if there are lines, and none has one."""
+    """Return the lines of a log that have a time. Raises ValueError if none of its lines has one."""
     dated_events = [
         Event(float(match[1]), match[2]) for line in log.splitlines() if (match := _LINE.match(line))
     ]
@@ -65,7 +65,7 @@ def _link_events(log: Sequence[Event]) -> Mapping[str, list[tuple[float, bool]]]
 
 
 def flaps(log: Sequence[Event], now_s: float) -> Iterator[Finding]:
-    """Yield each interface that lost its link too often: five times a day, or three long outages."""
+    """Yield a finding per interface; it fails after over five losses of link a day, or three long outages."""
     count, length_s, span_s = OUTAGES
     for name, changes in sorted(_link_events(log).items()):
         downs = sum(not is_up and at_s > now_s - DAY_S for at_s, is_up in changes)
@@ -101,7 +101,7 @@ def link_flaps(host: Host) -> Iterator[Finding]:
 @CHECKS.error("backend.repeated-faults", "No NIC reports three faults within an hour", 16)
 @remedy.replace("Replace the cable or transceiver")
 def repeated_faults(host: Host) -> Iterator[Finding]:
-    """Find NICs with three losses of link or module events within an hour."""
+    """Find NICs with three faults within an hour; losses of link and module events count together."""
     count, span_s = REPEATS
     times: dict[str, list[float]] = defaultdict(list)
     log, now_s = _log(host), _uptime_s(host)
@@ -137,9 +137,9 @@ def module_events(host: Host) -> Iterator[Finding]:
 @CHECKS.error("backend.slot-bandwidth", "Slots do not limit NICs", 29)
 @remedy.replace("Move the NIC to a slot of full width, or reseat it")
 def limited_slots(host: Host) -> Iterator[Finding]:
-    """Find NICs that a slot or bridge limits: the kernel states it when the driver starts.
+    """Find NICs whose bandwidth a slot or bridge limits, as the kernel logs when the driver starts.
 
-    Slots of some virtual machines have no width: 'limited by Unknown x0 link'.
+    Slots of some virtual machines have no width; their lines say 'limited by Unknown x0 link'.
     """
     matches = {match[1]: match for event in _log(host) if (match := _SLOT.search(event.text))}
     for name, match in sorted(matches.items()):

@@ -11,24 +11,25 @@ from schemas.audit_remedy import remedy
 
 MIN_AVAILABLE_BYTES: Final = 100 << 20
 MAX_SWAPPED: Final = 0.01
-"""Share of the memory's size that the kernel may swap out: idle pages are no lack of memory."""
+"""Largest share of the memory's size that may be swapped out: the kernel swaps out some idle pages."""
 MIN_UPTIME_S: Final = 600.0
 MAX_CPUS: Final = 1 << 16
 """More processors than any kernel supports."""
 BLOCKED_READS: Final = 3
 BLOCKED_PAUSE_S: Final = 1.0
-"""Every write waits uninterruptibly for a moment; only a process that waits in each reading is a finding."""
+"""Time between readings. Every write waits uninterruptibly for a moment, so that only a process that waits
+in each reading is a finding."""
 CLOCKS: Final = frozenset({"tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page"})
-"""Clock sources that read the processor's counter without a call of the kernel."""
+"""Clock sources that programs read from the processor's counter, without a system call."""
 CPU: Final = "/sys/devices/system/cpu"
 EDAC: Final = "/sys/devices/system/edac/mc"
 STA_UNSYNC: Final = 0x40
-"""Bit of adjtimex's status: the system clock follows no source (adjtimex(2))."""
+"""Status bit of adjtimex(2) that is set while the system clock follows no source."""
 CHECKS: Final = Checks()
 
 
 def meminfo_bytes(text: str) -> dict[str, int]:
-    """Return /proc/meminfo as bytes by name."""
+    """Return the amounts in /proc/meminfo by name, bytes."""
     bytes_by_name = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
@@ -155,7 +156,7 @@ def _blocked(host: Host) -> Iterator[Finding]:
 
 
 def _waiting(host: Host, pids: Iterable[str]) -> dict[str, str]:
-    """Return process id and name of the processes that wait uninterruptibly."""
+    """Return the names, by process id, of those processes that wait uninterruptibly."""
     name_by_pid = {}
     for pid in pids:
         try:

@@ -2,8 +2,8 @@
 
 With the argument `activity` it prints utilisation and power over some seconds instead.
 
-A process of its own, so that a driver that hangs holds up this process and not the agent. Each value is
-read by itself: null where the GPU does not support it, `{"error": text}` where the read fails.
+It runs as a process of its own, so that a driver that hangs blocks this process and not the agent. Each value
+is read by itself. It is null if the GPU does not support it, and `{"error": text}` if the read fails.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 ACTIVITY: Final = "activity"
-"""Argument for samples of utilisation and power."""
+"""Argument that selects samples of utilisation and power."""
 SAMPLES: Final = 5
 EVERY_S: Final = 1.2
-"""Longer than the second over which NVML averages utilisation."""
+"""Time between samples: NVML averages utilisation over one second."""
 
 MEMORY_TEMPERATURE: Final = 82
 LINK_SPEED: Final = 90
-"""Field identifiers of NVML: temperature of the memory, and MB/s of a link."""
+"""NVML's numbers of two fields: the memory's temperature, and an NVLink's speed in MB/s."""
 PEER_READ: Final = 0
-"""Kind of access between GPUs whose status is read."""
+"""NVML's index of reads between GPUs, the access whose status is read."""
 LINK_ERRORS: Final = (206, 207, 208, 209, 210, 211, 214)
-"""Error counters of a link that the generation of B200 has as fields, with the link as their scope."""
+"""Fields with a link's error counters on GPUs since B200; the field's scope is the link's number."""
 OLD_LINK_ERRORS: Final = 4
-"""Error counters of a link before that: replay, recovery, CRC of flits and of data."""
+"""Number of a link's error counters on older GPUs: replay, recovery, CRC of flits and of data."""
 
 Reader = Callable[[Any], Any]
 
@@ -38,7 +38,7 @@ def _text(value: Any) -> str:
 
 
 def pci_address(bus_id: str) -> str:
-    """Return an address as sysfs has it: NVML's domain has eight digits."""
+    """Return a PCI address with four digits for the domain, as in sysfs; NVML writes eight."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 
@@ -53,7 +53,7 @@ def _field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> int | float:
 
 
 def _links(nvml: Any, gpu: Any) -> Iterator[int]:
-    """Yield the state of each NVLink. The first number that the GPU does not have ends them."""
+    """Yield the state of each NVLink, up to the first link number that the GPU does not have."""
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
             yield int(nvml.nvmlDeviceGetNvLinkState(gpu, link))
@@ -64,7 +64,7 @@ def _links(nvml: Any, gpu: Any) -> Iterator[int]:
 
 
 def _link_errors(nvml: Any, gpu: Any) -> list[int]:
-    """Return the sum of a link's error counters, for each link."""
+    """Return, for each link, the sum of its error counters."""
     return [_errors_of_link(nvml, gpu, link) for link, _ in enumerate(_links(nvml, gpu))]
 
 
@@ -85,7 +85,7 @@ def _errors_of_link(nvml: Any, gpu: Any, link: int) -> int:
 
 
 def _peers(nvml: Any, gpu: Any, gpus: list[Any]) -> list[int]:
-    """Return the status of reads from each other GPU; 0 is right."""
+    """Return the status of peer-to-peer reads between this GPU and each GPU; 0 is right."""
     own = nvml.nvmlDeviceGetIndex(gpu)
     return [
         int(nvml.nvmlDeviceGetP2PStatus(gpu, other, PEER_READ)) if index != own else nvml.NVML_P2P_STATUS_OK
@@ -95,7 +95,7 @@ def _peers(nvml: Any, gpu: Any, gpus: list[Any]) -> list[int]:
 
 
 def _fabric(nvml: Any, gpu: Any) -> list[int]:
-    """Return state, status and health mask of a GPU's membership in the NVLink fabric."""
+    """Return [state, status, health mask] of a GPU's membership in the NVLink fabric."""
     info = nvml.c_nvmlGpuFabricInfo_v2_t()
     nvml.nvmlDeviceGetGpuFabricInfoV(gpu, nvml.byref(info))
     if info.state == nvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
@@ -104,7 +104,7 @@ def _fabric(nvml: Any, gpu: Any) -> list[int]:
 
 
 def _sram(nvml: Any, gpu: Any) -> list[int]:
-    """Return corrected and uncorrectable SRAM errors of the GPU's life, and whether they pass the limit."""
+    """Return [corrected, uncorrectable, over limit]: SRAM errors since manufacture; 1 over NVIDIA's limit."""
     status = nvml.c_nvmlEccSramErrorStatus_v1_t()
     nvml.nvmlDeviceGetSramEccErrorStatus(gpu, nvml.byref(status))
     uncorrectable = int(status.aggregateUncParity) + int(status.aggregateUncSecDed)
@@ -183,7 +183,7 @@ def _value(nvml: Any, read_value: Reader, gpu: Any) -> Any:
 
 
 def read(nvml: Any) -> dict[str, Any]:
-    """Return the versions and every GPU's values. Raises NVMLError if the driver does not answer."""
+    """Return versions and the values of all GPUs. Raises NVMLError if the driver does not answer."""
     nvml.nvmlInit()
     gpus: list[Any] = []
     lost: dict[int, str] = {}
@@ -240,7 +240,7 @@ def activity(nvml: Any, samples: int = SAMPLES, every_s: float = EVERY_S) -> dic
 
 
 def main() -> None:
-    """Print the values, or end with the reason."""
+    """Print the values as JSON, or exit with the reason for a failure."""
     try:
         import pynvml
     except ImportError:

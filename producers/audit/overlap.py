@@ -1,12 +1,12 @@
-"""Measures how much of a communication a computation hides, and prints one line of JSON.
+"""Measures how much of a communication is hidden by computation, and prints one line of JSON.
 
-It needs torch only, and imports nothing of ours: `python3 overlap.py`, or with `--device cpu`. Each GPU has a
-process of its own. A matrix is sharded over them, as in fully sharded training: each process gathers the
-next one while it multiplies by the current one.
+It needs torch only, and imports nothing of fabrictime: `python3 overlap.py`, or with `--device cpu`. Each GPU
+has a process of its own. As in fully sharded training, matrices are sharded over the processes: each process
+gathers the next matrix while it multiplies by the current one.
 
-Three times are measured: of the multiplications alone (c), of the gather alone (g), and of both started
-together (b). Without any overlap b = c + g, with a perfect one b = max(c, g). The share of the shorter one
-that the longer one hides is therefore
+Three times are measured: the multiplications alone (c), the gather alone (g), and both started together (b).
+Without overlap b = c + g; with perfect overlap b = max(c, g). The share of the shorter time that the longer
+one hides is therefore
 
     hidden = 1 - (b - max(c, g)) / min(c, g) = (c + g - b) / min(c, g),
 
@@ -37,9 +37,9 @@ POLL_S = 0.05
 
 
 def hidden_share(compute_s: float, gather_s: float, both_s: float) -> float:
-    """Return the share of the shorter time that the longer one hides, limited to 0 to 1.
+    """Return the share of the shorter time that the longer one hides, clipped to 0 to 1.
 
-    Raises ValueError for a time that is not positive.
+    `both_s`: time of both started together. Raises ValueError for a time that is not positive.
     """
     if not (compute_s > 0 and gather_s > 0 and both_s > 0):
         raise ValueError(f"times {compute_s:g}, {gather_s:g} and {both_s:g} s, expected above 0")
@@ -47,17 +47,17 @@ def hidden_share(compute_s: float, gather_s: float, both_s: float) -> float:
 
 
 def repeats_for(gather_s: float, one_s: float) -> int:
-    """Return the number of multiplications that take as long as a gather, at least 1."""
+    """Return how many multiplications take as long as a gather, at least 1. `one_s`: time of one."""
     return max(1, min(MAX_REPEATS, round(gather_s / one_s)))
 
 
 def bus_gb_per_s(matrix_bytes: int, ranks: int, gather_s: float) -> float:
-    """Return the bandwidth of each rank's links: it receives all shards but its own."""
+    """Return the bandwidth at which each rank receives all shards but its own, GB/s."""
     return matrix_bytes * (ranks - 1) / ranks / gather_s / 1e9
 
 
 class _Rank:
-    """One process with its shard of the matrix, and the operations that are timed."""
+    """One process's part: its shard of the matrix, and the operations to time."""
 
     def __init__(self, device: str, ranks: int, rank: int, width: int, batch: int) -> None:
         import torch
@@ -80,7 +80,7 @@ class _Rank:
             self._torch.matmul(self._inputs, self._current, out=self.output)
 
     def gather(self) -> Any:
-        """Begin to gather the next matrix, and return the work to wait for."""
+        """Begin to gather the next matrix, and return torch's work object to wait for."""
         return self._torch.distributed.all_gather_into_tensor(self.gathered, self._shard, async_op=True)
 
     def both(self) -> None:
@@ -90,7 +90,7 @@ class _Rank:
         work.wait()
 
     def seconds(self, operation: Callable[[], object]) -> float:
-        """Return the median time of an operation, of the slowest rank."""
+        """Return the median time of an operation on the slowest rank."""
         distributed, times_s = self._torch.distributed, []
         for number in range(WARM_TIMES + TIMES):
             distributed.barrier()
@@ -110,7 +110,7 @@ class _Rank:
 
 
 def measure(device: str, ranks: int, rank: int, width: int, batch: int, store: str) -> dict[str, Any]:
-    """Return the times of this rank's group, the hidden share, and whether all values are right."""
+    """Return the group's times, the hidden share, and whether all values are right."""
     import torch
 
     if device.startswith("cuda"):
@@ -145,7 +145,7 @@ def _waited(own: _Rank) -> Callable[[], object]:
 
 
 def _on_all(device: str, ranks: int, width: int, batch: int) -> dict[str, Any]:
-    """Start a process for each rank, and return what the first one prints. Ends all if one fails."""
+    """Start a process for each rank, and return what rank 0 prints. If one fails, end all."""
     with tempfile.TemporaryDirectory() as folder:
         options = ["--ranks", str(ranks), "--width", str(width), "--batch", str(batch)]
         options += ["--store", os.path.join(folder, "store")]
@@ -187,7 +187,7 @@ def _printed(children: list[subprocess.Popen[str]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the outcome of all GPUs, or of one rank."""
+    """Print the outcome of all GPUs, or run one rank."""
     parser = argparse.ArgumentParser(description="Measure the overlap of computation and communication.")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--ranks", type=int, default=0, help="processes; default: all GPUs")

@@ -13,16 +13,16 @@ from schemas.records import AuditStatus
 
 NO_WIDTH: Final = 255
 CLASSES: Final = {"0x0200": "NIC", "0x0207": "NIC", "0x0108": "NVMe", **dict.fromkeys(GPU_CLASSES, "GPU")}
-"""Classes of devices whose bandwidth a job needs (PCI Code and ID Assignment Specification)."""
+"""PCI classes of devices whose bandwidth a job needs (PCI Code and ID Assignment Specification)."""
 ACS_CAPABILITY: Final = 0x0D
 ACS_FORWARDING: Final = 0b0010_1100
-"""ACS controls that keep peer-to-peer traffic from its shortest way: redirection of requests and of
-completions, and egress control (PCIe base specification, 7.7.11)."""
+"""ACS bits that keep peer-to-peer traffic from the shortest path: redirection of requests and of completions,
+and egress control (PCIe base specification, 7.7.11)."""
 CHECKS: Final = Checks()
 
 
 def gigatransfers(speed: str) -> float:
-    """Return GT/s from sysfs text such as `16.0 GT/s PCIe`."""
+    """Return the GT/s in a text of sysfs such as `16.0 GT/s PCIe`."""
     value, _, unit = speed.partition(" ")
     if not unit.startswith("GT/s"):
         raise ValueError(f"PCIe speed {speed!r:.60}, expected GT/s")
@@ -30,7 +30,7 @@ def gigatransfers(speed: str) -> float:
 
 
 def aer_errors(text: str) -> int:
-    """Return the total of an `aer_dev_*` file."""
+    """Return the total number of errors in an `aer_dev_*` file."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name.startswith("TOTAL"):
@@ -62,7 +62,7 @@ class Link(NamedTuple):
 
 
 def _read_link(host: Host, folder: str, when: str) -> Link | None:
-    """Return the current or the highest link of a device; None for a virtual device or a root bus."""
+    """Return a device's link, `when` being `current` or `max`; None for a virtual device or a root bus."""
     try:
         width, speed = int(host.read(f"{folder}/{when}_link_width")), host.read(f"{folder}/{when}_link_speed")
     except Missing:
@@ -71,7 +71,7 @@ def _read_link(host: Host, folder: str, when: str) -> Link | None:
 
 
 def _capability(host: Host, folder: str) -> Link | None:
-    """Return the best link that the device and the port above it allow."""
+    """Return the best link that both the device and the port above it support."""
     own = _read_link(host, folder, "max")
     try:
         above = _read_link(host, host.target(folder).rpartition("/")[0], "max")
@@ -121,8 +121,8 @@ def _errors(host: Host) -> Iterator[Finding]:
 def acs_redirects(config: bytes) -> bool | None:
     """Return whether a bridge redirects peer-to-peer traffic; None without the ACS capability.
 
-    `config`: extended configuration space. A capability's header is its 16-bit id, then 4 bits of version
-    and 12 bits of the next offset (PCIe base specification, 7.6.3).
+    `config`: the extended configuration space. A capability's header has its id (16 bits), version (4 bits)
+    and the offset of the next capability (12 bits) (PCIe base specification, 7.6.3).
     """
     offset = 0x100
     for _ in range(64):

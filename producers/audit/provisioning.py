@@ -12,7 +12,7 @@ from producers.audit.host import VOLUME, Host, Missing
 from schemas.audit_remedy import remedy
 
 CLEAN_UP_S: Final = 45.0
-"""Time beyond the limit for requests, and for the deletion of the claim."""
+"""Time allowed in addition to the limit, for requests and for the deletion of the claim."""
 MAX_LIMIT_S: Final = 900.0
 """Largest `audit.volume_limit_s`."""
 CHECKS: Final = Checks()

@@ -1,6 +1,6 @@
-"""Lossless classes of the RDMA NICs: PFC, DSCP map, trust, ECN and the class that RoCE traffic takes.
+"""Checks of the RDMA NICs' lossless classes: PFC, DSCP map, trust, ECN and the class of RoCE traffic.
 
-A NIC that disagrees with its switch or with other NICs loses packets under load, which no counter explains.
+A NIC whose settings differ from its switch's or other NICs' loses packets under load; no counter tells why.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def _settings(host: Host) -> dict[str, Dcb]:
 def _equal(
     host: Host, fact: str, as_text: Callable[[Dcb], str | None], expected: str = ""
 ) -> Iterator[Finding]:
-    """Yield whether all NICs have the same value, and the value; NICs that do not report it are left out."""
+    """Yield two findings per NIC: whether its value is `expected`, else most NICs' value, and the value.
+
+    NICs that do not report it are left out. Raises Missing if none does.
+    """
     texts = {name: text for name, dcb in _settings(host).items() if (text := as_text(dcb)) is not None}
     if not texts:
         raise Missing(f"no NIC reports {fact}")
@@ -55,7 +58,7 @@ def _equal(
 @CHECKS.error("backend.pfc", "NICs have the same lossless priorities")
 @remedy.monitor("mlnx_qos -i INTERFACE --pfc 0,0,0,1,0,0,0,0")
 def pfc(host: Host) -> Iterator[Finding]:
-    """Find NICs without PFC, or with other lossless priorities than the others."""
+    """Find NICs without PFC, or whose lossless priorities differ from the other NICs'."""
     yield from _equal(host, "pfc_priorities", _pfc_text)
 
 
@@ -75,14 +78,14 @@ def trust(host: Host) -> Iterator[Finding]:
 @CHECKS.error("backend.dscp-map", "NICs map DSCP to the same priorities")
 @remedy.monitor("dcb app replace dev INTERFACE dscp-prio DSCP:PRIORITY")
 def dscp_map(host: Host) -> Iterator[Finding]:
-    """Find NICs that map DSCP to other priorities than the others."""
+    """Find NICs whose map from DSCP to priority differs from the other NICs'."""
     yield from _equal(host, "dscp_map", lambda dcb: map_text(dcb.dscp_priority) or None)
 
 
 @CHECKS.warning("backend.traffic-classes", "NICs have the same traffic classes")
 @remedy.monitor("mlnx_qos -i INTERFACE --tcbw SHARES --prio_tc CLASSES")
 def classes(host: Host) -> Iterator[Finding]:
-    """Find NICs with other traffic classes or bandwidth shares."""
+    """Find NICs whose traffic classes or bandwidth shares differ from the other NICs'."""
     yield from _equal(host, "traffic_classes", _class_text)
 
 
@@ -96,7 +99,7 @@ def _class_text(dcb: Dcb) -> str | None:
 @CHECKS.error("backend.ecn", "NICs mark and react on lossless priorities (ECN)")
 @remedy.monitor("echo 1 > /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY, and roce_rp")
 def congestion_marks(host: Host) -> Iterator[Finding]:
-    """Find RoCE NICs that neither mark nor react on a lossless priority, or answer with another DSCP."""
+    """Find RoCE NICs without ECN on a lossless priority, or whose notifications have another DSCP."""
     marks = {}
     for name, dcb in _settings(host).items():
         folder = f"/sys/class/net/{name}/ecn"
@@ -122,7 +125,10 @@ def traffic_class(text: str) -> int | None:
 @CHECKS.error("backend.lossless-class", "RoCE traffic takes a lossless priority")
 @remedy.monitor("echo 106 > /sys/class/infiniband/DEVICE/tc/1/traffic_class, for DSCP 26")
 def lossless_class(host: Host) -> Iterator[Finding]:
-    """Find NICs that send RoCE traffic in a priority without PFC: the class, its DSCP, the map, then PFC."""
+    """Find NICs that send RoCE traffic in a priority without PFC.
+
+    The priority follows from the traffic class: its DSCP, by the DSCP map.
+    """
     settings = _settings(host)
     any_port = False
     for port, name in interfaces(host):

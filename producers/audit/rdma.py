@@ -17,7 +17,7 @@ from schemas.records import AuditStatus
 DEVICES: Final = "/sys/class/infiniband"
 EMPTY_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
 HARD_ERRORS: Final = ("local_link_integrity_errors", "excessive_buffer_overrun_errors")
-"""Counters of which any increment is an error."""
+"""Names of counters for which any increment is an error."""
 LIMITS: Final = {
     "symbol_error": 0,
     "link_error_recovery": 0,
@@ -25,7 +25,7 @@ LIMITS: Final = {
     "port_rcv_errors": 100,
     "port_xmit_discards": 1000,
 }
-"""Counters since the port's reset, and the largest value that raises no warning (Azure's checks)."""
+"""Largest value of each counter since the port's reset that raises no warning (Azure's checks)."""
 CHECKS: Final = Checks()
 
 
@@ -37,7 +37,7 @@ class Port(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Its directory in sysfs."""
+        """The port's directory in sysfs."""
         return f"{DEVICES}/{self.device}/ports/{self.number}"
 
     def __str__(self) -> str:
@@ -48,14 +48,14 @@ class Gid(NamedTuple):
     """An entry of a GID table."""
 
     number: int
-    """Its index."""
+    """Index in the table."""
     text: str
     kind: str
     """`RoCE v2` or `IB/RoCE v1`."""
 
     @property
     def is_routable(self) -> bool:
-        """Whether it holds an address that other networks reach."""
+        """Whether the GID contains an address that is reachable from other networks."""
         return not ipaddress.ip_address(self.text).is_link_local
 
 
@@ -72,7 +72,7 @@ def ports(host: Host) -> list[Port]:
 
 
 class Rate(NamedTuple):
-    """Rate of a port and its width in lanes; 0 where the driver does not report them."""
+    """Rate of a port, Gbit/s, and its width in lanes, which is 0 if the driver does not report it."""
 
     gbps: float
     width: int
@@ -87,7 +87,7 @@ def port_rate(text: str) -> Rate:
 
 
 def is_active(host: Host, port: Port) -> bool:
-    """Return whether a port carries data."""
+    """Return whether a port has the state ACTIVE, in which it can carry data."""
     return host.read(f"{port.folder}/state").partition(":")[2].strip() == "ACTIVE"
 
 
@@ -105,10 +105,10 @@ def _state(host: Host) -> Iterator[Finding]:
 
 
 def _is_unused(host: Host, port: Port) -> bool:
-    """Return whether a port that is down is spare.
+    """Return whether a port that is down is a spare one.
 
-    An Ethernet port is, if its interface was set down and has no address; a port of InfiniBand, if the other
-    port of its card is active.
+    An Ethernet port is spare if its interface was set down and has no address. An InfiniBand port is spare if
+    another port of its card is active.
     """
     if host.read(f"{port.folder}/link_layer") == "Ethernet":
         names = {name for other, name in interfaces(host) if other == port} - set(host.nics)
@@ -130,10 +130,10 @@ def _card(host: Host, port: Port) -> str:
 @CHECKS.error("backend.port-rate", "RDMA ports of like cards have one rate", 1, 18)
 @remedy.replace("Replace the cable: a lane is lost, or the cable is of another speed")
 def _rate(host: Host) -> Iterator[Finding]:
-    """Compare each active port with those of like cards. Cards for storage have rates of their own.
+    """Compare the rate of each active port with those of like cards; cards for storage have other rates.
 
-    A port has lost a lane if it has fewer than the others, or its cable is of another speed if it is the
-    only one that differs.
+    A port with fewer lanes than the others has lost one. A port that alone has another rate has a cable of
+    another speed.
     """
     groups: dict[str, dict[Port, Rate]] = defaultdict(dict)
     for port in ports(host):
@@ -180,7 +180,7 @@ def _warnings(host: Host) -> Iterator[Finding]:
 
 
 def _counter(host: Host, port: Port, name: str) -> int | None:
-    """Return a counter; None if the device has none of that name."""
+    """Return the value of a port's counter; None if the device does not have that counter."""
     try:
         return int(host.read(f"{port.folder}/counters/{name}"))
     except Missing:
@@ -214,7 +214,7 @@ def gids(host: Host, port: Port) -> Iterator[Gid]:
 @CHECKS.error("backend.roce-version", "Connections use RoCE v2", 20)
 @remedy.monitor("cma_roce_mode -d DEVICE -p PORT -m 2")
 def _roce_v1(host: Host) -> Iterator[Finding]:
-    """Find the default RoCE version for connections by rdma_cm."""
+    """Find ports whose default RoCE version for connections by rdma_cm is not v2."""
     for port in ports(host):
         if host.read(f"{port.folder}/link_layer") != "Ethernet":
             continue
@@ -245,7 +245,7 @@ def _pkeys(host: Host) -> Iterator[Finding]:
 
 
 def names_or_none(host: Host, folder: str) -> set[str]:
-    """Return the names in a directory; none if it is not there, as its module is not loaded."""
+    """Return the names in a directory; empty if it is not there because its module is not loaded."""
     try:
         return set(host.names(folder))
     except Missing:
@@ -272,7 +272,7 @@ def _character_devices(host: Host) -> Iterator[Finding]:
 
 
 def interfaces(host: Host) -> Iterator[tuple[Port, str]]:
-    """Yield the network interface of each Ethernet port."""
+    """Yield (port, network interface) for each Ethernet port."""
     for port in ports(host):
         try:
             name = host.read(f"{port.folder}/gid_attrs/ndevs/0")
@@ -284,7 +284,8 @@ def interfaces(host: Host) -> Iterator[tuple[Port, str]]:
 def backend_interfaces(host: Host) -> list[str]:
     """Return the network interfaces of RDMA ports, and those that the agent measures. Raises Missing.
 
-    Cards of the front end are able to do RDMA as well: those of the default route are left out.
+    Front-end cards can do RDMA as well: interfaces of a default route are left out, unless the agent measures
+    them.
     """
     backend = set(host.nics)
     try:
@@ -298,7 +299,7 @@ def backend_interfaces(host: Host) -> list[str]:
 
 
 def _frontend_interfaces(host: Host) -> set[str]:
-    """Return the interfaces of default routes, and the members of their bonds."""
+    """Return the interfaces of default routes; for a bond also its members."""
     routes = host.routes()
     default = {route.interface for route in routes if route.table == MAIN_TABLE and is_default(route)}
     return default | {interface.name for interface in host.interfaces() if interface.master in default}

@@ -1,4 +1,4 @@
-"""RDMA devices as cards: present on the bus, alike, with their firmware settings and management files."""
+"""Checks of RDMA cards: presence on the bus, like firmware, firmware settings, management files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from schemas.audit_remedy import remedy
 
 PCI: Final = "/sys/bus/pci/devices"
 RDMA_CARDS: Final = (("0x15b3", "0x"), ("0x1d0f", "0xefa"))
-"""Vendor, and beginning of the device number, of network cards with RDMA: NVIDIA, Amazon's EFA."""
+"""(PCI vendor, beginning of the device number) of network cards with RDMA: NVIDIA's and Amazon's EFA."""
 VIRTUAL: Final = frozenset(f"MT{number}" for number in (4100, 4116, 4118, 4120, 4122, 4124, 4126))
-"""Types of virtual functions: their device numbers (pci.ids) in decimal."""
+"""Types of virtual functions: MT and the device number (pci.ids) in decimal."""
 READS: Final = frozenset({0, 44, 128})
-"""Good values of MAX_ACC_OUT_READ (Oracle's checks)."""
+"""Good values of MAX_ACC_OUT_READ, the limit of outstanding PCIe reads (Oracle's checks)."""
 PPCC: Final = "local_port=1,pnat=0,lp_msb=0,algo_slot=0,algo_param_index=0"
-"""Index of the register of programmable congestion control: the first algorithm of the port."""
+"""Index of the register PPCC (programmable congestion control) for a port's first algorithm."""
 _PROBED: Final = re.compile(r"mlx5_core (\S+): .*available PCIe bandwidth")
 _SETTING: Final = re.compile(r"^\*?\s*([A-Z][A-Z0-9_]+)\s+(\S+)\s*$", re.MULTILINE)
 _NUMBER: Final = re.compile(r"\w+\((\d+)\)|(\d+)")
@@ -30,7 +30,7 @@ CHECKS: Final = Checks()
 
 
 def settings(text: str) -> dict[str, int]:
-    """Return the settings of `mlxconfig query` that are numbers, such as `True(1)` or `44`."""
+    """Return the numeric settings in the output of `mlxconfig query`, such as `True(1)` or `44`."""
     numbers = {}
     for name, value in _SETTING.findall(short_lines(text)):
         number = _NUMBER.fullmatch(value)
@@ -40,7 +40,7 @@ def settings(text: str) -> dict[str, int]:
 
 
 def outcomes(text: str) -> dict[str, str]:
-    """Return PASS, FAIL or NA for each line of hca_self_test."""
+    """Return the outcome of each part of hca_self_test: PASS, FAIL or NA."""
     return {name.strip(): outcome for name, outcome in _TEST.findall(short_lines(text))}
 
 
@@ -56,7 +56,7 @@ def _is_rdma_card(host: Host, folder: str) -> bool:
 def vanished(host: Host) -> Iterator[Finding]:
     """Find RDMA cards that do not answer on the bus, have no RDMA device, or left the bus since boot.
 
-    Virtual functions of a card of this host are given to containers and virtual machines.
+    Virtual functions of this host's cards are left out: they may belong to containers or virtual machines.
     """
     present = host.names(PCI)
     cards = [
@@ -95,7 +95,7 @@ def _devices(host: Host) -> list[str]:
 
 
 def _kind(host: Host, device: str) -> str:
-    """Return a card's type, such as MT4129; empty where the driver does not report it."""
+    """Return a card's type, such as MT4129; empty if the driver does not report it."""
     try:
         return host.read(f"{DEVICES}/{device}/hca_type")
     except Missing:
@@ -105,7 +105,7 @@ def _kind(host: Host, device: str) -> str:
 @CHECKS.warning("backend.like-cards", "RDMA cards of one type have the same firmware", 4, 18)
 @remedy.reset("Update the firmware (mlxfwmanager), then reset the card")
 def like_cards(host: Host) -> Iterator[Finding]:
-    """Find cards of one type with another firmware or board; state both for the fleet."""
+    """Find cards whose firmware or board differs within their type; both are compared across the fleet."""
     groups: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
     for device in _devices(host):
         folder = f"{DEVICES}/{device}"
@@ -152,9 +152,9 @@ def _address(host: Host, device: str) -> str:
 
 
 def nvidia_devices(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield device and PCI address of NVIDIA's cards that are in use: their tools know no others.
+    """Yield (device, PCI address) of NVIDIA's active cards, the only ones that NVIDIA's tools support.
 
-    They do not know virtual functions either.
+    The tools do not support virtual functions either. Raises Missing without such a card.
     """
     any_device = False
     for device in sorted({port.device for port in ports(host) if is_active(host, port)}):
@@ -185,7 +185,7 @@ def firmware_settings(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("backend.round-trip-control", "Round-trip congestion control is off", 24, limit_s=60.0)
 @remedy.monitor("Turn RTTCC off by mlxreg (register PPCC)")
 def roundtrip_control(host: Host) -> Iterator[Finding]:
-    """Find cards with round-trip congestion control on: it works only where all senders use it."""
+    """Find cards on which round-trip congestion control is on; it works only if all senders use it."""
     for device, address in nvidia_devices(host):
         command = ("mlxreg", "-d", address, "--get", "--reg_name", "PPCC", "--indexes", PPCC)
         match = _REGISTER.search(host.run(*command))

@@ -1,6 +1,6 @@
-"""Active checks of the front end: gateway and neighbours by echo requests, path MTU, TCP reach, name servers.
+"""Active checks of the front end: echo requests to gateway and neighbours, path MTU, TCP, name servers.
 
-Each check sends at most a few hundred small packets to hosts that the kernel's tables already name.
+Each check sends at most a few hundred packets, only to hosts that are already in the kernel's tables.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
 
 MAX_PEERS: Final = 16
-"""Neighbours that one check contacts."""
+"""Largest number of hosts that one check contacts."""
 PROBES: Final = 20
 MAX_LOST: Final = 1
-"""Lost probes of 20 that are no error: a gateway answers echo requests last."""
+"""Largest number of lost echo requests, of 20, that is no error: gateways give them low priority."""
 MAX_RTT_S: Final = 0.005
 SMALL_BYTES: Final = 64
 SIZES: Final = (4_000, 1_500, 1_400, 1_280)
@@ -30,12 +30,12 @@ DNS_PORT: Final = 53
 DNS_ID: Final = 0x4654
 CODES: Final = {0: "no error", 1: "format error", 2: "server failure", 3: "no such name", 5: "refused"}
 GOOD_CODES: Final = (0, 3)
-"""Answers of a server that works: it knows the name, or knows that there is none."""
+"""Response codes of a server that works: the name exists, or it does not."""
 CHECKS: Final = Checks(limit_s=60.0, active=True)
 
 
 def peers(host: Host) -> list[tuple[str, str]]:
-    """Return interface and IPv4 address of the gateway, then of live neighbours. Raises Missing."""
+    """Return (interface, IPv4 address) of the gateway, then of live neighbours. Raises Missing for none."""
     interface_by_address = {}
     with contextlib.suppress(Missing):
         interface_by_address = {
@@ -52,7 +52,7 @@ def peers(host: Host) -> list[tuple[str, str]]:
 @CHECKS.error("frontend.path-mtu", "Packets of full size reach the gateway and neighbours", 19, 99, 100)
 @remedy.monitor("Set one MTU on hosts and switch ports of the network")
 def path_mtu(host: Host) -> Iterator[Finding]:
-    """Find peers to which packets of the interface's MTU do not come through unfragmented."""
+    """Find peers that unfragmented packets of the interface's MTU do not reach."""
     routes = {(route.interface, route.gateway): route.mtu for route in host.routes() if route.mtu}
     sizes = {interface.name: interface.mtu for interface in host.interfaces()}
     for interface, address in peers(host):
@@ -94,7 +94,7 @@ def round_trips(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.tcp-reach", "Neighbours answer on TCP", 99)
 @remedy.monitor("Check the peer, its packet filter and the route")
 def tcp_reach(host: Host) -> Iterator[Finding]:
-    """Find peers that answer no TCP connection: accepted or refused, both show that packets pass."""
+    """Find peers that neither accept nor refuse a TCP connection; either answer shows that packets pass."""
     for interface, address in peers(host):
         took_s = host.connect(address, SSH_PORT)
         text = "no answer on TCP" if took_s is None else f"answers on TCP in {took_s * 1e3:.2f} ms"
@@ -108,7 +108,7 @@ def question(name: str) -> bytes:
 
 
 def response_code(answer: bytes) -> int:
-    """Return the code of a DNS response to our request. Raises ValueError for another message."""
+    """Return the response code of the answer to `question`. Raises ValueError for another message."""
     if len(answer) < 12:
         raise ValueError(f"DNS response of {len(answer)} bytes, expected 12 or more")
     number, bits = struct.unpack_from("!HH", answer)

@@ -1,4 +1,4 @@
-"""Turns the results of a host's checks into records. Pure."""
+"""Turns the results of a host's checks into records. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from schemas.records import (
 
 MAX_TEXT: Final = 512
 MAX_LABEL: Final = 256
-"""Lengths of the formats `text` and `label` (schemas/formats.py)."""
+"""Largest lengths of the formats `text` (MAX_TEXT) and `label` (MAX_LABEL) of schemas/formats.py."""
 MAX_FINDINGS: Final = 512
-"""Findings and facts of a result; beyond, those that passed are left out first."""
+"""Largest number of findings in a result, and of facts. Findings that passed are left out first."""
 MAX_NUMBER: Final = 1e18
 _NOTABLE: Final = (AuditStatus.FAILED, AuditStatus.UNKNOWN)
 
@@ -33,11 +33,11 @@ AGENT: Final = Check(
     AuditAction.MONITOR,
     "Start the service auditor on the host with this version of fabrictime, and read its log",
 )
-"""The agent's own result: it gives the version, and names requested checks that the agent does not know."""
+"""Check under which the agent reports itself: its version, and requested checks that it does not have."""
 
 
 class AuditedHost(NamedTuple):
-    """A host as results name it."""
+    """The fields of a host that each result repeats."""
 
     host: str
     shard: str
@@ -47,9 +47,9 @@ class AuditedHost(NamedTuple):
 def result_record(
     result: Result, run: str, host: AuditedHost, *, checked_ns: int, checks: int
 ) -> AuditResult:
-    """Return the record of a result. `checks`: results that the host publishes in this run.
+    """Return the record of a result. `checks`: number of results that the host publishes in this run.
 
-    Texts are cut to the lengths of their formats, and control characters are escaped.
+    Texts are cut to the lengths of their formats; control characters are escaped.
     """
     check, findings = (
         result.check,

@@ -1,6 +1,6 @@
-"""Finds the NICs of the hosts of a round of traffic in the inventory. It is read on request only.
+"""Finds the NICs of the hosts in a round of traffic, from the inventory topic.
 
-A large fleet announces hundreds of NICs a second, too many for an auditor to follow all the time.
+The topic is read on request only: a large fleet announces hundreds of NICs a second, too many to follow.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from schemas.records import Nic
 from schemas.topics import INVENTORY
 
 FRESH_S: Final = 60.0
-"""Age up to which rounds share the answer: a pattern has a round each few seconds."""
+"""Rounds share one reading up to this age: a pattern begins a round every few seconds."""
 
 
 def nics_by_host(announced: Iterable[Nic]) -> dict[str, tuple[RoundNic, ...]]:
-    """Return the NICs of each host that answer probes: one for each address, as RDMA devices share them."""
+    """Return, for each host, the NICs that answer probes: one for each address, which devices may share."""
     nics: dict[str, dict[str, RoundNic]] = {}
     for nic in sorted(announced, key=lambda record: (not record["probe_port"], record["nic"])):
         if nic["addresses"] and (nic["probe_port"] or nic["ud"] is not None):
@@ -44,7 +44,7 @@ class RoundNics:
         self._read_s = float("-inf")
 
     def of(self, hosts: Collection[str]) -> Mapping[str, tuple[RoundNic, ...]]:
-        """Return the NICs of some hosts. Raises Unreadable if the log does not answer."""
+        """Return the NICs of `hosts`, or of more. Raises Unreadable if Kafka does not answer."""
         with self._lock:
             if time.monotonic() - self._read_s > FRESH_S or not self._asked.issuperset(hosts):
                 try:

@@ -14,18 +14,18 @@ from producers.audit.host import Host
 from schemas.records import AuditStatus
 
 AT_ONCE: Final = 8
-"""Threads. They wait for devices and commands, and use little processor time."""
+"""Number of threads. They mostly wait for devices and commands, and use little processor time."""
 WAKE_S: Final = 0.25
 
 
 def run_checks(
     requested: Sequence[Check], host: Host, until_s: float = float("inf"), hanging: set[str] | None = None
 ) -> Iterator[Result]:
-    """Yield each check's result as it ends. One that exceeds its limit is UNKNOWN, and its thread is left.
+    """Yield each check's result as it ends. A check that exceeds its limit is UNKNOWN; its thread goes on.
 
-    At `until_s`, a time of time.monotonic, all checks that remain are UNKNOWN. A read that a dead device
-    holds up cannot be interrupted, so that the threads are daemons, and every check that hangs is replaced
-    by another thread. `hanging` holds the ids of the host's checks that hang: they are not run again.
+    At `until_s`, by time.monotonic, all remaining checks are UNKNOWN. A read that a dead device blocks cannot
+    be interrupted: so the threads are daemons, and a new thread replaces each one that hangs. `hanging` holds
+    the ids of the host's checks that hang; they are not run again.
     """
     hanging = set() if hanging is None else hanging
     checks = [check for check in requested if check.check_id not in hanging]
@@ -56,12 +56,12 @@ def run_checks(
 
 
 def unknown(check: Check, text: str, took_s: float = 0.0) -> Result:
-    """Return the result of a check without an outcome."""
+    """Return an UNKNOWN result of a check, with the reason `text`."""
     return Result(check, AuditStatus.UNKNOWN, text, (), took_s)
 
 
 class _Work:
-    """The checks of one run: those that wait, those that run, and the results."""
+    """The checks of one run: waiting, running, and done with their results."""
 
     def __init__(self, checks: Sequence[Check], host: Host, hanging: set[str]) -> None:
         self._host, self._hanging = host, hanging
@@ -71,24 +71,24 @@ class _Work:
         self.done: queue.SimpleQueue[tuple[Check, Result]] = queue.SimpleQueue()
 
     def start(self) -> None:
-        """Start a thread."""
+        """Start a thread that runs waiting checks."""
         threading.Thread(target=self._run, name="audit check", daemon=True).start()
 
     def stop(self) -> None:
-        """Begin no further check. Those that run count as hanging until they end."""
+        """Begin no further check. Checks that still run count as hanging until they end."""
         with self._lock:
             self._waiting.clear()
             self._hanging |= {check.check_id for check in self._running}
             self._running.clear()
 
     def wait_s(self, now_s: float, until_s: float) -> float:
-        """Return s until a check exceeds its limit, or `until_s`."""
+        """Return the seconds from `now_s` to the first end of a running check's limit, or to `until_s`."""
         with self._lock:
             limits = [since_s + check.limit_s for check, since_s in self._running.items()]
         return max(0.0, min([until_s, *limits]) - now_s) + 0.01
 
     def overdue(self) -> list[tuple[Check, float]]:
-        """Return the checks that exceeded their limit, with their s, and forget them."""
+        """Remove the running checks that exceeded their limit; return them with the seconds that they ran."""
         now_s = time.monotonic()
         with self._lock:
             overdue_checks = [
@@ -102,7 +102,10 @@ class _Work:
         return overdue_checks
 
     def _next(self) -> Check | None:
-        """Take a check that may run now: one load at a time, so that none spoils another's figures."""
+        """Remove and return a waiting check that may run now; None without one.
+
+        Only one active check runs at a time, so that its load does not falsify another's figures.
+        """
         is_loaded = any(check.active for check in self._running)
         for index in range(len(self._waiting) - 1, -1, -1):
             if not (is_loaded and self._waiting[index].active):

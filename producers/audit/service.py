@@ -49,7 +49,7 @@ def open_host(
 ) -> LiveHost:
     """Return the interface to a host, in the network namespace of its first NIC.
 
-    With `settings` and `peers`, the inventory, a request may be a round of traffic.
+    A request may be a round of traffic only with `settings` and `peers`, the NICs of the inventory.
     """
     own = [nic for nic in nics if nic.host == host]
 
@@ -64,7 +64,7 @@ def open_host(
 
 
 def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
-    """Audit until SIGTERM or SIGINT. Returns the exit code: 0 stopped."""
+    """Audit until SIGTERM or SIGINT. Returns the exit code, 0 if stopped."""
     stop = StopRequest()
     stop.set_on_signals()
     registry = settings.kafka.registry()

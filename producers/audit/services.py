@@ -1,4 +1,4 @@
-"""Services that a host needs on its front end: names, time, remote login, certificates, schedulers."""
+"""Checks of services on a host's front end: name servers, time, remote login, certificates, schedulers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from schemas.audit_remedy import remedy
 from schemas.records import AuditStatus
 
 CLOCK_DAEMONS: Final = frozenset({"chronyd", "ntpd", "ptp4l", "systemd-timesyn", "timemaster", "sptp"})
-"""Names of programs in /proc/PID/comm, which the kernel cuts after 15 characters."""
+"""Programs that set the clock, by their names in /proc/PID/comm, which are cut to 15 characters."""
 MAX_OFFSET_S: Final = 0.001
 MAX_STRATUM: Final = 15
 MAX_NAME_SERVERS: Final = 3
-"""Name servers that the C library uses; it ignores more."""
+"""The C library uses this many name servers; it ignores further ones."""
 MIN_DAYS: Final = 14.0
 CERTIFICATES: Final = ("/etc/kubernetes/pki", "/var/lib/kubelet/pki", "/etc/etcd/pki", "/etc/ssl/fabrictime")
 """Directories of the certificates of cluster services."""
 SLURM_FILES: Final = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
-"""Slurm's configuration: of the host, or fetched from the controller."""
+"""Paths of Slurm's configuration: the host's own, or a copy from the controller."""
 MAX_PTP_OFFSET_NS: Final = 10_000.0
 PMC: Final = ("pmc", "-u", "-b", "0", "GET PORT_DATA_SET", "GET CURRENT_DATA_SET")
 GOOD_PORTS: Final = frozenset({"SLAVE", "MASTER", "GRAND_MASTER", "PASSIVE"})
@@ -34,18 +34,18 @@ IDLE_STATES: Final = frozenset(
     {"ALLOCATED", "IDLE", "MIXED", "COMPLETING", "RESERVED", "PLANNED", "CLOUD", "DYNAMIC_NORM"}
 )
 HARMLESS_MARKS: Final = "-~#%!+"
-"""Marks at the end of a state: planned for a job, or asleep to save power."""
+"""Suffixes of a node's state in Slurm that do no harm: such as planned for a job, or powered down."""
 MIN_USABLE: Final = 0.85
-"""Share of usable nodes (GCM warns at 15% missing)."""
+"""Least share of Slurm's nodes that are usable (GCM warns at 15% missing)."""
 UNITS: Final = ("systemctl", "list-units", "--type=service", "--all", "--plain", "--no-legend", "--no-pager")
 _CLUSTER: Final = "chrony containerd crio dcgm docker kubelet lldpd munge opensm slurmd ssh sshd"
 _OF_GPUS: Final = "nvidia-dcgm nvidia-fabricmanager nvidia-imex nvidia-persistenced"
 DAEMONS: Final = frozenset(f"{_CLUSTER} {_OF_GPUS}".split())
-"""Daemons that must be active where they are enabled."""
+"""Daemons that must be active if they are enabled."""
 ON_DEMAND: Final = frozenset({"ssh", "sshd", "docker"})
 """Daemons that a socket may start on the first connection."""
 NOT_STARTED: Final = frozenset({"disabled", "masked", "static", "indirect"})
-"""States of the file of a unit that is not started at boot."""
+"""States of the unit file for which systemd does not start the unit at boot."""
 HEALTHY: Final = "http://127.0.0.1:10248/healthz"
 CHECKS: Final = Checks()
 
@@ -84,7 +84,7 @@ def clock_service(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.chrony", "The clock is close to its source", 88)
 @remedy.monitor("`chronyc sources -v` shows servers and their state")
 def chrony(host: Host) -> Iterator[Finding]:
-    """Find a clock that chrony does not keep close to its source."""
+    """Find a host whose clock chrony does not keep close to its source."""
     fields = host.run("chronyc", "-c", "tracking").strip().split(",")
     stratum, offset_s, leap = int(fields[2]), float(fields[4]), fields[13]
     yield checked(0 < stratum <= MAX_STRATUM, f"stratum {stratum}", "source")
@@ -96,7 +96,7 @@ def chrony(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.ptp", "PTP follows its master closely", 88)
 @remedy.monitor("`journalctl -u ptp4l` shows the port's state and the master")
 def precision_time(host: Host) -> Iterator[Finding]:
-    """Find a PTP clock with a port out of order, or far from its master."""
+    """Find PTP ports in a bad state, or a clock far from its master."""
     if "ptp4l" not in host.names("/run"):
         raise Missing("/run/ptp4l: ptp4l does not run")
     fields = re.findall(r"^\s*(portState|offsetFromMaster)\s+(\S+)\s*$", host.run(*PMC), re.MULTILINE)
@@ -113,7 +113,7 @@ def precision_time(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.hardware-clocks", "NICs have a hardware clock", 88)
 @remedy.monitor("Enable PTP in the NIC's driver or firmware; time stamps come from software without it")
 def hardware_clocks(host: Host) -> Iterator[Finding]:
-    """Find NICs without a PTP hardware clock where others of the host have one."""
+    """Find NICs without a PTP hardware clock if other NICs of the host have one."""
     clocks = host.names("/sys/class/ptp")
     if not clocks:
         raise Missing("no hardware clock")
@@ -137,7 +137,7 @@ def hardware_clocks(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.ssh", "Remote login listens", 103)
 @remedy.monitor("systemctl restart sshd; `sshd -t` checks its configuration")
 def ssh_listens(host: Host) -> Iterator[Finding]:
-    """Find a host on which remote login is installed and nothing listens on its port."""
+    """Find a host with an SSH server installed on which nothing listens on its port."""
     config = host.read("/etc/ssh/sshd_config")
     folder = "/etc/ssh/sshd_config.d"
     if re.search(r"^\s*Include\s", config, re.MULTILINE | re.IGNORECASE):
@@ -163,7 +163,7 @@ def host_keys(host: Host) -> Iterator[Finding]:
 
 
 def days_left(text: str, now_s: float) -> float:
-    """Return the days to the end in `notAfter=Nov 26 07:00:00 2027 GMT`."""
+    """Return the days from `now_s` to the end of validity in `notAfter=Nov 26 07:00:00 2027 GMT`."""
     end = datetime.strptime(text.strip(), "notAfter=%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)
     return (end.timestamp() - now_s) / 86_400
 
@@ -209,7 +209,7 @@ def tokens(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.daemons", "Installed daemons of the cluster run", 45, 66, 101)
 @remedy.monitor("`systemctl status UNIT` gives the reason")
 def daemons(host: Host) -> Iterator[Finding]:
-    """Find daemons of a GPU cluster that are enabled and do not run."""
+    """Find enabled daemons of a GPU cluster that do not run."""
     host.names("/run/systemd/system")
     states = {name: unit.get("UnitFileState") for name, unit in properties(host.run(*SHOW)).items()}
     any_daemon = False
@@ -227,7 +227,7 @@ def daemons(host: Host) -> Iterator[Finding]:
 
 
 def availability(text: str) -> tuple[int, int]:
-    """Return the usable and all nodes of `sinfo --noheader --format '%T %D'`."""
+    """Return the numbers of usable and of all nodes in the output of `sinfo --noheader --format '%T %D'`."""
     usable = total = 0
     for line in text.splitlines():
         state, count = line.split()
@@ -239,7 +239,7 @@ def availability(text: str) -> tuple[int, int]:
 @CHECKS.warning("frontend.slurm-cluster", "Slurm may use 85% of all nodes", 102)
 @remedy.monitor("`sinfo -R` lists the reasons")
 def cluster_nodes(host: Host) -> Iterator[Finding]:
-    """Find a cluster of which more than 15% of the nodes are out: the fault is then rarely this host's."""
+    """Find a cluster with more than 15% of its nodes unusable; the cause is then rarely this host."""
     _slurm(host)
     usable, total = availability(host.run("sinfo", "--noheader", "--format", "%T %D"))
     if not total:
@@ -248,7 +248,7 @@ def cluster_nodes(host: Host) -> Iterator[Finding]:
 
 
 def node_state(text: str) -> Mapping[str, str]:
-    """Return the fields of `scontrol show node`."""
+    """Return the fields by name in the output of `scontrol show node`."""
     fields = dict(re.findall(r"(\w+)=(\S+)", text))
     reason = re.search(r"\bReason=(.*)", text)
     return fields | {"Reason": reason[1].strip()} if reason else fields
@@ -268,7 +268,7 @@ def _slurm(host: Host) -> str:
 @CHECKS.warning("frontend.slurm-topology", "Slurm knows the host's switches", 44, 102)
 @remedy.monitor("Add the host to topology.conf, then `scontrol reconfigure`")
 def scheduler_topology(host: Host) -> Iterator[Finding]:
-    """Find a host that Slurm's topology does not contain: jobs are then placed without regard to switches."""
+    """Find a host missing in Slurm's topology: Slurm then places jobs without regard to its switches."""
     name = _slurm(host)
     switches = re.findall(
         r"(?:Switch|Block)Name=(\S+)", host.run("scontrol", "show", "topology", f"node={name}")
@@ -281,7 +281,7 @@ def scheduler_topology(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.slurm-node", "Slurm may use the host", 102)
 @remedy.monitor("`scontrol show node` gives the reason; resume it after the repair")
 def scheduler_node(host: Host) -> Iterator[Finding]:
-    """Find a host that Slurm has drained, or lost."""
+    """Find a host that is drained or down in Slurm."""
     name = _slurm(host)
     fields = node_state(host.run("scontrol", "show", "node", name))
     state = fields["State"]
@@ -294,7 +294,7 @@ def scheduler_node(host: Host) -> Iterator[Finding]:
 @CHECKS.error("frontend.kubelet", "The kubelet is healthy", 101, 102)
 @remedy.monitor("`journalctl -u kubelet` gives the reason")
 def kubelet(host: Host) -> Iterator[Finding]:
-    """Find a kubelet that does not call itself healthy."""
+    """Find a host whose kubelet does not report itself healthy."""
     host.read("/var/lib/kubelet/config.yaml")
     answer = host.run("curl", "--silent", "--max-time", "3", HEALTHY).strip()
     yield checked(answer == "ok", f"kubelet answers {answer!r:.60}, expected ok")

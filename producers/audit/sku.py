@@ -1,4 +1,4 @@
-"""The GPUs of a host on PCIe, and the machine type that they show. No driver is needed for it."""
+"""The GPUs of a host on PCIe, and the machine type that follows from them. It needs no driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NVIDIA: Final = "0x10de"
 AMD: Final = "0x1002"
 DEVICES: Final = "/sys/bus/pci/devices"
 GPU_CLASSES: Final = ("0x0300", "0x0302", "0x0380", "0x1200")
-"""Display controllers, and processing accelerators (MI300X)."""
+"""PCI classes of GPUs: display controllers, and processing accelerators (MI300X)."""
 
 
 def gpu_addresses(host: Host, vendor: str) -> list[str]:
@@ -28,12 +28,12 @@ def gpu_addresses(host: Host, vendor: str) -> list[str]:
 
 @cache
 def _names() -> dict[str, str]:
-    """Return the machine type of each PCI id."""
+    """Return the name of the machine type by the PCI id of its GPUs."""
     return {pci: name for name, sku in load_skus().items() for pci in sku.pci}
 
 
 def sku_of(host: Host, vendors: tuple[str, ...] = (NVIDIA, AMD)) -> Sku | None:
-    """Return the type that most GPUs of the host belong to; None if unknown. Raises Unreadable."""
+    """Return the machine type of most of the host's GPUs; None if it is unknown. Raises Unreadable."""
     skus, by_id = load_skus(), _names()
     counts: Counter[str] = Counter()
     for vendor in vendors:

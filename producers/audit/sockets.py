@@ -1,4 +1,4 @@
-"""Sockets and packet filters of a host: listeners, ports, memory, drops, tracked connections."""
+"""Checks of a host's sockets and packet filters: listeners, ports, memory, drops, connection tracking."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MAX_PORT: Final = 65_535
 MAX_LOSS: Final = 0.01
 """Largest share of retransmitted segments that is no error."""
 MIN_SEGMENTS: Final = 1_000
-"""Fewest sent segments of which a share is stated."""
+"""Fewest sent segments for which a share of retransmitted ones is judged."""
 MAX_DROPPED: Final = 1e-4
-"""Largest share of packets that an interface drops."""
+"""Largest share of dropped packets on an interface that is no error."""
 SERVICE_PORTS: Final[Mapping[int, str]] = {
     179: "BGP", 2379: "etcd", 4240: "Cilium", 4791: "RoCE", 6443: "Kubernetes API", 6817: "slurmctld",
     6818: "slurmd", 6819: "slurmdbd", 9092: "Kafka", 9100: "node exporter", 9400: "DCGM exporter",
     10250: "kubelet", 30000: "Kubernetes node ports",
 }  # fmt: skip
-"""Ports of services of a GPU cluster, which must not be given to outgoing connections."""
+"""Ports of a GPU cluster's services, which the kernel must not give to outgoing connections."""
 PACKET_FILTERS: Final = frozenset({"ip_tables", "nf_tables"})
-"""Modules of packet filters."""
+"""Kernel modules of packet filters."""
 ALLOWANCES: Final = (
     "bw_in_allowance_exceeded",
     "bw_out_allowance_exceeded",
@@ -33,13 +33,13 @@ ALLOWANCES: Final = (
     "conntrack_allowance_exceeded",
     "linklocal_allowance_exceeded",
 )
-"""Counters of Amazon's ENA of packets that the cloud dropped."""
+"""Counters of Amazon's ENA driver for packets that the cloud dropped."""
 _REFUSAL: Final = re.compile(r"^\[(\d+):\d+\] -A (\S+) (?:.* )?-j (REJECT|DROP)\b.*$", re.MULTILINE)
 CHECKS: Final = Checks()
 
 
 def columns(text: str) -> dict[str, int]:
-    """Return the sums of the hexadecimal columns of /proc/net/stat, one line a processor."""
+    """Return the sum of each column in a file of /proc/net/stat: hexadecimal, one line per processor."""
     names, *lines = text.splitlines()
     sums = dict.fromkeys(names.split(), 0)
     for line in lines:
@@ -49,7 +49,7 @@ def columns(text: str) -> dict[str, int]:
 
 
 def tables(text: str) -> dict[str, dict[str, int]]:
-    """Return the tables of /proc/net/snmp and netstat: pairs of lines, names and values."""
+    """Return the tables of /proc/net/snmp or netstat, each of which is a line of names and one of values."""
     lines = text.splitlines()
     values_by_table = {}
     for names, values in zip(lines[::2], lines[1::2], strict=True):
@@ -62,7 +62,7 @@ def tables(text: str) -> dict[str, dict[str, int]]:
 @CHECKS.warning("frontend.tcp", "TCP sends few segments twice", 99)
 @remedy.monitor("`nstat -a` and `ss -ti` show the peers; raise net.core.somaxconn for full listeners")
 def retransmissions(host: Host) -> Iterator[Finding]:
-    """Find a host that sends many segments twice, or refuses connections as listeners overflow."""
+    """Find a host that retransmits many TCP segments, or whose full listen queues refuse connections."""
     tcp = tables(host.read("/proc/net/snmp"))["Tcp"]
     sent, retransmits = tcp["OutSegs"], tcp["RetransSegs"]
     share = retransmits / max(sent, MIN_SEGMENTS)
@@ -78,7 +78,7 @@ def retransmissions(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.receive-drops", "The kernel drops no received packets", 99, 100)
 @remedy.monitor("Raise net.core.netdev_max_backlog or the socket's buffer; spread interrupts")
 def receive_drops(host: Host) -> Iterator[Finding]:
-    """Find packets that the kernel dropped before a socket: its queue or a socket's buffer was full."""
+    """Find received packets that the kernel dropped because its own queue or a socket's buffer was full."""
     rows = [line.split() for line in host.read("/proc/net/softnet_stat").splitlines()]
     packets, dropped = (sum(int(row[column], 16) for row in rows) for column in (0, 1))
     limit = MAX_DROPPED * packets
@@ -92,7 +92,7 @@ def receive_drops(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.interface-drops", "Interfaces neither drop nor damage packets", 99, 100)
 @remedy.monitor("`ethtool -S` names the reason; enlarge rings by `-G`")
 def interface_drops(host: Host) -> Iterator[Finding]:
-    """Find interfaces of devices that drop or damage packets."""
+    """Find interfaces of hardware devices that drop packets or have packet errors."""
     devices = [
         interface
         for interface in host.interfaces()
@@ -116,7 +116,7 @@ def _drops(interface: Interface, direction: str) -> Finding:
 @CHECKS.warning("frontend.allowances", "The cloud drops no packets", 100)
 @remedy.monitor("Use a larger instance, fewer packets, or fewer tracked connections")
 def allowances(host: Host) -> Iterator[Finding]:
-    """Find interfaces of which the cloud dropped packets, as an allowance was exceeded."""
+    """Find interfaces whose packets the cloud dropped because they exceeded an allowance."""
     any_drop = False
     for interface in host.interfaces():
         if interface.kind or "LOOPBACK" in interface.flags:
@@ -135,10 +135,10 @@ def allowances(host: Host) -> Iterator[Finding]:
 @CHECKS.error("frontend.conntrack-drops", "Connection tracking refuses no connection", 100)
 @remedy.monitor("Raise net.netfilter.nf_conntrack_max")
 def tracking_drops(host: Host) -> Iterator[Finding]:
-    """Find connections that the tracking table refused, as it was full.
+    """Find a host whose connection tracking table was full and refused connections.
 
-    Two packets of one connection that race each other count as drop and as insert_failed. They harm nothing,
-    and are usual where containers ask for names.
+    Two packets of one connection that race each other count as drop and as insert_failed. That is harmless,
+    and usual if containers look up names.
     """
     counts = columns(host.read("/proc/net/stat/nf_conntrack"))
     refused = {"drop": max(0, counts["drop"] - counts["insert_failed"]), "early_drop": counts["early_drop"]}
@@ -155,16 +155,16 @@ class Filtered(NamedTuple):
 
 
 def filtered(text: str) -> list[Filtered]:
-    """Return the rules of `iptables-save -c` that reject or drop."""
+    """Return the rules in the output of `iptables-save -c` that reject or drop, with their packet counts."""
     return [Filtered(chain, verdict, int(count)) for count, chain, verdict in _REFUSAL.findall(text)]
 
 
 @CHECKS.warning("frontend.packet-filters", "Packet filters refuse no packets", 100)
 @remedy.monitor("`iptables-save -c` shows the rule; allow the cluster's networks")
 def packet_filters(host: Host) -> Iterator[Finding]:
-    """Find packet filter rules that rejected packets: a job's connections then fail or hang.
+    """Find packet filter rules that refused packets: they make a job's connections fail or hang.
 
-    The command is run only where a packet filter is loaded, because it would load one.
+    The command would load a packet filter, so that it runs only if one is loaded.
     """
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     if not loaded & PACKET_FILTERS:
@@ -203,7 +203,7 @@ def _reserved(text: str) -> set[int]:
 @CHECKS.warning("frontend.port-clash", "Outgoing connections take no service's port", 100)
 @remedy.monitor("sysctl net.ipv4.ip_local_reserved_ports=PORTS")
 def port_clash(host: Host) -> Iterator[Finding]:
-    """Find service ports that the kernel may give to an outgoing connection, so that no service can start."""
+    """Find service ports that the kernel may give to outgoing connections: the service then cannot start."""
     first, last = map(int, host.read("/proc/sys/net/ipv4/ip_local_port_range").split())
     reserved = _reserved(host.read("/proc/sys/net/ipv4/ip_local_reserved_ports"))
     used = listeners(host)
@@ -216,7 +216,7 @@ def port_clash(host: Host) -> Iterator[Finding]:
 
 
 def socket_statistics(text: str) -> dict[str, dict[str, int]]:
-    """Return the lines of /proc/net/sockstat, such as TCP with inuse, orphan, tw, alloc, mem."""
+    """Return the counts in each line of /proc/net/sockstat, such as TCP's inuse, orphan, tw, alloc, mem."""
     statistics = {}
     for line in text.splitlines():
         name, _, rest = line.partition(": ")
@@ -228,7 +228,7 @@ def socket_statistics(text: str) -> dict[str, dict[str, int]]:
 @CHECKS.error("frontend.sockets", "Memory, orphans and ports of TCP suffice", 99)
 @remedy.monitor("`ss -s` and `ss -tanp` name the program")
 def socket_memory(host: Host) -> Iterator[Finding]:
-    """Find a host that runs out of TCP memory, orphans or outgoing ports."""
+    """Find a host that runs out of TCP memory, orphaned sockets or outgoing ports."""
     tcp = socket_statistics(host.read("/proc/net/sockstat"))["TCP"]
     pages = int(host.read("/proc/sys/net/ipv4/tcp_mem").split()[1])
     yield checked(tcp["mem"] < 0.8 * pages, f"{tcp['mem']:,} of {pages:,} pages", "TCP memory")

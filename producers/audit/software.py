@@ -21,19 +21,19 @@ TAINTS: Final = {
 """Bits of /proc/sys/kernel/tainted that show a fault (Documentation/admin-guide/tainted-kernels.rst)."""
 FAULT_TAINTS: Final = frozenset({4, 5, 7, 14})
 MEMLOCK_BYTES: Final = 16 << 30
-"""Least limit of locked memory for RDMA, as aws-samples' health check has it."""
+"""Least limit of locked memory for RDMA (health check of aws-samples)."""
 JOB_STARTERS: Final = frozenset({"slurmd", "slurmstepd", "containerd", "crio", "kubelet"})
-"""Programs whose limits jobs inherit. The limits of process 1 are systemd's own, and no service has them."""
+"""Programs whose limits jobs inherit. Process 1 is no guide: no service has systemd's own limits."""
 CHECKS: Final = Checks()
 
 
 def tainted_by(bits: int) -> list[str]:
-    """Return the meaning of the fault bits in the kernel's taint mask."""
+    """Return the meanings of those bits of the kernel's taint mask that show a fault."""
     return [text for bit, text in TAINTS.items() if bits >> bit & 1]
 
 
 def memlock_bytes(limits: str) -> tuple[float, float]:
-    """Return the soft and hard limit of locked memory from a process's `limits`; inf where unlimited."""
+    """Return the (soft, hard) limit of locked memory in the text of /proc/PID/limits; inf if unlimited."""
     for line in limits.splitlines():
         if line.startswith("Max locked memory"):
             soft, hard = line[len("Max locked memory") :].split()[:2]
@@ -149,5 +149,5 @@ def _modules(host: Host) -> Iterator[Finding]:
 
 
 OPEN_MODULE: Final = "Open Kernel Module"
-"""In the version of NVIDIA's module: RDMA drivers then need no module of peer memory (GPUDirect RDMA's
-documentation)."""
+"""Text in the version of NVIDIA's open kernel module, with which RDMA drivers need no module of peer memory
+(documentation of GPUDirect RDMA)."""

@@ -1,9 +1,9 @@
 """Routing by source address: packets leave a host by the NIC whose address they carry.
 
-Linux chooses the route by the destination. With several NICs, a policy rule for each address leads its
-packets to the routes of its own NIC. The kernel's look-up is repeated here on its rules and routes. Its
-filter of reverse paths makes the same look-up for a packet that arrives: where that finds another NIC, strict
-filtering drops the packet.
+Linux chooses the route by the destination. On a host with several NICs, each NIC's address needs a policy
+rule that leads its packets to the NIC's own routes. This module repeats the kernel's look-up on the host's
+rules and routes. The reverse path filter makes the same look-up for an arriving packet. If that finds another
+NIC than the packet came in by, strict filtering drops the packet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AddressRange = ipaddress.IPv4Network | ipaddress.IPv6Network
 DROPPED: Final = frozenset({"unreachable", "blackhole", "prohibit"})
 """Kinds of routes that drop packets."""
 ANYWHERE: Final = ("198.51.100.1", "2001:db8::1")
-"""Addresses of documentation (RFC 5737, RFC 3849), which stand for all others of a default route."""
+"""Addresses reserved for documentation (RFC 5737, RFC 3849): they stand for any address behind a router."""
 MAX_NAMED: Final = 3
 CHECKS: Final = Checks()
 
@@ -39,10 +39,10 @@ CHECKS: Final = Checks()
 def devices_of(
     rules: Sequence[Rule], routes: Sequence[Route], source: Address, to: Address
 ) -> frozenset[str]:
-    """Return the devices by which the kernel may send a packet that it made; empty: by none.
+    """Return the devices by which the kernel may send a packet of this host; empty if it has no route.
 
-    Rules with further conditions, such as a mark or a protocol, do not apply to all packets: they are left
-    out. Several devices share the packets of a route with several next hops.
+    Rules with further conditions, such as a mark or a protocol, are left out, as they do not apply to all
+    packets. The devices are several for a route with several next hops.
     """
     family = socket.AF_INET6 if source.version == 6 else socket.AF_INET
     for rule in sorted(rules, key=lambda rule: rule.priority):
@@ -73,7 +73,7 @@ def _length(route: Route) -> int:
 
 
 def _best(routes: list[Route]) -> list[Route]:
-    """Return the next hops of the route with the longest prefix, then the least metric, then the oldest."""
+    """Return the next hops of the best route: the longest prefix, then the least metric, then the oldest."""
     if not routes:
         return []
     first = min(routes, key=lambda route: (-_length(route), route.metric))
@@ -86,7 +86,7 @@ def _best(routes: list[Route]) -> list[Route]:
 @CHECKS.error("backend.addresses", "RDMA interfaces have an address", 31)
 @remedy.monitor("Give the interface its planned address")
 def rdma_addresses(host: Host) -> Iterator[Finding]:
-    """Find back-end interfaces without an address for other hosts. A member of a bond needs none."""
+    """Find back-end interfaces without an address that other hosts can reach. A bond's member needs none."""
     for interface in own_interfaces(host):
         reached = global_networks(interface)
         text = ", ".join(map(str, reached)) or "no address for other hosts"
@@ -111,7 +111,7 @@ def own_interfaces(host: Host) -> list[Interface]:
 @CHECKS.error("backend.plane-routes", "Every RDMA interface has its route and rule", 30)
 @remedy.monitor("Add the interface's route and policy rule as the others have them")
 def plane_routes(host: Host) -> Iterator[Finding]:
-    """Find back-end interfaces that have no route of their own, or no rule where the others have one."""
+    """Find back-end interfaces without a route of their own, or without a rule if the others have one."""
     interfaces = own_interfaces(host)
     faults = plane_faults(host, interfaces)
     counts = _route_counts(host)
@@ -121,7 +121,7 @@ def plane_routes(host: Host) -> Iterator[Finding]:
 
 
 def plane_faults(host: Host, interfaces: list[Interface]) -> dict[str, str]:
-    """Return the interfaces without a route of their own, or without a rule where others have one."""
+    """Return what is missing by interface: its own route, or a policy rule if other interfaces have one."""
     counts, rules = _route_counts(host), host.rules()
     ruled = {interface.name for interface in interfaces if is_ruled(interface, rules)}
     faults = {}
@@ -150,10 +150,10 @@ def _leads_out(route: Route) -> bool:
     "ip rule add from ADDRESS table N; ip route add default via GATEWAY dev INTERFACE table N",
 )
 def source_routes(host: Host) -> Iterator[Finding]:
-    """Find NICs whose packets leave by another NIC, to peers in their network or beyond their routers.
+    """Find NICs whose packets, to peers in their network or behind their routers, leave by another NIC.
 
-    NICs without a route or rule where the others have one are those of `plane_routes`. Bonds and VLANs
-    count by their own interface. A NIC in a VRF has the routes of the VRF.
+    NICs that lack a route or rule are left to `plane_routes`. A bond or VLAN counts as one interface. A NIC
+    in a VRF uses the VRF's routes.
     """
     interfaces = own_interfaces(host)
     if len(interfaces) < 2:
@@ -183,7 +183,7 @@ def _is_strict(host: Host, interface: Interface) -> bool:
 
 
 def _strays(interface: Interface, rules: list[Rule], routes: list[Route]) -> Iterator[str]:
-    """Yield the packets from a NIC's addresses that leave by another NIC, or by none."""
+    """Yield a text for each kind of packets from a NIC's address that leave by another NIC, or by none."""
     for own in global_networks(interface):
         beyond = {
             route.destination
@@ -201,7 +201,7 @@ def _strays(interface: Interface, rules: list[Rule], routes: list[Route]) -> Ite
 
 
 def _representative(network: AddressRange, own: Address, routes: list[Route]) -> Address | None:
-    """Return an address of a network that no route to a part of it leads to; None without one."""
+    """Return an address in `network` that no more specific route covers; None if none is found."""
     parts = [
         part
         for part in (ipaddress.ip_network(route.destination, strict=False) for route in routes)
@@ -224,7 +224,7 @@ def _representative(network: AddressRange, own: Address, routes: list[Route]) ->
 @CHECKS.warning("backend.gid-index", "RoCE v2 GIDs have one index on all ports", 20)
 @remedy.monitor("Give all interfaces the same number of addresses, or set NCCL_IB_GID_INDEX")
 def gid_index(host: Host) -> Iterator[Finding]:
-    """Find RoCE ports with another index of the routable RoCE v2 GID: libraries use one for all ports."""
+    """Find RoCE ports whose routable RoCE v2 GID has another index: libraries use one index for all ports."""
     index_by_port = {}
     for port in ports(host):
         if host.read(f"{port.folder}/link_layer") == "Ethernet":

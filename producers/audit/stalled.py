@@ -1,8 +1,8 @@
-"""Finds collectives that stall: GPUs that are busy and use little power.
+"""Finds stalled collectives: GPUs that are fully utilised and draw little power.
 
-The kernel of a collective waits for its peers in a loop. NVML counts that as full utilisation, but the
-arithmetic units rest. An idle H100 draws about a tenth of its power limit, a waiting one a fifth, and a
-training job more than half. The threshold lies between; it is ours, as the published checks state none.
+The GPU kernel of a collective waits for its peers in a loop. NVML counts that as full utilisation, but the
+arithmetic units are idle. An H100 draws about a tenth of its power limit when idle, a fifth when it waits,
+and more than half in a training job. The threshold lies between; published checks state none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHECKS: Final = Checks()
 
 
 def is_stalled(utilisation_percent: list[int], power_mw: list[int], power_limit_mw: int) -> bool:
-    """Return whether every sample of a GPU has high utilisation and low power. Raises ValueError for none."""
+    """Return whether all samples of a GPU show high utilisation and low power. Raises ValueError if empty."""
     samples = list(zip(utilisation_percent, power_mw, strict=True))
     if not samples or power_limit_mw <= 0:
         raise ValueError(f"{len(samples)} samples and a power limit of {power_limit_mw} mW, expected both")
@@ -33,7 +33,7 @@ def is_stalled(utilisation_percent: list[int], power_mw: list[int], power_limit_
 
 
 def _values(gpu: dict[str, Any], name: str) -> Any:
-    """Return a value, or a list of samples. Raises Missing, Unreadable."""
+    """Return a value, or a list of samples. Raises Missing if there is none, Unreadable if NVML failed."""
     values = gpu[name]
     for value in values if isinstance(values, list) else [values]:
         if value is None:

@@ -33,14 +33,14 @@ def _unescaped(text: str) -> str:
 
 
 class Array(NamedTuple):
-    """A software RAID array. `members`: such as `UU_`; empty for a level without redundancy."""
+    """A software RAID array. `members`: one U or _ (missing) each, as `UU_`; empty without redundancy."""
 
     state: str
     members: str
 
 
 def arrays(mdstat: str) -> dict[str, Array]:
-    """Return the arrays of /proc/mdstat: `md0 : active raid1 sda[0]`, then a line of blocks."""
+    """Return the arrays by name in /proc/mdstat: a line `md0 : active raid1 sda[0]`, then one of blocks."""
     array_by_name, name = {}, ""
     for line in mdstat.splitlines():
         if line.startswith("md"):
@@ -92,7 +92,7 @@ def _read_only(host: Host) -> Iterator[Finding]:
 
 
 def _is_write_protected(host: Host, device: str) -> bool:
-    """Return whether a block device takes no writes at all, as that of a verified system image."""
+    """Return whether a block device is read-only, as that of a verified system image."""
     try:
         return host.read(f"/sys/class/block/{device.removeprefix('/dev/')}/ro") == "1"
     except Missing:

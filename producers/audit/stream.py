@@ -1,7 +1,7 @@
-"""Measures the bandwidth of the host's memory, as STREAM's triad, and prints GB/s.
+"""Measures the bandwidth of the host's memory like STREAM's triad, and prints it in GB/s.
 
-a = b + s * c takes two passes of numpy: c to a, then a and b to a. They move five arrays, and the figure
-counts all of them. One thread for each processor works on its own arrays; numpy releases the lock.
+The triad a = b + s * c takes two passes of numpy, a = s * c and a = a + b. Together they read or write five
+arrays, all of which count. Each processor has a thread with its own arrays; numpy releases the GIL.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 import numpy as np
 
 ARRAY_BYTES: Final = 64 << 20
-"""Of each array and thread: more than a share of the last cache."""
+"""Size of each array of a thread: more than the thread's share of the last-level cache."""
 MAX_THREADS: Final = 256
 TIMES: Final = 5
 MOVED: Final = 5
 
 
 def triad_gb_per_s(threads: int, array_bytes: int = ARRAY_BYTES, times: int = TIMES) -> float:
-    """Return the best of `times` rounds, all threads together, in GB/s."""
+    """Return the bandwidth of all threads together in the fastest of `times` rounds, GB/s."""
     elements = array_bytes // 8
     start, end = threading.Barrier(threads + 1), threading.Barrier(threads + 1)
 

@@ -1,4 +1,4 @@
-"""Checks that compute with torch: a small training run on every GPU, and overlap with communication.
+"""Checks that run torch: a small training on every GPU, and how much communication computation hides.
 
 The scripts training.py and overlap.py run in the interpreter of `audit.torch_python`. Without torch, or
 without enough GPUs, the checks are SKIPPED.
@@ -21,18 +21,19 @@ from schemas.records import AuditStatus
 
 TRAINING_S: Final = 270.0
 OVERLAP_S: Final = 180.0
-"""Longer than the limits in the scripts."""
+"""TRAINING_S and OVERLAP_S are longer than the limits in the scripts themselves."""
 MAX_LOSS_SHARE: Final = 0.1
-"""Of the first loss, at the end: the network reaches 0.03 (training.py)."""
+"""Largest ratio of the last loss to the first; a right computation reaches 0.03 (training.py)."""
 MIN_OF_MEDIAN: Final = 0.9
-"""Speed of a GPU against the host's median; Azure's checks replace a GPU that is 7% slower in GEMM."""
+"""Least speed of a GPU relative to the host's median; Azure replaces a GPU that is 7% slower in GEMM."""
 MIN_HIDDEN: Final = 0.3
-"""Ours: launches one after another (CUDA_LAUNCH_BLOCKING, CUDA_DEVICE_MAX_CONNECTIONS=1) hide nothing."""
+"""Least hidden share, our own limit. Launches in sequence (CUDA_LAUNCH_BLOCKING,
+CUDA_DEVICE_MAX_CONNECTIONS=1) hide nothing."""
 CHECKS: Final = Checks(active=True)
 
 
 def _printed(host: Host, command: str, limit_s: float) -> Mapping[str, Any]:
-    """Return what a script prints. Raises Missing, Unreadable."""
+    """Return the report that a script prints. Raises Missing without GPU or torch, Unreadable if it fails."""
     if not any(gpu_addresses(host, vendor) for vendor in (NVIDIA, AMD)):
         raise Missing("no GPU on PCIe")
     report: Mapping[str, Any] = json.loads(host.load(limit_s, command))

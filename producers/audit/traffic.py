@@ -1,11 +1,12 @@
 """Sends and receives one host's load in a round, as a process of its own; prints the figures as JSON.
 
-A receiver listens on a NIC's address until its partners have come, or `meet_s`. It accepts their addresses
-alone, and only a hello with the right code: HMAC-SHA256 with the probe key over the run, both hosts, the flow
-and two nonces, in both directions. Until then it sends 100 bytes at most. A flow has two connections: `load`
-carries the client's load, then the server's, each up to its first end of stream; `echo` measures round trips,
-first idle, then beside the load. The rate is a limit, not a promise. Every socket has a time-out, and an
-alarm ends the process.
+A receiver listens on a NIC's address until all partners have connected, or `meet_s` has passed. It accepts
+only their addresses. Both ends prove by a code that they have the probe key. The code is HMAC-SHA256 over the
+run, both hosts, the flow, the kind and two nonces. Before the client's proof it sends 122 bytes at most.
+
+A flow has two connections. `load` carries the client's load, then the server's, each up to its end of stream.
+`echo` measures round trips, first without load, then under it. The rate is an upper limit. Every socket has a
+time-out, and an alarm ends the process.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ CHUNK_BYTES: Final = 1 << 18
 HELLO_BYTES: Final = 1024
 HELLO_S: Final = 1.0
 MAX_REFUSED: Final = 64
-"""Connections with a wrong address or hello after which the receiver closes its port."""
+"""The receiver closes its port after so many connections with a wrong address or hello."""
 RETRY_S: Final = 0.05
 STALLED_S: Final = 2.0
-"""Silence of a partner after which a flow has failed. Its first byte may take longer, as it meets others."""
+"""A flow fails if its partner is silent for so long. The first byte may take longer: it meets others."""
 IDLE_SHARE, LOAD_SHARE = 0.2, 0.4
 """Shares of the round: round trips without load, then load in each direction."""
 PING_BYTES: Final = 64
 PING_GAP_S: Final = 0.001
 BLOCK_BYTES: Final = 1 << 16
-"""Block that a ring passes on."""
+"""Size of the blocks that a ring passes on."""
 STEP_S: Final = 0.005
 """Least time between two steps of a ring."""
 _SO_MAX_PACING_RATE: Final = 47
@@ -47,7 +48,7 @@ RING: Final = "ring"
 
 
 class Failed(Exception):
-    """A flow did not take place; the text is one line."""
+    """A flow could not run; the text is the reason, in one line."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class Flow:
     """A flow between two NICs. `near` and `far`: this host's address and the partner's."""
 
     flow: str
-    """Name that both ends have: `host/device>host/device`, from client to server."""
+    """Name of the flow on both hosts: `host/device>host/device`, from client to server."""
     host: str
-    """The partner."""
+    """The partner's name."""
     near: str
     far: str
     is_client: bool
@@ -76,11 +77,11 @@ class Plan:
     meet_s: float
     key_file: str
     flows: tuple[Flow, ...]
-    """In a ring: the one to the next host as client, the one from the previous host as server."""
+    """In a ring they are two: to the next host, as client, and from the previous host, as server."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Connections of each flow."""
+        """Kinds of the connections of each flow."""
         return (RING,) if self.kind == RING else KINDS
 
     @property
@@ -89,18 +90,18 @@ class Plan:
         return 2 * self.meet_s + self.seconds + 3 * STALLED_S
 
     def text(self) -> str:
-        """Return the plan as one argument of a command."""
+        """Return the plan as one command-line argument."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> Plan:
-        """Return the plan of an argument. Raises ValueError, TypeError, KeyError for another text."""
+        """Return the plan in a command-line argument. Raises ValueError, TypeError, KeyError for others."""
         values = json.loads(text)
         return cls(**{**values, "flows": tuple(Flow(**flow) for flow in values["flows"])})
 
 
 def code_of(key: bytes, role: str, parts: Sequence[str]) -> str:
-    """Return the code by which a role proves that it has the key, for the parts of one hello."""
+    """Return the code by which `role`, client or server, proves for these parts that it has the key."""
     return hmac.new(key, "\0".join((role, *parts)).encode(), "sha256").hexdigest()
 
 
@@ -109,12 +110,12 @@ def _is_equal(answer: object, code: str) -> bool:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that `share` of at least one values do not exceed."""
+    """Return the one of `values` that a fraction `share` of them do not exceed. `values`: not empty."""
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 
 def _line(sock: socket.socket) -> dict[str, Any]:
-    """Read a line of JSON. Raises Failed. Reads byte by byte: load follows it on the same connection."""
+    """Read a line of JSON, byte by byte, as load follows on the same connection. Raises Failed."""
     text = b""
     while not text.endswith(b"\n"):
         part = sock.recv(1)
@@ -140,7 +141,7 @@ def _signed(plan: Plan, flow: Flow, kind: str, nonces: Sequence[str]) -> list[st
 
 
 def _greet(sock: socket.socket, plan: Plan, flow: Flow, kind: str, key: bytes) -> None:
-    """Introduce the client, and prove both ends. Raises Failed."""
+    """Send the client's hello, and exchange the codes with the server. Raises Failed."""
     nonce = secrets.token_hex(16)
     _put(sock, run=plan.run, flow=flow.flow, kind=kind, nonce=nonce)
     answer = _line(sock)
@@ -151,7 +152,7 @@ def _greet(sock: socket.socket, plan: Plan, flow: Flow, kind: str, key: bytes) -
 
 
 def _admit(sock: socket.socket, plan: Plan, flows: Sequence[Flow], key: bytes) -> tuple[Flow, str]:
-    """Return flow and kind of a client that proves itself. Raises Failed."""
+    """Exchange codes with a client; return the flow and kind of its connection. Raises Failed."""
     hello = _line(sock)
     flow = next((candidate for candidate in flows if candidate.flow == hello.get("flow")), None)
     kind = hello.get("kind")
@@ -166,7 +167,7 @@ def _admit(sock: socket.socket, plan: Plan, flows: Sequence[Flow], key: bytes) -
 
 
 def send(sock: socket.socket, seconds: float, rate_bps: float) -> int:
-    """Send for some seconds at no more than a rate, then end the stream; return the bytes."""
+    """Send for `seconds` at no more than `rate_bps`, then end the stream; return the number of bytes."""
     if rate_bps / 8 < 2**31:  # the kernel spreads packets; the limit below holds without it too
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, int(rate_bps / 8))
@@ -183,7 +184,7 @@ def send(sock: socket.socket, seconds: float, rate_bps: float) -> int:
 
 
 def receive(sock: socket.socket) -> tuple[int, float]:
-    """Receive up to the end of the stream; return bytes, and bit/s since the first of them."""
+    """Receive up to the end of the stream; return the bytes, and the rate since the first one, bit/s."""
     buffer = bytearray(CHUNK_BYTES)
     first = got = sock.recv_into(buffer)
     since_s = time.monotonic()
@@ -194,7 +195,7 @@ def receive(sock: socket.socket) -> tuple[int, float]:
 
 
 def _exactly(sock: socket.socket, count: int) -> bool:
-    """Receive `count` bytes; return False at the end of the stream."""
+    """Receive `count` bytes and return True; return False if the stream ends before."""
     left = memoryview(bytearray(count))
     while len(left):
         got = sock.recv_into(left)
@@ -205,7 +206,7 @@ def _exactly(sock: socket.socket, count: int) -> bool:
 
 
 def _round_trips(sock: socket.socket, is_over: Callable[[], bool]) -> Iterator[float]:
-    """Yield the us of small messages, one after another, until `is_over`."""
+    """Send small messages one after another until `is_over()`; yield each one's round trip, us."""
     ping = bytes(PING_BYTES)
     while not is_over():
         since_s = time.monotonic()
@@ -217,7 +218,7 @@ def _round_trips(sock: socket.socket, is_over: Callable[[], bool]) -> Iterator[f
 
 
 def _client(plan: Plan, rate_bps: float, load: socket.socket, echo: socket.socket) -> dict[str, float]:
-    """Measure round trips without load, then rates of both directions with round trips beside them."""
+    """Measure round trips without load, then the rate of each direction and round trips under load."""
     idle_end_s = time.monotonic() + IDLE_SHARE * plan.seconds
     idle = list(_round_trips(echo, lambda: time.monotonic() >= idle_end_s))
     over, loaded = threading.Event(), list[float]()
@@ -250,7 +251,7 @@ def _client(plan: Plan, rate_bps: float, load: socket.socket, echo: socket.socke
 
 
 def _server(plan: Plan, rate_bps: float, load: socket.socket, echo: socket.socket) -> dict[str, float]:
-    """Return echoes and receive the client's load, then send it the rate and our own load."""
+    """Answer echoes and receive the client's load; then send the client its rate and the server's load."""
 
     def answer() -> None:
         with contextlib.suppress(OSError):
@@ -265,9 +266,9 @@ def _server(plan: Plan, rate_bps: float, load: socket.socket, echo: socket.socke
 
 
 def _ring(plan: Plan, rate_bps: float, ahead: socket.socket, behind: socket.socket) -> dict[str, float]:
-    """Pass blocks to the next host, each after the previous host's; return the ms up to its answers.
+    """Pass a block to the next host after each one from the previous host; return the hops' figures, ms.
 
-    A host answers a block as soon as it has received it.
+    A hop lasts until the next host's answer, which it sends as soon as it has received the block.
     """
     arrived, over, hops = threading.Semaphore(0), threading.Event(), list[float]()
 
@@ -311,19 +312,19 @@ def _listener(near: str, port: int) -> socket.socket:
 
 @dataclass
 class TrafficProcess:
-    """The flows of a plan under way: connections by flow and kind, figures and errors by flow."""
+    """The running flows of a plan: open connections by (flow, kind), and errors by flow."""
 
     plan: Plan
     key: bytes
     until_s: float
-    """End of the wait for partners, by time.monotonic."""
+    """Time by time.monotonic at which the wait for partners ends."""
     open: dict[tuple[str, str], socket.socket] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     refused: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def meet(self) -> None:
-        """Connect to the servers and admit the clients, within the time for it."""
+        """Connect to the servers and admit the clients, until about `until_s`."""
         plan = self.plan
         near = {flow.near for flow in plan.flows if not flow.is_client}
         work = [threading.Thread(target=self._listen, args=(address,), daemon=True) for address in near]
@@ -387,7 +388,7 @@ class TrafficProcess:
             self.errors[flow.flow] = f"{flow.host} at {flow.far} did not come within {self.plan.meet_s:g} s"
 
     def _take(self, sock: socket.socket, flows: Sequence[Flow]) -> None:
-        """Admit a connection, or close it. `flows`: those of its address."""
+        """Admit a connection, or close it. `flows`: the flows from the address that it comes from."""
         sock.settimeout(HELLO_S)
         try:
             if not flows:
@@ -409,7 +410,7 @@ class TrafficProcess:
                 self.open[flow.flow, kind] = sock
 
     def load(self, flow: Flow, results: dict[str, Any]) -> None:
-        """Run a flow and keep its figures, or its error."""
+        """Run a flow; put its figures into `results`, or keep its error."""
         sharing = sum(other.near == flow.near for other in self.plan.flows)
         rate_bps = self.plan.rate_bps / sharing
         try:
@@ -430,7 +431,7 @@ def _loaded(process: TrafficProcess, ready: Sequence[Flow]) -> dict[str, Any]:
 
 
 def run(plan: Plan, key: bytes) -> dict[str, Any]:
-    """Return figures or the error of each flow, and the number of refused connections."""
+    """Run the plan; return the figures or the error of each flow, and the number of refused connections."""
     process = TrafficProcess(plan, key, time.monotonic() + plan.meet_s)
     process.meet()
     ready = [flow for flow in plan.flows if not process.missing(flow)]

@@ -1,7 +1,8 @@
-"""Plans a host's flows in a round of traffic from the order of the hosts. Pure.
+"""Plans a host's flows in a round of traffic from the order of the hosts. Pure functions.
 
 In a round of pairs, host 2k is the client of host 2k + 1. In a fan the first host is the client of all the
-others. In a ring each host is the client of the next. NICs of two hosts meet by rail, then by name.
+others. In a ring each host is the client of the next. The NICs of two hosts, sorted by rail and name, form
+pairs.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ PAIR_CHECK: Final = "backend.pair-traffic"
 FAN_CHECK: Final = "backend.fan-traffic"
 RING_CHECK: Final = "collectives.ring"
 MAX_FLOWS: Final = 64
-"""Flows of one host in a round."""
+"""Largest number of flows of one host in a round."""
 
 
 class RoundNic(NamedTuple):
-    """A NIC in a round. They sort by rail, then by name."""
+    """A NIC in a round. NICs sort by rail, then by device."""
 
     rail: int
     device: str
@@ -41,7 +42,7 @@ class TrafficRound:
 
     @property
     def place(self) -> int:
-        """Position of this host. Raises Missing, and ValueError for a host that is there twice."""
+        """Position of this host in the order. Raises Missing if it has none, ValueError for repeated ones."""
         if self.host not in self.hosts:
             raise Missing("the run names no partner: `fabrictime audit traffic` does")
         if len(set(self.hosts)) < len(self.hosts):
@@ -49,7 +50,7 @@ class TrafficRound:
         return self.hosts.index(self.host)
 
     def flows(self, partner: str, *, is_client: bool) -> list[Flow]:
-        """Return the flows with a partner, one for each pair of NICs. Raises Missing without any."""
+        """Return the flows with a partner, one for each pair of NICs. Raises Missing if a host has no NIC."""
         partner_flows = []
         for host in (self.host, partner):
             if not self.nics.get(host):
@@ -61,7 +62,7 @@ class TrafficRound:
         return partner_flows
 
     def plan(self, kind: str, flows: list[Flow], share: float = 1.0) -> Plan:
-        """Return the plan of these flows, at a share of the rate. Raises ValueError for too many."""
+        """Return the plan of `flows`, at `share` of the settings' rate. Raises ValueError for too many."""
         if len(flows) > MAX_FLOWS:
             raise ValueError(f"{len(flows)} flows, expected at most {MAX_FLOWS}")
         settings = self.settings
@@ -79,7 +80,7 @@ class TrafficRound:
 
 
 def pair_plan(order: TrafficRound) -> Plan:
-    """Return the plan with the partner. Raises Missing for the last of an odd number."""
+    """Return the plan of a pair. Raises Missing for the last of an odd number of hosts: it has no partner."""
     place = order.place
     other = place ^ 1
     if other >= len(order.hosts):
@@ -88,7 +89,7 @@ def pair_plan(order: TrafficRound) -> Plan:
 
 
 def fan_plan(order: TrafficRound) -> Plan:
-    """Return the plan of the first host with all others, or of another one with the first."""
+    """Return a fan's plan: for the first host with all others, for any other host with the first."""
     place, count = order.place, len(order.hosts) - 1
     if not count:
         raise Missing("one host alone has no receiver")
@@ -99,7 +100,7 @@ def fan_plan(order: TrafficRound) -> Plan:
 
 
 def ring_plan(order: TrafficRound) -> Plan:
-    """Return the plan with the next and the previous host, over the first NIC of each."""
+    """Return a ring's plan, with the next and the previous host, over the first NIC of each."""
     place, count = order.place, len(order.hosts)
     if count < 3:
         raise Missing(f"{count} hosts, a ring expects at least 3")
@@ -113,4 +114,4 @@ PLANS: Final[Mapping[str, Callable[[TrafficRound], Plan]]] = {
     FAN_CHECK: fan_plan,
     RING_CHECK: ring_plan,
 }
-"""Check to the plan of its round."""
+"""The function that plans a round, by the id of its check."""

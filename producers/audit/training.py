@@ -1,12 +1,13 @@
 """Trains a small network on every GPU at once, and prints speed and loss of each as one line of JSON.
 
-It needs torch only, and imports nothing of ours: `python3 training.py`, or with `--device cpu`. Each GPU has
-a process of its own. A fixed seed makes all GPUs of one model compute the same bits, so that another digest
-of the weights shows silent data corruption. Each process trains twice and compares its own digests as well.
+It needs torch only, and imports nothing of fabrictime: `python3 training.py`, or with `--device cpu`. Each
+GPU has a process of its own. From a fixed seed all GPUs of one model compute the same bits, so that a
+different digest of the weights shows silent data corruption. Each process trains twice and compares its two
+digests.
 
 The network has LAYERS square matrices of width d with tanh between them, no bias, and learns the function
 y = tanh(x T) of one fixed batch of b samples. A layer's forward pass takes 2 b d^2 operations, the gradient
-of its weights as many, and that of its input too, except for the first layer. A step takes
+of its weights as many, and the gradient of its input too, except for the first layer. A step takes
 b d^2 (6 LAYERS - 2). With weights of variance 1/d and b = d, the loss does not depend on d: it falls from
 0.56 to 0.016 within 60 steps at the rate below, computed with numpy for d of 128, 256 and 512, in float32 and
 with bfloat16 rounding. At four times the rate it diverges.
@@ -27,22 +28,22 @@ from typing import Any
 
 LAYERS = 4
 RATE = 0.1
-"""Learning rate for a loss that is summed over outputs and averaged over samples, halved."""
+"""Learning rate, for the squared error summed over outputs and averaged over samples."""
 SEED = 26
 WIDTH, STEPS = 8192, 120
 CPU_WIDTH, CPU_STEPS = 256, 60
 WARM_STEPS = 5
 LIMIT_S = 240.0
-"""End of a GPU's process."""
+"""Time after which a GPU's process is ended."""
 
 
 def operations(width: int, batch: int, steps: int) -> int:
-    """Return the floating-point operations of some steps."""
+    """Return the number of floating-point operations in `steps` steps."""
     return batch * width * width * (6 * LAYERS - 2) * steps
 
 
 def digest_of(tensors: Iterable[Any]) -> str:
-    """Return a digest of the bits of tensors."""
+    """Return a digest of the tensors' bits."""
     digest = hashlib.sha256()
     for tensor in tensors:
         host_copy = tensor.detach().contiguous().cpu()
@@ -51,7 +52,7 @@ def digest_of(tensors: Iterable[Any]) -> str:
 
 
 def _data(width: int, device: str, kind: Any) -> tuple[list[Any], Any, Any]:
-    """Return the weights, inputs and targets, drawn on the processor: every device gets the same bits."""
+    """Return (weights, inputs, targets), drawn on the CPU so that every device gets the same bits."""
     import torch
 
     chance = torch.Generator().manual_seed(SEED)
@@ -65,7 +66,7 @@ def _data(width: int, device: str, kind: Any) -> tuple[list[Any], Any, Any]:
 
 
 def _step(weights: Sequence[Any], inputs: Any, targets: Any) -> Any:
-    """Return the loss of one step, on the device."""
+    """Train one step, and return the loss before it, as a tensor on the device."""
     import torch
 
     outputs = inputs
@@ -85,7 +86,7 @@ def _step(weights: Sequence[Any], inputs: Any, targets: Any) -> Any:
 
 
 def train(weights: Sequence[Any], inputs: Any, targets: Any, steps: int) -> dict[str, Any]:
-    """Return TFLOP/s, first and last loss, and the digest of the weights after one training."""
+    """Train for `steps`; return TFLOP/s, the first and the last loss, and the digest of the weights."""
     import torch
 
     is_gpu = inputs.is_cuda
@@ -110,7 +111,7 @@ def train(weights: Sequence[Any], inputs: Any, targets: Any, steps: int) -> dict
 
 
 def train_twice(device: str, width: int, steps: int) -> dict[str, Any]:
-    """Return the values of the second training, and whether both ended with the same bits."""
+    """Train twice; return the values of the second training, and whether both ended with the same bits."""
     import torch
 
     torch.use_deterministic_algorithms(True)
@@ -153,7 +154,7 @@ def _outcome(device: str, child: subprocess.Popen[str], until_s: float) -> dict[
 
 
 def main() -> None:
-    """Print the values of every GPU, or of one device."""
+    """Print the values of every GPU, or train one device and print its values."""
     parser = argparse.ArgumentParser(description="Train a small network on every GPU.")
     parser.add_argument("--device", default="", help="cuda:N or cpu; default: all GPUs")
     parser.add_argument("--width", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Events of UFM, the manager of an InfiniBand fabric, on the host that runs it: ports with faults.
+"""Check of the events of UFM, an InfiniBand fabric's manager, on the host that runs it: faulty ports.
 
 A line is `2026-11-20 10:35:41.231 [14] [110] CRITICAL [Hardware] IBPort [Switch: leaf1 / 3]: Link went down`.
 """
@@ -17,25 +17,25 @@ from schemas.audit_remedy import remedy
 
 FOLDER: Final = "/opt/ufm/files/log"
 TAIL: Final = ("tail", "--bytes=4000000", f"{FOLDER}/event.log")
-"""Reads the newest part: the log of a large fabric has gigabytes."""
+"""Command that prints the newest part of the log, which has gigabytes on a large fabric."""
 RECENT_S: Final = 86_400.0
 _LINE: Final = re.compile(
     r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\S* \[\d+\] \[\d+\] (\w+) (?:\[\w+\] )*"
     r"((?:[^\[\]\n]|\[[^\]\n]*\])*?): (.*)$",
     re.MULTILINE,
 )
-"""The object may have colons within brackets."""
+"""An event's line. The object may contain colons within brackets."""
 _FAULT: Final = re.compile(
     r"link went down|isolated|symbol (?:error|ber)|high ber|link integrity|buffer overrun|no response|"
     r"node is down|module temperature|excessive",
     re.IGNORECASE,
 )
-"""Events after which a port is taken out of use (imbue's and UFM's rules)."""
+"""Texts of events after which a port should be taken out of use (imbue's and UFM's rules)."""
 CHECKS: Final = Checks()
 
 
 class UfmEvent(NamedTuple):
-    """An event: seconds since the Unix epoch, severity, object and text."""
+    """An event in UFM's log. `at_s`: seconds since the Unix epoch."""
 
     at_s: float
     severity: str
@@ -44,7 +44,7 @@ class UfmEvent(NamedTuple):
 
 
 def ufm_events(log: str) -> list[UfmEvent]:
-    """Return the events of a log, with its times taken as UTC; other lines are left out."""
+    """Return the events in a log, leaving out other lines. Its times are taken as UTC."""
     events = []
     for time, severity, subject, text in _LINE.findall(short_lines(log)):
         try:
@@ -58,7 +58,7 @@ def ufm_events(log: str) -> list[UfmEvent]:
 @CHECKS.error("backend.ufm-events", "UFM reports no faulty port", 43, 46)
 @remedy.replace("Replace the cable of the port, or isolate it in UFM")
 def fabric_events(host: Host) -> Iterator[Finding]:
-    """Find ports that UFM reported within a day."""
+    """Find ports for which UFM reported a fault within the last day."""
     since_s = host.now_s() - RECENT_S
     counts: dict[tuple[str, str], int] = defaultdict(int)
     host.names(FOLDER)

@@ -1,4 +1,4 @@
-"""Software checks of units: restarts, fabric manager, container runtime, maintenance, panics."""
+"""Software checks of systemd units: restarts, fabric manager, container runtime, maintenance, panics."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ UNITS: Final = (
     "dcgm", "openibd", "rdma-ndd", "opensmd", "lldpd", "mcelog", "rasdaemon", "irqbalance", "nvidia-powerd",
     "rpcbind", "autofs", "sshd", "ssh", "cron", "crond",
 )  # fmt: skip
-"""Services of which a host that has one enabled needs it running."""
+"""Services that must run on a host if they are enabled there."""
 PROPERTIES: Final = "Id,LoadState,ActiveState,NRestarts,UnitFileState"
 SHOW: Final = ("systemctl", "show", f"--property={PROPERTIES}", *(f"{name}.service" for name in UNITS))
 MAX_RESTARTS: Final = 2
-"""NVSentinel counts three restarts of the fabric manager as a fault."""
+"""Largest number of restarts that is no error; NVSentinel: three of the fabric manager are a fault."""
 SWITCH_CLASS: Final = "0x0680"
-"""PCI class of a NVSwitch."""
+"""PCI class of an NVSwitch."""
 MAINTENANCE: Final = ("/run/systemd/shutdown/scheduled", "/run/nologin", "/etc/nologin", "/var/run/nologin")
 CHECKS: Final = Checks()
 
 
 def properties(text: str) -> dict[str, dict[str, str]]:
-    """Return the properties of each unit that `systemctl show` prints, without its suffix."""
+    """Return the properties in the output of `systemctl show`, by unit name without the suffix."""
     properties_by_unit = {}
     for block in text.strip().split("\n\n"):
         fields = dict(line.partition("=")[::2] for line in block.splitlines())
@@ -57,7 +57,7 @@ def _restarts(host: Host) -> Iterator[Finding]:
 @CHECKS.error("software.fabric-manager", "The fabric manager runs", 66)
 @remedy.monitor("systemctl enable --now nvidia-fabricmanager, or nvidia-imex")
 def _fabric_manager(host: Host) -> Iterator[Finding]:
-    """Check the service that sets up NVLink: fabric manager for NVSwitches, IMEX for racks of GB200."""
+    """Check that the service that sets up NVLink runs: fabric manager for NVSwitches, IMEX for GB200."""
     sku = sku_of(host, (NVIDIA,))
     has_switch = any(
         host.read(f"{DEVICES}/{address}/class").startswith(SWITCH_CLASS)
@@ -89,7 +89,7 @@ def _maintenance(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("software.crash", "The kernel did not crash", 91)
 @remedy.reboot("Read the messages, then remove them; replace the part that they name")
 def _crash(host: Host) -> Iterator[Finding]:
-    """Find what a panic left: the firmware's store of kernel messages, and dumps."""
+    """Find the traces of a kernel panic: messages in the firmware's store (pstore), and crash dumps."""
     host.names("/sys/fs")
     paths = [f"/sys/fs/pstore/{name}" for name in _names(host, "/sys/fs/pstore") if "dmesg" in name]
     for folder in ("/var/crash", "/var/lib/kdump"):

@@ -1,7 +1,7 @@
 """Lists warnings and errors of the kernel log that no list of known lines explains.
 
-Numbers are masked, so that lines which differ in an address or a counter are one finding. The list is
-`known_lines.toml`; settings add patterns. Faults that other checks find are not repeated.
+Numbers are masked, so that lines which differ only in an address or a counter form one finding. Known lines
+are in `known_lines.toml`; settings add patterns. Lines that other checks evaluate are left out.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from schemas.settings_file import read_tables
 FILE: Final = Path(__file__).with_name("known_lines.toml")
 LOG: Final = ("dmesg", "--kernel", "--notime", "--level=emerg,alert,crit,err,warn")
 MAX_KINDS: Final = 256
-"""Kinds of lines with a count of their own; further kinds share one."""
+"""Largest number of kinds of lines that are counted separately; all further kinds share one count."""
 MAX_LISTED: Final = 32
 MAX_LINE: Final = 240
-"""Characters of a line that are compared and shown."""
+"""Only this many characters of a line are compared and shown."""
 _MASKS: Final = (
     (re.compile(r"\b[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?\b"), "PCI"),
     (re.compile(r"\b0x[0-9a-fA-F]+\b|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,16}\b"), "#"),
     (re.compile(r"\d+(?:\.\d+)*"), "#"),
 )
 _OTHERS: Final = (*kernel_log.PATTERNS, *nic_log.PATTERNS)
-"""Lines that other checks evaluate."""
+"""Patterns of lines that other checks evaluate."""
 CHECKS: Final = Checks()
 
 
 class Unknown(NamedTuple):
-    """A kind of line: masked, its first example, and the number of lines."""
+    """A kind of line: its masked text, its first line as an example, and the number of lines."""
 
     masked: str
     example: str
@@ -45,20 +45,20 @@ class Unknown(NamedTuple):
 
 @cache
 def known_patterns(more: tuple[str, ...] = ()) -> tuple[re.Pattern[str], ...]:
-    """Return the patterns of the list and of `more`. Raises ValueError for a wrong one."""
+    """Return the patterns of known_lines.toml and those in `more`. Raises ValueError for an invalid one."""
     listed = [str(row["pattern"]) for row in read_tables(FILE)["line"]]
     return tuple(re.compile(pattern) for pattern in (*listed, *more))
 
 
 def masked(line: str) -> str:
-    """Return a line without its numbers and addresses."""
+    """Return a line with its numbers and addresses masked."""
     for pattern, text in _MASKS:
         line = pattern.sub(text, line)
     return line
 
 
 def unknown_lines(log: str, patterns: Sequence[re.Pattern[str]]) -> tuple[list[Unknown], int]:
-    """Return the kinds of unknown lines, the frequent ones first, and the lines beyond MAX_KINDS kinds."""
+    """Return the kinds of unknown lines, most frequent first, and the number of lines beyond MAX_KINDS."""
     examples: dict[str, tuple[str, int]] = {}
     beyond = 0
     for line in log.splitlines():

@@ -1,7 +1,7 @@
 """Software checks of versions: kernel, packages, libraries, drivers, firmware, sysctls.
 
-Their values are facts that the fleet compares. On one host a check fails only where its parts contradict each
-other: a kernel without its modules, a half installed package, two versions of one library.
+The versions are facts that are compared across the fleet. On one host a check fails only for a contradiction:
+a kernel without its modules, a half installed package, two versions of one library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PACKAGES: Final = re.compile(
 )
 """Packages whose versions are compared across the fleet."""
 INSTALLED: Final = "i"
-"""Second letter of dpkg's state; the first is what the administrator wants, such as a hold."""
+"""Second letter of dpkg's state for an installed package; the first is what the administrator wants."""
 LIBRARY_FOLDERS: Final = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -39,7 +39,7 @@ MODULES: Final = (
     "nvidia", "nvidia_peermem", "gdrdrv", "amdgpu", "mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "bnxt_re",
     "irdma", "efa", "lustre",
 )  # fmt: skip
-"""Modules whose versions are compared. The kernel's own ones have none."""
+"""Kernel modules whose versions are compared. Modules that belong to the kernel have none."""
 ONE_PACKAGE: Final = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs")
 """Modules of one driver package: mixed versions do not work together."""
 SYSCTLS: Final[dict[str, tuple[Callable[[int], bool], str]]] = {
@@ -52,15 +52,15 @@ SYSCTLS: Final[dict[str, tuple[Callable[[int], bool], str]]] = {
     "net/core/wmem_max": (lambda value: value >= 212_992, "at least 212992"),
     "net/core/somaxconn": (lambda value: value >= 128, "at least 128"),
 }
-"""Sysctls that slow down or end jobs outside of these values: the kernel's defaults or better."""
+"""Sysctls that slow down or end jobs at other values than these: whether a value is right, and text."""
 OWN_OPTIONS: Final = ("BOOT_IMAGE=", "root=", "resume=", "initrd=", "ip=", "BOOTIF=", "systemd.machine_id=")
-"""Beginnings of kernel options that each host has of its own."""
+"""Prefixes of kernel options whose values differ from host to host by design."""
 COMPARED: Final = ("vm/nr_hugepages", "net/ipv4/tcp_mtu_probing", "kernel/pid_max")
 CHECKS: Final = Checks(limit_s=20.0)
 
 
 def os_name(text: str) -> str:
-    """Return the name of the system from /etc/os-release."""
+    """Return the operating system's name in the text of /etc/os-release."""
     for line in text.splitlines():
         name, _, value = line.partition("=")
         if name == "PRETTY_NAME":
@@ -69,7 +69,7 @@ def os_name(text: str) -> str:
 
 
 def packages(text: str) -> dict[str, tuple[str, str]]:
-    """Return version and state by name of the compared packages, from `dpkg-query` or `rpm`."""
+    """Return (version, state) by name of the compared packages, from the output of `dpkg-query` or `rpm`."""
     package_versions = {}
     for line in text.splitlines():
         name, number, state = line.split("\t")
@@ -85,7 +85,7 @@ def library_version(file: str) -> tuple[str, str] | None:
 
 
 def pending_firmware(text: str) -> dict[str, tuple[str, str]]:
-    """Return running and stored firmware by device, from `devlink --json dev info`."""
+    """Return (running, stored) firmware by device, from the output of `devlink --json dev info`."""
     firmware = {}
     for device, info in json.loads(text)["info"].items():
         versions: dict[str, dict[str, Any]] = info.get("versions", {})
@@ -112,7 +112,7 @@ def _kernel(host: Host) -> Iterator[Finding]:
 
 
 def _without_root(line: str) -> str:
-    """Leave out what differs between hosts by design: image, disks and identity."""
+    """Return a kernel command line without what differs between hosts by design: image, disks, identity."""
     return " ".join(part for part in line.split() if not part.startswith(OWN_OPTIONS))
 
 

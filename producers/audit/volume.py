@@ -1,10 +1,11 @@
 """Claims a small volume in Kubernetes, waits until it is bound, deletes the claim, and prints the delay.
 
-A process of its own: the client is large, and a limit of the caller must not leave the claim behind. The
-claim has a fixed name for each host; one that an earlier run left is deleted first. A storage class that
-waits for the first consumer begins to provision as soon as the claim names a node, as the scheduler does.
+It runs as a process of its own: the client is large, and a time-out of the caller must not leave the claim
+behind. The claim's name is fixed for each host; a claim that an earlier run left is deleted first. For a
+storage class that waits for the first consumer, the claim names the node, as the scheduler would do, so that
+provisioning begins.
 
-Needs the package `kubernetes` and the rights to create, get and delete persistentvolumeclaims in the
+It needs the package `kubernetes` and the rights to create, get and delete persistentvolumeclaims in the
 namespace, and to list storageclasses.
 """
 
@@ -42,7 +43,7 @@ class Refused(Exception):
 
 
 def claim_name(host: str) -> str:
-    """Return the name of a host's claim, as Kubernetes allows names."""
+    """Return the name of a host's claim, in characters that Kubernetes allows."""
     plain = re.sub(r"[^a-z0-9]+", "-", host.lower()).strip("-")
     return f"fabrictime-audit-{plain}"[:63].rstrip("-")
 
@@ -51,7 +52,7 @@ class Claims:
     """The volume claims of one namespace."""
 
     def __init__(self, namespace: str) -> None:
-        """Read the usual configuration file, else that of the pod. Raises NoCluster."""
+        """Read the user's configuration file, else the pod's configuration. Raises NoCluster."""
         try:
             client, config = import_module("kubernetes.client"), import_module("kubernetes.config")
         except ImportError:
@@ -74,7 +75,7 @@ class Claims:
         self._namespace = namespace
 
     def storage_class(self, name: str) -> dict[str, Any]:
-        """Return a storage class, or the default one for an empty name. Raises Refused."""
+        """Return the storage class `name`; the default class if `name` is empty. Raises Refused."""
         for item in self._call(self._storage.list_storage_class)["items"]:
             notes = item["metadata"].get("annotations") or {}
             if item["metadata"]["name"] == name or (not name and notes.get(DEFAULT) == "true"):
@@ -101,7 +102,7 @@ class Claims:
         return str((claim.get("status") or {}).get("phase", "Pending")) if claim else ""
 
     def delete(self, name: str) -> None:
-        """Delete a claim, if there is one. Raises Refused."""
+        """Delete a claim if it exists. Raises Refused."""
         method = self._core.delete_namespaced_persistent_volume_claim
         self._call(method, name, self._namespace, absent=True)
 
@@ -120,7 +121,7 @@ class Claims:
 
 @contextlib.contextmanager
 def _claimed(claims: Claims, name: str, storage_class: Mapping[str, Any], node: str) -> Iterator[None]:
-    """Hold a claim. It is deleted whatever happens, also if its creation was not confirmed."""
+    """Create a claim, and delete it at the end in any case, even if its creation was not confirmed."""
     try:
         claims.create(name, storage_class, node)
         yield
@@ -129,7 +130,7 @@ def _claimed(claims: Claims, name: str, storage_class: Mapping[str, Any], node: 
 
 
 def bound_s(claims: Claims, name: str, class_name: str, node: str, limit_s: float) -> float | None:
-    """Return s until a new claim was bound, None if it was not within the limit. Raises Refused."""
+    """Create a claim; return the seconds until it was bound, None beyond the limit. Raises Refused."""
     storage_class = claims.storage_class(class_name)
     until_s = time.monotonic() + limit_s
     if claims.phase(name):

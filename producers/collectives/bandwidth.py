@@ -1,8 +1,8 @@
-"""Bus bandwidth as nccl-tests define it: comparable with the rate of a link, whatever the number of ranks.
+"""Bus bandwidth as defined by nccl-tests: comparable with a link's rate, whatever the number of ranks.
 
-An operation's `bytes`, S, are the rank's own message: its contribution, or its part from a root. The
-profilers of NCCL and RCCL count the part of one rank instead for reduce-scatter and all-to-all, P = S / n.
-With n ranks and the time t, nccl-tests have:
+An operation's `bytes`, S, are the rank's own message: its contribution, or its part of the root's data. For
+reduce-scatter and all-to-all, the profilers of NCCL and RCCL count the part of one rank instead, P = S / n.
+With n ranks and the duration t, nccl-tests define:
 
     all-reduce                      2 S (n - 1) / n / t
     reduce-scatter, all-to-all        S (n - 1) / n / t = P (n - 1) / t

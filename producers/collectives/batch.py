@@ -1,7 +1,7 @@
-"""Makes the parts of a `CollectiveBatch` from the arrays of a fold. Pure: no segment, clock or socket.
+"""Builds the parts of a `CollectiveBatch` from the arrays of a fold.
 
-An index of a segment's communicator becomes an index in the record's list. Values that no record may hold are
-limited to the schema's range, because a segment may hold anything.
+Pure: it uses no segment, clock or socket. A communicator's index in the segment is replaced by its index in
+the record's list. Values are limited to the schema's range, because a segment may hold anything.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from schemas.records import (
 )
 
 REASONS: Final = (KeptReason.ALL, KeptReason.SAMPLED, KeptReason.SLOW)
-"""Reasons by their numbers in native/collectives/fold.h."""
+"""Reasons for publishing an operation, in the order of their numbers in native/collectives/fold.h."""
 MAX_TRANSFERS: Final = 16
-"""Transfers of one operation that are published, the longest ones."""
+"""Maximum number of transfers that are published per operation; the longest ones are."""
 
 MAX_QUEUE_PAIRS: Final = 4096
-"""Queue pairs of a process that are followed."""
+"""Maximum number of a process's queue pairs whose delays are recorded."""
 
 _SUM_MAX: Final = 10**18
 _COUNT_MAX: Final = 10**12
@@ -45,7 +45,7 @@ Rows = npt.NDArray[Any]
 
 
 def id_text(number: int) -> str:
-    """Return the id of a communicator as NCCL prints a hash, without 0x."""
+    """Return the id of a communicator, written like NCCL's hash but without 0x."""
     return f"{number:016x}"
 
 
@@ -58,7 +58,7 @@ class CommunicatorList:
         self.records: list[Communicator] = []
 
     def index(self, number: int) -> int:
-        """Return the index in the record of a segment's communicator; list it if it is not."""
+        """Return the index in the record of communicator number `number` of the segment; add it if needed."""
         place = self._index.get(number)
         if place is None:
             place = self._index[number] = len(self.records)
@@ -78,7 +78,7 @@ class CommunicatorList:
         return place
 
     def ranks(self, number: int) -> int:
-        """Return the number of ranks; 0: unknown."""
+        """Return the number of ranks of a communicator; 0 if it is unknown."""
         return self._known[number].ranks
 
     def __contains__(self, number: int) -> bool:
@@ -88,7 +88,7 @@ class CommunicatorList:
 def summaries_of(
     kinds: Rows, communicators: CommunicatorList, source: CollectiveSource
 ) -> list[CollectiveSummary]:
-    """Return the sums of each kind, an array of `native.collectives.fold.KIND`."""
+    """Return a summary of each kind of operation. `kinds` is an array of `native.collectives.fold.KIND`."""
     return [
         _summary(kind, communicators, source) for kind in kinds if int(kind["communicator"]) in communicators
     ]
@@ -126,7 +126,10 @@ def _summary(kind: Any, communicators: CommunicatorList, source: CollectiveSourc
 def operations_of(
     rows: Rows, reasons: Iterable[KeptReason], communicators: CommunicatorList, timeline: Timeline
 ) -> list[CollectiveOperation]:
-    """Return single operations, in the order of `rows`; rows of unknown communicators raise KeyError."""
+    """Return the records of single operations, in the order of `rows`.
+
+    Raises KeyError for unknown communicators.
+    """
     begin, end = timeline.to_fabric(rows["begin_raw_ns"]), timeline.to_fabric(rows["end_raw_ns"])
     return [
         _operation(row, reason, communicators, int(begin_ns), int(end_ns))
@@ -163,7 +166,7 @@ def _operation(
 
 
 def _waits(row: Any) -> dict[str, int | None]:
-    """Return the four waits; None where they are not measured."""
+    """Return the four waiting times of an operation or transfer; None for those not measured."""
     is_split = int(row["flags"]) & SPLIT
     return {name: int(row[name]) if is_split else None for name in _WAITS}
 
@@ -175,7 +178,7 @@ def _sampled_share(row: Any, steps: int) -> float:
 
 
 def transfers_of(rows: Rows, index: Mapping[int, int], timeline: Timeline) -> list[CollectiveTransfer]:
-    """Return the longest transfers of each operation in `index`: number of an operation to its index."""
+    """Return the longest transfers of each operation. `index` maps an operation's number to its index."""
     if not len(rows) or not index:
         return []
     rows = rows[np.isin(rows["operation"], np.fromiter(index, np.int64, len(index)))]
@@ -210,7 +213,7 @@ def _transfer(row: Any, operation: int, begin_ns: int, end_ns: int) -> Collectiv
 
 
 class QueuePairs:
-    """Delays of queue pairs, from any number of intervals until they are published."""
+    """Delays of queue pairs, merged over any number of intervals until they are published."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[int, int], QueuePairDelay] = {}
@@ -220,8 +223,10 @@ class QueuePairs:
         return len(self._sums)
 
     def add(self, rows: Rows, nic_of: Mapping[int, str], flow_of: Mapping[int, str]) -> None:
-        """Add events of queue pairs. By index of a device: `nic_of` its NIC, `flow_of` the begin of its flow
-        ids."""
+        """Add events of queue pairs.
+
+        By a device's index, `nic_of` gives its NIC and `flow_of` the first part of its flows' ids.
+        """
         for row in rows:
             nic = nic_of.get(int(row["device"]))
             key = int(row["device"]), int(row["queue_pair"])
@@ -232,14 +237,14 @@ class QueuePairs:
 
     @property
     def are_worse(self) -> bool:
-        """Whether a queue pair's delay is three times the published one, or chunks wait without an end."""
+        """True if a delay is three times the published one, or a queue pair's chunks do not complete."""
         return any(
             delay["p99_ns"] > 3 * self._published_p99.get(key, 0) or (delay["posted"] and not delay["count"])
             for key, delay in self._sums.items()
         )
 
     def take(self, limit: int) -> list[QueuePairDelay]:
-        """Return up to `limit` queue pairs, the slowest first, and begin anew."""
+        """Return up to `limit` queue pairs, the slowest first, and start with empty sums again."""
         worst = sorted(self._sums.items(), key=lambda item: (-item[1]["posted"], -item[1]["p99_ns"]))
         self._published_p99 = {key: delay["p99_ns"] for key, delay in worst}
         self._sums.clear()
@@ -264,7 +269,10 @@ def _delay(row: Any, nic: str, flow: str | None) -> QueuePairDelay:
 
 
 def _merged(former: QueuePairDelay, new: QueuePairDelay) -> QueuePairDelay:
-    """Return both intervals together. The greater 99th percentile counts: the true one is not above it."""
+    """Return the delays of both intervals together.
+
+    The larger 99th percentile is an upper bound of the true one.
+    """
     if not new["count"]:
         return {**former, "posted": new["posted"]}
     if not former["count"]:

@@ -1,7 +1,7 @@
-"""Reads dumps of PyTorch's Flight Recorder: the last operations of a rank. Pure.
+"""Reads dumps of PyTorch's Flight Recorder, which contain the last operations of a rank. Pure.
 
 A dump is JSON, or a pickle of plain data, which is read without `pickle`. Its times are those of the host's
-system clock. `entries` has the operations; an entry's group is (name, description).
+system clock. `entries` holds the operations; an entry's group is (name, description).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from schemas.records import (
 )
 
 MAX_BYTES: Final = 16 << 20
-"""Largest dump that is read."""
+"""Maximum size of a dump that is read."""
 MAX_OPERATIONS: Final = 512
-"""Newest operations of a dump that are published."""
+"""Maximum number of a dump's operations that are published, the newest ones."""
 
 _NAME: Final = re.compile(r"[!-~]{0,100}?(\d{1,8})(?:\.json|\.pkl|\.pickle)?")
 _RANK_MAX: Final = 16_777_215
@@ -49,7 +49,7 @@ _FUNCTIONS: Final = (
     ("send", _F.SEND),
     ("recv", _F.RECEIVE),
 )
-"""Parts of a profiling name such as nccl:all_reduce; the first one counts."""
+"""Function by a part of a profiling name such as nccl:all_reduce. The first entry that matches applies."""
 _ITEM_BYTES: Final = {
     "Double": 8,
     "Long": 8,
@@ -76,7 +76,7 @@ class Dump(NamedTuple):
 
 
 def rank_of_name(name: str) -> int | None:
-    """Return the rank that a file's name ends with, such as nccl_trace_rank_7; None: no rank."""
+    """Return the rank at the end of a file's name, such as nccl_trace_rank_7; None if there is none."""
     match = _NAME.fullmatch(name)
     rank = int(match[1]) if match is not None else _RANK_MAX + 1
     return rank if rank <= _RANK_MAX else None
@@ -118,14 +118,17 @@ def _loaded(data: bytes) -> Mapping[str, Any]:
 
 
 def _group(entry: Mapping[str, Any]) -> str:
-    """Return the name of an entry's group, with its description."""
+    """Return the name and description of an entry's group, separated by a colon."""
     group = entry.get("process_group", entry.get("pg_name", ""))
     parts = group if isinstance(group, list | tuple) else [group]
     return ":".join(_text(part) for part in parts[:2] if part != "") or "default"
 
 
 def _communicator(name: str, rank: int, content: Mapping[str, Any]) -> Communicator:
-    """Return the group. Its ranks, where the dump lists them, give its size and this rank's place."""
+    """Return the group as a communicator.
+
+    If the dump lists its ranks, they give its size and the rank's place in it.
+    """
     config = content.get("pg_config")
     group = config.get(name.partition(":")[0]) if isinstance(config, dict) else None
     ranks = group.get("ranks", "") if isinstance(group, dict) else ""
@@ -146,7 +149,7 @@ def _communicator(name: str, rank: int, content: Mapping[str, Any]) -> Communica
 
 
 def _operation(entry: Mapping[str, Any], communicator: int, shift_ns: int) -> CollectiveOperation | None:
-    """Return an entry's operation; None without a number or a time."""
+    """Return the operation in an entry; None if it has no number or no time."""
     is_p2p = entry.get("is_p2p") is True
     seq = _whole(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id")), _SEQ_MAX)
     created_ns = _whole(entry.get("time_created_ns"), _NS_MAX)
@@ -201,7 +204,7 @@ def _function(name: str) -> CollectiveFunction:
 
 
 def _bytes(entry: Mapping[str, Any]) -> int:
-    """Return the bytes of the inputs; 0: unknown."""
+    """Return the total size of an operation's inputs, bytes; 0 if it is unknown."""
     sizes, dtypes = entry.get("input_sizes"), entry.get("input_dtypes")
     if not isinstance(sizes, list | tuple) or not isinstance(dtypes, list | tuple):
         return 0

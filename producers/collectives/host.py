@@ -1,6 +1,6 @@
-"""The processes of one host: accepts their segments, drains them and makes their records.
+"""Accepts the segments of one host's processes, drains them and builds their records.
 
-It knows neither Kafka nor signals: `put` passes a record on and calls back once the log has acknowledged it.
+It uses neither Kafka nor signals: `put` publishes a record and calls back when the log has acknowledged it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _log = logging.getLogger(__name__)
 _IDLE_S: Final = 1.0
 _COUNTERS_S: Final = 1.0
 _ALIVE_S: Final = 0.5
-"""s between two checks whether a process without a connection still runs."""
+"""Interval of the checks whether a process without a connection still runs."""
 _RECONNECT_S: Final = 3.0
-"""s that a process in another namespace of process ids has to connect again; profilers try every 0.5 s."""
+"""Time within which a process in another PID namespace must connect again; profilers try every 0.5 s."""
 
 Put = Callable[[str, bytes, Callable[[], None]], None]
 """Publishes an encoded record under a job's name, and calls back when the log has acknowledged it."""
 
 
 class ReportedHost(NamedTuple):
-    """A host, its socket and its clock page (None: the machine's default one)."""
+    """A host with its socket and its clock page. A page of None is the machine's default one."""
 
     host: str
     boot: str
@@ -46,11 +46,11 @@ class ReportedHost(NamedTuple):
     socket: Path
     clock_file: Path | None
     reads_dumps: bool = True
-    """Whether it reads the folder of Flight Recorder dumps, which hosts of one machine share."""
+    """True if it reads the folder of Flight Recorder dumps, which the hosts of one machine share."""
 
 
 class Counts(NamedTuple):
-    """The state of a host's processes, for the status line."""
+    """Counts of a host's jobs, processes and refused or dropped items, for the status line."""
 
     jobs: frozenset[str]
     processes: int
@@ -61,7 +61,7 @@ class Counts(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """A process's segment. `lost_s`: when its connection ended; None while it is connected."""
+    """A process's segment. `lost_s` is the time at which its connection ended; None while it is connected."""
 
     process: ProcessId
     traced: TracedProcess
@@ -69,11 +69,11 @@ class _Entry:
     lost_s: float | None = None
     alive_at_s: float = 0.0
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Totals of the host's NICs at the last record."""
+    """Counter totals of the host's NICs at the process's last record."""
 
 
 class HostReporter:
-    """The segments of one host. Raises OSError if its socket or its NICs cannot be opened."""
+    """Reports the processes of one host. Raises OSError if its socket or its NICs cannot be opened."""
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ class HostReporter:
 
     @property
     def processes(self) -> list[TracedProcess]:
-        """The processes, in the order in which they connected."""
+        """The connected processes, in the order of their first connection."""
         return [entry.traced for entry in self._entries.values()]
 
     @property
     def host(self) -> ReportedHost:
-        """The host."""
+        """The host that is reported."""
         return self._host
 
     @property
@@ -127,7 +127,10 @@ class HostReporter:
     # ---- connections
 
     def _take(self, passed: Passed) -> str | None:
-        """Begin to drain a segment; a known one is connected again."""
+        """Start draining a new segment, or mark a known one as connected again.
+
+        Return the reason if it is refused.
+        """
         entry = self._entries.get(passed.inode)
         if entry is not None:
             passed.reader.close()
@@ -156,7 +159,7 @@ class HostReporter:
             entry.lost_s, entry.alive_at_s = self._now_s, 0.0
 
     def _nic_of(self, device: str) -> str | None:
-        """Return the NIC of an RDMA device."""
+        """Return the NIC of an RDMA device; None if the host has none."""
         if device not in self._nic_of_device:
             for nic in self._host.nics:
                 ports = rdma_ports(nic.device, Path("/sys"), nic.netns is None)
@@ -170,7 +173,7 @@ class HostReporter:
     def step(self, now_s: float, put: Put, may_put: Callable[[], bool]) -> float:
         """Drain segments, and publish the records that are due while the queue accepts them.
 
-        Return the time of the next call.
+        Returns the time of the next call, s.
         """
         self._now_s = now_s
         for dump in self._reports.poll(now_s, self.processes):
@@ -213,7 +216,7 @@ class HostReporter:
         entry.traced.gone = is_foreign or not is_alive(entry.process)
 
     def _read_counters(self, now_s: float) -> None:
-        """Read the NICs' counters once a second while a process is connected."""
+        """Read the NICs' counters once a second. It is called only while a process is connected."""
         if self._counters is None:
             try:
                 self._counters = NicCounters(self._host.nics)
@@ -232,7 +235,7 @@ class HostReporter:
             self._counters = None
 
     def close(self) -> None:
-        """Close the socket and all segments; the processes pass them to the next reporter."""
+        """Close the socket and all segments. The processes then pass their segments to the next reporter."""
         self._listener.close()
         for entry in self._entries.values():
             entry.traced.close()
@@ -242,8 +245,10 @@ class HostReporter:
 
 
 def process_name(passed: Passed) -> str:
-    """Return the name of a process in records: its id and start time, and the profiler where a process may
-    have another one beside that of NCCL."""
+    """Return the name of a process in records: its id and start time.
+
+    The profiler is added for a process that may have another profiler beside that of NCCL.
+    """
     start = passed.process.ticks or passed.reader.created_raw_ns
     name = f"{passed.process.pid}-{start}"
     is_nccl = passed.reader.source in (CollectiveSource.NCCL, CollectiveSource.RCCL)

@@ -1,7 +1,8 @@
-"""The socket of one host where profilers pass their segments; see native/collectives/segment.h.
+"""The socket of one host on which profilers pass their segments; see native/collectives/segment.h.
 
-A connection is of one process. It stays open, and its end means that the process has ended or passes its
-segment again. A segment is recognised by its inode, so that a process that connects again stays one entry.
+A connection belongs to one process and stays open. When it ends, the process has ended or is about to pass
+its segment again. A segment is identified by its inode, so that a process that connects again is not counted
+twice.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ GREETING: Final = b"SEGMENT 1"
 _PACKET_BYTES: Final = 64
 _MAX_WARNINGS: Final = 20
 _MAX_SILENT: Final = 256
-"""Connections that have passed no segment; beyond, new ones are refused."""
+"""Maximum number of connections that have not passed a segment yet; further ones are refused."""
 _DEAD_STATES: Final = "ZXx"
 
 
@@ -45,7 +46,7 @@ class Passed(NamedTuple):
 
 
 def socket_of(path: Path, host: str, hosts: int) -> Path:
-    """Return the socket of a host: `path`, or beside it with the host's name if there are several hosts."""
+    """Return the path of a host's socket: `path`, with the host's name added if there are several hosts."""
     return path if hosts == 1 else path.with_name(f"{path.stem}-{host}{path.suffix}")
 
 
@@ -56,7 +57,10 @@ def process_id(pid: int) -> ProcessId:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Return whether a process runs; True for one in another namespace of process ids, which has the id 0."""
+    """Return whether a process runs.
+
+    It returns True for id 0, which stands for a process in another PID namespace.
+    """
     if process.pid == 0:
         return True
     fields = _stat_of(process.pid)
@@ -64,7 +68,10 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def _stat_of(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the name, which may contain spaces; None: no such process."""
+    """Return the fields after the name in /proc/PID/stat; None if there is no such process.
+
+    The name is skipped because it may contain spaces.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -74,9 +81,10 @@ def _stat_of(pid: int) -> list[str] | None:
 
 
 class Listener:
-    """Listens at `path`. `take` receives each segment and returns the reason to refuse it, None to accept.
+    """Listens at `path` and receives segments. Raises OSError if it cannot listen.
 
-    `lost` receives the inode of a segment whose connection ended. Raises OSError if it cannot listen.
+    `take` receives each segment and returns the reason to refuse it, or None to accept it. `lost` receives
+    the inode of a segment whose connection has ended.
     """
 
     def __init__(
@@ -92,7 +100,7 @@ class Listener:
         self._listener = listen_for_packets(path)
         self._connections: dict[int, tuple[socket.socket, ProcessId, int | None]] = {}
         self.refused = 0
-        """Connections and segments that were refused."""
+        """Number of connections and segments that were refused."""
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
@@ -152,7 +160,10 @@ class Listener:
         self._answer(connection, None)
 
     def _open(self, process: ProcessId, descriptor: int) -> tuple[str, int | None]:
-        """Pass the segment on. Return the reason to refuse it, empty if it is accepted, and its inode."""
+        """Pass a segment to `take`.
+
+        Return the reason why it is refused, or an empty string, and its inode.
+        """
         file_status = os.fstat(descriptor)
         if file_status.st_size > self._max_bytes:
             return f"segment: {file_status.st_size} bytes, expected at most {self._max_bytes}", None

@@ -1,7 +1,7 @@
 """Increments of the counters of a host's NICs that show congestion and loss.
 
-Drivers give the same counter different names. Each field of `NicCounter` lists the names in the order of
-preference; counters with several parts are added up. `producers.ports` reads them.
+Drivers name the same counter differently. Each field of `NicCounter` lists the names in order of preference;
+if a counter has several parts, they are added up. `producers.ports` reads the counters.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
         ("link_xoff_tx",),
     ),
 }
-"""Names by field: of mlx5, bnxt_re, irdma with ice, EFA, ionic and others. `rdma:` marks counters of the RDMA
-port; others are those of ethtool."""
+"""Counter names by field, of the drivers mlx5, bnxt_re, irdma with ice, EFA, ionic and others. Those with
+`rdma:` are counters of the RDMA port; the others are those of ethtool."""
 
 _PRIORITY: Final = re.compile(
     r"(?:mac_)?([rt]x)_(?:prio\d_pause|pfc_ena_frames_pri\d|pfc_pri\d_pkt_num|ppp\d|priority_\d_xoff(?:\.nic)?)"
 )
-"""Pause frames of one priority: of mlx5, bnxt, hns3, cxgb4 and ice."""
+"""Names of counters of one priority's pause frames, of the drivers mlx5, bnxt, hns3, cxgb4 and ice."""
 _TCP: Final = {
     "retransmits": ("Tcp", "RetransSegs"),
     "ce_received": ("IpExt", "InCEPkts"),
@@ -81,7 +81,7 @@ _MAX: Final = 2**62
 
 
 def counter_values(counters: Mapping[str, int]) -> dict[str, int]:
-    """Return the present values of the fields that a NIC has."""
+    """Return the present values of those `NicCounter` fields for which a NIC has counters."""
     values = {**counters, **_priority_sums(counters)}
     names_by_field = {
         field: next((names for names in choices if not values.keys().isdisjoint(names)), ())
@@ -93,7 +93,7 @@ def counter_values(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def _priority_sums(counters: Mapping[str, int]) -> dict[str, int]:
-    """Return the pause counters of all priorities together, such as rx_prio3_pause, where there are any."""
+    """Return pause counters such as rx_prio3_pause summed over all priorities; empty if there are none."""
     sums: dict[str, int] = {}
     for key, value in counters.items():
         match = _PRIORITY.fullmatch(key)
@@ -104,7 +104,7 @@ def _priority_sums(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def tcp_values(*texts: str) -> dict[str, int]:
-    """Return the fields of TCP from /proc/net/snmp and /proc/net/netstat."""
+    """Return the values of the fields for TCP from the texts of /proc/net/snmp and /proc/net/netstat."""
     tables: dict[str, dict[str, str]] = {}
     for text in texts:
         lines = text.splitlines()
@@ -124,9 +124,10 @@ def _read_tcp() -> dict[str, int]:
 
 
 class NicCounters:
-    """The NICs of one host. Raises OSError if their counters cannot be opened.
+    """Reads the counters of one host's NICs. Raises OSError if they cannot be opened.
 
-    A host with a single NIC and without RDMA has the counters of TCP: those belong to all NICs together.
+    The TCP counters of a host belong to all of its NICs together. So they are used only on hosts with a
+    single NIC, for fields that its own counters lack.
     """
 
     def __init__(self, nics: Sequence[NicSettings], sysfs: Path = Path("/sys")) -> None:
@@ -141,7 +142,7 @@ class NicCounters:
         self._total: dict[str, dict[str, int]] = {}
 
     def read(self) -> None:
-        """Read the counters. The first reading is the zero."""
+        """Read the counters. The totals start at zero with the first reading."""
         for nic, port in self._ports.items():
             now = counter_values(port.read())
             if self._read_shared is not None:
@@ -169,7 +170,10 @@ class NicCounters:
     def increments(
         before: Mapping[str, Mapping[str, int]], now: Mapping[str, Mapping[str, int]], nics: Sequence[str]
     ) -> list[NicCounter]:
-        """Return the growth between two totals of the given NICs, without NICs where nothing grew."""
+        """Return the growth of the given NICs' counters between two totals.
+
+        NICs without growth are left out.
+        """
         counters: list[NicCounter] = []
         for nic in nics:
             grown = {

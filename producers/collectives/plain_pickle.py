@@ -1,7 +1,7 @@
-"""Reads pickles of plain data without `pickle`: no object is made, imported or called.
+"""Reads pickles of plain data without `pickle`: no object is created, imported or called.
 
-A Flight Recorder dump is a pickle, and an untrusted pickle may run any program. This reader knows the opcodes
-of numbers, texts, lists, tuples and dictionaries alone, and refuses every other one.
+A Flight Recorder dump is a pickle, and an untrusted pickle may run any program. This reader accepts only the
+opcodes of numbers, texts, lists, tuples and dictionaries, and refuses all others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MARK: Final = object()
 
 
 class NotPlain(ValueError):
-    """Data that is no pickle of plain data."""
+    """The data is not a pickle of plain data."""
 
 
 _CONSTANTS: Final[dict[str, Callable[[], Any]]] = {
@@ -38,14 +38,14 @@ _IGNORED: Final = frozenset({"PROTO", "FRAME"})
 
 
 class _Machine:
-    """The stack and the memo of a pickle."""
+    """The stack and the memo of the pickle that is read."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
     def run(self, name: str, argument: Any) -> None:
-        """Carry out one opcode. Raises NotPlain, IndexError, KeyError, TypeError."""
+        """Execute one opcode. Raises NotPlain, IndexError, KeyError or TypeError."""
         if name in _CONSTANTS:
             self.stack.append(_CONSTANTS[name]())
         elif name in _VALUES:
@@ -60,7 +60,7 @@ class _Machine:
             raise NotPlain(f"opcode {name}: expected those of plain data")
 
     def pop_to_mark(self) -> list[Any]:
-        """Remove the values above the last mark, and the mark."""
+        """Remove the values above the last mark and the mark itself; return the values."""
         at = len(self.stack) - 1
         while self.stack[at] is not _MARK:
             at -= 1
@@ -71,7 +71,7 @@ class _Machine:
         return values
 
     def tuple_of(self, count: int) -> None:
-        """Replace the last values by a tuple of them."""
+        """Replace the last `count` values on the stack by a tuple of them."""
         if len(self.stack) < count:
             raise IndexError("too few values")
         values = tuple(self.stack[-count:])
@@ -79,13 +79,13 @@ class _Machine:
         self.stack.append(values)
 
     def append(self, values: list[Any]) -> None:
-        """Append values to the list below them."""
+        """Append values to the list on top of the stack. Raises NotPlain if it is not a list."""
         if type(self.stack[-1]) is not list:
             raise NotPlain("append: expected a list")
         self.stack[-1].extend(values)
 
     def set_items(self, values: list[Any]) -> None:
-        """Put keys and values into the dictionary below them."""
+        """Put pairs of keys and values into the dictionary on top of the stack. Raises NotPlain."""
         if type(self.stack[-1]) is not dict or len(values) % 2:
             raise NotPlain("items: expected a dictionary, and a value for each key")
         self.stack[-1].update(zip(values[::2], values[1::2], strict=True))

@@ -1,6 +1,7 @@
-"""Reads the reports of NCCL's RAS service: states of ranks, from its JSON or its text. Pure.
+"""Reads the reports of NCCL's RAS service, JSON or text, which contain states of ranks. Pure.
 
-The parsers accept any bytes, and take what they know. NCCL 2.28.9 omits a comma in its JSON; it is inserted.
+The parsers accept any bytes, and use the parts that they recognise. NCCL 2.28.9 omits a comma in its JSON; it
+is inserted.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any, Final
 from schemas.records import RankCondition, RankState
 
 MAX_BYTES: Final = 16 << 20
-"""Longest report that is read."""
+"""Maximum size of a report that is read."""
 MAX_STATES: Final = 256
-"""States of one report that are published."""
+"""Maximum number of rank states that are published per report."""
 
 _C = RankCondition
 _MISSING_COMMA: Final = re.compile(r'(["\d\]}el])(\s*\n\s*)("[^"\n]{1,80}"\s*:)')
@@ -38,7 +39,7 @@ _STATE_OF_GROUP: Final = {
 
 
 def parse_ras(data: bytes) -> list[RankState]:
-    """Return the ranks that a report describes; empty for anything else."""
+    """Return the states of the ranks in a report; empty if the data is not a report."""
     text = data[:MAX_BYTES].decode("utf-8", "replace")
     if text.lstrip().startswith("{"):
         return list(_of_json(_loaded(text)))
@@ -46,7 +47,7 @@ def parse_ras(data: bytes) -> list[RankState]:
 
 
 def worth_reporting(states: list[RankState]) -> list[RankState]:
-    """Return the ranks that do not run, and those that launched fewer operations than another one."""
+    """Return the states of ranks that do not run, or that launched fewer operations than another rank."""
     highest: dict[str, int] = {}
     for state in states:
         name = state["communicator"]
@@ -102,7 +103,7 @@ def _rank(communicator: str, entry: Mapping[str, Any], is_missing: bool) -> Iter
 
 
 def _condition(status: Mapping[str, Any], is_missing: bool) -> tuple[RankCondition, str]:
-    """Return a rank's state and its reason; empty while it runs."""
+    """Return a rank's state and the reason for it. The reason is empty if the rank runs."""
     error = status.get("async_error")
     is_wrong = bool(error) and error not in ("ncclSuccess", "ncclInProgress", 7)
     states = (
@@ -116,7 +117,7 @@ def _condition(status: Mapping[str, Any], is_missing: bool) -> tuple[RankConditi
 
 
 def _of_text(text: str) -> Iterator[RankState]:
-    """Yield the ranks that warnings and errors of the text report list below their communicator."""
+    """Yield the ranks in the warnings and errors of a text report, with the communicator named above them."""
     communicator, state, launched, reason = "", _C.UNKNOWN, -1, ""
     for line in text.splitlines():
         group = _GROUP.search(line)

@@ -1,7 +1,8 @@
-"""Queries NCCL's RAS service of this host over TCP.
+"""Queries NCCL's RAS service on this host over TCP.
 
-The service answers lines: protocol, time limit, format; then the report until it closes the connection. NCCL
-before 2.28.7 has no JSON, and answers the request for it with an error: the report is then text.
+The service answers lines that set protocol, time limit and format. Then it sends the report until it closes
+the connection. NCCL before 2.28.7 has no JSON and answers the request for it with an error; the report is
+then text.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from schemas.ipc import read_line
 
 RAS_PORT: Final = 28028
 _TIMEOUT_S: Final = 5
-"""s that NCCL's processes have to answer each other."""
+"""Time that NCCL's processes have to answer each other, s."""
 _LINE_S: Final = 2.0
 _LINE_BYTES: Final = 256
 _READ_BYTES: Final = 1 << 16
 
 
 def is_own_address(address: str, netns: str | None) -> bool:
-    """Return whether an address is of this machine, in a network namespace: a socket can be bound to it."""
+    """Return whether this machine has an address in a network namespace: a socket can be bound to it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
 
     def bound() -> bool:
@@ -38,7 +39,7 @@ def is_own_address(address: str, netns: str | None) -> bool:
 
 
 def query_ras(address: str, port: int, netns: str | None) -> bytes:
-    """Return the report of the service. Raises OSError, or ValueError for another service."""
+    """Return the report of the RAS service. Raises OSError, or ValueError if another service answers."""
     connection = in_netns(netns, lambda: socket.create_connection((address, port), _LINE_S))
     with connection:
         _ask(connection, "CLIENT PROTOCOL 2", "SERVER PROTOCOL ")
@@ -57,7 +58,7 @@ def _ask(connection: socket.socket, line: str, expected: str) -> None:
 
 
 def _report(connection: socket.socket) -> bytes:
-    """Return what is sent until the connection is closed, within the time that the service allows."""
+    """Return the data received until the connection is closed or the service's time limit is over."""
     parts: list[bytes] = []
     size = 0
     until_s = time.monotonic() + _TIMEOUT_S + _LINE_S

@@ -1,7 +1,7 @@
-"""Gathers what NCCL and PyTorch report themselves: the RAS service, and dumps of the Flight Recorder.
+"""Collects the reports of NCCL and PyTorch themselves: of the RAS service, and dumps of the Flight Recorder.
 
-A query may take seconds, so a thread of its own makes it. Reports of RAS go to the record of a process of the
-same communicator. A dump becomes a record of its own.
+A query may take seconds, so a separate thread makes it. States from RAS are published in the record of a
+process of the same communicator. A dump becomes a separate record.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _LOOPBACK: Final = "127.0.0.1"
 _SCAN_S: Final = 5.0
 _MAX_FILES: Final = 4096
 _SETTLED_S: Final = 1.0
-"""Age at which a dump is complete."""
+"""A dump counts as complete if it has not changed for this long."""
 _PAST_S: Final = 3600.0
-"""Age of a dump at which it is of no interest to a service that starts."""
+"""A dump is ignored if it was this old when the service started."""
 _REPEAT_S: Final = 60.0
 _MAX_WARNINGS: Final = 20
 
@@ -47,7 +47,10 @@ class Recorded(NamedTuple):
 
 
 class OwnReports:
-    """The reports of one host. `netns`: its network namespace; `dumps`: whether this host reads dumps."""
+    """Collects the reports of one host.
+
+    `netns` is its network namespace; `dumps` is True if it reads dumps.
+    """
 
     def __init__(self, settings: CollectiveSettings, host: str, netns: str | None, dumps: bool) -> None:
         self._settings, self._host, self._netns = settings, host, netns
@@ -75,7 +78,7 @@ class OwnReports:
         return address, int(port)
 
     def poll(self, now_s: float, processes: Sequence[TracedProcess]) -> list[Recorded]:
-        """Begin a query that is due, hand RAS states to processes, and return new dumps."""
+        """Start a query that is due, pass rank states to processes, and return new dumps."""
         self._begin(now_s, processes)
         dumps: list[Recorded] = []
         while not self._found.empty():
@@ -122,7 +125,7 @@ class OwnReports:
         return worth_reporting(parse_ras(query_ras(*address, self._netns)))
 
     def _sort(self, now_s: float, state: RankState, processes: Sequence[TracedProcess]) -> None:
-        """Hand a state to the first process of its communicator, unless it was published lately."""
+        """Pass a state to the first process of its communicator, unless it was published recently."""
         for process in processes:
             if state["communicator"] in process.ranks:
                 key = f"{state['communicator']}/{state['rank']}"
@@ -135,7 +138,7 @@ class OwnReports:
     # ---- Flight Recorder
 
     def _scan(self, folder: Path) -> list[Recorded]:
-        """Return the dumps that are new."""
+        """Read the new dumps in a folder and return them."""
         dumps: list[Recorded] = []
         now_s = time.time()
         with os.scandir(folder) as entries:
@@ -195,7 +198,10 @@ class OwnReports:
 
 
 def _content(path: str) -> bytes:
-    """Return a dump, one byte more than the largest at most. Follows no link, waits for no pipe."""
+    """Read a dump without following links or blocking on pipes.
+
+    Raises ValueError if it exceeds `MAX_BYTES`.
+    """
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(number, "rb") as file:
         data = file.read(MAX_BYTES + 1)
@@ -205,7 +211,7 @@ def _content(path: str) -> bytes:
 
 
 def _job_of(rank: int, processes: Sequence[TracedProcess]) -> str:
-    """Return the job of the process with a rank, else the only job of the host, else a name for all dumps."""
+    """Return the job of a process with this rank, the host's only job, or else a name for all dumps."""
     jobs = {
         process.job for process in processes if process.job is not None and rank in process.ranks.values()
     }

@@ -1,4 +1,4 @@
-"""The service `collectives`: reports the operations of jobs of one host, or of several hosts of this machine.
+"""The service `collectives`: reports the operations of jobs on one host, or on several hosts of this machine.
 
 It publishes a `CollectiveBatch` of each connected process about once a second. Without a job it sleeps.
 """
@@ -30,7 +30,7 @@ _STATUS_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _MAX_WAIT_S: Final = 1.0
 _UNLIMITED: Final = 1 << 30
-"""The producer's own limits never apply: `queue_bytes` limits the records, so that none is dropped."""
+"""Limit of the producer that is never reached, so that it drops no record. `queue_bytes` is the limit."""
 
 
 def reported_hosts(
@@ -53,7 +53,10 @@ def reported_hosts(
 
 
 class _Queue:
-    """Records that the log has not acknowledged. A failed one is sent again: its number makes it the same."""
+    """Records that the log has not acknowledged.
+
+    A record that failed is sent again. Its number shows readers that it is the same one.
+    """
 
     def __init__(self, producer: BoundedProducer, max_bytes: int) -> None:
         self._producer, self._max_bytes = producer, max_bytes
@@ -62,14 +65,14 @@ class _Queue:
         self._retry_at_s = 0.0
 
     def put(self, job: str, value: bytes, acknowledged: Callable[[], None]) -> None:
-        """Send a record."""
+        """Send a record and queue it until it is acknowledged; then `acknowledged` is called."""
         self._number += 1
         self._waiting[self._number] = job, value, acknowledged
         self._bytes += len(value)
         self._send(self._number)
 
     def may_put(self) -> bool:
-        """Return whether another record may wait."""
+        """Return whether the queue accepts another record."""
         return self._bytes < self._max_bytes
 
     def poll(self, now_s: float) -> None:
@@ -100,9 +103,9 @@ class _Queue:
 def main(
     settings: CollectiveSettings, nics: Sequence[NicSettings], clock_files: Mapping[str, Path] | None = None
 ) -> int:
-    """Report until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 2 cannot start.
+    """Report until SIGTERM or SIGINT. Returns the exit code: 0 if stopped, 2 if it cannot start.
 
-    `clock_files`: clock page of each host; a host without one uses the machine's default page.
+    `clock_files` maps hosts to their clock pages; a host without an entry uses the machine's default page.
     """
     stop = StopRequest()
     stop.set_on_signals()

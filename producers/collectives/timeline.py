@@ -1,8 +1,8 @@
 """Converts CLOCK_MONOTONIC_RAW to fabric time, or to the system clock while the host is UNSYNCED.
 
-A timeline keeps pairs of both times, taken every 50 ms at least while a job is connected. A time between two
-pairs is interpolated; one before the first or after the last pair is shifted as that pair. All differences
-are whole nanoseconds.
+A timeline keeps pairs of both times, which are taken at least every 50 ms while a job is connected. A time
+between two pairs is interpolated. A time outside them is shifted like the nearest pair. All differences are
+whole nanoseconds.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from schemas.records import ClockSync
 _REOPEN_S: Final = 1.0
 _TRIES: Final = 3
 _FINE: Final = 100
-"""Newest pairs that are all kept; of older ones, one a second is kept."""
+"""Number of newest pairs that are all kept; of older ones, one per second is kept."""
 _COARSE: Final = 120
 _COARSE_NS: Final = 1_000_000_000
 
 
 class ClockReading(NamedTuple):
-    """Fabric time and the raw clock at one moment."""
+    """A pair of simultaneous readings of fabric time and the raw clock."""
 
     raw_ns: int
     fabric_ns: int
@@ -38,10 +38,13 @@ class ClockReading(NamedTuple):
 
 
 class HostClock:
-    """Reads the clock page of a host. Without a valid page, readings are UNSYNCED and of the system clock."""
+    """Reads the clock page of a host.
+
+    Without a valid page, readings have the system clock and state UNSYNCED.
+    """
 
     def __init__(self, path: Path | None) -> None:
-        """`path`: the page; None: the default one of this machine."""
+        """Prepare to read the page at `path`, or this machine's default page if it is None."""
         self._path = None if path is None else str(path)
         self._clock: Clock | None = None
         self._open_at_s = 0.0
@@ -72,7 +75,10 @@ class HostClock:
 
 
 def _pair(clock: Clock) -> ClockReading:
-    """Return the page's time amid two readings of the raw clock; half of their distance adds to the bound."""
+    """Return the page's time between two readings of the raw clock.
+
+    Half of their distance is added to the bound.
+    """
     before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
     now = clock.now()
     after_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
@@ -84,7 +90,7 @@ def _pair(clock: Clock) -> ClockReading:
 
 
 class Timeline:
-    """Pairs of the raw clock and fabric time. `add` appends pairs in order."""
+    """Pairs of the raw clock and fabric time, appended in order by `add`."""
 
     def __init__(self) -> None:
         self._fine: deque[ClockReading] = deque()
@@ -94,7 +100,10 @@ class Timeline:
         self._first_ns = self._offset_ns = 0
 
     def add(self, reading: ClockReading) -> None:
-        """Append a pair. A change of the state's kind starts a new timeline: both differ by a step."""
+        """Append a pair.
+
+        If the host changed to or from UNSYNCED, drop the earlier pairs, because time has stepped.
+        """
         was_unsynced = self.last is not None and self.last.state is ClockSync.UNSYNCED
         if self.last is not None and was_unsynced != (reading.state is ClockSync.UNSYNCED):
             self._fine.clear()
@@ -108,7 +117,7 @@ class Timeline:
         self._arrays = None
 
     def to_fabric(self, raw_ns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return fabric times. Raises ValueError without a pair."""
+        """Return the fabric times of raw times, ns. Raises ValueError if there is no pair yet."""
         if self.last is None:
             raise ValueError("timeline: no reading of the clock yet")
         if self._arrays is None:

@@ -1,8 +1,8 @@
-"""A token bucket over the encoded bytes of a process's records. Pure: the caller passes the time.
+"""A token bucket for the encoded bytes of a process's records. Pure: the caller passes the time.
 
-A sixth of an hour's bytes is the bucket's capacity, and the rest flows in evenly. So no hour has more bytes
-than the budget. A bucket that is more than half full is spent within half a minute. Below that, half of the
-inflow goes to single operations and the other half to the records that hold all sums.
+The bucket's capacity is a sixth of an hour's budget, and the rest flows in evenly. So no hour has more bytes
+than the budget. While the bucket is more than half full, the excess is spent within half a minute. Otherwise
+half of the inflow goes to single operations and the other half to the records, which hold all sums.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ _HOUR_S: Final = 3600.0
 _CAPACITY_SHARE: Final = 1 / 6
 _SPEND_S: Final = 30.0
 _URGENT_SHARE: Final = 0.2
-"""Share of the capacity that only slow and running operations may use."""
+"""Share of the capacity that is reserved for slow and running operations."""
 _OPERATIONS_SHARE: Final = 0.5
 _MAX_SHIFT: Final = 40
 
 
 class TraceBudget:
-    """Bytes that may be published. `begin_s`: the present time on a monotonic clock."""
+    """Number of bytes that may be published. `begin_s` is the present time of a monotonic clock."""
 
     def __init__(self, bytes_per_hour: float, begin_s: float) -> None:
         self.capacity = bytes_per_hour * _CAPACITY_SHARE
         self.rate = (bytes_per_hour - self.capacity) / _HOUR_S
-        """Bytes per second that flow in."""
+        """Inflow, bytes per second."""
         self.level = self.capacity
         self._at_s = begin_s
 
     def refill(self, now_s: float) -> None:
-        """Let bytes flow in until now."""
+        """Add the inflow since the last call."""
         self.level = min(self.capacity, self.level + max(0.0, now_s - self._at_s) * self.rate)
         self._at_s = max(self._at_s, now_s)
 
     def spend(self, size: int) -> None:
-        """Account for a published record."""
+        """Subtract the size of a published record, bytes."""
         self.level -= size
 
     @property
@@ -43,25 +43,28 @@ class TraceBudget:
         return max(0.0, self.level - self.capacity / 2)
 
     def interval_s(self, min_s: float, base_bytes: float) -> float:
-        """Return the s between two records of which each needs `base_bytes` for its sums."""
+        """Return the interval of records that each need `base_bytes` for their sums, s."""
         inflow = self.rate * (1 - _OPERATIONS_SHARE) + self._spare / _SPEND_S
         return max(min_s, base_bytes / inflow)
 
     def is_enough(self, size: float, urgent: bool) -> bool:
-        """Return whether a record of a size may be published now. One of half of the capacity or more may
-        overdraw the bucket, so that it is published at all."""
+        """Return whether a record of `size` bytes may be published now.
+
+        A record of more than half of the capacity may overdraw the bucket; otherwise it could never be
+        published.
+        """
         reserve = 0 if urgent else self.capacity * _URGENT_SHARE
         return self.level - min(size, self.capacity / 2) >= reserve
 
     def operation_bytes(self, interval_s: float, base_bytes: float, urgent: bool) -> float:
-        """Return the bytes for single operations in a record that needs `base_bytes` without them."""
+        """Return the bytes allowed for single operations in a record that needs `base_bytes` without them."""
         left = self.level - base_bytes - (0 if urgent else self.capacity * _URGENT_SHARE)
         share = interval_s * (self.rate * _OPERATIONS_SHARE + self._spare / _SPEND_S)
         return max(0.0, min(left, left if urgent else share))
 
     @staticmethod
     def shift(bytes_per_s: float, allowed_bytes_per_s: float) -> int:
-        """Return the power of two of operations of which one is kept, so that the rest fits."""
+        """Return n so that the operations fit into the allowed rate if one in 2^n is kept."""
         if bytes_per_s <= allowed_bytes_per_s:
             return 0
         if allowed_bytes_per_s <= 0:

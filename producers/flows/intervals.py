@@ -1,11 +1,11 @@
-"""Turns counters of a host's flows into `FlowReports`: changes at once, all flows periodically. Pure.
+"""Derives `FlowReports` from counters of a host's flows: changes at once, all flows periodically. Pure.
 
 The inputs are the kernel's TCP sockets, the flows and labels that programs registered, and the fleet's
 addresses.
 
 A flow's id is that of its first socket. When its program moves the flow to another socket with another source
-port, the registration of that socket names the flow. The counters then include both sockets. An RDMA flow's
-id is its queue pair's name, whatever its source port.
+port, the registration of that socket gives the flow's id. The counters then include both sockets. An RDMA
+flow's id is its queue pair's name, whatever its source port.
 """
 
 from __future__ import annotations
@@ -21,68 +21,69 @@ from schemas.records import Flow, FlowProtocol, FlowReports, FlowState
 from schemas.topics import MAX_ELEMENTS
 
 Key = tuple[str, str, int, str, int]
-"""Protocol (TCP, UDP or ROCE), source address and port, peer address and port."""
+"""Protocol (TCP, UDP or ROCE), source address, source port, peer address and peer port."""
 
 _MOVE: Final = "MOVE"
 _SEGMENTS: Final = 1 << 32
 _PACED: Final = 0.9
-"""A flow above this share of its own limit counts as rate-limited by it."""
+"""A flow counts as rate-limited if its rate is above this share of its own limit."""
 _LIMITED_SHARE: Final = 0.5
-"""A flow counts as limited by one end from this share of an interval on."""
+"""A flow counts as limited by one end if that end limited it for at least this share of an interval."""
 _STALE_NS: Final = 500_000_000
 """A registered flow without an update for this long has sent nothing; programs send one every 100 ms."""
 _GONE_NS: Final = 150_000_000
-"""Time to wait for the kernel's notice of an end, which has the last counters."""
+"""Time to wait for the kernel's notice that a connection ended, which contains the last counters."""
 _CLAIM_NS: Final = 1_000_000_000
-"""A new socket beside a movable flow is reported only after this time: it may be that flow's next socket."""
+"""A new socket beside a movable flow is reported only after this time; that flow may be moving to it."""
 _MOVE_NS: Final = 500_000_000
-"""Time to wait for the next socket of a movable flow whose socket ended."""
+"""Time to wait for a movable flow's next socket after its socket ended."""
 _FORGET_NS: Final = 5_000_000_000
 """A flow reported as closed is remembered for this long, because the kernel's notice may be late."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRules:
-    """Rules for which flows are reported, and which changes at once."""
+    """Rules that decide which flows are reported, and which changes at once."""
 
     min_bytes: int = 65_536
-    """Minimum payload: an unregistered connection that sent less is not reported. This leaves out connections
-    that only acknowledge."""
+    """An unregistered connection is reported only if it sent at least this payload. This leaves out
+    connections that only acknowledge."""
     changed_share: float = 0.25
     changed_bps: float = 1e6
-    """A rate is reported at once if it changed by more than both, since the last report."""
+    """A rate is reported at once if it has changed since the last report by more than both this and
+    `changed_share`."""
     kernel_pacing: bool = False
     """True if the kernel can pace flows that their programs do not pace."""
 
 
 @dataclass(slots=True)
 class Registration:
-    """A program's registration of a flow. Without `sent_bytes`, the kernel's counters are used."""
+    """A program's registration of a flow. If `sent_bytes` is None, the kernel's counters are used."""
 
     job: str | None = None
     tenant: str | None = None
     cookie: int | None = None
     flow: str | None = None
-    """The flow on this socket, sock:<first cookie>; None: the socket's own flow. Required for an RDMA flow:
-    qp:<device>:<qpn>:<create count>."""
+    """The flow that this socket carries, sock:<first cookie>; None if it is the socket's own flow. Required
+    for an RDMA flow: qp:<device>:<qpn>:<create count>."""
     sent_bytes: int | None = None
-    """Bytes of its frames since it began, at `at_ns` of the host's monotonic clock."""
+    """Bytes in the flow's frames since it began, at time `at_ns` of the host's monotonic clock."""
     at_ns: int = 0
     rate_limit_bps: int | None = None
     can: tuple[str, ...] = ()
-    """Actions that its program supports: MOVE, PACE."""
+    """Actions that the program supports for this flow: MOVE, PACE."""
     closed: bool = False
     """True if the queue pair is gone; the other fields are then empty."""
 
     @property
     def name(self) -> str | None:
-        """The end of its flow's id, if it is known without the kernel."""
+        """The last part of the flow's id; None if only the kernel can provide it."""
         return self.flow or (None if self.cookie is None else f"sock:{self.cookie}")
 
 
 @dataclass(slots=True)
 class _Counters:
-    """Totals of one flow at a time of the monotonic clock."""
+    """Totals of one flow since it began, at a time of the monotonic clock."""
 
     at_ns: int
     frame_bytes: int = 0
@@ -99,16 +100,16 @@ class _Flow:
     nic: str
     peer: str
     reported: _Counters
-    """At the last report."""
+    """Counters at the last report."""
     before: _Counters
-    """At the last reading but one."""
+    """Counters at the last reading but one."""
     now: _Counters
     kernel: TcpSocket | None = None
-    """The socket that carries the flow, as of the last reading."""
+    """The socket that carries the flow, with the counters of the last reading."""
     sockets: dict[int, TcpSocket] = field(default_factory=dict)
-    """All of its open sockets, by cookie."""
+    """All open sockets of the flow, by cookie."""
     wait_until_ns: int = 0
-    """Until then it may turn out to be another flow's next socket."""
+    """Until this time, the flow's socket may turn out to be another flow's next socket."""
     job: str | None = None
     tenant: str | None = None
     links: Sequence[str] = ()
@@ -116,10 +117,10 @@ class _Flow:
     rate_limit_bps: int | None = None
     registered: bool = False
     is_published: bool = False
-    """True if any report contained it."""
+    """True if any report has contained the flow."""
     changed: bool = True
     missing_ns: int | None = None
-    """Time of the first reading without it."""
+    """Time of the first reading in which the flow was missing."""
     closed: bool = False
     reported_bps: float = 0.0
     reported_limit: str = ""
@@ -128,7 +129,7 @@ class _Flow:
         self.before, self.now = self.now, counters
 
     def add(self, tcp_socket: TcpSocket, now_ns: int) -> None:
-        """Add the counts of one of its sockets since the last reading."""
+        """Add the growth of the counters of one of the flow's sockets since the last reading."""
         last = self.sockets[tcp_socket.cookie]
         self.sockets[tcp_socket.cookie] = tcp_socket
         if self.now.at_ns != now_ns or self.now is self.reported:
@@ -144,7 +145,7 @@ class _Flow:
         now.buffer_us += tcp_socket.buffer_limited_us - last.buffer_limited_us
 
     def figures(self, since: _Counters, until: _Counters) -> tuple[int, int, float]:
-        """Return the interval in ns, its bytes, and the rate in bit/s."""
+        """Return the length of an interval in ns, the bytes sent in it, and their rate in bit/s."""
         interval_ns = max(0, until.at_ns - since.at_ns)
         sent = max(0, until.frame_bytes - since.frame_bytes)
         return interval_ns, sent, (sent * 8e9 / interval_ns if interval_ns else 0.0)
@@ -152,7 +153,10 @@ class _Flow:
     def shares(
         self, since: _Counters, until: _Counters, rate_bps: float
     ) -> tuple[float, float, float] | None:
-        """Return shares of the interval: busy, limited by the receiver, limited by the sender."""
+        """Return the shares of an interval: busy, limited by the receiver, limited by the sender.
+
+        None if not measured.
+        """
         interval_us = (until.at_ns - since.at_ns) / 1e3
         if self.kernel is None or interval_us <= 0:
             return None
@@ -164,7 +168,7 @@ class _Flow:
         return busy, receiver, sender
 
     def moved(self, rules: FlowRules) -> bool:
-        """Return True if its rate or the limiting end differs from the last report."""
+        """Return True if the rate or the limiting end has changed since the last report."""
         interval_ns, _, rate_bps = self.figures(self.before, self.now)
         if not interval_ns or self.now.at_ns <= self.reported.at_ns:
             return False
@@ -177,7 +181,10 @@ class _Flow:
 
 @dataclass(slots=True)
 class FlowTable:
-    """One host's flows. `local` names its NICs by address, `nic_of` any NIC of the fleet."""
+    """The flows of one host.
+
+    `local` maps its addresses to its NICs; `nic_of` returns the NIC of any fleet address.
+    """
 
     host: str
     boot: str
@@ -190,7 +197,7 @@ class FlowTable:
     _cookies: set[int] = field(default_factory=set)
     """Cookies of all connections at the last reading, including those to other networks."""
     _carried: dict[int, str] = field(default_factory=dict)
-    """Cookie to the id of the flow on the socket, for sockets that are not their flow's first."""
+    """For each socket that carries a flow begun on another socket: cookie to the flow's id."""
     _read_ns: int | None = None
 
     def read(
@@ -201,10 +208,10 @@ class FlowTable:
         now_ns: int,
         queue_pairs: Iterable[tuple[Key, Registration]] = (),
     ) -> None:
-        """Add a reading at `now_ns` of the monotonic clock. `ended` holds the sockets that ended since the
-        last.
+        """Add a reading at `now_ns` of the monotonic clock.
 
-        Several queue pairs may have the same ports.
+        `ended` holds the sockets that ended since the last reading. `queue_pairs` is a list of pairs because
+        several queue pairs may have the same ports.
         """
         since_ns = self._read_ns
         movable = {
@@ -240,7 +247,7 @@ class FlowTable:
     def _check_missing(
         self, flow: _Flow, is_seen: bool, registered: Mapping[Key, Registration], now_ns: int
     ) -> None:
-        """Close a flow that has been missing for too long."""
+        """Close a flow that has been missing for too long; otherwise record whether it is missing."""
         if is_seen or flow.closed:
             flow.missing_ns = None
         elif flow.missing_ns is None and flow.kernel is not None:
@@ -251,14 +258,14 @@ class FlowTable:
                 self._close(flow, now_ns)
 
     def trace(self, links_of: Callable[[str, str, Key], Sequence[str]]) -> None:
-        """Set the links of every flow; `links_of` takes NIC, peer and key."""
+        """Set the links of every flow. `links_of` returns them for NIC, peer and key."""
         for flow in self._flows.values():
             links = links_of(flow.nic, flow.peer, flow.key)
             if tuple(links) != tuple(flow.links):
                 flow.links, flow.changed = tuple(links), True
 
     def paths(self) -> list[tuple[str, str, Key, bool]]:
-        """Return (nic, peer, key, whether it may be moved) of every reported flow."""
+        """Return NIC, peer, key and whether it may be moved, for every open flow that is reported."""
         return [
             (flow.nic, flow.peer, flow.key, _MOVE in flow.can)
             for flow in self._flows.values()
@@ -266,7 +273,7 @@ class FlowTable:
         ]
 
     def troubled(self) -> list[tuple[str, str, Key]]:
-        """Return (nic, peer, key) of the flows that retransmitted between the last two readings."""
+        """Return NIC, peer and key of each flow that retransmitted between the last two readings."""
         return [
             (flow.nic, flow.peer, flow.key)
             for flow in self._flows.values()
@@ -276,9 +283,9 @@ class FlowTable:
     def report(self, is_complete: bool, system_ns: int, number: Callable[[], int]) -> list[FlowReports]:
         """Return the records to publish: all flows if `is_complete`, otherwise the changed ones.
 
-        `number` returns the next report number. A report starts a new interval for each of its flows. A
-        change since the last reading has a record of its own: the time before it goes into a separate,
-        earlier record.
+        `number` returns the next report number. A report starts a new interval for each of its flows. If a
+        flow changed since the last reading, a separate, earlier record covers the time before that reading.
+        So the change is not averaged with that time.
         """
         earlier, rows = self._due_rows(is_complete)
         self._flows = {name: flow for name, flow in self._flows.items() if not flow.closed}
@@ -300,7 +307,7 @@ class FlowTable:
         ]
 
     def _due_rows(self, is_complete: bool) -> tuple[list[Flow], list[Flow]]:
-        """Return the elements of the separate, earlier record, and those of the present one."""
+        """Return the rows of the separate, earlier record, and those of the present record."""
         reportable = [flow for flow in self._flows.values() if self._is_reportable(flow)]
         moved = [flow for flow in reportable if flow.moved(self.rules)]
         earlier = [self._row(flow, flow.before) for flow in moved if flow.reported.at_ns < flow.before.at_ns]
@@ -345,7 +352,7 @@ class FlowTable:
         return flow
 
     def _carrier_id(self, tcp_socket: TcpSocket, registration: Registration | None, now_ns: int) -> str:
-        """Return the id of the flow on a socket, after a transfer that a program registered."""
+        """Return the id of the flow that a socket carries. Apply a transfer if the program registered one."""
         flow_id = self._carried.get(tcp_socket.cookie) or self._id(f"sock:{tcp_socket.cookie}")
         if registration is None or registration.flow is None:
             return flow_id
@@ -394,7 +401,10 @@ class FlowTable:
             )
 
     def _rekey(self, flow: _Flow, key: Key) -> None:
-        """Note that a flow continues from other ports; its links are unknown until they are traced."""
+        """Change the ports of a flow that continues from other ports.
+
+        Its links are unknown until they are traced.
+        """
         if flow.key != key:
             flow.key, flow.links, flow.changed = key, (), True
             flow.nic, flow.peer = self.local.get(key[1], flow.nic), self.nic_of(key[3]) or flow.peer
@@ -406,7 +416,10 @@ class FlowTable:
         return f"{self.host}/{self.boot}/{name}"
 
     def _registered_flow(self, key: Key, registration: Registration, now_ns: int) -> _Flow | None:
-        """Add a reading of a flow whose program counts its bytes."""
+        """Add a reading of a flow whose bytes its program counts.
+
+        Return the flow; None if it is not reported.
+        """
         nic, peer = self.local.get(key[1]), self.nic_of(key[3])
         if nic is None or peer is None or registration.sent_bytes is None:
             return None
@@ -452,13 +465,13 @@ class FlowTable:
         return payload >= self.rules.min_bytes and flow.now.at_ns >= flow.wait_until_ns
 
     def _can(self, flow: _Flow) -> tuple[str, ...]:
-        """Return the supported actions; the kernel can pace flows over IP, but not queue pairs."""
+        """Return the actions that a flow supports. The kernel can pace flows over IP, but not queue pairs."""
         if not self.rules.kernel_pacing or "PACE" in flow.can or flow.key[0] not in ("TCP", "UDP"):
             return flow.can
         return (*flow.can, "PACE")
 
     def _row(self, flow: _Flow, until: _Counters) -> Flow:
-        """Return the flow's element from its last report until `until`, and note it as reported."""
+        """Return the flow's row for the time from its last report to `until`, and mark it as reported."""
         interval_ns, sent, rate_bps = flow.figures(flow.reported, until)
         shares = flow.shares(flow.reported, until, rate_bps)
         resent = until.retransmits - flow.reported.retransmits
@@ -494,12 +507,12 @@ class FlowTable:
 
 
 def _split(rows: list[Flow]) -> list[list[Flow]]:
-    """Return rows in parts that fit into a record."""
+    """Split rows into parts that fit into one record each."""
     return [rows[i : i + MAX_ELEMENTS] for i in range(0, len(rows), MAX_ELEMENTS)]
 
 
 def _at_birth(tcp_socket: TcpSocket) -> TcpSocket:
-    """Return a socket with all counters at zero."""
+    """Return a copy of a socket with all counters at zero."""
     return tcp_socket._replace(
         bytes_sent=0, segments_sent=0, retransmits=0, busy_us=0, receiver_limited_us=0, buffer_limited_us=0
     )

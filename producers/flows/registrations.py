@@ -1,4 +1,4 @@
-"""Receives the registrations of flows from the programs that own them, over an owner-only Unix socket.
+"""Receives the registrations of flows from the programs that own them, over a Unix socket for its owner only.
 
 Each line is a JSON object for one flow. Required are `protocol` (tcp, udp, roce), `source_address`,
 `source_port`, `peer_address` and `peer_port`. Optional are `job`, `tenant`, `cookie` (SO_COOKIE), `flow` and
@@ -7,8 +7,8 @@ Each line is a JSON object for one flow. Required are `protocol` (tcp, udp, roce
 ends. An invalid line is answered with `{"error": "one line"}`.
 
 `flow` is a permanent name: the queue pair for RoCE, otherwise "sock:" and the cookie of the first socket. A
-moved flow is registered again with its new ports and the same name, which replaces the former line. So a
-program that moves flows sends `cookie` or `flow` from the first line on. `sent_bytes` continues to grow.
+moved flow is registered again with its new ports and the same name, which replaces its former registration.
+So a program that moves flows sends `cookie` or `flow` from the first line on. `sent_bytes` continues to grow.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 
 _LINE_BYTES: Final = 4096
 _READ_BYTES: Final = 65_536
-"""Bytes read from one program before the next one is served."""
+"""Maximum bytes that are read from one program before the next one is served."""
 _FULL_S: Final = 0.5
-"""After the process ran out of descriptors, connections are accepted again after this time."""
+"""Time after which connections are accepted again if the process ran out of descriptors."""
 _MAX_WARNINGS: Final = 20
 _CONNECTIONS: Final = 4096
 _FLOWS: Final = 65_536
@@ -61,7 +61,7 @@ _FIELDS: Final = {
 
 
 def parse_registration(line: bytes) -> tuple[Key, Registration]:
-    """Return the flow that a line names, and its registration. Raises ValueError with one line."""
+    """Return the key of the flow in a line, and its registration. Raises ValueError with one line of text."""
     try:
         registration = json.loads(line)
     except (ValueError, RecursionError):
@@ -105,8 +105,10 @@ class _Client:
 
 
 class Registrations:
-    """Listens at `path`, without a thread of its own. `is_own_address` returns True for an
-    address of this reporter's NICs."""
+    """Receives registrations at the Unix socket `path`, in the caller's thread.
+
+    `is_own_address` returns True for an address of this reporter's NICs.
+    """
 
     def __init__(self, path: Path, is_own_address: Callable[[str], bool]) -> None:
         self._path, self._nic_by_address = path, is_own_address
@@ -117,9 +119,9 @@ class Registrations:
         """Number of refused lines and programs."""
         self._owner: dict[Key, int] = {}
         self._key_of: dict[tuple[str, str], Key] = {}
-        """Source address and name of a flow to the ports of its last registration."""
+        """Ports of a flow's last registration, by its source address and name."""
         self.changes = 0
-        """Grows with each flow that is registered for the first time or with other ports."""
+        """Counter that grows with each flow that is registered for the first time or with other ports."""
         self._ended_pairs: set[str] = set()
         self._pair_owner: dict[str, int] = {}
         self.flows: dict[Key, Registration] = {}
@@ -132,8 +134,10 @@ class Registrations:
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def sweep(self) -> None:
-        """Drop the flows whose connections ended before the last `serve`; call it after reading their last
-        counters."""
+        """Drop the flows whose connections ended before the last `serve`.
+
+        Call it after the last counters of these flows were read.
+        """
         for key in self._ended_keys:
             self._forget(key)
         self._ended_keys.clear()
@@ -247,7 +251,7 @@ class Registrations:
         client.keys.add(key)
 
     def _pair(self, number: int, client: _Client, key: Key, registration: Registration) -> None:
-        """Apply the registration of a queue pair. Raises ValueError."""
+        """Apply the registration of a queue pair, or its end. Raises ValueError."""
         name = registration.name or ""
         owner = self._pair_owner.get(name, number)
         if owner != number and name not in self._ended_pairs:
@@ -267,11 +271,11 @@ class Registrations:
         client.queue_pairs.add(name)
 
     def _is_anothers(self, key: Key, number: int) -> bool:
-        """Return True if another program's flow has these ports."""
+        """Return True if a flow with these ports is registered by another program."""
         return self._owner.get(key, number) != number and key not in self._ended_keys
 
     def _check_capacity(self, key: Key, is_known: bool) -> None:
-        """Raise ValueError if the source is no NIC of this host, or no further flow can be registered."""
+        """Raise ValueError if the source is not a NIC of this host, or the table of flows is full."""
         if not self._nic_by_address(key[1]):
             raise ValueError(f"source_address {key[1]}: no NIC of this host")
         if len(self.flows) + len(self.queue_pairs) >= _FLOWS and not is_known:
@@ -354,7 +358,7 @@ def _address(registration: dict[str, Any], name: str) -> str:
 
 
 def _check_count(before: Registration, registration: Registration) -> None:
-    """Raise ValueError if a flow's count of bytes decreased."""
+    """Raise ValueError if a flow's byte count is lower than before."""
     counted = before.sent_bytes or 0
     if (registration.sent_bytes or 0) < counted:
         raise ValueError(f"sent_bytes {registration.sent_bytes}: expected {counted} or more")

@@ -1,9 +1,9 @@
 """The flow reporter of one host, or of several hosts whose namespaces this process may enter.
 
-It publishes `FlowReports` of each host, changes at once and all flows each second, and `FlowRoutes`: the
-links that flows take and could take (`trace/flow_routes.py`). Only flows between NICs of the fleet are
-reported. TCP counters are the kernel's. A UDP flow or queue pair is reported if its sender registers it and
-counts its bytes.
+It publishes `FlowReports` of each host: changes at once and all flows each second. It also publishes
+`FlowRoutes`: the links that flows take and could take (`trace/flow_routes.py`). Only flows between NICs of
+the fleet are reported. TCP counters are the kernel's. A UDP flow or queue pair is reported if its sender
+registers it and counts its bytes.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _STATUS_S: Final = 5.0
 _MS_PER_S: Final = 1e3
 _REFRESH_S: Final = 0.5
 _TRACE_S: Final = 0.005
-"""Interval of trace steps while anything is traced."""
+"""Interval of trace steps while any trace is in progress."""
 _READ_COST_FACTOR: Final = 25
-"""Readings use at most one part in this many of a processor. With many connections they become less frequent,
-up to the interval of full reports."""
+"""Readings use at most 1/25 of a processor. So their interval grows with many connections, up to that of full
+reports."""
 
 
 class AddressTable:
-    """IP address to NIC, from inventory messages in any order."""
+    """Maps IP addresses to NICs. The inventory messages may arrive in any order."""
 
     def __init__(self) -> None:
         self._of: dict[str, str] = {}
@@ -84,10 +84,10 @@ class _Namespace:
 
 
 class FlowReporter:
-    """The flows of the hosts of `nics`. `read_counters` reads, `report` builds the records; neither uses
-    Kafka.
+    """Reports the flows of the hosts of `nics`.
 
-    Raises OSError if a namespace cannot be entered or the kernel has no socket diagnosis.
+    `read` reads the counters and `report` builds the records; neither uses Kafka. Raises OSError if a
+    namespace cannot be entered or the kernel has no socket diagnosis.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class FlowReporter:
         registry: codec.Registry | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`put` publishes routes under topic, key and value; None disables tracing. `notify` sends a line to
-        the service manager. The flows of a NIC without its address are traced once it has it.
+        """Open the hosts' tables and sockets. Raises TopologyError if the topology file cannot be used.
 
-        Raises TopologyError if the topology file cannot be used.
+        `put` publishes routes under topic, key and value; None disables tracing. `notify` sends a line to the
+        service manager. The flows of a NIC that has not got its address yet are traced once it has.
         """
         self.settings = settings
         self._spaces: dict[str | None, _Namespace] = {}
@@ -173,7 +173,7 @@ class FlowReporter:
             self._trace_flows(now_ns / 1e9)
 
     def check_addresses(self) -> None:
-        """Report the NICs without their address, and trace the flows of those that have got theirs."""
+        """Report NICs whose address is missing, and start tracing the flows of those that now have it."""
         missing = self._watch_addresses.check()
         if self.settings.trace and self._put is not None:
             for name, nic in self._nics.items():
@@ -203,12 +203,12 @@ class FlowReporter:
             tracer.on_announcement(name, now_s)
 
     def wants_routes(self, pair: str) -> bool:
-        """Return True if the routes of a pair, nic>peer, matter here."""
+        """Return True if this reporter needs the routes of a pair, nic>peer."""
         nic, _, peer = pair.partition(">")
         return peer in self._tracers or nic in self._tracers
 
     def on_routes(self, pair: str, record: FlowRoutes | None, append_ms: int) -> None:
-        """Apply a message of the flow route topic: peers' flows to us, and records of an earlier run."""
+        """Apply a message of the flow route topic: a peer's flows to our NICs, or an earlier run's record."""
         nic, _, peer = pair.partition(">")
         now_s = time.monotonic()
         if peer in self._tracers:
@@ -229,7 +229,7 @@ class FlowReporter:
         return any(tracer.links_changed for tracer in self._tracers.values())
 
     def trace(self) -> None:
-        """Send trace packets and receive answers; call often while `tracing`. It never blocks."""
+        """Send trace packets and receive answers, without blocking. Call it often while `tracing`."""
         now_s = time.monotonic()
         if self.registrations.changes != self._registration_changes:
             self._registration_changes = self.registrations.changes
@@ -396,7 +396,7 @@ def _serve(reporter: FlowReporter, min_s: float, until_s: float, stop: StopReque
 
 
 def _warn_of_ports(netns: str | None, first: int) -> None:
-    """Warn if the kernel assigns ports that flows may be moved to."""
+    """Log a warning if the kernel assigns ports to which flows may be moved."""
     path = Path("/proc/sys/net/ipv4/ip_local_port_range")
     low, high = map(int, in_netns(netns, lambda: path.read_text(encoding="ascii")).split())
     if high >= first:
@@ -410,7 +410,7 @@ def _warn_of_ports(netns: str | None, first: int) -> None:
 
 
 def _plain(address: str) -> str:
-    """Return an address in the kernel's notation."""
+    """Return an address as the kernel writes it."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:

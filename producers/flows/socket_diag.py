@@ -26,15 +26,16 @@ _INET_DIAG_INFO: Final = 2
 _GROUP_TCP4_DESTROY: Final = 1 << 0
 _GROUP_TCP6_DESTROY: Final = 1 << 2
 _STATES: Final = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11
-"""ESTABLISHED, and the states that may still have data to send."""
+"""Bits of the socket states to list: ESTABLISHED, and the states that may still have data to send."""
 _RECEIVE_BYTES: Final = 1 << 18
 _TIMEOUT_S: Final = 2.0
 _HEADER: Final = struct.Struct("=IHHII")
 _MESSAGE: Final = struct.Struct("=BBBB2s2s16s16sIQIIIII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _INFO: Final = struct.Struct("=5xB2x60xI28xIQQQ8xI28xQQQ8xQ")
-"""tcpi_options, rtt (at 68), total_retrans (100), pacing_rate, max_pacing_rate, bytes_acked, segs_out (136),
-busy_time (168), rwnd_limited, sndbuf_limited, bytes_sent (200)."""
+"""The fields read from struct tcp_info: tcpi_options, rtt (at 68), total_retrans (100), pacing_rate,
+max_pacing_rate, bytes_acked, segs_out (136), busy_time (168), rwnd_limited, sndbuf_limited, bytes_sent (200).
+"""
 _INFO_BYTES: Final = 256
 _TIMESTAMPS: Final = 1
 _NO_LIMIT: Final = 2**64 - 1
@@ -50,13 +51,13 @@ class TcpSocket(NamedTuple):
     peer: str
     peer_port: int
     bytes_sent: int
-    """Payload, including retransmissions."""
+    """Payload bytes, including retransmissions."""
     segments_sent: int
-    """Modulo 2^32, including acknowledgements and retransmissions."""
+    """Segments modulo 2^32, including acknowledgements and retransmissions."""
     header_bytes: int
     """Header bytes of each segment, including Ethernet's."""
     retransmits: int
-    """Modulo 2^32."""
+    """Retransmitted segments modulo 2^32."""
     rtt_us: int
     busy_us: int
     receiver_limited_us: int
@@ -65,7 +66,7 @@ class TcpSocket(NamedTuple):
 
 
 class SockDiag:
-    """Reads one namespace (None: the process's own)."""
+    """Reads the sockets of one network namespace, or of the process's own if `netns` is None."""
 
     def __init__(self, netns: str | None) -> None:
         def opened() -> tuple[socket.socket, socket.socket]:
@@ -76,10 +77,10 @@ class SockDiag:
         self._ended.setblocking(False)
         self._sequence = 0
         self.overruns = 0
-        """Times that notices of ended connections were lost because the queue was full."""
+        """How often the queue was full, so that notices of ended connections were lost."""
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable after a connection ended."""
+        """Return the descriptor that becomes readable when a connection has ended."""
         return self._ended.fileno()
 
     def open_sockets(self) -> list[TcpSocket]:
@@ -135,7 +136,7 @@ class SockDiag:
 
 
 def parse_socket(body: memoryview | bytes) -> TcpSocket | None:
-    """Return the socket of one inet_diag_msg; None without tcp_info or for another family."""
+    """Return the socket in an inet_diag_msg; None if it lacks tcp_info or is of another address family."""
     if len(body) < _MESSAGE.size:
         return None
     family, _, _, _, sport, dport, source, peer, _, cookie, *_ = _MESSAGE.unpack_from(body)
@@ -180,7 +181,7 @@ def _socket_of(
 
 
 def _address(family: int, raw: bytes) -> str:
-    """Return the address as in the inventory: an IPv4 address mapped into IPv6 as IPv4."""
+    """Return an address as in the inventory: an IPv4-mapped IPv6 address is written as IPv4."""
     if family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[:4])
     if raw.startswith(_MAPPED):

@@ -1,1 +1,1 @@
-"""Announces the NICs of a host and follows those of the fleet."""
+"""Announces the NICs of a host, and follows the announcements of the fleet."""

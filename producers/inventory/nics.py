@@ -1,7 +1,7 @@
-"""The inventory as a prober uses it: its NIC's announcement and the table of peers.
+"""The inventory as a prober uses it: the announcement of its own NIC, and the table of peers.
 
-`PeerTable` finds the living NICs by the arrival of their announcements. `LookupReader` reads whole topics
-without a consumer group.
+`PeerTable` determines the living NICs from the arrival of their announcements. `LookupReader` reads whole
+topics without a consumer group.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from schemas.unexpected import DATA_ERRORS, refusal
 _log = logging.getLogger(__name__)
 
 PAST_S: Final = 10.0
-"""s after the first announcement in which a reader receives those of the past."""
+"""Time after the first announcement within which a reader receives announcements from before its start."""
 ASSIGN_TIMEOUT_S: Final = 0.2
 """Longest time for which a prober waits for the log's metadata."""
 
@@ -49,8 +49,8 @@ def nic_record(
 ) -> Nic:
     """Return the announcement of a NIC.
 
-    A test clock is a clock of its own, named by the device. `slot` holds ns per probe slot and paths per
-    slot; zeros mean that the prober follows no schedule.
+    A NIC with a test clock has a clock of its own, which is identified by the device. `slot` holds ns per
+    probe slot and paths per slot; zeros mean that the prober follows no schedule.
     """
     if nic.clock is not None:
         clock = clock_id(nic.host, nic.device)
@@ -86,21 +86,20 @@ def nic_record(
 
 
 class _Announced(NamedTuple):
-    """A NIC's newest announcement and the reader's time of its arrival."""
+    """A NIC's newest announcement, and the time of its arrival by the reader's clock."""
 
     record: Nic
     at_s: float
     past_ms: int | None
-    """Append time, if it was received at the reader's start."""
+    """Append time, ms; None unless it was received at the reader's start."""
 
 
 class PeerTable:
-    """The NICs of the fleet, from inventory messages in any order.
+    """The NICs of the fleet. The inventory messages may arrive in any order.
 
     A NIC is alive for `silent_s` after the arrival of its announcement, by this reader's own clock. Log time
-    may be wrong, and a wrong append time stays in the compacted topic. It only tells which of the
-    announcements of the past, which a reader receives at its start, were old: those much older than the
-    median.
+    is used only at the reader's start, when it receives all past announcements: those much older than their
+    median are ignored. It is not used otherwise, because a wrong append time stays in the compacted topic.
     """
 
     def __init__(self, silent_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -110,7 +109,7 @@ class PeerTable:
         self._median_ms: float | None = None
 
     def update(self, name: str, record: Nic | None, append_ms: int) -> None:
-        """Apply an announcement; None removes the NIC."""
+        """Apply an announcement of the NIC `name`; a record of None removes it."""
         at_s = self._now_s()
         if self._start_s is None:
             self._start_s = at_s
@@ -131,7 +130,7 @@ class PeerTable:
         return len(self._nics)
 
     def alive_ud(self, shard: str) -> dict[str, Nic]:
-        """Return the same for NICs that answer on UD queue pairs."""
+        """Return the NICs of a shard that answer probes on UD queue pairs and were announced recently."""
         return {name: record for name, record in self._lately(shard) if record["ud"] is not None}
 
     def _lately(self, shard: str) -> Iterator[tuple[str, Nic]]:
@@ -143,7 +142,7 @@ class PeerTable:
                 yield name, record
 
     def _median_past_ms(self) -> float:
-        """Return the median append time of the announcements that were received at the start; 0: none."""
+        """Return the median append time of the announcements received at the start, ms; 0 without any."""
         if self._median_ms is None:
             past = [nic.past_ms for nic in self._nics.values() if nic.past_ms is not None]
             self._median_ms = statistics.median_low(past) if past else 0.0
@@ -151,11 +150,11 @@ class PeerTable:
 
 
 RecordHandler = Callable[[str, Any, int], None]
-"""Handles a message's key, its topic's record (None: removed) and its log append time in ms."""
+"""Handles a message: its key, its topic's record (None for a tombstone) and its log append time in ms."""
 
 
 class LookupReader:
-    """Reads whole topics without a consumer group, and nearly without blocking."""
+    """Reads whole topics without a consumer group; its calls hardly ever block."""
 
     def __init__(
         self,
@@ -166,8 +165,11 @@ class LookupReader:
         wants_key: Mapping[Topic, Callable[[str], bool]] | None = None,
         keys: Mapping[Topic, Collection[str]] | None = None,
     ) -> None:
-        """`from_end`: topics that are read from their end on. `wants_key` selects messages of a topic by key
-        before decoding. `keys`: the keys, and so the partitions, of a topic that is not read in full."""
+        """Start reading the topics of `handlers`.
+
+        Topics in `from_end` are read from their end on. `wants_key` selects messages of a topic by key before
+        decoding. `keys` holds the keys, and so the partitions, of a topic that is not read in full.
+        """
         self._reader = TopicReader(
             cluster,
             {topic: END if topic in from_end else BEGINNING for topic in handlers},
@@ -217,7 +219,10 @@ class LookupReader:
         return wants_key is None or wants_key(message.key)
 
     def _assign(self) -> bool:
-        """Assign all topics once they exist; try at most once per second."""
+        """Assign all topics when they exist; try at most once per second.
+
+        Return True if they are assigned.
+        """
         now_s = time.monotonic()
         if now_s < self._assign_at_s:
             return False
@@ -244,9 +249,9 @@ class LookupReader:
 
 
 def addresses_of(records: Iterable[Nic], family_of: str) -> dict[str, tuple[str, int]]:
-    """Return (address, port) by name, of the NICs with an address of the same family as `family_of`.
+    """Return (address, probe port) by name, of the NICs with an address of the same family as `family_of`.
 
-    A link-local address reaches only link-local ones.
+    If `family_of` is link-local, only link-local addresses are returned.
     """
     kind = _kind_of(family_of)
     addresses: dict[str, tuple[str, int]] = {}
@@ -258,7 +263,7 @@ def addresses_of(records: Iterable[Nic], family_of: str) -> dict[str, tuple[str,
 
 
 def _kind_of(address: str) -> str:
-    """Return the kind of an address, whose NICs reach each other."""
+    """Return the kind of an address: NICs with addresses of the same kind can reach each other."""
     if ":" not in address:
         return "IPv4"
     return "link-local" if address[:3].lower() in ("fe8", "fe9", "fea", "feb") else "IPv6"

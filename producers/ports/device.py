@@ -89,7 +89,7 @@ LINK_COUNTERS: Final = (
     (r"allowance_exceeded", "packets that a cloud's limits queued or dropped"),
     (r"pause|pfc|_ppp\d|_xoff|_xon|congest|(?:^|_)cnp|ecn", "flow control and congestion signals"),
 )
-"""Counters that show a link's health: name patterns and meaning."""
+"""Counters that show a link's health: patterns of their names, and what they count."""
 
 _INTERESTING: Final = re.compile("|".join(f"(?:{pattern})" for pattern, _ in LINK_COUNTERS), re.IGNORECASE)
 _PER_QUEUE: Final = re.compile(r"^(?:rx|tx|ch)_?\d+_|queue_?\d+|\[\d+\]|xdp|ktls|tls_|ipsec", re.IGNORECASE)
@@ -97,7 +97,7 @@ _PER_QUEUE: Final = re.compile(r"^(?:rx|tx|ch)_?\d+_|queue_?\d+|\[\d+\]|xdp|ktls
 
 @lru_cache(maxsize=4096)
 def is_link_counter(name: str) -> bool:
-    """Return True if a counter shows the health of a link, for the whole port."""
+    """Return True if a counter shows the health of a link and covers the whole port."""
     return bool(_INTERESTING.search(name)) and not _PER_QUEUE.search(name)
 
 
@@ -112,7 +112,10 @@ class NetlinkLink(NamedTuple):
 
 
 def parse_links(data: bytes) -> Iterator[NetlinkLink]:
-    """Yield the links of a netlink datagram. Raises OSError for an error, ValueError if it is truncated."""
+    """Yield the links in a netlink datagram.
+
+    Raises OSError for an error message, ValueError if it is truncated.
+    """
     at = 0
     while at < len(data):
         if at + _HEADER.size > len(data):
@@ -174,14 +177,14 @@ def _netlink(groups: int) -> socket.socket:
 
 
 class PortChange(NamedTuple):
-    """A change at the port: carrier, speed or both; None means unchanged."""
+    """A change at the port of carrier, speed or both; None for one that did not change."""
 
     carrier: bool | None
     speed_bps: int | None
 
 
 class PortWatch:
-    """Watches a device's carrier and speed. Wait on `fileno`; `read` never blocks."""
+    """Watches a device's carrier and speed. `fileno` becomes readable after a change; `read` never blocks."""
 
     def __init__(self, device: str, netns: str | None) -> None:
         """Open the sockets. Raises OSError if the kernel refuses."""
@@ -194,11 +197,11 @@ class PortWatch:
         self._carrier: bool | None = None
         self._speed_bps: int | None = None
         self.known = True
-        """False if the kernel has no network device of this name, as for an RDMA device."""
+        """False if the kernel has no network device of this name, for example if it is an RDMA device."""
         self._request()
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable after a change."""
+        """Return the descriptor that becomes readable after a change."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -247,7 +250,10 @@ class PortWatch:
 
 
 class PortCounters:
-    """The counters of a device that show a link's health. Some drivers take milliseconds to read them."""
+    """Reads those counters of a device that show a link's health.
+
+    Some drivers take milliseconds to read them.
+    """
 
     def __init__(self, device: str, netns: str | None, sysfs: Path = Path("/sys")) -> None:
         """Open the sockets. Raises OSError if the kernel refuses."""
@@ -269,7 +275,7 @@ class PortCounters:
         self._ioctl_socket.close()
 
     def read(self) -> dict[str, int]:
-        """Return the present values of the relevant counters by name."""
+        """Return the present values of the counters that show the link's health, by name."""
         counters: dict[str, int] = {}
         for source in self._sources:
             try:
@@ -283,7 +289,7 @@ class PortCounters:
         return counters
 
     def growth(self) -> dict[str, tuple[int, int]]:
-        """Return the counters that grew since the last call: by name, the increase and the present value."""
+        """Return the counters that grew since the last call: increase and present value by name."""
         now = self.read()
         growth = {
             name: (value - self._last[name], value)
@@ -320,7 +326,7 @@ class PortCounters:
 def rdma_ports(device: str, sysfs: Path, by_netdev: bool = True) -> list[Path]:
     """Return the sysfs directories of the RDMA ports of a device.
 
-    A port matches by the RDMA device's own name or, with `by_netdev`, by its network device.
+    A port belongs to `device` if that is its RDMA device or, with `by_netdev`, its network device.
     """
     ports = []
     for port in sorted(sysfs.glob("class/infiniband/*/ports/*")):

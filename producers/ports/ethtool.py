@@ -27,7 +27,7 @@ _BPS_PER_MBPS: Final = 1_000_000
 
 
 class LinkSettings(NamedTuple):
-    """Settings of a link. None where the driver does not report a value."""
+    """Settings of a link. A value is None if the driver does not report it."""
 
     speed_bps: int | None
     duplex: str | None
@@ -35,14 +35,14 @@ class LinkSettings(NamedTuple):
 
 
 def stat_count(opened: socket.socket, device: str) -> int:
-    """Return the number of counters of the driver. Raises OSError."""
+    """Return the number of counters that the driver has. Raises OSError."""
     request = struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SS_STATS, 0)
     mask, count = struct.unpack_from("=QI", _ask(opened, device, request), 8)
     return min(int(count), _MAX_STATS) if mask else 0
 
 
 def stat_names(opened: socket.socket, device: str, count: int) -> list[str]:
-    """Return the names of the counters. Raises OSError."""
+    """Return the names of the driver's counters. Raises OSError."""
     head = struct.pack("=III", _GSTRINGS, _SS_STATS, count)
     raw = _ask(opened, device, head, _GSTRING_LEN * count)[len(head) :]
     pieces = (raw[i : i + _GSTRING_LEN] for i in range(0, len(raw), _GSTRING_LEN))
@@ -50,15 +50,15 @@ def stat_names(opened: socket.socket, device: str, count: int) -> list[str]:
 
 
 def stat_values(opened: socket.socket, device: str, count: int) -> tuple[int, ...]:
-    """Return the values of the counters, in the order of their names. Raises OSError."""
+    """Return the values of the driver's counters, in the order of their names. Raises OSError."""
     raw = _ask(opened, device, struct.pack("=II", _GSTATS, count), 8 * count)
     return struct.unpack_from(f"={count}Q", raw, 8)
 
 
 def link_settings(opened: socket.socket, device: str) -> LinkSettings:
-    """Return speed, duplex and autonegotiation. Raises OSError.
+    """Return speed, duplex and autonegotiation of the link. Raises OSError.
 
-    The kernel answers a first request with the length of its masks in 32-bit units, negated.
+    The kernel answers a first request with the length of its link mode masks in 32-bit units, negated.
     """
     first = _ask(opened, device, _SETTINGS.pack(_GLINKSETTINGS, *[0] * 9))
     units = min(max(-_SETTINGS.unpack(first)[9], 0), _MAX_MASK_UNITS)
@@ -71,7 +71,7 @@ def link_settings(opened: socket.socket, device: str) -> LinkSettings:
 
 
 def _ask(opened: socket.socket, device: str, request: bytes, more: int = 0) -> bytes:
-    """Return the kernel's answer: the request's buffer, with `more` bytes behind it."""
+    """Return the kernel's answer: the request's buffer after the call, with `more` bytes appended."""
     buffer: ctypes.Array[Any] = ctypes.create_string_buffer(request, len(request) + more)
     head = struct.pack("16sP16x", device.encode()[:15], ctypes.addressof(buffer))
     fcntl.ioctl(opened, _SIOCETHTOOL, head)

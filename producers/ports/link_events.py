@@ -1,6 +1,6 @@
-"""Builds `LinkEvent` records from the probe engine's evidence and the port's changes, and paces them.
+"""Builds `LinkEvent` records from the probe engine's evidence and the port's changes, and limits their rate.
 
-Evidence is published soon after a loss, and as a heartbeat otherwise. This module knows no Kafka, socket or
+Evidence is published soon after a loss, and otherwise as a heartbeat. This module uses no Kafka, socket or
 clock.
 """
 
@@ -15,7 +15,7 @@ from schemas.records import CounterDelta, EvidenceKind, HostEvidence, LinkEvent,
 from schemas.topics import MAX_ELEMENTS
 
 LOCAL_QUEUE_NS: Final = 2_000_000
-"""A wait in the host's own queue is reported from this duration on."""
+"""A wait in the host's own queue is reported if it lasted at least this long."""
 ONGOING_LOSS_GAP_S: Final = 0.1
 """Minimum time between events while losses continue that were already reported."""
 GAP_FACTOR: Final = 2.0
@@ -24,10 +24,11 @@ MAX_URGENT_GAP_S: Final = 0.04
 
 
 class EvidencePacer:
-    """Decides when evidence is due.
+    """Decides when the engine's evidence must be published next.
 
-    Urgent evidence is due `min_s` after the last, growing to 40 ms while losses continue. Otherwise it is due
-    every 100 ms while paths lose probes, and every `calm_s` without loss. Times are seconds of any one clock.
+    After a publication, urgent evidence is due in `min_s`, which grows to 40 ms while losses continue. Other
+    evidence is due in 100 ms while paths lose probes, and in `calm_s` without loss. Times are seconds of one
+    clock.
     """
 
     def __init__(self, min_s: float, calm_s: float, now: float) -> None:
@@ -37,11 +38,11 @@ class EvidencePacer:
         self._urgent_s = min_s
 
     def due(self, urgent: bool) -> float:
-        """Return the time when evidence is due."""
+        """Return the time at which evidence is due, s."""
         return self._last + (self._urgent_s if urgent else self._rest_s)
 
     def on_evidence_taken(self, evidence: Evidence, now: float) -> None:
-        """Note that evidence was taken."""
+        """Record that evidence was taken from the engine."""
         losing = any(path.lost or path.loss_streak for path in evidence.paths)
         self._rest_s = max(self._min_s, ONGOING_LOSS_GAP_S) if losing else self._calm_s
         longer_s = min(GAP_FACTOR * self._urgent_s, max(self._min_s, MAX_URGENT_GAP_S))
@@ -57,9 +58,9 @@ class LinkEvents:
         self._next = 0
 
     def probes(self, evidence: Evidence) -> list[LinkEvent]:
-        """Return the engine's evidence, in parts of at most 4,096 paths.
+        """Return events with the engine's evidence, at most 4,096 paths in each.
 
-        Empty if no path was probed and the agent has no trouble.
+        The list is empty if no path was probed and the agent has no trouble of its own.
         """
         trouble = agent_trouble(evidence)
         if not evidence.paths and not trouble:
@@ -79,12 +80,12 @@ class LinkEvents:
     def hosts(
         self, hosts: Sequence[HostEvidence], clock_ns: int, system_ns: int, interval_ns: int
     ) -> LinkEvent:
-        """Return the answers of the hosts of silent probers."""
+        """Return an event with the answers of the hosts of silent probers."""
         event = self._event(EvidenceKind.HOST, clock_ns, system_ns, interval_ns)
         return {**event, "hosts": list(hosts[:MAX_ELEMENTS])}
 
     def sizes(self, sizes: Sequence[PathSize], clock_ns: int, system_ns: int, interval_ns: int) -> LinkEvent:
-        """Return the largest packets that paths pass."""
+        """Return an event with the largest packet sizes that pass on paths."""
         event = self._event(EvidenceKind.SIZE, clock_ns, system_ns, interval_ns)
         return {**event, "sizes": list(sizes[:MAX_ELEMENTS])}
 
@@ -99,7 +100,7 @@ class LinkEvents:
     def counters(
         self, growth: Mapping[str, tuple[int, int]], clock_ns: int, system_ns: int, interval_ns: int
     ) -> list[LinkEvent]:
-        """Return the counters that grew, by name (increase, present value); empty if none did."""
+        """Return events with the counters in `growth`, which holds (increase, present value) by name."""
         rows: list[CounterDelta] = [
             {"name": name, "delta": delta, "total": total} for name, (delta, total) in growth.items()
         ]
@@ -112,11 +113,11 @@ class LinkEvents:
         ]
 
     def verbs(self, name: str, clock_ns: int, system_ns: int) -> LinkEvent:
-        """Return an event of the RDMA device."""
+        """Return an event of the RDMA device; `name` is that of its type."""
         return {**self._event(EvidenceKind.VERBS, clock_ns, system_ns), "verbs": name}
 
     def _event(self, kind: EvidenceKind, clock_ns: int, system_ns: int, interval_ns: int = 0) -> LinkEvent:
-        """Return the next event, without the fields of its kind."""
+        """Return the next event of a kind, without the fields that only this kind has."""
         record: LinkEvent = {
             "nic": self._nic,
             "shard": self._shard,
@@ -141,7 +142,7 @@ class LinkEvents:
 
 
 def agent_trouble(evidence: Evidence) -> list[str]:
-    """Return the agent's own trouble in the interval, by the names of `LinkEvent.trouble`.
+    """Return the agent's own trouble in the interval, as the values of `LinkEvent.trouble`.
 
     - STARVED: the agent's thread, or one of its answers, was late. Its own losses still count, because the
       kernel sets the timestamps and all arrived packets were read first. Losses of its peers towards it do

@@ -1,6 +1,6 @@
-"""Publishes the link evidence of one NIC: probes, port, counters and RDMA events.
+"""Publishes the link evidence of one NIC, from its probes, its port, its counters and its RDMA events.
 
-One thread waits for all sources except the counters, which a second thread reads, because some drivers are
+One thread waits for all sources except the counters. A second thread reads those, because some drivers are
 slow.
 """
 
@@ -27,13 +27,13 @@ _log = logging.getLogger(__name__)
 
 _JOIN_S = 2.0
 _HOSTS_S = 0.1
-"""Interval at which silent peers are looked for."""
+"""Interval at which hosts of silent peers are probed and their answers read."""
 
 Growth = dict[str, tuple[int, int]]
 
 
 class LinkReporter:
-    """Reports on one NIC's links. One thread calls `wait` and `publish`."""
+    """Publishes evidence about one NIC's links. The same thread must call `wait` and `publish`."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class LinkReporter:
         on_evidence: Callable[[Sequence[PathEvidence]], None] | None = None,
         egress: str | None = None,
     ) -> None:
-        """`wake_fd` ends a `wait` when it is readable. `on_evidence` gets the engine's evidence after `put`.
-        `egress`: device that packets to silent hosts leave by; None: as routed.
+        """Open the sources. Raises OSError if the kernel refuses a socket.
 
-        Raises OSError if the kernel refuses a socket.
+        `wake_fd` ends a `wait` when it becomes readable. `on_evidence` receives the engine's evidence after
+        `put`. `egress` is the device by which packets to silent hosts leave, or None to send them as routed.
         """
         self._engine = engine
         self._on_evidence = on_evidence
@@ -59,7 +59,7 @@ class LinkReporter:
         )
         self._urgent = False
         self._is_port_quiet = False
-        """The `wait` just before saw nothing at the port."""
+        """True if the last `wait` saw nothing at the port and its result has not been used yet."""
         self._counters = _CounterThread(nic, settings.counters_s)
         try:
             self._device = PortWatch(nic.device, nic.netns)
@@ -69,7 +69,7 @@ class LinkReporter:
             raise
         self._hosts_at_s = self._hosts_reported_s = self._sizes_reported_s = time.monotonic()
         self.speed_bps: int | None = None
-        """The last seen speed of the port, bit/s."""
+        """Speed of the port when last seen, bit/s."""
         devices = {
             port.parent.parent.name for port in rdma_ports(nic.device, Path("/sys"), nic.netns is None)
         }
@@ -84,7 +84,7 @@ class LinkReporter:
         self._counters.start()
 
     def wait(self, until: float) -> None:
-        """Sleep until an event may be due, at most until this time of the monotonic clock in s."""
+        """Sleep until an event may be due, but at most until `until`, in seconds of the monotonic clock."""
         now = time.monotonic()
         left_s = min(until, self._pacer.due(self._urgent)) - now
         # urgent evidence that is not due must not end the wait repeatedly
@@ -94,7 +94,10 @@ class LinkReporter:
         self._is_port_quiet = self._device.fileno() not in fds
 
     def publish(self, last: bool = False) -> None:
-        """Publish the events that are due; with `last` all of them."""
+        """Publish the events that are due.
+
+        With `last`, publish the probes' evidence even if it is not due.
+        """
         for change in self._read_port():
             clocks = self._engine.clocks()
             if change.carrier is not None:
@@ -116,13 +119,15 @@ class LinkReporter:
                 self._put(record)
 
     def _read_port(self) -> list[PortChange]:
-        """Return the changes at the port. A busy host may never wait, so only a `wait` just before spares
-        the read."""
+        """Return the changes at the port.
+
+        The read is skipped only if a `wait` just before saw nothing at the port.
+        """
         is_quiet, self._is_port_quiet = self._is_port_quiet, False
         return [] if is_quiet else self._device.read()
 
     def _publish_probes(self, now: float) -> None:
-        """Publish the evidence of the probes since the last time."""
+        """Publish the probes' evidence since the last call."""
         evidence = self._engine.evidence()
         self._urgent = False
         self._pacer.on_evidence_taken(evidence, now)
@@ -133,7 +138,7 @@ class LinkReporter:
             self._on_evidence(evidence.paths)
 
     def _probe_hosts(self, now_s: float) -> None:
-        """Probe the hosts of silent peers, and publish their answers."""
+        """Probe the hosts of silent peers if that is due, and publish their answers."""
         if now_s < self._hosts_at_s:
             return
         self._hosts_at_s = now_s + _HOSTS_S
@@ -144,7 +149,7 @@ class LinkReporter:
             self._put(self._events.hosts(rows, *self._engine.clocks(), interval_ns))
 
     def publish_sizes(self, sizes: Sequence[PathSize]) -> None:
-        """Publish the largest packets that paths pass."""
+        """Publish the largest packet sizes that pass on paths."""
         now_s = time.monotonic()
         interval_ns = round((now_s - self._sizes_reported_s) * 1e9)
         self._sizes_reported_s = now_s
@@ -152,7 +157,7 @@ class LinkReporter:
 
     @property
     def capabilities(self) -> list[str]:
-        """The kinds of evidence that this agent can give."""
+        """Return the kinds of evidence that this agent can provide."""
         kinds = ["links.probes", "links.counters"]
         if self._device.known:
             kinds.append("links.carrier")
@@ -168,7 +173,7 @@ class LinkReporter:
         verbs.close()
 
     def close(self) -> None:
-        """Close the sockets, and end the thread and the processes."""
+        """Close the sockets, and end the counter thread and the reader processes."""
         for verbs in self._verbs:
             verbs.close()
         self._counters.close()
@@ -203,7 +208,7 @@ class _CounterThread(threading.Thread):
         return readings
 
     def close(self) -> None:
-        """End the thread; a thread that hangs in a driver is left behind."""
+        """End the thread. A thread that hangs in a driver is abandoned."""
         self._ending.set()
         if self.ident is not None:
             self.join(_JOIN_S)

@@ -1,6 +1,6 @@
 """Reads the events of an RDMA device's ports, such as PORT_ERR and PORT_ACTIVE, within milliseconds.
 
-A process of its own waits for them, because pyverbs holds the interpreter lock in every call. The
+A separate process waits for them, because pyverbs holds the interpreter lock in every call. The
 distribution's pyverbs may need the distribution's interpreter (`verbs_python`). This file is also that
 process's program, so it imports only the standard library.
 """
@@ -36,13 +36,16 @@ EVENTS = (
     "GID_CHANGE",
     "WQ_FATAL",
 )
-"""Names of enum ibv_event_type, in its order."""
+"""Names of the values of enum ibv_event_type, in its order."""
 
 END_S = 2.0
 
 
 class VerbsEventReader:
-    """Waits for a device's events in a process of its own. Wait on `fileno`; `read` never blocks."""
+    """Waits for a device's events in a separate process.
+
+    `fileno` becomes readable after one; `read` never blocks.
+    """
 
     def __init__(self, device: str, python: str | None = None) -> None:
         """Start the process. Raises OSError if that fails."""
@@ -59,10 +62,10 @@ class VerbsEventReader:
         os.set_blocking(self._out, False)
         self._rest, self._last_line = b"", ""
         self.ended: str | None = None
-        """The process's last line once it ended; None while it runs."""
+        """The last line that the process wrote before it ended; None while it runs."""
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable after an event."""
+        """Return the descriptor that becomes readable after an event."""
         return self._out
 
     def read(self) -> list[str]:
@@ -129,7 +132,7 @@ def main(device: str) -> int:
 
 
 def _descriptors() -> dict[int, str]:
-    """Return this process's open descriptors with their targets."""
+    """Return this process's open descriptors, each with the file to which it refers."""
     targets = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Interface of the probe transports, and the parts that all probers share.
+"""Defines the interface of the probe transports, and the parts that all probers share.
 
-A transport sends probes and answers them: UDP (`udp.py`) or RDMA datagrams (`rdma/`). The shared parts choose
-the peers, announce the NIC in the inventory and publish the probe batches.
+A transport sends probes and answers those of other NICs: UDP (`udp.py`) or RDMA datagrams (`rdma/`). The
+shared parts choose the peers, announce the NIC in the inventory and publish the probe batches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 Contact = TypeVar("Contact")
 
 CLOSE_S = 2.0
-"""Time to send the waiting messages when a prober stops."""
+"""Time allowed for sending the queued messages when a prober stops."""
 STATUS_S = 5.0
 """Interval of the status line."""
 REFUSED_COUNTERS = ("malformed", "bad_mac", "wrong_nic", "stale_time")
@@ -39,17 +39,17 @@ class ProbeTransport(Protocol):
         """The NIC's id."""
 
     def record(self) -> Nic:
-        """Return the NIC's announcement as of now."""
+        """Return the NIC's announcement with its present state."""
 
     def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
-        """Choose the peers from the living NICs, plus some of `extra`; return their number."""
+        """Choose the peers among the living NICs, and some more from `extra`; return the number of peers."""
 
     def counters(self) -> Mapping[str, float]:
         """Return the transport's packet and sample counters."""
 
 
 class PublishSettings(Protocol):
-    """The settings that publishing needs; both probers' settings have them."""
+    """The settings that a publisher needs. The settings of both probers contain them."""
 
     @property
     def kafka(self) -> KafkaSettings:
@@ -61,11 +61,11 @@ class PublishSettings(Protocol):
 
     @property
     def queue_messages(self) -> int:
-        """Maximum number of waiting messages."""
+        """Maximum number of messages that wait to be sent."""
 
     @property
     def queue_bytes(self) -> int:
-        """Maximum bytes of waiting messages."""
+        """Maximum total size of the messages that wait to be sent, bytes."""
 
     @property
     def compression(self) -> str:
@@ -75,7 +75,7 @@ class PublishSettings(Protocol):
 def select_peers(
     nic: str, contacts: Mapping[str, Contact], count: int, seed: int, extra: Iterable[str] = ()
 ) -> dict[str, Contact]:
-    """Return the chosen peers of `nic` among `contacts`, and up to `count` more that `extra` names."""
+    """Return the peers chosen for `nic` among `contacts`, and up to `count` more from `extra`."""
     others = {name: contact for name, contact in contacts.items() if name != nic}
     names = sorted(others)
     peers = choose_peers(nic, names, count, seed, hashes_of(names, seed))
@@ -110,7 +110,10 @@ class ProbePublisher:
         self.producer.put(PROBES.name, nic, self._batch_header + batch)
 
     def report_status(self, transport: ProbeTransport, peers: int, details: str = "") -> None:
-        """Send the status line to the service manager; `details` ends with a comma and a blank."""
+        """Send the status line to the service manager.
+
+        `details` is inserted in it; unless empty, it ends with ", ".
+        """
         counters = transport.counters()
         refused = sum(counters.get(name, 0) for name in REFUSED_COUNTERS)
         self.supervisor.notify(

@@ -1,7 +1,8 @@
 """Probes the routes of a NIC's live flows at a wanted rate, in addition to the regular probes.
 
-The live flows come from the host's `FlowReports`. The prober sets extra probes in the engine, requests spare
-source ports for routes that no port takes, and adds the flows' peers. `flow_targets.py` plans the probes.
+The live flows come from the host's `FlowReports`. The prober adds probes to the engine's schedule, and the
+flows' destinations to the peers. It requests spare source ports for routes that no port takes.
+`flow_targets.py` plans the probes.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ REPORT_TIMEOUT_S: Final = 5.0
 MAX_ROUTES: Final = 64
 """Routes probed per NIC; those of the fastest flows come first."""
 PEER_KEEP_S: Final = 60.0
-"""A peer of flows stays a peer for this long after its last flow."""
+"""The destination of a flow stays a peer for this long after the last flow to it."""
 REFRESH_S: Final = 1.0
-"""Unchanged inputs are planned again after this time, because traces may have changed."""
+"""The plan is computed again after this time even if its inputs are unchanged, because traces may have
+changed."""
 MS_PER_S: Final = 1e3
 
 
@@ -65,7 +67,10 @@ class LiveFlows:
             self._flows[name] = self._updated(self._flows.get(name), flow, now_s)
 
     def routes(self, now_s: float) -> tuple[PeerRoute, ...]:
-        """Return the sorted routes of the live flows; beyond `MAX_ROUTES`, those of the fastest flows."""
+        """Return the routes of the live flows, sorted.
+
+        If there are more than `MAX_ROUTES`, those of the fastest flows.
+        """
         if now_s - self._reported_s > REPORT_TIMEOUT_S:
             return ()
         live = [flow for flow in self._flows.values() if flow.links and now_s - flow.sent_s <= LIVE_S]
@@ -110,11 +115,11 @@ class FlowProber:
         self._inputs: tuple[Any, ...] = ()
         self._refresh_at_s = 0.0
         self._applied: tuple[Any, ...] = ()
-        """Plan, ports and peers that the engine's flow probes were set from."""
+        """Plan, ports and peers from which the engine's present flow probes were computed."""
 
     @property
     def status(self) -> str:
-        """Text for the service's status line; empty without flow probes."""
+        """Return the flow probes' part of the service's status line; empty if there are none."""
         targets = self.targets
         if not targets.probes:
             return ""
@@ -159,10 +164,10 @@ class FlowProber:
         return True
 
     def _update_known_routes(self) -> None:
-        """Merge the newest traces.
+        """Merge the newest traces into the known routes.
 
-        A path whose trace ends early, for example at a dead link, keeps its last route. Otherwise the probes
-        would leave a link because it is dead.
+        A path whose trace ends early, for example at a dead link, keeps its last known route. Otherwise the
+        probes would stop crossing a link just when it dies.
         """
         peers = set(self._engine_peers())
         self._known = {
@@ -172,7 +177,7 @@ class FlowProber:
         }
 
     def _base_rates_pps(self) -> dict[PathKey, float]:
-        """Return the probes per second of each path without flow probes."""
+        """Return the probe rate of each path without the flow probes, probes per second."""
         scheduled = self.schedule.rates_pps()
         if scheduled:
             return scheduled

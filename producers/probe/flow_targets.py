@@ -16,14 +16,14 @@ from typing import Final, NamedTuple
 
 Links = tuple[str, ...]
 PathKey = tuple[str, int]
-"""Peer, source port."""
+"""Peer and source port."""
 KnownRoutes = Mapping[PathKey, Links]
 """The links that probes of each path take."""
 
 MIN_SHARE: Final = 0.02
-"""A route that lacks less than this share of the rate gets no extra probes."""
+"""A route gets no extra probes if it lacks less than this share of the rate."""
 ROUTES_PER_SLOT: Final = 4
-"""Routes probed in one wake-up, as far as their rates allow."""
+"""Number of routes probed in one wake-up, if their rates allow it."""
 MAX_ROUTES_PER_SLOT: Final = 9
 PERIOD_S: Final = 0.25
 """Length of one schedule period; each route gets a whole number of probes in it, rounded up."""
@@ -39,13 +39,16 @@ class PeerRoute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowTargets:
-    """Periodic single probes. `probes` lists `per_slot` entries per slot; None sends nothing."""
+    """A periodic schedule of single probes.
+
+    `probes` holds `per_slot` entries per slot; nothing is sent for None.
+    """
 
     slot_ns: float
     per_slot: int
     probes: tuple[PathKey | None, ...]
     rate_pps: float
-    """Rate that every route with a port reaches: the wanted one, or less under the cap."""
+    """Probe rate that every route with a port reaches: the wanted rate, or less if the cap requires it."""
 
     @property
     def period_s(self) -> float:
@@ -54,7 +57,7 @@ class FlowTargets:
 
     @property
     def pps(self) -> float:
-        """Extra probes per second, all routes together."""
+        """Extra probes per second, summed over all routes."""
         if not self.probes:
             return 0.0
         return sum(path is not None for path in self.probes) / self.period_s
@@ -143,10 +146,11 @@ def _ports_by_route(
 
 
 def _spread(counts: Mapping[PeerRoute, int], slots: int) -> list[list[PeerRoute]]:
-    """Distribute routes over the slots of a period: each at even steps, at most once per slot.
+    """Distribute routes over the slots of a period.
 
-    The step between a route's n probes is slots/n, rounded down or up. Its first slot is chosen to fill slots
-    evenly; among equally full slots, the one whose routes share the fewest links is taken.
+    Each route gets evenly spaced slots, at most one probe in each. The step between a route's n probes is
+    slots/n, rounded down or up. Its first slot is chosen to fill the slots evenly; among equally full slots,
+    the one whose routes share the fewest links with this route is taken.
     """
     plan: list[list[PeerRoute]] = [[] for _ in range(slots)]
     links_in_slot: list[Counter[str]] = [Counter() for _ in range(slots)]
@@ -175,11 +179,12 @@ def choose_spare_ports(
     current: Sequence[int],
     other_ports: Iterable[int],
 ) -> list[int]:
-    """Return the ports of the spare paths, in the order of `current`.
+    """Return the source ports of the spare paths: `current`, with ports that serve no route replaced.
 
-    `links_by_path` holds the routes of the regular ports, `candidates` the traced links by port and
-    peer, `other_ports` the ports in use. The choice is greedy: the port that takes the most
-    missing routes is added, a current one first. A port that serves no route stays until its place is needed.
+    `links_by_path` holds the routes of the regular ports, `candidates` the traced links by port and peer, and
+    `other_ports` the ports in use. The choice is greedy: in each step, the port that takes the most missing
+    routes is added, and a current port wins a tie. A port that serves no route stays until its place is
+    needed.
     """
     served = {(peer, links) for (peer, _), links in links_by_path.items()}
     missing = {route for route in peer_routes if route.links and (route.peer, route.links) not in served}

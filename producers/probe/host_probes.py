@@ -1,9 +1,9 @@
-"""Probes the kernels of the hosts whose probers are silent, so that a stopped agent is no dead host.
+"""Probes the kernels of hosts whose probers are silent, to tell a stopped agent from a dead host.
 
 `SilentPeers` decides from the engine's evidence whose host to probe, and makes the rows to report.
-`HostSocket` sends an ICMP echo request and a UDP datagram to a closed port; the kernel answers one with an
-echo reply, the other with port unreachable. Only peers of the inventory are probed, each once a second:
-nothing is amplified.
+`HostSocket` sends an ICMP echo request and a UDP datagram to a closed port. The kernel answers the first with
+an echo reply and the second with port unreachable. Only peers of the inventory are probed, each once a
+second, so no traffic is amplified.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from schemas.records import HostEvidence
 SILENT_S: Final = 0.3
 """Silence of a peer after which its host is probed."""
 LOSING_S: Final = 2.0
-"""Losses older than this are no news: the peer is not probed any more."""
+"""A peer whose latest loss is older than this is not probed."""
 PROBE_S: Final = 1.0
 """Minimum time between two probes of one host."""
 LISTEN_S: Final = 5.0
@@ -48,20 +48,20 @@ class _Peer:
     """One peer's prober and the probes of its host. Times are seconds of the monotonic clock."""
 
     answered_s: float
-    """Newest answer of the prober; before the first, when it was first probed."""
+    """Time of the prober's newest answer; until it has answered, the time of its first probe."""
     lost_s: float = -LOSING_S
     probed_s: float = -PROBE_S
     host_answered_s: float | None = None
     requests: int = 0
     answers: int = 0
-    """Not yet reported."""
+    """Number of the host's answers that are not reported yet."""
 
     def is_silent(self, now_s: float) -> bool:
-        """Return whether the prober loses all probes, lately."""
+        """Return whether the prober has answered no recent probe."""
         return now_s - self.answered_s >= SILENT_S and now_s - self.lost_s < LOSING_S
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether there is something to report."""
+        """Return whether the peer's host has counts to report."""
         return self.answers > 0 or (self.requests > 0 and now_s - self.probed_s >= ANSWER_S)
 
 
@@ -82,13 +82,13 @@ class SilentPeers:
                 peer.lost_s = now_s
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Drop all other peers."""
+        """Drop all peers that are not in `names`."""
         remaining = set(names)
         for name in [name for name in self._peers if name not in remaining]:
             del self._peers[name]
 
     def due(self, now_s: float) -> list[str]:
-        """Return the peers whose hosts are to be probed now, and note that they are."""
+        """Return the peers whose hosts are due for a probe, and record that they are probed now."""
         due_names = [
             name
             for name, peer in self._peers.items()
@@ -99,18 +99,18 @@ class SilentPeers:
         return due_names
 
     def on_sent(self, name: str, packets: int) -> None:
-        """Note that packets were sent to the host of a peer."""
+        """Count packets that were sent to a peer's host."""
         self._peers[name].requests += packets
 
     def on_answer(self, name: str, now_s: float) -> None:
-        """Note an answer of the host of a peer."""
+        """Count an answer of a peer's host."""
         peer = self._peers.get(name)
         if peer is not None:
             peer.answers += 1
             peer.host_answered_s = now_s
 
     def report(self, now_s: float) -> list[HostEvidence]:
-        """Return the rows to report now, and reset the counts."""
+        """Return the rows that are due for a report, and reset their counts."""
         rows: list[HostEvidence] = []
         for name, peer in self._peers.items():
             if not peer.is_due(now_s):
@@ -129,10 +129,10 @@ class SilentPeers:
 
 
 class HostSocket:
-    """Sends packets that the kernel of a host answers, from one NIC. No privilege is needed."""
+    """Sends packets from one NIC that the kernel of a host answers. It needs no privilege."""
 
     def __init__(self, address: str, netns: str | None, device: str | None = None) -> None:
-        """Raise OSError if the kernel refuses the UDP socket; the ICMP socket may be missing."""
+        """Open the sockets. Raises OSError if the kernel refuses the UDP socket; ICMP is optional."""
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._sequence = 0
 
@@ -158,7 +158,7 @@ class HostSocket:
             self._icmp.close()
 
     def send(self, address: str) -> int:
-        """Send a probe to an address; return the number of packets that the kernel took."""
+        """Send the probe packets to an address; return the number that the kernel accepted."""
         self._sequence = (self._sequence + 1) & 0xFFFF
         echo = _ECHO.pack(_ECHO_REQUEST[self._family], 0, 0, 0, self._sequence)
         sent = 0
@@ -191,7 +191,7 @@ class HostProber:
     """Probes the hosts of the silent peers of one NIC."""
 
     def __init__(self, address: str, netns: str | None, device: str | None = None) -> None:
-        """Packets leave by `device`; None: as routed. Raise OSError if the kernel refuses a socket."""
+        """Open the sockets; packets leave by `device`, or as routed if it is None. Raises OSError."""
         self._socket = HostSocket(address, netns, device)
         self._listen_until_s = -math.inf
         self.peers = SilentPeers()
@@ -199,7 +199,7 @@ class HostProber:
     def step(self, addresses: Mapping[str, str], now_s: float) -> list[HostEvidence]:
         """Read answers and send the probes that are due; return the rows to report.
 
-        `addresses`: peers of the inventory that this NIC probes, with their address.
+        `addresses` maps each peer that this NIC probes to its address.
         """
         if now_s < self._listen_until_s:
             names = {address: name for name, address in addresses.items()}

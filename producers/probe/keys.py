@@ -10,7 +10,7 @@ KEY_BYTES = (16, 32)
 
 
 class KeyFileError(ValueError):
-    """The key file cannot be used; the text is one line."""
+    """The key file cannot be used. The exception's text is one line."""
 
 
 def read_key(path: Path) -> bytes:

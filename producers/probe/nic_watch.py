@@ -1,8 +1,9 @@
-"""Watches whether a NIC's packets leave and arrive by that NIC, keep their class, and are not dropped.
+"""Watches whether a NIC's packets leave and arrive by that NIC, keep their traffic class and are not dropped.
 
-A host with several NICs in one subnet may send by the wrong one, answer ARP for another one's address (ARP
-flux), or drop what arrives by a NIC that its routes do not use (strict `rp_filter`). A switch that does not
-trust DSCP may rewrite it: the probe then waits in another queue than the data of its class.
+A host with several NICs in one subnet may send by another NIC, or answer ARP requests for another NIC's
+address (ARP flux). It may also drop packets that arrive by a NIC that its routes do not use (strict
+`rp_filter`). A switch that does not trust DSCP may rewrite it: the probe then waits in another queue than the
+data of its class.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from producers.nic_network import NicNetwork
 from producers.settings import NicSettings
 
 STRICT: Final = 1
-"""Value of rp_filter that drops packets which would be answered by another interface."""
+"""Value of `rp_filter` with which packets are dropped if their answers would leave by another interface."""
 MIN_REWRITTEN: Final = 10
-"""Probes with another DSCP between two checks; fewer show no setting."""
+"""Number of probes with a changed DSCP between two checks that indicates a switch setting; fewer do not."""
 _CONF: Final = "/proc/sys/net/ipv4/conf"
 
 
 def problems_of(egress: str | None, arrived: int, filtered: str | None, rewritten: int = 0) -> str | None:
-    """Return in one line what keeps a NIC's packets from it or changes them; None if nothing does.
+    """Return one line on why a NIC's packets miss it or are changed; None if there is no problem.
 
-    `egress`: device of another NIC that packets leave by. `arrived`: packets for this NIC that another one
-    received. `filtered`: device that the reverse path leads by, if strict filtering drops what arrives.
-    `rewritten`: probes whose DSCP changed on the way.
+    `egress`: device of another NIC by which this NIC's packets leave. `arrived`: packets for this NIC that
+    another NIC received. `filtered`: device of the reverse path, if strict filtering drops arriving packets.
+    `rewritten`: probes whose DSCP changed in the network.
     """
     problems = [] if egress is None else [f"its packets leave by {egress}"]
     if arrived > 0:
@@ -62,13 +63,13 @@ class NicWatch:
         self._next = 0
         self._wrong_device = self._rewritten = 0
         self.egress: str | None = None
-        """Device that packets were seen to leave by, if it is another NIC's."""
+        """Device by which packets were seen to leave, if it belongs to another NIC."""
 
     def check(self, peers: Sequence[str], wrong_device: int, rewritten: int = 0) -> str | None:
         """Send a packet to one of the `peers`' addresses; return the problem seen since the last call.
 
-        `wrong_device`, `rewritten`: the engine's counters of packets that another NIC received, and of probes
-        whose DSCP changed on the way there or back.
+        `wrong_device` and `rewritten` are counters of the engine: packets that another NIC received, and
+        probes whose DSCP changed in either direction.
         """
         index = self._check.device_index()
         if index is not None:  # else the last one stays
@@ -89,7 +90,7 @@ class NicWatch:
         self._check.close()
 
     def _filtered(self, peer: str) -> str | None:
-        """Return the device by which the kernel expects a peer's packets, if it drops them here."""
+        """Return the device on which the kernel expects a peer's packets, if it drops them here."""
         own, device = self._nic.address, self._network.device
         if device is None or ":" in own:
             return None

@@ -1,8 +1,8 @@
 """Reports dead and living paths from a NIC's prober to the host's flow actuator, soon after a loss.
 
 The report is a datagram on the actuator's Unix socket. The actuator sees all paths of a host, so it can
-localise a dead link faster than any single path. Sending never blocks. A report that cannot be delivered is
-dropped, because the next one repeats its content.
+localise a dead link faster than it could from any single path. Sending never blocks. A report that cannot be
+delivered is dropped, because the next one repeats its content.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ DEAD_LOSS_STREAK: Final = 3
 """A path is dead after this many consecutive requests without an answer."""
 FIRST_GAP_NS: Final = 5_000_000
 MAX_GAP_NS: Final = 40_000_000
-"""While requests are lost, the gap between reports doubles from the first value to the second. A dead path is
-thus reported three times within 40 ms, and a lasting loss seldom."""
+"""Longest gap between reports. While requests are lost, the gap doubles from `FIRST_GAP_NS` up to this. A
+dead path is thus reported three times within 40 ms, and a lasting loss seldom."""
 HEARTBEAT_NS: Final = 1_000_000_000
 LINKS_MAX_AGE_NS: Final = 1_000_000_000
 """The links of a living path are read again after this time."""
 MAX_LOSING_PATHS: Final = 1000
-"""Losing paths in one report, the latest first: all paths of a dead NIC exceed a datagram."""
+"""Maximum number of losing paths in a report; those with the latest loss are kept. All paths of a dead NIC
+would not fit into a datagram."""
 SEND_BUFFER_BYTES: Final = 1 << 20
 
 LinksOf = Callable[[str, int], Sequence[str]]
@@ -66,10 +67,11 @@ class _Path:
 
 @dataclass(slots=True)
 class PathStatusTracker:
-    """Tracks the state of one NIC's paths and decides when to report. Pure; times are monotonic ns.
+    """Tracks the state of one NIC's paths and decides when to report.
 
-    A report contains the losing paths and, for each of their links, the path across it that was answered
-    last: no other path narrows down the dead link further. A report without paths means that nothing is lost.
+    It reads no clock; times are monotonic, ns. A report contains the losing paths. For each of their links it
+    also contains the path over that link that was answered last, which narrows down the dead link best. A
+    report without paths means that nothing is lost.
     """
 
     nic: str
@@ -99,13 +101,13 @@ class PathStatusTracker:
         return {"nic": self.nic, "run": self.run, "monotonic_ns": now_ns, "paths": rows}
 
     def keep_only(self, peers: Iterable[str]) -> None:
-        """Drop the paths to all other peers."""
+        """Drop the paths to peers that are not in `peers`."""
         remaining = set(peers)
         for key in [key for key in self._paths if key[0] not in remaining]:
             del self._paths[key]
 
     def _selected(self, losing: Mapping[PathKey, _Path], now_ns: int) -> Iterable[tuple[PathKey, _Path]]:
-        """Return the paths of a report: the losing ones and the latest answered one per suspected link."""
+        """Return the paths to report: the losing ones, and for each of their links the path answered last."""
         if not losing:
             return ()
         if len(losing) > MAX_LOSING_PATHS:
@@ -173,7 +175,7 @@ class PathStatusReporter:
                 os.close(directory)
 
     def keep_only(self, peers: Iterable[str]) -> None:
-        """Drop the paths to all other peers."""
+        """Drop the paths to peers that are not in `peers`."""
         self._tracker.keep_only(peers)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Selects the peers that a NIC probes: k of the fleet, the same for the same fleet, with few changes.
+"""Selects the k peers that a NIC probes. The choice depends only on the fleet, and changes little with it.
 
 All NICs are placed on a ring by their hash, and each probes its successor, so the graph of all pairs is
-connected. The other k - 1 peers have the highest hash of (NIC, peer). This is rendezvous hashing (Thaler and
-Ravishankar, 1998): a NIC that joins or leaves changes one peer of a few NICs.
+connected. The other k - 1 peers are those with the highest hashes of (NIC, peer). This is rendezvous hashing
+(Thaler and Ravishankar, 1998): when a NIC joins or leaves, few NICs change one peer each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def hashes_of(nics: Sequence[str], seed: int) -> _Uint64s:
 def choose_peers(
     nic: str, nics: Sequence[str], count: int, seed: int = 0, hashes: _Uint64s | None = None
 ) -> list[str]:
-    """Return min(count, others) distinct peers of `nic` among `nics`, which may contain `nic`.
+    """Return `count` distinct peers of `nic`, or all other NICs if there are fewer. `nics` may contain `nic`.
 
     `hashes` is `hashes_of(nics, seed)` if the caller has computed it. The order of `nics` does not matter.
     """

@@ -23,26 +23,26 @@ class MeasurementPublisher(Protocol):
     """Publishes the measurements of one prober."""
 
     def flush(self) -> ProbeColumns | None:
-        """Publish the measurements since the last call and return them."""
+        """Publish the measurements since the last call; return them, or None if there are none."""
 
     def append_time_callback(self) -> Delivered | None:
-        """Return a callback for the append time of an announcement, if this form needs it."""
+        """Return a callback for the append time of an announcement, or None if this form needs none."""
 
     def finish(self) -> None:
-        """Publish the open window."""
+        """Publish the window that is still open."""
 
     def close(self) -> None:
-        """Close the readers."""
+        """Close the readers of this publisher."""
 
 
 class RawPublisher:
-    """Publishes the samples."""
+    """Publishes the samples unchanged."""
 
     def __init__(self, transport: UdpTransport, publisher: ProbePublisher) -> None:
         self._transport, self._publisher = transport, publisher
 
     def flush(self) -> ProbeColumns | None:
-        """Publish the samples since the last call and return them."""
+        """Publish the samples since the last call; return them, or None if there are none."""
         batch = self._transport.engine.drain()
         self._publisher.publish_batch(self._transport.name, encode_probe_batch(batch))
         return batch
@@ -59,7 +59,7 @@ class RawPublisher:
 
 
 class ReducedPublisher:
-    """Publishes the fits and delays of each window, with this NIC's own view of inventory and clocks."""
+    """Publishes clock fits and delays of each window, from this NIC's own view of inventory and clocks."""
 
     def __init__(self, transport: UdpTransport, publisher: ProbePublisher) -> None:
         self._transport, self._publisher = transport, publisher
@@ -77,12 +77,13 @@ class ReducedPublisher:
         clock = transport.record()["clock"]
         self._reducer = Reducer(transport.name, shard, clock, window_ns, view)
         self._log_offset_ns: int | None = None
-        """The log's clock minus the system clock; None until the log has acknowledged a message."""
+        """Offset of the log's clock from the system clock; None until the log has acknowledged a message."""
 
     def flush(self) -> ProbeColumns | None:
-        """Add the samples since the last call to the window, publish a window that ended, return the samples.
+        """Add the samples since the last call to the window and return them.
 
-        Windows are cut by the log's clock. Until its offset is known, samples wait in the engine.
+        If the window has ended, publish it. Windows are cut by the log's clock. Until its offset is known,
+        samples wait in the engine.
         """
         self._offsets.poll()
         if self._log_offset_ns is None:
@@ -101,7 +102,7 @@ class ReducedPublisher:
         return set_offset
 
     def finish(self) -> None:
-        """Publish the open window."""
+        """Publish the window that is still open."""
         self._publish(*self._reducer.close(self._clocks()))
 
     def close(self) -> None:

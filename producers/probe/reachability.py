@@ -1,7 +1,8 @@
-"""Decides which peers a NIC can reach: by the routes of both hosts, and by the answers of whole rails.
+"""Decides which peers a NIC can reach, by the routes of both hosts and by the answers of whole rails.
 
-Rails with networks of their own, and planes of a dual-plane fabric, reach only themselves. The routes of both
-ends show this where each has only its own networks. Where each rail has a default route, only answers do.
+Rails with separate networks, and planes of a dual-plane fabric, cannot reach each other. The routes of both
+ends show this if each rail has only routes to its own networks. If each rail has a default route, only
+missing answers show it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from native.core.probe import PathEvidence
 from schemas.records import Nic
 
 SILENT_S: Final = 10.0
-"""Time for which a rail must not have answered."""
+"""A rail must have been probed for this long without an answer before it counts as silent."""
 MIN_SILENT_HOSTS: Final = 2
-"""Hosts whose NICs of a rail must not have answered: one alone may be dead."""
+"""Number of hosts whose NICs on a rail must not have answered; a single host may be dead."""
 RETRY_S: Final = 600.0
 """Time after which a rail that did not answer is probed again."""
 
 
 @lru_cache(maxsize=4096)
 def _ranges(networks: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
-    """Return version, first and last address of each network."""
+    """Return the IP version, first address and last address of each network."""
     parsed = [ipaddress.ip_network(network) for network in networks]
     return tuple(
         (network.version, int(network.network_address), int(network.broadcast_address)) for network in parsed
@@ -35,7 +36,10 @@ def _ranges(networks: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
 
 
 def reaches(networks: Iterable[str], address: str) -> bool:
-    """Return whether routes to `networks` lead to an address. Without networks they are not known: True."""
+    """Return whether an address is in one of `networks`.
+
+    True if `networks` is empty: the routes are not known.
+    """
     ranges = _ranges(tuple(networks))
     if not ranges:
         return True
@@ -49,8 +53,8 @@ def reachable(
 ) -> dict[str, Nic]:
     """Return the NICs that can exchange packets with `own`.
 
-    NICs with one of the host's `own_addresses` are none: their packets stay in the host. `silent`: groups
-    that do not answer.
+    NICs with an address in `own_addresses` are left out: packets to them do not leave the host. `silent`
+    holds the rails that do not answer.
     """
     address = own["addresses"][0]
     groups = group_of(own, records) if silent else {}
@@ -66,9 +70,9 @@ def reachable(
 
 
 def group_of(own: Nic, records: Mapping[str, Nic]) -> dict[str, str]:
-    """Return the rail of each NIC of the other rails: its number, or else its device.
+    """Return the rail of each NIC on other rails than `own`: its rail number, or else its device name.
 
-    A device counts as a rail only on hosts that have a NIC with the name of this one too.
+    A device name stands for a rail only on hosts that also have a NIC with the device name of `own`.
     """
     same_kind = {record["host"] for record in records.values() if record["device"] == own["device"]}
     group_by_nic: dict[str, str] = {}
@@ -83,14 +87,14 @@ def group_of(own: Nic, records: Mapping[str, Nic]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class RailReach:
-    """Finds the rails none of whose NICs has ever answered. Times are seconds of the monotonic clock."""
+    """Finds the rails from which no NIC has ever answered. Times are seconds of the monotonic clock."""
 
     _first_s: dict[str, float] = field(default_factory=dict)
     _answered: set[str] = field(default_factory=set)
     _silent_since_s: dict[str, float] = field(default_factory=dict)
 
     def set_peers(self, peers: Iterable[str], now_s: float) -> None:
-        """Note the NICs that are probed from now on."""
+        """Record the NICs that are probed from now on."""
         self._first_s = {name: self._first_s.get(name, now_s) for name in peers}
 
     def update(self, evidence: Iterable[PathEvidence]) -> None:
@@ -98,9 +102,9 @@ class RailReach:
         self._answered.update(path.peer for path in evidence if path.answered)
 
     def silent(self, groups: Mapping[str, str], host_of: Mapping[str, str], now_s: float) -> frozenset[str]:
-        """Return the groups that do not answer, though NICs of this one do.
+        """Return the rails that do not answer although NICs of the own rail do.
 
-        `groups`: the group of each NIC of the other groups. `host_of`: the host of each NIC.
+        `groups` maps each NIC on another rail to that rail. `host_of` maps each NIC to its host.
         """
         for group in [name for name, since_s in self._silent_since_s.items() if now_s - since_s >= RETRY_S]:
             del self._silent_since_s[group]

@@ -1,8 +1,8 @@
-"""Reduces a prober's samples to fits and delays per window (`probes.publish = reduced`).
+"""Reduces a prober's samples to clock fits and delays per window (`probes.publish = reduced`).
 
 The result is the same `ClockFits` and `PathDelays` that a map worker would compute, with the NIC as its own
 source. The inputs are the prober's batches with their log time and the newest `ClockOffsets`. This module
-knows no Kafka.
+does not use Kafka.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HOLDOVER_NS: Final = 60_000_000_000
 FRESH_NS: Final = 10_000_000_000
 JUMP_FLOOR_NS: Final = 100_000
 JUMP_RATE: Final = 1e-3
-"""A clock's change against the system clock between two flushes is a jump above the floor plus this share of
-the time."""
+"""A clock has jumped if its offset from the system clock changes too much between two flushes: by more than
+`JUMP_FLOOR_NS` plus this share of the time between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _ClockState:
 
 @dataclass(slots=True)
 class ClockView:
-    """The newest model of every clock, from `ClockOffsets` in any order."""
+    """The newest model of every clock. The `ClockOffsets` records may arrive in any order."""
 
     log_offset_ns: int = 0
     """Fabric time minus log append time."""
@@ -73,7 +73,10 @@ class ClockView:
                 )
 
     def _forget_later(self, record: ClockOffsets) -> None:
-        """Count the models of later windows as of this one: log time stepped back."""
+        """Treat models of later windows as older than this record.
+
+        It is called when log time has stepped back.
+        """
         window, end_log_ns = record["window"], record["window_end_ns"] - record["log_offset_ns"]
         self._newest_window = min(self._newest_window, window)
         for name, clock_line in self._clocks.items():
@@ -93,7 +96,7 @@ class ClockView:
         return ClockSync.SYNCED if is_fresh and clock_line.state == ClockSync.SYNCED else ClockSync.HOLDOVER
 
     def models(self, clock_of: Mapping[str, str], log_ns: int) -> dict[str, ClockLine]:
-        """Return clock models by NIC, for the NICs of `clock_of` (NIC to clock) with a usable clock."""
+        """Return the clock model of each NIC with a usable clock. `clock_of` maps each NIC to its clock."""
         return {
             nic: self._clocks[clock].model
             for nic, clock in clock_of.items()
@@ -118,9 +121,9 @@ class Reducer:
     def add(
         self, batch: ProbeColumns, log_ns: int, clock_of: Mapping[str, str]
     ) -> tuple[list[ClockFits], list[PathDelays]]:
-        """Add a batch published at `log_ns`; return (`ClockFits`, `PathDelays`) of the window that it closed.
+        """Add a batch published at `log_ns`; return `ClockFits` and `PathDelays` of the window it closed.
 
-        `clock_of` maps each peer to the name of its clock. Windows never go back.
+        The lists are empty if it closed none. `clock_of` maps each peer to its clock. Windows never go back.
         """
         window = max(log_ns // self._window_ns, self._window)
         closed: tuple[list[ClockFits], list[PathDelays]] = ([], [])
@@ -140,7 +143,7 @@ class Reducer:
         return closed
 
     def close(self, clock_of: Mapping[str, str]) -> tuple[list[ClockFits], list[PathDelays]]:
-        """Return the open window's records and open an empty one; nothing if it has no batch."""
+        """Return the open window's records and open a new window. The lists are empty if it had no batch."""
         if not self._batches:
             return [], []
         start_ns = self._window * self._window_ns

@@ -18,7 +18,7 @@ from schemas.records import ProbeSchedule
 _log = logging.getLogger(__name__)
 
 MIN_SLOT_SHARE: Final = 0.99
-"""A schedule's slots may be shorter than the prober's own by this factor, which covers rounding."""
+"""Minimum ratio of a schedule's slot to the prober's own slot; it is below 1 to allow for rounding."""
 MAX_PATHS: Final = 1 << 16
 MAX_AGE_NS: Final = 86_400 * 1_000_000_000 * 366
 """A schedule that begins further away in time than this comes from a wrong clock."""
@@ -28,7 +28,7 @@ MAX_DRIFT_PPB: Final = 1e8
 
 
 def slot_of(settings: ProbeSettings) -> tuple[int, int]:
-    """Return (ns per slot, paths per slot) that give `rate_pps`; zeros if schedules are switched off."""
+    """Return a slot's length in ns and its number of paths, for `rate_pps`; zeros without schedules."""
     if not settings.scheduled:
         return 0, 0
     probes = (2 if settings.spacing_ns else 1) + settings.singles
@@ -53,12 +53,12 @@ def schedule_error(record: ProbeSchedule, slot: tuple[int, int]) -> str:
 
 
 def schedule_paths(record: ProbeSchedule) -> list[PathKey]:
-    """Return (peer, source port) of each probe of one period of a valid `ProbeSchedule`."""
+    """Return the peer and source port of each probe in one period of a valid `ProbeSchedule`."""
     return [(record["peers"][at], path) for at, path in zip(record["peer"], record["path"], strict=True)]
 
 
 def fabric_time_ns(record: ProbeSchedule, clock_ns: int) -> int:
-    """Return fabric time at a reading of the NIC's clock, by the clock model in a `ProbeSchedule`."""
+    """Return the fabric time at which the NIC's clock reads `clock_ns`, by the model in a `ProbeSchedule`."""
     since_ns = clock_ns - record["clock_at_ns"]
     return clock_ns + record["offset_ns"] + round(1e-9 * record["drift_ppb"] * since_ns)
 
@@ -87,7 +87,7 @@ class ScheduleFollower:
         return schedule_rates_pps(self._paths, self._record["slot_ns"], self._record["probes_per_slot"])
 
     def on_schedule(self, nic: str, record: ProbeSchedule | None, append_ms: int) -> None:
-        """Receive a message of the schedule topic; None removes the schedule."""
+        """Receive a message of the schedule topic. A record of None removes the schedule."""
         if nic != self.nic:
             return
         if record is not None:

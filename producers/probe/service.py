@@ -35,11 +35,11 @@ from schemas.topics import FLOWS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
 _log = logging.getLogger(__name__)
 
 TIMESTAMPS_COMPLETE_NS = 33_000_000
-"""All timestamps of a sample are fetched after this time, with a margin."""
+"""Time after which all timestamps of a sample have been fetched, including a margin."""
 MAX_PEER_SHARE = 0.02
-"""Share of a processor that the choice of peers may use."""
+"""Maximum share of one processor that choosing peers may use."""
 MIN_PEER_GAP_S = 1.0
-"""Delay of the choice of peers after an announcement."""
+"""Delay between an announcement and the next choice of peers."""
 MS_PER_S = 1e3
 
 
@@ -102,7 +102,7 @@ class ProbeService:
         self._peers_at_s, self._peers_rest_s = math.inf, 0.0
 
     def start(self) -> None:
-        """Start to answer probes."""
+        """Start answering probes."""
         self.transport.start()
         _log.info(
             "%s: answers on %s UDP port %d, run %d",
@@ -273,7 +273,7 @@ class ProbeService:
             self.path_status.update(paths)
 
     def _watch_nic(self, now_s: float) -> None:
-        """Check the way of the NIC's packets, and announce the NIC if it has changed."""
+        """Check how the NIC's packets leave and arrive, and announce the NIC if it has changed."""
         peers = [peer.address for peer in self.transport.engine.peers]
         counters = self.transport.counters()
         problem = self.nic_watch.check(peers, int(counters["wrong_device"]), int(counters["dscp_changed"]))
@@ -319,10 +319,11 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
 
 
 def until_flush_s(flush_ms: int, system_ns: int) -> float:
-    """Return the seconds from `system_ns`, the system clock, to the next flush.
+    """Return the time from `system_ns`, a reading of the system clock, to the next flush, s.
 
-    All NICs flush together, as far as their hosts' clocks agree, so a time is complete when the last NIC has
-    flushed. The flush is 33 ms after round times, when all timestamps of packets sent before are fetched.
+    All NICs flush at the same time, as far as their hosts' clocks agree. Data of an interval are thus
+    complete when the last NIC has flushed. The flush is 33 ms after round times. By then, all timestamps of
+    packets sent before the round time have been fetched.
     """
     every_ns = flush_ms * 1_000_000
     left_ns = every_ns - (system_ns - TIMESTAMPS_COMPLETE_NS) % every_ns

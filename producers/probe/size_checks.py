@@ -1,9 +1,9 @@
-"""Decides which packet sizes to probe on which path, and what the answers show: the largest that passes.
+"""Decides which packet sizes to probe on which path, and derives the largest size that passes.
 
 One packet of the NIC's MTU checks a path. If it is lost, small packets beside it show whether the path drops
-large packets only. A binary search then finds the limit, and a last series confirms it: what passes below it
-and never above it is no random loss. Each traffic class is checked, since a switch may drop large packets of
-one only. This module knows no socket and no clock.
+only large packets. A binary search then finds the limit, and a last series of packets confirms it: random
+loss would not pass packets below the limit and drop all above it. Each traffic class is checked, since a
+switch may drop large packets of only one. This module uses no socket and no clock.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from producers.probe.flow_targets import PathKey
 from schemas.records import PathSize
 
 SMALL_BYTES: Final = 100
-"""Size of the packets that every path passes if it lives, with the headers of IP and UDP."""
+"""Packet size that every living path passes, with the headers of IP and UDP."""
 CONFIRM_TIMES: Final = 8
-"""Lost packets of full size after the first, and packets on either side of the limit, before a verdict."""
+"""Number of full-size packets, after the first, that must be lost before the search. As many packets are sent
+on either side of the limit to confirm it."""
 MIN_PASSED: Final = 4
-"""Packets of these that must pass below the limit: a path may lose some for another reason."""
+"""Of `CONFIRM_TIMES` packets below the limit, this many must pass; a path may lose some for other reasons."""
 SEARCH_TIMES: Final = 4
-"""Lost packets of one size in the search before it counts as dropped."""
+"""Number of packets of one size that must be lost in the search before the size counts as dropped."""
 MAX_SEARCHES: Final = 4
-"""Paths of a NIC on which more than the first packet is under way, so the load stays small."""
+"""Maximum number of a NIC's paths with a search under way, which limits the load."""
 RECHECK_S: Final = 5.0
-"""s between two packets of full size on a path that drops them."""
+"""Interval of full-size packets on a path that drops them."""
 SEARCH_AGAIN_S: Final = 60.0
-"""s after which the limit of a path that still drops large packets is searched again."""
+"""Interval at which the limit is searched again on a path that still drops large packets."""
 
 _Key = tuple[str, int, int]
 """Peer, source port and index of the traffic class."""
 Sizes = tuple[int, ...]
 Check = Generator[Sizes, tuple[bool, ...], int | None]
-"""Yields the sizes to send together, receives which arrived; returns the largest size that passes, None: not
-known."""
+"""A check of one path. It yields the sizes to send together and receives which of them arrived. It returns
+the largest size that passes, or None if that is not known."""
 
 
 class SizeProbe(NamedTuple):
-    """A packet to send: its number, its size with the headers of IP and UDP, and the index of its class."""
+    """A packet to send: path, number, size with the headers of IP and UDP, and index of the class."""
 
     key: PathKey
     seq: int
@@ -49,7 +50,7 @@ class SizeProbe(NamedTuple):
 
 
 def find_limit(full_bytes: int, hint_bytes: int = 0) -> Check:
-    """Find the largest size up to `full_bytes` that passes. `hint_bytes`: the likely limit, 0: none."""
+    """Find the largest size up to `full_bytes` that passes. `hint_bytes` is the likely limit, or 0."""
     small_passed = 0
     for _ in range(CONFIRM_TIMES):
         full, small = yield full_bytes, SMALL_BYTES
@@ -87,26 +88,26 @@ def _passes(size_bytes: int) -> Generator[Sizes, tuple[bool, ...], bool]:
 
 @dataclass(slots=True)
 class _Path:
-    """Checks of one path in one class. Times are s of the monotonic clock."""
+    """State of the checks of one path in one traffic class. Times are seconds of the monotonic clock."""
 
     full_bytes: int
     passes_bytes: int | None = None
-    """Largest size known to pass; None: not known."""
+    """Largest size known to pass; None if not known."""
     router_mtu_bytes: int = 0
-    """MTU that a router stated for a packet of this check; 0: none did."""
+    """MTU that a router reported for a packet of this check; 0 if none did."""
     due_s: float = 0.0
     searched_s: float = float("-inf")
     search: Check | None = None
-    """The search for the limit; None while only a packet of full size is under way."""
+    """The search for the limit; None while only one full-size packet is under way."""
     sent: list[SizeProbe] = field(default_factory=list)
-    """Packets under way; empty: no check is on."""
+    """Packets under way; empty if no check is in progress."""
     arrived: list[bool | None] = field(default_factory=list)
-    """Whether each arrived; None: not known yet."""
+    """Whether each of `sent` arrived; None while not known."""
     deadline_s: float = 0.0
     began_s: float = 0.0
-    """Time of the first packet of the check."""
+    """Time of the first packet of the check in progress."""
     checked_s: float = 0.0
-    """Time of the first packet of the newest check with a result."""
+    """Time of the first packet of the newest check that gave a result."""
 
     @property
     def is_blocked(self) -> bool:
@@ -117,9 +118,9 @@ class _Path:
 class SizeChecks:
     """Checks the paths of one NIC in turn. The caller sends the packets of `step` and reports their fate.
 
-    `rate_pps`: packets of full size a second, all paths together, while none is lost. `timeout_s`: time after
-    which a packet is lost. `dscps`: of the classes, all of which are checked on each path. Times are s of the
-    monotonic clock.
+    `rate_pps`: full-size packets per second on all paths together, while none is lost. `timeout_s`: time
+    after which a packet counts as lost. `dscps`: DSCP of each traffic class; each path is checked in all of
+    them. Times are seconds of the monotonic clock.
     """
 
     def __init__(self, rate_pps: float, timeout_s: float, dscps: Sequence[int] = (0,)) -> None:
@@ -128,15 +129,15 @@ class SizeChecks:
         self._order: deque[_Key] = deque()
         self._seq = 0
         self._key_of: dict[int, _Key] = {}
-        """Number of a packet under way to its path and class."""
+        """Path and class of each packet under way, by the packet's number."""
         self._next_s = 0.0
         self._results: set[PathKey] = set()
-        """Paths with a result that was not taken yet."""
+        """Paths with a result that `take_results` has not returned yet."""
         self.is_urgent = False
-        """Whether a result differs from the path's last one."""
+        """True if a new result differs from the path's last one."""
 
     def set_paths(self, sizes: Mapping[PathKey, int]) -> None:
-        """Check these paths from now on, each with packets of that size."""
+        """Set the paths to check, each with its full packet size in bytes."""
         for key in [key for key, path in self._paths.items() if sizes.get(key[:2]) != path.full_bytes]:
             self._end_round(self._paths.pop(key))
             self._results.discard(key[:2])
@@ -150,7 +151,7 @@ class SizeChecks:
 
     @property
     def due_s(self) -> float:
-        """Time at which `step` next has something to do; results of packets that arrived are due at once."""
+        """Time at which `step` next has something to do. If a packet has arrived, that is at once."""
         if not self._paths:
             return float("inf")
         if not self._key_of:
@@ -176,17 +177,17 @@ class SizeChecks:
         return probes
 
     def on_arrived(self, seq: int) -> None:
-        """Note that a packet arrived."""
+        """Record that packet number `seq` arrived."""
         self._note(seq, True)
 
     def on_too_big(self, seq: int, mtu_bytes: int) -> None:
-        """Note that a router dropped a packet as too big for the next link."""
+        """Record that a router dropped packet number `seq` and reported an MTU of `mtu_bytes`."""
         path = self._note(seq, False)
         if path is not None:
             path.router_mtu_bytes = mtu_bytes
 
     def on_unsent(self, seq: int) -> None:
-        """Note that a packet never left: its path's check ends without a result."""
+        """Record that packet number `seq` never left: its path's check ends without a result."""
         key = self._key_of.get(seq)
         if key is not None:
             path = self._paths[key]
@@ -194,12 +195,15 @@ class SizeChecks:
             path.search = None
 
     def pending(self, peer: str, port: int, above_bytes: int) -> list[int]:
-        """Return the numbers of the packets under way on a path that are above a size."""
+        """Return the numbers of the packets under way on a path that are larger than `above_bytes`."""
         paths = self._classes_of((peer, port))
         return [probe.seq for path in paths for probe in path.sent if probe.size_bytes > above_bytes]
 
     def take_results(self, now_s: float) -> list[PathSize]:
-        """Return the results of paths with news: of the class that passes least, once all are known."""
+        """Return the new results, one per path: that of the class with the smallest passing size.
+
+        A path has no result until all classes are known, unless one drops full-size packets.
+        """
         rows = [row for key in sorted(self._results) if (row := self._result(key, now_s)) is not None]
         self._results, self.is_urgent = set(), False
         return rows
@@ -232,7 +236,7 @@ class SizeChecks:
         return [path for path in paths if path is not None]
 
     def _next_key(self, now_s: float) -> _Key | None:
-        """Return the next path to check, in turn; paths that drop large packets go first when due."""
+        """Return the next path and class to check, in turn. Due paths that drop large packets go first."""
         blocked = [k for k, p in self._paths.items() if p.is_blocked and not p.sent and now_s >= p.due_s]
         if blocked:
             return min(blocked, key=lambda key: self._paths[key].due_s)
@@ -269,7 +273,7 @@ class SizeChecks:
         return arrived
 
     def _advance(self, key: _Key, path: _Path, now_s: float) -> list[SizeProbe]:
-        """Take the outcome of a path's packets; return the next ones of its check."""
+        """Evaluate the fate of a path's packets; return the next packets of its check."""
         arrived = self._end_round(path)
         if path.search is None:
             return self._on_first(key, path, arrived[0], now_s)
@@ -309,5 +313,5 @@ class SizeChecks:
         self._results.add(key[:2])
 
     def _known_limit(self) -> int:
-        """Return the limit of another path, which may have the same cause; 0: none."""
+        """Return the limit found on another path, which may have the same cause; 0 if there is none."""
         return next((path.passes_bytes or 0 for path in self._paths.values() if path.is_blocked), 0)

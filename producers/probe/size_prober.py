@@ -1,7 +1,7 @@
 """Sends packets of the NIC's MTU on its paths now and then, to find paths that drop large packets.
 
-`size_checks.py` decides; this module sends on the path's own socket, so that the packets take the path's
-route, and reads the answers from the probe engine.
+`size_checks.py` selects the packets. This module sends on the path's own socket, so that the packets take the
+path's route, and reads the answers from the probe engine.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from schemas.records import PathSize
 from schemas.topics import MAX_ELEMENTS
 
 HEADER_BYTES: Final = {socket.AF_INET: 28, socket.AF_INET6: 48}
-"""Headers of IP and UDP."""
+"""Size of the headers of IP and UDP, bytes, by address family."""
 MAX_BYTES: Final = 65_535
 REPORT_S: Final = 1.0
-"""s between two reports while no path changes."""
+"""Interval between reports while no path's result changes."""
 
 
 class SizeProber:
-    """Probes the sizes that the paths of one NIC pass."""
+    """Finds the packet sizes that pass on the paths of one NIC."""
 
     def __init__(self, engine: Engine, address: str, rate_pps: float, timeout_ms: float) -> None:
         self._engine, self._address = engine, address
@@ -41,12 +41,15 @@ class SizeProber:
         return self._checks.due_s
 
     def set_mtus(self, own_bytes: int | None, of_peers: Mapping[str, int | None]) -> None:
-        """Probe with the smaller MTU of both NICs; of peers: as announced, by name."""
+        """Set the NIC's own MTU and its peers' announced MTUs, by name.
+
+        A path is probed with the smaller of both.
+        """
         self._own_bytes, self._of_peers = own_bytes or 0, of_peers
         self._refresh()
 
     def _refresh(self) -> None:
-        """Check the paths that the engine probes now."""
+        """Set the paths to check to those that the engine probes now."""
         sizes: dict[PathKey, int] = {}
         self._targets = {}
         for peer in self._engine.peers:

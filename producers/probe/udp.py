@@ -22,12 +22,13 @@ from schemas.records import Nic
 
 MAX_COLLECT_DELAY_MS = 15.0
 MAX_COLLECT_PERIOD_MS = 50.0
-"""A responder's timestamps are collected at round times plus the delay, before the flush at 33 ms."""
+"""Maximum collection period. A responder's timestamps are collected at multiples of the period plus the
+delay, so that they arrive before the flush at 33 ms."""
 MIN_ENGINE_PEERS = 32
 
 
 def test_clock(settings: ClockSettings | None) -> TestClock | None:
-    """Return the clock that a test gives to a NIC; epoch_ns 0 is replaced by the present time."""
+    """Return the test clock of a NIC; None without settings. The present time replaces `epoch_ns` 0."""
     if settings is None:
         return None
     return TestClock(
@@ -97,7 +98,7 @@ class UdpTransport:
         self.failure: BaseException | None = None
         self.capabilities: list[str] = []
         self.egress: str | None = None
-        """Device that packets were seen to leave by, if it is another NIC's."""
+        """Device by which packets were seen to leave, if it belongs to another NIC."""
         self.rails = RailReach()
         self.silent_rails: frozenset[str] = frozenset()
         """Rails that do not answer, so none of their NICs is a peer."""
@@ -105,7 +106,7 @@ class UdpTransport:
         self._thread = threading.Thread(target=self._run, name=f"probe {self.name}", daemon=True)
 
     def start(self) -> None:
-        """Start to answer probes, and to probe once there are peers."""
+        """Start answering probes; probing starts when there are peers."""
         self._thread.start()
 
     def close(self) -> None:
@@ -116,7 +117,7 @@ class UdpTransport:
         self.engine.close()
 
     def record(self) -> Nic:
-        """Return the NIC's announcement as of now."""
+        """Return the NIC's announcement with its present state."""
         return nic_record(
             self.nic,
             run=self.engine.run_id,
@@ -165,9 +166,9 @@ class UdpTransport:
         return counters
 
     def open_candidates(self, ports: Sequence[int]) -> list[socket.socket]:
-        """Open sockets like the paths' on those of `ports` that are free; port 0 is any.
+        """Open sockets bound to those of `ports` that are free, configured like the paths' sockets.
 
-        Traces use them, and the engine may take them over.
+        Port 0 means any port. Route traces use the sockets, and the engine may take them over.
         """
 
         def open_all() -> list[socket.socket]:

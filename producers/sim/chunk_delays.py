@@ -1,4 +1,4 @@
-"""Delays of the data of simulated jobs, and counters of their NICs, from the kernel's queues and rates."""
+"""Delays of simulated jobs' data, and counters of their NICs, derived from the kernel's queues and rates."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 1 << 17
 _WINDOW_CHUNKS: Final = 8
-"""Chunks of a connection on their way."""
+"""Maximum chunks of a connection that are in flight."""
 _NOISE: Final = 0.02
 """Relative standard deviation of a mean delay."""
 _RETRANSMIT_NS: Final = 500_000.0
-"""Time until a lost packet has been sent again, by a negative acknowledgement or a time-out."""
+"""Time until a lost packet is sent again, after a negative acknowledgement or a time-out."""
 _PACKET_BYTES: Final = 4096
 _PAUSES_PER_S: Final = 12_000.0
 """Pause frames per second of a NIC that pauses its port all the time: 65,535 quanta at 400 Gbit/s each."""
@@ -32,7 +32,7 @@ Float64s = NDArray[np.float64]
 
 
 class ChunkDelays:
-    """Samples the queues on the routes of one job's flows; `queue_pairs` and `counter` are per rank."""
+    """Samples the queues on the routes of one job's flows; derives each rank's delays and NIC counters."""
 
     def __init__(self, sim: Simulation, job: SimJob) -> None:
         self._sim, self._job = sim, job
@@ -40,7 +40,10 @@ class ChunkDelays:
         self._samples = 0
 
     def sample(self, wait_ns: Float64s, active: NDArray[np.bool_]) -> None:
-        """Take the present wait [links + 1] at each link, the last being 0, for the flows that send now."""
+        """Add the present waits on the routes of the flows that send now to the sums of these flows.
+
+        `wait_ns` is [links + 1]; its last element is 0. `active` is [flows]: True for those that send.
+        """
         if self._flows is not self._job.flows or self._samples % _REBUILD_SAMPLES == 0:
             self._rebuild()
         self._samples += 1
@@ -76,9 +79,9 @@ class ChunkDelays:
         interval_ns: float,
         chance: np.random.Generator,
     ) -> tuple[list[QueuePairDelay], NicCounter]:
-        """Return the queue pairs and the counters of a rank since the last call for it.
+        """Return the queue pair delays and the NIC counters of a rank since the last call for this rank.
 
-        `sums` and `cuts` are the kernel's, of all flows.
+        `sums` and `cuts` are the kernel's sums and rate cuts of all flows.
         """
         if self._flows is not self._job.flows:
             self._rebuild()
@@ -114,7 +117,7 @@ class ChunkDelays:
     def _row(
         self, at: int, since: Float64s, left: float, chance: np.random.Generator
     ) -> QueuePairDelay | None:
-        """Return the delays of one queue pair; None if it had nothing to do."""
+        """Return the delays of one queue pair; None if it neither sent nor had anything to send."""
         flow, (sender, peer) = self._flows[at], self._job.pairs[at]
         sent, resent, busy_ns = float(since[0]), float(since[1]), float(since[2]) * self._sim.step_ns
         count = math.ceil(sent / CHUNK_BYTES)

@@ -33,21 +33,21 @@ _SECOND_NS: Final = 1_000_000_000
 _SAMPLE_TICKS: Final = 5
 """Ticks between two samples of the queues on the flows' routes: 50 ms."""
 _BOUND_NS: Final = (80.0, 400.0)
-"""Bounds of the hosts' fabric time."""
+"""Range from which the error bound of a host's fabric time is drawn."""
 _ERROR_SHARE: Final = 0.6
-"""Largest error of a host's fabric time over its bound."""
+"""Largest error of a host's fabric time as a share of its bound."""
 _DRIFT_S: Final = 30.0
-"""Period in which the error of a host's fabric time passes through its range."""
+"""Period with which the error of a host's fabric time oscillates."""
 _VERSION: Final = "sim/1"
 _CALLED_INSTEAD: Final = {
     CollectiveFunction.ALL_REDUCE: CollectiveFunction.ALL_GATHER,
     CollectiveFunction.ALL_TO_ALL: CollectiveFunction.ALL_GATHER,
 }
-"""The operation that a mismatched rank calls."""
+"""The function that a mismatched rank calls, by the function that the other ranks call."""
 
 
 class SimCollectives:
-    """Publishes a record of each rank once a second, with ranks spread over the ticks."""
+    """Publishes one record of each rank per second. The ranks are spread over the ticks."""
 
     def __init__(self, sim: Simulation, tick_ns: int) -> None:
         self._sim = sim
@@ -79,7 +79,7 @@ class SimCollectives:
                 rank.publish(sums, cuts, running)
 
     def _sample(self) -> None:
-        """Take the present wait at each link for the flows that send."""
+        """Add the present wait at each link to the delays of the flows that send."""
         sums = self._sim.kernel.link_sums()
         steps = max(self._sim.kernel.steps - self._steps, 1)
         depth = sums[5] + (sums[1] - self._packet) / steps
@@ -109,7 +109,7 @@ class _Rank:
     def publish(
         self, sums: NDArray[np.float64], cuts: NDArray[np.int64], running: LoggedOperation | None
     ) -> None:
-        """Publish what the process did since its last record."""
+        """Publish the process's operations, delays and counters since its last record."""
         job, rank, now_ns = self._log.job, self._rank, self._sim.kernel.now_ns
         begin_ns, self._since_ns = self._since_ns, now_ns
         operations = self._log.take(rank)
@@ -172,7 +172,7 @@ class _Rank:
         self._sim.publish(COLLECTIVES, job.name, self._sim.system_ns(), record)
 
     def _shift_ns(self, now_ns: float) -> int:
-        """Return what to add to ns since the start: the epoch, and the error of this host's fabric time."""
+        """Return the ns to add to simulated time: the epoch, and the error of this host's fabric time."""
         if self._rank in self._log.job.conditions.unsynced:
             return self._sim.kernel.clock_ns(self._log.job.home[self._rank], now_ns) - round(now_ns)
         error_ns = (
@@ -215,7 +215,7 @@ class _Rank:
     def _transfers(
         self, at: int, operation: LoggedOperation, moved: NDArray[np.float64], shift_ns: int
     ) -> list[CollectiveTransfer]:
-        """Return the transfers of an operation by peer, direction and connection."""
+        """Return the transfers of an operation of this rank, by peer, direction and connection."""
         job, rank = self._log.job, self._rank
         entries = job.entries
         if moved.shape[1] != len(entries.sender):
@@ -305,7 +305,7 @@ class _Rank:
 
 
 def _function(job: SimJob) -> tuple[CollectiveFunction, str]:
-    """Return the function and algorithm of a job's operations."""
+    """Return the function of a job's operations, and the name of their algorithm."""
     if job.settings.kind == "allreduce":
         return CollectiveFunction.ALL_REDUCE, "RING"
     return CollectiveFunction.ALL_TO_ALL, ""

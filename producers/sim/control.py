@@ -23,11 +23,11 @@ Command = Callable[[Request], Any]
 
 
 class NoFleet(RuntimeError):
-    """No simulated fleet answers, or it refuses; the text is one line."""
+    """No simulated fleet answers, or it refuses the request. The exception's text is one line."""
 
 
 def socket_path(data_directory: Path) -> Path:
-    """Return the socket path of the simulated fleet of a data directory."""
+    """Return the path of the control socket of a data directory's simulated fleet."""
     return data_directory / "run" / "sim.sock"
 
 
@@ -35,7 +35,7 @@ class ControlServer(control_socket.ControlServer):
     """Receives requests in threads of its own; `serve` executes them in the caller's thread."""
 
     def __init__(self, path: Path, commands: Mapping[str, Command]) -> None:
-        """Raises OSError where the socket cannot be made."""
+        """Listen at `path` for the given commands. Raises OSError if the socket cannot be created."""
         self._asked: queue.SimpleQueue[tuple[Command, Request, Future[Any]]] = queue.SimpleQueue()
         super().__init__(
             path, "sim", {name: partial(self._ask, command) for name, command in commands.items()}
@@ -60,7 +60,7 @@ class ControlServer(control_socket.ControlServer):
 
 
 def ask(path: Path, command: str, timeout_s: float = 15.0, **values: Any) -> Any:
-    """Return the result of a command. Raises NoFleet if no fleet answers or it refuses."""
+    """Send a command to a fleet and return its result. Raises NoFleet if no fleet answers or it refuses."""
     try:
         with contextlib.closing(exchange(connect(path, timeout_s), command, values)) as answers:
             answer = next(answers, {})

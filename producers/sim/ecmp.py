@@ -16,7 +16,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 
 class Position(IntEnum):
-    """Positions of the links on a route; a route may lack those in between."""
+    """Positions of links on a route. A route need not have links in all of the middle positions."""
 
     HOST_UP = 0
     LEAF_UP = 1
@@ -27,13 +27,13 @@ class Position(IntEnum):
 
 
 class Paths(NamedTuple):
-    """Links of N flows: those of flow f are, in order, [start[f], start[f + 1]) of `link`."""
+    """Links of N flows. Those of flow f are link[start[f]] to link[start[f + 1] - 1], in order."""
 
     start: Int64s
-    """[N + 1]"""
+    """[N + 1] index in `link` at which each flow's links begin."""
     link: Int32s
     reached: Bools
-    """[N]: False if a switch had no living port; `link` then ends before that switch's."""
+    """[N] False if a switch had no living port for the flow; its links then end before that switch."""
 
     def of(self, flow: int) -> Int32s:
         """Return the links of one flow."""
@@ -48,8 +48,8 @@ class Paths(NamedTuple):
 class EcmpChoice:
     """The links of N flows, chosen position by position.
 
-    `flow_hash` [N] hashes NICs and ports, `node_seed` every node; `alive` [L] are the living links, None for
-    all.
+    `flow_hash` [N] hashes NICs and ports, and `node_seed` holds the seed of every node. `alive` [L] is True
+    for living links; None if all are.
     """
 
     def __init__(self, flow_hash: Uint64s, node_seed: Uint64s, alive: Bools | None) -> None:
@@ -57,9 +57,9 @@ class EcmpChoice:
         self._up = None if alive is None else _LivingCables(alive[0::2])
         self._down = None if alive is None else _LivingCables(alive[1::2])
         self._links: Int64s = np.full((len(flow_hash), len(Position)), -1, np.int64)
-        """One column per position; -1 if a flow does not need it or could not get it."""
+        """[N, positions] chosen links; -1 if a flow needs no link at a position, or there was none."""
         self._reached = np.ones(len(flow_hash), np.bool_)
-        """Flows that still have a route."""
+        """[N] True for flows that still have a route."""
 
     def choose(
         self,
@@ -70,9 +70,10 @@ class EcmpChoice:
         width: int,
         usable: Callable[[Int64s], Bools] | None = None,
     ) -> None:
-        """For flows `at`, choose one of `width` cables from `first` on by the hash of `node`.
+        """Choose a link at `position` for each of the flows `at`.
 
-        `usable` returns [n, width] for n flows, and replaces the state of the links.
+        It is one of the `width` cables from `first` on, by the hash of the switch `node`. `usable` returns
+        [n, width] for n flows, and replaces the state of the links.
         """
         on = self._reached[at]
         at, node, first = at[on], node[on], first[on]
@@ -90,39 +91,39 @@ class EcmpChoice:
         self._links[at[some], position] = 2 * cable[some] + is_down
 
     def cables(self, position: Position) -> Int64s:
-        """Return the cable of each flow, [N]; -1 for a flow without one."""
+        """Return the cable of each flow at a position, [N]; -1 for a flow without one."""
         cables: Int64s = self._links[:, position] // 2
         return cables
 
     def paths(self) -> Paths:
-        """Return the links that were chosen."""
+        """Return the chosen links as `Paths`."""
         is_used = self._links >= 0
         start = np.concatenate([[0], np.cumsum(is_used.sum(axis=1))])
         return Paths(start, self._links[is_used].astype(np.int32), self._reached)
 
 
 class UsableRoutes(NamedTuple):
-    """The usable parts of a fleet whose switches know every dead link."""
+    """The usable parts of a fleet whose switches have learnt of every dead link."""
 
     up: Bools
-    """[leaf, uplink]: living."""
+    """[leaf, uplink] True if the uplink lives."""
     below: Bools
-    """[leaf, spine of its pod]: True if a living cable leads down to the leaf."""
+    """[leaf, spine of its pod] True if a living cable leads from the spine down to the leaf."""
     to_core: Bools
-    """[pod, spine, core]"""
+    """[pod, spine, core] True if the link up to the core lives."""
     from_core: Bools
-    """[pod, spine, core]"""
+    """[pod, spine, core] True if the link down from the core lives."""
     joined: Bools
-    """[pod, other pod, spine]: True if a core connects them; always for a pod with itself."""
+    """[pod, other pod, spine] True if a core connects the pods over this spine; True for a pod and itself."""
 
     def uplinks(self, leaf: Int64s, pod: Int64s, to_leaf: Int64s, to_pod: Int64s) -> Bools:
-        """Return [n, uplink]: the uplinks of `leaf` that lead to `to_leaf`."""
+        """Return [n, uplink]: True for the uplinks of `leaf` that lead to `to_leaf`."""
         spines = self.below[to_leaf] & self.joined[pod, to_pod]
         usable: Bools = self.up[leaf] & np.repeat(spines, self.up.shape[1] // spines.shape[1], axis=1)
         return usable
 
     def cores(self, pod: Int64s, to_pod: Int64s, plane: Int64s) -> Bools:
-        """Return [n, core]: the cores that connect spine `plane` of two pods."""
+        """Return [n, core]: True for the cores that connect the spines `plane` of two pods."""
         usable: Bools = self.to_core[pod, plane] & self.from_core[to_pod, plane]
         return usable
 
@@ -135,7 +136,10 @@ class _LivingCables:
         self._alive = np.flatnonzero(alive)
 
     def pick(self, first: Int64s, width: int, draw: Uint64s) -> tuple[Int64s, Bools]:
-        """Return (cable, whether there is one): by `draw` of 32 bits, one of [first, first + width)."""
+        """Pick one of the living cables [first, first + width) for each flow, by `draw` of 32 bits.
+
+        Returns the cables, and whether there was a living one.
+        """
         begin = self._before[first]
         count = self._before[first + width] - begin
         some = count > 0
@@ -146,7 +150,10 @@ class _LivingCables:
 
 
 def _pick(usable: Bools, first: Int64s, draw: Uint64s) -> tuple[Int64s, Bools]:
-    """Return (cable, whether there is one): by `draw` of 32 bits, one of the `usable` [n, width]."""
+    """Pick one of the `usable` [n, width] cables from `first` on for each flow, by `draw` of 32 bits.
+
+    Returns the cables, and whether there was a usable one.
+    """
     count = usable.sum(axis=1)
     rank = ((draw * count.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
     place = (np.cumsum(usable, axis=1, dtype=np.int32) > rank[:, None]).argmax(axis=1)

@@ -48,9 +48,9 @@ ON_RANKS: Final = (
     "unreported",
     "unsynced",
 )
-"""Faults of one rank of a job."""
+"""Kinds of faults of one rank of a job."""
 ON_JOBS: Final = ("wrong-class", "paced", "few-queue-pairs")
-"""Faults of a whole job."""
+"""Kinds of faults of a whole job."""
 _JOB_BARE: Final = tuple(
     kind for kind in (*ON_RANKS, *ON_JOBS) if kind not in WITH_SHARE and kind not in WITH_DELAY
 )
@@ -62,17 +62,20 @@ _DURATION_MAX_S: Final = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSpec:
-    """A fault. `share` (0..1) is the share of lost packets or of the remaining rate; `for_s` None: until
-    cleared."""
+    """One fault, as parsed from a line.
+
+    `share` (0..1) is the share of lost packets or of the remaining rate. `for_s` is None if the fault lasts
+    until it is cleared.
+    """
 
     kind: str
     target: str
     share: float = 1.0
     times: int = 0
-    """Repetitions of a flap; senders of an incast."""
+    """Number of repetitions of a flap, or of senders of an incast."""
     every_s: float = FLAP_EVERY_S
     delay_s: float = 0.0
-    """Added time of a straggler, a launch or a traffic class."""
+    """Time that a straggler, a launch or a traffic class adds."""
     seed: int = 0
     after_s: float = 0.0
     for_s: float | None = None
@@ -98,7 +101,7 @@ class FaultSpec:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of `500ms`, `10s`, `2m` or `1h`. Raises ValueError."""
+    """Return the seconds in a text such as `500ms`, `10s`, `2m` or `1h`. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|m|h)", text.strip())
     seconds = float(match[1]) * _UNIT_S[match[2]] if match else 0.0
     if not 0 < seconds <= _DURATION_MAX_S:
@@ -148,7 +151,7 @@ def parse_fault(text: str) -> FaultSpec:
 
 
 def _split_options(tokens: list[str]) -> tuple[list[str], dict[str, float], int]:
-    """Split off the options at the end: the other tokens, the durations by name, and the seed."""
+    """Return the tokens before the options at the end, the durations by option, and the seed."""
     durations: dict[str, float] = {}
     seed = 0
     while len(tokens) > 2:
@@ -164,7 +167,7 @@ def _split_options(tokens: list[str]) -> tuple[list[str], dict[str, float], int]
 
 
 def _share(text: str, kind: str, share_text: str) -> float:
-    """Return the share of `20%`. Raises ValueError."""
+    """Return the share in a text such as `20%`. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)%", share_text)
     share = float(match[1]) / 100 if match else 0.0
     if not 0 < share < 1:

@@ -1,4 +1,4 @@
-"""Injects faults into the simulated fleet and clears them; the state of links and NICs follows."""
+"""Injects faults into the simulated fleet and clears them, and sets the state of links and NICs."""
 
 from __future__ import annotations
 
@@ -27,21 +27,24 @@ class SimFault:
     target: Target
     begin_ns: int
     end_ns: int | None = None
-    """None: in force, or waiting for `begin_ns`."""
+    """Time at which it ended; None while it is in force or waits for `begin_ns`."""
     on: bool = False
-    """True while it is in force; a flap alternates."""
+    """True while it takes effect; it alternates for a flap."""
     flows: list[SimFlow] = field(default_factory=list)
     downs: list[tuple[int, int]] = field(default_factory=list)
-    """Of a flap: (went down, came back)."""
+    """Outages of a flap: (time of going down, time of coming back; 0 if it has not)."""
 
     def is_named(self, text: str) -> bool:
-        """Return True if a text is the fault's number or line. Raises ValueError if it is neither's form."""
+        """Return True if a text is the number or the line of the fault.
+
+        Raises ValueError if it has neither form.
+        """
         if text.isdecimal():
             return text == str(self.number)
         return str(self.spec) == str(parse_fault(text))
 
     def record(self, link_ids: Sequence[str]) -> TrueFault:
-        """Return the fault as a record; `link_ids` names the links by index."""
+        """Return the fault as a record. `link_ids` holds the link names by index."""
         return {
             "fault": self.number,
             "line": str(self.spec),
@@ -52,7 +55,7 @@ class SimFault:
 
 
 class FaultInjector:
-    """The faults of one simulation."""
+    """Injects and clears the faults of one simulation."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -60,7 +63,7 @@ class FaultInjector:
         self.faults: list[SimFault] = []
 
     def fault(self, line: str | FaultSpec) -> SimFault:
-        """Inject a fault now, or after the time in its line. Raises ValueError."""
+        """Inject a fault now, or after the delay in its line. Raises ValueError."""
         spec = parse_fault(line) if isinstance(line, str) else line
         target = resolve(spec, self._sim.fleet, self._sim.jobs.nics())
         begin = self._sim.kernel.now_ns + spec.after_s * 1e9
@@ -73,7 +76,10 @@ class FaultInjector:
         return fault
 
     def clear(self, which: int | str | None = None) -> list[SimFault]:
-        """Clear one fault by number or line, or all. Raises ValueError if there is no such fault."""
+        """Clear the faults with a number or line, or all of them; return them.
+
+        Raises ValueError if there is none.
+        """
         standing = [fault for fault in self.faults if fault.end_ns is None]
         cleared = standing if which is None else [fault for fault in standing if fault.is_named(str(which))]
         if not cleared and which is not None:
@@ -147,7 +153,7 @@ class FaultInjector:
             self._sim.note_flow(flow)
 
     def set_base_load(self, load: ArrayLike) -> None:
-        """Add traffic without flow reports: its share of each link's rate ([L], or one value for all)."""
+        """Set the load without flow reports, as a share of each link's rate ([L], or one value for all)."""
         self._base_load = np.broadcast_to(np.asarray(load, np.float64), (self._sim.fleet.links,)).copy()
         for link in range(self._sim.fleet.links):
             self._set_link(link)
@@ -163,7 +169,10 @@ class FaultInjector:
         )
 
     def apply(self) -> None:
-        """Apply the faults in force to links and NICs; packets avoid links that their switches see down."""
+        """Apply the faults in force to jobs, links and NICs.
+
+        Packets avoid links that their switches see down.
+        """
         in_force = [(fault.spec, fault.target) for fault in self.faults if fault.on]
         self._sim.jobs.apply(in_force)
         before = self._sim.states

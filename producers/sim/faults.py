@@ -20,32 +20,35 @@ PAUSED: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The directed links, and NICs if any, that a fault affects. `host` is True if it names a whole host."""
+    """The directed links that a fault affects, and its NICs if any.
+
+    `host` is True for a fault of a whole host.
+    """
 
     links: tuple[int, ...]
     nics: tuple[int, ...] = ()
     host: bool = False
     job: str = ""
-    """The job of a fault of a job or of one of its ranks."""
+    """Name of the job, for a fault of a job or of one of its ranks; otherwise empty."""
     rank: int = -1
 
 
 @dataclass(slots=True)
 class LinkStates:
-    """State of each link [L]: up, carrier, loss rate, and the share of its rate that is left."""
+    """State of each link [L]: whether it is up, its carrier, its loss rate, its rate's remaining share."""
 
     up: NDArray[np.bool_]
     carrier: NDArray[np.bool_]
     loss: NDArray[np.float64]
     share: NDArray[np.float64]
     dead: dict[int, bool] = field(default_factory=dict)
-    """Dead NIC to True if its agent is silent too."""
+    """For each dead NIC, True if its agent is silent too."""
 
 
 def resolve(spec: FaultSpec, fleet: Fleet, jobs: Mapping[str, Sequence[int]] | None = None) -> Target:
     """Return the target of a fault. Raises ValueError if the fleet has no such target.
 
-    `jobs`: a job's name to its NICs by rank.
+    `jobs` maps each job's name to its NICs by rank.
     """
     if spec.kind in ON_RANKS or spec.kind in ON_JOBS:
         return _of_job(spec, fleet, jobs or {})
@@ -65,7 +68,7 @@ def resolve(spec: FaultSpec, fleet: Fleet, jobs: Mapping[str, Sequence[int]] | N
 
 
 def _is_meant(target: str, sender: str, receiver: str) -> bool:
-    """Return True if a target, as `a>b`, `a<>b` or `a`, means the link between two ends."""
+    """Return True if `target` (`a>b`, `a<>b` or `a`) designates the link from `sender` to `receiver`."""
     both = "<>" in target
     near, arrow, far = target.partition("<>" if both else ">")
     if not arrow:
@@ -113,7 +116,10 @@ def _of_nics(spec: FaultSpec, fleet: Fleet) -> Target:
 
 
 def link_states(fleet: Fleet, faults: Iterable[tuple[FaultSpec, Target]]) -> LinkStates:
-    """Return the state of all links and NICs under these faults. A flap among them is down now."""
+    """Return the state of all links and NICs under these faults.
+
+    A flap must be in the list only while it is down.
+    """
     states = LinkStates(
         np.ones(fleet.links, np.bool_),
         np.ones(fleet.links, np.bool_),
@@ -142,7 +148,7 @@ def link_states(fleet: Fleet, faults: Iterable[tuple[FaultSpec, Target]]) -> Lin
 
 
 def _names(end: str, text: str) -> bool:
-    """Return True if `text` names this port or its node: `leaf1`, `leaf1:swp3`, `h1/eth1`."""
+    """Return True if `text` designates this port or its node, such as `leaf1`, `leaf1:swp3` or `h1/eth1`."""
     node, port = end_parts(end)
     return text in (node, end, f"{node}/{port}")
 

@@ -1,7 +1,7 @@
-"""The flow endpoint of the simulated fleet: announces flows and simulated time to the actuator, and moves and
-paces the flows.
+"""The simulated fleet's connection to the flow actuator.
 
-It runs in the simulation's own thread, between two ticks, and never blocks.
+It announces flows and simulated time to the actuator, and moves and paces the flows at its command. It runs
+in the simulation's own thread, between two ticks, and never blocks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from schemas.ids import flow_parts
 
 _VERBS: Final = ("MOVE", "PACE")
 _TIME_NS: Final = 50_000_000
-"""Simulated time between two reports of it. Decisions live for a second."""
+"""Simulated time between two reports of the time. The actuator's decisions live for a second."""
 
 
 class SimFlowEndpoint:
-    """All flows of a simulated fleet, at the actuator that listens at `path`."""
+    """Registers all flows of a simulated fleet with the actuator that listens at `path`."""
 
     def __init__(self, path: Path, run: Simulation) -> None:
         self._run = run
@@ -30,13 +30,13 @@ class SimFlowEndpoint:
         self.carried_out = 0
         """Number of executed commands."""
         self._time_ns = 0
-        """Simulated time as last reported."""
+        """Simulated time in the last report."""
         run.flow_news()
         for flow in run.flows():
             self._announce(flow)
 
     def serve(self) -> None:
-        """Report the time, announce changed flows and execute received commands."""
+        """Report the time if due, announce changed flows and execute received commands."""
         if self._run.now_ns - self._time_ns >= _TIME_NS:
             self._time_ns = self._run.now_ns
             self._control.publish("time", f"TIME {self._time_ns}")

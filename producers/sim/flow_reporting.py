@@ -28,8 +28,10 @@ class SimFlowReporter:
         self._last_reading: tuple[NDArray[np.float64], float] = (np.zeros((0, 7)), 0.0)
 
     def publish(self) -> None:
-        """Publish changes at once, and all flows of each host once a second, with hosts spread over the
-        ticks."""
+        """Publish changed flows at once, and all flows of each host once a second.
+
+        The hosts are spread over the ticks of a second.
+        """
         changed, self._sim.changed_flows = self._sim.changed_flows, defaultdict(dict)
         if FLOWS.name not in self._sim.topic_names:
             return
@@ -59,7 +61,8 @@ class SimFlowReporter:
     ) -> None:
         """Find the flows that changed since their last report, as a host's reporter does ten times a second.
 
-        The time before the change goes into reports of its own, so that the change stands alone.
+        The time before the change is reported separately, so that the figures of the change are not averaged
+        with it.
         """
         before, then_ns = self._last_reading
         self._last_reading = (sums.copy(), now_ns)
@@ -81,7 +84,7 @@ class SimFlowReporter:
         system_ns: int,
         sums: NDArray[np.float64],
     ) -> None:
-        """Publish the flows of a host, unless it is dead."""
+        """Publish a host's flows, unless the host is dead."""
         sim = self._sim
         if sim.states.dead.get(host * sim.fleet.shape.nics_per_host):
             return

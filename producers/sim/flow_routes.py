@@ -1,7 +1,7 @@
-"""Publishes the routes that the simulated fleet's flows take and could take, as flow reporters would. Pure.
+"""Publishes the routes that the simulated fleet's flows take and could take, like flow reporters. Pure.
 
-`FlowRoutes` of each pair of NICs with flows contain both directions: the sender's traces and the receiver's
-traces of its answers. Source ports are those that a real reporter would try.
+The `FlowRoutes` of each pair of NICs with flows contain both directions: the sender's traces and the
+receiver's traces of its answers. Source ports are those that a real reporter would try.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _MAX_FORMER_PORTS: Final = 32
 
 
 class SimFlowRoutes:
-    """The routes of all pairs. `count` is the number of candidate ports, `limit` of published pairs."""
+    """The flow routes of all pairs of NICs.
+
+    `count` is the number of candidate ports, and `limit` the maximum number of published pairs.
+    """
 
     def __init__(self, fleet: Fleet, shard: str, count: int, limit: int) -> None:
         self._fleet, self._shard, self._count, self._max_pairs = fleet, shard, count, limit
@@ -36,11 +39,13 @@ class SimFlowRoutes:
         self._due: dict[Pair, None] = {}
         """Directed pairs whose record may have changed."""
         self._published: dict[Pair, dict[tuple[FlowLeg, int], tuple[Links, bool, int]]] = {}
-        """Directed pair to leg and port to links, completeness and time of the last change (ns)."""
+        """By directed pair: links, completeness and time of the last change (ns) by leg and port."""
 
     def follow(self, flows: Iterable[SimFlow]) -> None:
-        """Update the open flows. Beyond the limit, pairs without flows are dropped first; then new pairs are
-        left out."""
+        """Update the pairs and ports from the open flows.
+
+        Beyond the limit of pairs, those without flows are dropped first; then new pairs are left out.
+        """
         now: dict[Pair, set[int]] = {}
         for flow in flows:
             now.setdefault((flow.source, flow.destination), set()).add(flow.port)
@@ -64,7 +69,10 @@ class SimFlowRoutes:
     def take(
         self, limit: int, living: NDArray[np.bool_] | None, now_ns: int, dead: Collection[int]
     ) -> Iterator[tuple[str, FlowRoutes | None]]:
-        """Yield key and record (None: a tombstone) of up to `limit` pairs. `dead` NICs publish nothing."""
+        """Yield key and record of up to `limit` pairs; the record is None for a tombstone.
+
+        NICs in `dead` publish nothing.
+        """
         names = self._fleet.nic_ids
         due = list(islice(self._due, limit))
         for pair in due:
@@ -104,7 +112,7 @@ class SimFlowRoutes:
     def _traced(
         self, pairs: Sequence[Pair], living: NDArray[np.bool_] | None
     ) -> list[dict[tuple[FlowLeg, int], tuple[Links, bool]]]:
-        """Return, for each directed pair, leg and port to links and completeness."""
+        """Return the links and the completeness of each directed pair's routes, by leg and port."""
         routes_of_pairs: list[dict[tuple[FlowLeg, int], tuple[Links, bool]]] = [{} for _ in pairs]
         keys = [
             (at, leg, port)

@@ -1,4 +1,4 @@
-"""The conditions under which the ranks of a simulated job work, as the faults in force set them. Pure."""
+"""The conditions under which the ranks of a simulated job work, as set by the faults in force. Pure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from producers.sim.fault_grammar import FaultSpec
 from producers.sim.faults import Target
 
 WINDOW_BYTES: Final = 1 << 20
-"""Bytes of a connection on their way, eight chunks of 128 KiB: they limit its rate at a long delay."""
+"""Maximum bytes of a connection in flight: eight chunks of 128 KiB. They limit its rate at a long delay."""
 
 
 @dataclass(slots=True)
 class JobConditions:
-    """Conditions of one job. Dictionaries are by rank; a rank without an entry works as usual."""
+    """Conditions of one job. Dictionaries are keyed by rank; a rank without an entry works normally."""
 
     compute_ns: dict[int, float] = field(default_factory=dict)
-    """Added time of computation in each iteration."""
+    """Computation time added to each iteration."""
     launch_ns: dict[int, float] = field(default_factory=dict)
-    """Added time between the call and the kernel's begin."""
+    """Time added between the call and the start of the communication kernel."""
     pcie_share: dict[int, float] = field(default_factory=dict)
-    """Share of its line rate at which a NIC reaches its GPU's memory."""
+    """Rate at which a NIC accesses its GPU's memory, as a share of its line rate."""
     hung: frozenset[int] = frozenset()
     killed: frozenset[int] = frozenset()
     mismatched: frozenset[int] = frozenset()
     moved: frozenset[int] = frozenset()
-    """Ranks that use the next NIC of their host."""
+    """Ranks that use the next NIC of their host instead of their own."""
     unreported: frozenset[int] = frozenset()
     unsynced: frozenset[int] = frozenset()
     class_ns: float = 0.0
-    """Delay of data in another traffic class than that of probes."""
+    """Delay of data that is in another traffic class than the probes; 0 if it is in the same class."""
     paced_share: float | None = None
-    """Share of the line rate to which decisions limit the flows."""
+    """Share of the line rate to which PACE decisions limit the flows; None without a limit."""
     single: bool = False
-    """Whether there is one connection between two NICs, whatever the settings."""
+    """True if there is only one connection between two NICs, whatever the settings."""
 
     @property
     def stops(self) -> bool:
@@ -45,21 +45,21 @@ class JobConditions:
 
     @property
     def added_ns(self) -> float:
-        """Return by how much the latest rank delays an operation."""
+        """Time by which the latest rank delays an operation."""
         ranks = self.compute_ns.keys() | self.launch_ns.keys()
         return max((self.compute_ns.get(r, 0.0) + self.launch_ns.get(r, 0.0) for r in ranks), default=0.0)
 
     def gap_ns(self, compute_ns: float) -> float:
-        """Return the time between two iterations; infinite where the next one never begins."""
+        """Return the time between two iterations; infinite if the next one never begins."""
         return math.inf if self.stops else compute_ns + self.added_ns
 
     def line_bps(self, line_bps: float) -> float:
-        """Return the highest rate of a connection: a window of data per delay of its traffic class."""
+        """Return the maximum rate of a connection: one window of data per delay of its traffic class."""
         return line_bps if not self.class_ns else min(line_bps, WINDOW_BYTES * 8e9 / self.class_ns)
 
 
 def conditions_of(job: str, faults: Iterable[tuple[FaultSpec, Target]]) -> JobConditions:
-    """Return the conditions of a job under these faults, of which other jobs' are ignored."""
+    """Return the conditions of a job under these faults. Faults of other jobs are ignored."""
     conditions = JobConditions()
     ranks: dict[str, list[int]] = {}
     for spec, target in faults:
@@ -96,11 +96,11 @@ _SETS: Final = {
     "unreported": "unreported",
     "unsynced": "unsynced",
 }
-"""Fault to the set of its ranks."""
+"""For each kind of fault, the field that holds its ranks."""
 
 
 def moved_nics(nics: Sequence[int], moved: Iterable[int], per_host: int) -> list[int]:
-    """Return the NICs by rank, where the ranks `moved` use the next NIC of their host."""
+    """Return the NICs by rank. The ranks in `moved` use the next NIC of their host."""
     nic_by_rank = list(nics)
     for rank in moved:
         host, device = divmod(nics[rank], per_host)

@@ -1,4 +1,4 @@
-"""The operations of a simulated job until all its ranks have published them."""
+"""Keeps the operations of a simulated job until all its ranks have published them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
 _TRACED_PER_S: Final = 8
-"""Single operations that a rank publishes per second."""
+"""Maximum single operations that a rank publishes per second, apart from slow ones."""
 _SLOW_TIMES: Final = 1.5
-"""Duration over the median from which on an operation is slow."""
+"""An operation is slow if it takes longer than the median duration by this factor."""
 _SLOW_PER_S: Final = 4
 _RECENT: Final = 64
-"""Operations whose median is the usual duration."""
+"""Number of recent operations whose median duration counts as usual."""
 _RUNNING_NS: Final = 1_000_000_000
-"""An operation that runs this long is published before its end."""
+"""An operation that has run for this long is published before it ends."""
 _SECOND_NS: Final = 1e9
 _HASH_BITS: Final = 64
 
@@ -39,15 +39,15 @@ class LoggedOperation:
     seq: int
     times: OperationTimes
     moved: Float64s | None
-    """[2, entries] begin and end of its transfers, for those that are published; None: they are not."""
+    """[2, entries] begin and end of each transfer, if they are published; None if not."""
     reason: KeptReason | None
-    """None: it is only in summaries."""
+    """Why it is published singly; None if it is only part of summaries."""
     present: NDArray[np.bool_] | None = None
-    """[ranks] of an operation that runs: the ranks that have called it."""
+    """[ranks] True for ranks that have called an operation that still runs; None for one that has ended."""
 
 
 class JobLog:
-    """The operations of one job. The same operations are chosen at all ranks."""
+    """The operations of one job. All ranks publish the same selection of single operations."""
 
     def __init__(self, sim: Simulation, job: SimJob, index: int) -> None:
         self._sim, self.job, self._index = sim, job, index
@@ -89,7 +89,7 @@ class JobLog:
             self._operations.append(LoggedOperation(operation.number, times, moved, reason))
 
     def take(self, rank: int) -> list[LoggedOperation]:
-        """Return the operations that a rank has not published, oldest first."""
+        """Return the operations that a rank has not published yet, oldest first; count them as published."""
         begin = self._next[rank] - self._first
         self._next[rank] = self._first + len(self._operations)
         operations = [self._operations[at] for at in range(begin, len(self._operations))]
@@ -100,7 +100,7 @@ class JobLog:
         return operations
 
     def running(self) -> LoggedOperation | None:
-        """Return the operation that runs, or in which ranks wait, if it has been so for long."""
+        """Return the operation that has run, or made ranks wait, for a second or more; None if none has."""
         job, now_ns = self.job, self._sim.kernel.now_ns
         number, begin_ns, times = self._sim.kernel.job_times(job.number)
         arrivals = self._arrivals(job.earlier + number)
@@ -133,15 +133,15 @@ class JobLog:
         )
 
     def _arrivals(self, seq: int) -> Arrivals:
-        """Draw an operation's arrivals; the same each time for the same operation."""
+        """Draw the arrivals of an operation; the result is always the same for the same operation."""
         chance = np.random.Generator(np.random.SFC64([self._sim.settings.seed, 7, self._index, seq]))
         return arrivals_of(self.job.conditions, self.ranks, chance)
 
     def _kept(self, seq: int, length_ns: float, end_ns: float) -> KeptReason | None:
-        """Choose whether an operation is published singly: within the trace budget, or slow.
+        """Return why an operation is published singly: within the trace budget, or slow. None if it is not.
 
-        A hash of its number chooses, as in the reporter: every 16th one would show an iteration of 16
-        operations by one of them.
+        Operations are sampled by a hash of their number, like in the reporter. If every 16th one was taken,
+        an iteration of 16 operations would always be represented by the same one.
         """
         self._ends.append(end_ns)
         while self._ends[0] < end_ns - _SECOND_NS:

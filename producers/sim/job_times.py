@@ -1,7 +1,7 @@
-"""The time of one operation of a simulated job at each of its ranks, and its split. Pure.
+"""The times of one operation of a simulated job at each of its ranks, and their parts. Pure.
 
-Data moves once the last rank has arrived. Until then the others wait for their peer. From then on a rank
-sends, phase by phase. The rest of the operation it waits for ranks that are slower.
+Data moves once the last rank has arrived. Until then, the other ranks wait for it. From then on a rank sends,
+phase by phase. In the rest of the operation it waits for slower ranks.
 """
 
 from __future__ import annotations
@@ -16,38 +16,43 @@ from producers.sim.job_conditions import JobConditions
 from producers.sim.jobs import Entries
 
 _JITTER_NS: Final = 40_000.0
-"""Mean time by which a rank computes longer than the quickest."""
+"""Mean time by which a rank computes longer than the fastest one."""
 _LAUNCH_NS: Final = (8_000.0, 15_000.0)
 _FLUSH_NS: Final = 2_000.0
-"""Flushing a healthy NIC's last data."""
+"""Time for flushing a healthy NIC's last data."""
 _FLUSH_SHARE: Final = 0.6
-"""Share of the time lost to a slow PCIe that passes in flushes of received data; the rest waits for data."""
+"""Share of the time lost to slow PCIe that is spent in flushes of received data. The rest is waiting for
+data."""
 
 Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """When the ranks are ready for an operation, in ns after its ranks' common end of computation."""
+    """Times at which the ranks are ready for an operation, ns after the common end of their computation."""
 
     call_ns: Float64s
-    """[ranks] the call."""
+    """[ranks] time of the call."""
     launch_ns: Float64s
-    """[ranks] from the call to the kernel's begin."""
+    """[ranks] time from the call to the start of the communication kernel."""
 
     @property
     def ready_ns(self) -> Float64s:
-        """Return [ranks] the kernel's begin."""
+        """[ranks] time at which the communication kernel starts."""
         return self.call_ns + self.launch_ns
 
 
 @dataclass(frozen=True, slots=True)
 class OperationTimes:
-    """An operation at every rank [ranks]. Times are ns since the start; the parts add up to end - arrival."""
+    """An operation at every rank. Fields are [ranks].
+
+    `arrival` and `end` are ns since the start. The other fields are its parts, ns; they add up to end -
+    arrival.
+    """
 
     arrival: Float64s
     end: Float64s
-    """For an operation that runs: now."""
+    """End of the operation at each rank; the present time if it still runs."""
     launch: Float64s
     gpu_late: Float64s
     peer_late: Float64s
@@ -56,7 +61,7 @@ class OperationTimes:
 
 
 def arrivals_of(conditions: JobConditions, ranks: int, chance: np.random.Generator) -> Arrivals:
-    """Draw when the ranks call an operation and how long their kernels take to begin."""
+    """Draw when each rank calls an operation, and how long its communication kernel takes to start."""
     call = chance.exponential(_JITTER_NS, ranks)
     launch = chance.uniform(*_LAUNCH_NS, ranks)
     for rank, added_ns in conditions.compute_ns.items():
@@ -78,8 +83,8 @@ def operation_times(
 ) -> OperationTimes:
     """Return the times of an operation whose data began to move at `begin_ns`.
 
-    `times`: [2, entries] begin and end of each transfer, -1: not yet, which counts up to `now_ns`.
-    `earliest`: [ranks] end of each rank's operation before.
+    `times` is [2, entries], begin and end of each transfer. It is -1 where this has not happened; a transfer
+    without an end counts up to `now_ns`. `earliest` is [ranks], the end of each rank's previous operation.
     """
     ranks = len(arrivals.call_ns)
     begin, end = times

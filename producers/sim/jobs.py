@@ -1,4 +1,4 @@
-"""The jobs of the simulated fleet: their members, flows and phases in the kernel, and the faults in force."""
+"""The jobs of the simulated fleet: their members, their flows and phases in the kernel, and their faults."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 _NOTHING_BPS: Final = 1.0
 """Demand of a connection whose program is gone."""
 _LEASE_NS: Final = 10_000_000_000
-"""A limit's lease, renewed at half of it."""
+"""Duration of a limit's lease. It is renewed after half of it."""
 Times = NDArray[np.float64]
 
 
 class JobState(TypedDict):
-    """A job and its completed iterations."""
+    """A job, the number of its completed iterations and the duration of the last one."""
 
     job: str
     kind: str
     nics: int
     iterations: int
     time_ns: int | None
-    """ns that the last iteration took; None: none has ended."""
+    """Duration of the last iteration, ns; None if none has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,44 +48,44 @@ class EndedIteration:
     begin_ns: float
     end_ns: float
     times: Times | None
-    """[2, entries] begin and end of each entry of `SimJob.entries`; None: not traced."""
+    """[2, entries] begin and end of each of `SimJob.entries`; None if not traced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A job's transfers of an iteration, one row each, in the kernel's order."""
+    """The transfers in an iteration of a job, one row each, in the kernel's order."""
 
     sender: NDArray[np.int64]
-    """Rank."""
+    """Rank of the sender."""
     receiver: NDArray[np.int64]
     phase: NDArray[np.int64]
     bytes: NDArray[np.float64]
     concurrent: int
-    """Most connections of one NIC that send at once."""
+    """Maximum number of connections of one NIC that send at the same time."""
 
 
 @dataclass(slots=True)
 class SimJob:
-    """A job as it runs now. `number` is the kernel's."""
+    """The present state of a job. `number` is its number in the kernel."""
 
     settings: JobSettings
     home: list[int]
-    """NIC of each rank; `nics` are those that it uses now."""
+    """The NIC assigned to each rank; `nics` holds those that the ranks use now."""
     nics: list[int]
     members: list[list[int]]
-    """Ranks in groups that reduce together."""
+    """Ranks in groups; the ranks of a group reduce together."""
     number: int = -1
     earlier: int = 0
-    """Iterations before its last start."""
+    """Number of iterations before the job's last start."""
     connections: int = 1
     flows: list[SimFlow] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
-    """Sender's and receiver's rank of each flow."""
+    """Ranks of sender and receiver of each flow."""
     entries: Entries = field(default_factory=lambda: entries_of([([(0, 0)], 1.0)], 1, 1))
     conditions: JobConditions = field(default_factory=JobConditions)
     done: int = 0
     last_ns: int | None = None
-    """ns that the last iteration took."""
+    """Duration of the last iteration, ns; None if none has ended."""
     ended_ns: float = 0.0
     """End of the last iteration, ns since the start."""
     ended: list[EndedIteration] = field(default_factory=list)
@@ -93,7 +93,7 @@ class SimJob:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The job's name."""
         return self.settings.name
 
 
@@ -112,7 +112,7 @@ class SimJobs:
             self._add(settings)
 
     def nics(self) -> dict[str, Sequence[int]]:
-        """Return a job's name to its NICs by rank."""
+        """Return the NICs of each job by rank, by the job's name."""
         return {job.name: job.home for job in self.jobs}
 
     def state(self) -> list[JobState]:
@@ -129,7 +129,7 @@ class SimJobs:
         ]
 
     def collect(self) -> list[TrueJob]:
-        """Take the iterations that ended in the last tick from the kernel; return their truth."""
+        """Read the iterations that ended in the last tick from the kernel; return their true times."""
         for job in self.jobs:
             job.ended.clear()
         true_jobs: list[TrueJob] = []
@@ -206,7 +206,7 @@ class SimJobs:
     # --- faults ---
 
     def apply(self, faults: Iterable[tuple[FaultSpec, Target]]) -> None:
-        """Apply the faults of jobs that are in force."""
+        """Apply those faults in force that affect jobs."""
         in_force = [(spec, target) for spec, target in faults if target.job]
         for job in self.jobs:
             conditions = conditions_of(job.name, in_force)
@@ -241,7 +241,10 @@ class SimJobs:
             self._pace(job)
 
     def _pace(self, job: SimJob) -> None:
-        """Limit the flows of a job as PACE does, with a decision for each; renew it while it is in force."""
+        """Limit a job's flows as PACE does, with a decision for each.
+
+        The decisions are renewed while the limit is in force.
+        """
         sim, share = self._sim, job.conditions.paced_share
         for flow in job.flows:
             line_bps = float(sim.fleet.rate_bps[2 * flow.source])
@@ -288,7 +291,7 @@ _REASON: Final[Any] = {"kind": ReasonKind.INCAST, "subject": "", "seq": None, "w
 
 
 def entries_of(phases: Sequence[Phase], connections: int, ranks: int) -> Entries:
-    """Return the transfers of these phases between ranks."""
+    """Return the transfers in these phases, with the ranks of sender and receiver."""
     counts = [len(pairs) * connections for pairs, _ in phases]
     pairs = np.array([pair for pairs, _ in phases for pair in pairs for _ in range(connections)], np.int64)
     size = np.repeat([size / connections for _, size in phases], counts)

@@ -12,14 +12,16 @@ from schemas.topics import PROBES, Topic
 
 @dataclass(frozen=True, slots=True)
 class SimMessage:
-    """One message. `at_ns` is fabric time, ns since the Unix epoch. It has a record or an Avro body; with
-    `is_tombstone` it is a tombstone."""
+    """One message. `at_ns` is fabric time, ns since the Unix epoch.
+
+    It has a record in `content` or an Avro body; with `is_tombstone` it has neither.
+    """
 
     topic: Topic
     key: str
     at_ns: int
     content: Any = None
-    """A record of the topic's type."""
+    """The record, of the topic's type; None if there is a body."""
     body: bytes | None = None
     is_tombstone: bool = False
 
@@ -32,13 +34,13 @@ class SimMessage:
         return codec.encode(self.topic.record, self.content or {}, registry)
 
     def record(self) -> Any:
-        """Return the record; a body is decoded and checked."""
+        """Return the message's record. A body is decoded and validated."""
         return (
             self.content if self.content is not None else codec.decode(self.value() or b"", self.topic.record)
         )
 
     def columns(self) -> ProbeColumns:
-        """Return a `ProbeBatch` as columns. Raises ValueError for any other message."""
+        """Return the columns of a `ProbeBatch`. Raises ValueError for a message on another topic."""
         if self.topic is not PROBES or self.body is None:
             raise ValueError(f"{self.topic.name}: expected a ProbeBatch")
         return decode_probe_batch(self.body)

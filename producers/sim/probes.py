@@ -23,7 +23,7 @@ class SimProbes:
     def __init__(self, sim: Simulation, traces_per_tick: int | None) -> None:
         """Choose every NIC's peers as its prober would, and compute the routes of all its probes.
 
-        `traces_per_tick` limits the pairs that are traced in a tick; None: no limit.
+        `traces_per_tick` limits the number of pairs that are traced in a tick; None sets no limit.
         """
         self._sim = sim
         s, f, kernel = sim.settings, sim.fleet, sim.kernel
@@ -41,7 +41,7 @@ class SimProbes:
         self._group = (nic, peer, path)
         kernel.set_groups(nic, peer, path)
         self._pairs: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-        """Directed pair to the groups of its requests and the groups of its answers."""
+        """For each directed pair, the groups of its requests and the groups of its answers."""
         for g, (a, b) in enumerate(zip(nic.tolist(), peer.tolist(), strict=True)):
             self._pairs.setdefault((a, b), ([], []))[0].append(g)
             self._pairs.setdefault((b, a), ([], []))[1].append(g)
@@ -53,11 +53,11 @@ class SimProbes:
         self._to_trace: dict[tuple[int, int], None] = dict.fromkeys(self._pairs)
 
     def reroute(self) -> None:
-        """Compute the routes of all probes again; `retrace` notes those that moved."""
+        """Compute the routes of all probes again; `retrace` then detects those that moved."""
         self.legs = self._find_legs()
 
     def _find_legs(self) -> tuple[Paths, Paths]:
-        """Return the routes of all probes and answers, and pass them to the kernel."""
+        """Compute the routes of all probes and their answers, pass them to the kernel and return them."""
         nic, peer, path = self._group
         there, back = self._sim.fleet.round_trips(nic, peer, path, self._sim.living())
         self._sim.kernel.set_legs(there.start, there.link, there.reached, back.start, back.link, back.reached)
@@ -65,14 +65,14 @@ class SimProbes:
 
     @property
     def pace(self) -> tuple[int, int]:
-        """Return ns per probe slot and paths per slot, for which schedules are planned."""
+        """ns per probe slot and paths per slot, for which schedules are planned; zeros without probes."""
         if not self._sim.settings.rate_pps:
             return 0, 0
         probes = 2 if self._sim.settings.spacing_ns else 1
         return round(1e9 * probes / self._sim.settings.rate_pps), 1
 
     def follow_schedule(self, record: ProbeSchedule) -> None:
-        """Have a NIC follow a `ProbeSchedule` on its own clock; other fleets' NICs are ignored.
+        """Make a NIC follow a `ProbeSchedule` on its own clock. NICs of other fleets are ignored.
 
         Raises ValueError with one line if no prober could follow it.
         """
@@ -91,7 +91,7 @@ class SimProbes:
         self._sim.kernel.set_schedule(nic, now_ns - since_ns, record["slot_ns"], paths)
 
     def publish_traces(self) -> None:
-        """Publish the paths that are new or moved."""
+        """Publish the pairs that have new or moved paths, up to the limit per tick."""
         limit = self._traces_per_tick or len(self._to_trace)
         for pair in list(self._to_trace)[:limit]:
             del self._to_trace[pair]
@@ -127,7 +127,7 @@ class SimProbes:
         }
 
     def retrace(self) -> None:
-        """Note the paths that moved since their last trace; they are published from the next tick on."""
+        """Detect the paths that moved since their last trace. They are published from the next tick on."""
         now_ns = self._sim.system_ns()
         for leg in (0, 1):
             moved = np.flatnonzero(_moved(self._traced_legs[leg], self.legs[leg]))
@@ -141,7 +141,7 @@ class SimProbes:
 
 
 def _moved(before: Paths, now: Paths) -> NDArray[np.bool_]:
-    """Return [groups]: True if a path has other links than before."""
+    """Return [groups]: True for paths with other links than before."""
     tables = []
     for paths in (before, now):
         table = np.full((len(paths.reached), 6), -1, np.int32)

@@ -1,9 +1,9 @@
-"""Runs the simulated fleet as a service, at the pace of real time.
+"""Runs the simulated fleet as a service, at the speed of real time.
 
-It publishes on the topics that real agents write, and `fabric.truth`. It follows probe schedules, accepts
-faults over the control socket, and waits for workers that fall behind. If the machine or the workers cannot
-keep the pace, simulated time passes more slowly. The status line shows the pace, and the inventory announces
-it, because readers compare simulated time with log time.
+It publishes on the topics that real agents write, and on `fabric.truth`. It follows probe schedules, accepts
+faults over the control socket, and waits for workers that fall behind. If the machine or the workers are too
+slow, simulated time passes more slowly than real time. The status line shows this pace. The inventory
+announces it, because readers compare simulated time with log time.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _POLL_S: Final = 0.2
 _WAIT_S: Final = 0.05
 _CLOSE_S: Final = 3.0
 _MAX_BEHIND_S: Final = 1.0
-"""Lag behind real time above which the rest is skipped."""
+"""If the simulation lags behind real time by more than this, the lag is skipped."""
 _MAX_LATE_S: Final = 5.0
-"""Lag of the workers above which the simulation waits for them."""
+"""If the workers lag by more than this, the simulation waits for them."""
 _STALL_TIMEOUT_S: Final = 30.0
-"""Workers without a new window for this long are gone, and the simulation no longer waits."""
+"""If the workers solve no window for this long, they count as gone, and the simulation no longer waits."""
 _ANNOUNCE_EVERY_S: Final = 5.0
 """Shortest time between two announcements of the pace."""
 _PACE_CHANGE: Final = 0.05
 """Smallest change of the pace that is announced, unless the simulation becomes slow or recovers."""
 _MEASURED_S: Final = 5.0
-"""Time over which the pace is measured."""
+"""Time after the start before which the pace is not announced, because it is measured over some seconds."""
 _LINGER_MS: Final = 20
 """Time for which a message waits for others of its partition: two ticks. The log's cost is per request."""
 _URGENT_LINGER_MS: Final = 1
@@ -59,17 +59,20 @@ _WAITING_BYTES: Final = 256 << 20
 
 
 class RealTimePacer:
-    """Keeps the simulation at real time. Pure; times are monotonic seconds."""
+    """Keeps simulated time at the pace of real time.
+
+    It reads no clock: the caller passes monotonic seconds.
+    """
 
     def __init__(self, now_s: float, tick_s: float) -> None:
         self._tick_s = tick_s
         self.ticks = 0
         self.lost_s = 0.0
-        """Skipped real time."""
+        """Total real time that was skipped."""
         self.start(now_s)
 
     def start(self, now_s: float) -> None:
-        """Begin now: the time until here was spent on the fleet's paths and names."""
+        """Start real time now, so that preparing the fleet's paths and names does not count as a lag."""
         self._due_s = now_s
         self._marks = [(now_s, self.ticks)]
 
@@ -78,7 +81,7 @@ class RealTimePacer:
         return max(0.0, self._due_s + self._tick_s - now_s)
 
     def done(self, now_s: float) -> None:
-        """Note that a tick has run."""
+        """Record that a tick has run."""
         self.ticks += 1
         self._due_s += self._tick_s
         behind_s = now_s - self._due_s
@@ -88,7 +91,7 @@ class RealTimePacer:
         self._mark(now_s)
 
     def on_pause(self, now_s: float) -> None:
-        """Note that no tick ran up to now; the time since the last due tick is skipped."""
+        """Record that no tick ran until now. The time since the last due tick is skipped."""
         self.lost_s += max(0.0, now_s - self._due_s - self._tick_s)
         self._due_s = now_s - self._tick_s
         self._mark(now_s)
@@ -98,25 +101,28 @@ class RealTimePacer:
             self._marks = [*self._marks[-5:], (now_s, self.ticks)]
 
     def factor(self, now_s: float) -> float:
-        """Return simulated over real time in the last five seconds or so; 1 means full pace."""
+        """Return simulated time over real time in the last five seconds or so; 1 means full pace."""
         then_s, ticks = self._marks[0]
         return (self.ticks - ticks) * self._tick_s / max(now_s - then_s, 1e-9)
 
     def pace(self, now_s: float) -> float:
-        """Return simulated seconds per second for people and readers: two digits, at most 1."""
+        """Return the pace to publish: simulated seconds per second, with two decimals, at most 1."""
         return min(1.0, round(self.factor(now_s), 2))
 
 
 class PaceAnnouncer:
-    """Decides when the fleet's pace is announced again. Pure; times are monotonic seconds."""
+    """Decides when the fleet's pace is announced again.
+
+    It reads no clock: the caller passes monotonic seconds.
+    """
 
     def __init__(self, now_s: float) -> None:
         self.pace = 1.0
-        """Pace as last announced."""
+        """The pace in the last announcement."""
         self._start_s = self._announced_s = now_s
 
     def is_due(self, pace: float, now_s: float) -> bool:
-        """Take the present pace; return whether to announce it now."""
+        """Return whether to announce the present pace now; if so, record that it is announced."""
         if now_s - self._start_s < _MEASURED_S or now_s - self._announced_s < _ANNOUNCE_EVERY_S:
             return False
         crossed = (pace < FULL_PACE) != (self.pace < FULL_PACE)
@@ -129,7 +135,8 @@ class PaceAnnouncer:
 class WorkerProgress:
     """Tracks how far the workers are behind, by the newest window that they solved.
 
-    Pure; times are seconds of the log's clock. Before the first window the simulation does not wait.
+    It reads no clock; times are seconds of the log's clock. Before the first window, the simulation does not
+    wait.
     """
 
     def __init__(self, start_s: float) -> None:
@@ -137,12 +144,12 @@ class WorkerProgress:
         self._start_s = self._heard_s = start_s
 
     def solved(self, window_end_s: float, now_s: float) -> None:
-        """Note that the window that ended then is solved; windows of an earlier fleet are ignored."""
+        """Record that the window with this end is solved. Windows of an earlier fleet are ignored."""
         if window_end_s > (self.solved_s or self._start_s):
             self.solved_s, self._heard_s = window_end_s, now_s
 
     def late(self, sent_s: float, now_s: float) -> bool:
-        """Return True if the simulation must wait after it published up to `sent_s`."""
+        """Return True if the simulation, which has published up to `sent_s`, must wait for the workers."""
         if self.solved_s is None or now_s - self._heard_s > _STALL_TIMEOUT_S:
             return False
         return sent_s - self.solved_s > _MAX_LATE_S
@@ -151,8 +158,8 @@ class WorkerProgress:
 def main(settings: SimSettings, socket: Path | None = None, actuator: Path | None = None) -> int:
     """Simulate until SIGTERM or SIGINT, and answer on the control socket.
 
-    `actuator` is the socket of the flows' actuator; without it, no flow is moved or paced. Returns the exit
-    code: 0 stopped, 2 cannot start.
+    `actuator` is the flow actuator's socket; without it, no flow is moved or paced. Returns the exit code: 0
+    if stopped, 2 if it cannot start.
     """
     stop = StopRequest()
     stop.set_on_signals()
@@ -258,17 +265,17 @@ class _FleetProducer:
         self._shared = _open_producer(settings, _LINGER_MS)
 
     def put(self, topic: Topic, key: str, value: bytes | None) -> None:
-        """Queue a message, or a tombstone without a value."""
+        """Queue a message; a value of None is a tombstone."""
         (self._urgent if topic is LINKS else self._shared).put(topic.name, key, value)
 
     def poll(self) -> None:
-        """Serve acknowledgements and pass on waiting messages."""
+        """Process acknowledgements and send queued messages."""
         self._urgent.poll()
         self._shared.poll()
 
     @property
     def waiting(self) -> int:
-        """Messages that are not acknowledged."""
+        """Number of messages that are not acknowledged yet."""
         return self._urgent.waiting + self._shared.waiting
 
     @property
@@ -277,7 +284,7 @@ class _FleetProducer:
         return self._urgent.dropped + self._shared.dropped
 
     def close(self, timeout_s: float) -> int:
-        """Send waiting messages for at most `timeout_s` each; return the number that were not sent."""
+        """Send the queued messages for at most `timeout_s` per producer; return how many were not sent."""
         return self._urgent.close(timeout_s) + self._shared.close(timeout_s)
 
 
@@ -326,14 +333,14 @@ def _status(run: Simulation, pace: float, skipped_s: float, producer: _FleetProd
 
 
 def _announce_end(run: Simulation, producer: _FleetProducer, registry: codec.Registry | None) -> None:
-    """Announce every NIC as one that answers no probes, as real agents do when they stop."""
+    """Announce that every NIC answers no probes any more, as real agents do when they stop."""
     for record in nic_announcements(run):
         value = codec.encode(INVENTORY.type, {**record, "probe_port": 0}, registry)
         producer.put(INVENTORY, record["nic"], value)
 
 
 class _Commands:
-    """The commands of the control socket."""
+    """Executes the commands that arrive at the control socket."""
 
     def __init__(self, run: Simulation, pacer: RealTimePacer) -> None:
         self._run, self._pacer = run, pacer

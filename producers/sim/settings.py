@@ -15,8 +15,8 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 MAX_ALLTOALL_NICS: Final = 64
-"""Maximum NICs of an all-to-all, which has a flow between every two of them, each reported every second. For
-one within rails: the maximum per rail."""
+"""Maximum number of NICs of an all-to-all, or of one rail of an all-to-all within rails. It has a flow
+between every two NICs, and each flow is reported every second."""
 
 
 class JobSettings(StrictModel):
@@ -153,12 +153,15 @@ class SimSettings(StrictModel):
 
     @property
     def step_ns(self) -> int:
-        """ns in a step."""
+        """Length of a simulation step, ns."""
         return (self.step_us or (100 if self.nics <= 256 else 200)) * 1000
 
 
 def _parse_job(text: str, number: int) -> dict[str, object]:
-    """Parse `KIND:NICS[:NAME]`, the job of this number. Raises ValueError."""
+    """Return the settings of a job in the form `KIND:NICS[:NAME]`; `number` is its number.
+
+    Raises ValueError.
+    """
     tokens = text.split(":")
     if len(tokens) not in (2, 3) or not tokens[1].isdecimal():
         raise ValueError(f"fleet sim: job={text}: expected KIND:NICS or KIND:NICS:NAME")
@@ -167,9 +170,9 @@ def _parse_job(text: str, number: int) -> dict[str, object]:
 
 
 def parse_fleet(text: str) -> dict[str, object]:
-    """Parse the text after `sim:`, as in `1024,job=allreduce:256:train,load=0.3`, to settings.
+    """Return the settings in the text after `sim:`, such as `1024,job=allreduce:256:train,load=0.3`.
 
-    `job=KIND:NICS[:NAME]` and `fault=LINE` may come several times; other keys are settings. Raises
+    `job=KIND:NICS[:NAME]` and `fault=LINE` may occur several times; other keys are settings. Raises
     ValueError.
     """
     count, *parts = text.split(",")

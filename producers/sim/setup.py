@@ -14,7 +14,7 @@ from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
 
 def fleet_of(settings: SimSettings) -> Fleet:
-    """Return the network of these settings. Raises ValueError if there is no such shape."""
+    """Return the network that these settings describe. Raises ValueError if no shape fits."""
     s = settings
     return Fleet(
         Shape.of(
@@ -28,9 +28,9 @@ def fleet_of(settings: SimSettings) -> Fleet:
 
 
 def draw_clocks(settings: SimSettings, nics: int, start_ns: int) -> list[dict[str, Any]]:
-    """Return each NIC's clock, as for `ClockSettings` and `TestClock`, drawn from the settings' seed.
+    """Draw each NIC's clock from the settings' seed; return the parameters for `ClockSettings`.
 
-    It drifts from the settings' epoch on, or from `start_ns` if they have none.
+    It drifts from the settings' epoch on, or from `start_ns` if the settings have none.
     """
     s, rng = settings, np.random.Generator(np.random.SFC64([settings.seed, 5]))
     offset = rng.integers(-s.clock_offset_max_ns, s.clock_offset_max_ns + 1, nics).tolist()

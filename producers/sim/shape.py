@@ -34,31 +34,31 @@ class Shape:
     """Shape of a fleet. Raises ValueError if the numbers do not fit together.
 
     A rack has one leaf per rail, and NIC k of each of its hosts connects to the leaf of rail k % rails. With
-    as many rails as NICs per host this is a rail-optimised fabric, with one rail a plain Clos. Each leaf has
-    `cables` cables to each spine of its pod. With `cores` above 0 there are three tiers: spine s of each pod
-    has one cable to each of the `cores` cores of plane s, and pods connect only there.
+    as many rails as NICs per host this is a rail-optimised fabric, and with one rail a plain Clos. Each leaf
+    has `cables` cables to each spine of its pod. With `cores` above 0 there are three tiers: spine s of each
+    pod has one cable to each of the `cores` cores of plane s, and pods connect only through the cores.
     """
 
     hosts: int
     hosts_per_rack: int
     spines: int
-    """Spines of a pod."""
+    """Number of spines of a pod."""
     nics_per_host: int = 1
     rails: int = 1
     cables: int = 1
-    """Parallel cables between a leaf and a spine."""
+    """Number of parallel cables between a leaf and a spine."""
     racks_per_pod: int = 0
-    """0: one pod holds all racks."""
+    """Number of racks of a pod; 0 if one pod holds all racks."""
     cores: int = 0
-    """Cores that each spine has a cable to; 0: two tiers."""
+    """Number of cores to which each spine has a cable; 0 for a fabric with two tiers."""
     host_rate_bps: int = 400_000_000_000
     fabric_rate_bps: int = 400_000_000_000
-    """Between leaf and spine."""
+    """Rate of the links between leaf and spine."""
     core_rate_bps: int = 400_000_000_000
     switching_ns: int = 600
-    """Delay in a receiving switch, from the last bit in to the queue of the output port."""
+    """Delay in a receiving switch, from the arrival of the last bit to the queue of the output port."""
     host_cable_ns: int = 15
-    """Propagation, 5 ns per metre: 3 m from host to leaf, 20 m to a spine, 100 m to a core."""
+    """Propagation delay, at 5 ns per metre: 3 m from host to leaf, 20 m to a spine, 100 m to a core."""
     fabric_cable_ns: int = 100
     core_cable_ns: int = 500
     buffer_bytes: int = 1_000_000
@@ -83,22 +83,22 @@ class Shape:
 
     @property
     def racks(self) -> int:
-        """All racks; the last one may be partly filled."""
+        """Number of racks; the last one may be partly filled."""
         return -(-self.hosts // self.hosts_per_rack)
 
     @property
     def pods(self) -> int:
-        """All pods; the last one may have fewer racks."""
+        """Number of pods; the last one may have fewer racks."""
         return -(-self.racks // self.racks_per_pod) if self.racks_per_pod else 1
 
     @property
     def leaves(self) -> int:
-        """All leaves, rack by rack, a rail each."""
+        """Number of leaves. They are numbered rack by rack, one leaf per rail."""
         return self.racks * self.rails
 
     @property
     def ports_down(self) -> int:
-        """Ports of a leaf towards hosts."""
+        """Number of a leaf's ports to hosts."""
         return self.hosts_per_rack * (self.nics_per_host // self.rails)
 
     @classmethod
@@ -118,8 +118,9 @@ class Shape:
         Hosts have one NIC below 256 NICs and 8 from there on (if 8 divides the number), and as many rails as
         NICs. A leaf has about sqrt(nics) ports down, a power of two and at most 32. It has as many cables up,
         divided by `oversubscription` and by fabric_rate_bps / rate_bps, one to each spine of its pod. From
-        2,049 NICs on there are three tiers, because a spine's 64 ports reach no further: pods of 32 leaves,
-        and each spine with as many ports up as down. Above 65,536 NICs leaves and pods are twice as wide.
+        2,049 NICs on there are three tiers, because the 64 ports of a spine are too few for one pod: pods
+        have 32 leaves, and each spine has as many ports up as down. Above 65,536 NICs leaves and pods are
+        twice as wide.
 
         64 NICs: 8 leaves of 8 hosts, 8 spines. 1,024 NICs: 128 hosts of 8 NICs, 4 racks of 8 rails, 32
         leaves, 32 spines. 10,000 NICs: 10 pods of up to 32 leaves and 32 spines, 1,024 cores.
@@ -163,7 +164,7 @@ class Shape:
 
 
 def _host_nics(nics: int, nics_per_host: int | None, rails: int | None) -> tuple[int, int]:
-    """Return the NICs and rails of a host; None: the usual number. Raises ValueError."""
+    """Return the number of NICs and of rails of a host; None selects the usual number. Raises ValueError."""
     if nics_per_host is None:
         nics_per_host = 8 if nics >= 256 and nics % 8 == 0 else 1
     if nics_per_host < 1 or nics % nics_per_host:

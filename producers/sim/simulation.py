@@ -42,7 +42,7 @@ from schemas.records import (
 from schemas.topics import COLLECTIVES, FLOW_ROUTES, FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, R, Topic
 
 TICK_NS: Final = 10_000_000
-"""Messages are collected at this interval; times within it are exact to the kernel's step."""
+"""Interval at which messages are collected. Times within it are exact to the kernel's step."""
 EPOCH_NS: Final = 1_800_000_000_000_000_000
 EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH, COLLECTIVES)
 
@@ -50,16 +50,17 @@ _SECOND_NS: Final = 1_000_000_000
 _FOLLOW_TICKS: Final = 25
 _ROUTES_TICKS: Final = 5
 _ROUTES_AT_ONCE: Final = 20
-"""Flows are followed and their routes published every so many ticks; pairs traced together share the cost."""
+"""Maximum number of pairs whose routes are published every `_ROUTES_TICKS` ticks. Flows are followed every
+`_FOLLOW_TICKS` ticks. Pairs that are traced together share the cost."""
 _NO_HOSTS_NO_SIZES: Final = b"\0\0"
-"""Avro's empty arrays: the kernel's bodies end before `LinkEvent.hosts` and `sizes`, the last fields."""
+"""Two empty Avro arrays, for the last fields of `LinkEvent`, `hosts` and `sizes`, which the kernel omits."""
 _PROBE_KIND: Final = list(EvidenceKind).index(EvidenceKind.PROBE)
 
 Float64s = NDArray[np.float64]
 
 
 class Simulation:
-    """A fleet of `settings.nics` NICs from `start_ns` on. `topics` selects the messages that are made."""
+    """A fleet of `settings.nics` NICs that starts at `start_ns`. Only messages of `topics` are made."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class Simulation:
             self.kernel.set_clock(nic, **self.clocks[nic])
         boots = [f"{a:08x}{b:08x}" for a, b in self._rng.integers(0, 2**32, (f.shape.hosts, 2)).tolist()]
         self.boots = dict(zip(f.node_ids, boots, strict=False))
-        """Boot ids of the hosts, which come first among the nodes."""
+        """Boot id of each host. Hosts are the first nodes."""
         self.book = SimFlowTable(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
         self._route_pairs_at_once = route_pairs_at_once
         self._flow_routes = SimFlowRoutes(f, s.shard, s.candidate_ports, s.route_pairs)
@@ -116,7 +117,7 @@ class Simulation:
         self._batches, self._events = [0] * n, [0] * n
         self.ticks = 0
         self.pace = 1.0
-        """Simulated seconds per second, which announcements carry; the service sets it."""
+        """Simulated seconds per second of real time, for announcements; the service sets it."""
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._queued = 0
         self._now_out: list[SimMessage] = []
@@ -136,7 +137,7 @@ class Simulation:
 
     @property
     def now_ns(self) -> int:
-        """Fabric time, ns since the Unix epoch, up to which messages are complete."""
+        """Fabric time up to which messages are complete, ns since the Unix epoch."""
         return self.start_ns + self.ticks * TICK_NS
 
     def advance(self, seconds: float) -> Iterator[SimMessage]:
@@ -174,11 +175,11 @@ class Simulation:
         return messages
 
     def at(self, after_s: float, act: Callable[[], None]) -> None:
-        """Call `act` after this time, at a step's edge."""
+        """Call `act` after `after_s` of simulated time, at the edge of a step."""
         self.schedule_ns(self.kernel.now_ns + after_s * 1e9, act)
 
     def schedule_ns(self, at_ns: float, act: Callable[[], None]) -> None:
-        """Call `act` at this time of the kernel."""
+        """Call `act` at the time `at_ns` of the kernel."""
         self._queued += 1
         heapq.heappush(self._queue, (at_ns, self._queued, act))
 
@@ -189,14 +190,14 @@ class Simulation:
     def publish(
         self, topic: Topic[R], key: str, at_ns: int, record: R | None = None, body: bytes | None = None
     ) -> None:
-        """Add a message if its topic is selected."""
+        """Queue a message if its topic is selected."""
         if topic.name in self.topic_names:
             self._now_out.append(SimMessage(topic, key, at_ns, record, body))
 
     # --- NICs, paths, probes ---
 
     def retrace(self) -> None:
-        """Publish the routes of probes and flows that moved since their last trace, from the next tick on."""
+        """Trace probes and flows again. Their changed routes are published from the next tick on."""
         self.probes.retrace()
         self._flow_routes.retrace()
 
@@ -213,7 +214,7 @@ class Simulation:
                 self.publish(INVENTORY, record["nic"], record["announced_ns"], record)
 
     def _flush(self) -> None:
-        """Publish a batch of each NIC once per `flush_ms`, spread over the ticks."""
+        """Publish the probe batches that are due: one of each NIC per `flush_ms`, spread over the ticks."""
         every = flush_ms_of(self.settings.flush_ms, self.fleet.nics) * 1_000_000 // TICK_NS
         if PROBES.name not in self.topic_names:
             every = 100  # empties the kernel's buffers
@@ -232,7 +233,7 @@ class Simulation:
             )
 
     def publish_carrier(self, nic: int, carrier: bool) -> None:
-        """Publish a NIC's carrier event."""
+        """Publish that a NIC's port gained or lost its carrier."""
         now_ns = self.system_ns()
         event: LinkEvent = {
             "nic": self.fleet.nic_ids[nic],
@@ -262,7 +263,7 @@ class Simulation:
         return int(self._rng.integers(49_152, 65_536))
 
     def _open_background(self, sources: NDArray[Any]) -> None:
-        """Open a background flow from each of these NICs, until its time is over."""
+        """Open a background flow from each of these NICs, and schedule its end."""
         s, n = self.settings, self.fleet.nics
         for source in sources.tolist():
             destination = (source + int(self._rng.integers(1, n))) % n
@@ -279,7 +280,7 @@ class Simulation:
         self._open_background(np.array([flow.source]))
 
     def living(self) -> NDArray[np.bool_] | None:
-        """Return which links have a carrier; None if all have."""
+        """Return [L]: True for links with a carrier. None if all links have one."""
         return None if self.states.carrier.all() else self.states.carrier
 
     def flow_news(self) -> list[SimFlow]:
@@ -288,11 +289,11 @@ class Simulation:
         return list(news.values())
 
     def flow_of(self, host: str, key: str) -> SimFlow:
-        """Return a host's open flow by its id without host and boot. Raises ValueError."""
+        """Return a host's open flow by the part of its id after host and boot. Raises ValueError."""
         return self._flow(f"{host}/{self.boots.get(host, '')}/{key}")
 
     def note_flow(self, flow: SimFlow) -> None:
-        """Note that a flow opened, ended or moved."""
+        """Record that a flow opened, ended or moved."""
         if self._flow_news is not None:
             self._flow_news[flow.flow_id] = flow
         self.changed_flows[int(self.fleet.nic_host[flow.source])][flow.flow_id] = flow
@@ -329,7 +330,7 @@ class Simulation:
         return self.book.flows[flow_id]
 
     def _publish_routes(self) -> None:
-        """Publish, a few at a time, the routes that flows could take."""
+        """Publish the routes that flows could take, some pairs at a time."""
         if FLOW_ROUTES.name not in self.topic_names:
             return
         if self.ticks % _FOLLOW_TICKS == 1:
@@ -346,19 +347,22 @@ class Simulation:
 
     @property
     def faults(self) -> list[SimFault]:
-        """All injected faults."""
+        """All faults that were injected, including cleared ones."""
         return self._injector.faults
 
     def fault(self, line: str | FaultSpec) -> SimFault:
-        """Inject a fault now, or after the time in its line. Raises ValueError."""
+        """Inject a fault now, or after the delay in its line. Raises ValueError."""
         return self._injector.fault(line)
 
     def clear(self, which: int | str | None = None) -> list[SimFault]:
-        """Clear one fault by number or line, or all. Raises ValueError if there is no such fault."""
+        """Clear the faults with a number or line, or all of them; return them.
+
+        Raises ValueError if there is none.
+        """
         return self._injector.clear(which)
 
     def set_base_load(self, load: ArrayLike) -> None:
-        """Add traffic without flow reports: its share of each link's rate ([L], or one value for all)."""
+        """Set the load without flow reports, as a share of each link's rate ([L], or one value for all)."""
         self._injector.set_base_load(load)
 
     def contention(self) -> list[TrueContention]:

@@ -1,7 +1,7 @@
 """The network of the simulated fleet: leaf-spine in two or three tiers, with rails and ECMP. Pure.
 
-A `Fleet` is built from a `Shape`. Its NICs and directed links are integer indices into
-arrays. Names follow the testbed: hosts h1 with eth1, leaf1, spine1, core1 with swp1.
+A `Fleet` is built from a `Shape`. Its NICs and directed links are integer indices into arrays. Names follow
+the testbed: hosts h1, h2 ... with ports eth1 ..., and switches leaf1, spine1, core1 ... with ports swp1 ...
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROBE_PORT: Final = 9319
 
 
 class LinkKind(IntEnum):
-    """Kind of a directed link: the sending node and the direction."""
+    """Kind of a directed link: its tier and its direction."""
 
     HOST_UP = 0
     LEAF_DOWN = 1
@@ -39,10 +39,11 @@ class LinkKind(IntEnum):
 
 
 class Fleet:
-    """A built `Shape`: read-only arrays over NICs [N], directed links [L] and nodes, in a fixed order.
+    """The network of a `Shape`: read-only arrays over NICs [N], directed links [L] and nodes.
 
-    Cable c has link 2c upwards and link 2c + 1 downwards, so `link ^ 1` is the other direction; NIC n has
-    cable n. Nodes are hosts, leaves, spines and cores in this order. `seed` determines every switch's hash.
+    Cable c has link 2c upwards and link 2c + 1 downwards, so `link ^ 1` is the other direction. NIC n has
+    cable n. Nodes are numbered in the order hosts, leaves, spines, cores. `seed` determines every switch's
+    hash.
     """
 
     def __init__(self, shape: Shape, seed: int = 1) -> None:
@@ -69,7 +70,7 @@ class Fleet:
         self.nic_rack: Int32s = rack.astype(np.int32)
         self.nic_pod: Int32s = (rack // racks_per_pod).astype(np.int32)
         self.nic_leaf: Int32s = leaf.astype(np.int32)
-        """Leaf number from 0; the node is `first_leaf` further."""
+        """[N] number of each NIC's leaf, from 0 on; its node number is larger by `first_leaf`."""
 
         self._uplinks = s.spines * s.cables
         up = np.arange(s.leaves * self._uplinks)
@@ -79,7 +80,8 @@ class Fleet:
         top = np.arange(s.pods * s.spines * s.cores)
         top_spine, top_core = top // max(s.cores, 1), top % max(s.cores, 1)
         self._first_up = n
-        """The first cable between leaf and spine; then the first between spine and core."""
+        """Number of the first cable between leaf and spine; `_first_top` is that of the first between spine
+        and core."""
         self._first_top = n + len(up)
         self._leaf_pod = np.arange(s.leaves) // leaves_per_pod
 
@@ -106,18 +108,18 @@ class Fleet:
         rate = np.array([s.host_rate_bps, s.fabric_rate_bps, s.core_rate_bps], np.int64)[tier]
         queue_bytes = np.where(tier == 0, s.host_buffer_bytes, s.buffer_bytes)
         self.link_from: Int32s = both(lower, upper, np.int32)
-        """[L]: the sending node."""
+        """[L] number of the sending node."""
         self.link_to: Int32s = both(upper, lower, np.int32)
         self.port_from: Int32s = both(lower_port, upper_port, np.int32)
-        """[L]: the number of its port, from 1 on."""
+        """[L] number of the sending node's port, from 1 on."""
         self.port_to: Int32s = both(upper_port, lower_port, np.int32)
         self.kind: NDArray[np.int8] = both(2 * tier, 2 * tier + 1, np.int8)
-        """[L]: `LinkKind`"""
+        """[L] `LinkKind` of each link."""
         self.rate_bps: Int64s = both(rate, rate, np.int64)
         self.delay_ns: Int64s = both(
             cable_ns + s.switching_ns, cable_ns + np.where(tier == 0, 0, s.switching_ns), np.int64
         )
-        """[L]: propagation and the receiving switch's delay, without serialisation."""
+        """[L] propagation delay and delay of the receiving switch, without serialisation."""
         self.buffer_bytes: Int64s = both(queue_bytes, np.full(len(tier), s.buffer_bytes), np.int64)
         self.links = len(self.rate_bps)
         numbers = np.arange(self.nodes, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -135,11 +137,11 @@ class Fleet:
         living: ArrayLike | None = None,
         converged: bool = False,
     ) -> Paths:
-        """Return the links from NIC `src` to NIC `dst` of packets with these UDP ports; all [N] or scalar.
+        """Return the links from NIC `src` to NIC `dst` of packets with these UDP ports, all [N] or scalar.
 
         Each switch hashes NICs and ports with its own seed, so tiers do not polarise. It chooses among its
         equal-cost ports, without those that are down by `living` ([L] booleans). It knows only the carrier of
-        its own ports, so neither a far link that is down nor a silent blackhole changes its choice. With
+        its own ports, so neither a dead link further on nor a silent blackhole changes its choice. With
         `converged`, as after a routing protocol has converged, switches also leave out ports without a
         shortest route to the destination's leaf. Raises ValueError if NICs, ports or shapes do not fit.
         """
@@ -197,7 +199,7 @@ class Fleet:
     def _flows(
         self, src: ArrayLike, dst: ArrayLike, src_port: ArrayLike, dst_port: ArrayLike
     ) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """Return NICs and ports, each [N]. Raises ValueError if they do not fit."""
+        """Return NICs and ports as arrays, each [N]. Raises ValueError if they do not fit together."""
         try:
             a, b, sport, dport = np.broadcast_arrays(
                 *(np.atleast_1d(np.asarray(part, np.int64)) for part in (src, dst, src_port, dst_port))
@@ -220,14 +222,14 @@ class Fleet:
         return a, b, sport, dport
 
     def _link_states(self, living: ArrayLike) -> Bools:
-        """Return [L]: which links are up. Raises ValueError if the shape is wrong."""
+        """Return [L]: True for links that are up. Raises ValueError if the shape is wrong."""
         alive = np.asarray(living, np.bool_)
         if alive.shape != (self.links,):
             raise ValueError(f"living: shape {alive.shape}, expected ({self.links},), one a link")
         return alive
 
     def _usable_routes(self, alive: Bools) -> UsableRoutes:
-        """Return the usable parts of the fleet if all switches know `alive` [L]."""
+        """Return the usable parts of the fleet if all switches have learnt which links are `alive` [L]."""
         s = self.shape
         up, down = alive[0::2], alive[1::2]
         between = slice(self._first_up, self._first_top)
@@ -279,7 +281,7 @@ class Fleet:
     ) -> tuple[Paths, Paths]:
         """Return the links of probes from `src` to `dst` with source port `entropy`, and of their answers.
 
-        An answer has the ports swapped, so it takes a route of its own. Raises ValueError as `paths` does.
+        An answer has the ports swapped, so it takes a route of its own. Raises ValueError like `paths`.
         """
         return (
             self.paths(src, dst, entropy, PROBE_PORT, living, converged),
@@ -287,7 +289,10 @@ class Fleet:
         )
 
     def base_delay_ns(self, paths: Paths, packet_bytes: int) -> Float64s:
-        """Return [N] the delay of a packet without queues: each link's serialisation and `delay_ns`."""
+        """Return [N]: delay of a packet without queues, ns.
+
+        It sums each link's serialisation and `delay_ns`.
+        """
         link_ns = self.delay_ns + packet_bytes * 8e9 / self.rate_bps
         total = np.concatenate([[0.0], np.cumsum(link_ns[paths.link])])
         path_ns: Float64s = total[paths.start[1:]] - total[paths.start[:-1]]
@@ -295,7 +300,7 @@ class Fleet:
 
     @cached_property
     def node_ids(self) -> list[str]:
-        """Names of all nodes."""
+        """Names of all nodes, in their order."""
         s = self.shape
         counts = (
             ("h", s.hosts),
@@ -307,7 +312,7 @@ class Fleet:
 
     @cached_property
     def nic_ids(self) -> list[str]:
-        """[N]: `host/device`."""
+        """[N] id of each NIC, `host/device`."""
         names = self.node_ids
         return [
             nic_id(names[host], f"eth{device + 1}")
@@ -316,7 +321,7 @@ class Fleet:
 
     @cached_property
     def link_ids(self) -> list[str]:
-        """[L]: `node:port>node:port`."""
+        """[L] id of each link, `node:port>node:port`."""
         names, host_ends = self.node_ids, self.shape.hosts
         ends = zip(
             self.link_from.tolist(),
@@ -337,17 +342,17 @@ class Fleet:
 
     @cached_property
     def nic_index(self) -> dict[str, int]:
-        """NIC id -> index."""
+        """Index of each NIC by its id."""
         return {name: i for i, name in enumerate(self.nic_ids)}
 
     @cached_property
     def link_index(self) -> dict[str, int]:
-        """Link id -> index."""
+        """Index of each link by its id."""
         return {name: i for i, name in enumerate(self.link_ids)}
 
     @cached_property
     def node_kinds(self) -> dict[str, NodeKind]:
-        """Node id -> host, leaf, spine or core."""
+        """Kind of each node by its name: host, leaf, spine or core."""
         ends: tuple[tuple[int, NodeKind], ...] = (
             (self.first_leaf, "host"),
             (self.first_spine, "leaf"),

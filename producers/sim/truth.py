@@ -18,8 +18,8 @@ _OPEN_SHARE: Final = 0.5
 _CLOSE_SHARE: Final = 0.125
 _OPEN_TICKS: Final = 2
 _CLOSE_TICKS: Final = 10
-"""True contention: a fluid queue with a mean of at least half of Kmin in each of two ticks, until it has been
-below an eighth of Kmin for ten."""
+"""Contention begins when a fluid queue averages at least half of Kmin in each of two ticks. It ends when the
+queue has been below an eighth of Kmin for this many ticks."""
 
 
 class TruthRecorder:
@@ -31,16 +31,17 @@ class TruthRecorder:
         self._sums = self._second_sums = sim.kernel.link_sums()
         self._second_step = 0
         self.wait_ns = np.zeros(links)
-        """Recent wait of packets at each link."""
+        """Recent wait of packets at each link, ns."""
         self._hot_ticks: dict[int, int] = {}
-        """Links with a deep queue to the number of such ticks in a row."""
+        """For each link with a deep queue, the number of consecutive ticks in which it was deep."""
         self._cool_ticks: dict[int, int] = {}
-        """The same for links with contention whose queue is shallow."""
+        """For each link with contention but a shallow queue, the number of consecutive ticks in which it was
+        shallow."""
         self._contention: dict[int, TrueContention] = {}
         self._contention_past: list[TrueContention] = []
 
     def watch_queues(self) -> None:
-        """Follow the mean depth of every fluid queue per tick; a persistent queue is contention."""
+        """Read the mean depth of every fluid queue in the last tick. A persistent queue is contention."""
         sums = self._sim.kernel.link_sums()
         steps = self._tick_ns / self._sim.step_ns
         depth_steps = sums[0] - self._sums[0]
@@ -67,7 +68,7 @@ class TruthRecorder:
             self._contention_past.append({**ended, "end_ns": now_ns - _CLOSE_TICKS * self._tick_ns})
 
     def _kind_of(self, link: int) -> ContentionKind:
-        """Return the kind of contention at a link: by its fault, otherwise by the link's place."""
+        """Return the kind of contention at a link, by its fault or otherwise by its position."""
         kinds = {f.spec.kind for f in self._sim.faults if f.on and link in f.target.links}
         for kind in ("pause-storm", "slow-receiver", "slow-sender"):
             if kind in kinds:
@@ -78,7 +79,7 @@ class TruthRecorder:
         return ContentionKind.SLOW_SENDER if is_first else ContentionKind.COLLISION
 
     def publish(self, jobs: list[TrueJob]) -> None:
-        """Publish the truth of the last second; `jobs` are the iterations that ended in it."""
+        """Publish the truth about the last second. `jobs` holds the iterations that ended in it."""
         sums, limit = self._sim.kernel.link_sums(), self._sim.kernel.link_max()
         steps = self._sim.kernel.steps - self._second_step
         means = (sums - self._second_sums) / max(1, steps)

@@ -1,7 +1,7 @@
-"""The traffic of the simulated fleet: jobs in phases, background traffic, and a table of every flow.
+"""The traffic of the simulated fleet: jobs in phases, background traffic, and a table of all flows.
 
-Members and phases of jobs are pure. `SimFlowTable` passes flows to the kernel and makes `FlowReports` from
-its sums.
+The functions for members and phases of jobs are pure. `SimFlowTable` passes flows to the kernel and derives
+`FlowReports` from the kernel's sums.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from schemas.ids import nic_parts
 from schemas.records import Flow, FlowProtocol, FlowReports, FlowState
 
 FLOW_PORT: Final = 4791
-"""RoCEv2's UDP port; with a flow's source port it determines its route."""
+"""UDP port of RoCEv2. Together with a flow's source port, it determines the flow's route."""
 _FIRST_PORT: Final = 49_152
 _MIN_STEPS: Final = 10
-"""Minimum kernel steps of a phase that is alone on its links; shorter phases are merged."""
+"""Minimum number of kernel steps in a phase without other traffic on its links; shorter phases are merged."""
 
 _ENDS: Final = ("", "sender", "receiver")
 
 Float64s = NDArray[np.float64]
 Phase = tuple[list[tuple[int, int]], float]
-"""Source and destination of each flow, and bytes of each flow."""
+"""Source and destination of each flow in a phase, and bytes per flow."""
 
 
 def address_of(nic: int) -> str:
-    """Return the IPv4 address of NIC `nic`, below 10.0.0.0/8."""
+    """Return the IPv4 address of NIC number `nic`, in 10.0.0.0/8."""
     return f"10.{nic >> 16 & 255}.{nic >> 8 & 255}.{nic & 255}"
 
 
@@ -49,10 +49,11 @@ def job_ends(
 def job_members(
     job: JobSettings, fleet: Fleet, rng: np.random.Generator, used_nics: Collection[int] = ()
 ) -> list[list[int]]:
-    """Return the job's NICs in groups that reduce together.
+    """Return the job's NICs in groups; the NICs of a group reduce together.
 
-    If the job takes whole hosts, NIC k of every host is one group; otherwise all NICs are one. `used_nics`
-    holds other jobs' NICs. Raises ValueError if too few are left for a job placed apart from them.
+    If the job occupies whole hosts, NIC k of every host is in group k; otherwise all NICs form one group.
+    `used_nics` holds other jobs' NICs. Raises ValueError if too few NICs are left for a job placed apart from
+    them.
     """
     per_host = fleet.shape.nics_per_host
     by_host = per_host > 1 and job.nics % per_host == 0 and job.nics >= 2 * per_host
@@ -72,11 +73,11 @@ def job_members(
 def job_phases(
     job: JobSettings, members: Sequence[Sequence[int]], rate_bps: float, step_ns: int
 ) -> list[Phase]:
-    """Return the phases of an iteration: (source and destination of each flow, bytes of each flow).
+    """Return the phases of an iteration: source and destination of each flow, and bytes per flow.
 
-    allreduce: rings, in which every NIC sends 2 (n - 1) / n of its bytes to its neighbour. alltoall: in round
-    k NIC i sends to NIC i + k. Phases shorter than ten steps are merged. rail-alltoall: the same within each
-    group, as if data for other rails changed GPUs within its host first; phases are not merged.
+    allreduce: in rings, every NIC sends 2 (n - 1) / n of its bytes to its neighbour. alltoall: in round k,
+    NIC i sends to NIC i + k. Phases shorter than ten steps are merged. rail-alltoall: the same within each
+    group, as if data for other rails had moved to another GPU of its host before; phases are not merged.
     """
     n = len(members[0])
     if job.kind == "allreduce":
@@ -97,12 +98,12 @@ def job_phases(
 
 
 def _shifted(groups: Sequence[Sequence[int]], distance: int) -> list[tuple[int, int]]:
-    """Return each NIC with the one so many places further in its group."""
+    """Return each NIC together with the NIC `distance` places further in its group."""
     return [(nic, group[(at + distance) % len(group)]) for group in groups for at, nic in enumerate(group)]
 
 
 def _limiting_end(receiver_share: float, sender_share: float) -> str:
-    """Return the end that limited a flow for most of an interval."""
+    """Return the end that limited a flow for more than half of an interval; empty if neither did."""
     if receiver_share > 0.5:
         return "receiver"
     return "sender" if sender_share > 0.5 else ""
@@ -114,7 +115,10 @@ def _phases(max_phases: int, total_bytes: float, rate_bps: float, step_ns: int) 
 
 @dataclass(slots=True)
 class SimFlow:
-    """One flow as its host knows it. `number` is the kernel's; that of a closed flow may be used again."""
+    """One flow as its host sees it.
+
+    `number` is its number in the kernel, which may be used again after the flow is closed.
+    """
 
     number: int
     flow_id: str
@@ -137,7 +141,7 @@ class SimFlow:
 
 
 class SimFlowTable:
-    """Every flow of the fleet, with its counterpart in the kernel."""
+    """All flows of the fleet, which the kernel simulates."""
 
     def __init__(
         self, fleet: Fleet, kernel: Fluid, boots: Sequence[str], step_ns: int, *, flowlets: bool = False
@@ -204,7 +208,7 @@ class SimFlowTable:
         self.lead_all([flow], living)
 
     def lead_all(self, flows: Sequence[SimFlow], living: NDArray[np.bool_] | None) -> list[SimFlow]:
-        """Compute the routes of many flows; return those that changed."""
+        """Compute the routes of many flows and pass them to the kernel; return the rerouted flows."""
         if not flows:
             return []
         paths = self._fleet.paths(
@@ -235,8 +239,8 @@ class SimFlowTable:
     def moved(self, before: Float64s, sums: Float64s, span_ns: float) -> list[SimFlow]:
         """Return the open flows that changed since their last report.
 
-        `before` and `sums` are [flows, 7] of `Fluid.flow_sums`, `span_ns` apart. A change is a quarter of the
-        rate and 1 Mbit/s, or another limiting end.
+        `before` and `sums` are [flows, 7] from `Fluid.flow_sums`, `span_ns` apart. A change means that the
+        rate changed by a quarter and by 1 Mbit/s, or that the limiting end changed.
         """
         flow_count = len(before)
         sent = sums[:flow_count] - before

@@ -1,14 +1,14 @@
 """Learns from one NIC's traces whether switches answer from ports, from loopbacks or from an anycast gateway.
 
-A port's address names one end of one cable, so the other end can be named too. A loopback names a switch. An
-anycast gateway names no switch at all. All NICs of a fabric see the same signs, so they give the same names.
-This module is pure.
+A port's address identifies one end of one cable, so the other end can be named too. A loopback's address
+identifies a switch. An anycast gateway's address identifies no switch at all. All NICs of a fabric observe
+the same signs, so they give the same names. This module is pure.
 
 - A last hop that is also the peer's first hop is a loopback: a port faces either the fabric or the NIC.
-- A peer that is reached over several switches, and always through one last address, has a leaf that answers
+- A peer may be reached over several switches, but always through the same last address. Then its leaf answers
   from one address for all of its ports.
-- Two NICs with one first hop and several switches between them have an anycast gateway.
-- Traces from one NIC never show both ends of a cable. If they do under a rule for pairs, the rule is wrong.
+- If two NICs have the same first hop but several switches between them, that hop is an anycast gateway.
+- Traces from one NIC never show both ends of a cable. If they do under an assumed pairing, it is wrong.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from typing import Final, Literal
 LinkPrefix = Literal["auto", 31, 30, 0]
 
 MIN_ADDRESSES: Final = 4
-"""Addresses of ports that show another length of the shared prefix than the usual one."""
+"""Minimum number of port addresses from which another shared prefix than /31 is inferred."""
 MAX_ADDRESSES: Final = 4_096
 LOW_BYTE: Final = 0xFF
 
 
 @dataclass(frozen=True, slots=True)
 class AddressRule:
-    """The meaning of the addresses that answer traces."""
+    """The rule by which the addresses that answer traces identify ports or switches."""
 
     prefix: Literal[31, 30, 24, 0] = 31
-    """Length of the IPv4 prefix that both ends of a cable share; 0: an address names a switch."""
+    """Length of the IPv4 prefix that both ends of a cable share; 0 if an address identifies a switch."""
     hosts: tuple[int, int] = (0, 0)
-    """With `prefix` 24: the last byte of the address at either end."""
+    """With `prefix` 24, the last byte of the address at each end; otherwise unused."""
     anycast: frozenset[str] = frozenset()
-    """Addresses that several switches have."""
+    """Addresses that several switches share."""
 
     def partner(self, address: str) -> str | None:
-        """Return the address at the other end of a cable; None if it cannot be told."""
+        """Return the address at the other end of a cable; None if it cannot be derived."""
         return None if address in self.anycast else partner_of(address, self.prefix, self.hosts)
 
 
@@ -48,9 +48,10 @@ BY_PORT: Final = AddressRule()
 
 @lru_cache(maxsize=65536)
 def partner_of(address: str, prefix: int, hosts: tuple[int, int] = (0, 0)) -> str | None:
-    """Return the address at the other end of a cable whose ends share a prefix; None if it has none.
+    """Return the address at the other end of a cable whose ends share a prefix; None if it cannot be derived.
 
-    The prefix is /31 or /127 with `prefix` 31, /30 or /126 with 30. With 24 the last bytes are `hosts`.
+    With `prefix` 31, the ends share a /31 or /127; with 30, a /30 or /126. With 24, `hosts` are the last
+    bytes of the ends.
     """
     if not prefix:
         return None
@@ -65,7 +66,10 @@ def partner_of(address: str, prefix: int, hosts: tuple[int, int] = (0, 0)) -> st
 
 
 class Addressing:
-    """Learns the rule of one fabric from one NIC's traces; `configured` fixes the prefix, unless "auto"."""
+    """Learns the address rule of one fabric from one NIC's traces.
+
+    The prefix is fixed unless `configured` is "auto".
+    """
 
     def __init__(self, configured: LinkPrefix = "auto") -> None:
         self._configured = configured
@@ -73,14 +77,14 @@ class Addressing:
         self._anycast: set[str] = set()
         self._by_loopback = False
         self._ports: set[str] = set()
-        """Addresses behind the first hop."""
+        """Addresses that answered behind the first hop."""
         self._last: dict[str, set[tuple[str, str]]] = {}
-        """Peer to the last two hops of the paths to it."""
+        """For each peer, the last two hops of the paths to it."""
 
     def observe(
         self, peer: str, hops: Sequence[str | None], reached: bool, peer_first_hop: str | None
     ) -> bool:
-        """Take the hops of one path; return True if the rule changed."""
+        """Learn from the hops of one path to a peer; return True if the rule changed."""
         if len(hops) < 2 or not reached or len(self._ports) > MAX_ADDRESSES:
             return False
         first, last, before = hops[0], hops[-1], hops[-2]
@@ -95,7 +99,7 @@ class Addressing:
         return changed
 
     def _pairs(self) -> tuple[Literal[31, 30, 24, 0], tuple[int, int]]:
-        """Return the prefix that the ends of a cable share, and their last bytes."""
+        """Return the prefix length that both ends of a cable share, and the last bytes of the ends."""
         if self._configured != "auto":
             return self._configured, (0, 0)
         if self._by_loopback or self._has_one_last_hop():
@@ -114,7 +118,7 @@ class Addressing:
         return 0, (0, 0)
 
     def _has_one_last_hop(self) -> bool:
-        """Return True if each leaf answers from one address, whichever switch comes before it."""
+        """Return True if each leaf answers from one address, no matter which switch precedes it."""
         is_shared = False
         for ends in self._last.values():
             before, last = {a for a, _ in ends}, {b for _, b in ends}

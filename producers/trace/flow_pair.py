@@ -16,20 +16,20 @@ from schemas.topology import Topology
 TRACEROUTE_PORT: Final = 33_434
 """UDP port of traceroute: no program listens there, so the host answers and shows its distance."""
 SETTLE_S: Final = 3.0
-"""A pair's record waits this long for all of its routes."""
+"""Longest time for which a pair's record waits until all of its routes are traced."""
 ENDED_S: Final = 2.0
-"""A flow that was not seen for this long has ended."""
+"""A flow has ended if it was not seen for this long."""
 DISTANCE_RETRY_S: Final = 1.0
 DISTANCE_FRESH_S: Final = 30.0
 
 
 def shape_of(protocol: str) -> FlowProtocol:
-    """Return the protocol that switches see for a flow: TCP or UDP."""
+    """Return the protocol that switches see in a flow's packets: TCP or UDP."""
     return FlowProtocol.TCP if protocol == FlowProtocol.TCP else FlowProtocol.UDP
 
 
 class FlowRouteKey(NamedTuple):
-    """One direction of a port pair: `leg`, the peer, and the flow's source and destination port."""
+    """Identifies a route: the direction (`leg`), the peer, and the flow's source and destination port."""
 
     leg: FlowLeg
     peer: str
@@ -38,13 +38,13 @@ class FlowRouteKey(NamedTuple):
 
     @classmethod
     def of(cls, flow: TracedFlow) -> FlowRouteKey:
-        """Return the key of traced packets."""
+        """Return the key of the route that a trace's packets follow."""
         if flow.leg == Leg.REQUEST:
             return cls(FlowLeg.DATA, flow.peer, flow.port, flow.target[1])
         return cls(FlowLeg.ACK, flow.peer, flow.target[1], flow.port)
 
     def traced(self, address: str, socket: int, routers: int) -> TracedFlow:
-        """Return the packets that trace this direction as far as the last of `routers`."""
+        """Return the packets that trace this direction up to the last of `routers` routers."""
         if self.leg == FlowLeg.DATA:
             return TracedFlow(Leg.REQUEST, self.peer, self.port, (address, self.peer_port), socket, routers)
         return TracedFlow(Leg.ANSWER, self.peer, self.peer_port, (address, self.port), socket, routers)
@@ -52,10 +52,10 @@ class FlowRouteKey(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class FlowRoute(TracedRoute):
-    """One traced route of flows."""
+    """The traced route of the flows with one key."""
 
     shape: FlowProtocol
-    """Protocol of its packets: UDP or TCP."""
+    """Protocol of the trace packets: UDP or TCP."""
     wanted_s: float = 0.0
     """Time of the last request for this route."""
     in_use: bool = False
@@ -66,10 +66,10 @@ class FlowRoute(TracedRoute):
 
 @dataclass(slots=True)
 class _Distance:
-    """Number of routers between two NICs, found with packets to a port where no program listens."""
+    """Number of routers to a peer, found with packets to a port where no program listens."""
 
     routers: int | None = None
-    """None if unknown."""
+    """None if the number is unknown."""
     flow: TracedFlow | None = None
     due_s: float = 0.0
     tries: int = 0
@@ -77,13 +77,13 @@ class _Distance:
 
     @property
     def pause_s(self) -> float:
-        """Time until the next trace after the present one."""
+        """Time between the trace that begins now and the next one."""
         if self.routers is None:
             return min(DISTANCE_FRESH_S, DISTANCE_RETRY_S * 2.0**self.tries)
         return DISTANCE_FRESH_S
 
     def begin(self, peer: str, address: str, port: int, next_s: float) -> TracedFlow:
-        """Return the packets of a trace from `port`; the next trace is due at `next_s`."""
+        """Begin a trace from `port` and return its packets; the next trace is due at `next_s`."""
         self.due_s = next_s
         self.tries += 1
         self.flow = TracedFlow(Leg.REQUEST, peer, port, (address, TRACEROUTE_PORT), 0)
@@ -115,17 +115,20 @@ class FlowPair:
     address: str | None = None
     first_hop: str | None = None
     movable: dict[int, tuple[FlowProtocol, float]] = field(default_factory=dict)
-    """Destination port of movable flows to their protocol and the time of the last one."""
+    """For each destination port of movable flows, their protocol and the time at which one was last seen."""
     published: PublishedRows[records.FlowRoute] = field(default_factory=PublishedRows)
     dirty_s: float = 0.0
 
     def mark_dirty(self, now_s: float) -> None:
-        """Note that the record differs from the published one."""
+        """Mark the record as different from the published one."""
         if not self.published.dirty:
             self.published.dirty, self.dirty_s = True, now_s
 
     def drop_unused(self, now_s: float, keep_s: float) -> list[FlowRoute]:
-        """Forget ended flows, and routes not requested for `keep_s`; return these routes."""
+        """Drop the routes not requested for `keep_s` and return them.
+
+        The routes of ended flows are marked as unused.
+        """
         dropped = []
         for key, route in list(self.routes.items()):
             unused_s = now_s - route.wanted_s
@@ -159,7 +162,7 @@ class FlowPair:
         return changed
 
     def rows(self) -> list[records.FlowRoute]:
-        """Return the elements of the pair's `FlowRoutes`."""
+        """Return the rows of the pair's `FlowRoutes` record."""
         return [
             {
                 "leg": key.leg,

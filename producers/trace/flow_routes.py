@@ -1,10 +1,10 @@
-"""Traces the links that a NIC's flows take, and would take from other source ports.
+"""Traces the links that a NIC's flows take, and those that they would take from other source ports.
 
-Each trace uses a flow's own port pair. The result is the links of each flow and `FlowRoutes` of each pair:
-leg DATA for packets that this NIC sends, leg ACK for its answers to peers' flows.
+Each trace uses a flow's own port pair. The result is the links of each flow, and a `FlowRoutes` record of
+each pair: leg DATA for packets that this NIC sends, leg ACK for its answers to peers' flows.
 
-No trace packet reaches a peer, where it could be taken for data: its TTL ends at the last router. The number
-of routers is found once per peer, with packets to a port where no program listens.
+No trace packet reaches a peer, where it could be mistaken for data: its TTL ends at the last router. The
+number of routers is measured per peer with packets to a port where no program listens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RETRACE_SHARE: Final = 0.5
 SUSPECT_REST_S: Final = 0.5
 PUBLISH_S: Final = 0.02
 DRAIN_S: Final = 0.25
-"""Interval for reading errors of other sockets' packets, which would fill the queue."""
+"""Interval for reading errors that other sockets' packets caused, because they would fill the queue."""
 SHAPES: Final = (FlowProtocol.UDP, FlowProtocol.TCP)
 
 Wanted = tuple[str, Key, bool]
@@ -55,11 +55,14 @@ class FlowRouteTracer(RouteTracer):
         sockets: Mapping[str, TraceSocket],
         seed: int | None = None,
     ) -> None:
-        """`peers` maps NICs to announcements and is updated by the caller; `sockets` has one per protocol."""
+        """The caller updates `peers`, which maps each NIC to its announcement.
+
+        `sockets` has one entry per protocol.
+        """
         super().__init__(settings, nic, seed)
         self.settings = settings
         self.links_changed = False
-        """Set when links of a live flow became known or changed; the caller resets it."""
+        """True if links of a live flow have become known or changed; the caller resets it."""
         self._peers, self._sockets_by_shape = peers, sockets
         self._sockets = list({id(sock): sock for sock in sockets.values()}.values())
         self._pairs: dict[str, FlowPair] = {}
@@ -92,17 +95,17 @@ class FlowRouteTracer(RouteTracer):
             self._name_all(pair, now_s)
 
     def on_peer_routes(self, peer: str, record: FlowRoutes | None, now_s: float) -> None:
-        """Apply a peer's record of its flows to this NIC, whose answers start here."""
+        """Apply a peer's record of its flows to this NIC; this NIC's answers to them are traced."""
         self._keep_requested(peer, self._requested.take(peer, record, now_s), now_s)
 
     def on_own_routes(self, peer: str, record: FlowRoutes | None, now_s: float) -> None:
-        """Note a record of an earlier run of this reporter, so that it is deleted once it is not needed."""
+        """Keep a record of an earlier run of this reporter and delete it when it is no longer needed."""
         if record is not None and peer not in self._pairs:
             pair = self._pairs[peer] = FlowPair(now_s)
             pair.published.rows, pair.published.at_s = record["routes"], now_s
 
     def trace_flows(self, flows: Iterable[Wanted], now_s: float) -> None:
-        """Keep the routes of flows that this NIC sends now."""
+        """Trace the routes of the flows that this NIC sends now, and keep those known."""
         for peer, (protocol, _, port, _, peer_port), may_move in flows:
             record, shape = self._peers.get(peer), shape_of(protocol)
             if record is None or shape not in self._sockets_by_shape:
@@ -118,7 +121,7 @@ class FlowRouteTracer(RouteTracer):
                     self._keep_candidates(peer, pair, now_s)
 
     def trace_soon(self, peer: str, port: int, peer_port: int, now_s: float) -> None:
-        """Trace a flow's route at once, because the flow shows a change."""
+        """Trace a flow's route at once, because the flow's counters indicate a change."""
         pair = self._pairs.get(peer)
         route = None if pair is None else pair.routes.get(FlowRouteKey(FlowLeg.DATA, peer, port, peer_port))
         if route is not None and route.flow is not None and now_s - route.traced_s > SUSPECT_REST_S:
@@ -142,7 +145,7 @@ class FlowRouteTracer(RouteTracer):
 
     @property
     def busy(self) -> bool:
-        """True if traces are open or wait."""
+        """True if any trace is open or queued."""
         return self._tracer.busy
 
     def tick(self, now_s: float) -> None:
@@ -256,7 +259,7 @@ class FlowRouteTracer(RouteTracer):
             )
 
     def _begin(self, pair: FlowPair, key: FlowRouteKey, route: FlowRoute, now_s: float) -> None:
-        """Trace a route for the first time, or with a new length."""
+        """Start tracing a route that is new or has a new length."""
         routers = pair.distance.routers
         if not routers or pair.address is None:  # no router in between
             route.known, route.due_s = KnownRoute((), True, time.time_ns()), float("inf")
@@ -319,7 +322,7 @@ class FlowRouteTracer(RouteTracer):
                 self._on_moved(pair, now_s)
 
     def _on_moved(self, pair: FlowPair, now_s: float) -> None:
-        """Trace the other routes, because they may have moved too."""
+        """Trace the pair's other routes, or all routes of the NIC, because they may have moved too."""
         affected = self._pairs.values() if self._all_rested(now_s) else [pair]
         for other in affected:
             for route in other.routes.values():
@@ -327,7 +330,10 @@ class FlowRouteTracer(RouteTracer):
                     self._tracer.schedule(route.flow, soon=route.in_use)
 
     def _on_distance(self, pair: FlowPair, trace: Trace, now_s: float) -> None:
-        """Trace all routes to the new length if the distance to a peer changed."""
+        """Apply a distance trace.
+
+        If the distance to the peer changed, trace all of its routes to the new length.
+        """
         if pair.distance.update(trace, self._names.topology, pair.first_hop):
             for key, route in pair.routes.items():
                 self._cancel(route)

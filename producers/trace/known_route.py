@@ -16,9 +16,8 @@ Hops = tuple[str | None, ...]
 SILENT_TRACES: Final = 16
 """A hop of a working path becomes unknown after this many consecutive traces without its answer.
 
-Switches limit the rate of their answers, so a missing answer is hardly evidence of another path: of a switch
-that answers half of the traces, one of 65,536 runs is that long.
-"""
+Switches limit the rate of their answers, so a missing answer is little evidence of another path. If a switch
+answers half of the traces, a series of 16 traces without an answer has a probability of only 1 in 65,536."""
 
 
 class Change(Enum):
@@ -45,7 +44,7 @@ class KnownRoute:
     def update(self, trace: Trace, now_ns: int, expected: bool = False) -> bool:
         """Add a new trace; return True if the path should be traced again at once for confirmation.
 
-        With `expected`, other paths show that this one moved, and one complete trace is enough.
+        `expected` means that other paths indicate a move of this one; then one complete trace is enough.
         """
         if self._agrees(trace):
             self.unconfirmed = None
@@ -68,8 +67,8 @@ class KnownRoute:
     def _agrees(self, trace: Trace) -> bool:
         """Return True if the trace does not contradict the known route.
 
-        A trace that breaks off may be the known route, cut. The route is kept, so that the dead link can be
-        localised on it.
+        A trace that ends early may be a part of the known route. The known route is then kept, so that the
+        dead link can be localised on it.
         """
         if self.differs_from(trace.hops):
             return False
@@ -78,7 +77,7 @@ class KnownRoute:
         return not self.reached or len(trace.hops) <= len(self.hops)
 
     def _refine(self, trace: Trace) -> None:
-        """Fill in hops that were silent.
+        """Fill in the hops of the known route that did not answer before.
 
         A hop of a working path that stays silent for several traces becomes unknown, because it may have
         changed.
@@ -99,7 +98,7 @@ class KnownRoute:
 
 
 def _is_same(a: tuple[Hops, bool], b: tuple[Hops, bool]) -> bool:
-    """Return True if two traces have equal length and agree at each hop that both know."""
+    """Return True if two traces have equal length and agree at each hop that answered in both."""
     return (
         a[1] == b[1]
         and len(a[0]) == len(b[0])
@@ -112,15 +111,15 @@ class TracedRoute:
     """A path that is traced again and again: its packets, its known route and the time of the next trace."""
 
     flow: TracedFlow | None = None
-    """None while it is not traced."""
+    """The packets of its traces; None while the path is not traced."""
     known: KnownRoute | None = None
     due_s: float = float("inf")
     traced_s: float = float("-inf")
     incomplete_traces: int = 0
-    """Consecutive incomplete traces."""
+    """Number of consecutive incomplete traces."""
 
     def accept(self, trace: Trace, now_ns: int, expected: bool = False) -> Change:
-        """Add a trace to the known route and return its effect; `expected` as in `KnownRoute.update`."""
+        """Add a trace to the known route and return its effect; for `expected`, see `KnownRoute.update`."""
         known_route = self.known
         if known_route is None:
             self.known = KnownRoute(trace.hops, trace.reached, now_ns)

@@ -1,8 +1,8 @@
-"""Finds paths that may have moved from the probes' own measurements.
+"""Finds paths that may have moved, from the probes' own measurements.
 
-Two signs count: the minimum round trip of a path shifted, or the path lost probes and lives again. The round
-trip on our own clock minus the turnaround on the peer's clock needs no clock offset. A persistent queue
-raises the minimum too; the trace that follows is then wasted, which costs little. This module is pure.
+There are two signs: the minimum round trip of a path shifted, or the path lost probes and answers again. The
+round trip on our own clock minus the turnaround on the peer's clock needs no clock offset. A persistent queue
+raises the minimum too; the trace that follows is then unnecessary, which costs little. This module is pure.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from native.core.columns import ProbeColumns
 
 WINDOW_S: Final = 1.0
 AGREEING_WINDOWS: Final = 3
-"""Consecutive windows whose minimum must deviate to the same side."""
+"""Number of consecutive windows in which the minimum must deviate in the same direction."""
 LEARNING_WINDOWS: Final = 5
 MIN_SHIFT_NS: Final = 1000
 NOISE_FACTOR: Final = 6.0
-"""A shift must exceed this multiple of the mean deviation of the learnt minima."""
+"""A shift must exceed this multiple of the mean deviation of the learnt minima from their median."""
 DEAD_LOSS_STREAK: Final = 3
 REST_S: Final = 1.0
 LOSS_REST_S: Final = 10.0
-"""Minimum time between traces of a path that loses some probes and lives: it may be grey, not moved."""
+"""Minimum time between traces of a path that loses only some probes; it may be grey, not moved."""
 FORGET_S: Final = 120.0
 
 
@@ -41,19 +41,19 @@ class _Path:
     seen_s: float = 0.0
 
     def mark_reported(self, now_s: float) -> None:
-        """Note that the path was reported as possibly moved."""
+        """Record that the path was reported as possibly moved."""
         self.reported_s, self.trace_pending, self.rest_s = now_s, False, LOSS_REST_S
 
 
 class PathChangeDetector:
-    """Tracks the minimum round trips and losses of one NIC's paths."""
+    """Detects paths of one NIC that may have moved, by their minimum round trips and losses."""
 
     def __init__(self) -> None:
         self._paths: dict[tuple[str, int], _Path] = {}
         self._window_end_s: float | None = None
 
     def observe(self, batch: ProbeColumns, now_s: float) -> list[tuple[str, int]]:
-        """Add a batch and return the (peer, path) that may have moved."""
+        """Add a batch and return the paths that may have moved, as (peer, source port)."""
         if self._window_end_s is None:
             self._window_end_s = now_s + WINDOW_S
         moved = []
@@ -79,7 +79,7 @@ class PathChangeDetector:
 
 
 def _min_round_trips_ns(batch: ProbeColumns) -> list[int | None]:
-    """Return the least round trip of each row of a batch, without the turnaround; None without samples."""
+    """Return each row's minimum round trip without the turnaround, ns; None for a row without samples."""
     minima: list[int | None] = [None] * len(batch.peers)
     filled = np.flatnonzero(batch.start[1:] > batch.start[:-1])
     if filled.size:
@@ -91,7 +91,7 @@ def _min_round_trips_ns(batch: ProbeColumns) -> list[int | None]:
 
 
 def _add_samples(path: _Path, lost: int, min_ns: int | None, now_s: float) -> bool:
-    """Add a row of a batch; return True if the path lost probes before and answers again."""
+    """Add a row of a batch; return True if the path answers after a loss and may be reported again."""
     if min_ns is None:
         path.loss_streak += lost
         return False

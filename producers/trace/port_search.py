@@ -1,4 +1,4 @@
-"""Traces candidate source ports over sockets of their own, to find ports whose probes take other routes."""
+"""Traces candidate source ports over separate sockets, to find ports from which probes take other routes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class PortSearch:
         *,
         all_peers: bool,
     ) -> None:
-        """`targets` maps peers to addresses; with `all_peers` the result decides the ports of all paths."""
+        """Start a search.
+
+        `targets` maps peers to addresses. With `all_peers`, its result decides the ports of all paths.
+        """
         self._engine, self._address = engine, address
         self._sockets: dict[int, socket.socket] = {sock.getsockname()[1]: sock for sock in sockets}
         self._tracer = Tracer(settings.trace_pps, settings.trace_max_hops, rng.getrandbits(32))
@@ -60,14 +63,14 @@ class PortSearch:
 
     @property
     def routes(self) -> dict[int, dict[str, tuple[str | None, ...]]]:
-        """Hops by port and peer, of traces that reached the peer and got any answer."""
+        """Hops by port and peer of the traces that reached the peer and that a router answered."""
         return {
             port: {name: trace.hops for name, trace in traces.items() if trace.reached and any(trace.hops)}
             for port, traces in self.found.items()
         }
 
     def tick(self, now_s: float) -> bool:
-        """Receive answers and send packets; return True once all is traced."""
+        """Receive answers and send packets; return True when all ports are traced."""
         for fd, _ in self._poll.poll(0):
             port = self._port_by_fd[fd]
             self._read(port, self._sockets[port])

@@ -1,7 +1,7 @@
-"""Selects the source ports that a NIC probes from.
+"""Selects the source ports from which a NIC probes.
 
 The regular paths' ports are chosen so that together they use every route. Spare paths get ports that take the
-routes of live flows. Candidates are traced by `port_search.py`.
+routes of live flows. `port_search.py` traces the candidates.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _log = logging.getLogger(__name__)
 Hops = tuple[str | None, ...]
 Links = tuple[str, ...]
 OpenCandidates = Callable[[Sequence[int]], list[socket.socket]]
-"""Opens sockets on the given ports that are free; port 0 is any."""
+"""Opens sockets on those of the given ports that are free; port 0 means any port."""
 
 SEARCH_AFTER_S: Final = 1.0
-"""A search waits this long after peers or routes changed."""
+"""Delay between a change of peers or routes and a search."""
 SEARCH_REST_S: Final = 60.0
 FLOW_SEARCH_REST_S: Final = 10.0
 """Minimum time between two searches for ports that take flows' routes."""
 SPARE_KEEP_S: Final = 60.0
-"""A spare path is traced for this long after its last flow."""
+"""A spare path is traced for this long after the last flow on its route."""
 
 
 class KnownProbeRoutes(Protocol):
@@ -42,13 +42,13 @@ class KnownProbeRoutes(Protocol):
         """Return hops by source port, of requests that reach the peer."""
 
     def peers_with_routes(self) -> Iterable[str]:
-        """Return the peers that have routes."""
+        """Return the peers to which routes are known."""
 
     def name_hops(self, peer: str, port: int, hops: Hops) -> Links:
-        """Return the links of complete hops to a peer; empty if any is unknown."""
+        """Return the links of a path with these hops to a peer; empty if any link is unknown."""
 
     def accept_trace(self, peer: str, port: int, trace: Trace, now_s: float) -> None:
-        """Replace the known route of a path."""
+        """Replace the known route of a path by that of a trace."""
 
     def refresh_soon(self) -> None:
         """Compare the traced paths with the engine's at the next tick."""
@@ -70,16 +70,16 @@ class PortSelector:
     ) -> None:
         self.engine, self.settings, self.nic, self.address = engine, settings, nic, address
         self.ports_changed = False
-        """Set when the regular ports changed; the caller resets it."""
+        """True if the regular ports have changed; the caller resets it."""
         self._routes, self._open_candidates, self._random = routes, open_candidates, rng
         self._peers: frozenset[str] = frozenset()
         self._search: PortSearch | None = None
         self._search_due_s: float | None = None
         self._searched_s = self._flow_searched_s = float("-inf")
         self._candidates: dict[int, dict[str, Hops]] = {}
-        """Hops by port and peer, from the last searches."""
+        """Hops by port and peer that the last searches found."""
         self._spare_used_s: dict[PathKey, float] = {}
-        """Time of the last flow on each spare path."""
+        """Time of the last flow on the route of each spare path."""
 
     @property
     def is_searching(self) -> bool:
@@ -102,7 +102,7 @@ class PortSelector:
     def serve_routes(
         self, peer_routes: Iterable[PeerRoute], links_by_path: Mapping[PathKey, Links], now_s: float
     ) -> None:
-        """Provide a spare path for each wanted route that no path of `links_by_path` takes."""
+        """Provide a spare path for each of `peer_routes` that no path in `links_by_path` takes."""
         spares = self.engine.all_ports[len(self.engine.path_ports) :]
         if not spares or not self.settings.trace or self._search is not None:
             return
@@ -119,7 +119,7 @@ class PortSelector:
             self._begin_search({route.peer for route in unserved})
 
     def _move_spare(self, at: int, present: int, port: int) -> int:
-        """Probe spare path `at` from a port if it is free; return the port that it has then."""
+        """Move spare path `at` to `port` if that is free; return its port afterwards."""
         if port == present or self._open_spare(len(self.engine.path_ports) + at, port):
             return port
         self._candidates.pop(port, None)
@@ -132,7 +132,7 @@ class PortSelector:
                 del self._spare_used_s[path]
 
     def is_traced(self, peer: str, at: int, port: int) -> bool:
-        """Return True if the engine's path `at` to the peer is to be traced."""
+        """Return True if the engine's path number `at` to the peer must be traced."""
         return at < len(self.engine.path_ports) or (peer, port) in self._spare_used_s
 
     def _mark_used(
@@ -166,7 +166,7 @@ class PortSelector:
         return links_by_port
 
     def _open_spare(self, at: int, port: int) -> bool:
-        """Probe path `at` from a port; return False if the port is not free."""
+        """Open `port` for path number `at`; return False if the port is not free."""
         if self._open_candidates is None:
             return False
         try:
@@ -188,7 +188,7 @@ class PortSelector:
             self._search_due_s = now_s + SEARCH_AFTER_S
 
     def search_if_due(self, peers: frozenset[str], now_s: float) -> None:
-        """Begin a search once the peers are stable, and again when they or their routes changed."""
+        """Begin a search if the peers or their routes changed and the peers have been stable since."""
         settings = self.settings
         if self._open_candidates is None or not settings.trace or settings.path_candidates <= settings.paths:
             return
@@ -204,7 +204,7 @@ class PortSelector:
         self._begin_search()
 
     def tick(self, now_s: float) -> None:
-        """Continue a search, and choose ports by a complete one."""
+        """Continue a search; when it is complete, choose ports by its result."""
         if self._search is None or not self._search.tick(now_s):
             return
         for port, routes in self._search.routes.items():
@@ -214,7 +214,7 @@ class PortSelector:
         self.close()
 
     def close(self) -> None:
-        """End a search."""
+        """End the search in progress, if any."""
         if self._search is not None:
             self._search.close()
             self._search = None
@@ -225,7 +225,7 @@ class PortSelector:
         return range(first, first + count) if first else range(0)
 
     def _begin_search(self, peers: Set[str] | None = None) -> None:
-        """Trace the candidate ports; with `peers` only to these, for flows' routes."""
+        """Start tracing the candidate ports to all peers, or to `peers` if it is for flows' routes."""
         settings = self.settings
         if self._open_candidates is None or settings.path_candidates <= settings.paths:
             return

@@ -1,4 +1,4 @@
-"""Keeps the ports of peers' probers, whose answers are traced.
+"""Keeps the source ports of peers' probers. The answers to these ports are traced.
 
 A peer that stopped probing may be cut off, so the answers to it are traced for some time longer.
 """
@@ -15,10 +15,10 @@ from producers.trace.tracer import TracedFlow
 from schemas.records import Leg, Nic
 
 Wanted = dict[str, dict[LegPort, TracedFlow]]
-"""Peer to the paths to trace."""
+"""The paths to trace to each peer."""
 
 RESPONDER: Final = -1
-"""Number of the socket that answers probes."""
+"""Number that stands for the socket that answers probes."""
 PROBER_TIMEOUT_S: Final = 600.0
 UNANNOUNCED_KEEP_S: Final = 60.0
 """Answers to an unannounced port are traced for this long after its last probe."""
@@ -29,11 +29,11 @@ class _Peer:
     probed_s: float
     """Time of the peer's last probe to us."""
     unannounced: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """Ports that the peer probes from but does not announce, with address and time of the last probe."""
+    """Unannounced ports from which the peer probes: address and time of the last probe of each."""
 
 
 class ProbeAnswers:
-    """The answers that one engine's responder sends."""
+    """The answers that one engine's responder sends, as paths to trace."""
 
     def __init__(self, engine: Engine) -> None:
         self.traced_s: dict[tuple[str, int], float] = {}
@@ -57,13 +57,13 @@ class ProbeAnswers:
         return self._flows
 
     def forget(self, name: str) -> None:
-        """Drop a peer without probes in either direction."""
+        """Drop a peer if there are no probes in either direction any more."""
         self._peers.pop(name, None)
 
     def _add_prober(self, name: str, prober: Prober, record: Nic, now_s: float) -> None:
-        """Add a present prober's announced ports, and note its port if it probes from an unannounced one.
+        """Add a present prober's announced ports, and remember its port if it probes from an unannounced one.
 
-        A port that is neither announced nor probed from only carries the peer's traces.
+        A port that is neither announced nor used for probes only carries the peer's traces.
         """
         peer = self._peers.setdefault(name, _Peer(now_s))
         peer.probed_s = now_s

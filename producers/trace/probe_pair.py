@@ -15,12 +15,12 @@ from schemas.records import Leg, PathMap
 LegPort = tuple[Leg, int]
 
 SETTLE_S: Final = 5.0
-"""A pair's first record waits this long for all of its paths."""
+"""Longest time for which a pair's first record waits until all of its paths are traced."""
 
 
 @dataclass(slots=True)
 class ProbePair:
-    """One directed pair: its paths, and its published record."""
+    """One directed pair of NICs: its traced paths and its published record."""
 
     first_s: float
     routes: dict[LegPort, TracedRoute] = field(default_factory=dict)
@@ -35,18 +35,18 @@ class ProbePair:
                 yield key, route, route.flow
 
     def route_of(self, flow: TracedFlow) -> TracedRoute | None:
-        """Return the path that a flow traces now."""
+        """Return the path that is now traced with `flow`; None if there is none."""
         route = self.routes.get((flow.leg, flow.port))
         return route if route is not None and route.flow == flow else None
 
     def reached_requests(self) -> Iterator[tuple[TracedFlow, Hops]]:
-        """Yield the traced requests that reach the peer, with their hops."""
+        """Yield each traced request that reaches the peer, with its hops."""
         for _, route, flow in self.traced():
             if flow.leg == Leg.REQUEST and route.known is not None and route.known.reached:
                 yield flow, route.known.hops
 
     def own_first_hops(self) -> Iterator[str]:
-        """Yield the router that this NIC's packets meet first, of each path that reaches the peer."""
+        """Yield the first router of each path that reaches the peer."""
         for route in self.routes.values():
             known_route = route.known
             if (
@@ -58,7 +58,7 @@ class ProbePair:
                 yield known_route.hops[0]
 
     def request_hops(self) -> dict[int, Hops]:
-        """Return hops by source port, of requests that reach the peer and met an answering router."""
+        """Return hops by source port of the requests that reach the peer over an answering router."""
         return {
             port: known_route.hops
             for (leg, port), route in self.routes.items()
@@ -69,7 +69,7 @@ class ProbePair:
         }
 
     def published_links(self) -> dict[int, list[str]]:
-        """Return the published links of requests by source port, where all are known."""
+        """Return the published links by source port of the requests with no unknown link."""
         return {
             row["path"]: row["links"]
             for row in self.published.rows or ()
@@ -77,7 +77,7 @@ class ProbePair:
         }
 
     def replace_flows(self, flows: Mapping[LegPort, TracedFlow], now_s: float) -> list[TracedFlow]:
-        """Trace these flows from now on; return those that are to be cancelled."""
+        """Replace the traced flows; return the former flows, whose traces must be cancelled."""
         self.gone_s = None
         cancelled = []
         for key, route, flow in list(self.traced()):
@@ -97,7 +97,7 @@ class ProbePair:
         return cancelled
 
     def pause(self, now_s: float) -> list[TracedFlow]:
-        """Trace nothing from now on, but keep the known routes; return the flows to be cancelled."""
+        """Stop tracing but keep the known routes; return the flows whose traces must be cancelled."""
         self.gone_s = now_s
         cancelled = [flow for _, _, flow in self.traced()]
         for route in self.routes.values():
@@ -105,7 +105,7 @@ class ProbePair:
         return cancelled
 
     def rows(self, peer: str, names: RouteNames) -> list[PathMap]:
-        """Return the elements of the pair's `PathMaps`, of the paths that have a known route."""
+        """Return the rows of the pair's `PathMaps` record: one for each path with a known route."""
         rows: list[PathMap] = []
         for _, route, _ in self.traced():
             if route.known is not None:

@@ -1,8 +1,8 @@
 """Traces the links that a NIC's probes take, with the probes' own port pairs.
 
-The result is `PathMaps` of each pair, published when a route changes. Requests are traced from each path's
-own socket, answers from the responder's socket to every port that probes us. So each end knows the routes
-that it sends over. The engine passes on the errors that come back to its sockets.
+The result is a `PathMaps` record of each pair, published when a route changes. Requests are traced from each
+path's own socket, answers from the responder's socket to every port that probes us. So each end knows the
+routes over which it sends. The engine passes on the errors that return to its sockets.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _log = logging.getLogger(__name__)
 REFRESH_S: Final = 0.5
 BUSY_PAUSE_S: Final = 0.01
 CHECK_PAUSE_S: Final = 0.05
-"""Pause while only answers to uplink checks are awaited."""
+"""Time between steps while only answers to uplink checks are awaited."""
 PUBLISH_S: Final = 0.05
 ANSWERS_REST_S: Final = 2.0
-"""A path whose peer traced us is traced back, but not more often than this."""
+"""Minimum time between traces of an answer that follow the peer's traces."""
 UNRELATED_S: Final = 1.5
-"""Paths that share no abandoned hop with a moved path are traced within this time."""
+"""Paths that share no abandoned hop with a moved path are traced at a random time within this."""
 RETRACE_BURST: Final = 16
-"""Traces per path that other traces may trigger at once; in the long run one per `ALL_REST_S`. A spine that
-fails and returns needs four to six, because switches then hash all flows again."""
+"""Maximum traces per path that other traces may trigger in a burst; in the long run it is one per
+`ALL_REST_S`. A spine that fails and returns needs four to six, because switches then hash all flows again."""
 ANSWER_PAUSE_FACTOR: Final = 1.5
-"""Answers are traced less often, because the peer's traces usually trigger ours."""
+"""Routine traces of answers are rarer by this factor, because the peer's traces usually trigger ours."""
 
 
 class ProbeRouteTracer(RouteTracer):
@@ -59,7 +59,7 @@ class ProbeRouteTracer(RouteTracer):
         nic: TracedNic,
         open_candidates: OpenCandidates | None = None,
     ) -> None:
-        """Raises TopologyError if the topology file cannot be used."""
+        """Start without peers. Raises TopologyError if the topology file cannot be used."""
         super().__init__(settings, nic)
         self.engine, self.settings = engine, settings
         self.first_hop: str | None = None
@@ -114,7 +114,7 @@ class ProbeRouteTracer(RouteTracer):
         self.refresh_soon()
 
     def observe(self, batch: ProbeColumns, now_s: float) -> None:
-        """Trace the paths at once that seem to have moved by these measurements."""
+        """Trace those paths at once that seem to have moved by the measurements in a batch."""
         for peer, port in self._changes.observe(batch, now_s):
             pair = self._pairs.get(peer)
             route = pair.routes.get((Leg.REQUEST, port)) if pair is not None else None
@@ -124,12 +124,12 @@ class ProbeRouteTracer(RouteTracer):
     # ---- results
 
     def links_of(self, peer: str, port: int) -> list[str]:
-        """Return the published links of probes to a peer from a source port; empty if unknown."""
+        """Return the published links of the probes to a peer from source port `port`; empty if unknown."""
         pair = self._pairs.get(peer)
         return [] if pair is None else pair.published_links().get(port, [])
 
     def known_routes(self) -> dict[PathKey, tuple[str, ...]]:
-        """Return the published, complete links of requests by (peer, source port)."""
+        """Return the published links of requests by (peer, source port), only where all links are known."""
         return {
             (name, port): tuple(links)
             for name, pair in self._pairs.items()
@@ -137,23 +137,23 @@ class ProbeRouteTracer(RouteTracer):
         }
 
     def request_hops(self, peer: str) -> dict[int, Hops]:
-        """Return hops by source port, of requests that reach the peer and met an answering router."""
+        """Return hops by source port of the requests that reach the peer over an answering router."""
         pair = self._pairs.get(peer)
         return {} if pair is None else pair.request_hops()
 
     def peers_with_routes(self) -> Iterable[str]:
-        """Return the peers of all pairs."""
+        """Return the peers of all traced pairs."""
         return self._pairs
 
     def name_hops(self, peer: str, port: int, hops: Hops) -> tuple[str, ...]:
-        """Return the links of hops to a peer; empty if any is unknown."""
+        """Return the links of a path with these hops to a peer; empty if any link is unknown."""
         pair = self._pairs.get(peer)
         return self._names.complete_links(peer, port, hops, None if pair is None else pair.first_hop)
 
     # ---- periodic work
 
     def tick(self, now_s: float) -> float:
-        """Do the work that is due; return the seconds until the next call."""
+        """Do the work that is due; return the time until the next call, s."""
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + REFRESH_S
             if self._watch.check(now_s):
@@ -183,7 +183,7 @@ class ProbeRouteTracer(RouteTracer):
         self.ports.close()
 
     def _set_topology(self, topology: Topology) -> None:
-        """Name all routes again."""
+        """Set a new topology and name all routes again."""
         self._names.set_topology(topology)
         self._name_all_again()
 
@@ -192,7 +192,7 @@ class ProbeRouteTracer(RouteTracer):
             pair.published.dirty = True
 
     def _refresh(self, now_s: float) -> None:
-        """Update the set of traced paths: those to our peers and the answers to our probers."""
+        """Update the set of traced paths: the requests to our peers and the answers to NICs that probe us."""
         self._uplinks = None
         self.ports.drop_unused_spares(now_s)
         flows_by_peer = self._wanted_requests()
@@ -218,7 +218,7 @@ class ProbeRouteTracer(RouteTracer):
         return flows_by_peer
 
     def _schedule_pair(self, name: str, pair: ProbePair, now_s: float) -> None:
-        """Trace the paths of a pair that are due."""
+        """Schedule the traces of a pair's paths that are due."""
         for key, route, flow in pair.traced():
             if not self.settings.trace:
                 if route.known is None:
@@ -228,12 +228,15 @@ class ProbeRouteTracer(RouteTracer):
                 self._tracer.schedule(flow)
 
     def _must_trace_back(self, name: str, key: LegPort, route: TracedRoute, now_s: float) -> bool:
-        """Return True if the peer has traced us since the last trace of this answer."""
+        """Return True if the peer has traced us since we last traced our answer to it."""
         theirs_s = self._answers.traced_s.get((name, key[1])) if key[0] == Leg.ANSWER else None
         return theirs_s is not None and theirs_s > route.traced_s and now_s - route.traced_s > ANSWERS_REST_S
 
     def _drop_unwanted(self, flows_by_peer: Wanted, now_s: float) -> None:
-        """Forget pairs without probes in either direction, after a pause for a prober that restarts."""
+        """Drop pairs without probes in either direction.
+
+        They are kept for `silent_s`, because a prober may restart.
+        """
         for name in [name for name in self._pairs if name not in flows_by_peer]:
             pair = self._pairs[name]
             if pair.gone_s is None:
@@ -247,7 +250,7 @@ class ProbeRouteTracer(RouteTracer):
                     self._publish_tombstone(PATHS, name, self.nic)
 
     def _update_first_hop(self) -> None:
-        """Set the router that this NIC's packets meet first; of several, the most frequent."""
+        """Set the first router of this NIC's packets; if there are several, the most frequent one."""
         first_hops = Counter(
             first_hop for pair in self._pairs.values() for first_hop in pair.own_first_hops()
         )
@@ -307,7 +310,7 @@ class ProbeRouteTracer(RouteTracer):
             self._on_moved(flow, before, route.known, now_s)
 
     def _on_uplink_check(self, trace: Trace, now_s: float) -> None:
-        """Trace the whole path if its uplink route differs from the known one."""
+        """Trace the whole path if the check contradicts its known route."""
         flow = trace.flow._replace(max_ttl=0, uplink_check=False)
         pair = self._pairs.get(flow.peer)
         route = pair.route_of(flow) if pair is not None else None
@@ -317,7 +320,7 @@ class ProbeRouteTracer(RouteTracer):
     def _on_moved(
         self, flow: TracedFlow, before: tuple[Hops, bool], known_route: KnownRoute, now_s: float
     ) -> None:
-        """Trace other paths: first those over an abandoned hop, which most likely moved too."""
+        """Trace other paths; first those over a hop that this path abandoned, which most likely moved too."""
         _log.info(
             "%s: %s port %d of %s takes %s, before %s",
             self.nic,
@@ -385,7 +388,7 @@ class ProbeRouteTracer(RouteTracer):
 
 
 def _send_packet(engine: Engine, address: str, packet: Packet) -> None:
-    """Send a packet by the socket of its flow, unless that socket has another port by now."""
+    """Send a packet from the socket of its flow, unless that socket now has another port."""
     flow, ports = packet.flow, engine.all_ports
     if flow.socket != RESPONDER and (flow.socket >= len(ports) or ports[flow.socket] != flow.port):
         return

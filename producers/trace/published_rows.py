@@ -1,4 +1,4 @@
-"""Decides when the record of a pair of NICs is published again. This module is pure."""
+"""Decides whether the record of a pair of NICs must be published again. This module is pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Row = TypeVar("Row", FlowRoute, PathMap)
 
 REPUBLISH_S: Final = 900.0
 MIN_RECORD_GAP_S: Final = 0.5
-"""Time between two records of a pair, unless one of its routes moved."""
+"""Minimum time between two records of a pair, unless one of its routes moved."""
 
 
 @dataclass(slots=True)
 class PublishedRows(Generic[Row]):
-    """The routes of a pair's last record, and whether they are outdated."""
+    """The rows of a pair's last published record, and whether they are outdated."""
 
     rows: list[Row] | None = None
-    """None before the first record."""
+    """Rows of the last record; None before the first one."""
     at_s: float = 0.0
     next_s: float = 0.0
-    """Earliest time of the next record."""
+    """Earliest time at which the next record may be published."""
     dirty: bool = False
     moved: bool = False
     """True if the published record is wrong, not only incomplete."""
@@ -34,7 +34,10 @@ class PublishedRows(Generic[Row]):
         return self.rows is not None and now_s - self.at_s > REPUBLISH_S
 
     def replace(self, rows: list[Row], now_s: float, rng: random.Random) -> bool:
-        """Note the present rows; return True if they must be published."""
+        """Store the present rows.
+
+        Return True if they differ from the published ones and must be published.
+        """
         self.dirty = self.moved = False
         if not rows or (self.rows is not None and _without_since(rows) == _without_since(self.rows)):
             return False
@@ -44,5 +47,5 @@ class PublishedRows(Generic[Row]):
 
 
 def _without_since(rows: Iterable[FlowRoute] | Iterable[PathMap]) -> list[dict[str, object]]:
-    """Return rows without the time of the last change, to compare their content."""
+    """Return rows without the time of their last change, so that their content can be compared."""
     return [{key: value for key, value in row.items() if key != "since_ns"} for row in rows]

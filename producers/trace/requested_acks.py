@@ -1,4 +1,4 @@
-"""Keeps the answers that peers' flows need, by the peers' records of their flows. This module is pure."""
+"""Keeps the answers that this NIC sends to peers' flows, as the peers' records show. This module is pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from producers.trace.published_rows import REPUBLISH_S
 from schemas.records import FlowLeg, FlowProtocol, FlowRoutes
 
 ROCE_PORT: Final = 4791
-"""Destination port of RoCEv2 data and acknowledgements; each end has its own source port."""
+"""Destination port of RoCEv2 data and acknowledgements. The source port is chosen by each end."""
 SILENT_PEER_S: Final = 3 * REPUBLISH_S
 """Answers to a peer are no longer traced after this time without a record from its reporter."""
 
 
 class RequestedAcks:
-    """The answers of one NIC, by peer; each key with the protocol that switches see."""
+    """The routes of the answers of one NIC, by peer, each with the protocol that switches see."""
 
     def __init__(self, max_routes: int) -> None:
         self._max_routes = max_routes
         self._by_peer: dict[str, tuple[float, dict[FlowRouteKey, FlowProtocol]]] = {}
 
     def take(self, peer: str, record: FlowRoutes | None, now_s: float) -> Mapping[FlowRouteKey, FlowProtocol]:
-        """Apply a peer's record of its flows and return the answers that they need.
+        """Apply a peer's record of its flows to this NIC; return the routes of the answers to them.
 
         RoCE is left out, because its acknowledgements use the responder queue pair's own source port.
         """
@@ -39,7 +39,7 @@ class RequestedAcks:
         return needed
 
     def by_peer(self, now_s: float) -> dict[str, Mapping[FlowRouteKey, FlowProtocol]]:
-        """Return the answers of each peer that published lately, and forget the others."""
+        """Return the routes of the answers by peer; drop the peers that have not published recently."""
         self._by_peer = {
             peer: entry for peer, entry in self._by_peer.items() if now_s - entry[0] <= SILENT_PEER_S
         }

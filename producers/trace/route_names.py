@@ -1,16 +1,16 @@
 """Names the links of a path from the addresses that answered its trace.
 
-All probers get the same names, and both directions of a cable have one name. This module is pure.
+All probers derive the same names, and both directions of a cable have the same name. This module is pure.
 
-Hop k answers from the port where the packet came in, so its address names the far end of link k. The topology
-file gives the port at the near end. Without a file, it is the other address of the pair that the two ends of
-a cable share. Where addresses are those of switches (addressing.py), a link is named by both switches, and
-parallel cables have one name. A NIC's own cable ends at the first hop that it sees itself and announces.
+Hop k answers from the port where the packet came in, so its address identifies the far end of link k. The
+topology file gives the port at the near end. Without a file, the near end has the other address of the pair
+that the two ends of a cable share. If addresses identify switches (addressing.py), a link is named by both
+switches, and parallel cables have one name. A NIC's own cable ends at its first hop, which the NIC announces.
 
-A bond over two leaves has a cable to each: the switch beside it tells which one a path takes.
+A bond over two leaves has a cable to each; the switch beside it on the path shows which cable is used.
 
-An address that several switches have names none of them. A silent hop, and a path without a router, leave the
-links there unknown: no link is invented.
+An address that several switches share identifies none of them. Around a silent hop, and on a path without a
+router, links are unknown: no link is invented.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from schemas.records import PathSource
 from schemas.topology import LAYER_2, End, Topology, end_text, nic_end
 
 ADDRESS_PORT: Final = "ip"
-"""Port of an end that is known only by its address; the address then names the node."""
+"""Port of an end that is known only by its address; the address is then the name of the node."""
 UNKNOWN_PORT: Final = "?"
 MAX_CACHED_ROUTES: Final = 16_384
 
@@ -44,13 +44,16 @@ NO_PATH: Final = NamedPath((), False, PathSource.UNKNOWN)
 
 
 def node_of_address(address: str) -> str:
-    """Return the name of a node that is known only by its address; link ids are split at colons."""
+    """Return the name of a node that is known only by its address.
+
+    Colons are replaced: they separate parts of link ids.
+    """
     return address.replace(":", "-")
 
 
 @dataclass(slots=True)
 class _Hop:
-    """One position of a path: 0 is the NIC, then the routers, last the peer."""
+    """One position of a path: position 0 is the NIC, then come the routers, and last the peer."""
 
     node: str | None = None
     came_in: End | None = None
@@ -133,32 +136,32 @@ class RouteNames:
         self.topology = Topology()
         self._nic, self._addressing = nic, Addressing(link_prefix)
         self.renamed = False
-        """True if names changed because traces showed whose addresses answer; the caller resets it."""
+        """True if traces changed the address rule, and with it names; the caller resets it."""
         self._complete: dict[tuple[str, int, str | None, tuple[str | None, ...]], tuple[str, ...]] = {}
-        """Peer, port, the peer's first hop and hops to links; empty if any link is unknown."""
+        """Links by peer, port, the peer's first hop and hops; empty if any link is unknown."""
 
     def set_topology(self, topology: Topology) -> None:
-        """Name routes by this topology from now on."""
+        """Use this topology for names from now on."""
         self.topology = topology
         self._complete.clear()
 
     def observe(
         self, peer: str, hops: Sequence[str | None], reached: bool, peer_first_hop: str | None
     ) -> None:
-        """Learn from a path whose addresses answer; the file decides where it names the addresses."""
+        """Learn from a path how its addresses identify switches, unless the topology file contains them."""
         if self._addressing.observe(peer, hops, reached, peer_first_hop):
             self.renamed = True
             self._complete.clear()
 
     def switch_of(self, hop: str | None) -> str | None:
-        """Return the switch with a hop's address, or the address if no file names it."""
+        """Return the switch that has a hop's address; the address itself if it is in no file."""
         end = self.topology.at(hop) if hop is not None else None
         return hop if end is None else end[0]
 
     def complete_links(
         self, peer: str, port: int, hops: tuple[str | None, ...], peer_first_hop: str | None
     ) -> tuple[str, ...]:
-        """Return the links of hops that reach `peer`; empty if any is unknown."""
+        """Return the links of a path with these hops to `peer`; empty if any link is unknown."""
         key = (peer, port, peer_first_hop, hops)
         links = self._complete.get(key)
         if links is None:
@@ -196,7 +199,7 @@ class _Namer:
     contradictions: list[str] = field(default_factory=list)
 
     def links(self, hops: Sequence[str | None], reached: bool) -> tuple[list[str | None], bool]:
-        """Return the links, None for unknown ones, and whether any was filled in from the file."""
+        """Return the links, with None for unknown ones, and whether any was filled in from the file."""
         start, goal = nic_end(self.nic), nic_end(self.peer)
         row = [_Hop(start.node, start)]
         for k, address in enumerate(hops, 1):
@@ -209,7 +212,7 @@ class _Namer:
         return links, filled or any(hop.node is not None and not hop.traced for hop in row[1:])
 
     def _hop_at(self, address: str | None, before: _Hop, k: int, goal: End | None) -> _Hop:
-        """Return hop k; `goal`: the peer's end if it is the last hop."""
+        """Return position k of the path. `goal` is the peer's end if hop k is the last, otherwise None."""
         if address is None:
             return _Hop()
         holders = self.topology.holders(address)
@@ -229,7 +232,7 @@ class _Namer:
     def _shared_hop(
         self, address: str, holders: Sequence[tuple[str, str | None]], before: _Hop, goal: End | None
     ) -> _Hop:
-        """Return a hop whose address several switches have: the only one that is cabled to its neighbour."""
+        """Return a hop with an address of several switches: the only one that is cabled to its neighbours."""
         near = {before.node} if before.node is not None else set()
         far = {end.node for end in self.topology.fars(goal)} if goal is not None else set()
         nodes = [
@@ -240,7 +243,7 @@ class _Namer:
         return _Hop(nodes[0], None, address, True) if len(nodes) == 1 else _Hop()
 
     def _name_silent(self, row: list[_Hop]) -> None:
-        """Name silent hops by the cable at their neighbour's port: its other end is at the silent switch."""
+        """Identify silent hops by the cable at their neighbour's port, which leads to the silent switch."""
         for k in range(len(row) - 1, 1, -1):
             came_in, before = row[k].came_in, row[k - 1]
             if before.node is None and came_in is not None:
@@ -275,7 +278,7 @@ class _Namer:
         return self._link_by_address(before, before.node, here, here.came_in)
 
     def _is_unnamed(self, hop: _Hop) -> bool:
-        """Return True if the file names addresses, but not this one."""
+        """Return True if the topology file contains addresses, but not that of this hop."""
         return (
             hop.address is not None
             and self.topology.names_addresses
@@ -283,7 +286,7 @@ class _Namer:
         )
 
     def _only_cable(self, before: str, here: _Hop) -> str | None:
-        """Return the only cable to a switch that answered from an address of the switch itself."""
+        """Return the cable to a switch that answered from a switch address; None unless there is one only."""
         cables = self.topology.cables(before, here.node or "")
         if len(cables) != 1:
             return None
@@ -291,7 +294,10 @@ class _Namer:
         return link_id(*cables[0][0], *cables[0][1])
 
     def _wired_link(self, k: int, before: _Hop, before_node: str, here: _Hop, came_in: End, near: End) -> str:
-        """Return the link whose near end the file gives, unless another node precedes it."""
+        """Return the link to a port that the file contains.
+
+        If the hop before contradicts the file, name that hop's end.
+        """
         before_unnamed = before.address is not None and self.topology.at(before.address) is None
         if near.node == before_node or before_unnamed:
             return link_id(*near, *came_in)
@@ -317,7 +323,7 @@ class _Namer:
         return link_id(node_of_address(partner), ADDRESS_PORT, *came_in)
 
     def _first_link(self, start: End, here: _Hop, is_last: bool) -> str | None:
-        """Return the NIC's own cable."""
+        """Return the link of the NIC's own cable; None if it is unknown."""
         if is_last and here.came_in is not None:
             return link_id(*start, *here.came_in)
         wired = self._far_at(start, here.node)
@@ -333,12 +339,12 @@ class _Namer:
         return link_id(*start, *here.came_in) if here.came_in is not None else None
 
     def _far_at(self, end: End, node: str | None) -> End | None:
-        """Return where the file wires an end to: the port at `node` if a bond has several cables."""
+        """Return the end to which the file wires `end`; if a bond has several cables, the one at `node`."""
         fars = self.topology.fars(end)
         return next((far for far in fars if far.node == node), fars[0] if fars else None)
 
     def _last_link(self, before: _Hop, goal: End) -> str | None:
-        """Return the peer's own cable, by the first hop that the peer announces."""
+        """Return the link of the peer's own cable, by the peer's announced first hop; None if unknown."""
         if self.peer_first_hop is None:
             return None
         at = self.topology.at(self.peer_first_hop)
@@ -350,13 +356,13 @@ class _Namer:
         return self.rule.partner(hop.address) if hop.address is not None else None
 
     def _near_end(self, before: _Hop, here: _Hop) -> End | None:
-        """Return the port of the previous hop that has the other address of the cable's pair."""
+        """Return the previous hop's port at the near end of the cable, by its address; None if unknown."""
         partner = self._partner(here)
         at = self.topology.at(partner) if partner is not None else None
         return End(at[0], at[1]) if at is not None and at[1] is not None and at[0] == before.node else None
 
     def _fill_gaps(self, row: list[_Hop], links: list[str | None]) -> bool:
-        """Fill in the links of silent hops where the file has exactly one route; return True if any was."""
+        """Fill in links at silent hops if the file has exactly one route; return True if any was added."""
         filled, k = False, 0
         while k < len(links):
             if links[k] is not None:

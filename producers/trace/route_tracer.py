@@ -1,7 +1,7 @@
-"""Common part of the two route tracers: the steps of tracing, pauses, naming and publishing of routes.
+"""The common part of both route tracers: steps of tracing, pauses, naming and publishing of routes.
 
-`probe_routes.py` traces the paths of probes, `flow_routes.py` those of flows. Both decide by themselves which
-paths to trace, and how the packets are sent.
+`probe_routes.py` traces the paths of probes, `flow_routes.py` those of flows. Each of them decides which
+paths to trace and how to send the packets.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from schemas import codec
 from schemas.topics import R, Topic
 
 Put = Callable[[str, str, bytes | None], None]
-"""Publishes a value, or a tombstone, under a topic name and a key."""
+"""Publishes a value, or a tombstone for None, under a topic name and a key."""
 
 INCOMPLETE_RETRY_S: Final = 1.0
 """An incomplete trace is repeated after twice this, then four times, and so on up to the usual pause."""
 MAX_DOUBLINGS: Final = 20
 JITTER: Final = (0.75, 1.25)
-"""Pauses are spread by these factors, so that NICs do not trace in step."""
+"""Pauses are multiplied by a random factor in this range, so that NICs do not trace in step."""
 ALL_REST_S: Final = 5.0
-"""A route that moved has all routes of the NIC traced, but not more often than this."""
+"""All routes of the NIC are traced after a route moved, if the last move was at least this long ago."""
 
 
 class TracedNic(NamedTuple):
-    """A NIC whose routes are traced, and where they are published."""
+    """A NIC with traced routes, and the function that publishes them."""
 
     nic: str
     shard: str
@@ -41,7 +41,7 @@ class TracedNic(NamedTuple):
 
 
 class RouteTracer(ABC):
-    """Traces the routes from one NIC; a base class without policy of its own."""
+    """Traces the routes from one NIC. This base class does not decide which routes to trace."""
 
     def __init__(
         self, settings: FlowSettings | ProbeSettings, nic: TracedNic, seed: int | None = None
@@ -58,10 +58,10 @@ class RouteTracer(ABC):
 
     @abstractmethod
     def _on_trace(self, trace: Trace, now_s: float) -> None:
-        """Take the result of a trace."""
+        """Process the result of a trace."""
 
     def _run_traces(self, now_s: float) -> None:
-        """Send the packets that are due and take the results of the traces that ended."""
+        """Send the packets that are due and process the traces that ended."""
         packets, traces = self._tracer.step(now_s)
         for packet in packets:
             self._send(packet)
@@ -72,7 +72,10 @@ class RouteTracer(ABC):
         return pause_s * self._random.uniform(*JITTER)
 
     def _note_traced(self, route: TracedRoute, trace: Trace, now_s: float) -> None:
-        """Note the time of a trace; an incomplete one is repeated earlier, with a pause that doubles."""
+        """Record the time of a trace.
+
+        An incomplete trace is repeated earlier, after a pause that doubles each time.
+        """
         route.traced_s = now_s
         if trace.is_complete:
             route.incomplete_traces = 0
@@ -82,13 +85,13 @@ class RouteTracer(ABC):
         route.due_s = min(route.due_s, now_s + self._jittered(INCOMPLETE_RETRY_S * 2.0**doublings))
 
     def _all_rested(self, now_s: float) -> bool:
-        """Note that a route moved; return True if all routes of the NIC may be traced for that."""
+        """Record that a route moved; return True if all routes of the NIC may be traced because of it."""
         rested = now_s - self._moved_s > ALL_REST_S
         self._moved_s = now_s
         return rested
 
     def _publish_record(self, topic: Topic[R], peer: str, record: R) -> None:
-        """Publish the record of the pair with a peer."""
+        """Publish the record of the pair of this NIC and a peer."""
         self._put(topic.name, f"{self.nic}>{peer}", codec.encode(topic.type, record, self._registry))
 
     def _publish_tombstone(self, topic: Topic, nic: str, peer: str) -> None:

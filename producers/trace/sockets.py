@@ -1,7 +1,7 @@
-"""Sends trace packets from given ports with a TTL of their own, and receives the network's answers.
+"""Sends trace packets from given ports with a given TTL, and receives the network's answers.
 
 `open_trace_sockets` opens raw sockets if the process has CAP_NET_RAW. These send from ports that other
-sockets own, need no socket per port, and receive no data. Packets have the shape of the flow's own: UDP, or a
+sockets own, need no socket per port, and receive no data. Packets have the form of the flow's own: UDP, or a
 TCP segment outside any connection's window, because most switches hash the protocol too. Without the
 capability, free UDP ports are bound one by one.
 """
@@ -80,10 +80,9 @@ def _offender(raw: bytes) -> str | None:
 
 
 def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, int]) -> bool:
-    """Send a packet with its own TTL; return True if the kernel took it.
+    """Send a packet with the given TTL; return True if the kernel accepted it.
 
-    A pending network error on the socket fails one call, whatever packet it is about, so sending is tried
-    again.
+    A pending network error of an earlier packet makes one call fail, so sending is tried again.
     """
     is_ipv6 = sock.family == socket.AF_INET6
     level, kind = (
@@ -101,9 +100,9 @@ def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, in
 
 
 def _bind_as_routed(sock: socket.socket, address: str, device: str | None) -> None:
-    """Bind a socket to an address, and to the device only where the address needs it.
+    """Bind a socket to an address, and also to the device if the address requires it.
 
-    Addresses in a VRF and link-local ones need it.
+    Addresses in a VRF and link-local addresses require it.
     """
     try:
         bind_to_device(sock, address, 0, None)
@@ -114,7 +113,7 @@ def _bind_as_routed(sock: socket.socket, address: str, device: str | None) -> No
 
 
 class TraceReply(NamedTuple):
-    """An answer to a trace packet: its number and the router where its TTL ended; None if it arrived."""
+    """An answer to a trace packet. `hop` is the router at which its TTL ended, or None if it arrived."""
 
     seq: int
     hop: str | None
@@ -138,11 +137,11 @@ def open_trace_sockets(
 ) -> dict[str, TraceSocket]:
     """Return the sockets that trace from `address`, by the protocol of the traced flows (UDP, TCP).
 
-    UDP traces leave by `device`, as RDMA does; None: as the kernel routes them. TCP traces are routed like
-    programs' sockets, which are bound to an address only.
+    UDP traces leave by `device`, like RDMA packets, or as the kernel routes them if it is None. TCP traces
+    are routed like programs' sockets, which are bound to an address only.
 
-    With `trace_tcp_with_udp`, UDP packets also trace TCP flows. Without CAP_NET_RAW and this option the
-    result has no TCP entry. Raises OSError if the namespace or address does not exist.
+    With `trace_tcp_with_udp`, UDP packets also trace TCP flows. Without this option and without CAP_NET_RAW,
+    the result has no TCP entry. Raises OSError if the namespace or address does not exist.
     """
     sockets: dict[str, TraceSocket] = {}
     try:
@@ -173,7 +172,7 @@ def _seq_of(body: bytes) -> int | None:
 
 
 def prepare_for_errors(sock: socket.socket) -> socket.socket:
-    """Set up a socket to receive only errors: a filter drops all packets."""
+    """Configure a socket to receive only errors: a filter drops all packets. Return the socket."""
     is_ipv6 = sock.family == socket.AF_INET6
     code = ctypes.create_string_buffer(struct.pack("=HBBI", _BPF_RET, 0, 0, 0))
     program = struct.pack("@HP", 1, ctypes.addressof(code))
@@ -185,7 +184,7 @@ def prepare_for_errors(sock: socket.socket) -> socket.socket:
 
 
 def _empty(sock: socket.socket) -> None:
-    """Discard packets from before the filter was attached, which would fill the receive buffer."""
+    """Discard packets that arrived before the filter was attached and would fill the receive buffer."""
     for _ in range(_MAX_READS):
         try:
             sock.recv(1)
@@ -196,7 +195,7 @@ def _empty(sock: socket.socket) -> None:
 
 
 def read_errors(sock: socket.socket) -> Iterator[tuple[bytes, tuple[str, int], IcmpError]]:
-    """Yield (packet, target, error) of the ICMP errors in a socket's error queue."""
+    """Yield (packet, target, error) of each ICMP error in a socket's error queue."""
     for _ in range(_MAX_READS):
         try:
             data, ancillary, _, about = sock.recvmsg(256, 512, socket.MSG_ERRQUEUE)
@@ -220,7 +219,7 @@ def _reply_to(seq: int | None, error: IcmpError, target: str) -> TraceReply | No
 
 
 class _RawSocket:
-    """Sends packets of one protocol with our own headers over one raw socket."""
+    """Sends packets of one protocol over one raw socket, with headers that are built here."""
 
     def __init__(self, address: str, netns: str | None, device: str | None, protocol: int) -> None:
         self._address, self._protocol = address, protocol
@@ -250,7 +249,7 @@ class _RawSocket:
             self._sock.close()
             raise
         self._sent: dict[tuple[str, int, int, int], int] = {}
-        """Target, ports and length to the number of the newest UDP packet."""
+        """Number of the newest UDP packet for each target, port pair and length."""
         self._sums: dict[str, int] = {}
 
     def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
@@ -292,7 +291,7 @@ class _RawSocket:
     def _checksum(self, target: str, length: int, data: bytes) -> int:
         """Return the checksum by RFC 768 and RFC 9293, including addresses, protocol and length.
 
-        The kernel computes that of IPv6. Zero bytes of the packet may be left out of `data`.
+        The kernel computes the checksum for IPv6. `data` may omit zero bytes of the packet.
         """
         if self._is_ipv6:
             return 0

@@ -18,14 +18,14 @@ from typing import NamedTuple, TypeVar
 
 Route = TypeVar("Route", bound=Hashable)
 Routes = Mapping[int, Mapping[str, Hashable]]
-"""Port to peer to the route of packets from that port to that peer."""
+"""For each source port, the route of its packets to each peer."""
 
 
 class Coverage(NamedTuple):
-    """Quality of a set of ports, compared field by field; more is better.
+    """Quality of a set of ports. Coverages are compared field by field; a larger one is better.
 
-    `routes`: distinct routes over all peers. `distinct`: distinct routes summed over peers. `even`: minus the
-    sum of squares of the number of (peer, port) that share a route.
+    `routes`: distinct routes over all peers. `distinct`: sum over the peers of the distinct routes to each.
+    `even`: minus the sum of the squared numbers of (peer, port) on each route.
     """
 
     routes: int
@@ -34,7 +34,7 @@ class Coverage(NamedTuple):
 
 
 def candidates_for(routes: int, miss: float) -> int:
-    """Return the ports needed to see all of `routes` equally likely routes, except with chance `miss`."""
+    """Return how many ports use all of `routes` equally likely routes, except with probability `miss`."""
     if routes < 2:
         return 1
     return math.ceil(routes * math.log(routes) + routes * math.log(1 / miss))
@@ -62,13 +62,13 @@ class _RouteCounts:
         self._of_peer: Counter[tuple[str, Hashable]] = Counter()
 
     def add(self, port: int, times: int = 1) -> None:
-        """Add a port, or remove it with `times` -1."""
+        """Add a port, or remove it if `times` is -1."""
         for peer, route in self._routes[port].items():
             self._shared[route] += times
             self._of_peer[peer, route] += times
 
     def gain(self, port: int) -> Coverage:
-        """Return the growth of the coverage by this port."""
+        """Return how much the coverage grows if this port is added."""
         fresh: Counter[Hashable] = Counter(self._routes[port].values())
         return Coverage(
             sum(not self._shared[route] for route in fresh),
@@ -78,12 +78,12 @@ class _RouteCounts:
 
 
 def choose_ports(routes: Routes, count: int, current: Sequence[int] = (), gain: float = 0.2) -> list[int]:
-    """Return `count` ports of `routes`; ports of `current` that stay keep their position.
+    """Return `count` source ports chosen from `routes`. Ports of `current` that stay keep their position.
 
-    The choice is greedy: the port with the largest gain is added each time, then each port is once compared
-    with all others. New ports change the delay floors of their paths. So the current ports stay unless others
-    cover a route that they miss, or `gain` times more distinct routes. With too few candidates the current
-    ports stay.
+    The choice is greedy: each step adds the port with the largest gain. Then each port is compared once with
+    all others. New ports change the delay floors of their paths. So the current ports stay unless others
+    cover more routes, or a share of `gain` more distinct routes. The current ports also stay if there are too
+    few candidates.
     """
     routed_ports = [port for port in routes if routes[port]]
     if len(routed_ports) < count:

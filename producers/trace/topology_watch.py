@@ -23,7 +23,7 @@ class TopologyWatch:
 
     @property
     def topology(self) -> Topology:
-        """The last valid content."""
+        """The last valid content of the file."""
         return self._source.topology
 
     def check(self, now_s: float) -> bool:

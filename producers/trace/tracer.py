@@ -1,8 +1,8 @@
-"""Runs traceroutes as pure logic: decides which packets to send and assembles the answers to routes.
+"""Runs traceroutes as pure logic: decides which packets to send and combines the answers to routes.
 
 Packets with TTL 1, 2, 3 ... are sent at once, paced over all traced flows. Unanswered ones are repeated, and
-a hop that never answers is None. One packet with the largest TTL shows whether the path works at all; only
-then is its length searched further.
+a hop that never answers is None. One packet with the largest TTL shows whether the path works at all. Only if
+it works does the search for the path's length continue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schemas.records import Leg
 Hops = tuple[str | None, ...]
 
 FIRST_GUESS_HOPS: Final = 4
-"""Links of a path across a two-tier leaf-spine fabric; this many TTLs are tried first."""
+"""Number of TTLs that are tried first: the links of a path across a two-tier leaf-spine fabric."""
 MAX_TRIES: Final = 3
 TIMEOUT_S: Final = 0.25
 BURST_PACKETS: Final = 32
@@ -24,10 +24,11 @@ SEQ_MASK: Final = 0xFFFFFFFF
 
 
 class TracedFlow(NamedTuple):
-    """Packets of one direction, from one of our ports to a port of a peer.
+    """The trace packets of one direction, from one of our ports to a port of a peer.
 
     `socket` selects the sending socket. `max_ttl` above 0 is the largest TTL sent, so that no packet reaches
-    the peer. `uplink_check` sends that TTL alone, once, to verify that the known hop is still there.
+    the peer. With `uplink_check`, only one packet with that TTL is sent, to verify that the known hop is
+    still there.
     """
 
     leg: Leg
@@ -49,9 +50,10 @@ class Packet(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Result of one trace: the address of each hop before the far end, None for a silent hop.
+    """Result of one trace: the address of each hop before the far end, or None for a silent hop.
 
-    `reached` is True if the packet arrived at the far end. Otherwise the hops end at the last answer.
+    `reached` is True if the packet arrived at the far end. Otherwise the hops end at the last one that
+    answered.
     """
 
     flow: TracedFlow
@@ -81,7 +83,7 @@ class _OpenTrace:
     one_by_one: bool = False
 
     def result(self, length: int | None) -> Trace:
-        """Return the trace; `length` is the lowest TTL that arrived, None if no packet did."""
+        """Return the trace. `length` is the lowest TTL with which a packet arrived, or None if none did."""
         last = max(self.hops, default=0) if length is None else length - 1
         return Trace(self.flow, tuple(self.hops.get(ttl) for ttl in range(1, last + 1)), length is not None)
 
@@ -96,7 +98,7 @@ class Tracer:
         self.max_hops = max_hops
         self.timeout_s = timeout_s
         self.unmatched = 0
-        """Answers that match no open trace, or quote too little to identify the TTL."""
+        """Number of answers that match no open trace, or quote too little to identify the packet's TTL."""
         self._seq = seq & SEQ_MASK
         self._open: dict[TracedFlow, _OpenTrace] = {}
         self._waiting: OrderedDict[TracedFlow, None] = OrderedDict()
@@ -113,11 +115,14 @@ class Tracer:
 
     @property
     def is_tracing_routes(self) -> bool:
-        """True if any trace that is no uplink check is open or waits."""
+        """True if any trace is open or queued, uplink checks excepted."""
         return not all(flow.uplink_check for flows in (self._open, self._waiting) for flow in flows)
 
     def schedule(self, flow: TracedFlow, soon: bool = False) -> None:
-        """Trace a flow once, with `soon` before all others; a pending flow is not added again."""
+        """Queue one trace of a flow, before all others if `soon`.
+
+        A flow with a pending trace is not added again.
+        """
         if flow in self._open:
             return
         self._waiting.setdefault(flow)
@@ -129,7 +134,7 @@ class Tracer:
         return flow in self._open or flow in self._waiting
 
     def cancel(self, flow: TracedFlow) -> None:
-        """Drop the traces of a flow."""
+        """Drop the open and queued traces of a flow."""
         self._close(flow)
         self._waiting.pop(flow, None)
 
@@ -151,7 +156,7 @@ class Tracer:
         return self._packets(now_s), ended
 
     def on_hop(self, seq: int, address: str) -> None:
-        """Receive a router's report that the packet's TTL ended there."""
+        """Process a router's report that the TTL of packet number `seq` ended there."""
         packet = self._by_seq.get(seq)
         trace = self._open.get(packet[0]) if packet is not None else None
         if packet is None or trace is None:
@@ -160,7 +165,7 @@ class Tracer:
             trace.hops.setdefault(packet[1], address)
 
     def on_arrival(self, seq: int) -> None:
-        """Receive the far end's report that the packet arrived."""
+        """Process the far end's report that packet number `seq` arrived."""
         packet = self._by_seq.get(seq)
         trace = self._open.get(packet[0]) if packet is not None else None
         if packet is None or trace is None:
@@ -169,10 +174,10 @@ class Tracer:
             trace.arrived.add(packet[1])
 
     def on_unquoted_hop(self, socket: int, target: tuple[str, int], address: str) -> None:
-        """Receive a router's report that does not identify the packet.
+        """Process a router's report that does not identify the packet.
 
-        The report counts if only one packet can be meant. Otherwise the TTLs are tried one by one from then
-        on.
+        The report counts only if exactly one packet can be meant. If not, the TTLs are tried one by one from
+        then on.
         """
         traces = [
             open_trace
@@ -232,7 +237,7 @@ class Tracer:
         self._queue.append((trace.flow, ttl))
 
     def _progress(self, trace: _OpenTrace, now_s: float) -> Trace | None:
-        """Return the result if the trace is complete; otherwise enqueue the packets that are due."""
+        """Return the result if the trace is complete; otherwise None, and queue the packets that are due."""
         length = min(trace.arrived, default=None)
         needed = range(1, length) if length is not None else sorted(trace.attempts)
         max_tries = 1 if trace.flow.uplink_check else MAX_TRIES

@@ -1,7 +1,7 @@
-"""Plans checks of a NIC's uplinks, which find paths that switches moved without losing a packet.
+"""Plans checks of a NIC's uplinks, which detect that switches moved a path without losing a packet.
 
 A switch whose neighbour loses carrier uses another route at once, so no probe shows the change. One packet
-per uplink route, with a TTL that ends at the apex of the route, finds it. This module is pure.
+per uplink route detects it, with a TTL that ends at the apex of the route. This module is pure.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def uplink_routes(paths: Iterable[tuple[Path, Hops]]) -> dict[Hops, list[Path]]:
 
 
 class UplinkPlan(NamedTuple):
-    """The checks of one NIC: by uplink route, the packets of which one is sent."""
+    """The checks of one NIC. Each list holds packets for one uplink route; one of them is sent per check."""
 
     checks: list[list[TracedFlow]]
     max_routes_of_switch: int
-    """Uplink routes that end at the same switch."""
+    """Maximum number of uplink routes that end at the same switch."""
 
 
 def plan_checks(
     paths: Iterable[tuple[TracedFlow, Hops]], switch_of: Callable[[str | None], object]
 ) -> UplinkPlan:
-    """Plan the checks of the uplink routes of `paths`; `switch_of` names the switch of a hop."""
+    """Plan the checks of the uplink routes of `paths`. `switch_of` returns the switch of a hop."""
     routes = uplink_routes(paths)
     apexes = Counter(switch_of(hops[-1]) for hops in routes)
     checks = [
@@ -53,10 +53,10 @@ def plan_checks(
 
 
 def pause_s(nics: int, routes: int, switch_pps: float) -> float:
-    """Return the seconds between two checks of all uplink routes of one NIC.
+    """Return the time between two checks of all uplink routes of one NIC, s.
 
-    Up to `nics` NICs check the same apex switch, each with one packet per route (`routes`). The pause keeps
-    the switch at `switch_pps` answers per second or less. Raises ValueError unless switch_pps > 0.
+    Up to `nics` NICs check the same apex switch, each with one packet per route (`routes`). The pause limits
+    the switch to `switch_pps` answers per second. Raises ValueError unless switch_pps > 0.
     """
     if switch_pps <= 0:
         raise ValueError(f"switch_pps: {switch_pps:g}, expected more than 0")
@@ -66,8 +66,8 @@ def pause_s(nics: int, routes: int, switch_pps: float) -> float:
 class TokenBucket:
     """Limits the traces that other traces trigger.
 
-    Every path may be traced `burst` times at once, and once per `rest_s` in the long run. Where switches
-    spray packets no two traces agree, and each would trigger more.
+    Every path may be traced `burst` times at once, and once per `rest_s` in the long run. If switches spray
+    packets, no two traces agree, and each would trigger more.
     """
 
     def __init__(self, rest_s: float, burst: int) -> None:

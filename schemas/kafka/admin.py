@@ -1,7 +1,7 @@
-"""The admin client of a Kafka cluster: creates missing topics, checks those that exist, and reports groups.
+"""Administration of a Kafka cluster: creates missing topics, checks existing ones, and reports groups.
 
-Topics follow `schemas.topics`. Nothing is ever deleted, and no partition count is changed: a NIC's records
-would move between partitions.
+Topics follow `schemas.topics`. No topic is ever deleted. No partition count is changed, because a NIC's
+records would move to another partition.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG: Final = logging.getLogger(__name__)
 
 
 class TopicsError(ValueError):
-    """The cluster cannot be reached, or its topics do not fit; one line for each."""
+    """The cluster cannot be reached, or topics differ from the contract; the text has a line for each."""
 
 
 def group_state(cluster: KafkaSettings | str, group: str, timeout_s: float = TIMEOUT_S) -> tuple[str, int]:
@@ -65,8 +65,8 @@ def create_topics(
 ) -> list[str]:
     """Create the topics that are missing on the cluster, and set the configuration of the others.
 
-    `retention_hours`: hours by the name of a topic's retention setting. Returns one line a topic. Raises
-    TopicsError where the cluster does not answer, refuses, or has a topic with another number of partitions.
+    `retention_hours`: hours by the name of a topic's retention setting. Returns a line of text per topic.
+    Raises TopicsError if the cluster does not answer, refuses, or has a topic with another partition count.
     """
     wanted = TOPICS if topics is None else topics
     hours = retention_hours or {}
@@ -99,9 +99,9 @@ def create_topics(
 def other_partitions(
     there: Sequence[Topic], counts: Mapping[str, int], partitions: int, incomplete: bool
 ) -> list[str]:
-    """Return a line for each topic with another number of partitions than expected, with the remedy.
+    """Return a line, with the remedy, for each topic with another number of partitions than expected.
 
-    `incomplete`: other topics are missing, so that some client or the broker created this one by itself.
+    `incomplete`: other topics are missing, which shows that a client or the broker created these by itself.
     """
     data = {counts[topic.name] for topic in there if topic.partitions is Partitions.DATA}
     same = f"set log.partitions = {min(data)}, or " if len(data) == 1 and not incomplete else ""
@@ -149,7 +149,10 @@ def _new(topic: Topic, partitions: int, replication: int, hours: Mapping[str, fl
 def _configure(
     client: Any, topics: list[Topic], hours: Mapping[str, float], timeout_s: float, wrong: list[str]
 ) -> dict[str, str]:
-    """Set differing values as far as the broker can (the embedded log has settings of its own)."""
+    """Set the configuration values that differ, as far as the broker supports them.
+
+    The embedded log has settings of its own instead.
+    """
     if not topics:
         return {}
     asked = {topic.name: admin.ConfigResource(admin.ResourceType.TOPIC, topic.name) for topic in topics}
@@ -203,7 +206,7 @@ def _configure(
 
 
 def _policy(name: str, value: str | None) -> str | None:
-    """A value that compares equal whatever the order of a list."""
+    """Return a configuration value in a form that does not depend on the order of a list."""
     return ",".join(sorted(value.split(","))) if name == "cleanup.policy" and value else value
 
 

@@ -20,14 +20,14 @@ from schemas.topics import Topic
 log = logging.getLogger(__name__)
 
 FETCH_WAIT_MS: Final = 500
-"""Longest time of a fetch, ms; it ends with the first message."""
+"""Longest duration of a fetch without messages, ms; the first message ends it."""
 MISSING_TOPIC_RETRY_S: Final = 0.5
 
 
 class AsyncTopicReader:
-    """A groupless consumer of some topics on aiokafka; use it with `async with`.
+    """A consumer of some topics without a group, on aiokafka; use it with `async with`.
 
-    It commits nothing and keeps the order of each partition. `assign` waits for topics that do not exist yet.
+    It commits nothing, and keeps the order within each partition. `assign` waits until its topics exist.
     """
 
     def __init__(self, cluster: KafkaSettings | str) -> None:
@@ -104,7 +104,7 @@ class AsyncTopicReader:
                 self._missing[tp] = ends[tp]
 
     async def poll(self, wait_s: float, max_messages: int | None = None) -> list[Message]:
-        """Return the messages that come within `wait_s`, in the order of each partition."""
+        """Return the messages that arrive within `wait_s`, in order within each partition."""
         if not self.ends:  # without an assignment the client would wait for one
             await asyncio.sleep(wait_s)
             return []
@@ -125,7 +125,7 @@ class AsyncTopicReader:
         return {(tp.topic, tp.partition) for tp in self._missing}
 
     def pause(self, places: Iterable[Place]) -> None:
-        """Stop to fetch some partitions."""
+        """Stop fetching some partitions."""
         self.consumer.pause(*(TopicPartition(*place) for place in places))
 
 
@@ -136,7 +136,7 @@ async def partition_count(cluster: KafkaSettings | str, topic: str) -> int:
 
 
 def _message(message: Any) -> Message | None:
-    """Return a message; None if it has no append time."""
+    """Convert a message of aiokafka; return None if it has no append time."""
     try:
         append_ns = append_ns_of(message.topic, message.timestamp_type, message.timestamp)
     except ValueError as unusable:

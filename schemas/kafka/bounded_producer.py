@@ -1,7 +1,7 @@
-"""A Kafka producer with a bounded queue: while the log is down messages wait, then the oldest are dropped.
+"""A Kafka producer with a bounded queue. While the log is down, messages wait; then the oldest are dropped.
 
-Only `close` blocks. librdkafka gets only a few messages at a time, because it never drops its own messages in
-favour of newer ones.
+Only `close` blocks. librdkafka gets only a few messages at a time, because its own queue never drops old
+messages in favour of newer ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from schemas.log_time import CONFLUENT_BASE, append_ns_of
 _log = logging.getLogger(__name__)
 
 Delivered = Callable[[int], None]
-"""Callback for a message's log append time, ns since the Unix epoch."""
+"""Callback that gets the log append time of a delivered message, ns since the Unix epoch."""
 
 _Message = tuple[str, bytes, bytes | None, Delivered | None]
 _IN_FLIGHT = 64
@@ -49,7 +49,7 @@ class BoundedProducer:
         in_flight: int = _IN_FLIGHT,
         linger_ms: int = 0,
     ) -> None:
-        """`linger_ms`: time that messages wait to share a request."""
+        """`linger_ms`: how long a message waits for others to share a request."""
         self._producer: _Producer = producer or open_producer(
             cluster,
             {
@@ -79,9 +79,10 @@ class BoundedProducer:
         delivered: Delivered | None = None,
         urgent: bool = False,
     ) -> None:
-        """Queue a message, or a tombstone without a value; if the queue is full, drop the oldest message.
+        """Queue a message; if the queue is full, drop the oldest message. A `value` of None is a tombstone.
 
-        Urgent messages are sent first. Each of the two kinds keeps its order and has its own `max_messages`.
+        Urgent messages are sent first. Urgent and other messages each keep their order and have a limit of
+        `max_messages`.
         """
         queue = self._urgent if urgent else self._waiting
         queue.append((topic, key.encode(), value, delivered))
@@ -97,7 +98,7 @@ class BoundedProducer:
         self.dropped += 1
 
     def poll(self) -> None:
-        """Serve acknowledgements and pass on waiting messages."""
+        """Process acknowledgements, and pass waiting messages on to librdkafka."""
         self._producer.poll(0)
         while (queue := self._urgent or self._waiting) and self._in_flight < self._max_in_flight:
             topic, key, value, delivered = queue[0]
@@ -117,7 +118,7 @@ class BoundedProducer:
 
     @property
     def waiting(self) -> int:
-        """Messages that are not acknowledged."""
+        """Number of messages that are not yet acknowledged."""
         return len(self._urgent) + len(self._waiting) + self._in_flight
 
     def close(self, timeout_s: float) -> int:

@@ -23,15 +23,15 @@ class Message:
     partition: int
     offset: int
     key: str
-    """Bytes that are not UTF-8 are replaced; empty for a message without a key."""
+    """The key as text, empty without a key; bytes that are not UTF-8 are replaced."""
     value: bytes | None
-    """None: a tombstone, which removes the key."""
+    """The encoded record; None for a tombstone, which removes the key."""
     key_bytes: bytes | None
-    """The key as it was sent."""
+    """The key as it was sent; None without a key."""
     log_ns: int
-    """Append time without the steps of the log's clock; `append_ns` where the log is read again."""
+    """Append time corrected for steps of the log's clock; equal to `append_ns` if the log is read again."""
     record: Any
-    """The decoded value, set by the first reader that needs it."""
+    """The decoded record, set by the first call of `decoded`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Message:
         )
 
     def decoded(self, topic: Topic[R], registry: codec.Registry | None = None) -> R:
-        """Return the record of a message that is no tombstone; nobody may change it.
+        """Return the record of a message that is no tombstone. Callers share it and must not change it.
 
         The first call decodes it. Raises BadRecord.
         """

@@ -1,6 +1,6 @@
-"""Tokens of an OAuth 2.0 server for aiokafka, by the grant client_credentials (RFC 6749, section 4.4).
+"""OAuth 2.0 tokens for aiokafka, by the grant client_credentials (RFC 6749, section 4.4).
 
-librdkafka requests its tokens itself.
+librdkafka needs no such code: it requests its tokens itself.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from aiokafka.abc import AbstractTokenProvider
 
 TIMEOUT_S: Final = 5.0
 RENEW_SHARE: Final = 0.8
-"""Part of a token's lifetime after which the next connection requests a new one."""
+"""Fraction of a token's lifetime after which the next connection requests a new token."""
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is untyped here
-    """Returns a valid token of the server at `url`; requests one if the last one is nearly expired."""
+    """Provides a token from the server at `url`, and requests a new one before it expires."""
 
     def __init__(self, url: str, client_id: str, client_secret: str, scope: str | None = None) -> None:
         self._url = url
@@ -32,7 +32,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is
         self._token, self._renew_s = "", 0.0
 
     async def token(self) -> str:
-        """Return the token. Raises ValueError if the server gives none."""
+        """Return a valid token. Raises ValueError if the server returns none."""
         if time.monotonic() >= self._renew_s:
             await asyncio.to_thread(self._request)
         return self._token

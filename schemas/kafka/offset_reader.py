@@ -1,7 +1,7 @@
-"""Reads positions in the log without its records: ends of partitions and a group's committed offsets.
+"""Reads positions in the log, but no records: the ends of partitions and a group's committed offsets.
 
-Readers that only need to know whether a topic or a consumer group advances use this instead of a
-`TopicReader`, because its cost does not depend on the rate of messages.
+It serves code that only needs to know whether a topic or a consumer group advances. Unlike a `TopicReader`,
+its cost does not depend on the rate of messages.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 2.0
 """Longest wait for one answer of the log."""
 END_TIMESTAMP: Final = -1
-"""Instead of a time: the end of a partition (ListOffsets of the Kafka protocol)."""
+"""Value that requests a partition's end instead of a time (ListOffsets of the Kafka protocol)."""
 
 
 class OffsetReader:
-    """Positions of some topics, and those that the consumer group `group` committed.
+    """Reads the ends of some topics' partitions, and the offsets that the consumer group `group` committed.
 
     The reader does not join the group. All methods raise LogUnavailable.
     """
@@ -89,9 +89,9 @@ class OffsetReader:
         }
 
     def messages_at(self, offsets: Mapping[Place, int], wait_s: float = TIMEOUT_S) -> dict[Place, Any]:
-        """Return the first message at or after an offset of each partition, as far as one comes in time.
+        """Return, per partition, the first message at or after the offset, if it arrives within `wait_s`.
 
-        The messages are those of confluent-kafka.
+        The messages are objects of confluent-kafka.
         """
         from confluent_kafka import KafkaException
 

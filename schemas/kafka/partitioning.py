@@ -24,10 +24,10 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: str | bytes, partitions: int) -> int:
-    """Return the partition of a key among `partitions`."""
+    """Return the number of the partition of a key. `partitions`: how many the topic has."""
     return (murmur2(key.encode() if isinstance(key, str) else key) & 0x7FFFFFFF) % partitions
 
 
 def owns(key: str | bytes, partitions: int, numbers: Container[int]) -> bool:
-    """Return whether the partition of a key is one of `numbers`."""
+    """Return whether the partition of a key, among `partitions`, is one of `numbers`."""
     return partition_of(key, partitions) in numbers

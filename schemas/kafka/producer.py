@@ -1,4 +1,4 @@
-"""The producers of a service and of a bench, on confluent-kafka."""
+"""Creates the producers of services and of benchmarks, on confluent-kafka."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_QUEUED: Final = (BufferError, KafkaException)
 
 
 def open_producer(cluster: KafkaSettings | str, options: Mapping[str, Any]) -> Any:
-    """Return a client that keeps the order of messages. `options`: further options of confluent-kafka."""
+    """Return a producer that keeps the order of messages. `options`: further options of confluent-kafka."""
     return Producer(
         {
             **service_options(cluster),
@@ -27,5 +27,5 @@ def open_producer(cluster: KafkaSettings | str, options: Mapping[str, Any]) -> A
 
 
 def load_producer(cluster: KafkaSettings | str, options: Mapping[str, Any]) -> Any:
-    """Return a client that publishes a load: librdkafka's defaults, unless `options` change them."""
+    """Return a producer for load tests, with librdkafka's defaults unless `options` change them."""
     return Producer({**publisher_options(cluster), "log_level": 2, **options})

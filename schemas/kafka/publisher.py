@@ -10,7 +10,7 @@ from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import Topic
 
 PARTITIONER: Final = "murmur2_random"
-"""librdkafka's default differs from that of the Java clients and of aiokafka; this one agrees with both."""
+"""The partitioner of the Java clients and of aiokafka; librdkafka's default differs from it."""
 DELIVERY_TIMEOUT_MS: Final = 10_000
 
 
@@ -19,7 +19,7 @@ class PublishFailed(ValueError):
 
 
 def publisher_options(cluster: KafkaSettings | str) -> dict[str, Any]:
-    """Return the options that every confluent-kafka producer of the contract has."""
+    """Return the options that every confluent-kafka producer on the contract's topics needs."""
     return {**as_settings(cluster).confluent_options(), "partitioner": PARTITIONER}
 
 
@@ -48,12 +48,12 @@ class Publisher:
         )
 
     def publish(self, topic: Topic, key: str, record: Mapping[str, Any] | None) -> None:
-        """Queue a record; None: a tombstone. Raises ValueError if the record does not fit its schema."""
+        """Queue a record, or a tombstone if it is None. Raises ValueError if it does not fit its schema."""
         value = None if record is None else codec.encode(topic.record, record, self._registry)
         self.send(topic.name, key, value)
 
     def send(self, topic: str, key: str | bytes, value: bytes | None) -> None:
-        """Queue an encoded message."""
+        """Queue an encoded message, or a tombstone if `value` is None."""
         self._producer.produce(topic, value, key, on_delivery=self._on_delivery)
         self._producer.poll(0)
 

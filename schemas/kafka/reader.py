@@ -1,4 +1,4 @@
-"""Reads topics without a consumer group: from a start position up to the end, then onwards."""
+"""Reads topics without a consumer group: from a start position up to the end, then new messages."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ __all__ = [
 
 CONNECT_TIMEOUT_S: Final = 5.0
 SILENT_S: Final = 10.0
-"""A log that sends nothing for this long while a reader is behind is unavailable."""
+"""The log counts as unavailable if it sends nothing for this long to a reader that is behind."""
 END_TIMESTAMP: Final = -1
-"""Instead of a time: the end of a partition (ListOffsets of the Kafka protocol)."""
+"""Value that requests a partition's end instead of a time (ListOffsets of the Kafka protocol)."""
 FETCH_ERROR_BACKOFF_MS: Final = 50
 RECONNECT_BACKOFF_MAX_MS: Final = 500
 
@@ -45,18 +45,18 @@ _warned: set[str] = set()
 
 
 def warn_once(line: str) -> None:
-    """Log a line that concerns all messages of a topic, once per process."""
+    """Log a warning about all messages of a topic; the same line is logged once per process."""
     if line not in _warned:
         _warned.add(line)
         _log.error("%s; such messages are skipped", line)
 
 
 RejectHandler = Callable[[Message, codec.BadRecord], None]
-"""Receives a message that cannot be decoded, and why."""
+"""Callback that gets a message that cannot be decoded, and the reason."""
 
 
 class LogUnavailable(ValueError):
-    """The log does not answer, or a topic does not exist: one line for people."""
+    """The log does not answer, or a topic does not exist; the text is one line for display."""
 
 
 class TopicMissing(LogUnavailable):
@@ -64,9 +64,9 @@ class TopicMissing(LogUnavailable):
 
 
 class TopicReader:
-    """A groupless consumer of some topics.
+    """A consumer of some topics without a group.
 
-    It keeps the order of each partition and commits nothing, except by `commit`. `connect` assigns the
+    It keeps the order within each partition, and commits nothing except by `commit`. `connect` assigns the
     partitions; a service calls it again after `LogUnavailable`.
     """
 
@@ -83,8 +83,8 @@ class TopicReader:
     ) -> None:
         """Create the client without connecting.
 
-        `key`: only messages with this key are read, from its partitions. `partition_keys`: for some topics,
-        only the partitions of these keys are read. `group`: the name under which offsets are committed.
+        `key`: only messages with this key are read, from its partitions. `partition_keys`: keys by topic, to
+        read only the partitions of these keys. `group`: name of the group for which offsets are committed.
         `fetch_wait_ms`: longest time for which a broker delays a fetch. `options`: further options of
         confluent-kafka.
         """
@@ -127,7 +127,7 @@ class TopicReader:
 
     @classmethod
     def open(cls, cluster: KafkaSettings | str, starts: Mapping[Topic, Start], **options: Any) -> Self:
-        """Create and connect a reader; it is closed again on LogUnavailable."""
+        """Create and connect a reader. Raises LogUnavailable after closing it."""
         reader = cls(cluster, starts, **options)
         try:
             return reader.connect()
@@ -201,7 +201,7 @@ class TopicReader:
                 raise LogUnavailable(f"log {self._cluster.bootstrap}: no answer for {SILENT_S:g} s")
 
     def poll(self, wait_s: float, max_messages: int = 500, *, at_once: bool = False) -> list[Message]:
-        """Return the messages that come within `wait_s`; with `at_once`, return as soon as one has come."""
+        """Return the messages that arrive within `wait_s`; with `at_once`, return once one has arrived."""
         if not at_once:
             return self._receive(max_messages, wait_s)[1]
         first = self._consumer.poll(wait_s)
@@ -210,7 +210,7 @@ class TopicReader:
         return [*self._messages([first]), *self._receive(max_messages - 1, 0)[1]]
 
     def commit(self, offsets: Mapping[Place, int], *, wait: bool = False) -> None:
-        """Commit the group's next offset of some partitions. Raises LogUnavailable."""
+        """Commit, for the group, the offset of the next message of some partitions. Raises LogUnavailable."""
         from confluent_kafka import KafkaException, TopicPartition
 
         consumer: Any = self._consumer
@@ -223,7 +223,7 @@ class TopicReader:
             raise self._unavailable(error) from None
 
     def pause(self, places: Iterable[Place]) -> None:
-        """Stop to fetch some partitions until `resume`."""
+        """Stop fetching some partitions until `resume`."""
         self._consumer.pause(_partitions(places))
 
     def resume(self, places: Iterable[Place]) -> None:
@@ -236,7 +236,7 @@ class TopicReader:
         registry: codec.Registry | None = None,
         on_reject: RejectHandler | None = None,
     ) -> Iterator[tuple[Message, Any]]:
-        """Yield messages with their records, None for a tombstone; bad ones go to `on_reject` only."""
+        """Yield (message, record); the record of a tombstone is None. Bad messages go only to `on_reject`."""
         for message in messages:
             if message.value is None:
                 yield message, None
@@ -289,7 +289,7 @@ class TopicReader:
         return [one for one, _ in positions]
 
     def _committed(self, partitions: list[TopicPartition], timeout_s: float) -> dict[Place, int]:
-        """Return the group's committed offsets where there are some."""
+        """Return the offsets that the group has committed; partitions without one are left out."""
         from confluent_kafka import KafkaException
 
         stored = self._consumer.committed(partitions, timeout=timeout_s) if partitions else []
@@ -328,7 +328,7 @@ class TopicReader:
         return [message for raw_message in received if (message := self._message(raw_message)) is not None]
 
     def _on_error(self, error: Any) -> None:
-        """Keep the cause of refused connections, which librdkafka's own exceptions leave out."""
+        """Keep the cause of a refused connection, which exceptions of librdkafka do not state."""
         from confluent_kafka import KafkaError
 
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
@@ -337,14 +337,17 @@ class TopicReader:
             self._error_handler(error)
 
     def _unavailable(self, error: Any, advice: str = "") -> LogUnavailable:
-        """Return the one line for an exception of confluent-kafka."""
+        """Return a `LogUnavailable` with one line about an error of confluent-kafka, and the advice."""
         if not self.assigned:  # serves the error callback; with partitions it might also take a message
             self._consumer.poll(0)
         cause, self._cause = self._cause, None
         return LogUnavailable(f"log {self._cluster.bootstrap}: {cause or error.args[0].str() + advice}")
 
     def _begin_again(self, topic: str, partition: int) -> None:
-        """Read a partition that lost its next offset from the end if its topic starts there, else in full."""
+        """Reassign a partition whose next offset no longer exists, at its beginning.
+
+        If the topic starts at its end, reassign it at the end.
+        """
         from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
         offset = OFFSET_END if self.starts[TOPICS[topic]] == END else OFFSET_BEGINNING

@@ -1,8 +1,8 @@
-"""The Confluent Schema Registry behind `codec.Registry`: ids for our schemas, schemas for foreign ids.
+"""Implements `codec.Registry` with the Confluent Schema Registry: ids of our schemas, schemas of other ids.
 
 Ids and schemas are requested once and cached for good, because a registry never changes the meaning of an id.
-Needs the extra `registry`. Subjects are the records' full names (RecordNameStrategy), because one record may
-be on several topics.
+It needs the extra `registry`. Subjects are the records' full names (RecordNameStrategy), because one record
+may be on several topics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RegistryMissing(ImportError):
 
 
 class RegistryUnavailable(OSError):
-    """The registry did not answer correctly, so nothing is known about the message."""
+    """The registry did not answer correctly; the message itself may be good."""
 
 
 class ConfluentRegistry:
@@ -56,7 +56,7 @@ class ConfluentRegistry:
         self._schemas: dict[int, Mapping[str, Any]] = {}
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> int:
-        """Return the id of record `name` with `schema`, registered if it is new.
+        """Return the id of `schema` for record `name`; register the schema if it is new.
 
         Raises ValueError if the registry refuses the schema, RegistryUnavailable if it does not answer.
         """
@@ -81,7 +81,7 @@ class ConfluentRegistry:
     def schema_of(self, schema_id: int) -> Mapping[str, Any]:
         """Return the Avro schema with this id.
 
-        Raises KeyError if the registry has no such Avro schema, RegistryUnavailable without an answer.
+        Raises KeyError if the registry has no such Avro schema, RegistryUnavailable if it does not answer.
         """
         cached = self._schemas.get(schema_id)
         if cached is not None:
@@ -108,7 +108,7 @@ class ConfluentRegistry:
 
 
 def _library() -> Any:
-    """Return the client's module. Raises RegistryMissing."""
+    """Return the module of the registry's client library. Raises RegistryMissing if it is not installed."""
     try:
         # one of its own dependencies warns about another when it is imported
         with warnings.catch_warnings(record=True):

@@ -1,6 +1,7 @@
 """Address and security of a Kafka cluster, and the options of every client library that follow from them.
 
-Secrets are paths of files. They are read when a client is created, so no setting, dump or log line has one.
+A secret is given by the path of its file, which is read when a client is created. So no setting, dump or log
+line contains a secret.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from schemas.strict_model import StrictModel
 _log = logging.getLogger(__name__)
 
 ADDRESS: Final = r"([^\s,/:\[\]@]+|\[[0-9a-fA-F:.]+(%[^\s,/\[\]]+)?\]):\d{1,5}"
-"""Pattern of one address: host:port, an IPv6 address in brackets."""
+"""Pattern of one address, `host:port`; the host is a name, an IPv4 address, or an IPv6 one in brackets."""
 ADDRESS_EXAMPLE: Final = "kafka1:9092,[fd00::2]:9092"
 REPEAT_WARNING_S: Final = 10.0
-"""The same complaint of a client is logged at most this often."""
+"""The same warning of a client is logged at most once in this time."""
 
 
 class KafkaSettings(StrictModel):
@@ -77,7 +78,7 @@ class KafkaSettings(StrictModel):
 
     @model_validator(mode="after")
     def _complete(self) -> KafkaSettings:
-        """Refuse half a configuration, which would connect with less security than its author expects."""
+        """Refuse an incomplete security configuration: it would be less secure than its author expects."""
         for name in ("tls_ca_file", "tls_certificate_file"):
             if getattr(self, name) is not None and not self.tls:
                 raise ValueError(f"{name}: expected tls = true as well")
@@ -176,11 +177,11 @@ class KafkaSettings(StrictModel):
 Compression = Literal["none", "lz4", "zstd"]
 KAFKA: Final = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
 COMPRESSION: Final[Any] = Field(default="none", description="compression of messages")
-"""Fields of every service that publishes."""
+"""Settings fields that every publishing service has."""
 
 
 def _secret(name: str, file: Path | None) -> str | None:
-    """Return the text of a secret's file without its last line end. Raises ValueError if it is unreadable."""
+    """Return the text of a secret's file without the final newline. Raises ValueError if it is unreadable."""
     if file is None:
         return None
     try:
@@ -195,12 +196,12 @@ def _secret(name: str, file: Path | None) -> str | None:
 
 
 def as_settings(cluster: KafkaSettings | str) -> KafkaSettings:
-    """Return settings for a cluster that is given by its settings, or by its address alone."""
+    """Return the settings of a cluster; `cluster` may be only its address."""
     return KafkaSettings.model_construct(bootstrap=cluster) if isinstance(cluster, str) else cluster
 
 
 def service_options(cluster: KafkaSettings | str) -> dict[str, Any]:
-    """Return the confluent-kafka options of a service: fast reconnects, errors in our own log."""
+    """Return a service's options of confluent-kafka, with fast reconnects and errors in our own log."""
     return {
         **as_settings(cluster).confluent_options(),
         "broker.address.family": "any",
@@ -213,7 +214,7 @@ def service_options(cluster: KafkaSettings | str) -> dict[str, Any]:
 
 
 class _RepeatFilter:
-    """Logs errors of a client, the same one at most every `REPEAT_WARNING_S`."""
+    """Filters a client's errors: the same one is logged at most once in `REPEAT_WARNING_S`."""
 
     def __init__(self) -> None:
         self._last_s: dict[str, float] = {}

@@ -11,15 +11,15 @@ from typing import Final
 class Start:
     """A position in every partition of a topic: a time in the log, or a number of messages before the end.
 
-    Both None: the beginning.
+    If both are None, it is the beginning.
     """
 
     since_ns: int | None = None
-    """ns since the Unix epoch, log append time. The first message from then on is the first to be read."""
+    """Start with the first message from this log append time on, ns since the Unix epoch."""
     tail_messages: int | None = None
-    """Messages of each partition before its end; 0: only messages that come later."""
+    """Start this many messages before each partition's end; 0 reads only messages that arrive later."""
     committed: bool = False
-    """True: the group's committed offset, where there is one. Only `TopicReader` with a group knows it."""
+    """Start at the group's committed offset if it has one; only `TopicReader` supports it."""
 
 
 BEGINNING: Final = Start()
@@ -27,20 +27,20 @@ END: Final = Start(tail_messages=0)
 
 
 def since(append_ns: int) -> Start:
-    """Start with the first message that was appended at `append_ns` or later."""
+    """Return the start at the first message that was appended at `append_ns` or later."""
     return Start(since_ns=append_ns)
 
 
 def back(seconds: float) -> Start:
-    """Start with the messages of the last `seconds`."""
+    """Return the start at the first message of the last `seconds`."""
     return Start(since_ns=time.time_ns() - round(seconds * 1e9))
 
 
 def tail(messages: int) -> Start:
-    """Start with the last `messages` of each partition."""
+    """Return the start at the last `messages` of each partition."""
     return Start(tail_messages=messages)
 
 
 def committed(otherwise: Start) -> Start:
-    """Start at the group's committed offset; `otherwise` in partitions without one."""
+    """Return the start at the group's committed offset, or at `otherwise` in partitions without one."""
     return replace(otherwise, committed=True)

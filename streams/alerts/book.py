@@ -1,6 +1,6 @@
-"""The alerts of one shard: raise, update, clear and group them, each cause once.
+"""The alerts of one shard: raises, updates, clears and groups them, one alert per cause.
 
-Ids follow from an alert's subject and start time, so the same records give the same alerts, and an alert that
+Ids follow from an alert's subject and start time. So the same records give the same alerts, and an alert that
 was published before is not raised again.
 """
 
@@ -24,7 +24,7 @@ from streams.alerts.rules import (
 from streams.runtime.thresholds import Thresholds
 
 Published = list[tuple[str, Alert]]
-"""Key and alert to publish."""
+"""Key of each alert, and the alert to publish under it."""
 
 DETECTED: Final = frozenset(
     {
@@ -33,7 +33,7 @@ DETECTED: Final = frozenset(
         AlertKind.SIMULATION,
     }
 )
-"""Kinds that are independent of the health of the same subject."""
+"""Kinds of alerts that do not depend on the health of the same subject."""
 
 
 @dataclass(slots=True)
@@ -53,19 +53,19 @@ class OpenAlert:
     grouped: list[str] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
     members: set[str] = field(default_factory=set)
-    """Subjects that keep it active."""
+    """Subjects whose state keeps the alert active."""
     over_ns: int = 0
-    """End of the last of them, as its record dates it."""
+    """Time at which the last of these subjects' states ended, according to its record."""
     clear_at_ns: int = NEVER_NS
-    """Log append time at which it is cleared; `NEVER_NS` while it has members."""
+    """Log append time at which the alert is cleared; `NEVER_NS` while it has members."""
 
     @property
     def alert_id(self) -> str:
-        """Kind, subject and start time."""
+        """Id of the alert: kind, subject and start time."""
         return f"{self.kind}:{self.subject}:{self.raised_ns}"
 
     def covers(self) -> set[str]:
-        """Return every subject of its cause, also those that are over."""
+        """Return all subjects of the alert's cause, including those whose state is over."""
         return {self.subject, *self.grouped}
 
     def hold(self, subject: str) -> None:
@@ -74,7 +74,7 @@ class OpenAlert:
         self.clear_at_ns = NEVER_NS
 
     def add_evidence(self, refs: Iterable[Evidence]) -> None:
-        """Append the evidence that is not listed yet, as far as there is space."""
+        """Append evidence that is not yet listed, as far as there is space."""
         self.evidence = [*self.evidence, *(ref for ref in refs if ref not in self.evidence)][:MAX_EVIDENCE]
 
     def add_one_evidence(self, ref: Evidence) -> bool:
@@ -111,24 +111,25 @@ class AlertBook:
         """Fabric time minus log append time."""
         self.open: dict[str, OpenAlert] = {}
         self._cleared: dict[str, int] = {}
-        """Id of a cleared alert to its end."""
+        """Maps id of a cleared alert to its end."""
         self._covered: dict[str, list[tuple[int, int]]] = {}
-        """Subject to the times that cleared alerts covered: records read again for that time are no news."""
+        """Maps subject to the times that cleared alerts covered; records of such a time that are read again
+        bring no news."""
         self._out: Published = []
 
     def take_published(self) -> Published:
-        """Return the alerts to publish, and clear them."""
+        """Return the alerts to publish, and empty the list."""
         out, self._out = self._out, []
         return out
 
     # --------------------------------------------------------------------------------------- queries
 
     def find(self, kind: AlertKind, subject: str) -> OpenAlert | None:
-        """Return the active alert of a kind and subject."""
+        """Return the active alert of a kind and subject; None if there is none."""
         return next((a for a in self.open.values() if a.kind == kind and a.subject == subject), None)
 
     def newest(self, matches: Callable[[OpenAlert], bool]) -> OpenAlert | None:
-        """Return the newest active alert that matches."""
+        """Return the newest active alert that matches; None if there is none."""
         active_alerts = [a for a in self.open.values() if matches(a)]
         return max(active_alerts, key=lambda a: (a.raised_ns, a.alert_id), default=None)
 
@@ -142,7 +143,7 @@ class AlertBook:
         return any(raised_ns - TOGETHER_NS <= since_ns < cleared_ns for raised_ns, cleared_ns in times)
 
     def covered_times(self, kind: AlertKind, subject: str) -> list[tuple[int, int]]:
-        """Return the times that cleared alerts of a detected kind covered."""
+        """Return the time spans that cleared alerts of a kind in `DETECTED` covered for a subject."""
         return self._covered.get(_coverage_key(kind, subject), [])
 
     @property
@@ -153,7 +154,7 @@ class AlertBook:
     # --------------------------------------------------------------------------------------- recovery
 
     def recover(self, alerts: Iterable[Alert]) -> list[OpenAlert]:
-        """Restore from published alerts (`Alert`), in any order; return the active ones."""
+        """Restore the state from published alerts, in any order; return the active ones."""
         newest: dict[str, Alert] = {}
         for record in alerts:
             if record["shard"] == self.shard:
@@ -191,14 +192,14 @@ class AlertBook:
         self._publish(alert, None)
 
     def release(self, alert: OpenAlert, subject: str, over_ns: int, hold_ns: int) -> None:
-        """Remove a subject that is over; clear the alert after `hold_ns` if it was the last one."""
+        """Remove a subject whose state is over; if it was the last one, clear the alert after `hold_ns`."""
         alert.members.discard(subject)
         alert.over_ns = max(alert.over_ns, over_ns)
         if not alert.members:
             alert.clear_at_ns = self.now_ns + hold_ns
 
     def clear(self, alert: OpenAlert) -> None:
-        """Clear an alert as of its `over_ns`."""
+        """Clear an alert, with its `over_ns` as the end."""
         del self.open[alert.alert_id]
         alert.update += 1
         alert.updated_ns = max(alert.updated_ns, alert.over_ns)
@@ -207,12 +208,12 @@ class AlertBook:
         self._publish(alert, cleared_ns)
 
     def clear_due(self, to_ns: int) -> None:
-        """Clear the alerts whose hold-down is over."""
+        """Clear the alerts whose hold-down ends by `to_ns`."""
         for alert_id in sorted(i for i, a in self.open.items() if a.clear_at_ns <= to_ns):
             self.clear(self.open[alert_id])
 
     def group(self, into: OpenAlert, alert: OpenAlert, at_ns: int) -> None:
-        """Clear an alert and add its content to the alert of its cause."""
+        """Clear an alert, and add its content to the alert `into`, which has the same cause."""
         self.clear(alert)
         into.add_evidence(list(alert.evidence))
         into.add_names(links=alert.links, nics=alert.nics, grouped=(alert.subject, *alert.grouped))

@@ -1,7 +1,7 @@
-"""Evaluates latency SLOs: p99 limits between groups of NICs, and since when they are violated.
+"""Evaluates latency SLOs: p99 limits between groups of NICs, and the times since which they are violated.
 
-One-way delays count minus the error bound of the clocks. Without synced clocks, half a round trip counts for
-SLOs that cover both directions, and for no others.
+The error bound of the clocks is subtracted from one-way delays. Without synced clocks, half a round trip is
+used for SLOs that cover both directions; other SLOs are not evaluated.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from streams.runtime.tables import Member
 
 EVERYONE: Final = "*"
 WAIT_WINDOWS: Final = 2
-"""A window is evaluated once a window so much later has begun, because its records come from many NICs."""
+"""Number of windows after which a window is evaluated, because its records come from many NICs."""
 MIN_SAMPLES: Final = 20
-"""Samples that a pair needs; a window with fewer is combined with later ones."""
+"""Number of samples that a pair needs; a window with fewer is combined with later ones."""
 GONE_NS: Final = 60_000_000_000
-"""ns without a measurement after which a violation is cleared."""
+"""Time without a measurement after which a violation is cleared."""
 MAX_PAIRS: Final = 8
 
 
 def check_rule(rule: LatencyRule) -> None:
-    """Raise ValueError, one line, for an invalid rule of `ActuatorConfig.latency_rules`."""
+    """Raise ValueError, with a message of one line, if a rule of `ActuatorConfig.latency_rules` is
+    invalid."""
     name = rule["name"]
     if not name or len(name) > 128 or not name.isprintable():
         raise ValueError(f"latency rule {name!r}: expected a name of 1 to 128 printable characters")
@@ -62,18 +63,18 @@ class Change:
     subject: str
     state: AlertState
     at_ns: int
-    """ns, fabric time: end of the deciding window."""
+    """End of the deciding window, ns of fabric time."""
     since_ns: int
-    """ns, fabric time: start of the first window above, or below, the limit."""
+    """Start of the first window above (or, if CLEARED, below) the limit, ns of fabric time."""
     p99_ns: float
-    """In the last window, the worst of all pairs together and of each violating pair."""
+    """Worst p99 in the last window: of all pairs together and of each violating pair."""
     text: str
     pairs: tuple[tuple[str, str], ...] = ()
-    """The violating pairs, the worst first."""
+    """The violating pairs (from NIC, to NIC), the worst first."""
 
     @property
     def nics(self) -> tuple[str, ...]:
-        """The NICs of those pairs."""
+        """The NICs of the violating pairs."""
         return tuple(dict.fromkeys(nic for pair in self.pairs for nic in pair))
 
 
@@ -100,7 +101,7 @@ class _Rule(NamedTuple):
 
 @dataclass(slots=True)
 class _Delays:
-    """Delays of one pair in one direction: samples by bucket, and the largest bound of their errors."""
+    """Delays of one pair in one direction: samples by bucket, and the largest error bound."""
 
     buckets: Counter[int] = field(default_factory=Counter)
     bound_ns: float = 0.0
@@ -111,16 +112,16 @@ class _Delays:
         self.bound_ns = max(self.bound_ns, other.bound_ns)
 
     def p99_ns(self) -> float:
-        """Return the 99th percentile minus the possible error of the clocks."""
+        """Return the 99th percentile minus the error bound of the clocks."""
         return max(0.0, _quantile(self.buckets, 0.99) - self.bound_ns)
 
 
 @dataclass(slots=True)
 class _Watched:
-    """The state of one rule, or of one pair under it."""
+    """The evaluation state of one rule, or of one pair under it."""
 
     above_ns: int | None = None
-    """Start of the first window of the current violation."""
+    """Start of the first window of the current violation; None without a violation."""
     below_ns: int | None = None
     seen_ns: int = 0
     p99_ns: float = 0.0
@@ -145,9 +146,9 @@ class _State:
     all: _Watched = field(default_factory=_Watched)
     pairs: dict[Pair, _Watched] = field(default_factory=dict)
     raised_ns: int | None = None
-    """Start of the published violation; None: not violated."""
+    """Start of the published violation; None if the rule is not violated."""
     met_since_ns: int | None = None
-    """Start of the first window since which no pair violates the SLO."""
+    """Start of the first window from which on no pair violates the SLO."""
     unsure: bool = False
     """Whether the last window could not be evaluated, because no clock was synced."""
 
@@ -157,7 +158,7 @@ class _Window:
     start_ns: int
     end_ns: int
     directed: dict[Pair, _Delays] = field(default_factory=dict)
-    """One-way delays."""
+    """One-way delays, by directed pair."""
     half_rtts_ns: dict[Pair, float] = field(default_factory=dict)
     """Half the 99th percentile of the round trip, for pairs without synced clocks."""
 
@@ -173,10 +174,10 @@ class LatencyRules:
         self._evaluated = -1
         self._end_ns = 0
         self.late = 0
-        """Records of windows that had been evaluated."""
+        """Number of records of windows that had already been evaluated."""
 
     def restore(self, name: str, since_ns: int) -> None:
-        """Restore a published violation since `since_ns`; call before `set_rules`."""
+        """Restore a published violation that began at `since_ns`; call this before `set_rules`."""
         self._restored[name] = since_ns
 
     def set_rules(self, rules: Iterable[LatencyRule]) -> list[Change]:
@@ -214,11 +215,11 @@ class LatencyRules:
 
     @property
     def longest_s(self) -> float:
-        """The longest duration, in s, that a rule requires before a violation is raised; 0 without rules."""
+        """The longest duration that a rule requires before a violation is raised, s; 0 without rules."""
         return max((state.rule.for_ns / 1e9 for state in self._states.values()), default=0.0)
 
     def wants(self, nic: str) -> bool:
-        """Return whether a prober's delays are covered by any rule."""
+        """Return whether any rule covers a prober's delays."""
         if not self._states:
             return False
         groups = self._groups(nic)
@@ -278,7 +279,7 @@ class LatencyRules:
         return self._change(state, window)
 
     def _evaluate_pair(self, state: _State, pair: Pair, delays: _Delays, window: _Window) -> None:
-        """Evaluate one pair, together with earlier windows if samples are few."""
+        """Evaluate one pair, together with earlier windows if it has few samples."""
         watched = state.pairs.setdefault(pair, _Watched())
         gathered, begin_ns = delays, window.start_ns
         if watched.waiting is not None:
@@ -293,7 +294,8 @@ class LatencyRules:
         watched.update(p99_ns, p99_ns > state.rule.p99_ns, begin_ns, window.end_ns)
 
     def _change(self, state: _State, window: _Window) -> Change | None:
-        """Raise a violation that lasted long enough; clear one that has been absent as long."""
+        """Return a change if a violation has lasted long enough, or has been absent for as long; else
+        None."""
         rule = state.rule
         stale_ns = window.end_ns - max(GONE_NS, 2 * rule.for_ns)
         self._drop_stale(state, stale_ns)
@@ -314,7 +316,8 @@ class LatencyRules:
                 del state.pairs[pair]
 
     def _met(self, state: _State, window: _Window) -> Change | None:
-        """Clear a violation if all pairs have met the SLO for long enough."""
+        """Return the change that clears a violation if all pairs have met the SLO for long enough; else
+        None."""
         rule = state.rule
         everything = (state.all, *state.pairs.values())
         above = any(watched.above_ns is not None for watched in everything)
@@ -356,14 +359,14 @@ class LatencyRules:
         return Change(rule.name, rule.subject, AlertState.CLEARED, at_ns, since_ns, state.all.p99_ns, text)
 
     def unsure(self) -> list[str]:
-        """Return the rules that cannot be evaluated now, because none of their clocks is synced."""
+        """Return the names of rules that cannot be evaluated now, because none of their clocks is synced."""
         return sorted(
             name for name, state in self._states.items() if state.unsure and not state.rule.both_directions
         )
 
 
 def _gather(window: _Window, nic: str, path: PathDelay) -> None:
-    """Add one peer and path of a prober to both directions."""
+    """Add the delays of one path of a prober to a window, for both directions."""
     peer = path["peer"]
     if path["bound_ns"] is None:
         if path["rtt_p99_ns"] is not None and path["count"] >= MIN_SAMPLES:
@@ -382,7 +385,7 @@ def _gather(window: _Window, nic: str, path: PathDelay) -> None:
 
 
 def _quantile(buckets: Mapping[int, int], share: float) -> float:
-    """Return the delay that `share` of the samples do not exceed, interpolated within buckets."""
+    """Return the delay, ns, that `share` of the samples do not exceed, interpolated within buckets."""
     left = share * sum(buckets.values())
     for bucket in sorted(buckets):
         count = buckets[bucket]
@@ -394,7 +397,7 @@ def _quantile(buckets: Mapping[int, int], share: float) -> float:
 
 
 def _between(rule: _Rule) -> str:
-    """Describe the groups of a rule, as 'between rack 3 and rack 7'."""
+    """Return the groups of a rule as text, for example 'between rack 3 and rack 7'."""
     if rule.from_group == rule.to_group:
         return "between all NICs" if rule.from_group == EVERYONE else f"within {_named(rule.from_group)}"
     return f"between {_named(rule.from_group)} and {_named(rule.to_group)}"

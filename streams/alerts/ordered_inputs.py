@@ -1,12 +1,12 @@
-"""Inputs of alerts in one order, the order of the log, and the alerts that follow from them.
+"""Takes the inputs of alerts in the order of the log, and returns the alerts that follow from them.
 
-`AlertInputs` takes messages of the topics of `MAIN`, and `PathDelays`, from any partitions in any order. A
-message waits until the log's clock has passed it. Then messages are processed by (log time, topic,
-partition, offset). So a live worker, a restarted one and a replay raise the same alerts. Thresholds, latency
-rules, inventory and routes are messages too; only the topology file is not in the log.
+`AlertInputs` accepts messages of the topics of `MAIN`, and `PathDelays`, from any partitions in any order. A
+message waits until the log's clock has passed it. Then messages are processed by (log time, topic, partition,
+offset). So a live worker, a restarted one and a replay raise the same alerts. Thresholds, latency rules,
+inventory and routes are messages too; only the topology file is not in the log.
 
-Latency rules need delays, of which there may be many. Those have an order of their own, so that a worker that
-catches up on them delays no other alert.
+Latency rules need delays, of which there may be many. Delays are ordered separately, so that a worker that
+must catch up on them delays no other alert.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, PATHS)
 """Topics that are read from their beginning."""
 MAIN: Final[tuple[Topic, ...]] = (*WHOLE, LINK_HEALTH, CONTENTION, CLOCK_OFFSETS, LINKS, DIAGNOSES)
 DIAGNOSIS_HEAD: Final = "bound_ns"
-"""Last field of a diagnosis before its parts by rank and by flow."""
+"""Last field of a diagnosis before its fields by rank and by flow."""
 REJECTED_ELSEWHERE: Final = frozenset(
     {CONFIG.name, INVENTORY.name, PATHS.name, CLOCK_OFFSETS.name, LINKS.name}
 )
-"""Topics whose invalid messages another reader rejects."""
+"""Topics whose invalid messages are rejected by another reader."""
 
 
 def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dict[str, int]:
-    """Return topic to the append time, ns, from which a new owner at `now_ns` must read it again.
+    """Return, by topic, the append time, ns, from which a new owner that begins at `now_ns` must read.
 
     Of `fabric.link-health` it also needs each key's last record before that time. `delays_s`: longest time
-    for which a latency rule may be broken before its alert.
+    for which a latency rule may be violated before its alert.
     """
     events_s = max(thresholds["alert_agent_s"], thresholds["alert_storm_s"])
     dated_s = max(events_s, thresholds["alert_miswired_s"], thresholds["alert_clocks_s"])
@@ -81,7 +81,7 @@ def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dic
 
 
 class AlertInputs(Operator):
-    """The alerts of the shards for which `owned` is true.
+    """Raises the alerts of the shards for which `owned` is true.
 
     `past`: the alerts published before. `starts_ns`: topic to the log time from which it is read.
     `log_offset_ns`: fabric time minus append time, until a clock record gives it.
@@ -142,12 +142,12 @@ class AlertInputs(Operator):
 
     @property
     def delays_lookback_s(self) -> float:
-        """Time of `fabric.delays` that a new owner must read, in s; 0 without latency rules."""
+        """Time span of `fabric.delays` that a new owner must read, s; 0 without latency rules."""
         rules = self._latency_config.latency_rules()
         return max((rule["for_s"] for rule in rules), default=0.0)
 
     def wants_delays(self, nic: str) -> bool:
-        """Return whether a NIC's delays matter to a latency rule."""
+        """Return whether any latency rule uses a NIC's delays."""
         shard = self.shards.get(self._members.member(nic).shard)
         return shard is not None and shard.wants_delays(nic)
 
@@ -158,27 +158,27 @@ class AlertInputs(Operator):
     # --------------------------------------------------------------------------------------- operator
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Continue from the alerts published before, and from the health of links that changed long ago."""
+        """Continue from the alerts published before, and from the state of links that changed long ago."""
         self._recover(records_of(past, ALERTS, self._registry))
         for message in past.get(LINK_HEALTH.name, ()):
             if message.log_ns < self._starts_ns.get(LINK_HEALTH.name, 0):
                 self.add(message)
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Add messages; of the delays those that may matter to a latency rule."""
+        """Add messages; skip delays that no latency rule can use."""
         for message in messages:
             if message.topic != DELAYS.name or self._may_want(message.key, tables):
                 self.add(message)
 
     def _may_want(self, nic: str, tables: FabricTables) -> bool:
-        """Return whether a NIC's delays may matter to a present rule, or to one that is still evaluated."""
+        """Return whether a present rule, or one that is still being evaluated, may use a NIC's delays."""
         groups = groups_of(tables.inventory.member(nic))
         rules = tables.config.latency_rules()
         has_rule = any(rule["from_group"] in groups or rule["to_group"] in groups for rule in rules)
         return has_rule or self.wants_delays(nic)
 
     def due_ns(self) -> int:
-        """Return 0: what waits for its time is passed on with each advance."""
+        """Return 0, so that each advance passes on the messages whose time has come."""
         return 0
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
@@ -206,7 +206,8 @@ class AlertInputs(Operator):
             self.late += 1
 
     def evaluate(self, to_ns: int) -> Published:
-        """Process the messages up to `to_ns`, and all that became due; return the alerts to publish."""
+        """Process the messages up to `to_ns`, and all evaluations due by then; return the alerts to
+        publish."""
         out: Published = []
         while self._main and self._main[0].log_ns <= to_ns:
             message = heapq.heappop(self._main)
@@ -225,7 +226,7 @@ class AlertInputs(Operator):
         return out
 
     def evaluate_delays(self, to_ns: int) -> Published:
-        """Evaluate the latency rules by the delays up to `to_ns`; return the alerts to publish."""
+        """Evaluate the latency rules with the delays up to `to_ns`; return the alerts to publish."""
         out: Published = []
         while self._delays and self._delays[0].log_ns <= to_ns:
             message = heapq.heappop(self._delays)
@@ -255,9 +256,9 @@ class AlertInputs(Operator):
                 out += shard.ingest_delays(record)
 
     def _start_rules(self, out: Published) -> None:
-        """Put the latency rules in force once all earlier configuration has been processed.
+        """Apply the latency rules once all earlier configuration has been processed.
 
-        This clears the alert of a rule that was broken and removed meanwhile.
+        This clears the alert of a rule that was violated and then removed in the meantime.
         """
         if not self._rules_in_force:
             self._rules_in_force = True
@@ -294,7 +295,8 @@ class AlertInputs(Operator):
             self._process_pace(None if record is None else record["shard"], message.log_ns, out)
 
     def _process_pace(self, name: str | None, append_ns: int, out: Published) -> None:
-        """Pass on the pace of a shard whose NIC was announced; None: of all shards, as a NIC was removed."""
+        """Pass on the pace of a shard whose NIC was announced; if `name` is None, of all shards: a NIC was
+        removed."""
         for shard_name in self.shards if name is None else (name,):
             pace = self.inventory.simulated.pace(shard_name)
             shard = self._shard(shard_name) if pace is not None else self.shards.get(shard_name)
@@ -354,7 +356,7 @@ class AlertInputs(Operator):
             out += shard.ingest_event(event, message.log_ns)
 
     def _shard(self, name: str) -> ShardAlerts | None:
-        """Return a shard's alerts; None if another worker owns the shard."""
+        """Return the alerts of a shard; None if another worker owns the shard."""
         alerts = self.shards.get(name)
         if alerts is None and self._owned(name):
             alerts = self.shards[name] = ShardAlerts(
@@ -381,7 +383,7 @@ class AlertInputs(Operator):
     def _decoded(
         self, message: Message, topic: Topic[R], validate: Callable[[R], R] | None = None
     ) -> R | None:
-        """Return a message's validated record; None if there is none."""
+        """Return a message's validated record; None for a tombstone or an invalid message."""
         if message.record is None and message.value is None:
             return None
         try:

@@ -1,13 +1,13 @@
 """Health of the probers: hosts too busy to measure, and agents that send far more than they should.
 
-`ProberHealth` ingests the `LinkEvent` records of one shard, which carry an agent's own trouble and count its
-requests. It returns detections of kinds AGENT and PROBE_STORM, one per host; a prober that does not answer
-while its host does is one of kind AGENT. Each second of append time is
-evaluated a second after its end, so the order in which partitions are read changes nothing.
+`ProberHealth` ingests the `LinkEvent` records of one shard; these report an agent's own trouble and count its
+requests. It returns detections of kinds AGENT and PROBE_STORM, one per host. A prober that does not answer
+while its host does is also an AGENT detection. Each second of append time is evaluated a second after its
+end, so the order in which partitions are read has no influence.
 
 A storm is measured against two rates, because neither is enough. An agent with wrong settings also announces
-a wrong rate, so the median of its shard counts. A small shard has no useful median, so the announced rate
-counts.
+a wrong rate, so the median of its shard is needed. A small shard has no useful median, so the announced rate
+is needed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 GRACE_S: Final = 1
-"""s from a second's end to its evaluation; later events do not count."""
+"""Time from a second's end to its evaluation, s; events that arrive later do not count."""
 MIN_RATE_NS: Final = NS_PER_S // 5
-"""Shorter intervals give no rate."""
+"""Shortest interval that gives a rate, ns."""
 MIN_NICS: Final = 4
-"""A shard with fewer NICs has no useful median."""
+"""Number of NICs below which a shard has no useful median."""
 MAX_EVIDENCE: Final = 8
 KINDS: Final = frozenset({AlertKind.AGENT, AlertKind.PROBE_STORM})
 
@@ -62,7 +62,7 @@ class _Second:
 
     @property
     def covers_s(self) -> int:
-        """Seconds that it covers: an agent that hardly runs reports rarely."""
+        """Time that the reports cover, s: an agent that hardly runs reports rarely."""
         return max(1, round(self.interval_ns / NS_PER_S))
 
 
@@ -72,9 +72,9 @@ class _Nic:
 
     seconds: deque[_Second] = field(default_factory=deque)
     over_s: int | None = None
-    """First second since which it sends too much."""
+    """First of the seconds in which the agent has been sending too much."""
     under_s: int | None = None
-    """First second since which it does not."""
+    """First of the seconds in which the agent has not been sending too much."""
     rate_pps: float = 0.0
     limit_pps: float = 0.0
     limit_text: str = ""
@@ -91,7 +91,7 @@ class _Active:
 class ProberHealth:
     """Detector of prober trouble in one shard. `thresholds` may be set at any time.
 
-    `probe_slots`: NIC to (ns between slots, probes per slot) as it announces them, None if it does not.
+    `probe_slots` returns (ns between slots, probes per slot) as a NIC announces them; None if it does not.
     """
 
     def __init__(
@@ -103,30 +103,32 @@ class ProberHealth:
         self.shard = shard
         self.thresholds = thresholds
         self.late = 0
-        """Events of seconds that were evaluated before."""
+        """Number of events of seconds that had already been evaluated."""
         self._probe_slots = probe_slots or (lambda nic: None)
         self._nics: dict[str, _Nic] = {}
         self._pending: dict[int, dict[str, _Second]] = {}
         self._silent = SilentAgents()
         self._active: dict[tuple[AlertKind, str], _Active] = {}
-        """(kind, host) to its active detection."""
+        """Maps (kind, host) to the active detection."""
         self._next_s = -1
 
     @property
     def due_ns(self) -> int:
-        """Time at which `evaluate` next has something to do, ns of append time."""
+        """Append time at which `evaluate` next has something to do, ns."""
         if not (self._pending or self._nics or self._active):
             return NEVER_NS
         return (self._next_s + 1 + GRACE_S) * NS_PER_S
 
     def recover(self, kind: AlertKind, host: str, nics: Iterable[str], at_ns: int) -> None:
-        """Restore an active alert of these kinds; `at_ns`: append time at which it was certainly active."""
+        """Restore an active alert of kind AGENT or PROBE_STORM; it was certainly active at append time
+        `at_ns`."""
         if kind in KINDS:
             self._active[kind, host] = _Active(at_ns // NS_PER_S + 1, set(nics))
             self._next_s = max(self._next_s, at_ns // NS_PER_S + 1)
 
     def forget_agent(self, host: str) -> None:
-        """Detect the trouble of a host's prober again if it persists: the alert of the host replaced it."""
+        """Forget the trouble of a host's prober, whose alert the host's own one replaced; it is detected
+        again if it lasts."""
         self._active.pop((AlertKind.AGENT, host), None)
 
     def ingest(self, event: LinkEvent, append_ns: int) -> None:
@@ -152,7 +154,7 @@ class ProberHealth:
             second.worst = max(second.worst, (event["late_ns"], append_ns))
 
     def evaluate(self, now_ns: int) -> list[Detection]:
-        """Evaluate all seconds that are due by `now_ns`; return the news."""
+        """Evaluate all seconds that are due by `now_ns`; return new, updated and ended detections."""
         detections: list[Detection] = []
         while self.due_ns <= now_ns:
             number, self._next_s = self._next_s, self._next_s + 1
@@ -182,7 +184,7 @@ class ProberHealth:
     def _check_rate(
         self, nic: str, nic_state: _Nic, rate_pps: float, usual_pps: float | None, number: int
     ) -> None:
-        """Compare a NIC's rate in one second with the announced and the usual rate; the lower one counts."""
+        """Compare a NIC's rate in one second with the lower of its announced and the usual rate."""
         slot = self._probe_slots(nic)
         own_pps = 1e9 * (slot[1] + 1) / slot[0] if slot is not None and slot[0] else None
         known_pps = ((own_pps, "it announces"), (usual_pps, "is usual in its shard"))
@@ -200,7 +202,8 @@ class ProberHealth:
     # --------------------------------------------------------------------------------------- trouble
 
     def _find_silent(self, silent: Mapping[str, int], number: int) -> Iterator[Detection]:
-        """Yield the hosts whose probers do not answer; `silent`: NIC to the second of its last event."""
+        """Yield detections for hosts whose probers do not answer. `silent`: NIC to the second of its last
+        event."""
         by_host: dict[str, list[str]] = {}
         for nic in sorted(silent):
             by_host.setdefault(host_of(nic), []).append(nic)
@@ -239,7 +242,7 @@ class ProberHealth:
                 yield self._over(AlertKind.AGENT, host, number, f"{host}: its prober is healthy again")
 
     def _seconds_with_trouble(self, after: int, late_ns: int) -> dict[str, list[_Second]]:
-        """Return NIC to its seconds after `after` with trouble or a late agent."""
+        """Return, by NIC, its seconds after `after` that have trouble or a late agent."""
         seconds_by_nic: dict[str, list[_Second]] = {}
         for nic, nic_state in self._nics.items():
             seconds = [
@@ -271,7 +274,7 @@ class ProberHealth:
         )
 
     def _evidence(self, nic: str, seconds: list[_Second]) -> EvidenceRef:
-        """Return the event with most trouble."""
+        """Return a reference to the event with the most trouble."""
         worst = max(seconds, key=lambda s: (s.late_ns, len(s.trouble), s.number))
         trouble = ", ".join(sorted(worst.trouble)) or "late"
         text = f"{nic}: {trouble}" + (f", {worst.late_ns / NS_PER_MS:.0f} ms" if worst.late_ns else "")
@@ -337,7 +340,7 @@ class ProberHealth:
         return [(host, active) for (of_kind, host), active in sorted(self._active.items()) if of_kind == kind]
 
     def _new_nics(self, kind: AlertKind, host: str, nics: list[str], number: int) -> list[str] | None:
-        """Return a host's NICs that are not part of the active detection, and add them; None: all are."""
+        """Add a host's NICs to the active detection; return those that are new, or None if all are known."""
         active = self._active.get((kind, host))
         if active is None:
             active = self._active[kind, host] = _Active(number)
@@ -350,7 +353,7 @@ class ProberHealth:
         return Detection(kind, host, (number + 1) * NS_PER_S, (number + 1) * NS_PER_S, text, over=True)
 
     def _whole_s(self, threshold: str) -> int:
-        """Return a threshold in whole seconds, 1 at least."""
+        """Return a threshold in whole seconds, at least 1."""
         return max(1, round(self.thresholds[threshold]))
 
 

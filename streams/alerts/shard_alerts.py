@@ -1,4 +1,4 @@
-"""Alerts of one shard: each cause once, raised, updated, cleared.
+"""Raises, updates and clears the alerts of one shard, one alert per cause.
 
 `ShardAlerts` ingests records in log order and passes each to its source (sources/), which changes the alert
 book (book.py). All times and texts come from the records. The state can be restored from the published alerts
@@ -36,8 +36,8 @@ from streams.runtime.thresholds import Thresholds
 class ShardAlerts:
     """The alerts of one shard. `thresholds` and `log_offset_ns` may be set at any time.
 
-    `cables_of`: number of a switch's cables, 0 if unknown. `groups`: groups of a NIC, see
-    streams/alerts/latency_slo.py. `probe_slots`: see streams/alerts/prober_health.py.
+    `cables_of` returns the number of a switch's cables, 0 if unknown. `groups` returns the groups of a NIC,
+    see latency_slo.py. `probe_slots`: see prober_health.py.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class ShardAlerts:
 
     @property
     def due_ns(self) -> int:
-        """Time at which `evaluate` next has something to do, log append time."""
+        """Log append time at which `evaluate` next has something to do."""
         times_ns = (self._link_health.due_ns, self._book.next_clear_ns, self._probers.due_ns)
         return min(*times_ns, self._simulation.due_ns)
 
     @property
     def delays_lookback_s(self) -> float:
-        """Time of `fabric.delays` that a new owner must read again; 0 if it needs none."""
+        """Time span of `fabric.delays` that a new owner must read again, s; 0 if it needs none."""
         return self._latency.lookback_s
 
     def wants_delays(self, nic: str) -> bool:
-        """Return whether a NIC's `PathDelays` matter to any latency rule."""
+        """Return whether any latency rule uses a NIC's `PathDelays`."""
         return self._latency.wants(nic)
 
     def open_ids(self) -> list[str]:
@@ -117,38 +117,38 @@ class ShardAlerts:
     def ingest_delays(self, record: PathDelays) -> Published:
         """Take one `PathDelays`; return the alerts to publish.
 
-        Latency rules follow the time of their windows, so the order of delays among the other records is
-        free.
+        Latency rules follow the time of their windows, so the order between delays and other records does not
+        matter.
         """
         self._latency.ingest(record)
         return self._book.take_published()
 
     def ingest_health(self, subject: str, record: LinkHealth | None, append_ns: int) -> Published:
-        """Take a subject's record, None: the subject was forgotten; return the alerts to publish."""
+        """Take a subject's health (None: the subject was forgotten); return the alerts to publish."""
         self._begin(append_ns)
         self._link_health.ingest(subject, record)
         return self._book.take_published()
 
     def ingest_contention(self, record: ContentionWindow, append_ns: int) -> Published:
-        """Take one record; return the alerts to publish."""
+        """Take one `ContentionWindow`; return the alerts to publish."""
         self._begin(append_ns)
         self._queues.ingest(record)
         return self._book.take_published()
 
     def ingest_diagnosis(self, head: Mapping[str, Any], append_ns: int) -> Published:
-        """Take the head of a `Diagnosis`; return the alerts to publish."""
+        """Take the leading fields of a `Diagnosis`; return the alerts to publish."""
         self._begin(append_ns)
         self._jobs.ingest(head)
         return self._book.take_published()
 
     def ingest_clocks(self, record: ClockOffsets, append_ns: int) -> Published:
-        """Take one part of a window; return the alerts to publish."""
+        """Take one part of a window of clock offsets; return the alerts to publish."""
         self._begin(append_ns)
         self._clocks.ingest(record)
         return self._book.take_published()
 
     def ingest_pace(self, fleet: FleetPace | None, append_ns: int) -> Published:
-        """Take the pace of the simulated shard, None: some NICs are real; return the alerts to publish."""
+        """Take the pace of the simulated shard (None: some NICs are real); return the alerts to publish."""
         if fleet is None and not self._simulation.is_simulated:
             return []
         self._begin(append_ns)
@@ -167,9 +167,9 @@ class ShardAlerts:
         self._book.now_ns = max(self.now_ns, append_ns)
 
     def set_latency_rules(self, rules: Iterable[LatencyRule]) -> Published:
-        """Set the latency rules in force (`ActuatorConfig.latency_rules`); return the alerts to publish.
+        """Set the active latency rules (`ActuatorConfig.latency_rules`); return the alerts to publish.
 
-        Call it once after `recover`, and after every change: it clears the alerts of removed rules.
+        Call this once after `recover`, and after every change: it clears the alerts of removed rules.
         """
         self._latency.set_rules(rules)
         return self._book.take_published()
@@ -186,7 +186,7 @@ class ShardAlerts:
         return self._book.take_published()
 
     def _advance(self, to_ns: int) -> None:
-        """Run what became due, in the order of the due times."""
+        """Run everything that is due by `to_ns`, in the order of the due times."""
         while (due_ns := self.due_ns) <= to_ns:
             self._book.now_ns = max(self.now_ns, due_ns)
             self._link_health.raise_due(due_ns)

@@ -1,7 +1,7 @@
-"""Probers that do not answer while the kernel of their host does: a stopped agent, no dead host.
+"""Finds probers that do not answer while the kernel of their host does: the agent stopped, the host is alive.
 
-Peers probe the host of a silent prober (`LinkEvent.hosts`). A prober is silent once its own events have
-ceased too, because a peer alone may see only the one path that is dead.
+Peers probe the host of a silent prober (`LinkEvent.hosts`). A prober counts as silent only once its own
+events have stopped too, because a single peer may see only the one path that is dead.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final
 from schemas.records import LinkEvent
 
 SILENT_S: Final = 2
-"""s without an event of a prober, which sends one each second, before it is silent."""
+"""Time without an event after which a prober is silent, s; a prober sends one event per second."""
 ANSWERED_S: Final = 3
-"""s for which an answer shows that a host is alive: its peers probe it each second."""
+"""Time for which an answer shows that a host is alive, s: its peers probe it each second."""
 
 
 class SilentAgents:
@@ -24,7 +24,7 @@ class SilentAgents:
         """NIC to the second of its newest event."""
         self._probed_s: dict[str, int] = {}
         self._answered_s: dict[str, int] = {}
-        """NIC to the second in which its host was last probed, and in which it last answered."""
+        """Maps NIC to the second in which its host was last probed, and to that in which it last answered."""
 
     def ingest(self, event: LinkEvent, second: int) -> None:
         """Take one event, appended to the log in `second`."""
@@ -37,8 +37,8 @@ class SilentAgents:
     def at(self, second: int) -> dict[str, int]:
         """Return the probers that are silent at the end of `second`, with the second of their last event.
 
-        A prober stays silent until it reports, or until its host answers no more either. A host that no peer
-        probes any more is in the state in which it was last seen.
+        A prober stays silent until it reports, or until its host no longer answers either. A host that peers
+        no longer probe keeps the state in which it was last seen.
         """
         silent_since_s: dict[str, int] = {}
         for nic, answered_s in list(self._answered_s.items()):

@@ -1,9 +1,9 @@
 """Alerts stage: publishes the `Alert` records of an owner's shards.
 
-Some topics are read from their beginning, others from as far back as an alert may wait. Link evidence comes
-from the links stage, which has decoded it already. The worker that owns a shard's partition of `fabric.links`
-owns its alerts. A new owner restores the published alerts and reads the past hour again, which raises nothing
-twice.
+Some topics are read from their beginning, others from as far back as an alert may wait. The links stage,
+which has already decoded the link evidence, passes it on. The worker that owns a shard's partition of
+`fabric.links` owns its alerts. A new owner restores the published alerts and reads the past hour again, which
+raises no alert twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streams.runtime.units import NS_PER_MS
 
 
 def _starts_ns(log_ns: int, tables: FabricTables) -> dict[str, int]:
-    """Return topic to the log time from which an owner that begins at `log_ns` reads it."""
+    """Return, by topic, the log time from which an owner that begins at `log_ns` reads it."""
     longest_s = max((rule["for_s"] for rule in tables.config.latency_rules()), default=0.0)
     return read_from(log_ns, tables.config.thresholds(), longest_s)
 
@@ -40,7 +40,7 @@ _MAIN: Final = tuple(_input(topic) for topic in MAIN if topic is not LINKS)
 
 
 class AlertsStage(Stage):
-    """Alerts: each cause once, raised, updated, cleared."""
+    """Raises, updates and clears alerts, one per cause."""
 
     name = "alerts"
     owner = LINKS

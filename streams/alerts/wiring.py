@@ -1,4 +1,5 @@
-"""Wiring of the fabric against its plan: NICs off their rail, and cables that contradict the topology file.
+"""Compares the fabric's wiring with its plan: NICs off their rail, and cables that contradict the topology
+file.
 
 `Wiring` ingests `PathMaps` and `Nic` records. It returns detections of kind MISWIRED, one per cause: two
 swapped cables are one cause, however many paths show them. It also counts the cables of each switch.
@@ -39,7 +40,7 @@ LISTED: Final = "the file lists another path"
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A NIC on the leaf of another rail, and the evidence."""
+    """A NIC on the leaf of another rail, with the evidence."""
 
     nic: str
     rail: int
@@ -48,9 +49,9 @@ class Misfit:
 
 
 def _majority_evidence(leaf: str, rail: int, rails: Counter[int], leaves: Collection[str]) -> str:
-    """Return the evidence that most NICs of a leaf are of another rail; empty if there is none.
+    """Return the evidence that most NICs of a leaf belong to another rail; empty if there is none.
 
-    `rails`: NICs of the leaf by rail; `leaves`: all leaves with NICs of `rail`.
+    `rails`: number of the leaf's NICs by rail; `leaves`: all leaves with NICs of `rail`.
     """
     main_rail, count = rails.most_common(1)[0]
     total = rails.total()
@@ -64,10 +65,10 @@ def _majority_evidence(leaf: str, rail: int, rails: Counter[int], leaves: Collec
 def misfits_of(
     leaf_of: Mapping[str, str], rail_of: Mapping[str, int | None], topology: Topology | None = None
 ) -> list[Misfit]:
-    """Return the NICs on a leaf of another rail, by the file, or because most NICs of that leaf are of
-    another.
+    """Return the NICs on a leaf of another rail.
 
-    If leaves serve all rails alike, there is none.
+    A leaf's rail comes from the topology file, else from the majority of the leaf's NICs. If all leaves serve
+    all rails alike, there are no misfits.
     """
     topology = topology if topology is not None else Topology()
     rails: dict[str, Counter[int]] = defaultdict(Counter)
@@ -101,20 +102,20 @@ class _Nic(NamedTuple):
 
 @dataclass(slots=True)
 class _Pair:
-    """Content of a directed pair's record."""
+    """Content of the record of a directed pair."""
 
     shard: str
     at_ns: int
     routes: frozenset[tuple[str, ...]]
     leaves: frozenset[str]
-    """First switches of its requests."""
+    """First switches on the routes of the pair's requests."""
     names: SwitchNames
     contradictions: frozenset[str]
 
 
 @dataclass(slots=True)
 class _Fact:
-    """One contradiction of the plan. Facts that share an item have one cause."""
+    """One contradiction of the plan. Facts that have an item in common have one cause."""
 
     key: str
     subject: str
@@ -128,7 +129,7 @@ class _Fact:
 
 @dataclass(slots=True)
 class _Active:
-    """An active detection. `quiet_ns`: time since which none of its facts holds; None: one does."""
+    """An active detection. `quiet_ns`: time since which none of its facts has held; None while one does."""
 
     subject: str
     shard: str
@@ -141,7 +142,7 @@ class _Active:
 class Wiring:
     """Detector of wrong cabling. `topology` and `thresholds` may be set at any time.
 
-    A new topology counts from the next record.
+    A new topology takes effect with the next record.
     """
 
     def __init__(self, topology: Topology | None = None) -> None:
@@ -155,17 +156,17 @@ class Wiring:
         self._leaf_names: Counter[tuple[str, str]] = Counter()
         self._anycast: Counter[str] = Counter()
         self._contradicting: dict[str, set[str]] = defaultdict(set)
-        """Contradiction of the file to the pairs whose traces show it."""
+        """Maps contradiction of the topology file to the pairs whose traces show it."""
         self._nics: dict[str, _Nic] = {}
         self._since: dict[str, int] = {}
-        """Fact to the time when it was first seen."""
+        """Maps fact to the time at which it was first seen."""
         self._facts: dict[str, _Fact] = {}
         self._active: list[_Active] = []
         self._dirty = False
         self._evaluated_ns = -EVALUATION_GAP_NS
 
     def cables_at(self, node: str) -> int:
-        """Return the number of a node's cables, by the known paths; doubted cables do not count."""
+        """Return the number of a node's cables on the known paths; doubted cables do not count."""
         return len(self._at_node.get(node, set()) - self._votes.doubted)
 
     def recover(self, shard: str, subject: str, names: Iterable[str], at_ns: int) -> None:
@@ -177,7 +178,7 @@ class Wiring:
     # --------------------------------------------------------------------------------------- records
 
     def ingest_nic(self, key: str, record: Nic | None, append_ns: int) -> None:
-        """Take one message of the inventory; None: the NIC was removed."""
+        """Take one message of the inventory; `record` is None if the NIC was removed."""
         previous = self._nics.get(key)
         if record is None:
             self._nics.pop(key, None)
@@ -187,7 +188,7 @@ class Wiring:
             self._touch(append_ns)
 
     def ingest_paths(self, key: str, record: PathMaps | None, append_ns: int) -> None:
-        """Take one `PathMaps`; None: the pair is no longer traced."""
+        """Take the `PathMaps` of a pair; `record` is None if the pair is no longer traced."""
         new = None if record is None else self._pair_of(record, append_ns)
         old = self._pairs.pop(key, None)
         if old is not None:
@@ -242,7 +243,7 @@ class Wiring:
             (pairs.add if by > 0 else pairs.discard)(key)
 
     def _count_cables(self, nic: str, before: set[str], now: set[str]) -> None:
-        """Replace the cables of one of a NIC's records."""
+        """Replace the cables of one record of a NIC."""
         self._votes.replace(nic, before, now)
         for cable in before ^ now:
             for end in cable_ends(cable):
@@ -253,7 +254,7 @@ class Wiring:
 
     @property
     def due_ns(self) -> int:
-        """Time at which `evaluate` next has something to do, ns of append time."""
+        """Append time at which `evaluate` next has something to do, ns."""
         hold_ns, clear_ns = self.thresholds.ns("alert_miswired_s"), self.thresholds.ns("alert_clear_s")
         reported = {fact for active in self._active for fact in active.facts}
         ripe = min((at_ns for key, at_ns in self._since.items() if key not in reported), default=NEVER_NS)
@@ -262,7 +263,7 @@ class Wiring:
         return min(changed, ripe + hold_ns, quiet + clear_ns)
 
     def evaluate(self, now_ns: int) -> list[tuple[str, Detection]]:
-        """Return (shard, detection) for all news as of `now_ns`, ns of append time."""
+        """Return (shard, detection) for everything that is new at append time `now_ns`."""
         if self._dirty and now_ns >= self._evaluated_ns + EVALUATION_GAP_NS:
             self._dirty, self._evaluated_ns = False, now_ns
             self._find_facts(now_ns)
@@ -286,7 +287,8 @@ class Wiring:
                 active.quiet_ns = now_ns
 
     def _raise(self, ripe: set[str], now_ns: int) -> list[tuple[str, Detection]]:
-        """Report facts that have held long enough, those of one cause together."""
+        """Return detections for facts that have held long enough; facts of one cause are reported
+        together."""
         reported = {fact for active in self._active for fact in active.facts}
         news: dict[str, _Active] = {}
         for key in sorted(ripe - reported):
@@ -338,7 +340,7 @@ class Wiring:
         )
 
     def _misfits(self) -> list[_Fact]:
-        """Return a fact per NIC on the leaf of another rail."""
+        """Return one fact for each NIC on the leaf of another rail."""
         if all(nic.rail is None for nic in self._nics.values()):
             return []
         leaf_of = self._leaf_of()
@@ -370,7 +372,7 @@ class Wiring:
         return facts
 
     def _leaf_of(self) -> dict[str, str]:
-        """Return NIC to its leaf, the one that most of its paths begin with."""
+        """Return the leaf of each NIC: the first switch of most of its paths."""
         groups = Groups()
         groups.add(+self._joins, +self._leaf_names, +self._anycast)
         leaf_of = {}
@@ -381,7 +383,7 @@ class Wiring:
         return leaf_of
 
     def _homes(self, leaf_of: Mapping[str, str]) -> dict[int, str]:
-        """Return rail to the leaf with most of its NICs."""
+        """Return the leaf of each rail: the one with most of the rail's NICs."""
         leaves: dict[int, Counter[str]] = defaultdict(Counter)
         for nic, leaf in leaf_of.items():
             rail = self._nics[nic].rail
@@ -392,7 +394,7 @@ class Wiring:
         }
 
     def _contradictions(self) -> list[_Fact]:
-        """Return a fact per contradiction of the topology file."""
+        """Return one fact for each contradiction of the topology file."""
         return [self._contradiction(text, keys) for text, keys in sorted(self._contradicting.items()) if keys]
 
     def _contradiction(self, reported: str, keys: set[str]) -> _Fact:
@@ -423,7 +425,7 @@ def _cables_of(pair: _Pair | None) -> set[str]:
 
 
 def _contradictions_of(record: PathMaps) -> Iterator[str]:
-    """Yield the contradictions of the topology file in a record, without the number of the link."""
+    """Yield the contradictions of the topology file that a record reports, without the number of the link."""
     for path in record["paths"]:
         for part in (path["contradiction"] or "").split("; "):
             if part and (UNNAMED in part or LISTED in part or parse_contradiction(part) is not None):
@@ -431,12 +433,13 @@ def _contradictions_of(record: PathMaps) -> Iterator[str]:
 
 
 def _findings(pair: _Pair) -> tuple[frozenset[Any], ...]:
-    """Return the content of a pair that facts depend on."""
+    """Return that content of a pair on which facts depend."""
     return pair.leaves, *pair.names, pair.contradictions
 
 
 def parse_contradiction(reported: str) -> tuple[str, str, str] | None:
-    """Parse a contradiction: (end, its far end by the file, node that is there), if it has this form."""
+    """Return (end, its planned far end, node that is there) from the text of a contradiction; None for
+    another form."""
     for pattern in WIRED:
         match = pattern.search(reported)
         if match is not None:

@@ -1,1 +1,2 @@
-"""Evaluation of audits: hosts against each other, a baseline and their SKU; the fabric against its plan."""
+"""Evaluation of audits: compares hosts with each other, a baseline and their SKU, and the fabric with its
+plan."""

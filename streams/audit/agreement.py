@@ -1,4 +1,4 @@
-"""Settings that must agree along the fleet: MTU, egress, ECN and traffic classes, by probes.
+"""Checks of settings that must agree across the fleet: MTU, egress, ECN and traffic classes, by probes.
 
 Pure.
 """
@@ -17,17 +17,18 @@ from streams.audit.results import FLEET, Found, error, warning
 Value = TypeVar("Value", int, tuple[int, ...])
 
 MIN_SAMPLES: Final = 20
-"""Fewer samples of a pair show nothing."""
+"""Number of samples of a pair below which they prove nothing."""
 MIN_PAIRS: Final = 2
-"""Pairs whose packets lose the ECN field at a NIC, before that NIC is named."""
+"""Number of pairs whose packets lose the ECN field at a NIC before that NIC is named."""
 BAD_SHARE: Final = 0.5
-"""Share of packets that arrive without ECN, from which on something on the way clears it."""
+"""Share of packets that arrive without the ECN field from which on something on the way must clear it."""
 
 
 @error("fabric.mtu", "NICs of a rail have the same MTU")
 @remedy.monitor("ip link set dev INTERFACE mtu MTU, and in the network's configuration")
 def mtus(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the NICs whose MTU is not that of most NICs of their shard and rail."""
+    """Yield a finding per NIC that states its MTU: FAILED unless most NICs of its shard and rail have that
+    MTU."""
     groups: dict[tuple[str, int | None], list[Nic]] = defaultdict(list)
     for nic in fabric.nics:
         if nic["mtu_bytes"] is not None:
@@ -45,7 +46,7 @@ def mtus(fabric: FabricRecords) -> Iterator[Found]:
 @error("fabric.egress", "Packets of a NIC leave by that NIC")
 @remedy.monitor("Add a policy rule for the NIC's address, with a routing table of its own: `ip rule`")
 def egress(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the NICs whose packets were seen to leave by another one."""
+    """Yield a finding per NIC: FAILED if its packets were seen to leave by another NIC."""
     for nic in fabric.nics:
         other = nic["egress"]
         if other is None:
@@ -59,10 +60,12 @@ def egress(fabric: FabricRecords) -> Iterator[Found]:
 @warning("fabric.ecn", "Packets stay ECN-capable on the way")
 @remedy.monitor("Find the host or switch that clears the ECN field: firewall rules, tunnels, QoS policies")
 def ecn(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the NICs between which packets arrive without the ECN field that they left with.
+    """Yield a finding per NIC: FAILED if packets from or to it arrive without the ECN field they were sent
+    with.
 
-    A NIC is named if it has at least two such peers and most of its pairs are such pairs; other pairs are
-    those of a link. If no packet arrives ECN-capable, probes leave without it.
+    A NIC is named alone if it has at least two such peers and most of its pairs lose the field; other pairs
+    are attributed to a link. If no packet arrives ECN-capable, probes are sent without the field, and the
+    finding is UNKNOWN.
     """
     counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for record in fabric.delays:
@@ -99,7 +102,7 @@ def ecn(fabric: FabricRecords) -> Iterator[Found]:
 @warning("fabric.classes", "All NICs probe the same traffic classes")
 @remedy.monitor("Set probes.classes alike on all hosts, and restart the agent")
 def classes(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the NICs that probe other traffic classes than most."""
+    """Yield a finding per probing NIC: FAILED if it probes other traffic classes than most NICs."""
     of_nic: dict[str, set[int]] = defaultdict(set)
     for record in fabric.delays:
         of_nic[record["nic"]] |= {path["dscp"] for path in record["paths"]}
@@ -117,7 +120,7 @@ def classes(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def _usual_of(values: Iterable[Value]) -> Value:
-    """Return the most frequent value; of several, the largest."""
+    """Return the most frequent value; if several are equally frequent, the largest of them."""
     return max(Counter(values).items(), key=lambda item: (item[1], item[0]))[0]
 
 

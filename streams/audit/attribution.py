@@ -1,7 +1,7 @@
-"""Finds the elements that explain odd paths: a link that all of them cross, or a NIC that all of them have.
+"""Finds the elements that explain odd paths: a link that all of them cross, or a NIC that they share.
 
 A path is odd if its delay, its loss or its bandwidth deviates. If nearly all paths over one link are odd, the
-fault is tied to that link, not to a pair of NICs. Pure.
+fault is attributed to that link, not to a pair of NICs. Pure.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MIN_PATHS: Final = 3
-"""Odd paths that an element must explain; fewer are findings of their own."""
+"""Number of odd paths that an element must explain; fewer are reported as separate findings."""
 CROSSING_SHARE: Final = 0.8
-"""Share of the paths over an element that must be odd."""
+"""Share of the paths over an element that must be odd for the element to explain them."""
 
 
 @dataclass(slots=True)
 class Explained:
-    """Element to the odd paths that it explains, and the odd paths that no element explains."""
+    """Maps element to the odd paths that it explains, and lists the odd paths that no element explains."""
 
     elements: dict[str, list[int]] = field(default_factory=dict)
     crossing: dict[str, int] = field(default_factory=dict)
-    """Element to the number of all paths over it."""
+    """Maps element to the number of all paths over it."""
     rest: list[int] = field(default_factory=list)
 
 
@@ -35,9 +35,9 @@ def explain(
 ) -> Explained:
     """Return the elements that explain the `outliers`: the one that explains the largest number first.
 
-    `paths`: the elements of each path in order; `outliers`: indices of the slow paths; `share`: part of the
-    paths over an element that must be outliers; `min_paths`: outliers that it must explain. Of elements
-    with the same outliers, the one with the fewest others counts.
+    `paths`: the elements of each path in order; `outliers`: indices of the odd paths; `share`: part of the
+    paths over an element that must be outliers; `min_paths`: number of outliers that it must explain. If
+    several elements have the same outliers, the one with the fewest other paths explains them.
     """
     crossing: Counter[str] = Counter()
     for elements in paths:

@@ -1,7 +1,8 @@
-"""Baselines: expected values of each SKU, saved from a run, learned over several, compared with a run. Pure.
+"""Baselines: expected values of each SKU, saved from one run or learned from several, and compared with a
+run. Pure.
 
-A baseline is a TOML file that a person can edit: a table per SKU, fact and device with the allowed texts, or
-with a median, its MAD and optionally a tolerance.
+A baseline is a TOML file that a person can edit. It has a table per SKU, fact and device, with the allowed
+texts, or with a median, its MAD and optionally a tolerance.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
 from streams.audit.robust import SIGMAS_OF_MAD, Z_THRESHOLD, Spread
 
 ANY: Final = "*"
-"""Subject of a value that all devices share."""
+"""Subject of an expected value that applies to all devices."""
 MIN_TEXT_SHARE: Final = 0.1
-"""Share of the hosts that must have a text for it to be learned: fewer hosts may be the faulty ones."""
+"""Share of the hosts that must have a text for it to be learned: hosts with a rarer text may be faulty."""
 MAX_TEXTS: Final = 64
 
 
 class BaselineError(ValueError):
-    """A baseline is invalid; one line names the place and the reason."""
+    """Raised if a baseline is invalid; the message is one line with the place and the reason."""
 
 
 class Expected(StrictModel):
@@ -52,7 +53,7 @@ class Expected(StrictModel):
         return self
 
     def allows(self, fact: AuditFact) -> bool | None:
-        """Return whether a value is as expected; None if it is no figure, and one is expected."""
+        """Return whether a value is as expected; None if a figure is expected and the value is not one."""
         if self.median is None:
             return fact["text"] in self.texts
         if fact["number"] is None:
@@ -94,7 +95,7 @@ class Baseline(StrictModel):
 
 
 def parse(tables: Mapping[str, Any], where: str) -> Baseline:
-    """Return the baseline of a file's tables. Raises BaselineError, which names the place in `where`."""
+    """Return the baseline from a file's tables. Raises BaselineError, whose message begins with `where`."""
     try:
         return Baseline.model_validate(tables)
     except ValidationError as error:
@@ -105,7 +106,7 @@ def parse(tables: Mapping[str, Any], where: str) -> Baseline:
 
 
 def to_toml(baseline: Baseline) -> str:
-    """Return the text of a baseline file, a table per expected value."""
+    """Return the text of a baseline file, which has one table per expected value."""
     lines = ["# Expected values of an audit. texts: allowed; tolerance: allowed deviation from the median."]
     head = baseline.model_dump(exclude={"expected"})
     lines += [f"{name} = {_toml_value(value)}" for name, value in head.items() if value not in ("", ())]
@@ -117,7 +118,7 @@ def to_toml(baseline: Baseline) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    """Return a value as TOML writes it. Basic strings have JSON's escapes, and DEL is one more of them."""
+    """Return a value in TOML syntax. TOML's basic strings have JSON's escapes, and must also escape DEL."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
@@ -126,7 +127,7 @@ def _toml_value(value: Any) -> str:
 
 
 def save(results: Iterable[AuditResult], golden: str = "") -> Baseline:
-    """Return the baseline of a run: the values of the host `golden`, else those of the fleet's majority.
+    """Return the baseline from a run: the values of the host `golden`, else those of the fleet's majority.
 
     Texts without a majority are left out. Raises BaselineError if there is nothing to save.
     """
@@ -139,7 +140,7 @@ def save(results: Iterable[AuditResult], golden: str = "") -> Baseline:
 
 
 def learn(runs: Iterable[Iterable[AuditResult]]) -> Baseline:
-    """Return the baseline of several runs: median and MAD of figures, all usual texts.
+    """Return the baseline from several runs: median and MAD of figures, all usual texts.
 
     Raises BaselineError if there is nothing to learn.
     """
@@ -166,7 +167,7 @@ def _usual(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _expected(results: Iterable[AuditResult], choose: Any) -> Iterator[Expected]:
-    """Yield the expectations of all facts; devices with equal ones share a row."""
+    """Yield the expectations of all facts; devices with equal expectations share one."""
     values: dict[tuple[str, str], dict[str, list[AuditFact]]] = defaultdict(lambda: defaultdict(list))
     devices: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     for result in results:
@@ -208,7 +209,7 @@ def _of_subject(
 
 
 def _is_one(rows: Sequence[Expected]) -> bool:
-    """Return whether one row can stand for all devices."""
+    """Return whether one expectation can stand for all devices."""
     if len({row.texts for row in rows}) > 1:
         return False
     medians = [row.median for row in rows if row.median is not None]
@@ -222,7 +223,7 @@ def _is_one(rows: Sequence[Expected]) -> bool:
 def compare_with(baseline: Baseline, results: Iterable[AuditResult]) -> list[AuditResult]:
     """Return a `baseline.<fact>` result for each host that deviates, and one per fact for the fleet.
 
-    Hosts of a SKU without a baseline are UNKNOWN, as is a figure that cannot be read.
+    The result is UNKNOWN for hosts of a SKU without a baseline, and for a figure that cannot be read.
     """
     newest_results = latest(results)
     if not newest_results:
@@ -243,7 +244,8 @@ def compare_with(baseline: Baseline, results: Iterable[AuditResult]) -> list[Aud
 
 
 def _values(results: Iterable[AuditResult]) -> dict[tuple[str, str], dict[str, dict[str, AuditFact]]]:
-    """Return host to fact by subject, by SKU and name. A baseline merges the checks that state one fact."""
+    """Return the facts by (SKU, name), then by subject and host. If several checks state one fact, they are
+    merged."""
     facts_by_series: dict[tuple[str, str], dict[str, dict[str, AuditFact]]] = {}
     for series in series_of(results):
         by_subject = facts_by_series.setdefault((series.sku, series.name), {})
@@ -309,7 +311,7 @@ def _counts(
     expected: Mapping[str, Expected],
     hosts: Sequence[str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the hosts with fewer devices than the baseline, and the text."""
+    """Yield the hosts that have fewer devices than the baseline, each with a text for the finding."""
     every = expected.get(ANY)
     if every is not None and every.devices is not None:
         for host in hosts:

@@ -3,14 +3,15 @@
 A collective is as fast as its slowest member. So a part that is fast clears all of its members, and a slow
 part has at least one slow member. A slow group is halved until two or three members are left. These are then
 measured as pairs with cleared partners: a member is slow if it is slow with two of them. A member that is
-slow with one alone points at the path between the two, and stays a suspect.
+slow with only one of them points at the path between the two, and stays a suspect.
 
 Interference only lowers a bandwidth, so a low measurement is repeated, and the higher value counts.
 
-Runs. With d slow members of n, a level of the bisection measures at most 2 d parts, half of them twice, and
-has ceil(log2 n) levels; the pairs take at most 5 runs for each slow member. `run_limit` is above this for two
-slow members (simulated in test_bisection.py), and the search ends there in any case. Without a minimum, all
-neighbours are measured first, in n / 2 runs: their median is the usual bandwidth.
+Number of measurements (runs): with d slow members of n, a level of the bisection measures at most 2 d parts,
+half of them twice, and has ceil(log2 n) levels; the pairs take at most 5 runs for each slow member.
+`run_limit` is above this number for two slow members (simulated in test_bisection.py), and the search always
+ends there. Without a minimum, all neighbours are measured first, in n / 2 runs, to find the usual
+bandwidth.
 """
 
 from __future__ import annotations
@@ -22,43 +23,45 @@ from itertools import combinations
 from typing import Final
 
 Measure = Callable[[tuple[str, ...]], float]
-"""Returns the bandwidth of a collective over some members; 0 if it fails or computes wrong values."""
+"""Returns the bandwidth of a collective over the given members; 0 if it fails or computes wrong values."""
 
 SHARE_OF_USUAL: Final = 0.9
-"""Of the usual bandwidth of pairs: published baselines warn at 87 to 90% of the expected one."""
+"""Share of the pairs' usual bandwidth below which a part is slow. Published baselines warn at 87 to 90% of
+the expected bandwidth."""
 USUAL_QUANTILE: Final = 0.75
-"""Of the pairs: slow members and interference only lower a bandwidth: the usual one is above."""
+"""Quantile of the pairs' bandwidths that counts as usual. Slow members and interference only lower a
+bandwidth."""
 SMALLEST: Final = 3
-"""Members of a part that is not halved: each part needs two."""
+"""Largest number of members of a part that is not halved: each half needs two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bisected:
-    """Outcome of a search, with members in their given order."""
+    """Outcome of a search; members keep their given order."""
 
     slow: tuple[str, ...]
     suspects: tuple[str, ...]
-    """Members that the measurements did not decide."""
+    """Members for which the measurements did not decide."""
     together: tuple[tuple[str, ...], ...]
-    """Groups that are slow although both of their halves are fast: the path between the halves."""
+    """Groups that are slow although both of their halves are fast: the path between the halves is slow."""
     minimum: float
-    """Bandwidth below which a part is slow; 0 if there was nothing to compare with."""
+    """Bandwidth below which a part is slow; 0 if there was nothing to compare it with."""
     runs: int
     is_complete: bool
     """False if the limit of runs ended the search."""
 
 
 def run_limit(members: int, *, has_minimum: bool) -> int:
-    """Return the largest number of measurements for a group."""
+    """Return the largest number of measurements for a group of this size."""
     pairs = 0 if has_minimum else math.ceil(members / 2)
     return pairs + 8 * math.ceil(math.log2(max(2, members))) + 8
 
 
 def bisect(members: Sequence[str], measure: Measure, minimum: float | None = None) -> Bisected:
-    """Return the slow members of a group. `minimum`: bandwidth of a fast group, None: learn it from pairs.
+    """Return the slow members of a group. `minimum`: bandwidth of a fast group; None: learn it from pairs.
 
-    With a minimum the group is taken to be slow: the caller has measured it. Raises ValueError for fewer than
-    two members, or one that is named twice.
+    With a minimum, the group is assumed to be slow: the caller has measured it. Raises ValueError for fewer
+    than two members, or if one is named twice.
     """
     if len(members) < 2 or len(set(members)) < len(members):
         raise ValueError(f"members {', '.join(members)}: expected at least two different ones")
@@ -77,7 +80,7 @@ def bisect(members: Sequence[str], measure: Measure, minimum: float | None = Non
 
 
 class _LimitReached(Exception):
-    """No further measurement is allowed."""
+    """Raised when no further measurement is allowed."""
 
 
 class _Search:
@@ -87,11 +90,12 @@ class _Search:
         self._cleared: list[str] = []
         self._slow: set[str] = set()
         self._open: list[tuple[str, ...]] = []
-        """Slow parts that are too small to be halved, or are not measured yet."""
+        """Slow parts that are too small to be halved, or that are not yet measured."""
         self._together: list[tuple[str, ...]] = []
 
     def learn(self) -> None:
-        """Measure neighbours, all pairs of three members, and take the upper quartile as usual."""
+        """Measure neighbours, or all pairs of three members, and take the upper quartile as the usual
+        bandwidth."""
         names = self.members
         pairs = [tuple(names[index : index + 2]) for index in range(0, len(names) - 1, 2)]
         if len(names) % 2:
@@ -110,7 +114,7 @@ class _Search:
                 self._open.append(pair)
 
     def halve(self, group: tuple[str, ...]) -> None:
-        """Halve a slow group until its parts are small."""
+        """Halve a slow group repeatedly until its parts are small."""
         if len(group) <= SMALLEST:
             self._open.append(group)
             return
@@ -142,7 +146,7 @@ class _Search:
                 self._clear((member,))
 
     def outcome(self, is_complete: bool) -> Bisected:
-        """Return the members by their state."""
+        """Return the members, grouped by their state."""
         suspects = set(self._undecided())
         return Bisected(
             tuple(member for member in self.members if member in self._slow),

@@ -1,4 +1,4 @@
-"""Cables against the plan of the topology file, with the swap that mends them. Pure.
+"""Compares cables with the plan in the topology file, and finds the swaps that mend them. Pure.
 
 Two cables that changed places are one cause, 'swap leaf3 port swp7 and port swp8', however many paths show
 them.
@@ -19,27 +19,28 @@ from streams.audit.results import FLEET, Found
 
 
 def swap_text(a: End, b: End) -> str:
-    """Return the remedy for two ports with each other's cables."""
+    """Return the text of the remedy for two ports that have each other's cables."""
     a, b = sorted((a, b), key=_by_name)
     return f"swap {a.node} port {a.port} and {'' if a.node == b.node else f'{b.node} '}port {b.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Two cables that changed places. `ends`: those nearer to hosts; `ports`: the other ends."""
+    """Two cables that changed places. `ends`: their ends that are nearer to hosts; `ports`: their other
+    ends."""
 
     ends: tuple[End, End]
     ports: tuple[End, End]
 
     @property
     def remedy(self) -> str:
-        """The exchange that mends it, at one switch or host if the cables meet there."""
+        """Text of the remedy: an exchange at one switch or host if the cables meet there."""
         meet_below = self.ends[0].node == self.ends[1].node and self.ports[0].node != self.ports[1].node
         return swap_text(*(self.ends if meet_below else self.ports))
 
 
 class Cabling:
-    """The differences between the cables that traces show and the plan.
+    """The differences between the plan and the cables that traces show.
 
     `actual`: each end of a traced cable to its far end.
     """
@@ -48,7 +49,7 @@ class Cabling:
         self._fabric, self.actual = fabric, actual
         self._topology = fabric.topology
         self._wrong: dict[End, End] = {}
-        """End to its actual far end, where the plan has another one."""
+        """Maps end to its actual far end, if the plan has another one."""
         for end in sorted(actual, key=_by_name):
             planned = self._topology.far(end)
             is_planned_port = self._topology.far(actual[end]) is not None
@@ -90,7 +91,7 @@ class Cabling:
             yield Found(FLEET, " and ".join(names), AuditStatus.FAILED, text, remedy)
 
     def _swaps_by_port(self) -> Iterator[Swap]:
-        """Yield swaps of which both ports are known."""
+        """Yield the swaps for which both ports are known."""
         for end, port in self._wrong.items():
             planned, other = self._topology.far(end), self._topology.far(port)
             if end in self._in_swap or planned is None or other is None:
@@ -103,7 +104,8 @@ class Cabling:
                 yield Swap(below, above)
 
     def _swaps_by_node(self) -> Iterator[Swap]:
-        """Yield swaps of which only the switches are known, not the ports; those at one node first."""
+        """Yield the swaps for which only the switches are known, not the ports; those at one node come
+        first."""
         unpaired = {end: at for end, at in self._contradicted.items() if end not in self._in_swap}
         for end in sorted(unpaired, key=_by_name):
             if end not in unpaired:
@@ -125,7 +127,7 @@ class Cabling:
                 yield Swap(below, above)
 
     def _moves(self) -> Iterator[tuple[End, str, End]]:
-        """Yield further ends at a wrong place: the end, the port or node there, and the planned port."""
+        """Yield the other misplaced ends, each with the port or node where it is, and the planned port."""
         for end, port in self._wrong.items():
             planned = self._topology.far(end)
             if planned is not None and end not in self._in_swap and not self._is_lower(port, end):
@@ -143,9 +145,10 @@ class Cabling:
 
 
 def _contradictions(fabric: FabricRecords) -> Iterator[tuple[End, tuple[End, str]]]:
-    """Yield the ends that traces contradict, the planned far end, and the node that is there.
+    """Yield the ends that traces contradict, each with its planned far end and the node that is actually
+    there.
 
-    A trace contradicts both cables that meet at a switch: routes together tell which one is misplaced. Where
+    A trace contradicts both cables that meet at a switch; routes combined tell which one is misplaced. Where
     they do not, each trace's own statement counts.
     """
     routes = [

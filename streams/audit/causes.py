@@ -1,4 +1,5 @@
-"""Checks that find the same fault: one result is the error, the others refer to it as warnings. Pure."""
+"""Finds checks that report the same fault: one result stays an error, the others refer to it as warnings.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ CAUSES: Final = {
     "fabric.rails": ("fabric.cables",),
     "fabric.rail-reach": ("fabric.egress", "fabric.connectivity"),
 }
-"""Check to the checks that name the cause. A NIC with another NIC's cable is on a leaf of another rail; one
-that sends by another NIC, or reaches no NIC at all, does not reach its rail."""
+"""Maps check to the checks that name its cause. A NIC with another NIC's cable is on a leaf of another rail.
+A NIC that sends by another NIC, or reaches no NIC at all, does not reach its rail."""
 
 
 def one_error_per_cause(results: Iterable[AuditResult]) -> list[AuditResult]:
-    """Return the results; one of which the other check names all failed devices becomes a warning.
+    """Return the results; one becomes a warning if a check of its cause names all of its failed devices.
 
-    Its text refers to the other check. Results of the same host are compared.
+    The text of the warning refers to the other check. Only results of the same host are compared.
     """
     all_results = list(results)
     failed = {(result["host"], result["check"]): _failed(result) for result in all_results}

@@ -1,4 +1,5 @@
-"""Clock quality of each NIC: state, uncertainty against the fleet, and one timescale for all. Pure."""
+"""Checks the clock of each NIC: its state, its uncertainty against the fleet, and whether all share one
+timescale. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +18,18 @@ from streams.audit.results import FLEET, Found, warning
 from streams.audit.robust import MIN_VALUES, odd_ones
 
 BOUND_FLOOR_NS: Final = 500.0
-"""Bound of a clock that is never an outlier: delays within a rack are of this size."""
+"""Error bound up to which a clock is never an outlier, ns: delays within a rack are of this size."""
 BOUND_RELATIVE: Final = 2.0
-"""Bounds up to three times the median come from few or slow probes."""
+"""Relative deviation of a bound from the median up to which few or slow probes explain it: up to three times
+the median."""
 
 MIN_FAULTY_SHARE: Final = 0.2
-"""Share of the recent windows with a fault that makes a clock unstable."""
+"""Share of the recent windows with a fault from which on a clock is unstable."""
 
 MIN_RATES: Final = 5
-"""Windows with a known rate, one after another, that show whether the rate wanders."""
+"""Number of consecutive windows with a known rate that are needed to tell whether the rate wanders."""
 RATE_SIGMAS: Final = 4.0
-"""Changes of the rate below this many standard errors are noise."""
+"""Number of standard errors below which changes of the rate are noise."""
 
 
 @warning("fabric.clocks", "Clocks of NICs are synchronised to fabric time")
@@ -54,12 +56,14 @@ def clock_quality(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def suspect_clocks(fabric: FabricRecords) -> dict[str, str]:
-    """Return the clocks whose timestamps could not be compared with the fleet's in some window, and why."""
+    """Return the clocks whose timestamps could not be compared with the fleet's in some window, with the
+    reasons."""
     return {name: text for name, (text, _) in _suspects(fabric).items()}
 
 
 def _suspects(fabric: FabricRecords) -> dict[str, tuple[str, float]]:
-    """Return clock to its newest fault, and the share of the windows with one; 1 if it lasts."""
+    """Return, for each faulty clock, its newest fault and the share of windows with one; 1 if the fault
+    lasts."""
     newest = _newest(fabric)
     domains = Counter(recent.domain for recent in newest.values())
     uncertain = _uncertain(newest)[0]
@@ -83,7 +87,7 @@ def _suspects(fabric: FabricRecords) -> dict[str, tuple[str, float]]:
 
 
 class _Recent(NamedTuple):
-    """A clock in its recent windows, in order, and its domain in the newest one."""
+    """A clock's states in its recent windows, in order, and its domain in the newest one."""
 
     windows: list[ClockState]
     window_end_ns: int
@@ -114,10 +118,11 @@ def _fault(clock: ClockState) -> str:
 
 
 def _wander(windows: Sequence[ClockState]) -> str:
-    """Return how far a rate walks from window to window; empty if by less than matters or is known.
+    """Return how far a rate wanders from window to window, as text; empty if that does not matter or is
+    unknown.
 
-    The median of the changes passes over a single event. A change of r ppb moves a reading by r * T / 2 ns
-    in half a window of T seconds, away from the line that timestamps are corrected by.
+    The median of the changes ignores a single event. A change of r ppb moves a reading by r * T / 2 ns in
+    half a window of T seconds, away from the line by which timestamps are corrected.
     """
     changes, errors, lengths_s = [], [], []
     for before, now in pairwise(window for window in windows if window["state"] == ClockSync.SYNCED):
@@ -136,7 +141,7 @@ def _wander(windows: Sequence[ClockState]) -> str:
 
 
 def _uncertain(newest: Mapping[str, _Recent]) -> tuple[set[str], float]:
-    """Return the synchronised clocks with an oddly large bound, and the median bound in ns."""
+    """Return the synchronised clocks with an unusually large bound, and the median bound, ns."""
     clocks = {name: recent.windows[-1] for name, recent in newest.items()}
     names = [name for name, clock in clocks.items() if clock["state"] == ClockSync.SYNCED]
     bounds = np.array([clocks[name]["bound_ns"] for name in names])

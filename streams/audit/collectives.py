@@ -10,9 +10,9 @@ from streams.audit.bisection import Bisected
 from streams.audit.results import FLEET, Found, Rule, Scope, results_of
 
 FACT: Final = "all_reduce_nodes_gb_per_s"
-"""Name of the bandwidth, as the file of machine types has it."""
+"""Name of the bandwidth fact, as in the file of machine types."""
 MIN_OF_BEST: Final = 0.5
-"""A choice of queue pairs or shape that halves the bandwidth points at a path, not at the choice."""
+"""Share of the best bandwidth below which a path, and not the choice of queue pairs or shape, is at fault."""
 HOSTS: Final = Rule(
     "collectives.hosts",
     "A collective over the hosts has full bandwidth",
@@ -33,7 +33,7 @@ RULES: Final = (HOSTS, SETTINGS)
 
 
 def is_low(figures: Mapping[str, float], minimum: float | None) -> bool:
-    """Return whether the best setting is below the minimum, or fails; True without a minimum."""
+    """Return whether the best setting is below the minimum or fails; without a minimum, return True."""
     return minimum is None or max(figures.values(), default=0.0) < minimum
 
 
@@ -45,10 +45,10 @@ def collective_results(
     bisected: Bisected | None,
     scope: Scope,
 ) -> list[AuditResult]:
-    """Return the results of all hosts, and those of the group with the host `FLEET`.
+    """Return the results of all hosts, and those of the group under the host `FLEET`.
 
-    `figures`: GB/s of each setting over all hosts, 0 if it failed; `errors`: why. `minimum`: of the machine
-    type, None: unknown. `bisected`: outcome of the search, None if none was needed.
+    `figures`: GB/s of each setting over all hosts, 0 if it failed; `errors`: reasons of failures. `minimum`:
+    that of the machine type, None if unknown. `bisected`: outcome of the search, None if none was needed.
     """
     results = [
         *results_of(HOSTS, (*_group(figures, minimum, bisected), *_members(hosts, bisected)), scope),

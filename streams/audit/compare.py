@@ -1,7 +1,7 @@
 """Compares the hosts of one SKU with each other: texts with the majority, figures with the median. Pure.
 
 An odd host is found without a written rule. A group that is split, or too small to have a majority, is
-UNKNOWN with the reason: no host is accused then.
+UNKNOWN with the reason; no host is then called odd.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
 from streams.audit.robust import MIN_VALUES, Spread, odd_ones
 
 MIN_HOSTS: Final = 4
-"""Hosts from which on one can be odd: three agree, and one differs."""
+"""Smallest number of hosts of which one can be odd: three agree, and one differs."""
 PRESENT_SHARE: Final = 0.75
-"""Share of the hosts that must have a device, before its absence elsewhere is a finding."""
+"""Share of the hosts that must have a device for its absence elsewhere to be a finding."""
 NOISE_FLOOR: Final = 0.05
-"""Relative deviation that is never an outlier for a measured figure."""
+"""Relative deviation up to which a measured figure is never an outlier."""
 EXACT_SHARE: Final = 0.95
-"""A figure that this share of the hosts states exactly is configured, not measured."""
+"""Share of the hosts that state exactly the same figure from which on it counts as configured, not
+measured."""
 EXACT_FLOOR: Final = 0.001
-"""Relative deviation of a configured figure that is no finding: 191 of 192 processors is one."""
+"""Relative deviation up to which a configured figure is no finding; 191 of 192 processors deviate by more."""
 MAX_ODD_SHARE: Final = 0.25
-"""If more hosts than this deviate, the fleet has two kinds of hosts, and none is odd."""
+"""Share of deviating hosts above which the fleet has two kinds of hosts, and none is odd."""
 FEW_EVENTS: Final = 10.0
-"""A counter of events that is 0 in most of the fleet deviates by chance up to this value."""
+"""Value up to which a counter of events deviates by chance, if it is 0 in most of the fleet."""
 UNIT_FLOORS: Final = {"celsius": 10.0, "percent": 2.0, "share": 0.02, "ppm": 1.0}
-"""Deviation that is never an outlier, by the unit at the end of a fact's name."""
+"""Maps unit at the end of a fact's name to the deviation up to which it is never an outlier."""
 MAX_KINDS: Final = 3
-"""Values that the text of a split group quotes."""
+"""Largest number of different values that the text about a split group quotes."""
 
 
 @dataclass(slots=True)
 class Series:
-    """One fact of one SKU as one check states it: subject to host to value."""
+    """One fact of one SKU as one check states it: maps subject to host to value."""
 
     sku: str
     name: str
@@ -55,9 +56,10 @@ class Series:
 
 
 def series_of(results: Iterable[AuditResult]) -> list[Series]:
-    """Return the facts of the hosts by SKU, name and check, in this order.
+    """Return the facts of the hosts, sorted by SKU, name and check.
 
-    Two checks may state facts of one name: a host's all_reduce by NCCL and by RCCL are two series.
+    Facts of the same name from two checks are separate: a host's all_reduce by NCCL and by RCCL are two
+    series.
     """
     series_by_key: dict[tuple[str, str, str], Series] = {}
     for result in results:
@@ -101,7 +103,7 @@ def rule_name(fact: str) -> str:
 
 
 def _rule(every: Sequence[Series]) -> Rule:
-    """Return the rule of a fact: as severe as the gravest check that states it."""
+    """Return the rule of a fact; it is as severe as the most severe check that states the fact."""
     checks = [series.check for series in every]
     grave = next((check for check in checks if check["severity"] == AuditSeverity.ERROR), checks[0])
     name = every[0].name
@@ -138,7 +140,7 @@ def _evaluate(series: Series, status_of: Mapping[str, AuditStatus]) -> Iterator[
 def _missing(
     series: Series, subject: str, values: Mapping[str, AuditFact], status_of: Mapping[str, AuditStatus]
 ) -> Iterator[Found]:
-    """Yield the hosts that ran the check without this subject, if nearly all others have it."""
+    """Yield the hosts that ran the check but lack this subject, if nearly all other hosts have it."""
     if len(values) < MIN_HOSTS - 1 or len(values) < PRESENT_SHARE * len(status_of):
         return
     for host in sorted(status_of.keys() - values.keys()):
@@ -153,7 +155,7 @@ def _missing(
 
 
 class _Group:
-    """Values that are compared with each other: (host, subject) to fact."""
+    """Values that are compared with each other: maps (host, subject) to fact."""
 
     def __init__(
         self, series: Series, values: Mapping[tuple[str, str], AuditFact], minimum: int = MIN_HOSTS
@@ -168,7 +170,7 @@ class _Group:
         )
 
     def evaluate(self) -> Iterator[Found]:
-        """Yield the odd values, and the group's own outcome."""
+        """Yield the odd values, and the outcome for the whole group."""
         figures = [fact["number"] for fact in self._facts]
         if 2 * sum(number is not None for number in figures) > len(figures):
             return self._figures(np.array([math.nan if number is None else number for number in figures]))
@@ -234,7 +236,7 @@ class _Group:
         is_outlier: NDArray[np.bool_],
         unsure: bool,
     ) -> str:
-        """Return the reason for which no host can be accused; empty if one can."""
+        """Return the reason why no host can be called odd; empty if one can."""
         near = np.abs(values - spread.median) <= NOISE_FLOOR * abs(spread.median)
         if unsure:
             return "" if near.all() else f"{len(values)} values are too few for the odd one"
@@ -243,7 +245,7 @@ class _Group:
         return ""
 
     def _floors(self, values: NDArray[np.float64]) -> tuple[float, float]:
-        """Return the relative and the absolute deviation that are no outlier."""
+        """Return the relative and the absolute deviation up to which a value is no outlier."""
         median = float(np.median(values))
         same = int(np.count_nonzero(values == median))
         exact = same >= min(EXACT_SHARE * len(values), len(values) - 1)

@@ -1,4 +1,5 @@
-"""Connectivity of the full mesh in both directions, from the probes of every NIC to every peer. Pure."""
+"""Checks the connectivity of the full mesh in both directions, from the probes of every NIC to every peer.
+Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found, error
 
 MIN_LOST: Final = 3
-"""Lost probes without an answer that show a dead pair; fewer may be chance."""
+"""Number of lost probes, without any answer, that show a dead pair; fewer may be chance."""
 NIC_SHARE: Final = 0.5
-"""Share of a NIC's pairs without an answer that makes the NIC the cause."""
+"""Share of a NIC's pairs without an answer from which on the NIC is the cause."""
 MIN_PAIRS: Final = 2
-"""Dead pairs of a NIC that make it the cause: of one pair, neither end is known to be."""
+"""Number of dead pairs that a NIC must have to be the cause: a single pair does not show which end is
+dead."""
 MAX_NAMED: Final = 4
 
 
@@ -32,7 +34,7 @@ class Pair:
 
     @property
     def is_dead(self) -> bool:
-        """Whether no probe was answered, and enough were sent to know."""
+        """Whether no probe was answered, although enough were sent."""
         return not self.answered and self.lost >= MIN_LOST
 
 
@@ -41,9 +43,9 @@ class Pair:
 def connectivity(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding per NIC: PASSED if all its peers answer, FAILED with the peers that do not.
 
-    A NIC to and from which half of the pairs fail is the cause; its peers are not accused. With a full mesh,
-    pairs that were not probed are UNKNOWN. A pair passes only if it is probed from the side of each NIC that
-    probes at all.
+    A NIC to and from which half of the pairs fail is the cause; its peers do not fail because of it. With a
+    full mesh, pairs that were not probed are UNKNOWN. A pair passes only if each of its NICs that sends
+    probes at all has probed the other.
     """
     pairs = probed_pairs(fabric)
     if not pairs:
@@ -75,7 +77,7 @@ def connectivity(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def _living(fabric: FabricRecords, nic: str, probed: int) -> Found:
-    """Return the finding of a NIC without a dead pair."""
+    """Return the finding for a NIC without dead pairs."""
     expected = len(fabric.nic_of.keys() - {nic})
     if not probed:
         return fabric.of_nic(nic, AuditStatus.UNKNOWN, f"{nic} sent no probes in these windows")
@@ -86,7 +88,8 @@ def _living(fabric: FabricRecords, nic: str, probed: int) -> Found:
 
 
 def probed_pairs(fabric: FabricRecords) -> dict[tuple[str, str], Pair]:
-    """Return (NIC, peer) to its answered and lost probes; pairs with too few probes are left out."""
+    """Return, by (NIC, peer), the numbers of answered and lost probes; pairs with too few probes are left
+    out."""
     pairs: dict[tuple[str, str], Pair] = defaultdict(Pair)
     for record in fabric.delays:
         nic = record["nic"]

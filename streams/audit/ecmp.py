@@ -1,4 +1,5 @@
-"""Uplinks that routes take, against the plan: a leaf that hashes over too few loses bandwidth. Pure."""
+"""Checks the uplinks that routes take against the plan: a leaf that hashes over too few loses bandwidth.
+Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found, warning
 
 MAX_CHANCE: Final = 1e-3
-"""Accepted number of uplinks, over all leaves, that no route takes by chance alone."""
+"""Accepted expected number of uplinks, over all leaves, that no route takes merely by chance."""
 MAX_NAMED: Final = 4
 
 
 @warning("fabric.uplinks", "Routes use all uplinks of a leaf")
 @remedy.monitor("Check that the uplink is up and in the routing protocol's equal-cost group")
 def uplinks(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the leaves of which some uplinks carry no route, though chance does not explain it.
+    """Yield a finding per leaf: FAILED if no route takes some of its uplinks and chance does not explain it.
 
-    The plan gives a leaf's uplinks; without one, the number that the other leaves use. With too few routes
-    through a leaf it is UNKNOWN.
+    The number of a leaf's uplinks comes from the plan; without a plan, it is the number that most leaves use.
+    A leaf with too few routes through it is UNKNOWN.
     """
     links_by_leaf, routes = _seen(fabric)
     planned = _planned(fabric)
@@ -56,9 +57,9 @@ def uplinks(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def _seen(fabric: FabricRecords) -> tuple[dict[str, set[str]], Counter[str]]:
-    """Return leaf to the ports of its uplinks with routes, and the number of different flows through it.
+    """Return, by leaf, the ports of its uplinks with routes, and the number of different flows through it.
 
-    Of a route, only the first switch chooses an uplink for it.
+    Only the first switch of a route chooses an uplink for it.
     """
     ports: dict[str, set[str]] = defaultdict(set)
     count: Counter[str] = Counter()
@@ -74,7 +75,7 @@ def _seen(fabric: FabricRecords) -> tuple[dict[str, set[str]], Counter[str]]:
 
 
 def _planned(fabric: FabricRecords) -> dict[str, set[str]]:
-    """Return leaf to the ports of its planned uplinks."""
+    """Return the ports of each leaf's planned uplinks."""
     topology, links_by_leaf = fabric.topology, defaultdict[str, set[str]](set)
     for link in topology.links():
         near, far = (split_end(end) for end in link_ends(link))

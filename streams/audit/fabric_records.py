@@ -1,4 +1,4 @@
-"""The topics' records that the checks of the fabric evaluate, and the hosts of their subjects."""
+"""The records that the checks of the fabric evaluate, and the mapping of their subjects to hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class FabricRecords:
-    """Records of one fabric. Delays, queues and clocks are of recent windows; the others are the newest.
+    """Records of one fabric: delays, queues and clocks of recent windows, otherwise the newest records.
 
     `since_ns`: time of the last audit; `topology`: the plan, empty without one; `full_mesh`: True if every
     NIC probed every other.
@@ -54,7 +54,7 @@ class FabricRecords:
 
     @cached_property
     def nic_of(self) -> dict[str, Nic]:
-        """NIC id to its announcement."""
+        """Maps NIC id to its announcement."""
         return {nic["nic"]: nic for nic in self.nics}
 
     @cached_property
@@ -64,13 +64,13 @@ class FabricRecords:
 
     @cached_property
     def nic_at(self) -> dict[str, str]:
-        """End of a cable, `node:port`, to the NIC there."""
+        """Maps end of a cable, `node:port`, to the NIC there."""
         ends = {nic: nic_end(nic) for nic in self.nic_of}
         return {end_id(*end): nic for nic, end in ends.items()}
 
     @cached_property
     def traced(self) -> list[Traced]:
-        """Routes that were traced from end to end; none that the plan alone gives."""
+        """Routes that were traced from end to end; routes known only from the plan are left out."""
         routes = [
             Traced(record["nic"], record["peer"], tuple(path["links"]), record["traced_ns"])
             for record in self.paths
@@ -87,7 +87,7 @@ class FabricRecords:
 
     @cached_property
     def route_of(self) -> dict[tuple[str, str, int, bool], tuple[str, ...]]:
-        """(NIC, peer, path, True for answers) to the links of the prober's requests, or of its answers."""
+        """Links of a prober's requests, or of the answers, by (NIC, peer, path, True for answers)."""
         return {
             (record["nic"], record["peer"], path["path"], path["leg"] == Leg.ANSWER): tuple(path["links"])
             for record in self.paths
@@ -96,11 +96,11 @@ class FabricRecords:
         }
 
     def of_nic(self, nic: str, status: AuditStatus, text: str, remedy: str = "") -> Found:
-        """Return a finding of a NIC: its host, and the device as subject."""
+        """Return a finding about a NIC, with its host, and its device as subject."""
         return Found(host_of(nic), device_of(nic), status, text, remedy)
 
     def of_link(self, link: str, status: AuditStatus, text: str, remedy: str = "") -> Found:
-        """Return a finding of a link or cable: of the NIC at its end, else of the fleet."""
+        """Return a finding about a link or cable; its host is that of the NIC at its end, else the fleet."""
         nic = self.nic_on(link)
         return self.of_nic(nic, status, text, remedy) if nic else Found(FLEET, link, status, text, remedy)
 
@@ -113,11 +113,11 @@ class FabricRecords:
         return self.of_link(subject, status, text)
 
     def nic_on(self, link: str) -> str | None:
-        """Return the NIC at an end of a link or cable; None between switches."""
+        """Return the NIC at an end of a link or cable; None if both ends are switches."""
         return next((self.nic_at[end] for end in _ends(link) if end in self.nic_at), None)
 
     def all_passed(self, findings: Iterable[Found], nics: Iterable[str], text: str) -> Iterator[Found]:
-        """Yield the findings, then a PASSED one for every NIC of `nics` without any."""
+        """Yield the findings, then a PASSED one for each of `nics` that has none."""
         noted = set()
         for finding in findings:
             noted.add((finding.host, finding.subject))

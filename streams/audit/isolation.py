@@ -1,9 +1,9 @@
-"""Finds slow hosts from measurements of pairs in two or more passes with other partners. Pure.
+"""Finds slow hosts from measurements of pairs in two or more passes with different partners. Pure.
 
 A slow host makes all of its pairs slow, so a pair that is not slow clears both of its hosts. A host is slow
-if all of its pairs are slow and at least one of these partners is cleared. A slow pair of two cleared hosts
-points at the links between them. All other hosts of slow pairs are suspects, which another pass with cleared
-partners decides.
+if all of its pairs are slow and at least one of its partners in them is cleared. A slow pair of two cleared
+hosts points at the links between them. All other hosts of slow pairs are suspects; another pass with cleared
+partners decides about them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 from streams.audit.robust import SIGMAS_OF_MAD, Spread
 
 Z_LIMIT: Final = 3.5
-"""Modified z-score of a slow pair (Iglewicz and Hoaglin). Two slow pairs accuse a host, which squares the
-chance of a false one."""
+"""Modified z-score of a slow pair (Iglewicz and Hoaglin). Two slow pairs are needed to call a host slow,
+which squares the probability of an error."""
 MIN_PAIRS: Final = 3
-"""Fewer measurements have no majority."""
+"""Number of measurements below which there is no majority."""
 
 
 class Measured(NamedTuple):
-    """A measurement of a pair of hosts, in one direction or of both: one value, a rate or a time."""
+    """A measurement of a pair of hosts: one value, a rate or a time, for one direction or for both."""
 
     a: str
     b: str
@@ -34,7 +34,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Isolated:
-    """Outcome for each host of a slow pair, and the slow pairs between cleared hosts (indices)."""
+    """The outcome for each host of a slow pair, and the indices of slow pairs between cleared hosts."""
 
     median: float
     limit: float
@@ -43,7 +43,7 @@ class Isolated:
     suspects: tuple[str, ...] = ()
     pairs: tuple[int, ...] = ()
     outliers: tuple[int, ...] = ()
-    """All slow measurements."""
+    """Indices of all slow measurements."""
 
 
 def isolate(
@@ -51,8 +51,8 @@ def isolate(
 ) -> Isolated | None:
     """Return the slow hosts and pairs; None with fewer than `MIN_PAIRS` measurements.
 
-    `tolerance`: deviation from the median, as its share, that is never slow; `high_is_slow`: the values are
-    times; `limit`: the value from which on a measurement is slow, instead of median and MAD.
+    `tolerance`: deviation, as a share of the median, that is never slow; `high_is_slow`: the values are
+    times; `limit`: value from which on a measurement is slow, instead of a limit from median and MAD.
     """
     if len(measured) < MIN_PAIRS:
         return None
@@ -83,6 +83,7 @@ def _outcome(measured: Sequence[Measured], outliers: Sequence[int], median: floa
 
 
 def confirming(isolated: Isolated, hosts: Collection[str]) -> list[tuple[str, str]]:
-    """Return pairs of each slow host and suspect with another host; none without them."""
+    """Return pairs of each slow host and suspect with another host, to be measured; empty if there are
+    none."""
     accused = [*isolated.slow, *isolated.suspects]
     return list(zip(accused, (host for host in hosts if host not in accused), strict=False))

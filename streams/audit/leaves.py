@@ -1,4 +1,4 @@
-"""The cables that traces show, and the leaf of each NIC: by routes, or by delays alone. Pure."""
+"""Finds the cables that traces show, and the leaf of each NIC: by routes, or by delays alone. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from streams.audit.fabric_records import FabricRecords
 from streams.runtime.switch_names import Groups, SwitchNames, leaf_name, names_of
 
 UNNAMED_PORTS: Final = frozenset({"?", "ip"})
-"""Ports of ends that are known only by the address of their switch."""
+"""Ports of ends of which only the address of the switch is known."""
 TIER_GAP: Final = 1.3
 """Least ratio of round trips over a spine to those within a leaf."""
 
 
 def traced_cables(fabric: FabricRecords) -> dict[End, End]:
-    """Return each end of a traced cable to its far end, by the newest trace."""
+    """Return the far end of each end of a traced cable, from the newest trace."""
     newest: dict[str, int] = {}
     for traced in fabric.traced:
         for link in traced.links:
@@ -36,7 +36,7 @@ def traced_cables(fabric: FabricRecords) -> dict[End, End]:
 
 
 def leaves_by_route(fabric: FabricRecords) -> dict[str, str]:
-    """Return NIC to the switch that its routes begin or end with."""
+    """Return, for each NIC, the switch with which its routes begin or end."""
     groups, leaves = Groups(), defaultdict[str, Counter[str]](Counter)
     names = SwitchNames()
     routes = Counter((traced.nic, traced.peer, traced.links) for traced in fabric.traced)
@@ -55,10 +55,10 @@ def leaves_by_route(fabric: FabricRecords) -> dict[str, str]:
 
 
 def leaves_by_delay(fabric: FabricRecords) -> dict[str, str]:
-    """Return NIC to the group of NICs on its leaf, from round trips alone, which need no clock.
+    """Return, for each NIC, the group of NICs on its leaf, from round trips alone, which need no clock.
 
     Requests within a leaf cross two cables, all others four or more. The largest gap between sorted round
-    trips separates them. Returns nothing without such a gap.
+    trips separates them. Without such a gap, nothing is returned.
     """
     rtt_ns: dict[tuple[str, str], float] = {}
     for record in fabric.delays:

@@ -1,4 +1,4 @@
-"""Links: their health and history since the last audit, and queues that are tied to a link. Pure."""
+"""Checks links: their health and history since the last audit, and queues that belong to a link. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ FAULTY: Final[Mapping[str, str]] = {
     LinkState.FLAPPING: "flaps",
 }
 SIMILAR_UTILISATION: Final = 0.05
-"""Links that are less busy by up to this much count as equally busy."""
+"""Difference of utilisation up to which a less busy link counts as equally busy."""
 MIN_QUEUE_NS: Final = 2_000.0
-"""Mean queueing that is never odd: a few packets of a fast link."""
+"""Mean queueing delay up to which a queue is never odd, ns: a few packets of a fast link."""
 QUEUE_RELATIVE: Final = 3.0
-"""Mean queues up to four times the median come from uneven jobs."""
+"""Relative deviation of a mean queue from the median up to which uneven jobs explain it: up to four times the
+median."""
 
 
 @error("fabric.links", "No link is dead, grey or flapping", 2, 46)
 @remedy.replace("Replace cable or transceiver; `fabrictime links` gives the evidence")
 def link_health(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the links, NICs and hosts that are dead, grey or flapping now."""
+    """Yield a finding for each link, NIC and host that is now dead, grey or flapping, or one finding if none
+    is."""
     newest = _newest(fabric)
     faulty = [health for health in newest.values() if health["state"] in FAULTY]
     for health in faulty:
@@ -48,7 +50,10 @@ def link_health(fabric: FabricRecords) -> Iterator[Found]:
 @warning("fabric.link-history", "No link was dead, grey or flapping since the last audit", 5, 6, 16)
 @remedy.monitor("Reseat or clean the cable; replace it if the link goes down again")
 def link_history(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the links that are up, but were not all the time since the last audit."""
+    """Yield a finding for each link that is up now but was not up all the time since the last audit.
+
+    If there is no such link, one finding states that.
+    """
     newest = _newest(fabric)
     count = 0
     for health in newest.values():
@@ -68,7 +73,8 @@ def link_history(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def _no_fault(fabric: FabricRecords, newest: Mapping[str, LinkHealth], text: str) -> Found:
-    """Return PASSED if links were evaluated: by probes that cross them, or by reports, which faults cause."""
+    """Return PASSED if links were evaluated: by probes that cross them, or by health records, which only
+    faults cause."""
     crossed = {
         link
         for record in fabric.delays
@@ -101,7 +107,8 @@ def _newest(fabric: FabricRecords) -> dict[str, LinkHealth]:
 
 @dataclass(slots=True)
 class _Queue:
-    """Means of a link over all windows: queueing, and utilisation by flow reports if there are any."""
+    """Means of a link over all windows: queueing delay, and utilisation from flow reports if there are
+    any."""
 
     queue_ns: float
     utilisation: float | None
@@ -110,11 +117,11 @@ class _Queue:
 @warning("fabric.queues", "Queues are as long as on links that are as busy")
 @remedy.monitor("Compare the link's rate and its share of hashed flows with the others")
 def link_queues(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the links with far longer queues than links of their kind that are at least as busy.
+    """Yield the links with far longer queues than comparable links that are at least as busy.
 
-    Such a queue is tied to the link, not to a pair of NICs: its rate is lower than stated, or it is paused. A
-    busy link may have a long queue, so utilisation by flow reports is needed. Aliased links, of which only
-    the sum is known, are left out.
+    Such a queue belongs to the link, not to a pair of NICs: the link's rate is lower than stated, or it is
+    paused. A busy link may have a long queue, so the utilisation from flow reports is needed. Aliased links,
+    of which only the sum is known, are left out.
     """
     queues = _mean_queues(fabric)
     by_kind: dict[str, list[str]] = defaultdict(list)
@@ -159,7 +166,7 @@ def _long_queues(
 
 
 def _mean_queues(fabric: FabricRecords) -> dict[str, _Queue]:
-    """Return link to its means over all windows."""
+    """Return each link's means over all windows."""
     depths: dict[str, list[float]] = defaultdict(list)
     busy: dict[str, list[float]] = defaultdict(list)
     for record in fabric.queues:
@@ -176,13 +183,13 @@ def _mean_queues(fabric: FabricRecords) -> dict[str, _Queue]:
 
 
 def _queue_ns(queue: LinkQueue) -> float:
-    """Return the mean queueing in ns; without a rate, depths are in ns at 1 Gbit/s, 8 to the byte."""
+    """Return the mean queueing delay, ns; without a rate, depths are in ns at 1 Gbit/s, 8 ns per byte."""
     rate_bps = queue["rate_bps"] or 1_000_000_000
     return queue["depth_mean_bytes"] * 8e9 / rate_bps
 
 
 def _kind(fabric: FabricRecords, link: str) -> str:
-    """Return the tiers that a link joins, as people name it."""
+    """Return the tiers that a link connects, as text for people."""
     if near_node(link) in fabric.hosts:
         return "links from hosts"
     if far_node(link) in fabric.hosts:

@@ -1,8 +1,9 @@
 """Finds the cables that end at another switch than planned, from routes that contradict the plan. Pure.
 
-A route that leaves a switch by one cable after it came by another shows that both end at this switch. Ends
-that meet belong together, whatever the plan says. If the plan places ends of a group at several switches, the
-larger part is right: a misplaced cable contradicts all its neighbours, and each of them contradicts it alone.
+A route enters a switch by one cable and leaves it by another, so both cables end at this switch. Ends that
+meet in this way form a group, whatever the plan says. If the plan places the ends of a group at several
+switches, the larger part is right: a misplaced cable contradicts all its neighbours, while each of them
+contradicts only that cable.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ UNKNOWN_PORT = "?"
 
 
 class Misplaced(NamedTuple):
-    """A cable's end that is planned at one switch and is at another."""
+    """A cable end that is planned at one switch but is at another."""
 
     planned: End
     node: str
@@ -29,8 +30,8 @@ class Misplaced(NamedTuple):
 def misplaced(routes: Iterable[Iterable[str]], topology: Topology) -> dict[End, Misplaced]:
     """Return the near ends of misplaced cables, with their planned and their actual far switch.
 
-    `routes`: the directed links of each route in order; a port may be unknown (`?`). A group of which the
-    plan places equally many ends at two switches is left out: either could be wrong.
+    `routes`: the directed links of each route in order; a port may be unknown (`?`). A group is left out if
+    the plan places equally many of its ends at two switches: either part could be wrong.
     """
     groups = Groups()
     ends: set[End] = set()
@@ -54,7 +55,7 @@ def misplaced(routes: Iterable[Iterable[str]], topology: Topology) -> dict[End, 
 
 
 def _meetings(route: Iterable[str]) -> Iterator[tuple[End, End]]:
-    """Yield the far ends of the cables by which a route comes to a switch and leaves it."""
+    """Yield the far ends of the cables by which a route enters a switch and leaves it."""
     for link, following in pairwise(route):
         came, left = split_end(link_ends(link)[0]), split_end(link_ends(following)[1])
         if UNKNOWN_PORT not in (came.port, left.port):

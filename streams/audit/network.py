@@ -1,4 +1,4 @@
-"""Checks of the fabric, by the records of the product's topics: one rule and one function for each. Pure."""
+"""Checks of the fabric from the records of the product's topics: each has one rule and one function. Pure."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ RULES: Final = tuple(map(rule_of, _FINDERS))
 
 
 def fabric_results(fabric: FabricRecords, scope: Scope, only: Iterable[str] = ()) -> list[AuditResult]:
-    """Return the results of the fabric's checks, of all or of those with these ids.
+    """Return the results of all checks of the fabric, or only of those with the ids in `only`.
 
-    Findings of links between switches have the host `fleet`. A fault that two of the checks find is one
+    Findings about links between switches have the host `fleet`. A fault that two of the checks find is one
     error.
     """
     check_ids = frozenset(only)

@@ -1,4 +1,5 @@
-"""One-way delay and asymmetry of each path against the fleet, tied to a link where many paths show it. Pure.
+"""Checks one-way delay and asymmetry of each path against the fleet; deviations that many paths share are
+attributed to a link. Pure.
 
 Paths with equally many links are compared with each other. A path is odd only if it deviates from their
 median by more than the noise, and by more than its own uncertainty, the bound of the two clocks.
@@ -24,20 +25,22 @@ from streams.audit.results import FLEET, Found, warning
 from streams.audit.robust import MIN_VALUES, odd_ones
 
 RELATIVE_FLOOR: Final = 0.25
-"""Deviation of a minimum delay, as a share of the median, that cables of different length explain."""
+"""Deviation of a minimum delay, as a share of the median, that different cable lengths explain."""
 FLOOR_NS: Final = 200.0
-"""The same in ns: 40 m of fibre."""
+"""The same deviation in ns: 40 m of fibre."""
 MIN_SAMPLES: Final = 20
-"""Samples of a path that no link explains: the minimum of fewer ones may contain queueing."""
+"""Number of samples that an odd path which no link explains must have: the minimum of fewer may include
+queueing."""
 MAX_FEW_SHARE: Final = 0.1
-"""Share of paths that may be left out, such as those that moved: more make the check UNKNOWN."""
+"""Largest share of paths that may be left out, for example because they moved; above it the check is
+UNKNOWN."""
 MAX_NAMED: Final = 20
-"""Single odd paths that are findings; the others are counted."""
+"""Largest number of single odd paths that become findings; the others are only counted."""
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Measured directions of paths: ends, links, value, uncertainty and class of each."""
+    """Measured directions of paths, as columns: ends, links, value, uncertainty and class."""
 
     name: list[str] = field(default_factory=list)
     nic: list[str] = field(default_factory=list)
@@ -50,7 +53,7 @@ class _Rows:
     def add(
         self, names: tuple[str, str], elements: tuple[str, ...], value_ns: float, best: _Best, kind: str
     ) -> None:
-        """Add one direction from a NIC to a peer."""
+        """Add the direction of a path from one NIC to a peer; `names` are the two."""
         self.name.append(f"{names[0]} to {names[1]}")
         self.nic.append(names[0])
         self.elements.append(elements)
@@ -63,7 +66,7 @@ class _Rows:
 @warning("fabric.delay", "One-way delays are as on other paths of equal length")
 @remedy.monitor("Check length and transceiver of the cable, and FEC and queueing of the port")
 def one_way_delays(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the links, NICs and paths with an odd one-way delay, and PASSED for every other NIC."""
+    """Yield the links, NICs and paths with an unusual one-way delay, and PASSED for every other NIC."""
     yield from _without_clocks(fabric, "one-way delay")
     rows = _Rows()
     for (nic, peer, path), best in _minimum(fabric).items():
@@ -80,7 +83,8 @@ def one_way_delays(fabric: FabricRecords) -> Iterator[Found]:
 @warning("fabric.asymmetry", "Paths take equally long in both directions")
 @remedy.monitor("Check the fibres of both directions, and the timestamps of the NIC")
 def asymmetries(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the NICs and paths of which requests and answers differ in an odd manner, else PASSED."""
+    """Yield the NICs and paths whose requests and answers differ unusually, and PASSED for every other
+    NIC."""
     yield from _without_clocks(fabric, "delay forward minus back")
     rows = _Rows()
     for (nic, peer, path), best in _minimum(fabric).items():
@@ -95,7 +99,7 @@ def asymmetries(fabric: FabricRecords) -> Iterator[Found]:
 
 @dataclass(slots=True)
 class _Best:
-    """Minimum delays of a path over all windows, and their bound."""
+    """Minimum delays of a path over all windows, and the bound of the clocks."""
 
     forward_ns: float
     reverse_ns: float
@@ -104,7 +108,7 @@ class _Best:
 
 
 def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
-    """Return (NIC, peer, path) to its minimum delays; only with clocks that are synchronised."""
+    """Return the minimum delays of each (NIC, peer, path) whose clocks are synchronised."""
     best_by_path: dict[tuple[str, str, int], _Best] = {}
     suspect = _suspect_nics(fabric)
     for record in fabric.delays:
@@ -125,7 +129,7 @@ def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
 
 
 def _suspect_nics(fabric: FabricRecords) -> dict[str, str]:
-    """Return the NICs whose clock cannot be compared with the others, and why."""
+    """Return the NICs whose clock cannot be compared with the others, with the reasons."""
     reasons = suspect_clocks(fabric)
     return {
         nic: f"clock {record['clock']} {reasons[record['clock']]}"
@@ -135,7 +139,7 @@ def _suspect_nics(fabric: FabricRecords) -> dict[str, str]:
 
 
 def _without_clocks(fabric: FabricRecords, thing: str) -> Iterator[Found]:
-    """Yield the NICs that are left out: a wrong clock would accuse their cables."""
+    """Yield findings for the NICs that are left out because a wrong clock would blame their cables."""
     for nic, reason in sorted(_suspect_nics(fabric).items(), key=lambda item: natural(item[0])):
         yield fabric.of_nic(nic, AuditStatus.UNKNOWN, f"{thing} is not known: {reason}")
 
@@ -148,7 +152,7 @@ def _best(path: PathDelay) -> _Best | None:
 
 
 def _kind(fabric: FabricRecords, a: str, b: str, hops: int) -> str:
-    """Return the class of a direction: by links if traced, else by host, rack and rail."""
+    """Return the class of a direction: by number of links if traced, else by host, rack and rail."""
     if hops:
         return f"{hops} links"
     if host_of(a) == host_of(b):
@@ -188,7 +192,7 @@ def _findings(fabric: FabricRecords, rows: _Rows, thing: str) -> Iterator[Found]
 
 
 def _passed(fabric: FabricRecords, nics: Sequence[str], thing: str) -> Iterator[Found]:
-    """Yield a finding per NIC; `nics`: the sender of every path that was compared."""
+    """Yield a PASSED finding per NIC. `nics`: the sender of each path that was compared."""
     counts = Counter(nics)
     for nic in sorted(counts, key=natural):
         text = f"{thing} of {counts[nic]} paths from {nic} as on the others"

@@ -1,6 +1,7 @@
-"""Reachability within rails: each NIC of a rail reaches the rail's NICs of other hosts by its own device.
+"""Checks reachability within rails: each NIC must reach the rail's NICs of other hosts by its own device.
 
-Probes show it for the pairs that they take. The routes that each NIC announces show it for all others. Pure.
+Probes show it for the pairs that they measure. The routes that each NIC announces show it for all others.
+Pure.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found, error
 
 _ENDS: Final = 2
-"""A pair of NICs counts at both."""
+"""Factor for counting pairs: each pair of NICs counts at both ends."""
 
 
 @dataclass(slots=True)
 class _Rail:
-    """The NICs of a rail, and the directed pairs of them that fail."""
+    """The NICs of a rail, and the directed pairs of them that do not reach each other."""
 
     name: str
     nics: list[Nic]
     unrouted: set[tuple[str, str]] = field(default_factory=set)
-    """Pairs without a route by the NIC's own device."""
+    """Pairs without a route through the NIC's own device."""
     silent: set[tuple[str, str]] = field(default_factory=set)
-    """Pairs whose probes are not answered."""
+    """Pairs whose probes get no answer."""
     answered: Counter[str] = field(default_factory=Counter)
-    """NIC to its peers of the rail that answer."""
+    """Maps NIC to the number of its peers in the rail that answer."""
 
 
 @error("fabric.rail-reach", "NICs of a rail reach each other by their own device")
@@ -45,8 +46,8 @@ class _Rail:
 def rail_reach(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding per NIC: FAILED with the peers of its rail that it does not reach, and the reason.
 
-    A NIC with which half of the pairs fail is the cause; its peers are not accused. A rail is the number
-    that NICs announce, else the device's name on hosts with several NICs.
+    A NIC with which half of the pairs fail is the cause; its peers do not fail because of it. A rail is the
+    number that NICs announce, else the device's name on hosts with several NICs.
     """
     rails = _rails(fabric)
     if not rails:
@@ -87,7 +88,7 @@ def _add_pairs(rail: _Rail, probed: dict[tuple[str, str], Pair]) -> None:
 
 
 class _Addresses:
-    """The addresses of a rail's NICs, sorted, so that those in a network are a range."""
+    """The addresses of a rail's NICs, sorted, so that the addresses in one network are contiguous."""
 
     def __init__(self, nics: Sequence[Nic]) -> None:
         rows = []
@@ -99,7 +100,7 @@ class _Addresses:
         self._names = {row[2] for row in rows}
 
     def outside(self, networks: Sequence[str]) -> set[str]:
-        """Return the NICs of which no address is in any of the networks."""
+        """Return the NICs that have no address in any of the networks."""
         inside: set[str] = set()
         for network in map(ipaddress.ip_network, networks):
             first = bisect_left(self._keys, (network.version, int(network.network_address)))
@@ -137,7 +138,8 @@ def _findings(fabric: FabricRecords, rail: _Rail) -> Iterator[Found]:
 
 
 def _causes(failed: set[tuple[str, str]], all_pairs: dict[str, int]) -> dict[str, int]:
-    """Return the NICs that explain failed pairs, with the number of pairs: the one with the most first."""
+    """Return the NICs that explain failed pairs, each with the number of pairs; the one with the most
+    first."""
     pairs_of: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for pair in failed:
         for name in pair:
@@ -161,12 +163,12 @@ def _causes(failed: set[tuple[str, str]], all_pairs: dict[str, int]) -> dict[str
 
 
 def _peers(failed: set[tuple[str, str]], name: str) -> list[str]:
-    """Return the other ends of a NIC's failed pairs."""
+    """Return the NICs at the other ends of a NIC's failed pairs."""
     return sorted({b if a == name else a for a, b in failed if name in (a, b)})
 
 
 def _named(rail: _Rail, name: str, peers: Sequence[str]) -> str:
-    """Return peers with the reason why each is not reached."""
+    """Return text that names the peers, each with the reason why it is not reached."""
     texts = []
     for peer in sorted(peers, key=natural)[:MAX_NAMED]:
         if (name, peer) in rail.unrouted:

@@ -1,7 +1,7 @@
-"""NICs that are not on a leaf of their rail, and the swap of cables that mends them. Pure.
+"""Finds NICs that are not on a leaf of their rail, and the swaps of cables that mend them. Pure.
 
-With a plan, the swap is the plan's. Without one, the leaf of a rail is where the larger part of its NICs is,
-and two misfits that are on each other's leaves changed places.
+With a plan, the swaps are those that the plan shows. Without one, the leaf of a rail is where most of its
+NICs are, and two misfits that are on each other's leaves changed places.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from streams.audit.results import FLEET, Found
 def rails(
     fabric: FabricRecords, leaf_of: Mapping[str, str], actual: Mapping[End, End], swaps: Sequence[Swap]
 ) -> Iterator[Found]:
-    """Yield a finding per NIC: FAILED on the leaf of another rail, UNKNOWN if its leaf is.
+    """Yield a finding per NIC: FAILED if it is on the leaf of another rail, UNKNOWN if its leaf is unknown.
 
-    `leaf_of`: NIC to leaf; `actual`: each end of a traced cable to its far end; `swaps`: those that the plan
+    `leaf_of`: NIC to leaf; `actual`: each end of a traced cable to its far end; `swaps`: swaps that the plan
     shows.
     """
     rail_of = {name: nic["rail"] for name, nic in fabric.nic_of.items()}
@@ -53,12 +53,12 @@ def rails(
 
 
 class _Remedies:
-    """Remedies of misfits without a plan."""
+    """Finds remedies for misfits if there is no plan."""
 
     def __init__(self, fabric: FabricRecords, leaf_of: Mapping[str, str], actual: Mapping[End, End]) -> None:
         self._fabric = fabric
         self._port_of = {nic: actual[nic_end(nic)] for nic in fabric.nic_of if nic_end(nic) in actual}
-        """NIC to the port of the leaf that its cable leads to."""
+        """Maps NIC to the port of the leaf to which its cable leads."""
         self._group = {name: (nic["rack"], nic["rail"]) for name, nic in fabric.nic_of.items()}
         rails_at: dict[str, Counter[int | None]] = defaultdict(Counter)
         leaves: dict[tuple[str | None, int | None], Counter[str]] = defaultdict(Counter)
@@ -67,15 +67,15 @@ class _Remedies:
             leaves[self._group[nic]][leaf] += 1
         self._rail_at = {leaf: counts.most_common(1)[0][0] for leaf, counts in rails_at.items()}
         self._home = {group: counts.most_common(1)[0][0] for group, counts in leaves.items()}
-        """Rack and rail to the leaf of its NICs."""
+        """Maps rack and rail to the leaf of its NICs."""
         ports: dict[str, Counter[str]] = defaultdict(Counter)
         for nic, port in self._port_of.items():
             ports[host_of(nic)][port.port] += 1
         self._usual_port = {host: counts.most_common(1)[0][0] for host, counts in ports.items()}
-        """Host to the port that it has on its leaves."""
+        """Maps host to the port that it usually has on its leaves."""
 
     def of(self, misfits: Sequence[Misfit]) -> dict[str, str]:
-        """Return NIC to remedy."""
+        """Return the remedy for each NIC."""
         partner_of = self._partners(misfits)
         return {misfit.nic: self._remedy(misfit, partner_of.get(misfit.nic)) for misfit in misfits}
 
@@ -91,9 +91,11 @@ class _Remedies:
         return f"swap the cables of {first} and {second}"
 
     def _partners(self, misfits: Sequence[Misfit]) -> dict[str, str]:
-        """Return misfit NICs to those that they changed places with: each is where the other belongs.
+        """Return, for each misfit NIC that changed places with another one, that NIC: each is where the other
+        belongs.
 
-        Of several, the one counts whose leaf and port are those of the NIC's host, then one of this host.
+        If several NICs qualify, one is preferred whose leaf and port are the usual ones of the first NIC's
+        host, then one of the same host.
         """
         by_rails: dict[tuple[int | None, int], list[Misfit]] = defaultdict(list)
         for misfit in misfits:
@@ -118,11 +120,11 @@ class _Remedies:
         ) + (host_of(a.nic) == host_of(b.nic))
 
     def _fits(self, nic: str, other: str) -> bool:
-        """Return whether `other` has the port that `nic`'s host has on its leaves."""
+        """Return whether `other` has the port that `nic`'s host usually has on its leaves."""
         port = self._port_of.get(other)
         return port is not None and self._usual_port.get(host_of(nic)) == port.port
 
 
 def _is_unnamed(port: End) -> bool:
-    """Return whether a port is made up, for a cable whose port is unknown."""
+    """Return whether a port is a placeholder for a cable whose port is unknown."""
     return port.port in UNNAMED_PORTS or "." in port.port

@@ -1,4 +1,4 @@
-"""Rules of the evaluation, and the audit results that follow from their findings. Pure."""
+"""Rules of the evaluation, and the audit results made from their findings. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from schemas.records import (
 )
 
 FLEET: Final = "fleet"
-"""Host of the results that concern no single host."""
+"""Host of results that do not concern a single host."""
 MAX_FINDINGS: Final = 4096
 MAX_TEXT: Final = 512
 MAX_LABEL: Final = 256
 MAX_QUOTED: Final = 3
-"""Findings that a result's text quotes."""
+"""Largest number of findings that a result's text quotes."""
 ORDER: Final = (AuditStatus.FAILED, AuditStatus.UNKNOWN, AuditStatus.PASSED, AuditStatus.SKIPPED)
-"""Statuses, the decisive first."""
+"""Statuses; the one that decides a result comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,13 @@ class Rule:
     action: AuditAction
     remedy: str
     rows: tuple[int, ...] = ()
-    """Numbers of the published checks that it covers, in the design's list."""
+    """Numbers of the published checks that the rule covers, in the design's list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The outcome of a rule for one subject. `remedy` replaces the rule's, where it is more exact."""
+    """The outcome of a rule for one subject. `remedy`, if set, is more specific than the rule's and replaces
+    it."""
 
     host: str
     subject: str
@@ -57,17 +58,17 @@ _RULE_OF: Final[dict[Callable[..., Iterator[Found]], Rule]] = {}
 
 
 def rule_of(find: Callable[..., Iterator[Found]]) -> Rule:
-    """Return the rule that is declared at a function."""
+    """Return the rule that was declared with a decorator on the function."""
     return _RULE_OF[find]
 
 
 def error(check: str, title: str, *rows: int) -> Callable[[Remedied[_Find]], _Find]:
-    """Declare the rule of the function below, which yields the findings."""
+    """Return a decorator that declares the rule of a function; the function yields the findings."""
     return lambda remedied: _declared(AuditSeverity.ERROR, check, title, rows, remedied)
 
 
 def warning(check: str, title: str, *rows: int) -> Callable[[Remedied[_Find]], _Find]:
-    """Declare a rule that does not make a host unfit."""
+    """Return a decorator that declares a rule whose findings do not make a host unfit."""
     return lambda remedied: _declared(AuditSeverity.WARNING, check, title, rows, remedied)
 
 
@@ -89,7 +90,7 @@ class Scope:
 
     @classmethod
     def of(cls, results: Iterable[AuditResult]) -> Scope:
-        """Return the scope of a run's results. Raises ValueError without any."""
+        """Return the scope of a run's results. Raises ValueError if there are none."""
         all_results = list(results)
         if not all_results:
             raise ValueError("no audit result: expected at least one")
@@ -102,18 +103,18 @@ class Scope:
         )
 
     def with_sku(self, sku: str) -> Scope:
-        """Return the scope with a SKU for the results of the whole fleet."""
+        """Return the scope with a SKU for results that concern the whole fleet."""
         return replace(self, skus={**self.skus, FLEET: sku})
 
 
 def one_line(text: str, limit: int = MAX_TEXT) -> str:
-    """Return printable text of at most `limit` characters."""
+    """Return text with only printable characters in one line, at most `limit` characters long."""
     plain = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
     return plain if len(plain) <= limit else plain[: limit - 3] + "..."
 
 
 def latest(results: Iterable[AuditResult]) -> list[AuditResult]:
-    """Return one result per host and check, the newest: a host may report twice."""
+    """Return the newest result of each host and check: a host may report twice."""
     newest: dict[tuple[str, str], AuditResult] = {}
     for result in results:
         key = result["host"], result["check"]
@@ -128,7 +129,7 @@ def _age(result: AuditResult) -> tuple[int, str, str]:
 
 
 def results_of(rule: Rule, findings: Iterable[Found], scope: Scope) -> list[AuditResult]:
-    """Return a result per host with findings, in the order of hosts."""
+    """Return one result per host with findings, in the order of hosts."""
     by_host: dict[str, list[Found]] = {}
     for finding in findings:
         by_host.setdefault(finding.host, []).append(finding)

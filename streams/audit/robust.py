@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 MIN_VALUES: Final = 8
-"""The MAD of fewer values than this says nothing about noise."""
+"""Number of values below which their MAD says nothing about noise."""
 Z_THRESHOLD: Final = 8.0
-"""Modified z-score of an outlier among many values: below one false outlier in a million sets of 64 normal
-values."""
+"""Modified z-score from which on one of many values is an outlier. It gives less than one false outlier in a
+million sets of 64 normal values."""
 FEW_VALUES: Final = 20.0
-"""The threshold is multiplied by 1 + (20 / n)^2: by simulation, that share then holds for 8 to 64 values."""
+"""Constant c of the factor 1 + (c / n)^2 for the threshold of n values. By simulation, the share of false
+outliers is then the same for 8 to 64 values."""
 SIGMAS_OF_MAD: Final = 0.6745
 """Quantile of the normal distribution at 75%: MAD of normal noise in standard deviations."""
 
@@ -34,15 +35,15 @@ class Spread:
 
     @classmethod
     def of(cls, values: ArrayLike) -> Spread:
-        """Return the spread of at least one finite value."""
+        """Return the spread of finite values, of which there must be at least one."""
         x = np.asarray(values, np.float64)
         median = float(np.median(x))
         return cls(median, float(np.median(np.abs(x - median))), len(x))
 
     def tolerance(self, relative: float, absolute: float = 0.0) -> float:
-        """Return the largest deviation from the median that is no outlier.
+        """Return the largest deviation from the median that is not an outlier.
 
-        `relative`: least deviation, as a share of the median; `absolute`: the same in the values' unit.
+        `relative`: minimum of it as a share of the median; `absolute`: minimum in the values' unit.
         """
         noise = threshold(self.count) * self.mad / SIGMAS_OF_MAD
         return max(noise, relative * abs(self.median), absolute)
@@ -56,9 +57,10 @@ def threshold(count: int) -> float:
 def odd_ones(
     values: NDArray[np.float64], relative: float, absolute: float = 0.0, error: ArrayLike = 0.0
 ) -> tuple[Spread, NDArray[np.bool_]]:
-    """Return the spread of at least one value, and which values are outliers.
+    """Return the spread of the values, and which of them are outliers.
 
-    `error`: uncertainty of each value, by which an outlier must exceed the tolerance.
+    There must be at least one value. `error`: uncertainty of each value, by which an outlier must exceed the
+    tolerance.
     """
     spread = Spread.of(values)
     excess = np.abs(values - spread.median) - np.asarray(error, np.float64)

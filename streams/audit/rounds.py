@@ -1,7 +1,7 @@
-"""Plans the rounds of traffic between hosts. In a round every host is in one pair at most. Pure.
+"""Plans the rounds of traffic between hosts. In a round, every host is in at most one pair. Pure.
 
-A round of pairs is an order of hosts: each host finds its partner by its own position, 2k with 2k + 1. A ring
-is an order too, and a fan has its sender first.
+A round of pairs is given as an order of hosts: each host finds its partner by its own position, 2k with 2k +
+1. A ring is such an order too, and in the order of a fan the sender comes first.
 """
 
 from __future__ import annotations
@@ -13,23 +13,25 @@ from typing import Final
 
 Pair = tuple[str, str]
 SHUFFLES: Final = 200
-"""Rings that are tried for one without a neighbour of an earlier ring: one of eight has none."""
+"""Number of rings that are tried to find one that repeats no neighbours of an earlier ring: one of eight does
+not."""
 
 
 def order_of(pairs: Sequence[Pair]) -> list[str]:
-    """Return the order of hosts that stands for a round of pairs."""
+    """Return the order of hosts that represents a round of pairs."""
     return [host for pair in pairs for host in pair]
 
 
 def pairs_of(order: Sequence[str]) -> list[Pair]:
-    """Return the pairs of an order of hosts. The last of an odd number has none."""
+    """Return the pairs in an order of hosts. If their number is odd, the last host has no pair."""
     return list(zip(order[::2], order[1::2], strict=False))
 
 
 def tournament(hosts: Sequence[str]) -> list[list[Pair]]:
-    """Return the rounds in which every host meets every other once (the circle method).
+    """Return the rounds in which every host meets every other host once (the circle method).
 
-    The first rounds alone have other partners in each. With an odd number one host pauses in each round.
+    If only the first rounds are used, each host still has a different partner in each. With an odd number of
+    hosts, one pauses in each round.
     """
     seats: list[str | None] = [*hosts, None] if len(hosts) % 2 else [*hosts]
     half = len(seats) // 2
@@ -42,19 +44,20 @@ def tournament(hosts: Sequence[str]) -> list[list[Pair]]:
 
 
 def fans(hosts: Sequence[str], receivers: int) -> list[list[str]]:
-    """Return an order for each host: the host itself, then the next `receivers` others, which it sends to."""
+    """Return an order for each host: the host itself, then the next `receivers` other hosts, to which it
+    sends."""
     count = min(receivers, len(hosts) - 1)
     return [[hosts[(at + step) % len(hosts)] for step in range(count + 1)] for at in range(len(hosts))]
 
 
 def within_leaves(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Pair]:
-    """Return pairs of hosts of one leaf. A host without a partner there is in none."""
+    """Return pairs of hosts on the same leaf. A host without a partner there is in no pair."""
     groups = _by_leaf(hosts, leaf_of)
     return [pair for group in groups for pair in pairs_of(group)]
 
 
 def across_leaves(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Pair]:
-    """Return pairs of hosts of different leaves: always of the two leaves with the largest number left."""
+    """Return pairs of hosts on different leaves. Each pair is from the two leaves with most hosts left."""
     groups = _by_leaf(hosts, leaf_of)
     pairs: list[Pair] = []
     while True:
@@ -73,7 +76,7 @@ def _by_leaf(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]
 
 
 def batched(pairs: Sequence[Pair], size: int, leaf_of: Mapping[str, str]) -> list[list[Pair]]:
-    """Return the pairs of a round in batches of at most `size`, those of one batch on different leaves.
+    """Return the pairs of a round in batches of at most `size`; pairs of one batch are on different leaves.
 
     Pairs that share a leaf are in one batch only if no other pair is left.
     """
@@ -93,9 +96,9 @@ def batched(pairs: Sequence[Pair], size: int, leaf_of: Mapping[str, str]) -> lis
 
 
 def rings(hosts: Sequence[str], passes: int, seed: int = 0) -> list[list[str]]:
-    """Return an order of hosts for each pass, in which each sends to the next and the last to the first.
+    """Return an order of hosts for each pass, in which each host sends to the next and the last to the first.
 
-    The first is the given one. The others share as few neighbours as possible with those before.
+    The first order is the given one. The others repeat as few neighbours as possible from earlier ones.
     """
     chance = random.Random(seed)  # noqa: S311
     orders, used = [list(hosts)], _neighbours(hosts)

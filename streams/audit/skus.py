@@ -17,7 +17,7 @@ GPU_NAMES: Final = frozenset({"name", "gpu_model", "series"})
 
 
 def detect(facts: Iterable[AuditFact], skus: Mapping[str, Sku]) -> str:
-    """Return the SKU that the names of a host's GPUs show, for the larger part; empty if none does."""
+    """Return the SKU that the names of most of a host's GPUs indicate; empty if there is none."""
     counts: Counter[str] = Counter()
     for fact in facts:
         if fact["name"] in GPU_NAMES:
@@ -26,7 +26,7 @@ def detect(facts: Iterable[AuditFact], skus: Mapping[str, Sku]) -> str:
 
 
 def with_skus(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list[AuditResult]:
-    """Return the results with the SKU of their host, where they state none."""
+    """Return the results, with the SKU of their host added if they state none."""
     all_results = list(results)
     facts: dict[str, list[AuditFact]] = defaultdict(list)
     sku_by_host: dict[str, str] = {}
@@ -44,8 +44,8 @@ def with_skus(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list[A
 def sku_results(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list[AuditResult]:
     """Return a `sku.<fact>` result for each host that deviates from its SKU, and one per fact for the fleet.
 
-    Facts without an expectation, and hosts of other types, are left out. A virtual machine with a part of a
-    host's GPUs has no expectation for the whole host.
+    Facts without an expectation, and hosts of other types, are left out. The expectations of a whole host do
+    not apply to a virtual machine with some of the host's GPUs.
     """
     newest_results = latest(results)
     if not newest_results:
@@ -73,7 +73,8 @@ def sku_results(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list
 
 
 def _parts(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> Iterator[str]:
-    """Yield the hosts that have an even part of their type's GPUs."""
+    """Yield the hosts with fewer GPUs than their type, if that number divides the type's without
+    remainder."""
     for result in results:
         sku = skus.get(result["sku"])
         for fact in result["facts"] if sku is not None else ():

@@ -1,7 +1,7 @@
 """Evaluates rounds of traffic between hosts: slow hosts, slow links, uneven rates, latency under load. Pure.
 
-Its input is the results that hosts published in each round. The client of a flow states the figures, with the
-flow as their subject: `host/device>host/device`, from client to server.
+Its input is the results that hosts published in each round. The client of a flow reports the figures, with
+the flow as their subject: `host/device>host/device`, from client to server.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from streams.audit.results import FLEET, Found, Scope, error, results_of, rule_o
 
 _PASSED, _FAILED, _UNKNOWN = AuditStatus.PASSED, AuditStatus.FAILED, AuditStatus.UNKNOWN
 MIN_PAIRS: Final = 3
-"""Fewer pairs have no variation and no usual latency."""
+"""Number of pairs below which there is no variation and no usual latency."""
 MAX_ALONE: Final = 16
-"""Pairs that are measured again one by one: each takes some seconds."""
+"""Largest number of pairs that are measured again one by one: each takes some seconds."""
 MIN_LINK_PAIRS: Final = 2
-"""Slow flows that a link must explain."""
+"""Number of slow flows that a link must explain."""
 SHADES: Final = " ▁▂▃▄▅▆▇█"
-"""Cells of the heat map, from the median hop to the limit and beyond."""
+"""Characters of the heat map's cells, from the median hop up to the limit and above."""
 MAX_CELLS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficLimits:
-    """Limits of the figures, as in the settings `audit.traffic`."""
+    """Limits of the figures, from the settings `audit.traffic`."""
 
     max_variation: float = 0.05
     max_slower: float = 0.1
@@ -47,7 +47,8 @@ class TrafficLimits:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round: the order of its hosts, and their results. `kind`: pairs, within, across, fan, ring, burn."""
+    """A round: the order of its hosts, and their results. `kind`: pairs, within, across, fan, ring or
+    burn."""
 
     kind: str
     hosts: Sequence[str]
@@ -55,29 +56,29 @@ class Round:
 
 
 class FlowFigures(NamedTuple):
-    """The figures of a flow in a round, by name of the fact."""
+    """The figures of a flow in one round, by name of the fact."""
 
     kind: str
     number: int
-    """Position of its round."""
+    """Index of the flow's round."""
     client: str
-    """A NIC."""
+    """The NIC of the flow's client."""
     server: str
     figures: Mapping[str, float]
 
     @property
     def name(self) -> str:
-        """The hosts, in words."""
+        """The two hosts, as text."""
         return f"{self.client} and {self.server}"
 
     @property
     def ends(self) -> frozenset[str]:
-        """The NICs, in either direction."""
+        """The two NICs, regardless of direction."""
         return frozenset((self.client, self.server))
 
     @property
     def gbps(self) -> float:
-        """The lower rate of both directions."""
+        """The lower of the rates in both directions."""
         return min(self.figures["send_gbps"], self.figures["receive_gbps"])
 
 
@@ -87,9 +88,9 @@ class _Evaluation:
     flows: Sequence[FlowFigures]
     limits: TrafficLimits
     routes: Mapping[tuple[str, str], Sequence[str]]
-    """Client and server NIC to the links between them, as far as traced."""
+    """Maps client and server NIC to the links between them, as far as traced."""
     nics: Mapping[str, Sequence[str]]
-    """Host to its NICs."""
+    """Maps host to its NICs."""
     rates: list[FlowFigures] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,9 +117,9 @@ def _pairs(flows: Iterable[FlowFigures]) -> list[FlowFigures]:
 
 
 def _isolated(work: _Evaluation) -> tuple[list[FlowFigures], Isolated | None]:
-    """Return the flows of pairs, and the slow hosts and pairs among them.
+    """Return the flows of pairs except those across leaves, and the slow hosts and pairs among them.
 
-    Across leaves an oversubscribed fabric is slower, which is no fault of a host.
+    Across the leaves of an oversubscribed fabric, flows are slower without any fault of a host.
     """
     flows = [flow for flow in _pairs(work.rates) if flow.kind != "across"]
     measured = [Measured(host_of(flow.client), host_of(flow.server), flow.gbps) for flow in flows]
@@ -128,9 +129,9 @@ def _isolated(work: _Evaluation) -> tuple[list[FlowFigures], Isolated | None]:
 def confirming_rounds(rounds: Sequence[Round], limits: TrafficLimits) -> list[list[tuple[str, str]]]:
     """Return the pairs of further rounds, which decide about slow hosts, suspects and slow pairs.
 
-    Each pair has a round of its own, so that its routes meet no other flow's: ECMP lays two flows on one link
-    by chance. Above `MAX_ALONE` pairs they share a round, which takes other ports. A host that they
-    clear may leave a slow pair of cleared hosts, so call again until none is left.
+    Each pair has its own round, so that its routes meet no other flow's: ECMP may put two flows on one link
+    by chance. More than `MAX_ALONE` pairs share a round, which uses other ports. A host that these rounds
+    clear may leave a slow pair of cleared hosts, so call this again until no pairs are returned.
     """
     flows, isolated = _isolated(_Evaluation(rounds, flows_of(rounds), limits, {}, {}))
     if isolated is None:
@@ -151,7 +152,7 @@ def confirming_rounds(rounds: Sequence[Round], limits: TrafficLimits) -> list[li
 
 
 def figures_line(rounds: Sequence[Round]) -> str:
-    """Return the medians of all flows in one line."""
+    """Return the medians of all flows' figures in one line."""
     flows = flows_of(rounds)
     parts = []
     for name, text in (
@@ -224,7 +225,7 @@ def _slow_links(work: _Evaluation) -> Iterator[Found]:
 @warning("fabric.traffic-variation", "Pairs of a round have the same rate", 40)
 @remedy.monitor("Run more passes to isolate the slow host; check ECMP and that the fabric is idle")
 def _variation(work: _Evaluation) -> Iterator[Found]:
-    """Compare the standard deviation of the rates of each round with their mean."""
+    """Yield findings from the standard deviation of each round's rates in relation to their mean."""
     by_round: dict[int, list[float]] = defaultdict(list)
     for flow in work.rates:
         by_round[flow.number].append(flow.gbps)
@@ -241,7 +242,8 @@ def _variation(work: _Evaluation) -> Iterator[Found]:
 @warning("fabric.loaded-latency", "Round trips under load are as on other pairs", 41)
 @remedy.monitor("Check PFC, ECN and queue limits of the switch ports on the way, and the NIC's DSCP")
 def _latency(work: _Evaluation) -> Iterator[Found]:
-    """Compare round trips under load with idle ones of the same flow, and with the fleet's median."""
+    """Yield findings from round trips under load, compared with idle ones of the same flow and the fleet's
+    median."""
     flows = [flow for flow in work.flows if {"idle_p99_us", "loaded_p99_us"} <= flow.figures.keys()]
     if not flows:
         return
@@ -264,7 +266,7 @@ def _latency(work: _Evaluation) -> Iterator[Found]:
     "Run the pattern again with this host; `fabrictime audit --fleet` shows whether the NIC is up"
 )
 def _burned(work: _Evaluation) -> Iterator[Found]:
-    """Find NICs of hosts in the pattern `burn` that carried no load."""
+    """Yield a finding for each NIC of hosts in the pattern `burn`, by whether it carried load."""
     hosts = {
         host for traffic_round in work.rounds if traffic_round.kind == "burn" for host in traffic_round.hosts
     }
@@ -286,7 +288,7 @@ def _burned(work: _Evaluation) -> Iterator[Found]:
 @error("fabric.bisection", "Pairs across leaves are nearly as fast as pairs within them", 51)
 @remedy.monitor("Check the leaves' uplinks: ECMP, oversubscription; `fabrictime links` names dead ones")
 def _bisection(work: _Evaluation) -> Iterator[Found]:
-    """Compare the median rates of pairs within and across leaves."""
+    """Yield a finding from the median rates of pairs within and across leaves."""
     if not any(traffic_round.kind in ("within", "across") for traffic_round in work.rounds):
         return
     rates = {kind: [flow.gbps for flow in work.rates if flow.kind == kind] for kind in ("within", "across")}
@@ -310,7 +312,8 @@ def _hops(work: _Evaluation) -> list[FlowFigures]:
 @error("fabric.stragglers", "No host delays a ring of sends and receives", 52)
 @remedy.isolate("Take the host out; check its load, interrupts, governor and NIC")
 def _stragglers(work: _Evaluation) -> Iterator[Found]:
-    """Find hosts to and from which all hops of all rings are long."""
+    """Yield a finding per host: FAILED if all hops to and from it in all rings are long; then a heat map per
+    ring."""
     hops, limit = _hops(work), work.limits.straggler_ms
     measured = [Measured(host_of(hop.client), host_of(hop.server), hop.figures["hop_p90_ms"]) for hop in hops]
     isolated = isolate(measured, 0.0, high_is_slow=True, limit=limit)
@@ -331,9 +334,10 @@ def _stragglers(work: _Evaluation) -> Iterator[Found]:
 def heat_map(
     rounds: Sequence[Round], hops: Sequence[FlowFigures], median_ms: float, limit_ms: float
 ) -> Iterator[tuple[int, str]]:
-    """Yield a line for each ring: a cell for the hop to each host, in the order of the ring.
+    """Yield (index of the round, line) for each ring: a cell for the hop to each host, in the order of the
+    ring.
 
-    A full cell is a hop of the limit or more, a low one of the median; `?` was not measured.
+    A full cell is a hop at or above the limit, a low cell one at the median; `?` was not measured.
     """
     for number, traffic_round in enumerate(rounds):
         if traffic_round.kind != "ring":
@@ -362,7 +366,7 @@ def traffic_results(
     routes: Mapping[tuple[str, str], Sequence[str]],
     nics: Mapping[str, Sequence[str]],
 ) -> list[AuditResult]:
-    """Return the results of all rules that the rounds have figures for.
+    """Return the results of all rules for which the rounds have figures.
 
     `routes`: client and server NIC to the links between them; `nics`: host to its NICs.
     """

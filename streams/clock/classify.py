@@ -15,19 +15,21 @@ from streams.clock.filter import FRESH_RATE_PPB, SYNCED, UNKNOWN_BOUND_NS, UNSYN
 
 STEP_SIGMAS: Final = 6.0
 MIN_STEP_NS: Final = 25.0
-"""A clock that is off by more than both from its prediction has stepped."""
+"""A clock has stepped if it deviates from its prediction by more than `STEP_SIGMAS` standard errors, and by
+more than `MIN_STEP_NS`."""
 STEP_TOLERANCE: Final = 1.5
-"""Times the step limit by which a change of rate may also move the offset."""
+"""A deviation may come from a change of rate, not a step, up to this multiple of the step limit. If the rate
+has clearly changed, this multiple of the rate change times the elapsed time is added to the limit."""
 DOUBT_WIDTHS: Final = 3.0
 DOUBT_WINDOWS: Final = 3
-"""A clock that is off by less than so many widths of its timestamp noise is given so many windows before it
-counts as stepped. Its bound covers both positions meanwhile."""
+"""A clock that is off by less than `DOUBT_WIDTHS` times its timestamp noise counts as stepped only after
+`DOUBT_WINDOWS` windows. Until then its bound covers both positions."""
 RATE_LIMIT_PPB: Final = 600_000.0
-"""A faster or slower clock is unusable. NTP slews by 500 ppm, on top of the oscillator's own 100. Two clocks
-that differ by 1,000 ppm or more cannot be compared with each other, see `pairs.py`."""
+"""A clock whose rate is off by more than this is unusable. NTP slews by 500 ppm, in addition to the
+oscillator's own 100. Clocks that differ by 1,000 ppm or more cannot be compared, see `pairs.py`."""
 BEND_SHARE: Final = 1 / 24
-"""A rate that changes by r over a window of length T bends the phase: the window's best line is off by
-r * T / 24 at its middle."""
+"""If the rate changes by r over a window of length T, the phase is not a line: the best line through the
+window is off by r * T / 24 at its middle."""
 UNREST_KEPT: Final = 0.7
 """Share of the doubt after a rate change that remains a window later: the rate may change further."""
 MIN_GAIN: Final = 0.02
@@ -42,9 +44,9 @@ class Measurement:
     offset_ns: float
     rate_ppb: float
     variance: float
-    """ns^2, of the offset."""
+    """Variance of the offset, ns^2."""
     rate_variance: float
-    """ppb^2"""
+    """Variance of the rate, ppb^2."""
     asymmetry_ns: float
     queue_ns: float
     limit_ns: float
@@ -53,15 +55,15 @@ class Measurement:
     pairs: int
     residual_ns: float
     stepped: bool
-    """Most pairs show a step within the window."""
+    """True if most pairs of the clock show a step within the window."""
     contradiction_ns: float
     """Median residual of a falseticker's pairs; 0 for other clocks."""
     jumped: bool
-    """A NIC of the clock reported a jump."""
+    """True if a NIC of the clock reported a jump."""
     continues: bool
-    """The clock carries its domain's timeline on."""
+    """True if the clock belongs to the timeline that continues."""
     trusted: bool
-    """Fabric time's own rate is known."""
+    """True if fabric time's own rate is known."""
     domain: str
     middle_ns: int
     window_s: float
@@ -71,31 +73,31 @@ class Measurement:
     """Whole ns to add to `offset_ns`."""
 
     def ahead_ns(self, track: ClockTrack) -> float:
-        """Return the measured offset minus the track's."""
+        """Return the measured offset minus the track's offset, ns."""
         return (self.base_ns - track.base_ns) + (self.offset_ns - track.offset_ns)
 
 
 @dataclass(slots=True)
 class Change:
-    """The difference of a measurement from the prediction, and its consequences for the track."""
+    """The difference of a measurement from the track's prediction, and how to update the track."""
 
     state: ClockSync
     event: ClockEvent = ClockEvent.NONE
     event_ns: float = 0.0
     reset: bool = False
-    """Start the track from the measurement alone."""
+    """Whether to restart the track from the measurement alone."""
     deferred: bool = False
-    """Ignore the measurement for now: noise may explain it."""
+    """Whether to ignore the measurement for now, because it may be noise."""
     innovation: tuple[float, float] | None = None
-    """The innovation in standard errors, and the filter's own share of their variance."""
+    """The innovation in standard errors, and the share of its variance that comes from the track."""
     bend_variance: float = 0.0
-    """Additional variance of the offset by a change of rate within the window."""
+    """Additional variance of the offset, due to a change of rate within the window, ns^2."""
     rate_doubt: float = 0.0
-    """Additional variance of the rate by a change that noise may explain."""
+    """Additional variance of the rate, due to a change that may be noise, ppb^2."""
 
 
 def classify(track: ClockTrack | None, measurement: Measurement) -> Change:
-    """Return the change that a measurement shows. Fabric time's slew is taken into the track first."""
+    """Return the change that a measurement shows. Fabric time's slew is applied to the track before."""
     state: ClockSync = SYNCED if measurement.trusted else UNSYNCED
     if track is None:
         return Change(state, ClockEvent.NEW, reset=True)
@@ -115,7 +117,7 @@ def classify(track: ClockTrack | None, measurement: Measurement) -> Change:
 
 
 def _compare(track: ClockTrack, measurement: Measurement, state: ClockSync) -> Change:
-    """Compare a measurement with the track's prediction."""
+    """Return the change that a measurement shows compared to the track's prediction."""
     rate_change = measurement.rate_ppb - track.drift_ppb
     rate_spread = math.sqrt(track.p_drift + measurement.rate_variance)
     bend_ppb = max(abs(rate_change) - 2 * rate_spread, 0.0)
@@ -145,7 +147,7 @@ def _compare(track: ClockTrack, measurement: Measurement, state: ClockSync) -> C
 
 
 def _step_limit_ns(track: ClockTrack, measurement: Measurement, spread_ns: float) -> float:
-    """Return the deviation above which the clock has stepped."""
+    """Return the deviation from the prediction above which the clock counts as stepped, ns."""
     limit_ns = max(STEP_SIGMAS * spread_ns, 2 * (measurement.queue_ns + track.queue_ns), MIN_STEP_NS)
     if measurement.stepped:  # the measurement's error is the step's size, so the track's own error counts
         known_ns = max(STEP_SIGMAS * track.sigma_ns, 2 * track.queue_ns, MIN_STEP_NS)
@@ -156,7 +158,7 @@ def _step_limit_ns(track: ClockTrack, measurement: Measurement, spread_ns: float
 def apply(
     track: ClockTrack | None, measurement: Measurement, change: Change
 ) -> tuple[ClockTrack, tuple[float, float] | None]:
-    """Apply a change to a track. Returns the track, a new one after a reset, and the innovation.
+    """Apply a change to a track; return the track, which is a new one after a reset, and the innovation.
 
     The innovation is None unless the clock continued as predicted.
     """
@@ -188,7 +190,7 @@ def apply(
 
 
 def _defer(track: ClockTrack, measurement: Measurement, change: Change) -> None:
-    """Keep the prediction, with a bound that covers the measurement too."""
+    """Keep the track's prediction, and widen its bound to cover the measurement too."""
     track.doubts += 1
     track.queue_ns = max(track.queue_ns, abs(measurement.ahead_ns(track)))
     track.innovation = 0.0

@@ -1,6 +1,6 @@
-"""Tracks one clock over windows: a two-state filter (offset, rate) that learns its wander.
+"""Tracks one clock over windows with a two-state filter (offset, rate), and learns the clocks' wander.
 
-The mesh and the gauge of fabric time are not needed here.
+This module does not depend on the mesh or on the gauge of fabric time.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ HOLDOVER: Final = ClockSync.HOLDOVER
 UNSYNCED: Final = ClockSync.UNSYNCED
 
 SIGMAS: Final = 4.2
-"""Standard errors in a bound that holds 99.9 % of the time: 3.3 for normal errors with a known standard
-error. Ours is estimated from few pairs per clock."""
+"""Standard errors in a bound that holds 99.9 % of the time. For normal errors with a known standard error it
+would be 3.3, but here the standard error is estimated from few pairs per clock."""
 LINE_OFFSET_SHARE: Final = 0.01
 LINE_RATE_SHARE: Final = 0.06
-"""Difference of a window's best line from a wandering clock's phase and rate at its middle: variances in
-units of wander^2 * length^3 and wander^2 * length. The first is three times that of an integrated random
-walk, because errors of neighbouring windows are correlated."""
+"""A wandering clock's phase and rate at the middle of a window differ from the window's best line. These are
+the variances of both differences, in units of wander^2 * length^3 and wander^2 * length. The first is three
+times that of an integrated random walk, because errors of neighbouring windows are correlated."""
 HOLDOVER_WANDER: Final = 1.5
-"""Factor on the wander of an unmeasured clock, because the wander is an estimate."""
+"""Factor on the wander of a clock in holdover, because the wander is only an estimate."""
 UNKNOWN_BOUND_NS: Final = 1e9
 FRESH_RATE_PPB: Final = 20_000.0
 WALK_NS2_PER_S: Final = 0.01
-"""ns^2/s by which a clock's phase wanders in addition to its rate: white frequency noise of a crystal at 1
-s."""
+"""White frequency noise of a crystal at 1 s, in addition to the wander of its rate: variance of the phase per
+second, ns^2/s."""
 
 
 USUAL_SQUARE: Final = 0.455
@@ -40,61 +40,61 @@ USUAL_SQUARE: Final = 0.455
 class ClockTrack:
     """One clock: fabric time at its reading c is c + base_ns + offset_ns + drift_ppb * 1e-9 * (c - at_ns).
 
-    `base_ns` holds the whole nanoseconds, so that `offset_ns` is small: a double holds the offset of a clock
-    that counts from power-on to 256 ns only.
+    `base_ns` holds the whole nanoseconds, so that `offset_ns` is small. The offset of a clock that counts
+    from power-on is so large that a double resolves it only to 256 ns.
     """
 
     at_ns: int
     offset_ns: float
     drift_ppb: float
     p_offset: float
-    """ns^2"""
+    """Variance of the offset, ns^2."""
     p_cross: float
-    """ns * ppb"""
+    """Covariance of offset and rate, ns * ppb."""
     p_drift: float
-    """ppb^2"""
+    """Variance of the rate, ppb^2."""
     state: ClockSync
     domain: str
     measured_ns: int
-    """Fabric time of the last window that measured it."""
+    """Fabric time of the middle of the last window that measured the clock, ns."""
     asymmetry_ns: float = math.inf
-    """Standard error by lasting asymmetries of paths, which averaging over windows does not reduce."""
+    """Standard error due to lasting asymmetries of paths, which averaging over windows does not reduce."""
     queue_ns: float = 0.0
     """Largest possible effect of queues in one direction."""
     limit_ns: float = math.inf
     """Largest possible effect of any paths and queues on the offset."""
     stamp_error_ns: float = 0.0
-    """Common error of its timestamps relative to the wire; no loop shows it."""
+    """Common error of the clock's timestamps relative to the wire, which no loop of pairs shows."""
     unrest_ppb: float = 0.0
-    """Additional doubt of its rate after a recent change."""
+    """Additional error of the rate after a recent change of rate."""
     wander: float = 1.0
-    """Its wander relative to the fleet's typical clock."""
+    """The clock's wander as a multiple of that of the fleet's typical clock."""
     innovation: float = 0.0
     """The last window's innovation, in standard errors."""
     provisional: bool = False
-    """Measured before fabric time's own rate was known."""
+    """True if measured before fabric time's own rate was known."""
     doubts: int = 0
-    """Consecutive windows with an offset that timestamp noise may explain."""
+    """Number of consecutive windows whose measurement was ignored as possible noise."""
     pairs: int = 0
     residual_ns: float = 0.0
     event: ClockEvent = ClockEvent.NONE
     event_ns: float = 0.0
     knot_at_ns: int = 0
     knot_offset_ns: float = 0.0
-    """Relative to `base_ns`."""
+    """Offset at the knot, minus `base_ns`."""
     knot_bound_ns: float = 0.0
     base_ns: int = 0
 
     def offset_at(self, reading_ns: int) -> float:
-        """Return the difference to add to `reading_ns` and `base_ns` for fabric time."""
+        """Return what to add to `reading_ns` + `base_ns` to get fabric time, ns."""
         return self.offset_ns + self.drift_ppb * 1e-9 * (reading_ns - self.at_ns)
 
     def fabric_ns(self, reading_ns: int) -> int:
-        """Return fabric time at a reading."""
+        """Return fabric time at a reading of the clock, ns."""
         return reading_ns + self.base_ns + round(self.offset_at(reading_ns))
 
     def reading_at(self, fabric_ns: int) -> int:
-        """Return the clock's reading at a fabric time; exact to 1e-9 of the distance."""
+        """Return the clock's reading at a fabric time, ns; exact to 1e-9 of the distance from `at_ns`."""
         guess = fabric_ns - self.base_ns - round(self.offset_ns)
         return fabric_ns - self.base_ns - round(self.offset_at(guess))
 
@@ -105,7 +105,7 @@ class ClockTrack:
         self.offset_ns -= whole_ns
 
     def advance(self, reading_ns: int, wander: float) -> None:
-        """Advance the line and its uncertainty to `reading_ns`; wander in ppb per square root of a second.
+        """Advance the line and its uncertainty to `reading_ns`. `wander`: ppb per square root of a second.
 
         Integrated random walk (Zucca and Tavella 2005): a rate that wanders by q per square root of a second
         moves the phase by q^2 t^3 / 3.
@@ -144,27 +144,27 @@ class ClockTrack:
         self.p_drift -= gain * self.p_drift
 
     def begin_holdover(self) -> None:
-        """Continue without measurements: the doubt of the rate becomes part of its error."""
+        """Prepare to continue without measurements: add `unrest_ppb` to the error of the rate."""
         self.p_drift += self.unrest_ppb**2
         self.unrest_ppb = 0.0
 
     def blend_limits(self, asymmetry_ns: float, queue_ns: float, limit_ns: float, gain: float) -> None:
-        """Blend the window's limits of hidden errors in, with the gain of the offset."""
+        """Blend in the window's limits of hidden errors, with the gain with which the offset was updated."""
         self.asymmetry_ns = _towards(self.asymmetry_ns, asymmetry_ns, gain)
         self.queue_ns = _towards(self.queue_ns, queue_ns, gain)
         self.limit_ns = _towards(self.limit_ns, limit_ns, gain)
 
     @property
     def sigma_ns(self) -> float:
-        """Standard error of the offset by timestamps and wander alone."""
+        """Standard error of the offset due to timestamps and wander alone, ns."""
         return math.sqrt(max(self.p_offset, 0.0))
 
     @property
     def bound_ns(self) -> float:
-        """The bound that |error| does not exceed 99.9 % of the time.
+        """The bound that the absolute error does not exceed 99.9 % of the time, ns.
 
-        Timestamp noise and asymmetries are independent; queues may all be in one direction. Where loops show
-        no asymmetry, the limit is the only bound.
+        Timestamp noise and asymmetries are independent, but queues may all be in one direction. If there are
+        no loops to show asymmetries, `limit_ns` is the only bound.
         """
         if self.state == UNSYNCED and self.p_offset >= UNKNOWN_BOUND_NS**2:
             return UNKNOWN_BOUND_NS
@@ -174,12 +174,12 @@ class ClockTrack:
 
     @property
     def drift_sigma_ppb(self) -> float:
-        """Standard error of the rate."""
+        """Standard error of the rate, ppb."""
         return min(math.sqrt(max(self.p_drift, 0.0) + self.unrest_ppb**2), 1e6)
 
 
 def split_ns(base_ns: int, offset_ns: float) -> tuple[int, float]:
-    """Return the sum in whole ns and a fraction of at most half a ns."""
+    """Split a sum into whole ns and a fraction of at most half a ns."""
     whole_ns = round(offset_ns)
     return base_ns + whole_ns, offset_ns - whole_ns
 
@@ -194,9 +194,9 @@ class Wander:
     """The wander of the fleet's clocks, learned from the filters' innovations.
 
     A filter with the right process noise has white innovations: v(k) v(k - 1) is 0 in the mean (Mehra 1970).
-    With too little process noise, consecutive innovations have the same sign. With too much, they are smaller
-    than predicted, where the prediction consists mostly of process noise. The fleet's level follows the mean
-    over clocks quickly, and each clock's own factor slowly.
+    With too little process noise, consecutive innovations have the same sign. With too much, innovations are
+    smaller than predicted if the predicted variance is mostly process noise. The fleet's level follows the
+    mean over clocks quickly. Each clock's own factor follows its innovations slowly.
     """
 
     MIN_PPB: Final = 0.05
@@ -209,10 +209,10 @@ class Wander:
         self.ppb_per_sqrt_s = ppb_per_sqrt_s
 
     def learn(self, innovations: list[tuple[ClockTrack, float, float]]) -> None:
-        """Learn from each measured clock's innovation (standard errors) and the filter's share of its
-        variance.
+        """Learn from the measured clocks, and store each innovation in its track.
 
-        The track holds the previous innovation.
+        Each element is a track, its new innovation in standard errors, and the share of the innovation's
+        variance that comes from the track. The track still holds the previous innovation.
         """
         changes = []
         for track, innovation, share in innovations:

@@ -1,7 +1,7 @@
-"""The gauge of fabric time: where a connected part's relative clocks stand on the absolute timescale.
+"""The gauge of fabric time: the position of a connected part's relative clocks on the absolute timescale.
 
-The mesh gives clocks relative to each other; the gauge is added to them for fabric time. `Slew` steers fabric
-time towards its reference.
+The mesh gives clocks relative to each other; adding the gauge gives fabric time. `Slew` steers fabric time
+towards its reference.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from streams.clock.mesh import Mesh
 from streams.clock.pairs import Float64s
 
 FlushesByHost = Mapping[str, Sequence[tuple[int, NicWindow]]]
-"""Host to (node, last flush) of its NICs."""
+"""For each host the (node, last flush) of its NICs."""
 
 RATE_LEARN: Final = 0.05
-"""Least share of a new estimate of the reference's rate that is learned per window."""
+"""Smallest gain with which the reference's rate follows a new estimate; the first windows have more."""
 MAX_REFERENCE_RATE_PPB: Final = 10_000.0
 RATE_WINDOWS: Final = 3
-"""Windows whose median gives the reference's rate: setting the reference changes one of them only."""
+"""The reference's rate is the median over this many windows, so that one window cannot change it alone."""
 CLIP_SPREADS: Final = 5
 CLIP_ERRORS: Final = 3.0
 
@@ -34,7 +34,7 @@ class SlewParameters(Protocol):
 
     @property
     def slew_max_ppb(self) -> float:
-        """Limit of the proportional part."""
+        """Limit of the proportional part of the slew."""
 
     @property
     def slew_time_s(self) -> float:
@@ -48,15 +48,15 @@ class Slew:
     proportional_ppb: float = 0.0
     rate_ppb: float = 0.0
     previous_ns: float | None = None
-    """The error one window ago."""
+    """Reference minus fabric time in the previous window, ns."""
     recent_ppb: list[float] = field(default_factory=list)
-    """The reference's rate in the last windows."""
+    """Estimates of the reference's rate in the last windows, relative to `rate_ppb`."""
     windows: int = 0
 
     def step(self, error_ns: float | None, seconds: float, parameters: SlewParameters) -> float:
         """Return the change of fabric time's rate (ppb) for the next window.
 
-        `error_ns` is the reference minus fabric time; None: there is no reference now.
+        `error_ns`: reference minus fabric time, or None if there is no reference now.
         """
         before_ppb = self.proportional_ppb + self.rate_ppb
         if error_ns is None:
@@ -70,7 +70,7 @@ class Slew:
         return self.proportional_ppb + self.rate_ppb - before_ppb
 
     def _learn_rate(self, error_rate_ppb: float) -> None:
-        """Learn from the error's rate, which is the reference's rate minus our own correction."""
+        """Learn from the rate of the error: the reference's rate minus the correction in force."""
         self.recent_ppb = [*self.recent_ppb[1 - RATE_WINDOWS :], error_rate_ppb + self.proportional_ppb]
         self.windows += 1
         if len(self.recent_ppb) == RATE_WINDOWS:
@@ -79,7 +79,7 @@ class Slew:
 
 
 def gauge_base_ns(mesh: Mesh, hosts: FlushesByHost, members: Sequence[int]) -> int:
-    """Return a guess of a new part's gauge: by the hosts' system clocks, else by the clocks themselves."""
+    """Return a guess of a new part's gauge, ns, from the hosts' system clocks or else the clocks."""
     guesses = [
         nic["system_ns"] - nic["clock_ns"] - int(mesh.theta_ns[node])
         for flushes in hosts.values()
@@ -89,13 +89,13 @@ def gauge_base_ns(mesh: Mesh, hosts: FlushesByHost, members: Sequence[int]) -> i
 
 
 def middle_of(values: Iterable[int]) -> int:
-    """Return the upper median of integers that no double holds."""
+    """Return the upper median; exact for integers that are too large for a double."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 
 
 def hosts_gauge_ns(mesh: Mesh, hosts: FlushesByHost, gauge_rate: float, base_ns: int) -> float:
-    """Return the gauge, minus `base_ns`, at which fabric time is the median of the hosts' system clocks."""
+    """Return the gauge that makes fabric time the median of the hosts' system clocks, minus `base_ns`."""
     medians = []
     for flushes in hosts.values():
         ahead = []
@@ -114,7 +114,7 @@ def median(values: list[float]) -> float:
 
 
 def robust_mean(values: Float64s, weight: Float64s) -> float:
-    """Return the weighted mean of the values near the weighted median: one stepped clock changes nothing."""
+    """Return the weighted mean of the values near the weighted median, so that outliers do not count."""
     order = np.argsort(values, kind="stable")
     total = np.cumsum(weight[order])
     middle = values[order[int(np.searchsorted(total, total[-1] / 2))]]

@@ -1,15 +1,15 @@
 """Finds the rates of one window's clocks from the hulls of all pairs at once.
 
-Under heavy load a window of one pair holds one or two readings without a queue in each direction: too few for
-a mode, and the line of the widest gap is off by up to some ppm. But if two readings of a direction met no
-queue, an edge of the lower hull joins them. Its slope is the pair's drift, to the timestamps' noise over the
-time between them. Edges between queued readings have any slope, over thousands of ppb. The rates of n clocks
-are common to many pairs, so the edges that agree show them: near the true rates there are a hundred times as
-many edges per ppb as elsewhere.
+Under heavy load, a window of one pair has only one or two readings per direction that met no queue. These are
+too few for a mode, and the line of the widest gap is off by up to some ppm. But if two readings of a
+direction met no queue, an edge of the lower hull joins them. Its slope is the pair's drift; the error is the
+timestamps' noise over the time between them. Edges between queued readings have any slope, over thousands of
+ppb. The rates of n clocks are common to many pairs, so edges that agree show them: near the true rates there
+are a hundred times as many edges per ppb as elsewhere.
 
-A robust least-squares solve of the mesh (`solve_mesh`) takes the edges within the doubt of the rates known so
-far, beside the lines through modes. It is repeated with half the doubt each time, down to the noise: at first
-many wrong edges take part and cancel, at last only those that agree.
+A robust least-squares solve of the mesh (`solve_mesh`) uses the lines through modes, and the edges that agree
+with the rates known so far within their uncertainty. It is repeated with half the uncertainty each time, down
+to the noise. At first many wrong edges take part and cancel out; in the end only those that agree are left.
 """
 
 from __future__ import annotations
@@ -28,34 +28,36 @@ from streams.clock.pairs import NO_SLOPE_PPB, Bools, Float64s, HullVertices, Int
 DOUBTFUL: Final = 5.0
 DOUBTFUL_SHARE: Final = 0.02
 MIN_DOUBTFUL: Final = 8
-"""Edges are asked if so many are so much more accurate than the rates known before: at the start, and when
-clocks join. Later the clocks' tracks are as good, and their errors are better known."""
+"""Edges are used only if enough of them, at least `MIN_DOUBTFUL` and `DOUBTFUL_SHARE` of all, are `DOUBTFUL`
+times as accurate as the rates known before. That is so at the start and when clocks join. Later the clocks'
+tracks are as good, and their errors are better known."""
 MAX_PASSES: Final = 16
 MAX_ROUNDS: Final = 8
 NEAR_SIGMAS: Final = 2.0
 BLUR: Final = 0.3
-"""Error of an edge over the doubt of a pass: it tells edges near its middle from those at its limits."""
+"""Share of a pass's uncertainty that is added to each edge's error. It distinguishes edges near the middle of
+the uncertainty from those at its limits."""
 INNER_SIGMAS: Final = 2.0
 OUTER_SIGMAS: Final = 8.0
 MIN_SHARPNESS: Final = 0.5
-"""Share of the edges within the outer limit that are within the inner one, from which edges are better than
-lines; a quarter if they have any slope."""
+"""Edges are better than lines if at least this share of those within `OUTER_SIGMAS` is within `INNER_SIGMAS`.
+Random slopes would give a quarter."""
 WORSE: Final = 1.5
-"""Errors of rates over their standard errors, because some edges near the rates join queued readings."""
+"""Factor on the standard errors of rates, because some edges near the rates join queued readings."""
 AGREES: Final = 0.5
-"""Share of its weight that an edge has left if it agrees."""
+"""An edge agrees if the robust solve leaves it more than this share of its weight."""
 MIN_EDGES: Final = 3.0
-"""Agreeing edges that a clock needs, as many equally accurate ones: two may agree by chance."""
+"""Agreeing edges that a clock needs, counted as equally accurate ones, because two may agree by chance."""
 FINEST: Final = 0.1
-"""Share of the edges that are more accurate than the doubt of the last pass."""
+"""The last pass has the uncertainty of the most accurate edges; this quantile of their errors defines it."""
 MIN_BETWEEN_S: Final = 1e-3
 MIN_EDGE_SIGMA_PPB: Final = 0.5
-"""The wander of a good crystal within a window."""
+"""Lower limit of an edge's standard error: the wander of a good crystal within a window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates or drifts, logarithmic as `Mesh.rate_log_ppb`, with standard errors."""
+    """Rates of nodes or drifts of pairs, logarithmic as `Mesh.rate_log_ppb`, with standard errors."""
 
     log_ppb: Float64s
     sigma_ppb: Float64s
@@ -66,15 +68,15 @@ class HullEdges:
     """Edges of the pairs' lower hulls; one element per edge."""
 
     pair: Int64s
-    """Which of the pairs."""
+    """Index of the edge's pair."""
     drift_log_ppb: Float64s
-    """The pair's drift if both ends met no queue."""
+    """Slope of the edge: the pair's drift if the readings at both ends met no queue."""
     sigma_ppb: Float64s
-    """Its standard error by timestamp noise."""
+    """Standard error of the slope due to timestamp noise."""
 
     @classmethod
     def of(cls, pairs: Pairs, noise_ns: Float64s) -> HullEdges:
-        """Return the edges of both directions; `noise_ns`: [pairs] noise of a reading."""
+        """Return the edges of both directions' hulls; `noise_ns`: [pairs] noise of a reading."""
         forward, reverse = _edges(pairs.forward), _edges(pairs.reverse)
         pair = np.concatenate([forward[0], reverse[0]])
         slope_ppb = np.concatenate([forward[1], -reverse[1]])
@@ -100,8 +102,8 @@ def rates_by_edges(
 ) -> Rates:
     """Return the rates on which the hulls' edges agree; `own` where no edges agree.
 
-    `noise_ns`: [pairs] noise of a reading. `drift`: [pairs] the pairs' own lines. `own`: [nodes] the rates by
-    these lines. `start`: [nodes] the best rates known, whose doubt limits the search.
+    `noise_ns`: [pairs] noise of a reading. `drift`: [pairs] drifts of the pairs' own lines. `own`: [nodes]
+    rates from these lines. `start`: [nodes] best known rates, whose errors limit the search.
     """
     a, b = pairs.prober, pairs.peer
     edges = HullEdges.of(pairs, noise_ns)
@@ -132,14 +134,14 @@ def rates_by_edges(
 
 
 def _passes(doubt_ppb: Float64s, finest_ppb: float) -> int:
-    """Return how often the largest doubt halves until it is that of the finest edges."""
+    """Return how often to halve the largest uncertainty until it is as small as `finest_ppb`."""
     return min(max(math.ceil(math.log2(float(doubt_ppb.max()) / finest_ppb)), 1), MAX_PASSES)
 
 
 def _solve(
     nodes: int, pairs: Pairs, edges: HullEdges, drift: Rates, lines: Bools, want_sigma: bool
 ) -> MeshSolution:
-    """Solve the rates from edges and lines. Further lines connect the parts that none of them connects."""
+    """Solve the rates from edges and the chosen `lines`; add lines between parts that are not connected."""
     while True:
         solution = solve_mesh(
             nodes,
@@ -158,8 +160,8 @@ def _solve(
 def _few(nodes: int, pairs: Pairs, edges: HullEdges, solution: MeshSolution) -> Bools:
     """Return the nodes with fewer than `MIN_EDGES` agreeing edges to nodes that have enough themselves.
 
-    An accurate edge outweighs others, so the number is that of equally accurate edges. Nodes that lines
-    through modes connect are one group, whose edges to other groups count.
+    The number is that of equally accurate edges with the same information, because an accurate edge outweighs
+    others. Nodes connected by lines through modes form a group, and only edges to other groups count.
     """
     modal = pairs.noise_ns > 0
     a, b = pairs.prober[modal], pairs.peer[modal]
@@ -183,10 +185,10 @@ def _few(nodes: int, pairs: Pairs, edges: HullEdges, solution: MeshSolution) -> 
 
 
 def _sharpness(nodes: int, edges: HullEdges, off_ppb: Float64s, part: NDArray[np.int32]) -> Float64s:
-    """Return for each part the share of the edges near its rates that agree to the timestamps' noise.
+    """Return for each part the share of the edges near its rates that agree within the timestamps' noise.
 
-    It is about 1 where edges join readings without a queue. Where stamps are late by chance, or queues are
-    short, edges scatter by more than the noise, and the nearest of them agree by choice.
+    It is about 1 if edges join readings without a queue. If timestamps are late by chance, or queues are
+    short, edges scatter by more than the noise. The nearest of them then only agree because they were chosen.
     """
     off = np.abs(off_ppb) / edges.sigma_ppb
     inner = np.bincount(part[off <= INNER_SIGMAS], minlength=nodes)

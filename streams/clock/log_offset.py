@@ -1,8 +1,8 @@
-"""Follows the log's clock from fabric time.
+"""Follows the difference between fabric time and the log's clock.
 
 Windows are cut by log append time, which may step (`schemas/log_time.py`); fabric time does not. `LogOffset`
-is the difference between both. A move by more than a second needs proof, because all tracks are carried on by
-it: one prober's absurd reading in a window that has few others would move the whole fabric.
+is the difference between them. A move by more than a second needs proof, because all tracks are extrapolated
+by it. Otherwise one prober's absurd reading, in a window with few others, would move the whole fabric.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class LogOffset:
 
     def __init__(self, offset_ns: int = 0) -> None:
         self.offset_ns = offset_ns
-        """Whole ms."""
+        """The difference, ns, rounded to whole ms."""
         self._proposed: tuple[int, float] | None = None
         """(window, offset in ns) of the last step that too few clocks showed."""
 
     def follow(self, window: int, offsets_ns: Sequence[int], clocks: int, step_ns: int) -> None:
         """Follow the median of this window's offsets if it is more than `step_ns` away.
 
-        `offsets_ns`: fabric time minus append time by each NIC whose clock is synchronised; `clocks`: number
-        of synchronised clocks, those that report nothing in this window included. Unless more than half of
-        them agree, a step is followed once the next window with offsets shows it again.
+        `offsets_ns`: fabric time minus append time, from each NIC whose clock is synchronised. `clocks`:
+        number of synchronised clocks, including those that report nothing in this window. A step is followed
+        at once if more than half of them agree, otherwise if the next window with offsets shows it again.
         """
         if not offsets_ns:
             return

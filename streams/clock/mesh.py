@@ -30,7 +30,7 @@ MIN_DRIFT_SIGMA_PPB: Final = 0.1
 NO_SLOPE_SIGMA_PPB: Final = 50_000.0
 FIRST_NOISE_NS: Final = 10.0
 EXACT_NODES: Final = 128
-"""Parts up to this size get their limits from the solution's own gains, larger ones from their neighbours."""
+"""In parts with more nodes than this, error limits come only from each node's own pairs (see `_Gains`)."""
 SUSPECT_WINDOWS: Final = 5
 SUSPECT_SIGMAS: Final = 5.0
 SUSPECT_SPREADS: Final = 6.0
@@ -41,26 +41,28 @@ MIN_FALSETICKER_NS: Final = 50.0
 RATE_AGREES_SIGMAS: Final = 5.0
 ITERATIONS: Final = 3
 FLOOR_TILT_SHARE: Final = 0.25
-"""Share of the round trip by which an error of the drift may change a margin that a floor is learned from."""
+"""A floor is learned from a margin if errors of the drift change the margin by less than this share of the
+round trip."""
 CROSSING_SIGMAS: Final = 6.0
-"""Errors of the drift by which a pair's floors may cross before its clock counts as changed in the window."""
+"""Number of errors of the drift by which a pair's floors may cross before it counts as stepped in the window.
+"""
 CLEAN_SIGMAS: Final = 3.0
-"""Standard errors above the floor up to which a margin counts as free of queueing."""
+"""A margin counts as free of queueing if it is above the floor by at most this many standard errors."""
 
 
 def log_ppb(rate_ppb: Any) -> Any:
-    """Return 1e9 * ln(1 + rate)."""
+    """Return the logarithmic rate of a plain one: 1e9 * ln(1 + rate), with `rate_ppb` in ppb."""
     return np.log1p(np.maximum(np.asarray(rate_ppb) * 1e-9, -1 + 1e-9)) * 1e9
 
 
 def plain_ppb(rate_log_ppb: Any) -> Any:
-    """Return the inverse of `log_ppb`."""
+    """Return the plain rate, ppb, of a logarithmic one: the inverse of `log_ppb`."""
     return np.expm1(np.asarray(rate_log_ppb) * 1e-9) * 1e9
 
 
 @dataclass(slots=True)
 class Priors:
-    """Each node's rate before the window, in fabric time; sigma is inf for unknown rates."""
+    """Each node's rate relative to fabric time, as known before the window; sigma is inf if unknown."""
 
     rate_log_ppb: Float64s
     rate_sigma_ppb: Float64s
@@ -80,46 +82,46 @@ class Suspect:
 
 @dataclass(slots=True)
 class MeshMemory:
-    """The state that the mesh learns over windows."""
+    """State that the mesh learns from window to window."""
 
     pairs: PairMemory = field(default_factory=PairMemory)
     noise_ns: float = FIRST_NOISE_NS
     """Typical error of a pair's offset without queueing, from residuals, until timestamp noise is
     measured."""
     role_ns: float = 0.0
-    """Common error of every offset towards the prober: its timestamps are taken elsewhere than the peer's.
+    """Common error of all pairs' offsets, because probers and peers take timestamps at different places.
     Loops in opposite directions show it."""
     role_weight: float = 0.0
 
 
 @dataclass(slots=True)
 class Mesh:
-    """Nodes of one window, n elements each; rates are relative to the mean of the node's component."""
+    """Result for one window: arrays with one element per node. Rates are relative to the component's mean."""
 
     component: NDArray[np.int32]
     theta_ns: Int64s
-    """Whole ns to add to the clock for the component's common time, whose origin is arbitrary."""
+    """Whole ns to add to the clock to get its component's common time, whose origin is arbitrary."""
     theta_rest_ns: Float64s
-    """The small rest of theta."""
+    """The small rest of theta, which is added to `theta_ns`."""
     sigma_ns: Float64s
-    """Standard error by timestamps and queues alone, which is independent between windows."""
+    """Standard error due to timestamps and queues alone, which is independent from window to window."""
     rate_log_ppb: Float64s
     rate_sigma_ppb: Float64s
     reading_ns: Int64s
     """Each clock's reading at the component's common instant."""
     asymmetry_ns: Float64s
-    """Standard error of theta by lasting asymmetry of paths."""
+    """Standard error of theta due to lasting asymmetry of paths."""
     limit_ns: Float64s
-    """Limit of the error of theta for any paths and queues: half the share of the round trips, and the
-    queueing in them."""
+    """Limit of the error of theta for any paths and queues: half of `share` of the round trips, and their
+    queueing."""
     queue_ns: Float64s
     """Possible effect of this window's queues in one direction."""
     pairs: Int64s
     residual_ns: Float64s
     noise_ns: Float64s
-    """Timestamp noise of each node's pairs: delays at the timestamps may shift all pairs at once by it."""
+    """Timestamp noise of each node's pairs: delayed timestamps may shift all of them by this much."""
     stepped: Bools
-    """Most of the node's pairs show a step within the window."""
+    """True if most of the node's pairs show a step within the window."""
     contradiction_ns: Float64s
     """For falsetickers, the median residual of their pairs; else 0."""
     suspects: list[Suspect]
@@ -137,9 +139,9 @@ def solve_relative(
 ) -> Mesh:
     """Solve offsets and rates of `nodes` clocks from `pairs`.
 
-    `readings` guesses each prober's clock at one common instant, good to some ms. All offsets are carried to
-    that instant with their drift. The guesses differ from the true instant by clock; the solution gives
-    better ones, because all readings plus theta are one number. So the solve is repeated twice.
+    `readings`: guesses of each prober's clock at one common instant, accurate to some ms. All offsets are
+    extrapolated to that instant with their drift. The guesses have different errors. The solution gives
+    better ones, because reading plus theta is the same for all clocks. So the solve is repeated twice.
     """
     a, b = pairs.prober, pairs.peer
     modal = pairs.noise_ns > 0
@@ -243,8 +245,8 @@ def solve_relative(
 def guess_theta(pairs: Pairs, readings: Int64s, has_reading: Bools) -> Int64s:
     """Return a guess of each node's theta in whole ns.
 
-    It is the negative reading at the common instant. Nodes without a reading follow from a pair with a node
-    that has a guess, so that only small differences remain.
+    It is the negative reading at the common instant, so that only small differences remain to be solved. The
+    guess of a node without a reading follows from a pair with a node that has a guess.
     """
     is_guessed = has_reading.copy()
     theta = np.where(is_guessed, -readings, 0)
@@ -269,10 +271,10 @@ def _above(margin_ns: Float64s, floor_ns: Float64s) -> Float64s:
 def _rates(
     nodes: int, pairs: Pairs, excess_ns: Float64s, priors: Priors, noise_ns: Float64s
 ) -> tuple[Float64s, Float64s, Float64s, Float64s]:
-    """Return each node's rate fused with its prior, its standard error, and both from this window alone.
+    """Return each node's rate fused with its prior, and its error; then rate and error of this window alone.
 
-    The window's own rates are relative to the component's mean. `excess_ns` is a pair's margin above its
-    floor: a delay that comes and goes within a second tilts the pair's line by as many ppb. Where lines and
+    The window's own rates are relative to the component's mean. `excess_ns`: each pair's margin above its
+    floor; a delay of n ns that comes and goes within a second tilts the pair's line by n ppb. If lines and
     priors leave doubt, the rates are those on which the edges of the pairs' hulls agree.
     """
     sloped = pairs.drift_sigma_ppb < NO_SLOPE_PPB
@@ -291,7 +293,7 @@ def _rates(
 def _fuse(own: Rates, component: NDArray[np.int32], priors: Priors) -> Rates:
     """Return the window's rates fused with their priors.
 
-    If this window shows that a node's rate differs from its prior, the prior is ignored.
+    The prior of a node is ignored if this window shows that the rate has changed.
     """
     rate, error = own.log_ppb, own.sigma_ppb
     fused, fused_error = rate.copy(), error.copy()
@@ -313,17 +315,17 @@ def _fuse(own: Rates, component: NDArray[np.int32], priors: Priors) -> Rates:
 
 
 def weighted_median(values: Float64s, weight: Float64s) -> float:
-    """Return the value with half of the weight on each side."""
+    """Return the weighted median: the value with half of the weight on each side."""
     order = np.argsort(values, kind="stable")
     total = np.cumsum(weight[order])
     return float(values[order[int(np.searchsorted(total, total[-1] / 2))]])
 
 
 def _learn_role(memory: MeshMemory, pairs: Pairs, residual: Float64s, sigma: Float64s) -> None:
-    """Follow the common part of the residuals, which is the peer's clock minus the prober's for all pairs.
+    """Adjust `memory.role_ns` by the common part of all pairs' residuals.
 
-    Least squares remove the part that loops in one direction leave open. The common part of the residuals is
-    the rest, so repetition converges to the whole.
+    Offsets are the peer's clock minus the prober's, so an error of all offsets depends on these roles. Clocks
+    can absorb a part of it, and the residuals show only the rest. Repetition converges to the whole.
     """
     if len(pairs) < 8:
         return
@@ -335,10 +337,10 @@ def _learn_role(memory: MeshMemory, pairs: Pairs, residual: Float64s, sigma: Flo
 def _lower_by_residuals(
     pairs: Pairs, residual: Float64s, variance: Float64s, unsure: Bools, counts: Int64s
 ) -> Float64s:
-    """Return the pairs' variances, lowered for `unsure` pairs that agree better than they claim.
+    """Return the pairs' variances, lowered for `unsure` pairs whose residuals are smaller than these suggest.
 
-    A pair with an unknown floor claims the largest possible effect of queues. If all loops close much better,
-    there were no such queues.
+    If a pair's floor is unknown, its variance assumes the largest possible effect of queues. If all loops
+    close much better than that, there were no such queues.
     """
     free = 1 - float((counts > 0).sum()) / max(len(pairs), 1)
     if unsure.sum() < 8 or free < 0.25:
@@ -350,16 +352,16 @@ def _lower_by_residuals(
 def _asymmetry(
     nodes: int, pairs: Pairs, bias: Float64s, bias_sigma: Float64s, windows: Float64s
 ) -> tuple[float, float]:
-    """Return the standard deviation of the pairs' asymmetry, as loops show it, and its upper limit.
+    """Return the standard deviation of the pairs' asymmetry, as loops show it, and its upper limit, both ns.
 
-    Of E pairs' asymmetries, n nodes can hide n - 1 combinations; the rest is visible in the lasting
-    residuals: E[sum of bias^2] = (E - n + 1) * spread^2, plus the biases' own errors. Both directions between
-    two clocks are one pair here, because they show one path's asymmetry alike. The limit is the 99.5 %
+    The offsets of n nodes can absorb n - 1 combinations of the asymmetries of E pairs. The lasting residuals
+    show the rest: E[sum of bias^2] = (E - n + 1) * spread^2, plus the biases' own errors. Both directions
+    between two clocks are one pair here, because they show the same path's asymmetry. The limit is the 99.5 %
     quantile by chi-square (Wilson and Hilferty 1931); inf without loops.
 
-    A few pairs may contradict by any amount and are clipped at 6 times the usual value. With few loops, a
+    A few pairs may contradict by any amount; they are clipped at 6 times the usual value. With few loops, a
     robust solution assigns each loop's whole contradiction to one of its pairs, and the others show none. The
-    usual value is then the median of as many of the largest as there are loops.
+    usual value is then the median of the L largest, for L loops.
     """
     has_history = windows >= 2
     if not has_history.any():
@@ -389,10 +391,11 @@ def _asymmetry(
 
 
 def _falsetickers(nodes: int, pairs: Pairs, residual: Float64s, sigma: Float64s) -> Float64s:
-    """Return, for each node that contradicts itself, the median residual of its pairs; else 0.
+    """Return the median residual of the pairs of each falseticker, ns; 0 for other nodes.
 
-    A wrong clock satisfies all its pairs, and an asymmetric path spoils one pair. Only timestamps with
-    different errors towards each peer spoil most pairs of one node and one pair of each peer.
+    A wrong clock still agrees with all its pairs, and an asymmetric path affects only one pair. Only
+    timestamps with different errors towards each peer affect most pairs of one node, and one pair of each of
+    its peers.
     """
     residual_by_node = np.zeros(nodes)
     if len(pairs) < MIN_FALSETICKER_PAIRS:
@@ -434,7 +437,10 @@ def _suspects(
 def _common_readings(
     component: NDArray[np.int32], theta: Int64s, reading: Int64s, has_reading: Bools
 ) -> Int64s:
-    """Return every node's reading at its component's instant: the median over the guesses, minus theta."""
+    """Return each node's reading at its component's common instant, ns.
+
+    It is the common time of that instant, the median over the nodes' guesses, minus the node's theta.
+    """
     better = reading.copy()
     for part in np.unique(component):
         members = np.flatnonzero(component == part)
@@ -461,12 +467,12 @@ def _mean_vote(nodes: int, pairs: Pairs, vote: Float64s, values: Float64s) -> Fl
 
 
 class _Gains:
-    """The effect of the pairs' errors on each node's theta.
+    """Computes the effect of the pairs' errors on each node's theta.
 
     theta = G v with G the gains of weighted least squares, so |error| <= sum |G| limit. With L the weighted
     Laplacian and A the pairs' incidence, G = pinv(L) A' W. As A' W has no mean, inv(L + 1/n) gives the same.
-    Large parts use the weighted mean of the node's own pairs, which comes close to that sum in a
-    well-connected mesh.
+    In large parts, the weighted mean of the limits of the node's own pairs replaces the sum. It is close to
+    the sum in a well-connected mesh.
     """
 
     NEIGHBOURS: Final = 1.5
@@ -495,7 +501,7 @@ class _Gains:
             self._exact.append((members, part_pairs, np.abs(gains)))
 
     def shift(self, limit_ns: Float64s) -> Float64s:
-        """Return for each node the largest shift of its theta by errors of at most `limit_ns` per pair."""
+        """Return the largest shift of each node's theta, ns, by errors of at most `limit_ns` per pair."""
         if not len(self._pairs):
             return np.zeros(self._nodes)
         own = np.where(self._own > 0, self._own, 1.0)

@@ -1,8 +1,8 @@
 """Holds the pairs of one window as columns, and each pair's memory over windows.
 
-`Pairs` can rotate its lines to a drift that is known better than the window shows. `PairMemory` keeps each
-pair's floor (its lowest margin without queueing), which reveals a window's queueing, and its asymmetry (the
-lasting error of its offset), as far as loops show it.
+`Pairs` can rotate its lines to a drift that is known more accurately than from the window. `PairMemory` keeps
+two things of each pair. The floor, its lowest margin without queueing, reveals the queueing in a window. The
+asymmetry is the lasting error of the pair's offset, as far as loops show it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ NO_SLOPE_PPB: Final = 1e6
 VERTEX_SIGMAS: Final = 6.0
 MIN_VERTEX_REACH_PPB: Final = 100.0
 FREE_VERTEX_REACH_PPB: Final = 100_000.0
-"""Distance from a line's slope up to which its hull is exact (fit.c): by its error, at least, and without a
-slope."""
+"""A hull is exact for slopes up to some distance from its line's (fit.c). The distance is `VERTEX_SIGMAS`
+standard errors of the slope, at least `MIN_VERTEX_REACH_PPB`, and `FREE_VERTEX_REACH_PPB` without a slope."""
 MIN_SIGMA_NS: Final = 0.5
 
 _FIGURES: Final = (
@@ -52,7 +52,7 @@ class Pairs:
     peer: NDArray[np.int32]
     at_ns: Int64s
     offset_ns: Int64s
-    """Whole ns, `offset_fraction_ns` the rest."""
+    """Whole ns of the offset; `offset_fraction_ns` has the rest."""
     offset_fraction_ns: Float64s
     drift_ppb: Float64s
     sigma_ns: Float64s
@@ -65,10 +65,10 @@ class Pairs:
 
     @classmethod
     def of(cls, records: Sequence[PairFit], node_of: Mapping[str, int]) -> Pairs:
-        """Build from elements of `ClockFits.pairs`.
+        """Build the columns from elements of `ClockFits.pairs`.
 
-        Pairs of unknown or equal nodes are left out, and those that no clock can produce. A fit of an earlier
-        release has no margin; its lowest round trip is used instead.
+        Pairs of unknown or equal nodes are left out, and so are fits that no clock can produce. A fit of an
+        earlier release has no margin; its lowest round trip is used instead.
         """
         rows = [r for r in records if _is_usable(r, node_of)]
         figures = np.array([[r.get(name, 0.0) for r in rows] for name in _FIGURES], np.float64)
@@ -107,14 +107,14 @@ class Pairs:
         )
 
     def rotated(self, drift_ppb: Float64s, drift_sigma_ppb: Float64s) -> RotatedPairs:
-        """Return offsets and margins with each line rotated to the known drift, where that is more accurate.
+        """Return offsets and margins after rotating each line to the known drift, if that is more accurate.
 
-        `drift_ppb` is each pair's drift by the clocks' own rates, with its standard error. The floor at a
-        given drift is the lowest hull vertex at that drift: exact within the reach of the hull. A line
-        through modes has no hull and keeps its offset, which hardly depends on its slope.
+        `drift_ppb`, `drift_sigma_ppb`: each pair's drift from the clocks' own rates, and its standard error.
+        The floor of a direction is its lowest hull vertex at that drift, which is exact within the reach of
+        the hull. A line through modes has no hull and keeps its offset, which hardly depends on its slope.
 
-        A round trip is never negative. If a rotated margin is, the floors cross: the drift is wrong or the
-        clock changed within the window, and the margin stays as it is.
+        A round trip is never negative. If a rotated margin is negative, the drift is wrong or the clock
+        changed within the window. The margin then stays as it is.
         """
         reach = np.maximum(VERTEX_SIGMAS * self.drift_sigma_ppb, MIN_VERTEX_REACH_PPB)
         reach = np.where(self.drift_sigma_ppb >= NO_SLOPE_PPB, FREE_VERTEX_REACH_PPB, reach)
@@ -147,7 +147,7 @@ class Pairs:
 
 @dataclass(slots=True)
 class HullVertices:
-    """Vertices of one direction's lower hulls, all pairs' in sequence: `counts` for each pair."""
+    """Vertices of one direction's lower hulls, of all pairs in sequence; pair i has `counts[i]` of them."""
 
     counts: Int64s
     after_s: Float64s
@@ -172,10 +172,9 @@ class HullVertices:
         return HullVertices(self.counts[keep], self.after_s[inside], self.delay_ns[inside])
 
     def lowest(self, slope_change_ppb: Float64s) -> tuple[Float64s, Float64s]:
-        """Return each pair's lowest delay with its line's slope changed, and when it occurs (s after the
-        line's instant).
+        """Return each pair's lowest delay, ns, after changing its line's slope, and when it occurs.
 
-        Both are 0 for pairs without a hull.
+        Times are in s after the line's instant. Both results are 0 for pairs without a hull.
         """
         lowest_ns, when = np.zeros(len(self.counts)), np.zeros(len(self.counts))
         some = np.flatnonzero(self.counts)
@@ -198,44 +197,45 @@ class RotatedPairs:
     rotated: Bools
     modal: Bools
     slope_is_best: Bools
-    """The line's own slope is the best known, or the line has no hull."""
+    """True if the line has a slope, and no better one is known or the line has no hull to rotate it."""
     drift_ppb: Float64s
     drift_sigma_ppb: Float64s
     lever_s: Float64s
-    """s by which an error of the drift enters the offset."""
+    """Factor by which an error of the drift enters the offset, s."""
     margin_lever_s: Float64s
-    """s by which an error of the drift enters the margin: the instants of the two floors are so far apart."""
+    """Factor by which an error of the drift enters the margin, s: time between the two floors."""
     crossing_ns: Float64s
-    """How far the margin would be negative at the known drift."""
+    """Amount by which the margin would be negative at the known drift; 0 if it would not."""
 
 
 class PairMemory:
-    """The memory of each pair: growing columns, one row per (prober, peer).
+    """The memory of each pair: columns that grow, with one row per (prober, peer).
 
     The floor is the mean of the margins within NEAR standard deviations of it. A lower margin replaces it at
-    once; one that is GROSS times lower must be seen twice, because all others would seem to be queues. After
-    MAX_ABOVE_WINDOWS windows without a margin near it, the lowest of those replaces it, because the path has
-    changed. A margin above the floor is a queue that persisted for the window, in one or both directions.
+    once. But a margin that is GROSS times lower must be seen twice, because all others would then seem to be
+    queues. After MAX_ABOVE_WINDOWS windows without a margin near the floor, the path has changed, and the
+    lowest margin of these windows becomes the floor. A margin above the floor shows a queue that persisted
+    for the window, in one or both directions.
 
-    A pair has two floors: margins between modes and margins between lowest readings are not comparable,
-    because the tails of the noise lower the latter. Which kind a window has is chance.
+    A pair has two floors. Margins between modes and margins between lowest readings are not comparable,
+    because the tails of the noise lower the latter. It is chance which kind a window has.
     """
 
     NEAR: Final = 3.0
     MAX_ABOVE_WINDOWS: Final = 32
     MAX_FAR_ABOVE_WINDOWS: Final = 600
-    """For margins GROSS times above the floor: paths hardly become that much longer, but queues may persist
-    for minutes."""
+    """The same for margins GROSS times above the floor: paths hardly become that much longer, but queues may
+    persist for minutes."""
     SMOOTH: Final = 16
     GROSS: Final = 3.0
-    """A margin so many times above a floor, of either kind, is a queue."""
+    """A margin that exceeds a floor of either kind by this multiple of it is a queue."""
     LASTING: Final = 64
     """Windows over which an asymmetry is averaged."""
     FORGET: Final = 600
-    """Windows without a pair after which it is dropped."""
+    """A pair is dropped after this many windows without it."""
     MIN_KNOWN: Final = 2
     KNOWN_SHARE: Final = 0.1
-    """Pairs, and their share, that must have a measured noise for it to be that of the others, too."""
+    """If this share of all pairs, at least `MIN_KNOWN`, have a measured noise, the others get its median."""
 
     def __init__(self) -> None:
         self._row: dict[tuple[str, str], int] = {}
@@ -248,7 +248,7 @@ class PairMemory:
     _FLOOR, _NEAR, _LOW, _SINCE, _DEEP = range(5)
 
     def rows(self, names: Sequence[tuple[str, str]], window: int) -> NDArray[np.intp]:
-        """Return the rows of pairs; add new ones."""
+        """Return the rows of pairs seen in `window`; add rows for new pairs."""
         row_by_name = self._row
         new = len(row_by_name)
         for name in names:
@@ -267,7 +267,7 @@ class PairMemory:
         return rows
 
     def forget(self, window: int) -> None:
-        """Drop pairs that were not seen for long; slow, so call rarely."""
+        """Drop pairs not seen for `FORGET` windows. This is slow, so call it rarely. Rows change."""
         recent_names = [
             name for name, row in self._row.items() if window - self._table[row, self._SEEN] <= self.FORGET
         ]
@@ -276,10 +276,11 @@ class PairMemory:
         self._row = {name: row for row, name in enumerate(recent_names)}
 
     def noise(self, rows: NDArray[np.intp], noise_ns: Float64s, otherwise: float) -> Float64s:
-        """Learn the timestamp noise (0: not measured); return the noise of each pair's readings.
+        """Learn each pair's timestamp noise, 0 if not measured; return the noise of each pair's readings, ns.
 
-        Pairs without a measurement have the median noise of the others, if enough of them have one. A pair's
-        first noise must be seen twice if it is far below the usual one: the pair would outweigh all others.
+        Pairs without a measured noise get the median of the others if enough of these have one, else
+        `otherwise`. A first noise far below `otherwise` must be seen twice, because the pair would outweigh
+        all others.
         """
         old = self._table[rows, self._NOISE]
         is_doubtful = (old == 0) & (noise_ns < otherwise / (1 + self.GROSS))
@@ -296,9 +297,9 @@ class PairMemory:
     ) -> Float64s:
         """Return how far each margin is above its pair's floor, in ns, at least 0.
 
-        The result is inf if the floor was seen only once and the margin is not clearly a queue. Only margins
-        that are `sure` change a floor; `sigma_ns` are their standard errors. `middle`: the margin lies
-        between two modes, else between lowest readings.
+        The result is inf if the floor was seen only once and the margin is not clearly a queue. `sigma_ns`:
+        standard errors of the margins. `sure`: whether a margin may change the floor. `middle`: whether a
+        margin lies between two modes, not between lowest readings.
         """
         kind = middle.astype(np.intp)
         floor, near, low, since, deep = self._floors[rows, kind].T
@@ -330,11 +331,11 @@ class PairMemory:
             return np.where(gross & ~moved, margin_ns - other, excess_ns)
 
     def floor(self, rows: NDArray[np.intp], middle: Bools) -> Float64s:
-        """Return each pair's floor, of the kind of its margin, in ns; inf if unknown."""
+        """Return each pair's floor, ns, inf if unknown; `middle` selects the kind, as in `excess`."""
         return np.asarray(self._floors[rows, middle.astype(np.intp), self._FLOOR])
 
     def learn_residuals(self, rows: NDArray[np.intp], residual_ns: Float64s, good: Bools) -> None:
-        """Learn the residuals of the window's offsets, for pairs that are `good`."""
+        """Learn lasting errors from the residuals of the window's offsets, for pairs that are `good`."""
         good_rows = rows[good]
         weight = np.minimum(self._table[good_rows, self._WEIGHT] + 1, self.LASTING)
         off = residual_ns[good] - self._table[good_rows, self._BIAS]

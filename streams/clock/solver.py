@@ -1,14 +1,15 @@
 """Solves the clocks of one shard, window after window, in fabric time.
 
-The input of a window is all its `ClockFits`, the output its `ClockOffsets`. The state is a track per clock
-and the memory of the pairs; both can be recovered from the last `ClockOffsets` and the fits before them, so
-that a new owner continues without a step.
+The input of a window is all its `ClockFits`; the output is its `ClockOffsets`. The state is a track per
+clock, and the memory of the pairs. A new owner recovers both from the last `ClockOffsets` and the fits before
+them, and continues without a step.
 
 Each clock is tracked by a two-state filter in fabric time (`filter.py`). The mesh (`mesh.py`) gives only
 relative clocks. The gauge, that is the position of fabric time itself, follows from continuity: it is the
 weighted mean of the clocks that were measured before. It is slewed towards the reference: the median of the
-hosts' system clocks, or one chosen clock. A new connected part starts at its reference, and its rate at the
-reference's rate, which takes a second window to measure. If parts meet, the one with more clocks continues.
+hosts' system clocks, or one chosen clock. A new connected part starts at its reference and with the
+reference's rate, which takes a second window to measure. If parts become connected, the timeline of the one
+with more clocks continues.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ RECOVERED_RATE_PPB: Final = 100.0
 """Standard error of a recovered rate whose record gives none."""
 LOG_OFFSET_STEP_NS: Final = 50_000_000
 LOG_STEP_NS: Final = STEP_NS
-"""Difference that shows a step of log time: the offset follows before the window is placed in fabric time."""
+"""Difference from which log time has stepped, so that the offset is corrected before the window is placed."""
 MAX_READING_NS: Final = 2**63 - 1
 MAX_SUSPECTS: Final = 256
 MIN_KNOT_SIGMA_NS: Final = 0.1
 FORGET_EVERY: Final = 256
-"""Windows between two searches for pairs to forget."""
+"""Pairs are searched for ones to forget once in this many windows."""
 DISCONTINUITIES: Final = (ClockEvent.STEP, ClockEvent.NEW, ClockEvent.MERGED, ClockEvent.FALSETICKER)
 
 
@@ -84,7 +85,7 @@ class SolveParameters:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """A clock's track at the end of the previous window."""
+    """A clock's line and state at the end of the previous window."""
 
     at_ns: int
     base_ns: int
@@ -96,7 +97,7 @@ class _Before:
 
     @classmethod
     def of(cls, track: ClockTrack) -> _Before:
-        """Keep the present line of a track."""
+        """Return a copy of a track's present line and state."""
         return cls(
             track.at_ns,
             track.base_ns,
@@ -121,7 +122,7 @@ class ShardClocks:
         self._mesh = MeshMemory()
         self._timescale = Timescale(self.parameters)
         self._suspects: list[tuple[str, Suspect]] = []
-        """(clock of the prober, pair)"""
+        """Pairs whose paths look asymmetric, each with the clock of its prober."""
 
     @property
     def log_offset_ns(self) -> int:
@@ -129,9 +130,9 @@ class ShardClocks:
         return self._log_offset.offset_ns
 
     def recover(self, records: Iterable[ClockOffsets]) -> None:
-        """Continue from the last complete window among `records` (`ClockOffsets`, in the log's order).
+        """Continue from the last complete window among `records`, which are in the log's order.
 
-        Its number need not be the largest, because log time may have stepped back.
+        The number of this window need not be the largest, because log time may have stepped back.
         """
         windows: dict[int, dict[int, ClockOffsets]] = {}
         order: list[int] = []
@@ -178,8 +179,8 @@ class ShardClocks:
     ) -> list[ClockOffsets]:
         """Return the `ClockOffsets` of a window from all its `ClockFits`.
 
-        `clock_of` maps NIC to clock, from the inventory; a NIC that neither it nor the fits know has a clock
-        of its own. `stamp_error_ns` maps clock to its timestamp error, for clocks that announce one.
+        `clock_of`: clock of each NIC in the inventory. A NIC without a clock there or in the fits has a clock
+        of its own. `stamp_error_ns`: timestamp error of each clock that announces one.
         """
         self.last_window = window
         start_ns = window * window_ns
@@ -228,7 +229,7 @@ class ShardClocks:
         )
 
     def _expected_readings(self, inputs: WindowInput, middle_ns: int) -> dict[int, int]:
-        """Return the readings of the synchronised clocks at the window's middle, by their tracks."""
+        """Return by node the readings that synchronised clocks' tracks predict at the window's middle."""
         return {
             node: track.reading_at(middle_ns)
             for node, name in enumerate(inputs.names)
@@ -278,7 +279,7 @@ class ShardClocks:
         middle_ns: int,
         window_s: float,
     ) -> Part:
-        """Advance the part's tracks to the window and choose the timeline that continues."""
+        """Advance the tracks of a part to the window, and choose which timeline continues in the part."""
         names = [inputs.names[i] for i in members]
         tracked_indices = []
         for i, (name, node) in enumerate(zip(names, members.tolist(), strict=True)):
@@ -294,7 +295,7 @@ class ShardClocks:
         return Part(names, members, middle_ns, window_s, names[0], leading, continuing)
 
     def _measurement(self, inputs: WindowInput, mesh: Mesh, part: Part, i: int) -> Measurement:
-        """Return the window's measurement of clock `i` of a part, in fabric time."""
+        """Return the window's measurement of the part's clock `i`, in fabric time."""
         node = int(part.members[i])
         track = self.tracks.get(part.names[i])
         wander = (self.wander.ppb_per_sqrt_s * (1.0 if track is None else track.wander)) ** 2
@@ -324,7 +325,7 @@ class ShardClocks:
         )
 
     def _follow_log(self, inputs: WindowInput, step_ns: int) -> None:
-        """Follow the log's clock by the synchronised clocks that did not jump."""
+        """Update the log offset from the synchronised clocks that did not jump."""
         synced = {name for name, track in self.tracks.items() if track.state == SYNCED}
         offsets = [
             self.tracks[name].fabric_ns(nic["clock_ns"]) - nic["append_ns"]
@@ -335,7 +336,7 @@ class ShardClocks:
         self._log_offset.follow(self.last_window, offsets, len(synced), step_ns)
 
     def _carry_unmeasured(self, inputs: WindowInput, measured: set[str], middle_ns: int) -> None:
-        """Advance all clocks to the window's middle; put unmeasured ones in holdover, then forget them."""
+        """Advance all clocks to the window's middle; put unmeasured ones in holdover, or forget them."""
         self._start_unmeasured(inputs, measured, middle_ns)
         reporting_names = set(inputs.names)
         live_tracks: dict[str, ClockTrack] = {}
@@ -377,7 +378,7 @@ class ShardClocks:
                 )
 
     def _hold_over(self, track: ClockTrack, middle_ns: int, is_reporting: bool) -> bool:
-        """Set the state of an unmeasured clock; return whether to keep its track."""
+        """Set an unmeasured clock to HOLDOVER, later to UNSYNCED; return whether to keep its track."""
         silent_s = (middle_ns - track.measured_ns) * 1e-9
         track.pairs, track.residual_ns, track.innovation = 0, 0.0, 0.0
         if silent_s > self.parameters.forget_s and not is_reporting:
@@ -388,7 +389,7 @@ class ShardClocks:
         return True
 
     def _follow_domains(self, measured: set[str], before: Mapping[str, str]) -> None:
-        """Move clocks in holdover to the new domain of the clocks that they shared a domain with."""
+        """Move unmeasured clocks to the domain to which most measured clocks of their domain have moved."""
         moved: dict[str, Counter[str]] = {}
         for name in sorted(measured):
             if name in before:
@@ -400,8 +401,9 @@ class ShardClocks:
     def _set_knots(self, before: Mapping[str, _Before], start_ns: int) -> None:
         """Set each clock's knot at the window's start, from the windows on both sides of it.
 
-        The knot is the mean of the previous window's line, carried forward, and this window's, carried back,
-        each weighted by the other's variance there: the result of a smoother that looks one window ahead.
+        The knot is a weighted mean of the previous window's line, extrapolated forward, and this window's
+        line, extrapolated back. The weights are inverse to the variances, as in a smoother with a lag of one
+        window.
         """
         for name, track in self.tracks.items():
             track.knot_at_ns, track.knot_offset_ns, track.knot_bound_ns = 0, 0.0, 0.0
@@ -460,7 +462,7 @@ class ShardClocks:
 
 
 def _recovered_track(clock: ClockState, domain: str, middle_ns: int) -> ClockTrack:
-    """Return the track of a published clock: half of its bound's square as noise, half as asymmetry."""
+    """Return a track for a published clock; half of the bound's square becomes noise, half asymmetry."""
     is_usable = clock["state"] != UNSYNCED
     half_ns = clock["bound_ns"] / SIGMAS / math.sqrt(2)
     rate_sigma_ppb = clock.get("drift_sigma_ppb", 0.0) or RECOVERED_RATE_PPB

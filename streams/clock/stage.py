@@ -1,7 +1,7 @@
 """The clock stage: solves the clocks of each shard from `ClockFits`, one writer per shard.
 
-A new owner continues from the last published `ClockOffsets`, the fits just before them and the fits of the
-windows that were not solved.
+A new owner continues from the last published `ClockOffsets` and the fits just before them. Then it reads the
+fits of the windows that have not been solved.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from streams.runtime.units import NS_PER_MS
 log = logging.getLogger(__name__)
 
 TAIL_RECORDS: Final = 200
-"""Newest `ClockOffsets` of each partition from which a new owner recovers its shards."""
+"""Number of newest `ClockOffsets` of each partition from which a new owner recovers its shards."""
 TAIL_WINDOWS: Final = 8
-"""Windows of fits before the last solved one from which a new owner learns the pairs' delay floors."""
+"""Number of windows up to the last solved one from whose fits a new owner learns the pairs' floors."""
 
 
 @dataclass(slots=True)
@@ -110,12 +110,12 @@ class ClockOperator(Operator):
             log.info("clock: %s of window %d arrived after its solve", source, window)
 
     def due_ns(self) -> int:
-        """Return when the next window is complete, or its grace period is over."""
+        """Return the log time at which the next window can be solved, ns; `NEVER_NS` if none waits."""
         due_ns = (shard.barrier.due_ns() for shard in self._shards.values())
         return min((at_ns for at_ns in due_ns if at_ns is not None), default=NEVER_NS)
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
-        """Solve the windows that are complete."""
+        """Return the work that solves the complete windows."""
         solves: list[Callable[[], list[ClockOffsets]]] = []
         for shard in self._shards.values():
             for window in shard.barrier.ready(moment.log_ns):
@@ -147,7 +147,7 @@ class ClockOperator(Operator):
             return []
 
     def needed_from(self) -> int:
-        """Return the first fits of the windows that are not solved."""
+        """Return the offset of the first fits of the windows that have not been solved."""
         tokens = (shard.barrier.first_token() for shard in self._shards.values())
         return min((token for token in tokens if token is not None), default=NEVER_NS)
 
@@ -159,7 +159,7 @@ def _clocks_of(tables: FabricTables) -> tuple[dict[str, str], dict[str, int]]:
 def _learn_floors(
     clocks: ShardClocks, past_fits: Iterable[ClockFits], window_ns: int, tables: FabricTables
 ) -> None:
-    """Replay the fits of the windows before the last solved one."""
+    """Let the clocks learn floors from the fits of windows that were solved before."""
     windows: dict[int, list[ClockFits]] = {}
     for fits in past_fits:
         if fits["shard"] == clocks.shard and fits["window"] <= clocks.last_window:
@@ -179,7 +179,7 @@ class ClockStage(Stage):
     tables = (INVENTORY,)
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return the newest offsets, and the fits before them."""
+        """Return what a new owner reads first: the newest offsets, and the fits before them."""
         fits = TAIL_WINDOWS * partition_count
         return Restore(CLOCK_OFFSETS, tail(TAIL_RECORDS)), Restore(CLOCK_FITS, tail(fits))
 

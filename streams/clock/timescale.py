@@ -31,7 +31,7 @@ Tracks = dict[str, ClockTrack]
 ENSEMBLE: Final = "ensemble"
 STEP_ABOVE_NS: Final = 1e9
 STEP_AFTER_S: Final = 300.0
-"""Fabric time is stepped to its reference after so long a time so far from it."""
+"""Fabric time is stepped to its reference after it was off by more than `STEP_ABOVE_NS` for this long."""
 
 
 class TimescaleParameters(SlewParameters, Protocol):
@@ -43,25 +43,25 @@ class TimescaleParameters(SlewParameters, Protocol):
 
 
 class Timescale:
-    """The gauge of fabric time over windows."""
+    """Determines the gauge of fabric time, window by window."""
 
     def __init__(self, parameters: TimescaleParameters) -> None:
         self._parameters = parameters
         self._last_flush: dict[str, tuple[int, int, int]] = {}
-        """NIC to (run, clock_ns, system_ns) of its last flush."""
+        """(run, clock_ns, system_ns) of each NIC's last flush."""
         self._slew: dict[str, Slew] = {}
         self._far_s: dict[str, float] = {}
-        """Domain to the time for which its fabric time has been far from the reference."""
+        """Time for which the fabric time of each domain has been far from its reference, s."""
         self.slewed_ppb: dict[str, float] = {}
-        """Domain of the previous window to the change of fabric time's rate in this one."""
+        """Change of fabric time's rate in this window, ppb, by domain of the previous window."""
 
     def keep_flushes(self, inputs: WindowInput) -> None:
-        """Keep the flushes of a window, for the hosts' rates in the next one."""
+        """Store the flushes of a window, from which the next window computes the hosts' rates."""
         for nic in inputs.nics:
             self._last_flush[nic["nic"]] = (nic["run"], nic["clock_ns"], nic["system_ns"])
 
     def set_gauge(self, tracks: Tracks, inputs: WindowInput, mesh: Mesh, part: Part) -> None:
-        """Set the part's gauge: the values to add to theta and rate for fabric time."""
+        """Set the part's gauge: what to add to theta and rate to get fabric time."""
         hosts = flushes_by_host(inputs, part.members)
         reference = self._reference_node(part)
         if part.continuing:
@@ -88,7 +88,7 @@ class Timescale:
     ) -> float | None:
         """Continue the timeline of the part's known clocks, slewed towards the reference.
 
-        Returns the reference minus fabric time, ns; None: there is no reference now.
+        Return the reference minus fabric time, ns, or None if there is no reference now.
         """
         continuing = sorted(part.continuing)
         tracks = [tracks_by_name[part.names[i]] for i in continuing]
@@ -118,9 +118,9 @@ class Timescale:
         return error_ns
 
     def _is_lost(self, part: Part, error_ns: float | None) -> bool:
-        """Return whether slewing cannot bring fabric time back: it has been far from its reference for long.
+        """Return whether fabric time has been far from its reference for too long to be corrected by slewing.
 
-        All hosts may have started with a wrong clock that was set later. NTP steps its clock after as long a
+        All hosts may have started with a wrong clock that was set later. NTP steps its clock after the same
         time: the stepout threshold of RFC 5905.
         """
         far_s = self._far_s.pop(part.leading, 0.0) + part.window_s
@@ -160,9 +160,9 @@ class Timescale:
             track.offset_ns += shift
 
     def follow_reference(self, tracks: Tracks, part: Part, hosts: FlushesByHost) -> None:
-        """Set the rate of a new part's time by its reference.
+        """Set the rate of a new part's fabric time to that of its reference.
 
-        The clocks' relative rates come from two windows by now, which is steadier than one window's.
+        By now, the clocks' relative rates come from two windows, which is more accurate than from one.
         """
         ahead = []
         if self._reference_node(part) is not None:
@@ -183,7 +183,7 @@ class Timescale:
     def _host_rate(self, nic: NicWindow) -> float | None:
         """Return the rate of the host's system clock against the NIC's since the last flush, ppb.
 
-        None without a last flush.
+        Return None if the last flush is unknown or of another run.
         """
         last = self._last_flush.get(nic["nic"])
         if last is None or last[0] != nic["run"] or nic["clock_ns"] <= last[1]:
@@ -198,8 +198,7 @@ class Timescale:
         return None
 
     def _hosts_rate(self, mesh: Mesh, hosts: FlushesByHost) -> tuple[float, bool]:
-        """Return the gauge's rate by the hosts' system clocks, and whether two flushes were there to show
-        it."""
+        """Return the gauge's rate from the hosts' system clocks, and whether any NIC's flushes show it."""
         medians = []
         for flushes in hosts.values():
             rates = []

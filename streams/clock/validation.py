@@ -1,7 +1,7 @@
 """Validates `ClockFits` before the clock solve.
 
 Implausible pairs and probers are left out, and an implausible record raises `BadRecord`. Otherwise one absurd
-number would stop the solver, or move its windows out of reach, each time the record is read.
+number would stop the solver or make it skip to a far window, each time the record is read.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from schemas.log_time import MAX_AHEAD_NS
 from schemas.records import ClockFits, NicWindow, PairFit
 
 MAX_NS: Final = 2**62
-"""Limit of times, as in the decoder of samples."""
+"""Limit of all times, ns, as in the decoder of samples."""
 MAX_PPB: Final = 1e9
 MAX_SIGMA: Final = 1e18
 MAX_VERTICES: Final = 64
 MAX_AFTER_NS: Final = 1e12
 MAX_FROM_WINDOW_NS: Final = MAX_AHEAD_NS
-"""A late message enters an open window, which is later than its append time. The limit leaves room for an
-agent that fits its own samples while the log does not answer."""
+"""Largest distance of a prober's append time from its window. A late message is counted in the open window,
+which is later than its append time. An agent that fits its own samples may be late while the log is down."""
 
 
 def validate_fits(fits: ClockFits, append_ns: int, window_ns: int) -> tuple[ClockFits, int]:
-    """Return the record without implausible pairs and probers, and their number.
+    """Return the record without implausible pairs and probers, and how many of them were left out.
 
-    A prober's append time lies near the record's window. Raises BadRecord if the window is too far ahead of
-    the log's clock, or has another length, or if its range of offsets ends before it begins.
+    A prober's append time must be near the record's window. Raises BadRecord if the window is too far ahead
+    of the log's clock or does not fit `window_ns`, or if the offsets end before they begin.
     """
     window = fits["window"]
     latest = (append_ns + MAX_AHEAD_NS) // window_ns

@@ -1,4 +1,4 @@
-"""One window's input by clock, and the connected parts of its mesh."""
+"""The input of one window, sorted by clock, and the connected parts of its mesh."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from schemas.records import ClockFits, NicWindow
 from streams.clock.pairs import Bools, Int64s, Pairs
 
 MAX_FROM_READING_NS: Final = 60e9
-"""Limit of a reading's error in the window's middle: a message may be that late."""
+"""Largest error of a guessed reading at the window's middle, ns: a message may be that late."""
 
 
 @dataclass(slots=True)
 class WindowInput:
-    """A window's input by clock."""
+    """A window's input, sorted by clock. Node i of the mesh is the clock `names[i]`."""
 
     names: list[str]
     nics: list[NicWindow]
@@ -28,7 +28,7 @@ class WindowInput:
     jumped: set[int]
     """Nodes of clocks that reported a jump."""
     flush: dict[int, NicWindow] = field(default_factory=dict)
-    """Node to the last flush of its NICs."""
+    """Last flush of any NIC of each node."""
     nics_of_node: dict[int, list[NicWindow]] = field(default_factory=dict)
 
 
@@ -42,21 +42,21 @@ class Part:
     window_s: float
     domain: str
     leading: str
-    """The domain whose timeline continues."""
+    """The domain whose timeline continues in this part."""
     continuing: set[int]
-    """Positions in `names` of the clocks that carry the timeline on."""
+    """Positions in `names` of the clocks from which the timeline continues."""
     gauge_base_ns: int = 0
     """Whole ns of the gauge; `gauge_ns` is the small rest."""
     gauge_ns: float = 0.0
     gauge_rate: float = 0.0
-    """Logarithmic, as `Mesh.rate_log_ppb`."""
+    """Rate of the gauge, logarithmic as `Mesh.rate_log_ppb`."""
     slew_change_ppb: float = 0.0
     trusted: bool = True
-    """Fabric time's own rate is known."""
+    """True if fabric time's own rate is known."""
 
 
 def gather(fits: Sequence[ClockFits], clock_of: Mapping[str, str]) -> WindowInput:
-    """Sort a window's fits by clock."""
+    """Return the input of a window, with its fits sorted by clock."""
     nics: dict[str, NicWindow] = {nic["nic"]: nic for record in fits for nic in record["nics"]}
     clock = _clocks(fits, nics, clock_of)
     names = sorted(set(clock.values()))
@@ -76,14 +76,14 @@ def gather(fits: Sequence[ClockFits], clock_of: Mapping[str, str]) -> WindowInpu
 def _clocks(
     fits: Sequence[ClockFits], nics: Mapping[str, NicWindow], clock_of: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the clock of each NIC that reports or is an end of a pair: the known, announced or own one."""
+    """Return the clock of each NIC that reports or is in a pair: from `clock_of`, announced, or its own."""
     announced = {name: nic["clock"] for name, nic in nics.items()}
     ends = {nic for record in fits for pair in record["pairs"] for nic in (pair["prober"], pair["peer"])}
     return {nic: clock_of.get(nic) or announced.get(nic) or nic for nic in set(nics) | ends}
 
 
 def guess_readings(inputs: WindowInput, middle_log_ns: int) -> tuple[Int64s, Bools]:
-    """Guess each clock's reading at the window's middle from its last flush and that flush's append time."""
+    """Guess each clock's reading at the window's middle from its last flush; also return which have one."""
     readings = np.zeros(len(inputs.names), np.int64)
     has_reading = np.zeros(len(inputs.names), np.bool_)
     for node, flush in inputs.flush.items():
@@ -93,10 +93,11 @@ def guess_readings(inputs: WindowInput, middle_log_ns: int) -> tuple[Int64s, Boo
 
 
 def correct_readings(readings: Int64s, has_reading: Bools, pairs: Pairs, expected: Mapping[int, int]) -> None:
-    """Replace a synchronised clock's guess by its track's reading where the window contradicts the guess.
+    """Replace a guessed reading by the one expected from the clock's track if the window contradicts it.
 
-    `expected`: node to its reading by its track. A guess that differs from it by seconds is right if the
-    clock stepped: then the instants of its own pairs are near the guess. It is wrong if its flush is absurd.
+    `expected`: reading of each synchronised node from its track. If a guess differs from it by seconds, the
+    clock stepped or its flush was absurd. The instants of the clock's own pairs are near the guess in the
+    first case, and near the expected reading in the second.
     """
     for node, expected_ns in expected.items():
         guess_ns = int(readings[node])
@@ -111,8 +112,8 @@ def correct_readings(readings: Int64s, has_reading: Bools, pairs: Pairs, expecte
 def usable_pairs(pairs: Pairs, inputs: WindowInput, readings: Int64s, has_reading: Bools) -> Pairs:
     """Return the pairs without those of clocks that jumped in the window, and without impossible ones.
 
-    A pair's instant is near its prober's reading, which is there for each prober, and its offset is near the
-    difference of both readings.
+    A possible pair's instant is near the reading of its prober, and its offset is near the difference between
+    the readings of both ends.
     """
     a, b = pairs.prober, pairs.peer
     away_ns = np.abs(pairs.at_ns.astype(np.float64) - readings[a])
@@ -126,7 +127,7 @@ def usable_pairs(pairs: Pairs, inputs: WindowInput, readings: Int64s, has_readin
 
 
 def flushes_by_host(inputs: WindowInput, members: NDArray[np.intp]) -> dict[str, list[tuple[int, NicWindow]]]:
-    """Return host to the (node, last flush) of its NICs in this part whose clock did not jump."""
+    """Return for each host the (node, last flush) of its NICs in this part whose clocks did not jump."""
     hosts: dict[str, list[tuple[int, NicWindow]]] = {}
     for node in members.tolist():
         if node not in inputs.jumped:

@@ -3,10 +3,10 @@
 Windows are returned in order, each with its records in the log's order. Tokens identify the messages that the
 caller acknowledges once the window is published.
 
-Log time may step back (see `schemas/log_time.py`). Then all windows with samples are far behind the last one
-that was solved, and windows continue at the new time. If that holds for some sources only, the leaders of
-their partitions have clocks that are behind; their windows are renumbered to those of the others. Fits of
-messages that a solved window used already show no step: they were published again.
+Log time may step back (see `schemas/log_time.py`). All windows with samples are then far behind the last
+solved one, and windows continue at the new time. If only some sources are behind, the leaders of their
+partitions have clocks that are behind, and their windows are renumbered to match the others'. Fits of
+messages that a solved window has already used do not show a step: they were published again.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from schemas.log_time import step_windows
 from schemas.records import ClockFits
 
 REDUCED_KEPT_WINDOWS: Final = 5
-"""Windows for which a source that fits its own samples is awaited after its last record."""
+"""Number of windows after its last record for which a source that fits its own samples is waited for."""
 BEHIND_NS: Final = 500_000_000
-"""Time for which a source must be far behind before its windows count as those of another time."""
+"""Time for which a source must be far behind before its log time counts as stepped back."""
 ACTIVE_NS: Final = 2_000_000_000
 """Time for which a source with samples counts as active after its last window."""
 MAX_RATE: Final = 2.0
-"""Windows per window length above which a source is catching up on old messages."""
+"""A source whose windows advance faster than this multiple of real time is catching up on old messages."""
 
 
 @dataclass(slots=True)
 class CompleteWindow:
-    """A window with all fits; `missing` names the sources that were too late."""
+    """A window that can be solved, with its fits; `missing`: sources whose fits did not arrive in time."""
 
     window: int
     fits: list[ClockFits]
@@ -57,7 +57,7 @@ class _Behind:
 class WindowBarrier:
     """Collects one shard's fits. `sources` publish fits for every window.
 
-    `read` maps source to the first offset of its newest window that was solved.
+    `read`: for each source the first offset of its newest solved window.
     """
 
     def __init__(
@@ -72,26 +72,26 @@ class WindowBarrier:
         self.last_solved = last_solved
         self.too_late = 0
         self.steps = 0
-        """Times that log time stepped back."""
+        """Number of times that log time stepped back."""
         self._waiting: dict[int, _Waiting] = {}
         self._latest: dict[str, int] = {}
         self._renumbered: dict[str, int] = {}
-        """Source to the windows to add, because its log time is behind that of the others."""
+        """Number of windows to add to those of each source whose log time is behind that of the others."""
         self._behind: dict[str, _Behind] = {}
         self._in_time_ns: dict[str, int] = {}
-        """Source to the time of its last window with samples that was not too late."""
+        """Time at which each source's last window with samples arrived in time, ns."""
         self._read = dict(read or {})
-        """Source to the first offset of its last window that was not too late."""
+        """First offset of each source's last window that arrived in time."""
         self._dropped: list[Any] = []
-        """Tokens of windows that a step back made useless; they go with the next window."""
+        """Tokens of windows that a step back made useless; the next complete window includes them."""
 
     @property
     def renumbered(self) -> dict[str, int]:
-        """Source to the windows by which its log time is behind that of the others."""
+        """Number of windows by which the log time of a source is behind that of the others, by source."""
         return dict(self._renumbered)
 
     def add(self, fits: ClockFits, offset: int, seen_ns: int, token: Any) -> bool:
-        """Add one record. Returns False, and ignores the record, if its window was solved."""
+        """Add one record; ignore it and return False if its window has already been solved."""
         source = fits["source"]
         self._follow_step(fits, seen_ns)
         fits = _moved(fits, self._renumbered.get(source, 0))
@@ -108,8 +108,7 @@ class WindowBarrier:
         return True
 
     def ready(self, now_ns: int) -> list[CompleteWindow]:
-        """Return the windows that can be solved, oldest first. `now_ns` is on the clock of `seen_ns` in
-        `add`."""
+        """Remove and return the windows that can be solved, oldest first; `now_ns`: as `seen_ns` of `add`."""
         done = []
         for window in sorted(self._waiting):
             waiting = self._waiting[window]
@@ -124,7 +123,7 @@ class WindowBarrier:
         return done
 
     def due_ns(self) -> int | None:
-        """Return the time at which `ready` next returns a window; None while no window waits."""
+        """Return the time at which `ready` will next have a window, ns; None if no window waits."""
         if not self._waiting:
             return None
         window = min(self._waiting)
@@ -143,9 +142,9 @@ class WindowBarrier:
         return (self.sources | recent) - waiting.complete - passed
 
     def _follow_step(self, fits: ClockFits, seen_ns: int) -> None:
-        """Notice a source whose windows are far behind, and follow if it is not only late.
+        """Detect a source whose log time has stepped back, not one that is only late, and follow the step.
 
-        Only windows with samples count: those of a silent source are numbered by an estimate.
+        Only windows with samples count, because the window numbers of a silent source are estimates.
         """
         source, window, first = fits["source"], fits["window"], fits["first_offset"]
         if not fits["nics"] or self._is_again(fits):
@@ -180,12 +179,12 @@ class WindowBarrier:
         self._in_time_ns[source], self._read[source] = seen_ns, first
 
     def _is_again(self, fits: ClockFits) -> bool:
-        """Return whether a solved window used these messages."""
+        """Return whether a solved window has already used the messages of these fits."""
         was_read = 0 <= fits["first_offset"] <= self._read.get(fits["source"], -1)
         return was_read and fits["window"] <= self.last_solved
 
     def _step_back(self, source: str, window: int) -> None:
-        """Continue at an earlier window."""
+        """Continue at the earlier `window`, after log time stepped back."""
         self.steps += 1
         self.last_solved = window - 1
         for later in [number for number in self._waiting if number > window]:
@@ -197,7 +196,7 @@ class WindowBarrier:
 
 
 def _moved(fits: ClockFits, windows: int) -> ClockFits:
-    """Return fits whose log time is that many windows later."""
+    """Return the fits with their log times moved later by `windows` windows."""
     if not windows:
         return fits
     moved_ns = windows * (fits["window_end_ns"] - fits["window_start_ns"])

@@ -1,1 +1,1 @@
-"""Detects queues that persist and names their cause."""
+"""Detects queues that persist, and names their causes."""

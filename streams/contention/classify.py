@@ -39,16 +39,17 @@ class LinkView:
     link: LinkWindow
     flows: list[FlowOnLink]
     fullness: float | None
-    """0: held back by a link after it, 1: sends all it can; None: no flow is reported."""
+    """How fully the link is used: 0 if a link after it holds it back, 1 if it sends all it can; None if no
+    flow is reported."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether it is known to be held back."""
+        """Whether the link is known to be held back by a later one."""
         return self.fullness is not None and self.fullness < HALF_FULL
 
     @property
     def certain_ids(self) -> set[str]:
-        """Ids of the flows that surely cross it."""
+        """Ids of the flows that certainly cross the link."""
         return {link_flow.flow.flow_id for link_flow in self.flows if link_flow.certain}
 
 
@@ -56,9 +57,9 @@ Views = Mapping[str, LinkView]
 
 
 def view_of(link: LinkWindow, flows: list[FlowOnLink], length_ns: int, end_ns: int) -> LinkView:
-    """Return the view of a link, and average its traffic over its window's time.
+    """Return the view of a link, and update the averages of its traffic over its window's time.
 
-    A port that has packets, and may send, sends: its flows carry its rate for at least as long as a queue is
+    A port that has packets and may send does send: its flows carry its rate at least as long as a queue is
     present. If they carry clearly less, a link after it holds it back.
     """
     window = link.window or link.rising
@@ -75,7 +76,7 @@ def view_of(link: LinkWindow, flows: list[FlowOnLink], length_ns: int, end_ns: i
 
 
 def _settled(link: LinkWindow, end_ns: int) -> float:
-    """Return how far the flow reports describe the window itself, 0 to 1."""
+    """Return how well the flow reports describe the window itself and not the time before, 0 to 1."""
     if link.window is None:
         return 0.0
     age_ns = end_ns - link.window.opened_ns
@@ -87,8 +88,8 @@ def add_scores(
 ) -> None:
     """Add the present scores of a link's kinds to the earlier ones.
 
-    `coverage`: share of the hosts that report flows. What their flows leave open, others' may explain: there
-    the link's position and its neighbours decide.
+    `coverage`: share of the hosts that report flows. What reported flows do not explain, flows of the other
+    hosts may explain: to that extent the link's position and its neighbours decide.
     """
     window = view.link.window
     if window is None:
@@ -109,7 +110,7 @@ def add_scores(
 
 
 def best_kind(scores: Mapping[ContentionKind, float], weight: float) -> tuple[ContentionKind, float]:
-    """Return the kind that explains most, and its lead over the next."""
+    """Return the kind that explains the queue best, and its lead over the second-best kind."""
     if weight <= 0:
         return ContentionKind.UNKNOWN, 0.0
     (kind, best), (_, second), *_ = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
@@ -131,7 +132,7 @@ class _Case:
 
     @property
     def headroom(self) -> float | None:
-        """Unused share of the link, less certain if some hosts report no flows; None: no flow is reported."""
+        """Unused share of the link, reduced if some hosts report no flows; None if no flow is reported."""
         fullness = self.view.fullness
         return None if fullness is None else (1 - fullness) * self.coverage
 
@@ -196,11 +197,14 @@ RULES: Final[Mapping[str, Callable[[_Case], Scores]]] = {
     "inside": _score_inside,
     "last": _score_last,
 }
-"""Position of a link to its scoring rule."""
+"""Maps position of a link to its scoring rule."""
 
 
 def _score_by_root(headroom: float | None, root: LinkView | None) -> Scores:
-    """Score a link before a last link with a queue: held back together with it, or by its incast."""
+    """Score a link whose flows go to a last link with a queue.
+
+    The kind is PAUSE_STORM as far as the last link is held back too, and INCAST as far as it is full.
+    """
     if headroom is None or root is None:
         return {}
     root_fullness = 0.0 if root.fullness is None else root.fullness
@@ -214,9 +218,10 @@ def _score_by_root(headroom: float | None, root: LinkView | None) -> Scores:
 
 
 def links_behind(view: LinkView, views: Views) -> list[str]:
-    """Return the links with a queue and headroom that lead to a last link.
+    """Return the links that have a queue and headroom and lead to a last link.
 
-    They share flows with it, or end at its switch. A switch that pauses a link stops all its traffic.
+    They share flows with the last link, or end at its switch. A switch that pauses a link stops all its
+    traffic.
     """
     flow_ids = view.certain_ids
     links = []
@@ -235,7 +240,8 @@ def links_behind(view: LinkView, views: Views) -> list[str]:
 def root_of(view: LinkView, views: Views) -> LinkView | None:
     """Return the last link with a queue to which most flows of this link go.
 
-    If there is none and this link is held back, return a last link of the next switch that is held back too.
+    If there is none and this link is held back, return a last link of the next switch that is also held
+    back.
     """
     counts: dict[str, int] = {}
     limited: list[str] = []
@@ -254,5 +260,5 @@ def root_of(view: LinkView, views: Views) -> LinkView | None:
 
 
 def _leads_to(link: str, last: str) -> bool:
-    """Return whether a link ends at the node where another begins."""
+    """Return whether a link ends at the node where the link `last` begins."""
     return end_parts(link.partition(">")[2]).node == end_parts(last.partition(">")[0]).node

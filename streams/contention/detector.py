@@ -1,8 +1,8 @@
-"""Contention of one shard: when a queue persists at a link, why, and whose traffic it is.
+"""Contention of one shard: when a queue persists at a link, why, and whose traffic causes it.
 
 `ContentionDetector` ingests `LinkQueues` records, window after window, with the shard's live flows. It
-returns `ContentionWindow` records. Everything comes from hosts: depths are inferred, rates are reported by
-the senders. Ids and times come from the data, so a replay gives the same records.
+returns `ContentionWindow` records. All information comes from hosts: depths are inferred, rates are reported
+by the senders. Ids and times come from the data, so a replay gives the same records.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from streams.runtime.flow_table import LiveFlows
 
 
 class ContentionDetector:
-    """Detector of contention. `ingest` takes every record of `fabric.queues` of the shard in order.
+    """Detector of contention. Pass every record of `fabric.queues` of the shard to `ingest`, in order.
 
-    The caller advances `flows`. `is_nic` and `hosts` (their number) query the inventory; `rate_of` returns
-    the bit/s of a link, 0 if unknown.
+    The caller advances `flows`. `is_nic` and `hosts` query the inventory: whether a NIC exists, and the
+    number of hosts. `rate_of` returns the rate of a link in bit/s, 0 if unknown.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class ContentionDetector:
         self.shard = shard
         self.flows = flows
         self.repeated = 0
-        """Records of windows that were evaluated before."""
+        """Number of records of windows that had been evaluated before."""
         self._is_nic, self._hosts, self._rate_of = is_nic, hosts, rate_of
         self._links: dict[str, LinkWindow] = {}
         self._past: dict[str, ContentionWindow] = {}
-        """Link to its last published record, until the link has state."""
+        """Maps link to its last published record, until the link has state."""
         self._parts: dict[int, LinkQueues] = {}
-        """Parts of a window that is not complete."""
+        """Parts received so far of a window that is not complete."""
         self._memory = FabricMemory()
         self._order = WindowOrder()
 
@@ -69,7 +69,8 @@ class ContentionDetector:
 
     @property
     def needed_from_ns(self) -> int:
-        """Start of the oldest slots that a new owner must read to continue from the published records."""
+        """Start of the oldest slots that a new owner must read, in addition to the published records, to
+        continue."""
         oldest_ns = self._end_ns
         for link in self._links.values():
             if link.window is not None:
@@ -104,8 +105,9 @@ class ContentionDetector:
     def ingest(self, record: LinkQueues, rules: ContentionRules) -> list[ContentionWindow]:
         """Take one part of a window of queues; return the records to publish.
 
-        A window is evaluated once it is complete, or once a later one begins. The first one after a gap, or
-        after a step back of fabric time, is only taken for the order of the next one.
+        A window is evaluated once it is complete, or once a later one begins. The first window after a gap,
+        or after a step back of fabric time, is not evaluated: it only shows where the next one must
+        follow.
         """
         start_ns = record["window_start_ns"]
         end_ns = start_ns + record["slot_ns"] * record["slots"]
@@ -125,7 +127,8 @@ class ContentionDetector:
         return records
 
     def _ingest_summary(self, record: LinkQueues) -> None:
-        """Take the links and utilisation of a longer time; its depths are in other records already."""
+        """Take the links and utilisation from a record that summarises others; its depths are already known
+        from them."""
         self._memory.renew(record["window_start_ns"])
         for summary in record["links"]:
             if not self._memory.knows(summary["link"]):
@@ -178,7 +181,7 @@ class ContentionDetector:
         return records
 
     def _close_all(self) -> list[ContentionWindow]:
-        """Close all windows after a gap in the data."""
+        """Close all windows after a gap in the data; return their last records."""
         changed = []
         for name in sorted(self._links):
             link = self._links[name]
@@ -190,8 +193,8 @@ class ContentionDetector:
         return records
 
     def _limited_links(self) -> set[str]:
-        """Return the first links of flows that their own hosts limit, and the last of those whose receivers
-        do."""
+        """Return the first links of flows that their own hosts limit, and the last links of flows whose
+        receivers limit them."""
         limited = set()
         for flow, links in self.flows.limited_flows():
             for link in links:
@@ -206,7 +209,7 @@ class ContentionDetector:
         return limited
 
     def _link(self, name: str) -> LinkWindow:
-        """Return a link's state; restore it from the published record if it has none."""
+        """Return a link's state; if it has none, restore it from the published record."""
         link = self._links.get(name)
         if link is None:
             link = self._links[name] = LinkWindow(name, place_of(name, self._is_nic))
@@ -237,7 +240,7 @@ class ContentionDetector:
     def _due_records(
         self, changed: list[tuple[LinkWindow, ContentionState]], length_ns: int, *, lost: bool = False
     ) -> list[ContentionWindow]:
-        """Classify the queues that persist; return the records that are due."""
+        """Classify the queues that persist; return the records that are due now."""
         views = {
             name: view_of(link, self.flows.flows_on(link.name), length_ns, self._end_ns)
             for name, link in self._links.items()
@@ -266,7 +269,7 @@ class ContentionDetector:
     def _record(
         self, view: LinkView, views: dict[str, LinkView], state: ContentionState, *, lost: bool = False
     ) -> ContentionWindow:
-        """Return a record of a link's window; close the window if the record does."""
+        """Return a record of a link's window; close the window if `state` is CLOSED."""
         record = make_record(self.shard, view, views, state, self._end_ns, lost=lost)
         if record["state"] == ContentionState.CLOSED:
             link = view.link

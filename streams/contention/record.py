@@ -1,4 +1,4 @@
-"""`ContentionWindow` records and their text."""
+"""Makes `ContentionWindow` records and their text."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def signature(window: Window, view: LinkView) -> tuple[Any, ...]:
 def make_record(
     shard: str, view: LinkView, views: Views, state: ContentionState, end_ns: int, *, lost: bool = False
 ) -> ContentionWindow:
-    """Return a record of a link's open window, and restart the sums of the next record.
+    """Return a record of a link's open window, and restart the sums for the next record.
 
-    `lost`: the window closes for want of data.
+    `lost`: the window closes because data are missing.
     """
     link, window = view.link, view.link.window
     if window is None:
@@ -89,7 +89,8 @@ def make_record(
 
 
 def _flow_records(flows: list[FlowOnLink]) -> list[ContendingFlow]:
-    """Return the flows that surely cross a link, in the order given, the heaviest first."""
+    """Return records of the flows that certainly cross a link, in the given order, which has the heaviest
+    first."""
     certain = weighty_flows(flows)
     total = sum(flow.rate_bps for flow in certain)
     return [
@@ -107,7 +108,7 @@ def _flow_records(flows: list[FlowOnLink]) -> list[ContendingFlow]:
 
 
 def _common_links(view: LinkView, views: Views, kind: ContentionKind) -> list[str]:
-    """Return the links with a queue for the same cause as this one."""
+    """Return the links whose queues have the same cause as this link's."""
     if kind not in (ContentionKind.PAUSE_STORM, ContentionKind.INCAST):
         return []
     root = view if view.link.place.receiver is not None else root_of(view, views)
@@ -121,7 +122,7 @@ def _common_links(view: LinkView, views: Views, kind: ContentionKind) -> list[st
 
 
 def _text(record: ContentionWindow, place: Place, unsure: int, *, lost: bool) -> str:
-    """Return a window in one line."""
+    """Return a description of a window in one line."""
     near, _, far = record["link"].partition(">")
     names = [nic or end_parts(end).node for nic, end in ((place.sender, near), (place.receiver, far))]
     parts = [f"{names[0]} to {names[1]}: {KIND_TEXT[record['kind']]}", _flows_text(record, unsure)]

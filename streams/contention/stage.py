@@ -32,9 +32,9 @@ from streams.runtime.pipeline_constants import FLOW_LAG_NS
 from streams.runtime.units import NS_PER_S
 
 TAIL_RECORDS: Final = 4000
-"""Newest records of each partition in which a new owner searches for its shards' open windows."""
+"""Number of newest records of each partition in which a new owner searches for its shards' open windows."""
 MAX_RETAIN_NS: Final = 10 * NS_PER_S
-"""Time after which a new owner needs a message no more in any case: its shard sends no more."""
+"""Time after which a new owner no longer needs a message in any case: the shard sends nothing more."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Shard:
 
 @dataclass(slots=True)
 class _Taken:
-    """A message that a new owner may need."""
+    """A message that has been taken and that a new owner may need."""
 
     offset: int
     log_ns: int
@@ -54,7 +54,7 @@ class _Taken:
 
 
 class ContentionOperator(Operator):
-    """Contention of one partition's shards."""
+    """Contention of the shards of one partition."""
 
     def __init__(self, owner: Owner) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class ContentionOperator(Operator):
         self._hosts: tuple[int, dict[str, int]] = (-1, {})
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Continue from the newest windows."""
+        """Continue from the newest published windows."""
         self._past = records_of(past, CONTENTION, self._registry)
 
     def take_one(self, message: Message, tables: FabricTables) -> None:
@@ -108,16 +108,16 @@ class ContentionOperator(Operator):
         return self._hosts[1].get(shard, 0)
 
     def due_ns(self) -> int:
-        """Return the time of the next advance: messages are evaluated as they are taken."""
+        """Return the log time of the next advance; messages are evaluated as soon as they are taken."""
         return 0 if self._outputs else NEVER_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
-        """Return the windows that the messages taken have opened, updated or closed."""
+        """Return records of the windows that the taken messages have opened, updated or closed."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
     def needed_from(self) -> int:
-        """Return the first message that shows the state of an open window."""
+        """Return the offset of the first message that shows the state of an open window."""
         while self._retained and self._is_over(self._retained[0]):
             self._retained.popleft()
         return self._retained[0].offset if self._retained else NEVER_NS
@@ -127,13 +127,13 @@ class ContentionOperator(Operator):
         return expired or message.end_ns <= message.shard.detector.needed_from_ns
 
     def close(self, tables: FabricTables) -> None:
-        """Stop to update the shards' flows."""
+        """Stop updating the views of the shards' flows."""
         for shard in self._shards.values():
             tables.flows.forget(shard.flows)
 
 
 class ContentionStage(Stage):
-    """Contention, one writer per shard."""
+    """Detects contention; each shard has one writer."""
 
     name = "contention"
     owner = QUEUES
@@ -142,7 +142,7 @@ class ContentionStage(Stage):
     tables = (INVENTORY, PATHS, CONFIG, FLOWS, CLOCK_OFFSETS)
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return the newest windows."""
+        """Return what a new owner restores: the newest contention windows."""
         return (Restore(CONTENTION, tail(TAIL_RECORDS)),)
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> ContentionOperator:

@@ -1,11 +1,11 @@
-"""Classification of contention behind the senders' own links where flows are not reported.
+"""Classification of contention after the senders' own links, where flows are not reported.
 
 The position of the link, the wait, the queues beside it and CE marks decide.
 
-A link that sends all it can holds a queue that its buffer, or rate control, limits: a fraction of a
+A link that sends all it can has a queue that its buffer or rate control limits to a fraction of a
 millisecond. A much longer wait shows a port that may not send. So does a deep queue without marks in a class
-that other links mark: marks follow bytes, and a paused port delays packets without many bytes. A switch that
-is held back as a whole has queues on most links that lead to it.
+that other links mark: marks depend on bytes, and a paused port delays packets without holding many bytes. A
+switch that is held back as a whole has queues on most links that lead to it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class FabricMemory:
-    """The links of a shard that probes cross, and the depth at which each class marks."""
+    """The links of a shard that probes cross, and the depth at which each class gets marked."""
 
     _links: dict[str, str | None] = field(default_factory=dict)
-    """Link to the switch that it leads to from another switch, None for links of NICs."""
+    """Maps link to the switch to which it leads from another switch; None for links of NICs."""
     _into: dict[str, int] = field(default_factory=dict)
     _since_ns: int = 0
     _marked: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """Class to the mean depth of marked queues, bytes, and the time of the last."""
+    """Maps class to the mean depth of marked queues, bytes, and the time of the last marked one."""
 
     def add_link(self, name: str, place: Place) -> None:
-        """Note a link that probes cross."""
+        """Add a link that probes cross."""
         is_inside = place.sender is None and place.receiver is None
         switch = end_parts(name.partition(">")[2]).node if is_inside else None
         self._links[name] = switch
@@ -58,30 +58,30 @@ class FabricMemory:
         return name in self._links
 
     def links_into(self, switch: str) -> int:
-        """Return the number of known links between switches that lead to one."""
+        """Return the number of known links that lead from other switches to this one."""
         return self._into.get(switch, 0)
 
     def renew(self, now_ns: int) -> None:
-        """Forget the links from time to time: cabling and inventory change."""
+        """Forget all links when `LINKS_MEMORY_NS` is over: cabling and inventory change."""
         if not 0 <= now_ns - self._since_ns < LINKS_MEMORY_NS:
             self._since_ns = now_ns
             self._links.clear()
             self._into.clear()
 
     def add_marks(self, dscp: int, depth_bytes: float, now_ns: int) -> None:
-        """Note the depth of a queue that marks."""
+        """Add the depth of a queue whose packets are marked."""
         before = self._marked.get(dscp, (depth_bytes, now_ns))[0]
         self._marked[dscp] = (0.9 * before + 0.1 * depth_bytes, now_ns)
 
     def marked_bytes(self, dscp: int, now_ns: int) -> float | None:
-        """Return the usual depth of a queue of the class that marks; None: nothing was marked lately."""
+        """Return the usual depth of a marked queue of the class, bytes; None if none was marked lately."""
         depth_bytes, at_ns = self._marked.get(dscp, (0.0, 0))
         return depth_bytes if depth_bytes > 0 and 0 <= now_ns - at_ns < MARKS_MEMORY_NS else None
 
 
 @dataclass(frozen=True, slots=True)
 class UnreportedCase:
-    """Input of the rules. `links`: all links with a queue now."""
+    """Input of the scoring rules. `links`: all links that have a queue now."""
 
     link: LinkWindow
     links: tuple[LinkWindow, ...]
@@ -90,9 +90,10 @@ class UnreportedCase:
 
 
 def score_unreported(case: UnreportedCase) -> dict[ContentionKind, float]:
-    """Return how well each kind explains a queue of unreported flows, 0 to `UNREPORTED_TRUST`.
+    """Return how well each kind explains a queue without reported flows, 0 to `UNREPORTED_TRUST`.
 
-    Nothing explains a queue that may be on links of different positions.
+    Kinds that are left out explain nothing. All are left out if the queue may be on links at different
+    positions.
     """
     link = case.link
     if not link.same_position or (link.place.sender is not None and link.place.receiver is None):
@@ -116,7 +117,7 @@ def score_unreported(case: UnreportedCase) -> dict[ContentionKind, float]:
 
 
 def _paused(case: UnreportedCase, link: LinkWindow) -> float:
-    """Return how sure it is that a link after this one, or its receiver, holds it back, 0 to 1."""
+    """Return the confidence, 0 to 1, that a link after this one, or its receiver, holds it back."""
     wait_ns = link.depth_bytes * 8e9 / max(link.rate_bps, BUFFERS_BPS)
     by_wait = ramp(wait_ns, FULL_WAIT_NS, PAUSED_WAIT_NS)
     marked_bytes = case.memory.marked_bytes(link.dscp, case.end_ns)
@@ -126,7 +127,8 @@ def _paused(case: UnreportedCase, link: LinkWindow) -> float:
 
 
 def _spread(case: UnreportedCase) -> float:
-    """Return how far most links into a switch have a queue, 0 to 1: the one before, or after, this link."""
+    """Return the degree, 0 to 1, to which most links into a switch have a queue: the switch before or after
+    this link."""
     is_last = case.link.place.receiver is not None
     end = case.link.name.partition(">")[0 if is_last else 2]
     switch = end_parts(end).node
@@ -141,7 +143,8 @@ def _leads_into(link: LinkWindow, switch: str) -> bool:
 
 
 def _last_behind(case: UnreportedCase) -> LinkWindow | None:
-    """Return the deepest last link with a queue of the switch that a link leads to."""
+    """Return the last link with the deepest queue at the switch to which a link leads; None if there is
+    none."""
     switch = end_parts(case.link.name.partition(">")[2]).node
     last_links: Iterable[LinkWindow] = (
         link

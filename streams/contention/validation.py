@@ -8,7 +8,7 @@ from streams.contention.rules import MAX_CLOCK_DIFFERENCE_NS, MAX_WINDOW_NS
 
 
 def validate_queues(record: LinkQueues, appended_ns: int) -> LinkQueues:
-    """Return a `LinkQueues`, appended at `appended_ns` of fabric time.
+    """Return `record`, which was appended at `appended_ns` of fabric time.
 
     Raise BadRecord if its times are impossible.
     """

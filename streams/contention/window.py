@@ -40,13 +40,13 @@ KINDS: Final = tuple(kind for kind in ContentionKind if kind != ContentionKind.U
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Position of a directed link. `sender`, `receiver`: the NIC at that end, None inside the fabric."""
+    """Position of a directed link. `sender`, `receiver`: the NIC at that end; None if the end is a switch."""
 
     sender: str | None
     receiver: str | None
 
     def is_like(self, other: Place) -> bool:
-        """Return whether both have a NIC at the same ends."""
+        """Return whether both positions have NICs at the same ends."""
         own_ends, its = (
             (self.sender is None, self.receiver is None),
             (other.sender is None, other.receiver is None),
@@ -55,7 +55,7 @@ class Place:
 
 
 def place_of(link: str, is_nic: Callable[[str], bool]) -> Place:
-    """Return the position of a link; an end `node:port` is a NIC if the inventory has `node/port`."""
+    """Return the position of a link. An end `node:port` is a NIC if the inventory has a NIC `node/port`."""
     ends = []
     for end in link.split(">"):
         node, port = end_parts(end)
@@ -65,19 +65,19 @@ def place_of(link: str, is_nic: Callable[[str], bool]) -> Place:
 
 
 def ramp(value: float, low: float, high: float) -> float:
-    """Return 0 up to `low`, 1 from `high` on, and a straight line between."""
+    """Return 0 up to `low`, 1 from `high` on, and a linear interpolation between them."""
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 @dataclass(slots=True)
 class Level:
-    """Time for which a condition has mostly held. It falls at `fall` times the speed at which it rises."""
+    """Time for which a condition has mostly held. It falls `fall` times as fast as it rises."""
 
     fall: float = 1.0
 
     ns: int = 0
     since_ns: int = 0
-    """Time of its last rise from 0."""
+    """Time at which the level last rose from 0."""
 
     def step(self, holds: bool, at_ns: int, length_ns: int, weight: float = 1.0) -> None:
         """Advance by one step of `length_ns`, in which the condition held or not."""
@@ -95,7 +95,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The evidence of one step at a link."""
+    """The evidence for a queue at a link in one step."""
 
     depth_bytes: float
     ce_share: float
@@ -103,24 +103,24 @@ class Step:
     by_ce: bool
     limited: bool
     above: bool
-    """Whether anything is above half of its threshold."""
+    """Whether any measure is above half of its threshold."""
 
     @property
     def over(self) -> bool:
-        """Whether a queue counts as standing."""
+        """Whether the evidence shows a standing queue."""
         return self.by_delay or self.by_ce or self.limited
 
 
 @dataclass(slots=True)
 class Window:
-    """An open window, or one that may open."""
+    """An open window, or a candidate that may open."""
 
     opened_ns: int
     update: int = -1
     kind: ContentionKind = ContentionKind.UNKNOWN
     published_ns: int = 0
     published: tuple[Any, ...] = ()
-    """Kind and flows of the last record."""
+    """Kind and flows of the last published record."""
     peak_bytes: float = 0.0
     over_ns: int = 0
     over_byte_s: float = 0.0
@@ -128,24 +128,24 @@ class Window:
     utilisation: float | None = None
     since_published_ns: int = 0
     ce_share_ns: float = 0.0
-    """Share of marked probes times ns since the last record."""
+    """Integral of the share of marked probes over the time since the last record, ns."""
     by_delay: bool = False
     by_ce: bool = False
-    """Whether waiting, or marked, probes have shown the queue."""
+    """Whether probes that waited (`by_delay`) or were marked (`by_ce`) have shown the queue."""
     sent: float = 0.0
-    """Average of the sent share of the link's rate."""
+    """Moving average of the share of the link's rate that was sent; divide by `averaged`."""
     queued: float = 0.0
-    """Average share of time with a queue."""
+    """Moving average of the share of time with a queue; divide by `averaged`."""
     averaged: float = 0.0
-    """Average of 1, the weight of the other two."""
+    """Moving average of 1, which corrects the other two: they also begin at 0."""
     scores: dict[ContentionKind, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     score_ns: float = 0.0
     last: ContentionWindow | None = None
-    """The last record with flows: at the close they are gone."""
+    """The last record with flows: when the window closes, the flows are gone."""
 
     @property
     def detected_by(self) -> ContentionEvidence:
-        """The evidence since the window opened."""
+        """The kinds of evidence since the window opened."""
         if self.by_delay and self.by_ce:
             return ContentionEvidence.BOTH
         if self.by_ce:
@@ -153,7 +153,7 @@ class Window:
         return ContentionEvidence.DELAY if self.by_delay else ContentionEvidence.FLOWS
 
     def add(self, step: Step, high: float, length_ns: int) -> None:
-        """Add one step to the sums; `high`: bytes from which a queue counts."""
+        """Add one step to the sums. `high`: depth from which on a queue counts, bytes."""
         depth, over, above_bytes = step.depth_bytes, step.over, max(0.0, step.depth_bytes - high)
         self.by_delay |= step.by_delay
         self.by_ce |= step.by_ce
@@ -167,7 +167,7 @@ class Window:
 
 
 def restored_window(record: ContentionWindow) -> Window:
-    """Return an open window as of its last record."""
+    """Return an open window in the state of its last record."""
     window = Window(record["opened_ns"], record["update"], record["kind"], record["updated_ns"])
     window.utilisation = record["utilisation"]
     window.peak_bytes = record["depth_peak_bytes"]
@@ -189,35 +189,35 @@ class LinkWindow:
     place: Place
     rate_bps: int = 0
     done_ns: int = 0
-    """End of the time that the window's sums include."""
+    """End of the time that the sums of the window include."""
     over: Level = field(default_factory=lambda: Level(OVER_FALL))
     quiet: Level = field(default_factory=lambda: Level(QUIET_FALL))
     window: Window | None = None
     rising: Window | None = None
-    """Becomes the window if the queue persists."""
+    """A candidate that becomes the window if the queue persists."""
     candidates: tuple[str, ...] = ()
     same_position: bool = True
-    """Whether all candidates have the link's position."""
+    """Whether all candidate links have the position of this link."""
     dscp: int = 0
     """Traffic class of the queue."""
     depth_bytes: float = 0.0
-    """Mean depth of the last record."""
+    """Mean depth in the last record, bytes."""
     ce_share: float = 0.0
     """Mean share of marked probes of the last record."""
     queued_until_ns: int = 0
-    """End of the last step above the lower threshold."""
+    """End of the last step in which the queue was above the lower threshold."""
     queued: float = 0.0
-    """Share of the last record's time above the lower threshold."""
+    """Share of the last record's time in which the queue was above the lower threshold."""
 
     @property
     def idle(self) -> bool:
-        """Whether the link needs no state."""
+        """Whether the link no longer needs state."""
         return self.window is None and not self.over.ns
 
 
 @dataclass(slots=True)
 class LinkReport:
-    """Slots of one link, or of several that cannot be told apart, in one record."""
+    """Slots of one link in one record, or of several links that cannot be told apart."""
 
     link: str
     rate_bps: int
@@ -233,7 +233,7 @@ class LinkReport:
 
 
 class IsKnown(Protocol):
-    """Whether a link has state already."""
+    """Returns whether a link already has state."""
 
     def __contains__(self, link: object, /) -> bool: ...
 
@@ -241,9 +241,9 @@ class IsKnown(Protocol):
 def merge_aliased(
     links: Iterable[LinkQueue], links_with_state: IsKnown, limited: set[str], rules: ContentionRules
 ) -> Iterable[LinkReport]:
-    """Yield the links of a record part that have a queue, a limited flow, or state.
+    """Yield reports of the links of a record part that have a queue, a limited flow, or state.
 
-    Aliased links become one report, named after the one with state, else after the deepest.
+    Aliased links become one report, named after the link with state, else after the deepest.
     """
     groups: dict[int, list[LinkQueue]] = {}
     for link in links:
@@ -258,7 +258,7 @@ def merge_aliased(
 
 
 def _has_queue(link: LinkQueue, rules: ContentionRules) -> bool:
-    """Return whether a link's depth or marks reach their threshold in any slot."""
+    """Return whether a link's depth or share of marks reaches its threshold in any slot."""
     is_deep = link["depth_max_bytes"] > rules.open_bytes(link["rate_bps"])
     return is_deep or max(link["ce"], default=0.0) >= rules.ce_share
 
@@ -266,7 +266,7 @@ def _has_queue(link: LinkQueue, rules: ContentionRules) -> bool:
 def _merge_group(
     aliased: list[LinkQueue], links_with_state: IsKnown, rules: ContentionRules
 ) -> Iterable[LinkReport]:
-    """Yield the report of one group of aliased links, if it has a queue or state."""
+    """Yield one report for a group of aliased links, if it has a queue or state."""
     aliased.sort(key=lambda link: (-link["depth_mean_bytes"], link["link"]))
     with_state = [link for link in aliased if link["link"] in links_with_state]
     deepest = sum(link["depth_max_bytes"] for link in aliased)
@@ -279,7 +279,8 @@ def _merge_group(
 
 
 def _report(one: LinkQueue, links: list[LinkQueue], candidates: tuple[str, ...]) -> LinkReport:
-    """Return the report of a group under the name of one: depths of aliased links belong together."""
+    """Return the report of a group under the name of link `one`: the depths of aliased links belong
+    together."""
     slot, depth = one["slot"], one["depth_bytes"]
     deepest = one["depth_max_bytes"]
     if len(links) > 1:
@@ -315,9 +316,10 @@ def integrate_slots(
     limited: bool,
     weight: float,
 ) -> list[ContentionState]:
-    """Add the slots of one record to a link; return OPENED and CLOSED in the order in which they happened.
+    """Add the slots of one record to a link's state; return OPENED and CLOSED in order of occurrence.
 
-    `limited`: a flow's own host limits it here. `weight`: of time towards opening a window.
+    `limited`: whether a flow on this link is limited by its own host. `weight`: weight of time towards
+    opening a window.
     """
     slots_per_step = max(1, math.ceil(STEP_NS / slot_ns))
     bound = 0.0 if report is None else report.bound_bytes / math.sqrt(slots_per_step)  # of a step's mean
@@ -370,7 +372,7 @@ def _integrate_step(
     weight: float,
     rules: ContentionRules,
 ) -> list[ContentionState]:
-    """Add one step; return the changes of the window."""
+    """Add one step to a link's state; return the state changes of the window."""
     changes: list[ContentionState] = []
     is_new = at_ns >= link.done_ns
     window = link.window
@@ -395,7 +397,10 @@ def _integrate_step(
 
 
 def _steps_of(report: LinkReport | None, slots: int, slots_per_step: int) -> tuple[list[float], list[float]]:
-    """Return the mean depth and the mean share of marked probes of each step."""
+    """Return the mean depth and the mean share of marked probes of each step.
+
+    A step consists of `slots_per_step` slots.
+    """
     if report is None:
         nothing = [0.0] * -(-slots // slots_per_step)
         return nothing, nothing
@@ -423,14 +428,14 @@ def _steps(numbers: list[int], values: list[float], slots: int, slots_per_step: 
 
 
 def sent_bps(flows: Iterable[FlowOnLink]) -> float:
-    """Return bit/s over a link; a flow that may take other links counts by its probability."""
+    """Return the rate over a link, bit/s; a flow that may take other links counts by its probability."""
     return sum(link_flow.weight * link_flow.flow.rate_bps for link_flow in flows)
 
 
 def weighty_flows(flows: Iterable[FlowOnLink], min_share: float = LISTED_SHARE) -> list[LiveFlow]:
-    """Return the flows that surely cross a link, without those that send too small a share to matter.
+    """Return the flows that certainly cross a link and send a large enough share to matter.
 
-    Streams of acknowledgements send such shares. If no flow sends, all matter.
+    Streams of acknowledgements send too small a share. If no flow sends, all matter.
     """
     certain = [link_flow.flow for link_flow in flows if link_flow.certain]
     total = sum(flow.rate_bps for flow in certain)
@@ -438,7 +443,7 @@ def weighty_flows(flows: Iterable[FlowOnLink], min_share: float = LISTED_SHARE) 
 
 
 def time_weight(link: LinkWindow, flows: list[FlowOnLink], *, all_hosts_report: bool) -> float:
-    """Return the weight of time towards opening a window, given the reported flows of the link."""
+    """Return the weight of time towards opening a window, given the flows reported on the link."""
     one_sender = len({flow.nic for flow in weighty_flows(flows, NOTABLE_SHARE)}) == 1
     if not link.rate_bps or not all_hosts_report:  # unreported flows may send as well
         return DOUBTED_WEIGHT if one_sender and link.place.receiver is not None else 1.0

@@ -1,7 +1,7 @@
 """Decides which windows of queues are new: windows follow each other in fabric time.
 
-A window far from the last one needs the next window to follow it. Without this, one absurd record would hide
-all that follow until their time has come.
+A window far from the last one is accepted only if another window follows it. Otherwise one absurd record
+would hide all later ones until its time has come.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ class WindowOrder:
     """The order of one shard's windows of queues."""
 
     BACK_NS: Final = 60 * NS_PER_S
-    """An earlier window was published again, by a new owner of the queues, unless it is that far behind."""
+    """Largest distance of an earlier window that counts as published again, by a new owner of the queues."""
 
     def __init__(self) -> None:
         self.end_ns = 0
-        """End of the last window that was accepted, fabric time; 0: none."""
+        """End of the last accepted window, fabric time; 0 if there is none."""
         self._doubtful_end_ns = 0
-        """End of the last window that was far away."""
+        """End of the last window that was far from its predecessor."""
 
     def accepts(self, start_ns: int, end_ns: int) -> bool:
-        """Return whether a window, or the next part of one, is new; call `end_window` at its end."""
+        """Return whether a window, or the next part of one, is new. Call `end_window` after an accepted
+        window."""
         if self.follows(start_ns):
             return True
         if -self.BACK_NS < start_ns - self.end_ns < 0:
@@ -36,9 +37,9 @@ class WindowOrder:
         return False
 
     def follows(self, start_ns: int) -> bool:
-        """Return whether a window begins soon after the last one, or is the first."""
+        """Return whether a window begins soon after the last accepted one, or is the first."""
         return not self.end_ns or 0 <= start_ns - self.end_ns < GAP_NS
 
     def end_window(self, end_ns: int) -> None:
-        """Note the end of a window that was accepted."""
+        """Note the end of an accepted window."""
         self.end_ns, self._doubtful_end_ns = end_ns, 0

@@ -1,1 +1,1 @@
-"""Decodes probe batches, fits NIC pairs and reduces path delays."""
+"""Decodes probe batches, fits clock models to NIC pairs, and reduces samples to path delays."""

@@ -11,12 +11,14 @@ from typing import Final
 from schemas.records import NicWindow
 
 MISSING_KEPT: Final = 64
-"""Batch numbers of a gap that are kept, so that a late batch is counted and not taken for a duplicate."""
+"""Largest number of missing batch numbers kept, so that a late batch is counted and not taken for a
+duplicate."""
 
 
 @dataclass(frozen=True, slots=True)
 class JumpLimit:
-    """The limit of a clock's change against the system clock between two flushes; a larger one is a jump."""
+    """The largest change of a clock against the system clock between two flushes that does not count as a
+    jump."""
 
     floor_ns: float
     rate_ppm: float
@@ -38,7 +40,7 @@ class NicState:
 
     @classmethod
     def of(cls, nic_window: NicWindow) -> NicState:
-        """Recover the state from an element of `ClockFits.nics`."""
+        """Return the state that an element of `ClockFits.nics` holds."""
         return cls(
             nic_window["run"], nic_window["last_batch"], nic_window["clock_ns"], nic_window["system_ns"]
         )
@@ -56,7 +58,7 @@ class NicCounters:
     restarts: int = 0
     append_ns: int = 0
     _reads: list[tuple[int, int]] = field(default_factory=list)
-    """(clock_ns, system_ns) of the flushes; the first is the previous window's last."""
+    """(clock_ns, system_ns) at the flushes; the first is the last one of the previous window."""
 
     def __post_init__(self) -> None:
         if self.state is not None:
@@ -64,7 +66,7 @@ class NicCounters:
             self._reads.append((self.state.clock_ns, self.state.system_ns))
 
     def take(self, run: int, batch: int, clock_ns: int, system_ns: int, lost: int, append_ns: int) -> bool:
-        """Count one batch. Returns False for a duplicate, from a producer's retry."""
+        """Count one batch. Returns False for a duplicate, which a producer's retry may cause."""
         state = self.state
         if state is None or run != state.run:
             self.restarts += state is not None
@@ -89,7 +91,7 @@ class NicCounters:
         return True
 
     def _count_gap(self, state: NicState, batch: int) -> None:
-        """Count the batches between the last one and `batch` as lost."""
+        """Count the batches between the last one and `batch` as missing."""
         gap = range(state.batch + 1, batch)
         self.lost_batches += len(gap)
         state.missing.update(gap[:MISSING_KEPT])
@@ -97,10 +99,12 @@ class NicCounters:
             state.missing.remove(min(state.missing))
 
     def clock_jump_ns(self, limit: JumpLimit) -> int:
-        """Return the largest lasting step of the clock against the system clock; 0 if none exceeds `limit`.
+        """Return the largest lasting step of the clock against the system clock, ns; 0 if none exceeds
+        `limit`.
 
         A single odd reading, from a process that was paused between the two clocks, ends with the next flush.
-        So each reading is first replaced by the median of itself and its two neighbours, which keeps steps.
+        So each reading is first replaced by the median of itself and its two neighbours, which keeps
+        steps.
         """
         ahead = [clock - system for clock, system in self._reads]
         if not ahead or max(ahead) - min(ahead) <= limit.floor_ns:

@@ -1,4 +1,4 @@
-"""Decodes messages of `fabric.probes`, many in one call; an invalid message is refused alone."""
+"""Decodes messages of `fabric.probes`, many in one call; each invalid message is rejected individually."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from schemas.unexpected import DATA_ERRORS, refusal
 _NAMES: Final = NameCache(format_of("nic").first_wrong, format_of("nic").expected)
 
 Rejected = tuple[int, BadBatch | codec.BadRecord]
-"""The number of an invalid message, and the reason."""
+"""The index of an invalid message, and the reason."""
 
 
 def decode_messages(
     messages: Sequence[Message], registry: codec.Registry | None = None
 ) -> tuple[ProbeBatches, list[Rejected]]:
-    """Return the batches of some messages, by number, and the invalid messages."""
+    """Return the batches of the messages, by index, and the invalid messages."""
     header = codec.header(PROBES.record, registry)
     size = len(header)
     rejected: list[Rejected] = []
@@ -42,7 +42,8 @@ def decode_messages(
 
 
 def _in_our_schema(value: bytes, registry: codec.Registry | None) -> tuple[bytes, int]:
-    """Return a message of another version in our schema, and where its body begins. Raises BadRecord."""
+    """Return a message of another schema version in our schema, and the offset of its body. Raises
+    BadRecord."""
     try:
         return value, codec.body_start(value, PROBES.record, registry)
     except codec.BadRecord:

@@ -1,7 +1,7 @@
 """Reduces one source's samples to `PathQueueing`: delays above each path's floor in short slots.
 
 If a worker is killed, its successor publishes the unpublished samples again under other offset ranges.
-Readers skip a record that begins before the offsets that they have.
+Readers skip a record whose range begins before the offsets that they have taken.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from streams.runtime.tables import Member
 log = logging.getLogger(__name__)
 
 SETTLE_NS, FAST_SETTLE_NS, FAST_SLOT_NS = 30_000_000, 20_000_000, 1_000_000
-"""A flush contains the samples sent the first of these before it, because their timestamps have been fetched
-by then. The second applies if slots are no longer than the third: fast links add little queueing delay."""
+"""Age that a sample must have for a flush to contain it for certain, because its timestamps have been fetched
+by then: the first value. The second applies if slots are no longer than the third: fast links add little
+queueing delay."""
 LATE_NS, LATEST_NS = 10_000_000, 120_000_000
-"""Delayed probes are awaited for the first of these beyond the longest round trip within `RECENT_NS`, at most
-for the second. Without this wait the deepest queues would be underestimated."""
+"""Wait for delayed probes beyond the longest round trip within `RECENT_NS`, and the limit of the whole wait.
+Without this wait the deepest queues would be underestimated."""
 RECENT_NS: Final = 1_000_000_000
 GONE_NS: Final = 500_000_000
-"""ns without a batch after which a prober is not awaited."""
+"""Time without a batch after which a prober is no longer awaited."""
 MAX_AWAY_NS: Final = 60_000_000_000
-"""Largest distance of a sample from its flush, and between a prober's flushes: slots count from the first
+"""Largest time between a sample and its flush, and between a prober's flushes. Slots count from the first
 sample of all NICs, so one wrong time would make the record useless for all of them."""
 MAX_CELLS: Final = 32_768
 FORGET_NS: Final = 600_000_000_000
@@ -45,28 +46,29 @@ FORGET_NS: Final = 600_000_000_000
 
 @dataclass(slots=True)
 class _Prober:
-    """The state of a prober, from its batches; ns."""
+    """The state of a prober, from its batches. Times are in ns."""
 
     flushed_ns: int = 0
     """Fabric time of the newest batch's flush."""
     seen_ns: int = 0
-    """Its append time."""
+    """Append time of that batch."""
     longest_rtt_ns: int = 0
     """The longest recent round trip of a probe."""
     longest_at_ns: int = 0
-    """The append time of that probe."""
+    """Append time of the batch with that probe."""
     unconfirmed_ns: int = 0
-    """Fabric time of the last batch's flush, if it was far from the one before."""
+    """Fabric time of the last batch's flush, if it was far from the previous one."""
 
     def confirms(self, flush_ns: int) -> bool:
-        """Return whether a flush is near the last one; two in a row must show a step of the clock."""
+        """Return whether a flush is near the last one. Only two distant flushes in a row show a step of the
+        clock."""
         away_ns = min(abs(flush_ns - known_ns) for known_ns in (self.flushed_ns, self.unconfirmed_ns))
         self.unconfirmed_ns = flush_ns if away_ns > MAX_AWAY_NS else 0
         return away_ns <= MAX_AWAY_NS
 
 
 class SourceQueueing:
-    """The samples of one source partition since the last `take`, and its paths' floors."""
+    """The samples of one source partition since the last `take`, and the delay floors of its paths."""
 
     def __init__(self, source: str, slot_ns: int) -> None:
         self.source = source
@@ -84,15 +86,16 @@ class SourceQueueing:
 
     @property
     def first_offset(self) -> int | None:
-        """First offset of the messages that wait; None: there are none."""
+        """Offset of the first waiting message; None if none waits."""
         return self._first
 
     def set_slot_ns(self, slot_ns: int) -> None:
-        """Use slots of another length from the next `take` on: faster NICs were announced since."""
+        """Set another slot length, used from the next `take` on, for example after faster NICs were
+        announced."""
         self._reducer.slot_ns = slot_ns
 
     def recover(self, records: Iterable[PathQueueing]) -> None:
-        """Learn the floors of the previous owner from its newest records; leave out those that do not fit."""
+        """Learn the delay floors from the previous owner's newest records; skip records that do not fit."""
         for record in records:
             if record["source"] != self.source:
                 continue
@@ -122,7 +125,7 @@ class SourceQueueing:
                 )
 
     def learn(self, fits: Mapping[str, PairFits]) -> None:
-        """Learn the timestamp noise of each pair from a window's fits (prober to fits)."""
+        """Learn the timestamp noise of each pair from a window's fits. `fits`: prober to `PairFits`."""
         for nic, pair_fits in fits.items():
             for peer, noise_ns in zip(pair_fits.peers, pair_fits.noise_ns.tolist(), strict=True):
                 self._reducer.set_noise(nic, peer, noise_ns)
@@ -135,7 +138,7 @@ class SourceQueueing:
     def add_messages(
         self, messages: Sequence[Message], batches: ProbeBatches, models: Mapping[str, ClockLine]
     ) -> None:
-        """Add the next messages, in order of their offsets, with the batch of each; skip refused ones."""
+        """Add the next messages, in order of their offsets, with the batch of each; skip rejected ones."""
         plausible = [
             number
             for number, message in enumerate(messages)
@@ -146,7 +149,7 @@ class SourceQueueing:
     def _observe(
         self, message: Message, batches: ProbeBatches, number: int, models: Mapping[str, ClockLine]
     ) -> bool:
-        """Follow the prober's flushes; return whether its samples can be used."""
+        """Update the state of the message's prober; return whether the samples can be used."""
         head = batches.head(number)
         if head is None:
             return False
@@ -173,7 +176,7 @@ class SourceQueueing:
         return True
 
     def _step_back(self, append_ns: int) -> None:
-        """Count all that was seen as of this time: log time stepped back."""
+        """Treat everything as seen no later than this time: log time stepped back."""
         self._newest_ns = append_ns
         self._forgot_ns = min(self._forgot_ns, append_ns)
         for prober in self._probers.values():
@@ -181,10 +184,10 @@ class SourceQueueing:
             prober.longest_at_ns = min(prober.longest_at_ns, append_ns)
 
     def take(self, members: Mapping[str, Member]) -> list[PathQueueing]:
-        """Return the records of all samples since the last call; at least one per shard, none without
-        batches.
+        """Return the records of all samples since the last call.
 
-        `members` contains every prober of the source.
+        There is at least one record per shard, but none if there were no batches. `members` contains every
+        prober of the source.
         """
         if self._first is None:
             return []
@@ -206,7 +209,7 @@ class SourceQueueing:
     def _rows_of_shard(
         self, columns: QueueingColumns, members: Mapping[str, Member]
     ) -> dict[str, Sequence[int]]:
-        """Return the rows of each shard, by the shards' names."""
+        """Return the rows of each shard, by shard name."""
         probers = columns.prober.tolist()
         shard_of = {number: members[self._reducer.nics[number]].shard for number in set(probers)}
         if len(set(shard_of.values())) == 1:
@@ -219,7 +222,7 @@ class SourceQueueing:
     def _record(
         self, columns: QueueingColumns, shard: str, part: int, parts: int, complete_ns: int
     ) -> PathQueueing:
-        """Return a record; its columns are arrays."""
+        """Return a record whose columns are arrays."""
         nic, peer, nics = self._reducer.table(columns.prober, columns.peer)
         return {
             "shard": shard,
@@ -268,7 +271,7 @@ class SourceQueueing:
 def _cut(rows: Sequence[int], cells: Sequence[int]) -> list[Sequence[int]]:
     """Cut rows into parts of at most MAX_ELEMENTS rows and about MAX_CELLS cells.
 
-    `cells`: the cells of each row of all shards.
+    `cells`: number of cells of each row, for the rows of all shards.
     """
     if len(rows) <= MAX_ELEMENTS and sum(cells) <= MAX_CELLS:
         return [rows]

@@ -22,11 +22,11 @@ MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 
 STATES: Final = tuple(ClockSync)
-"""Symbols of `ClockSync` in their order on the wire."""
+"""Symbols of `ClockSync` in the order in which they are encoded."""
 
 
 class _Counts(TypedDict):
-    """The counts of a window in its `ClockFits`."""
+    """The fields of `ClockFits` that count a window's content."""
 
     lag_messages: int
     messages: int
@@ -44,19 +44,19 @@ NO_COUNTS: Final[_Counts] = {
     "late": 0,
     "rejected": 0,
 }
-"""The counts of further parts of a window."""
+"""The counts in all parts of a window except the first."""
 
 
 @dataclass(slots=True)
 class Fitted:
-    """A closed window and its fitted pairs: prober to `PairFits`."""
+    """A closed window with its fits: prober to `PairFits`."""
 
     window: ClosedWindow
     fits: dict[str, PairFits]
 
 
 def fit_window(window: ClosedWindow) -> Fitted:
-    """Fit all pairs of a closed window. Slow, without shared state: may run in a thread."""
+    """Fit all pairs of a closed window. This is slow, but shares no state, so it may run in a thread."""
     return Fitted(window, {name: nic.samples.fit() for name, nic in sorted(window.nics.items())})
 
 
@@ -71,8 +71,8 @@ def clock_fits(
     """Return the window's `ClockFits`, in parts: at least one for each of `shards`.
 
     `members` contains every prober of the window, `shards` every shard that may wait for this source. Only
-    part 0 of a shard has counts, so that parts add up. Messages without a NIC, which were rejected, count in
-    the first shard.
+    part 0 of a shard has counts, so that the sum over parts is right. Rejected messages without a NIC count
+    in the first shard.
     """
     by_shard: dict[str, list[str]] = {shard: [] for shard in shards}
     for nic in fitted.fits:
@@ -107,7 +107,7 @@ def clock_fits(
 def _window_counts(
     window: ClosedWindow, lag_messages: int, entries: Sequence[NicWindow], *, first_shard: bool
 ) -> _Counts:
-    """Return the counts of a shard's part 0; only the first shard counts messages."""
+    """Return the counts for part 0 of a shard; messages are counted only in the first shard."""
     return {
         "lag_messages": lag_messages,
         "messages": window.cut.messages if first_shard else 0,
@@ -148,10 +148,10 @@ def path_delays(
     state: ClockSync,
     log_offset_ns: int,
 ) -> list[bytes]:
-    """Return one NIC's `PathDelays` of a window as Avro bodies, in parts; none if the NIC sent nothing.
+    """Return one NIC's `PathDelays` of a window as Avro bodies, in parts; empty if the NIC sent nothing.
 
-    `models` are the newest clock models by NIC, `state` that of the prober's own clock, `log_offset_ns`
-    fabric time minus log append time. May run in a thread.
+    `models`: newest clock models by NIC; `state`: state of the prober's own clock; `log_offset_ns`: fabric
+    time minus log append time. May run in a thread.
     """
     columns = samples.delays(None if state == ClockSync.UNSYNCED else models.get(member.nic), models)
     rows = len(columns.peers)

@@ -13,7 +13,7 @@ from streams.delays.windows import Cut, Range, WindowCutter
 
 @dataclass(slots=True)
 class NicSamples:
-    """One prober in one window: its counters and its samples."""
+    """The counters and samples of one prober in one window."""
 
     counters: NicCounters
     samples: NicWindow
@@ -21,7 +21,8 @@ class NicSamples:
 
 @dataclass(slots=True)
 class ClosedWindow:
-    """A window that is ready for publication. `offsets`: the messages to acknowledge afterwards."""
+    """A window that is ready for publication. `offsets`: offsets of its messages, to be acknowledged
+    afterwards."""
 
     source: str
     cut: Cut
@@ -33,7 +34,7 @@ class ClosedWindow:
 
     @property
     def samples(self) -> int:
-        """Samples of all probers."""
+        """Number of samples of all probers."""
         return sum(nic.samples.samples for nic in self.nics.values())
 
 
@@ -67,8 +68,8 @@ class Source:
     def add_messages(self, messages: Sequence[Message], batches: ProbeBatches) -> list[ClosedWindow]:
         """Add the next messages, in order of their offsets; return the windows that they close.
 
-        `batches` has the batch of each message. A refused batch counts as rejected. A tombstone belongs to
-        the offset range and is not counted.
+        `batches` has the batch of each message. A message whose batch is invalid counts as rejected. A
+        tombstone belongs to the offset range and is not counted.
         """
         closed: list[ClosedWindow] = []
         begin = 0

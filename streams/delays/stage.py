@@ -48,16 +48,16 @@ from streams.runtime.units import NS_PER_MS
 log = logging.getLogger(__name__)
 
 CHECK_NS: Final = 20 * NS_PER_MS
-"""ns between two checks whether the partition is silent."""
+"""Interval at which the stage checks whether the partition is silent."""
 TAIL_QUEUEING: Final = 40
-"""Newest `PathQueueing` of each partition from which a new owner learns delay floors."""
+"""Number of newest `PathQueueing` of each partition from which a new owner learns delay floors."""
 TAIL_WINDOWS: Final = 16
-"""Published windows of each source that a new owner reads: commits are about two windows behind."""
+"""Number of published windows of each source that a new owner reads: commits are about two windows behind."""
 MIN_TAIL_PARTITIONS: Final = 8
 
 
 class _Members(dict[str, Member]):
-    """NIC to member, including NICs that the inventory does not know."""
+    """Maps NIC to member; NICs that are missing in the inventory are added when looked up."""
 
     def __init__(self, inventory: Inventory) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Members(dict[str, Member]):
 
 @dataclass(slots=True)
 class _Window:
-    """A closed window whose records are not published yet."""
+    """A closed window whose records are not yet published."""
 
     closed: ClosedWindow
     fitted: bool = False
@@ -84,7 +84,8 @@ def continued_from(
 ) -> tuple[list[Range], dict[str, NicState]]:
     """Return the past from which a new owner of `source` continues, given its fits in the log's order.
 
-    That is the published offset ranges, and the probers' states at `position`, the first offset to read.
+    It consists of the published offset ranges and the probers' states at `position`, the first offset to
+    read.
     """
     ranges: dict[Range, None] = {}
     states: dict[str, tuple[int, NicState]] = {}
@@ -103,7 +104,7 @@ def continued_from(
 
 
 class DelayOperator(Operator):
-    """One source partition."""
+    """Processes the messages of one source partition."""
 
     def __init__(self, owner: Owner, partition: int, tables: FabricTables) -> None:
         super().__init__()
@@ -121,19 +122,19 @@ class DelayOperator(Operator):
         """Append time of the newest message."""
         self._next_offset: int | None = self._committed
         self._checked_ns = 0
-        """Log time of the last check for silence."""
+        """Log time of the last check whether the partition is silent."""
         self._queueing_ns: int | None = None
-        """Log time at which path queueing is due; None: nothing waits."""
+        """Log time at which path queueing is due; None if no samples wait."""
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Recover the source from published fits, and delay floors from published queueing."""
+        """Restore the source from published fits, and the delay floors from published queueing."""
         records = records_of(past, CLOCK_FITS, self._registry)
         ranges, states = continued_from(records, self._name, self._committed)
         self._source = Source(self._name, self._window_ns, self._silence_ns, ranges, states)
         self._queueing.recover(records_of(past, PATH_QUEUEING, self._registry))
 
     def _slot_ns(self, tables: FabricTables) -> int:
-        """Return the slot length of `PathQueueing`: from the settings, else from the fastest rate."""
+        """Return the slot length of `PathQueueing`, ns: from the settings, else from the fastest rate."""
         slot_us = self._settings.queue_slot_us
         return (slot_ns_of(tables.fastest_bps()) if slot_us is None else slot_us * 1000) // SUB_SLOTS
 
@@ -167,23 +168,24 @@ class DelayOperator(Operator):
                 log.info("delays: %s: %d duplicate batches", window.source, window.duplicates)
 
     def due_ns(self) -> int:
-        """Return when a window is published, path queueing is due, or silence may close a window."""
+        """Return the log time at which a window must be published, path queueing is due, or silence may close
+        a window."""
         if self._windows:
             return 0
         silent_ns = self._silent_ns()
         return silent_ns if self._queueing_ns is None else min(silent_ns, self._queueing_ns)
 
     def _silent_ns(self) -> int:
-        """Return when silence may next close a window."""
+        """Return the log time at which silence may next close a window."""
         window, silent_ns = self._source.open_window, self._newest_ns + self._silence_ns
         if window is not None:
             silent_ns = max(silent_ns, (window + 1) * self._window_ns + self._silence_ns)
         return max(silent_ns, self._checked_ns + CHECK_NS)
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
-        """Publish path queueing that is due; else the fits of closed windows, and then their delays.
+        """Publish path queueing that is due; else the fits of closed windows, and after them their delays.
 
-        The solver waits for fits, so those of all partitions come before any delays.
+        The solver waits for fits, so the fits of all partitions come before any delays.
         """
         # The last message is ahead of the log's clock, or the last check if there was no message.
         steps_back = moment.log_ns < (self._newest_ns or self._checked_ns) - STEP_NS
@@ -201,7 +203,8 @@ class DelayOperator(Operator):
         return self._delays(self._windows.popleft().closed, tables) if self._windows else ()
 
     def _step_back(self, log_ns: int) -> None:
-        """Follow a step of the log's clock: times ahead of it would be waited for."""
+        """Move planned times back after a step back of the log's clock; otherwise they would be awaited too
+        long."""
         self._checked_ns = 0
         self._newest_ns = min(self._newest_ns, log_ns - self._silence_ns)
         if self._queueing_ns is not None:
@@ -238,7 +241,7 @@ class DelayOperator(Operator):
         return fit
 
     def _unread(self) -> int:
-        """Return the number of messages that wait in the log; -1: unknown."""
+        """Return the number of messages that wait in the log; -1 if unknown."""
         if self.end_offset is None or self._next_offset is None:
             return -1
         return max(0, self.end_offset - self._next_offset)
@@ -275,7 +278,7 @@ class DelayOperator(Operator):
         return reduce
 
     def needed_from(self) -> int:
-        """Return the first message of the windows that are not published."""
+        """Return the first offset of the windows that are not yet published."""
         for window in self._windows:
             if window.closed.offsets:
                 return window.closed.offsets[0]
@@ -295,7 +298,7 @@ class DelayStage(Stage):
     reject_reader = "map"
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return the newest fits of all sources and the newest path queueing."""
+        """Return what a new owner restores: the newest fits of all sources and the newest path queueing."""
         shards = max(1, len(tables.inventory.shards()))
         fits = TAIL_WINDOWS * max(MIN_TAIL_PARTITIONS, partition_count) * shards
         return Restore(CLOCK_FITS, tail(fits)), Restore(PATH_QUEUEING, tail(TAIL_QUEUEING))

@@ -1,6 +1,6 @@
 """Assigns the messages of one source partition to windows, and decides when a window closes.
 
-Given the offset ranges of published windows, a replay cuts the same windows whatever the timing.
+Given the offset ranges of published windows, a replay cuts the same windows regardless of timing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ NONE = -1
 MAX_EMPTY_RUN = 5
 """Largest number of consecutive empty windows published for a gap of a source; a longer gap is skipped."""
 FIRST_STEP_WINDOWS = 3
-"""A source's first message shows a step back if it is this many times `step_windows` behind the published
-windows: a window that silence closed may be ahead of messages that the reader had not received yet."""
+"""Multiple of `step_windows` by which a source's first message must be behind the published windows to show a
+step back. A window that silence closed may be ahead of messages that the reader had not received yet."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,13 +40,14 @@ class Cut:
 
     @property
     def range(self) -> Range:
-        """Its offset range."""
+        """Offset range of the window."""
         return Range(self.window, self.first_offset, self.next_offset)
 
 
 @dataclass(slots=True)
 class Placement:
-    """The window of a message; `before` closed ahead of it, `after` closed by it."""
+    """The window of a message, with the windows closed before the message enters it and those closed by the
+    message."""
 
     window: int
     late: bool
@@ -57,14 +58,17 @@ class Placement:
 class WindowCutter:
     """Cuts one source partition into windows of append time.
 
-    A window closes when a message of a later window arrives, or when the log's clock is `silence_ns` past its
-    end and the source was silent as long. Messages for a closed window count as late and enter the open one.
-    Offsets of `published_ranges`, which an earlier owner published in this order and which are read again, go
-    to their window; it closes at its range's end. Offsets before a known range that no window has were
-    lost with their window, when the log refused it and took the next one: they make a window of their own.
+    A window closes when a message of a later window arrives. It also closes when the log's clock is
+    `silence_ns` past its end, if the source has been silent as long. Messages for a closed window count as
+    late and enter the open one.
 
-    If append time steps back, the open window closes and windows continue at the new time. Numbers of windows
-    may then appear again.
+    Messages with offsets in `published_ranges` are read again: an earlier owner published their windows in
+    this order. They go to their window, which closes at its range's end. Messages with offsets before a known
+    range that are in no window were lost with their window, when the log refused its record and accepted the
+    next one. They form a window of their own.
+
+    If append time steps back, the open window closes and windows continue at the new time. Window numbers may
+    then occur again.
     """
 
     def __init__(self, window_ns: int, silence_ns: int, published_ranges: Iterable[Range] = ()) -> None:
@@ -76,19 +80,19 @@ class WindowCutter:
         self._last_closed = ranges[-1].window if ranges else None
         self._step_windows = step_windows(window_ns)
         self._last_append_ns: int | None = None
-        """Append time of the last message, which may be far behind the open window without a step."""
+        """Append time of the last message; it may be far behind the open window even without a step."""
         self._open: Cut | None = None
         self._replaying: Range | None = None
 
     @property
     def open_window(self) -> int | None:
-        """The window that the next new message would enter; None before the first."""
+        """The window that the next new message would enter; None before the first message."""
         return None if self._open is None else self._open.window
 
     def place_within(self, messages: Sequence[Message], begin: int) -> int:
-        """Place the messages from number `begin` on that enter the open window and close none.
+        """Place the messages from index `begin` on that enter the open window without closing a window.
 
-        Return the number of the first other message, for `place`.
+        Return the index of the first message that does not, for `place`.
         """
         cut, last_ns = self._open, self._last_append_ns
         if cut is None or last_ns is None or self._known or self._replaying is not None:
@@ -112,7 +116,7 @@ class WindowCutter:
         return end
 
     def place(self, append_ns: int, offset: int) -> Placement:
-        """Return the window of a message; offsets ascend."""
+        """Return the window of a message. Successive calls must have ascending offsets."""
         natural = append_ns // self.window_ns
         stepped_back = self._steps_back(append_ns)
         self._last_append_ns = append_ns
@@ -162,7 +166,8 @@ class WindowCutter:
     def _steps_back(self, append_ns: int) -> bool:
         """Return whether the next message shows a step back of append time.
 
-        Messages of one partition ascend but for steps. The first one is compared with the published windows.
+        Messages of one partition ascend in time except at steps. The first message is compared with the
+        published windows.
         """
         if self._last_append_ns is not None:
             return append_ns < self._last_append_ns - STEP_NS
@@ -171,7 +176,7 @@ class WindowCutter:
         return append_ns // self.window_ns < self._last_closed - FIRST_STEP_WINDOWS * self._step_windows
 
     def _restart(self, window: int) -> list[Cut]:
-        """Close the open window if it has messages, and continue at `window`, an earlier one."""
+        """Close the open window if it has messages, and continue at `window`, an earlier window."""
         closed = [self._open] if self._open is not None and self._open.messages else []
         self._open, self._last_closed = Cut(window), window - 1
         return closed
@@ -187,7 +192,7 @@ class WindowCutter:
         return self._known[0]
 
     def _unused(self, natural: int) -> int:
-        """Return the number of a lost window: its own, or the next one if that was published."""
+        """Return the number for a lost window: its own, or the next one if its own was published."""
         if natural in self._numbers and self._last_closed is not None:
             natural = self._last_closed = max(self._last_closed, *self._numbers) + 1
         self._numbers.add(natural)

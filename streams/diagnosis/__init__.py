@@ -1,1 +1,1 @@
-"""Explains the speed of jobs: joins operations across ranks with the network's records."""
+"""Explains the speed of jobs: combines operations across ranks with records about the network."""

@@ -1,6 +1,6 @@
 """Arrival of ranks at collectives: the last rank, its lateness, and the cause of that lateness.
 
-All arrays have one element per row, unless they are named `group_`.
+Arrays have one element per row; those named `group_` have one per group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _MAX_RADIX: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Rows sorted into groups. `group`: each row's group; `order`: rows by group, then by value."""
+    """Rows sorted into groups. `group`: group of each row; `order`: row numbers sorted by group, then by
+    value."""
 
     group: Ints
     order: Ints
@@ -29,19 +30,20 @@ class Groups:
     counts: Ints
 
     def median(self, values: Floats) -> Floats:
-        """Return each group's lower median of a value by which its rows are ordered."""
+        """Return the lower median of each group. `values` must be those by which the rows are ordered."""
         middle: Ints = self.order[self.starts + (self.counts - 1) // 2]
         return np.asarray(values[middle], np.float64)
 
     def last(self) -> Ints:
-        """Return each group's row with the greatest value."""
+        """Return, for each group, the row with the greatest value."""
         return np.asarray(self.order[self.starts + self.counts - 1], np.int64)
 
 
 def distinct(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the different keys in their order, and each row's place among them.
+    """Return the sorted distinct keys, and the index of each row's key among them.
 
-    As `np.unique` with the inverse. A plain sort and a search of few keys take a third of its time.
+    The result is that of `np.unique` with `return_inverse`. A plain sort and a search among few keys take a
+    third of its time.
     """
     ordered = np.sort(keys)
     is_first = np.ones(len(keys), bool)
@@ -51,9 +53,9 @@ def distinct(keys: Ints) -> tuple[Ints, Ints]:
 
 
 def order_by(places: Ints, values: Floats | Ints) -> Ints:
-    """Return rows by place, then by value, then by row. `places`: small numbers from 0.
+    """Return row numbers sorted by place, then by value, then by row. `places`: small numbers from 0.
 
-    Rows that are nearly in the order of their values are sorted by runs, and 16-bit places by radix.
+    Rows that are nearly sorted by value are sorted by runs, and 16-bit places by radix.
     """
     by_value = np.argsort(values, kind="stable")
     column = places[by_value]
@@ -63,7 +65,7 @@ def order_by(places: Ints, values: Floats | Ints) -> Ints:
 
 
 def groups_of(keys: Ints, values: Floats) -> Groups:
-    """Group rows by key, and order each group's rows by a value."""
+    """Group rows by key; within each group, order them by value."""
     unique_keys, group = distinct(keys)
     counts = np.bincount(group, minlength=len(unique_keys))
     starts = np.cumsum(counts) - counts
@@ -71,7 +73,7 @@ def groups_of(keys: Ints, values: Floats) -> Groups:
 
 
 def group_medians(group: Ints, count: int, values: Floats) -> Floats:
-    """Return the median of each group's known values; NaN: none is known."""
+    """Return the median of each group's known values; NaN for a group without any."""
     has_value = ~np.isnan(values)
     medians = np.full(count, np.nan)
     if has_value.any():
@@ -88,18 +90,18 @@ def group_medians(group: Ints, count: int, values: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Arrivals at the collectives of an interval, one element per collective."""
+    """Arrivals at the collectives of an interval; one element per collective."""
 
     group_last: Ints
     """Row of the last rank."""
     group_late_ns: Floats
-    """Its lateness after the median rank."""
+    """Lateness of the last rank after the median rank, ns."""
     group_clear: Bools
-    """Whether it is later than the clocks' bounds allow for."""
+    """Whether the last rank is later than the error bounds of the clocks can explain."""
     group_launch_share: Floats
-    """Share of the lateness that came between its call and its begin."""
+    """Share of the lateness between the last rank's call and the begin of its operation."""
     group_own_share: Floats
-    """Share of the lateness that it spent outside of operations; NaN: unknown."""
+    """Share of the lateness that the last rank spent outside of operations; NaN if unknown."""
 
 
 def arrivals_of(
@@ -108,7 +110,8 @@ def arrivals_of(
     """Return the last rank of each collective and the cause of its lateness.
 
     `begin`, `launch`, `gap`: ns of each row; `gap` is the time since the rank's previous operation, NaN if
-    unknown. `tolerance`: ns, error of each row's times. `full`: groups with enough of their ranks.
+    unknown. `tolerance`: error of each row's times, ns. `full`: whether enough ranks of each group are
+    seen.
     """
     count = len(groups.starts)
     arrival = begin + launch

@@ -1,6 +1,7 @@
-"""The interface of explanations: a case in, candidates out.
+"""The interface of explanations: each takes a case and yields candidates.
 
-Each family of verdicts is one file with functions of type `Explanation`. `diagnose.EXPLANATIONS` lists them.
+Each family of verdicts is one file with functions of type `Explanation`. `diagnose.EXPLANATIONS` lists
+them.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ __all__ = ["Candidate", "Case", "Explanation", "observation"]
 
 @dataclass(slots=True)
 class Candidate:
-    """One possible explanation."""
+    """One possible explanation of a job's speed."""
 
     verdict: Verdict
     confidence: float
     loss_share: float
-    """Share of the job's time lost to it."""
+    """Share of the job's time that this cause costs."""
     subject: str
     text: str
     remedy: str
     blames_network: bool = False
     decisive: bool = False
-    """Whether it stops the job: no other cause of lost time is worth a mention before it."""
+    """Whether the cause stops the job: it then comes before all other causes of lost time."""
     subjects: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     nics: list[str] = field(default_factory=list)
@@ -35,13 +36,13 @@ class Candidate:
     jobs: list[str] = field(default_factory=list)
     evidence: list[DiagnosisEvidence] = field(default_factory=list)
     since_ns: int | None = None
-    """Begin of the cause; None: unknown."""
+    """Time at which the cause began; None if unknown."""
     pairs: set[tuple[str, str]] = field(default_factory=set)
-    """NIC pairs that it slows: it explains why one of them is an outlier."""
+    """NIC pairs that the cause slows; it thus explains why one of them is an outlier."""
 
     @property
     def score(self) -> float:
-        """Weight among candidates that cost time."""
+        """Weight of the candidate among those that cost time."""
         return self.confidence * min(1.0, self.loss_share)
 
 
@@ -57,7 +58,8 @@ def observation(
     text: str,
     at_ns: int | None = None,
 ) -> DiagnosisEvidence:
-    """Return one observation. `quantity` carries its unit; `expected` is the value of its like."""
+    """Return one piece of evidence. `quantity` includes its unit; `expected` is the value of comparable
+    subjects."""
     return {
         "topic": topic,
         "subject": subject,

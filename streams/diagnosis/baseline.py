@@ -1,4 +1,4 @@
-"""The good time of a job: per quantity, its best sustained value so far, in bounded memory."""
+"""The baseline of a job: the best sustained value of each quantity so far, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from streams.diagnosis.rules import BASELINE_INTERVALS, BASELINE_MIN, MAX_BASELI
 
 @dataclass(slots=True)
 class _Baseline:
-    """One quantity."""
+    """Baseline of one quantity."""
 
     first: int
-    """Number of the interval in which it was noted first."""
+    """Number of the interval in which the quantity was first noted."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=BASELINE_INTERVALS))
     best: float | None = None
     restored: bool = False
-    """Whether `best` is of a time before this owner of the job."""
+    """Whether `best` was learned by an earlier owner of the job."""
 
 
 class Baselines:
-    """Quantity to its best sustained value; less is better.
+    """Maps quantity to its best sustained value; smaller is better.
 
-    Sustained is the median of a few intervals in sequence. A lucky interval does not set it, and a long slow
-    time does not raise it.
+    A sustained value is the median of a few consecutive intervals. A lucky interval does not set it, and a
+    long slow time does not raise it.
     """
 
     def __init__(self, keys: int = MAX_BASELINES) -> None:
@@ -35,8 +35,10 @@ class Baselines:
         self._interval = 0
 
     def restore(self, name: str, value: float) -> None:
-        """Set the best value of the next quantity of a name, the first item of its key: a new owner of the
-        job knows it from the last `Diagnosis`."""
+        """Set the best value for the next quantity whose key has `name` as its first item.
+
+        A new owner of the job knows the value from the last `Diagnosis`.
+        """
         self._restored[name] = value
 
     def __len__(self) -> int:
@@ -44,21 +46,22 @@ class Baselines:
         return len(self._baselines)
 
     def end_interval(self) -> None:
-        """Count an interval, by which the age of quantities is compared."""
+        """Count an interval; the age of quantities is measured in intervals."""
         self._interval += 1
 
     def is_younger(self, key: Hashable, other: Hashable) -> bool:
-        """Return whether a quantity was first noted long after another one; also if it never was."""
+        """Return whether a quantity was first noted long after another one, or never."""
         baseline, older = self._baselines.get(key), self._baselines.get(other)
         return baseline is None or (older is not None and baseline.first > older.first + BASELINE_INTERVALS)
 
     def is_restored(self, key: Hashable) -> bool:
-        """Return whether a quantity's best value is that of the job's former owner."""
+        """Return whether a quantity's best value was restored from the job's former owner."""
         baseline = self._baselines.get(key)
         return baseline is not None and baseline.restored
 
     def note(self, key: Hashable, value: float) -> None:
-        """Add an interval's value of a quantity; the quantity noted longest ago makes place for a new one."""
+        """Add an interval's value of a quantity. If memory is full, the quantity noted longest ago is
+        dropped."""
         baseline = self._baselines.setdefault(key, _Baseline(self._interval))
         self._baselines.move_to_end(key)
         if self._restored and isinstance(key, tuple) and baseline.best is None:
@@ -73,7 +76,7 @@ class Baselines:
                 baseline.best, baseline.restored = sustained, False
 
     def good(self, key: Hashable) -> float | None:
-        """Return a quantity's best sustained value; None: too few intervals so far."""
+        """Return a quantity's best sustained value; None after too few intervals."""
         baseline = self._baselines.get(key)
         return None if baseline is None else baseline.best
 

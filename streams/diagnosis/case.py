@@ -1,4 +1,4 @@
-"""One job in one interval: all measures that explanations use."""
+"""A case: one job in one interval, with all measures that explanations use."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from streams.diagnosis.work import Work, work_of
 from streams.runtime.units import NS_PER_S
 
 MIN_SINCE_NS: Final = 2 * NS_PER_S
-"""Time over which a loss is measured at least: some iterations, so that one long one does not count."""
+"""Shortest time over which a loss is measured: some iterations, so that a single long one has little
+weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A pair that is slower than its like, or than it was; see `outliers.find_outliers`."""
+    """A pair that is slower than comparable pairs or than before; see `outliers.find_outliers`."""
 
     pair: NicPair
     value_ns: float
     like_ns: float
     compared_with: str
-    """others, before."""
+    """What the pair was compared with: `others` or `before`."""
 
     @property
     def times(self) -> float:
-        """How many times slower."""
+        """Factor by which the pair is slower."""
         return self.value_ns / max(self.like_ns, 1.0)
 
     @property
     def lost(self) -> float:
-        """Share of its time that it lost."""
+        """Share of the pair's time that it lost."""
         return max(0.0, 1 - 1 / max(self.times, 1.0))
 
 
@@ -49,71 +50,72 @@ class LinkLoad:
     """The job's load on a link between leaf and spine; see `link_loads.link_loads`."""
 
     switch: str
-    """The leaf."""
+    """The leaf switch at one end of the link."""
     link: str
     is_down: bool
-    """Whether it leads from a spine to the leaf; else it is an uplink."""
+    """Whether the link leads from a spine to the leaf; otherwise it is an uplink."""
     pairs: float
-    """NIC pairs that cross it; of a pair with several flows, their share."""
+    """Number of NIC pairs that cross the link; of a pair with several flows, only their share counts."""
     times: float
-    """Its traffic over the mean of its like."""
+    """The link's traffic divided by the mean of comparable links."""
     used: int
-    """Links of its like that flows of the job cross."""
+    """Number of comparable links that flows of the job cross."""
     available: int
     flows: int
-    """Flows of the job that cross spines."""
+    """Number of the job's flows that cross spines."""
 
     @property
     def place(self) -> str:
-        """Text that names its like."""
+        """Text that names the group of comparable links."""
         return f"links from spines to {self.switch}" if self.is_down else f"uplinks of {self.switch}"
 
 
 @dataclass(slots=True)
 class Stuck:
-    """The operation at the root of all waits, see `stuck.find_stuck`."""
+    """The operation for which all others wait; see `stuck.find_stuck`."""
 
     communicator: int
     seq: int
     function: str
     since_ns: int
-    """Begin of the last rank that began it."""
+    """Time at which the last of the ranks that began the operation did so."""
     began: list[Rank]
     missing: list[Rank]
-    """Ranks that did not begin it."""
+    """Ranks that did not begin the operation."""
     absent: list[int]
-    """Ranks of the communicator of which no process is known."""
+    """Ranks of the communicator whose process is not known."""
     hangs: bool
-    """Whether it runs for so long that it must hang."""
+    """Whether the operation has run for so long that it must hang."""
     stalls: bool
-    """Whether it runs for so long that something is wrong."""
+    """Whether the operation has run for so long that something is wrong."""
     usual_ns: float
-    """Time of moving data in such an operation in the job's good time; 0: not known."""
+    """Usual time that such an operation moves data while the job is fast, ns; 0 if unknown."""
     is_circle: bool = False
     waiting: set[int] = field(default_factory=set)
-    """Numbers of all ranks that wait in some operation."""
+    """Numbers of all ranks that wait in an operation."""
 
 
 @dataclass(slots=True)
 class Lateness:
-    """Time that all ranks lost to the late arrivals of each rank: shares of the job's time, by position."""
+    """Time that all ranks lost because each rank arrived late, as shares of the job's time; arrays by
+    position."""
 
     total: Floats
     launch: Floats
-    """Part that came between call and begin."""
+    """Part of it between a rank's call and the begin of its operation."""
     own: Floats
-    """Part that the rank spent outside of operations."""
+    """Part of it that the rank spent outside of operations."""
     unknown: Floats
-    """Part of unknown cause: no earlier operation of the rank is published."""
+    """Part of it with unknown cause: no earlier operation of the rank is published."""
     count: Floats
-    """Operations in which it was last for certain."""
+    """Number of operations in which the rank was certainly the last."""
     late_ns: Floats
-    """Its mean lateness in them."""
+    """Mean lateness of the rank in these operations, ns."""
 
 
 @dataclass
 class Case:
-    """A job in an interval of fabric time."""
+    """A job in one interval of fabric time."""
 
     job: JobView
     network: NetworkView
@@ -125,26 +127,27 @@ class Case:
     work: Work
     traffic: Traffic
     members: list[Rank]
-    """Ranks by number, in the order of the arrays by rank."""
+    """Ranks sorted by number, as in arrays with one element per rank."""
     stuck: Stuck | None = None
     outliers: list[Outlier] = field(default_factory=list)
-    """Pairs that are slower than their like, the slowest first."""
+    """Pairs that are slower than comparable ones, the slowest first."""
     loads: list[LinkLoad] = field(default_factory=list)
-    """Links between leaf and spines, the one with most of the job's traffic over that of its like first."""
+    """Links between leaf and spines; first the one whose traffic is highest in relation to comparable
+    links."""
     causes: list[tuple[Verdict, str, int]] = field(default_factory=list)
-    """Verdict, subject and begin of what costs the job time; the interval's begin if that is not known."""
+    """Verdict, subject and begin of each cause of lost time; an unknown begin is the interval's begin."""
     probes_known: dict[tuple[str, str], Probes | None] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------------------------ the job
 
     @property
     def length_ns(self) -> float:
-        """Length of the interval."""
+        """Length of the interval, ns."""
         return float(self.end_ns - self.begin_ns)
 
     @cached_property
     def iteration_ns(self) -> float | None:
-        """Mean length of the iterations, so that a single long one counts; None: none found."""
+        """Mean length of the iterations, ns, so that a single long one counts; None if none was found."""
         iterations = self.work.iterations
         return (
             None
@@ -154,12 +157,12 @@ class Case:
 
     @cached_property
     def expected_iteration_ns(self) -> float | None:
-        """Length of the iterations in the job's good time."""
+        """Length of the iterations while the job is fast (its baseline), ns."""
         return self.job.baselines.good(("iteration", *self.work.iteration_key))
 
     @cached_property
     def ratio(self) -> float | None:
-        """Length of the job's iterations, else its time per operation, over that of its good time."""
+        """Length of the job's iterations, else its time per operation, divided by the baseline."""
         actual, good = self.iteration_ns, self.expected_iteration_ns
         if actual is None or good is None:
             actual, good = self.work.pace_ns, self.job.baselines.good(("pace", self.ranks.total))
@@ -167,16 +170,16 @@ class Case:
 
     @property
     def loss_share(self) -> float:
-        """Share of the job's time lost, against its good time; 0 if that is not known."""
+        """Share of the job's time that is lost in comparison with its baseline; 0 if that is not known."""
         return 0.0 if self.ratio is None else max(0.0, 1 - 1 / max(self.ratio, 1e-9))
 
     @property
     def is_slow(self) -> bool:
-        """Whether it is slower than in its good time."""
+        """Whether the job is slower than its baseline."""
         return self.ratio is not None and self.ratio >= self.rules.slow_ratio
 
     def share_of(self, sums: Floats) -> float:
-        """Return the mean share of the ranks' observed time; 0 without any."""
+        """Return the mean share of the ranks' observed time that `sums` take; 0 if no time was observed."""
         observed = self.work.times.observed
         has_time = observed > 0
         return float((sums[has_time] / observed[has_time]).clip(0, 1).mean()) if has_time.any() else 0.0
@@ -188,24 +191,25 @@ class Case:
 
     @cached_property
     def wait_share(self) -> float:
-        """Share of the job's time in which ranks waited for others."""
+        """Share of the job's time in which ranks waited for other ranks."""
         return self.share_of(self.work.times.peer_late)
 
     # ------------------------------------------------------------------------------------------ excess
 
     @cached_property
     def expected_network(self) -> Floats:
-        """Good time of moving data by kind of operation; NaN: unknown."""
+        """Baseline time of moving data, by kind of operation, ns; NaN if unknown."""
         good = [self.job.baselines.good(("network", *kind)) for kind in self.work.kinds]
         return np.array([np.nan if ns is None else ns for ns in good], np.float64)
 
     @cached_property
     def excess_rows(self) -> Floats:
-        """Time by row that moving data took longer than in the job's good time; NaN: unknown.
+        """Time by which moving data took longer than its baseline, by row, ns; NaN if unknown.
 
-        The time of the whole operation counts where all of its ranks are seen and their waiting is measured.
-        The slowest rank's own time is a part of it then. Elsewhere the greater of both counts, also where the
-        good time of whole operations is the younger one: they were too short for the clocks before.
+        Where all ranks of an operation are seen and their waiting is measured, the time of the whole
+        operation counts; it includes the slowest rank's own time. Elsewhere the greater of both excesses
+        counts. The same holds where the baseline of whole operations is the younger one: before, they were
+        too short for the clocks.
         """
         work = self.work
         if not len(work.kinds):
@@ -223,19 +227,19 @@ class Case:
 
     @cached_property
     def network_excess(self) -> float | None:
-        """Share of the job's time that moving data took longer than in its good time; None: unknown."""
+        """Share of the job's time by which moving data took longer than its baseline; None if unknown."""
         if not len(self.excess_rows) or np.isnan(self.excess_rows).all():
             return None
         return self._share_of_rows(self.excess_rows)
 
     def _share_of_rows(self, values: Floats) -> float:
-        """Return the mean share of the ranks' time that a time by row takes."""
+        """Return the mean share of the ranks' time that these times take. `values`: ns by row."""
         count = len(self.members)
         sums = np.bincount(self.work.rank, np.nan_to_num(values) * self.work.weight, count)[:count]
         return self.share_of(sums.astype(np.float64))
 
     def excess_within(self, begin_ns: int, end_ns: int) -> float:
-        """Return which part of the excess lies in operations that ran between two times, 0 to 1."""
+        """Return the part, 0 to 1, of the excess that lies in operations which ran between two times."""
         total = self.network_excess
         if not total:
             return 0.0
@@ -245,7 +249,7 @@ class Case:
 
     @cached_property
     def lateness(self) -> Lateness:
-        """Time lost to late arrivals, by rank."""
+        """Time lost to late arrivals, by rank; see `Lateness`."""
         work, count = self.work, len(self.members)
         arrivals, groups = work.arrivals, work.groups
         lateness = Lateness(*(np.zeros(count) for _ in range(6)))
@@ -284,7 +288,7 @@ class Case:
 
     @cached_property
     def windows(self) -> list[ContentionWindow]:
-        """Contention windows of the interval that name the job, or lie on a link that it crosses."""
+        """Contention windows of the interval that name the job, or are on a link that it crosses."""
         links = self.traffic.links.keys() | self.traffic.possible.keys()
         window_by_id = {
             window["window_id"]: window
@@ -298,7 +302,8 @@ class Case:
     def pair_loss(self, slow: Outlier) -> float:
         """Return the share of the job's time that a slow pair costs.
 
-        It is the excess over the job's good time, else the part of moving data that the slowest pair sets.
+        It is the excess over the job's baseline, else the part of moving data that the slowest pair
+        determines.
         """
         if slow.compared_with == "before" and self.network_excess is not None:
             return self.network_excess
@@ -310,16 +315,17 @@ class Case:
         return estimate if was_slow else self.network_excess
 
     def probes(self, pair: NicPair) -> Probes | None:
-        """Return the delays of probes between a pair's NICs."""
+        """Return the delays of probes between a pair's NICs; None if there are none."""
         key = (pair.nic, pair.peer)
         if key not in self.probes_known:
             self.probes_known[key] = probes_of(self.network, pair, self.begin_ns, self.end_ns)
         return self.probes_known[key]
 
     def gpu_wait_of(self, nic: str) -> float | None:
-        """Return the share of operations in which the ranks of a NIC wait for their GPU; None: unknown.
+        """Return the share of their operations' time for which a NIC's ranks wait for their GPU; None if
+        unknown.
 
-        Less than a hundredth counts as 0.
+        It includes flushing. A share below one hundredth counts as 0.
         """
         places = [at for at, rank in enumerate(self.members) if nic in rank.nics]
         rows = np.isin(self.work.rank, places)
@@ -332,15 +338,15 @@ class Case:
         return waits / busy if waits >= 0.01 * busy else 0.0
 
     def has_clean_baseline(self, begin_ns: int) -> bool:
-        """Return whether the job's good time was learned before a fault began."""
+        """Return whether the job's baseline was learned before a fault began."""
         return sum(interval.end_ns <= begin_ns for interval in self.job.history) >= 3
 
     def network_loss(self, begin_ns: int | None, end_ns: int, estimate: float) -> float:
-        """Return the share of the job's time that a fault of the network between two times explains.
+        """Return the share of the job's time that a network fault between two times explains.
 
-        It is the excess over the job's good time, as far as that excess coincides with the fault; all of it
-        if the fault's begin is not known (None). If the fault is as old as the job's records, there is no
-        good time: then it is `estimate`.
+        It is that part of the excess over the job's baseline which coincides with the fault; all of the
+        excess if the fault's begin is not known (None). If the fault is as old as the job's records, there is
+        no baseline, and it is `estimate`.
         """
         excess = self.network_excess
         if begin_ns is None:
@@ -355,9 +361,9 @@ class Case:
         return excess * inside * (0.0 if self.was_slow_before(begin_ns) else 1.0)
 
     def share_since(self, loss: float, since_ns: int | None) -> float:
-        """Return a loss as a share of the time since its cause began, of at least `MIN_SINCE_NS`.
+        """Return a loss as a share of the time since its cause began, or of `MIN_SINCE_NS` if that is longer.
 
-        A new fault costs little of the whole interval, and so does a mild one that lasts.
+        A new fault costs little of the whole interval, just as a mild one that lasts does.
         """
         if since_ns is None or not self.has_clean_baseline(since_ns):
             return loss
@@ -366,9 +372,10 @@ class Case:
 
     @cached_property
     def usual_pairs(self) -> float | None:
-        """Most of the job's pairs on one link while the job was fast; None: not known.
+        """Largest number of the job's pairs on one link while the job was fast; None if not known.
 
-        Pairs are counted at an interval's end. If they change within a fast one, the smallest number counts.
+        Pairs are counted at an interval's end. If the count changes within a fast interval, the smallest one
+        counts.
         """
         history = list(self.job.history)
         fewest_pairs: list[float] = []
@@ -383,9 +390,10 @@ class Case:
         return max(fewest_pairs, default=None)
 
     def was_fast_during(self, begin_ns: int) -> bool:
-        """Return whether the job was fast while a fault that began long before lasted already.
+        """Return whether the job was fast while a fault lasted that had begun long before.
 
-        Fast means as in its good time before the fault; a good time that contains the fault shows nothing.
+        Fast means as in its baseline from before the fault; a baseline that includes the fault proves
+        nothing.
         """
         old = [
             interval for interval in self._before(self.begin_ns) if interval.begin_ns > begin_ns + NS_PER_S
@@ -395,7 +403,7 @@ class Case:
         return is_old and len(fast) >= 3 and self.has_clean_baseline(begin_ns)
 
     def was_slow_before(self, begin_ns: int) -> bool:
-        """Return whether the network took as much of the job's time just before a fault began."""
+        """Return whether moving data took as large a share of the job's time just before a fault began."""
         before = [interval for interval in self._before(begin_ns) if interval.network_excess is not None]
         recent = before[-2:]
         excess = self.network_excess or 0.0
@@ -408,7 +416,7 @@ class Case:
 
 
 def is_fast(interval: Interval) -> bool:
-    """Return whether the job was as fast in an interval as in its good time."""
+    """Return whether the job was as fast in an interval as its baseline."""
     ratio_ok = interval.ratio is not None and interval.ratio < 1.05
     return ratio_ok and (interval.network_excess is None or interval.network_excess < 0.03)
 

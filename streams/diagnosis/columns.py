@@ -1,4 +1,4 @@
-"""Columns of a job's operations, transfers and summaries: one row each, as whole numbers.
+"""Columns of a job's operations, transfers and summaries: one row each, as integers.
 
 A job of 256 ranks has tens of thousands of operations in an interval. Records are decoded into columns once,
 when they arrive; an evaluation then works on arrays.
@@ -33,24 +33,24 @@ COLLECTIVES: Final = frozenset(
         CollectiveFunction.WAIT,
     )
 )
-"""Functions that all ranks of a communicator call under one number."""
+"""Indices of the functions that all ranks of a communicator call under one sequence number."""
 IS_COLLECTIVE: Final = np.isin(np.arange(len(FUNCTIONS)), list(COLLECTIVES))
-"""Whether a function is one of `COLLECTIVES`, by its index."""
+"""Whether a function is in `COLLECTIVES`, by index."""
 UNKNOWN: Final = -1
 """A duration that is not known."""
 EVERY: Final = 1
-"""Every operation of the rank is published: the one before is its previous one."""
+"""Value of `KEPT` if every operation of the rank is published, so that the preceding one is known."""
 SAMPLED: Final = 2
 _FAIR: Final = {str(KeptReason.ALL): EVERY, str(KeptReason.SAMPLED): SAMPLED}
 DAY_NS: Final = 86_400_000_000_000
 
 
 _KERNELS: Final = (CollectiveSource.NCCL, CollectiveSource.RCCL)
-"""Sources whose operations begin with their kernel; others begin with their call."""
+"""Sources whose operations begin with their kernel; those of other sources begin with their call."""
 
 
 class Op(IntEnum):
-    """Columns of an operation. `BEGIN`: its call; the rank arrives `LAUNCH` later."""
+    """Columns of an operation. `BEGIN` is the time of its call; the rank arrives `LAUNCH` ns later."""
 
     COMMUNICATOR = 0
     RANK = 1
@@ -67,7 +67,8 @@ class Op(IntEnum):
     FLUSH = 12
     PROCESS = 13
     KEPT = 14
-    """`EVERY`, `SAMPLED`, or 0: chosen for being slow or running, and so no fair sample."""
+    """`EVERY`, `SAMPLED`, or 0 for an operation published because it is slow or still runs, and so no fair
+    sample."""
 
 
 class Transfer(IntEnum):
@@ -86,12 +87,12 @@ class Transfer(IntEnum):
     FLUSH = 10
     PROCESS = 11
     FUNCTION = 12
-    """Function of its operation."""
+    """Function of the operation to which the transfer belongs."""
     SEQ = 13
 
 
 class Sum(IntEnum):
-    """Columns of a summary."""
+    """Columns of a summary of operations."""
 
     COMMUNICATOR = 0
     RANK = 1
@@ -115,7 +116,7 @@ class Sum(IntEnum):
 
 
 class Pair(IntEnum):
-    """Columns of a queue pair's chunks."""
+    """Columns of a queue pair's data chunks."""
 
     NIC = 0
     PEER = 1
@@ -131,7 +132,8 @@ class Pair(IntEnum):
 
 @lru_cache(maxsize=1 << 16)
 def hash_of(text: str) -> int:
-    """Return a number for a name, the same in all processes and in any order of arrival."""
+    """Return a number for a name. It is the same in all processes and does not depend on the order of
+    arrival."""
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big") >> 2
 
 
@@ -140,7 +142,7 @@ def _known(value: int | None) -> int:
 
 
 def _within(at_ns: int, record: CollectiveBatch) -> int:
-    """Return a time not further than a day from the record's interval, so that differences stay small."""
+    """Return `at_ns`, limited to a day around the record's interval, so that differences stay small."""
     return min(max(at_ns, record["begin_ns"] - DAY_NS), record["end_ns"] + DAY_NS)
 
 
@@ -149,7 +151,8 @@ def _communicators(record: CollectiveBatch) -> list[tuple[int, int]]:
 
 
 def operation_rows(record: CollectiveBatch, process: int) -> Rows:
-    """Return the operations of a record with a valid communicator, one row each; columns are contiguous."""
+    """Return the operations of a record with a valid communicator, one row each; each column is
+    contiguous."""
     communicators = _communicators(record)
     rows = [
         (
@@ -178,10 +181,10 @@ def operation_rows(record: CollectiveBatch, process: int) -> Rows:
 
 
 def _to_calls(rows: Rows) -> None:
-    """Have operations that begin with their kernel begin at their call, where the call shows anything.
+    """Change operations that begin with their kernel to begin with their call, if the call is informative.
 
-    A program that calls ahead of the GPU has its kernels wait for former ones and for computing. The call
-    says nothing then, and the operation begins with its kernel.
+    If a program calls ahead of the GPU, its kernels wait for earlier kernels and for computing. The call says
+    nothing then, and the operation continues to begin with its kernel.
     """
     order = np.argsort(rows[:, Op.BEGIN], kind="stable")
     end = np.where(rows[order, Op.END] == NEVER_NS, 0, rows[order, Op.END])
@@ -195,7 +198,7 @@ def _to_calls(rows: Rows) -> None:
 
 
 def transfer_rows(record: CollectiveBatch, process: int) -> Rows:
-    """Return the transfers of a record whose operation is known, one row each."""
+    """Return the transfers of a record that belong to a known operation, one row each."""
     communicators, operations = _communicators(record), record["operations"]
     of = [
         communicators[operation["communicator"]] if operation["communicator"] < len(communicators) else None
@@ -224,7 +227,7 @@ def transfer_rows(record: CollectiveBatch, process: int) -> Rows:
 
 
 def summary_rows(record: CollectiveBatch, process: int) -> Rows:
-    """Return the summaries of a record with a valid communicator, one row each."""
+    """Return the summaries of a record that have a valid communicator, one row each."""
     communicators = _communicators(record)
     rows = [
         (
@@ -254,7 +257,8 @@ def summary_rows(record: CollectiveBatch, process: int) -> Rows:
 
 
 def queue_pair_rows(record: CollectiveBatch, process: int) -> Rows:
-    """Return the queue pairs of a record, one row each. NICs and flows are numbers, see `hash_of`."""
+    """Return the queue pairs of a record, one row each. NICs and flows are given as numbers; see
+    `hash_of`."""
     rows = [
         (
             hash_of(queue_pair["nic"]),
@@ -274,7 +278,7 @@ def queue_pair_rows(record: CollectiveBatch, process: int) -> Rows:
 
 
 def pair_key(rows: Rows, column: type[Op] | type[Transfer] = Op) -> Rows:
-    """Return 0 for collectives, and a number for function and peer of other operations."""
+    """Return a number for the function and peer of each operation; 0 for collectives."""
     alone = ~IS_COLLECTIVE[rows[:, column.FUNCTION]]
     key = (rows[:, column.PEER] + 2) * len(FUNCTIONS) + rows[:, column.FUNCTION]
     return np.asarray(np.where(alone, key, 0), np.int64)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from schemas.records import ClockSync, PathDelays
 
 WINDOWS_KEPT: Final = 120
-"""Windows of one NIC."""
+"""Largest number of windows kept per NIC."""
 
 
 class PairDelay(NamedTuple):
@@ -29,7 +29,7 @@ class PairDelay(NamedTuple):
     dscp: int = 0
     """Traffic class of the probes."""
     marked: int = 0
-    """Requests that a queue marked with CE."""
+    """Number of requests that a queue marked with CE."""
     rtt_p99_ns: float | None = None
 
 
@@ -38,27 +38,28 @@ class _Window(NamedTuple):
     end_ns: int
     peers: dict[str, list[PairDelay]]
     lost: int
-    """Requests without a reply, over all paths."""
+    """Number of requests without a reply, over all paths."""
 
 
 @dataclass(slots=True)
 class _Nic:
-    """Windows of one prober, by number and part."""
+    """Windows of one prober, by window number and part."""
 
     windows: dict[tuple[int, int], _Window] = field(default_factory=dict)
 
 
 class DelayWindows:
-    """The windows of all probers. `nics`: whether those of a NIC are kept; None: of all."""
+    """The windows of all probers. `nics` returns whether a NIC's windows are kept; None: those of all NICs
+    are."""
 
     def __init__(self, nics: Callable[[str], bool] | None = None) -> None:
         self._wants = nics
         self._nics: dict[str, _Nic] = defaultdict(_Nic)
         self._inside: tuple[tuple[int, int], dict[str, list[dict[str, list[PairDelay]]]]] = ((0, 0), {})
-        """The interval asked for last; NIC to its windows in that interval, in their order."""
+        """The interval of the last query, and each NIC's windows in that interval, in order."""
 
     def take(self, record: PathDelays) -> None:
-        """Take a window of a NIC."""
+        """Add a window of a NIC."""
         nic = record["nic"]
         if self._wants is not None and not self._wants(nic):
             return
@@ -92,7 +93,7 @@ class DelayWindows:
             del windows[min(windows)]
 
     def forget(self, oldest_ns: int) -> None:
-        """Drop the windows that ended before."""
+        """Drop the windows that ended before `oldest_ns`."""
         self._inside = ((0, 0), {})
         for nic, nic_windows in list(self._nics.items()):
             for key in [k for k, window in nic_windows.windows.items() if window.end_ns < oldest_ns]:
@@ -110,18 +111,18 @@ class DelayWindows:
         return [delay for peers in windows for delay in peers.get(peer, ())]
 
     def lost(self, nics: Collection[str], begin_ns: int, end_ns: int) -> int:
-        """Return the requests of some NICs that were lost, to any peer."""
+        """Return the number of lost requests of the given NICs, to any peer."""
         return sum(window.lost for nic in nics for window in self._of(nic, begin_ns, end_ns))
 
     def newest_ns(self, nics: Collection[str]) -> int | None:
-        """Return the end of the newest window of some NICs; None: there is none."""
+        """Return the end of the newest window of the given NICs; None if there is none."""
         windows_of_nics = [self._nics[nic].windows.values() for nic in nics if nic in self._nics]
         return max((window.end_ns for windows in windows_of_nics for window in windows), default=None)
 
     def among(
         self, nics: Collection[str], begin_ns: int, end_ns: int
     ) -> Iterator[tuple[str, str, PairDelay]]:
-        """Yield (NIC, peer, delays) of the windows among some NICs that overlap an interval."""
+        """Yield (NIC, peer, delays) for the windows between the given NICs that overlap an interval."""
         for nic in nics:
             for window in self._of(nic, begin_ns, end_ns):
                 for peer, paths in window.peers.items():
@@ -130,7 +131,7 @@ class DelayWindows:
                             yield nic, peer, delay
 
     def _of(self, nic: str, begin_ns: int, end_ns: int) -> list[_Window]:
-        """Return the windows of a NIC that overlap an interval, in their order."""
+        """Return the windows of a NIC that overlap an interval, in order."""
         nic_windows = self._nics.get(nic)
         if nic_windows is None:
             return []

@@ -1,8 +1,8 @@
 """The explanation of a job's speed in an interval.
 
 Every explanation of `EXPLANATIONS` yields candidates. A candidate that stops the job comes first, then the
-one that costs the job's time. The others become alternatives. Without any, the job is HEALTHY if enough is
-known.
+one that costs most of the job's time. The others become alternatives. Without candidates, the job is HEALTHY
+if enough is known.
 """
 
 from __future__ import annotations
@@ -55,24 +55,25 @@ EFFECTS: Final = {
     Verdict.SLOW_RECEIVER: 0.95,
     Verdict.FEW_QUEUE_PAIRS: 0.6,
 }
-"""Factor of a verdict that another one of the same pairs explains: its cause is worth more."""
+"""Factor for the score of a verdict if another verdict about the same pairs explains it: causes come before
+effects."""
 CAUSES: Final = {
     Verdict.FEW_QUEUE_PAIRS: (Verdict.RAIL_MISMATCH, Verdict.DEAD_LINK, Verdict.FLAPPING_LINK),
 }
-"""Verdict to the only verdicts that explain it."""
+"""Maps verdict to the only verdicts that can explain it."""
 ROOTS: Final = (Verdict.RAIL_MISMATCH,)
-"""Causes that take over the loss share of their effects, unless flows of another job queue there."""
+"""Causes that take over the loss share of their effects, unless another job's flows queue there."""
 CONTENDED: Final = 0.8
-"""Confidence in CONTENTION with flows of others; with the job's own flows alone it is lower."""
+"""Confidence in CONTENTION that involves other jobs' flows; with the job's own flows alone it is lower."""
 MAX_ALTERNATIVES: Final = 8
 
 
 def diagnose(
     job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None = None
 ) -> Diagnosis:
-    """Return the verdict about a job in an interval of fabric time. It changes neither view.
+    """Return the verdict about a job in an interval of fabric time, without changing either view.
 
-    Pass the case to `learn`, so that the job's baseline, number and `since_ns` follow; `evaluate` does both.
+    Pass the case to `learn` to update the job's baseline, number and `since_ns`; `evaluate` does both.
     """
     return _diagnosis(_case(job, network, begin_ns, end_ns, rules))
 
@@ -80,7 +81,7 @@ def diagnose(
 def evaluate(
     job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None = None
 ) -> Diagnosis:
-    """Return the verdict about a job in its next interval, and note the interval in the job's view."""
+    """Return the verdict about a job in its next interval, and record the interval in the job's view."""
     case = _case(job, network, begin_ns, end_ns, rules)
     diagnosis = _diagnosis(case)
     learn(case, diagnosis)
@@ -88,7 +89,7 @@ def evaluate(
 
 
 def learn(case: Case, diagnosis: Diagnosis) -> None:
-    """Note an evaluated interval in the job's view: its times, and the number and begin of the verdict."""
+    """Record an evaluated interval in the job's view: its times, and the number and begin of the verdict."""
     job, work = case.job, case.work
     job.number = diagnosis["number"] + 1
     job.last = LastVerdict(diagnosis["verdict"], diagnosis["subject"], diagnosis["since_ns"])
@@ -122,7 +123,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
 def _case(
     job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None
 ) -> Case:
-    """Return the measures of a job. Raises ValueError for an empty interval."""
+    """Return the measures of a job in an interval. Raises ValueError for an empty interval."""
     if end_ns <= begin_ns:
         raise ValueError(f"interval {begin_ns} to {end_ns}: expected an end after the begin")
     case = case_of(job, network, begin_ns, end_ns, rules or DiagnosisRules())
@@ -198,7 +199,7 @@ def _costs(case: Case, candidate: Candidate) -> bool:
 
 
 def _without_cause(case: Case, missing: list[str]) -> Candidate:
-    """Return HEALTHY if enough is known and nothing is slow, else UNKNOWN."""
+    """Return a candidate without a cause: HEALTHY if enough is known and nothing is slow, else UNKNOWN."""
     total = case.ranks.total or len(case.members)
     reported_share = len(case.ranks.reported) / max(1, total)
     enough = reported_share >= case.rules.seen_share and bool(
@@ -235,7 +236,8 @@ def _stall_text(case: Case, stuck: Stuck) -> str:
 
 
 def _add_busy_hosts(case: Case, candidate: Candidate) -> None:
-    """Add the job's hosts whose probers are in trouble: their processors may lack time for the job, too."""
+    """Add to a candidate the job's hosts whose probers are in trouble: their CPUs may lack time for the job,
+    too."""
     hosts = {rank.host for rank in case.members}
     busy = [
         alert

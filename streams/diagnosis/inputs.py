@@ -1,9 +1,9 @@
-"""Inputs of diagnosis in one order, the order of the log, and the diagnoses that follow from them.
+"""Takes the inputs of diagnosis in the order of the log, and returns the diagnoses that follow from them.
 
-`DiagnosisInputs` takes messages of any partitions in any order. A message waits until the log's clock has
-passed it. Then messages are processed by (log time, topic, partition, offset), and every job is evaluated
-at each full second of log time. So a live worker, a restarted one and a replay publish the same diagnoses.
-This module does no I/O.
+`DiagnosisInputs` accepts messages of any partitions in any order. A message waits until the log's clock has
+passed it. Then messages are processed by (log time, topic, partition, offset), and every job is evaluated at
+each full second of log time. So a live worker, a restarted one and a replay publish the same diagnoses. This
+module does no I/O.
 """
 
 from __future__ import annotations
@@ -51,24 +51,26 @@ from streams.runtime.units import NS_PER_S
 TICK_NS: Final = NS_PER_S
 """Log time between two evaluations of a job."""
 PUBLISH_TICKS: Final = 5
-"""Evaluations after which an unchanged verdict is published again; counted from the epoch, so that the next
-owner of a job continues alike."""
+"""Number of evaluations after which an unchanged verdict is published again. It is counted from the Unix
+epoch, so that the job's next owner keeps the rhythm."""
 WHOLE_TICKS: Final = 60
-"""Evaluations after which a record of an unchanged HEALTHY job has its ranks and flows again. They are 98%
-of a record's bytes, and explain little while nothing is wrong."""
+"""Number of evaluations after which a record of an unchanged HEALTHY job includes its ranks and flows again.
+They are 98% of a record's bytes, and explain little while nothing is wrong."""
 FAULT_WHOLE_TICKS: Final = 15
-"""The same for other verdicts."""
+"""The same number for other verdicts."""
 SILENT_NS: Final = 30 * NS_PER_S
 """Log time without a record after which a job counts as ended."""
 MAX_FLOWS: Final = 256
-"""Flows of a published record, the heaviest and slowest: records are read by the hour."""
+"""Largest number of flows in a published record, the heaviest and slowest: readers fetch hours of records."""
 MAX_JOBS: Final = 1000
-"""Jobs of one worker; the records of further ones are dropped, so that a flood of names fills no memory."""
+"""Largest number of jobs of one worker. Records of further jobs are dropped, so that a flood of names does
+not fill memory."""
 WARM_UP_NS: Final = KEEP_NS
-"""A new owner evaluates this much of the past, without publishing: the jobs' good time follows from it."""
+"""Time before its start that a new owner evaluates without publishing; it learns the jobs' baselines from
+it."""
 TAKEOVER_NS: Final = 15 * NS_PER_S
-"""A new owner publishes this much of the past again: nobody owned its jobs meanwhile. Identities follow from
-log time, so a record that was published before is only repeated."""
+"""Time before its start for which a new owner publishes again, because nobody owned its jobs meanwhile.
+Identities follow from log time, so a record that was already published is only repeated."""
 LOOKBACK_NS: Final[Mapping[Topic[Any], int]] = {
     LINK_HEALTH: 0,
     INVENTORY: 0,
@@ -85,13 +87,14 @@ LOOKBACK_NS: Final[Mapping[Topic[Any], int]] = {
     AUDIT: 24 * 3600 * NS_PER_S,
     CLOCK_OFFSETS: TAKEOVER_NS + 2 * DIAGNOSIS_INTERVAL_NS,
 }
-"""How far back each input is read; 0: from its beginning."""
+"""Maps each input to the time before its start from which an owner reads it; 0: from the topic's
+beginning."""
 NETWORK: Final[tuple[Topic[Any], ...]] = tuple(topic for topic in LOOKBACK_NS if topic is not COLLECTIVES)
-"""Inputs that are read only while a job publishes."""
+"""Inputs that are read only while a job publishes records."""
 
 
 def read_from(now_ns: int) -> dict[str, int]:
-    """Return topic to the append time, ns, from which a new owner at `now_ns` reads."""
+    """Return, by topic, the append time, ns, from which a new owner that begins at `now_ns` reads."""
     return {topic.name: max(0, now_ns - back) if back else 0 for topic, back in LOOKBACK_NS.items()}
 
 
@@ -99,13 +102,13 @@ def read_from(now_ns: int) -> dict[str, int]:
 class _Job:
     view: JobView
     taken_ns: int
-    """Append time of its newest record."""
+    """Append time of the job's newest record, ns."""
     end_ns: int | None = None
-    """End of the interval that was evaluated last."""
+    """End of the interval that was evaluated last, ns."""
     verdict: tuple[str, str] | None = None
-    """Verdict and subject of that evaluation."""
+    """Verdict and subject of the last evaluation."""
     published: int = -1
-    """Tick of its last record, in units of `PUBLISH_TICKS`."""
+    """Tick of the last published record, in units of `PUBLISH_TICKS`."""
     full_tick: int = -1
     """Tick of its last record with ranks and flows, in units of `WHOLE_TICKS` or `FAULT_WHOLE_TICKS`."""
     hosts: frozenset[str] = frozenset()
@@ -113,12 +116,12 @@ class _Job:
 
 
 class DiagnosisInputs(Operator):
-    """The diagnosis of jobs.
+    """Diagnoses the jobs of an owner.
 
-    `from_ns`: log time from which diagnoses are returned; evaluations before it only teach the jobs' good
-    time. `probes`: routes of probes, if they do not come as messages. `log_offset_ns`: fabric time minus
-    append time, until a record of clocks gives it. `past`: diagnoses of the last minutes; from the newest
-    one of a job follow its good time and its verdict.
+    `from_ns`: log time from which diagnoses are returned; earlier evaluations only teach the jobs' baselines.
+    `probes`: routes of probes, if they do not come as messages. `log_offset_ns`: fabric time minus append
+    time, until a record of clocks gives it. `past`: diagnoses of the last minutes; the newest one of each job
+    restores its baseline and its verdict.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class DiagnosisInputs(Operator):
     ) -> None:
         super().__init__()
         self.dropped = 0
-        """Records of jobs beyond `MAX_JOBS`."""
+        """Number of records dropped because they are of jobs beyond `MAX_JOBS`."""
         self._from_ns, self._registry, self._rules = from_ns, registry, rules
         self._log_offset_ns = log_offset_ns
         self._past: dict[str, Diagnosis] = {}
@@ -144,7 +147,7 @@ class DiagnosisInputs(Operator):
             self._network.routes = TableRoutes(self._network.recorded, probes)
         self._heap: list[Message] = []
         self._waiting = 0
-        """Messages of `fabric.collectives` that wait: each may begin a job."""
+        """Number of waiting messages of `fabric.collectives`; each may begin a job."""
         self._last: Message | None = None
         self._tick_ns = 0
         self._nics: set[str] = set()
@@ -160,12 +163,12 @@ class DiagnosisInputs(Operator):
 
     @property
     def jobs(self) -> list[str]:
-        """The jobs that run."""
+        """The jobs that are running."""
         return sorted(self._jobs)
 
     @property
     def needs_network(self) -> bool:
-        """Whether a job runs, or a message waits that may begin one."""
+        """Whether a job is running, or a message waits that may begin one."""
         return bool(self._jobs or self._waiting)
 
     def _recover(self, past: Iterable[Diagnosis]) -> None:
@@ -178,12 +181,12 @@ class DiagnosisInputs(Operator):
         self._recover(records_of(past, DIAGNOSES, self._registry))
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Add messages."""
+        """Add messages, which wait for their time."""
         for message in messages:
             self.add(message)
 
     def due_ns(self) -> int:
-        """Return the next full second at which jobs are evaluated, or waiting messages processed."""
+        """Return the next log time at which jobs are evaluated or waiting messages are processed."""
         if self._jobs:
             return self._tick_ns + TICK_NS
         return (self._heap[0].log_ns // TICK_NS + 1) * TICK_NS if self._heap else NEVER_NS
@@ -209,8 +212,10 @@ class DiagnosisInputs(Operator):
             self.late += self._last is not None and message < self._last
 
     def evaluate(self, to_ns: int) -> list[Diagnosis]:
-        """Process the messages up to `to_ns`, and evaluate at each second on the way; return the diagnoses
-        to publish."""
+        """Process the messages up to `to_ns`, and evaluate the jobs at each full second until then.
+
+        Return the diagnoses to publish.
+        """
         out: list[Diagnosis] = []
         while True:
             next_ns = self._heap[0].log_ns if self._heap else to_ns + 1
@@ -320,7 +325,7 @@ class DiagnosisInputs(Operator):
             self._update_wanted()
 
     def _evaluate_job(self, job: _Job, now_ns: int) -> tuple[Diagnosis | None, bool]:
-        """Return the diagnosis to publish, if any, and whether the job has ended."""
+        """Evaluate a job; return the diagnosis to publish, if any, and whether the job has ended."""
         view = job.view
         view.forget(now_ns)
         is_over = view.has_ended or now_ns - job.taken_ns >= SILENT_NS
@@ -364,7 +369,7 @@ _TAKERS: Final[Mapping[Topic[Any], Callable[[NetworkView, Any], None]]] = {
 
 
 def encoded(record: Diagnosis, max_bytes: int, registry: codec.Registry | None = None) -> bytes:
-    """Return a record on the wire; of one that is too long, the last flows and ranks are left out."""
+    """Return a record encoded. If it is longer than `max_bytes`, its last flows and ranks are left out."""
     value = codec.encode(Diagnosis, record, registry)
     while len(value) > max_bytes and (record["flows"] or record["time_splits"]):
         flows, splits = record["flows"], record["time_splits"]

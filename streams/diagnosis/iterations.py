@@ -1,7 +1,7 @@
-"""Iterations of a program, from the sequence of its operations.
+"""Finds the iterations of a program in the sequence of its operations.
 
-The shortest period after which the kinds of operations repeat is one iteration. A program with operations of
-one kind only has iterations if longer pauses separate equal numbers of them.
+One iteration is the shortest period after which the kinds of operations repeat. If all operations are of one
+kind, iterations exist only where longer pauses separate equal numbers of operations.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from streams.diagnosis.rules import GAP_TIMES, MAX_PERIOD, PERIOD_MATCH
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 MAX_SEQUENCE = 2_048
-"""Newest operations that are searched."""
+"""Number of newest operations that are searched."""
 MIN_PAIRS = 3
-"""Operations with a partner one period later that show a period."""
+"""Smallest number of operations with a matching one a period later that proves a period."""
 REGULAR = 0.8
-"""Share of equal distances between longer pauses that shows a period."""
+"""Share of equal distances between longer pauses that proves a period."""
 
 
 class Iterations(NamedTuple):
-    """Iterations of one rank. `period`: operations of one iteration; `length_ns`: median length."""
+    """Iterations of one rank. `period`: operations per iteration; `length_ns`: median length of an
+    iteration."""
 
     period: int
     length_ns: float
     lengths_ns: Floats
     begins_ns: Floats
-    """Begin of each iteration of which the length is known."""
+    """Begin of each iteration whose length is known."""
 
 
 def find_iterations(seq: Ints, kind: Ints, begin: Floats, end: Floats) -> Iterations | None:
-    """Return the iterations of a rank's operations of one communicator, sorted by number; None: none found.
+    """Return the iterations of one rank's operations in one communicator; None if none is found.
 
-    `kind`: a number for function and bytes of each operation.
+    Operations are sorted by number. `kind`: a number for function and bytes of each operation.
     """
     newest = seq > (seq[-1] if len(seq) else 0) - MAX_SEQUENCE
     seq, kind, begin, end = seq[newest], kind[newest], begin[newest], end[newest]
@@ -62,13 +63,13 @@ def _iterations(at: Ints, begin: Floats, period: int) -> Iterations:
 
 
 def _single(seq: Ints, begin: Floats) -> Iterations:
-    """Return iterations of one operation each, also of a sample of them."""
+    """Return iterations that have one operation each; also works for a sample of the operations."""
     lengths = np.diff(begin) / np.diff(seq)
     return Iterations(1, float(np.median(lengths)), lengths, begin[:-1])
 
 
 def _period(kinds: Ints) -> int | None:
-    """Return the shortest period of the kinds; -1: unknown kind."""
+    """Return the shortest period of the kinds; None if they have none. A kind of -1 is unknown."""
     for period in range(1, min(MAX_PERIOD, len(kinds) - 1) + 1):
         first, second = kinds[:-period], kinds[period:]
         both = (first >= 0) & (second >= 0)
@@ -79,7 +80,7 @@ def _period(kinds: Ints) -> int | None:
 
 
 def _period_by_pauses(at: Ints, begin: Floats, end: Floats) -> int | None:
-    """Return the number of operations between longer pauses, if it is always the same."""
+    """Return the number of operations between longer pauses; None if it is not always the same."""
     both = (at[:-1] >= 0) & (at[1:] >= 0)
     pauses = np.where(both, begin[at[1:]] - end[at[:-1]], np.nan)
     valid = pauses[both]

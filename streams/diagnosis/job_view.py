@@ -1,8 +1,9 @@
-"""The recent records of one job, and its good time.
+"""The recent records of one job, and its baseline.
 
-A view takes the job's `CollectiveBatch` records in any order and any number of times. It keeps them for a
-bounded time and in bounded memory. Its content depends on the records only, never on their order: a replay
-evaluates alike. One view belongs to one job, so two jobs with one communicator hash never meet.
+A view accepts the job's `CollectiveBatch` records in any order and any number of times. It keeps them for a
+bounded time and in bounded memory. Its content depends only on the records, never on their order, so a replay
+evaluates alike. One view belongs to one job, so two jobs with equal communicator hashes are never mixed
+up.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from streams.diagnosis.rules import CAUSE_GAP_NS, KEEP_NS, MAX_OPERATIONS, MAX_R
 
 
 class Columns(NamedTuple):
-    """The rows of an interval."""
+    """The rows of an interval, by kind."""
 
     operations: Rows
     transfers: Rows
@@ -31,20 +32,20 @@ class Columns(NamedTuple):
     queue_pairs: Rows
     counters: list[NicCounter]
     states: list[tuple[int, RankState]]
-    """Time and content of NCCL's own reports about ranks."""
+    """Time and content of the reports of NCCL itself about ranks."""
 
 
 class Interval(NamedTuple):
-    """An evaluated interval: the job's times in it. None: unknown."""
+    """The job's times in an evaluated interval; None if unknown."""
 
     begin_ns: int
     end_ns: int
     ratio: float | None
-    """Length of its iterations over that of the good time."""
+    """Length of the job's iterations divided by the baseline."""
     network_excess: float | None
-    """Share of the time that moving data took longer than in the good time."""
+    """Share of the time by which moving data took longer than its baseline."""
     pairs: float | None = None
-    """Pairs on the fullest link between leaf and spines, if nearly all routes are known."""
+    """Number of pairs on the fullest link between leaf and spines, if nearly all routes are known."""
 
 
 @dataclass(slots=True)
@@ -57,16 +58,16 @@ class LastVerdict:
 
 
 class Causes:
-    """Remember when the causes of a slow job began.
+    """Remembers when the causes of a slow job began.
 
-    Evidence may pause, as a queue does. A cause keeps its first begin over a pause, unless the job was fast
-    in it.
+    Evidence may pause, for example when a queue is empty. A cause keeps its first begin across a pause,
+    unless the job was fast in it.
     """
 
     def __init__(self, gap_ns: int = CAUSE_GAP_NS) -> None:
         self._gap_ns = gap_ns
         self._known: dict[tuple[Verdict, str], tuple[int, int]] = {}
-        """Verdict and subject to begin, and the last time of evidence."""
+        """Maps verdict and subject to the cause's begin and the last time of evidence."""
 
     def note(self, causes: Iterable[tuple[Verdict, str, int]], at_ns: int) -> None:
         """Note the causes of the interval that ends at `at_ns`: verdict, subject and begin of each."""
@@ -79,31 +80,33 @@ class Causes:
         self._known.clear()
 
     def began(self, verdict: Verdict, subject: str, since_ns: int) -> int:
-        """Return the begin of a cause with evidence since `since_ns`."""
+        """Return the time at which a cause began for which there is evidence since `since_ns`."""
         begin_ns, last_ns = self._known.get((verdict, subject), (since_ns, since_ns))
         return min(begin_ns, since_ns) if since_ns <= last_ns + self._gap_ns else since_ns
 
 
 class Stalls:
-    """How long operations of the job stalled and went on: a checkpoint of one rank, for example."""
+    """Remembers how long operations of the job stalled and then continued, for example for one rank's
+    checkpoint."""
 
     def __init__(self) -> None:
         self.longest_ns = 0.0
         self._newest: tuple[int, int, float] = (0, 0, 0.0)
 
     def note(self, communicator: int, seq: int, age_ns: float) -> None:
-        """Note the operation that runs for longest at the end of an interval; age 0: none does."""
+        """Note the operation that has run longest at the end of an interval. An age of 0 means that none
+        runs."""
         if (communicator, seq) != self._newest[:2]:
             self.longest_ns = max(self.longest_ns, self._newest[2])
         self._newest = communicator, seq, age_ns
 
 
 INTERVALS_KEPT: Final = 512
-"""Evaluated intervals that are remembered: whether the job was fast while a fault lasted."""
+"""Number of evaluated intervals that are kept. They tell whether the job was fast while a fault lasted."""
 
 
 class JobView:
-    """Records of one job; `take` each, `forget` regularly."""
+    """Records of one job. Call `take` for each record, and `forget` regularly."""
 
     def __init__(self, job: str, keep_ns: int = KEEP_NS) -> None:
         self.job = job
@@ -119,7 +122,7 @@ class JobView:
         self.history: deque[Interval] = deque(maxlen=INTERVALS_KEPT)
         self.processes: dict[int, Process] = {}
         self.forgotten = 0
-        """Rows dropped because the view was full, since it began."""
+        """Number of rows dropped so far because the view was full."""
         self._order: deque[tuple[int, int, int]] = deque()
         """(append time, process, number) of each record, in the order of arrival."""
         self._size = 0
@@ -131,29 +134,30 @@ class JobView:
 
     @property
     def shard(self) -> str:
-        """The shard of the job's first process by name, which evaluates the job."""
+        """The alphabetically first shard that the job's records name; it evaluates the job."""
         return min(self._shards, default="")
 
     @property
     def nics(self) -> set[str]:
-        """NICs that carry the job's traffic, as far as its ranks know them."""
+        """NICs that carry the job's traffic, as far as its ranks report them."""
         named = {nic for process in self.processes.values() for m in process.members for nic in m.nics}
         pairs = {nic for batch in self.batches() for nic in batch.nics}
         return named | pairs
 
     @property
     def newest_ns(self) -> int | None:
-        """The end of the newest record's interval, the median over processes; None: nothing is known."""
+        """The median, over processes, of the end of the newest record's interval; None if there are no
+        records."""
         ends = sorted(process.newest.end_ns for process in self.processes.values())
         return ends[len(ends) // 2] if ends else None
 
     @property
     def has_ended(self) -> bool:
-        """Whether every process that is known has ended."""
+        """Whether all known processes have ended."""
         return bool(self.processes) and all(process.newest.ended for process in self.processes.values())
 
     def take(self, record: CollectiveBatch, append_ns: int) -> None:
-        """Take a record of the job. A record that was taken before changes nothing.
+        """Add a record of the job; one that was added before changes nothing.
 
         Raises ValueError for a record of another job.
         """
@@ -187,12 +191,12 @@ class JobView:
             self.forgotten += self._drop_oldest()
 
     def forget(self, now_ns: int) -> None:
-        """Drop the records appended before the time that the view keeps."""
+        """Drop the records that were appended more than `keep_ns` before `now_ns`."""
         while self._order and self._order[0][0] < now_ns - self.keep_ns:
             self._drop_oldest()
 
     def _drop_oldest(self) -> int:
-        """Drop the record that arrived first, and its process if it was the last one of it."""
+        """Drop the record that arrived first, and its process if no other record of it is left."""
         _, name, number = self._order.popleft()
         process = self.processes[name]
         batch = process.remove(number)
@@ -202,14 +206,15 @@ class JobView:
         return batch.size
 
     def batches(self) -> Iterable[Batch]:
-        """Yield the kept records, by process and number: in the same order however they arrived."""
+        """Yield the kept records sorted by process and number, so that the order of arrival has no
+        influence."""
         for name in sorted(self.processes):
             yield from self.processes[name]
 
     def columns(self, begin_ns: int, end_ns: int) -> Columns:
-        """Return the operations that may touch an interval, and other rows of the records that overlap it.
+        """Return the operations that may touch an interval, and the other rows of records that overlap it.
 
-        An operation of the interval may be in a later record, or in an earlier one as running.
+        An operation of the interval may be in a later record, or in an earlier one in which it still ran.
         """
         batches: list[Batch] = []
         operations: list[Rows] = []

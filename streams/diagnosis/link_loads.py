@@ -12,16 +12,18 @@ from streams.diagnosis.case import Case, LinkLoad
 from streams.diagnosis.network_view import Links
 
 KNOWN_SHARE: Final = 0.9
-"""Share of the job's flows between hosts with known routes from which on the loads of all links are known."""
+"""Share of the job's flows between hosts whose routes must be known for the loads of all links to count as
+known."""
 MAX_PAIRS: Final = 1_024
-"""Pairs up to which links without flows of the job are searched for in the routes of probes."""
+"""Largest number of pairs for which the routes of probes are searched for links without flows of the job."""
 
 
 def link_loads(case: Case) -> list[LinkLoad]:
-    """Return the load of each link that the job's flows cross between leaf and spine, the fullest first.
+    """Return the load of each link between leaf and spine that the job's flows cross, the fullest first.
 
-    The links are alike that lead up from one leaf, or down to it: the second and the last but one of routes
-    between NICs of different leaves. Flows without a job's name count only if no flow has the job's.
+    Links that lead up from one leaf are comparable, and so are those that lead down to it. They are the
+    second and the last but one of routes between NICs of different leaves. Flows without a job's name count
+    only if no flow has the job's name.
     """
     rates: dict[tuple[str, bool], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     pairs: dict[str, float] = defaultdict(float)
@@ -56,7 +58,7 @@ def link_loads(case: Case) -> list[LinkLoad]:
 
 
 def max_pairs(case: Case) -> float | None:
-    """Return the pairs on the fullest link; None: too few routes of the job's flows are known."""
+    """Return the number of pairs on the fullest link; None if too few routes of the job's flows are known."""
     flows = [flow for pair in case.traffic.pairs.values() for flow in pair.flows]
     routed = sum(flow["flow_id"] in case.traffic.routes for flow in flows)
     if not case.loads or routed < KNOWN_SHARE * len(flows):
@@ -66,9 +68,10 @@ def max_pairs(case: Case) -> float | None:
 
 @lru_cache(maxsize=65_536)
 def _ends_of(links: Links) -> tuple[tuple[tuple[str, bool], str], ...]:
-    """Return leaf, direction and link of the first link up and the last one down of a route over spines.
+    """Return (leaf, is down) and link for the first link up and the last one down of a route over spines.
 
-    It is empty for other routes, and if a link's name cannot be parsed: then other records still explain.
+    The result is empty for other routes, and if a link's name cannot be parsed: then other records still
+    explain.
     """
     if len(links) < 4:
         return ()

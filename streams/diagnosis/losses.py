@@ -1,12 +1,12 @@
-"""Loss rates of links between switches, by the probes among a job's NICs.
+"""Loss rates of links between switches, measured by the probes among a job's NICs.
 
-The links service decides within seconds, so it leaves out results of hosts short of CPU and of paths with
-queues. Where these are all results, it names no link. Here they count, over a longer time, and the paths that
-do not cross a link are its control:
+The links service decides within seconds, so it ignores results from hosts short of CPU and from paths with
+queues. If it ignores all results, it names no link. Here such results count, over a longer time, and paths
+that do not cross a link serve as its control:
 
-- A host that is late loses probes on all of its paths, so its losses fall on its own cable.
-- A full queue loses packets too. A path's window counts only if its greatest delay is far below those of
-  the others, so that no queue near it was full.
+- A host that is late loses probes on all of its paths, so its losses are attributed to its own cable.
+- A full queue loses packets too. A path's window counts only if its greatest delay is far below that of the
+  others, so that no queue near it was full.
 """
 
 from __future__ import annotations
@@ -24,67 +24,68 @@ from streams.runtime.loss_rates import NOTHING, Int32s, Lossy, find_lossy
 from streams.runtime.units import NS_PER_S
 
 PERIOD_NS: Final = 15 * NS_PER_S
-"""Time over which losses are counted: a hundred probes of a link, even of hosts that hardly run."""
+"""Time over which losses are counted: a link gets a hundred probes in it, even from hosts that hardly run."""
 BACK_NS: Final = KEEP_NS
-"""Time over which the begin of losses is searched for."""
+"""Time over which the begin of losses is searched."""
 MAX_NICS: Final = 64
-"""NICs of a job: the links of larger ones are crossed by enough probes for the links service."""
+"""Largest number of NICs of a job for which this search runs. Larger jobs' links are crossed by enough probes
+for the links service."""
 HIGH, LOW = 95.0, 25.0
 """Percentiles of the greatest queueing delays of all paths and windows."""
 FULL_SHARE, LOW_TIMES = 0.5, 2.0
-"""Below this share of the high one, or this many times the low one, no queue is taken for full."""
+"""A queue does not count as full below this share of the high percentile, or this multiple of the low one."""
 MIN_LOSSES: Final = 8
 MIN_WINDOWS: Final = 4
-"""Windows that must hold losses: a moment without CPU is no loss rate."""
+"""Number of windows that must contain losses: a moment without CPU is no loss rate."""
 MIN_SHARE: Final = 0.02
-"""Share of lost packets, at the lower end of its 95% interval, that makes a link lossy."""
+"""Share of lost packets that makes a link lossy; the lower end of the 95% interval must reach it."""
 TIMES: Final = 3.0
-"""Times the share of the paths elsewhere."""
+"""Multiple of the loss share of paths elsewhere that a lossy link must reach."""
 MIN_ELSEWHERE: Final = 50
-"""Probes by paths elsewhere below which they show nothing."""
+"""Number of probes on paths elsewhere below which these paths prove nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossyLink:
-    """A cable that loses packets. `links`: its directed links that the same paths cross."""
+    """A cable that loses packets. `links`: directed links of this cable that the same paths cross."""
 
     cable: str
     links: tuple[str, ...]
     candidates: tuple[str, ...]
-    """Other cables that the same paths cross."""
+    """Other cables that exactly the same paths cross."""
     rate: float
     elsewhere: float
-    """Share that paths elsewhere lose."""
+    """Share of probes lost on paths that do not cross the cable."""
     lost: int
     requests: int
-    """Probes over the cable, and those of them that were lost."""
+    """Number of probes over the cable; `lost` of them were lost."""
     since_ns: int
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Probes by route [P] and window."""
+    """Probes by route, with P routes, and by window, with W windows."""
 
     names: list[str]
     rows: Int32s
     """[P, width] elements, as `find_lossy` takes them."""
     edges: set[int]
-    """NICs and their links."""
+    """NICs and the links next to them."""
     route: Int32s
-    """[W] route of each window."""
+    """[W] index of the route of each window."""
     begin_ns: Floats
     lost: Floats
     requests: Floats
 
     def by_route(self, values: Floats) -> Floats:
-        """Return [P] sums."""
+        """Return the [P] sums of `values`, given by window."""
         return np.bincount(self.route, values, len(self.rows)).astype(np.float64)
 
 
 def lossy_links(network: NetworkView, nics: set[str], end_ns: int) -> list[LossyLink]:
-    """Return the links between switches that lose packets of probes among some NICs, the worst first.
+    """Return the links between switches that lose probes among the given NICs, the worst first.
 
-    Where workers are behind, the time before the newest window counts.
+    If workers are behind, the period ends at the newest window instead of `end_ns`.
     """
     newest_ns = network.probed.newest_ns(nics)
     if newest_ns is None or newest_ns <= end_ns - PERIOD_NS:
@@ -109,7 +110,7 @@ def lossy_links(network: NetworkView, nics: set[str], end_ns: int) -> list[Lossy
 
 
 def _lossy(table: _Rows, lossy: Lossy, lost: Floats, requests: Floats, from_ns: int) -> LossyLink | None:
-    """Return a link if its losses are clear, and no other cause of losses is as likely."""
+    """Return a lossy element as a link if its losses are clear and no other cause is as likely; else None."""
     crosses = (table.rows == lossy.element).any(axis=1)
     elsewhere = float(requests[~crosses].sum())
     share = float(lost[~crosses].sum()) / max(elsewhere, 1.0)
@@ -138,7 +139,7 @@ def _lossy(table: _Rows, lossy: Lossy, lost: Floats, requests: Floats, from_ns: 
 
 
 def _rows_of(network: NetworkView, nics: set[str], begin_ns: int, end_ns: int) -> _Rows | None:
-    """Return the windows of paths with known routes and without a full queue; None: there are none."""
+    """Return the windows of paths with known routes and without a full queue; None if there are none."""
     index = {"": NOTHING}
     routes: dict[tuple[str, str, Links, Links], int] = {}
     paths: dict[tuple[str, str, int], tuple[int, int] | None] = {}

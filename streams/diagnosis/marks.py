@@ -1,4 +1,5 @@
-"""CE marks on the probes of a job's pairs: class and path that a queue marks, and the links of that queue."""
+"""CE marks on the probes of a job's pairs: the marked class and path, and the links where the queue may
+be."""
 
 from __future__ import annotations
 
@@ -14,34 +15,34 @@ from streams.diagnosis.network_view import Links
 from streams.diagnosis.traffic import NicPair
 
 MAX_PAIRS: Final = 256
-"""Pairs of a job that are compared with a marked one."""
+"""Largest number of a job's pairs that are compared with a marked one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Requests of one class between two NICs, and those that arrived marked CE."""
+    """Requests of one traffic class between two NICs, and how many of them arrived with a CE mark."""
 
     dscp: int
     path: int
-    """Path with the largest share."""
+    """Path with the largest share of marked probes."""
     probes: int
     marked: int
 
     @property
     def share(self) -> float:
-        """Share of that path's probes that arrived marked."""
+        """Share of that path's probes that arrived with a CE mark."""
         return self.marked / self.probes
 
     @property
     def text(self) -> str:
-        """Return it for people."""
+        """Return the share of marked probes and their traffic class as text for people."""
         return f"{self.share:.0%} of {self.probes} probes with DSCP {self.dscp} arrive marked CE"
 
 
 def marks_of(case: Case, pair: NicPair) -> list[Marks]:
-    """Return the most marked path of each class of a pair's probes, the class with most marks first.
+    """Return the most marked path of each class of a pair's probes; the class with most marks comes first.
 
-    Where probes take the source ports of the pair's flows, only these paths count.
+    If probes use the source ports of the pair's flows, only these paths count.
     """
     ports = {flow["source_port"] for flow in pair.flows}
     delays = case.network.delays(pair.nic, pair.peer, case.begin_ns, case.end_ns)
@@ -55,7 +56,8 @@ def marks_of(case: Case, pair: NicPair) -> list[Marks]:
 
 
 def usual_share(case: Case, pair: NicPair, dscp: int) -> float | None:
-    """Return the median share of marked probes of a class over the job's other pairs; None: not probed."""
+    """Return the median share of marked probes of a class over the job's other pairs; None if there are no
+    such probes."""
     shares = [
         marks.share
         for key in sorted(case.traffic.pairs)[:MAX_PAIRS]
@@ -67,7 +69,8 @@ def usual_share(case: Case, pair: NicPair, dscp: int) -> float | None:
 
 
 def links_of_marks(case: Case, pair: NicPair, marks: Marks) -> Links:
-    """Return the links of the marked path that no unmarked path of the job's pairs crosses, in order."""
+    """Return the links, in order, that the marked path crosses and no unmarked path of the job's pairs
+    does."""
     route = case.network.routes.of_flow(pair.nic, pair.peer, marks.path, 0)
     unmarked: set[str] = set()
     for key in sorted(case.traffic.pairs)[:MAX_PAIRS]:
@@ -79,12 +82,12 @@ def links_of_marks(case: Case, pair: NicPair, marks: Marks) -> Links:
 
 
 def _few(case: Case, probes: int) -> float:
-    """Return the marks up to which a path counts as unmarked: a tenth of the limit."""
+    """Return the number of marks up to which a path counts as unmarked: a tenth of the limit."""
     return case.rules.marked_share / 10 * probes
 
 
 def _counts(delays: Iterable[PairDelay]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return class and path to probes and marked ones."""
+    """Return, by class and path, the number of probes and of marked ones."""
     totals: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for delay in delays:
         counts = totals[delay.dscp, delay.path]

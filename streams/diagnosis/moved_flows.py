@@ -10,14 +10,14 @@ from streams.diagnosis.network_view import Links
 from streams.runtime.units import NS_PER_S
 
 KEEP_NS: Final = 600 * NS_PER_S
-"""Time for which a link is remembered that a flow left."""
+"""Time for which a link that a flow left is remembered."""
 
 LinksLeft = dict[str, dict[str, int]]
-"""Link to the flows that left it, and the last time at which each was known to cross it."""
+"""Maps link to the flows that left it, each with the last time at which it was known to cross the link."""
 
 
 class MovedFlows:
-    """Compare the routes of a job's flows with those in the interval before."""
+    """Compares the routes of a job's flows with those in the previous interval."""
 
     def __init__(self, keep_ns: int = KEEP_NS) -> None:
         self._keep_ns = keep_ns
@@ -25,15 +25,16 @@ class MovedFlows:
         self._at_ns = 0
         self._left: LinksLeft = {}
         self._restored: dict[str, tuple[int, frozenset[str]]] = {}
-        """Links of the last verdict before a restart: when it was given, and the NICs of the pairs."""
+        """Links of the last verdict before a restart, each with the verdict's time and the NICs of its
+        pairs."""
 
     def restore(self, links: Iterable[str], nics: Iterable[str], at_ns: int) -> None:
-        """Take links and NICs of the last verdict before a restart: flows had crossed the links."""
+        """Restore the links and NICs of the last verdict before a restart: flows had crossed these links."""
         for link in links:
             self._restored[link] = at_ns, frozenset(nics)
 
     def links_left(self, flows: Mapping[str, Flow], routes: Mapping[str, Links]) -> LinksLeft:
-        """Return the links that open flows with these routes have left, the newest change included."""
+        """Return the links that open flows with these routes have left, including the newest change."""
         flows_by_link: LinksLeft = {}
         for link, left in self._left.items():
             flows_by_link[link] = {
@@ -51,7 +52,7 @@ class MovedFlows:
         return flows_by_link
 
     def note(self, flows: Mapping[str, Flow], routes: Mapping[str, Links], at_ns: int) -> None:
-        """Note the open flows, and the known routes, of the interval that ends at `at_ns`."""
+        """Record the open flows and their known routes at the end of an interval, `at_ns`."""
         oldest_ns = at_ns - self._keep_ns
         self._left = {
             link: recent

@@ -1,8 +1,9 @@
 """Time in which collectives move data: from the arrival of the last rank to the end of the last rank.
 
-A rank that waits for data holds up ranks that wait for that rank. So each rank's own waiting for the network
-is a part of the time that an operation loses, about half of it in a ring. The whole operation has all of it.
-It begins with the last arrival: a rank that computes too long does not lengthen it.
+A rank that waits for data holds up the ranks that wait for it. So each rank's own wait for the network is
+only a part of the time that an operation loses, about half of it in a ring. The time of the whole operation
+includes all of it. This time begins with the last arrival, so a rank that computes too long does not lengthen
+it.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from streams.diagnosis.arrivals import Bools, Floats, Groups, Ints, distinct, gr
 from streams.diagnosis.columns import Op, Rows
 
 MAX_ERROR_SHARE: Final = 0.1
-"""Error of the clocks over the time, up to which the time is known."""
+"""Largest error of the clocks, as a share of the measured time, for which the time counts as known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """Time of moving data by row, the same for all rows of an operation. ns; NaN: unknown."""
+    """Time of moving data by row, equal for all rows of an operation. ns; NaN: unknown."""
 
     time: Floats
     error: Floats
-    """Error by the clocks of the ranks that arrived and ended last."""
+    """Error bound, from the clocks of the ranks that arrived last and ended last."""
 
     def medians(self, kind: Ints, kinds: int, running: Bools) -> Floats:
-        """Return the median time of each kind of operation; NaN: unknown."""
+        """Return the median time of each kind of operation; NaN if unknown."""
         return group_medians(kind, kinds, np.where(running, np.nan, self.time))
 
 
@@ -45,8 +46,8 @@ def moving_of(
     """Return the time of moving data of each row.
 
     `arrival`, `end`, `tolerance`: ns of each row; `grouped`: rows of collectives, which `groups` indexes;
-    `group_whole`: operations of which all ranks are seen. A rank that is not seen may be the last one: then
-    the time is unknown. It contains no flushing and no waiting for a GPU.
+    `group_whole`: whether all ranks of the operation are seen. A rank that is not seen may be the last one,
+    so the time is unknown then. The time includes no flushing and no waiting for a GPU.
     """
     unknown = np.full(len(rows), np.nan)
     if not len(grouped):
@@ -72,7 +73,8 @@ def moving_of(
 
 
 def _end_before(rows: Rows, rank: Ints, end: Floats) -> Floats:
-    """Return the end of the operation before, by rank and communicator; NaN: that one is not known."""
+    """Return the end of the preceding operation of the row's rank and communicator; NaN if that is not
+    known."""
     end_before = np.full(len(rows), np.nan)
     if len(rows) < 2:
         return end_before

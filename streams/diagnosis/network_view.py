@@ -1,6 +1,6 @@
 """Records about the network around an interval, by link, NIC pair, flow and host, in bounded memory.
 
-The view takes records of any order. It answers questions about an interval: links with a fault, queues on a
+The view accepts records in any order. It answers questions about an interval: links with a fault, queues on a
 link, delays of a pair, flows between two NICs, limits of a flow, failed checks of a host.
 """
 
@@ -43,15 +43,16 @@ Links = tuple[str, ...]
 T = TypeVar("T")
 R = TypeVar("R")
 OPEN_NS: Final = 2**62
-"""The end of an episode that lasts."""
+"""The end of an episode that has not ended."""
 EPISODES_KEPT: Final = 64
-"""Episodes of one subject."""
+"""Largest number of episodes kept per subject."""
 QUEUES_KEPT: Final = 120
-"""Windows of queues of one link."""
+"""Largest number of windows of queues kept per link."""
 
 
 class Routes(Protocol):
-    """Routes of flows and probes. The solve worker passes its global tables, others `RecordedRoutes`."""
+    """Routes of flows and probes. The solve worker passes its global tables, other callers
+    `RecordedRoutes`."""
 
     def of_flow(self, nic: str, peer: str, path: int, peer_port: int) -> Links:
         """Return the links of a flow, in order; empty if they are not known."""
@@ -60,7 +61,8 @@ class Routes(Protocol):
         """Return the known routes from one NIC to another."""
 
     def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
-        """Return the links of a probe's requests, and of its answers; empty if not all are known."""
+        """Return the links of a probe's requests and those of its answers; each is empty if not all are
+        known."""
 
 
 class RecordedRoutes:
@@ -73,7 +75,7 @@ class RecordedRoutes:
         self._known: dict[Links, Links] = {}
 
     def take_flow_routes(self, record: FlowRoutes) -> None:
-        """Take the routes of a pair's flows."""
+        """Add the routes of a pair's flows."""
         self._flows[record["nic"], record["peer"]] = {
             (route["path"], route["peer_port"]): self._one(route["links"])
             for route in record["routes"]
@@ -81,7 +83,7 @@ class RecordedRoutes:
         }
 
     def take_paths(self, record: PathMaps) -> None:
-        """Take the routes of a pair's probes."""
+        """Add the routes of a pair's probes."""
         for leg, routes in ((Leg.REQUEST, self._paths), (Leg.ANSWER, self._answers)):
             routes[record["nic"], record["peer"]] = {
                 path_map["path"]: self._one(path_map["links"])
@@ -94,7 +96,8 @@ class RecordedRoutes:
         return self._known.setdefault(route, route)
 
     def of_flow(self, nic: str, peer: str, path: int, peer_port: int) -> Links:
-        """Return the links of a flow: its own traced route, else that of a probe with its source port."""
+        """Return the links of a flow: its own traced route, else that of a probe with the same source
+        port."""
         traced = self._flows.get((nic, peer), {}).get((path, peer_port))
         return traced or self._paths.get((nic, peer), {}).get(path, ())
 
@@ -104,18 +107,19 @@ class RecordedRoutes:
         return {*self._flows.get(pair, {}).values(), *self._paths.get(pair, {}).values()}
 
     def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
-        """Return the links of a probe's requests, and of its answers; empty if not all are known."""
+        """Return the links of a probe's requests and those of its answers; each is empty if not all are
+        known."""
         requests, answers = self._paths.get((nic, peer), {}), self._answers.get((peer, nic), {})
         return requests.get(path, ()), answers.get(path, ())
 
 
 class Episode(NamedTuple):
-    """A state of a subject's health and the time that it lasted."""
+    """A health state of a subject, and the time for which it lasted."""
 
     record: LinkHealth
     begin_ns: int
     end_ns: int
-    """`OPEN_NS`: it lasts."""
+    """End of the state; `OPEN_NS` if it has not ended."""
 
 
 class Pace(NamedTuple):
@@ -129,9 +133,10 @@ class Pace(NamedTuple):
 
 
 class NetworkView:
-    """Records about the network; take each, `forget` regularly.
+    """Records about the network. Call a `take_` method for each record, and `forget` regularly.
 
-    `nics`: only delays of these NICs are kept; None: of all. It is called with a NIC's name.
+    `nics` is called with a NIC's name and returns whether its delays are kept; None: those of all NICs
+    are.
     """
 
     def __init__(
@@ -160,11 +165,11 @@ class NetworkView:
     # ------------------------------------------------------------------------------------------ records
 
     def take_nic(self, record: Nic) -> None:
-        """Take a NIC of the inventory."""
+        """Add a NIC of the inventory."""
         self.inventory[record["nic"]] = record
 
     def take_health(self, record: LinkHealth) -> None:
-        """Take a state of a link, NIC or host."""
+        """Add a state of a link, NIC or host."""
         states = self._health.setdefault(record["subject"], {})
         states[record["seq"]] = record
         while len(states) > EPISODES_KEPT:
@@ -174,7 +179,7 @@ class NetworkView:
         self._by_cable[record["subject"]].add(record["subject"])
 
     def take_contention(self, record: ContentionWindow) -> None:
-        """Take a record of a contention window; the newest of a window counts."""
+        """Add a record of a contention window; only the newest record of each window counts."""
         previous = self._windows.get(record["window_id"])
         if previous is None or record["update"] >= previous["update"]:
             self._windows[record["window_id"]] = record
@@ -184,11 +189,11 @@ class NetworkView:
             self._forget_window(next(iter(self._windows)))
 
     def take_delays(self, record: PathDelays) -> None:
-        """Take a window of a NIC's delays."""
+        """Add a window of a NIC's delays."""
         self.probed.take(record)
 
     def take_flows(self, record: FlowReports) -> None:
-        """Take a host's report of its flows; a whole report replaces all earlier ones."""
+        """Add a host's report of its flows; a full report replaces all earlier ones."""
         flows, at_ns = self._flows[record["host"]], record["system_ns"]
         if record["whole"]:
             listed = {row["flow_id"] for row in record["flows"]}
@@ -208,43 +213,43 @@ class NetworkView:
             del flows[next(iter(flows))]
 
     def take_routes(self, record: FlowRoutes) -> None:
-        """Take the routes of a pair's flows."""
+        """Add the routes of a pair's flows."""
         self.recorded.take_flow_routes(record)
 
     def take_paths(self, record: PathMaps) -> None:
-        """Take the routes of a pair's probes."""
+        """Add the routes of a pair's probes."""
         self.recorded.take_paths(record)
 
     def take_decision(self, record: Decision) -> None:
-        """Take a decision about a flow."""
+        """Add a decision about a flow."""
         _keep(self._decisions, record["decision_id"], record)
 
     def take_action(self, record: ActionReport) -> None:
-        """Take the report of an action on a flow."""
+        """Add the report of an action on a flow."""
         _keep(self._actions, (record["decision_id"], record["flow_id"]), record)
 
     def take_alert(self, record: Alert) -> None:
-        """Take an alert; the newest record of an alert counts."""
+        """Add an alert; only the newest record of each alert counts."""
         previous = self._alerts.get(record["alert_id"])
         if previous is None or record["update"] >= previous["update"]:
             _keep(self._alerts, record["alert_id"], record)
 
     def take_audit(self, record: AuditResult) -> None:
-        """Take the result of a host's check; the newest of a check counts."""
+        """Add the result of a host's check; only the newest result of each check counts."""
         key = (record["host"], record["check"])
         previous = self._audit.get(key)
         if previous is None or record["checked_ns"] >= previous["checked_ns"]:
             _keep(self._audit, key, record)
 
     def take_clocks(self, record: ClockOffsets) -> None:
-        """Take the states of clocks."""
+        """Add the states of clocks."""
         for clock in record["clocks"]:
             previous = self._clocks.get(clock["clock"])
             if previous is None or record["window"] >= previous[0]:
                 self._clocks[clock["clock"]] = (record["window"], clock["state"], clock["bound_ns"])
 
     def take_queues(self, record: LinkQueues) -> None:
-        """Take a window of the links' queues."""
+        """Add a window of the links' queues."""
         begin_ns = record["window_start_ns"]
         end_ns = begin_ns + record["slot_ns"] * record["slots"]
         for link in record["links"]:
@@ -252,7 +257,7 @@ class NetworkView:
             queues.append((begin_ns, end_ns, link["depth_mean_bytes"], link["utilisation"]))
 
     def forget(self, now_ns: int) -> None:
-        """Drop the records that ended before the time that the view keeps."""
+        """Drop the records that ended before the time span that the view keeps."""
         oldest_ns = now_ns - self.keep_ns
         self.probed.forget(oldest_ns)
         for name, window in list(self._windows.items()):
@@ -273,7 +278,7 @@ class NetworkView:
         _drop(self._alerts, lambda alert: alert["cleared_ns"] is not None and alert["cleared_ns"] < oldest_ns)
 
     def _forget_health(self, oldest_ns: int) -> None:
-        """Keep of each subject the states that touch the kept time, and its newest one if it is not UP."""
+        """Keep each subject's states that touch the kept time, and its newest state if that is not UP."""
         for subject, states in list(self._health.items()):
             ordered = sorted(states)
             for seq, following in itertools.pairwise(ordered):
@@ -317,7 +322,7 @@ class NetworkView:
                 yield Episode(record, record["since_ns"], end_ns)
 
     def leading_to(self, subject: str, at_ns: int, gap_ns: int) -> list[Episode]:
-        """Return the episodes of a subject that lead up to a time, with pauses of at most `gap_ns`.
+        """Return the episodes of a subject that precede a time, with pauses of at most `gap_ns` between them.
 
         The newest comes first.
         """
@@ -332,7 +337,7 @@ class NetworkView:
         return episodes
 
     def contention(self, links: Iterable[str], begin_ns: int, end_ns: int) -> list[ContentionWindow]:
-        """Return the contention windows on links that overlap an interval, by window."""
+        """Return the contention windows on the given links that overlap an interval, sorted by window."""
         names = {name for link in links for name in self._on_link.get(link, ())}
         return [
             window for name in sorted(names) if _overlaps(window := self._windows[name], begin_ns, end_ns)
@@ -351,7 +356,7 @@ class NetworkView:
         return self.probed.between(nic, peer, begin_ns, end_ns)
 
     def flows(self, nics: Collection[str], job: str) -> list[Flow]:
-        """Return the open flows of a job, and those between its NICs without a job's name."""
+        """Return the open flows of a job, and those between the given NICs that have no job's name."""
         return [
             flow
             for host in sorted({host_of(nic) for nic in nics} & self._flows.keys())
@@ -360,13 +365,13 @@ class NetworkView:
         ]
 
     def links_of(self, flow: Flow) -> Links:
-        """Return the links of a flow: as traced with its own ports, else by the routes that are known."""
+        """Return the links of a flow: as traced with its own ports, else from other known routes."""
         if flow["links"]:
             return tuple(flow["links"])
         return self.routes.of_flow(flow["nic"], flow["peer"], flow["source_port"], flow["peer_port"])
 
     def paces(self, begin_ns: int, end_ns: int) -> dict[str, Pace]:
-        """Return flow to the lowest rate limit of this system that was in force in an interval."""
+        """Return, by flow, the lowest rate limit of this system that was in force in an interval."""
         paces: dict[str, Pace] = {}
         refused = {
             decision for (decision, _), action in self._actions.items() if action["outcome"] not in _IN_FORCE
@@ -387,22 +392,22 @@ class NetworkView:
         return paces
 
     def decisions(self, begin_ns: int, end_ns: int) -> list[Decision]:
-        """Return the decisions of an interval, by time."""
+        """Return the decisions made in an interval, sorted by time."""
         decisions = [
             decision for decision in self._decisions.values() if begin_ns <= decision["at_ns"] < end_ns
         ]
         return sorted(decisions, key=lambda decision: (decision["at_ns"], decision["decision_id"]))
 
     def audit_results(self, host: str) -> list[AuditResult]:
-        """Return the newest result of each check of a host, by id."""
+        """Return the newest result of each check of a host, sorted by id."""
         return [result for (name, _), result in sorted(self._audit.items()) if name == host]
 
     def failed_checks(self, host: str) -> list[AuditResult]:
-        """Return the checks of a host that failed, by id."""
+        """Return the checks of a host whose newest result is a failure, sorted by id."""
         return [result for result in self.audit_results(host) if result["status"] == AuditStatus.FAILED]
 
     def alerts(self, begin_ns: int, end_ns: int) -> list[Alert]:
-        """Return the alerts that were raised in an interval or before, and not cleared before it."""
+        """Return the alerts raised before an interval's end and not cleared before its begin."""
         return [
             alert
             for _, alert in sorted(self._alerts.items())
@@ -411,13 +416,13 @@ class NetworkView:
         ]
 
     def clock_of(self, nic: str) -> ClockSync | None:
-        """Return the state of a NIC's clock; None: unknown."""
+        """Return the state of a NIC's clock; None if unknown."""
         nic_record = self.inventory.get(nic)
         state = self._clocks.get(nic_record["clock"]) if nic_record is not None else None
         return None if state is None else state[1]
 
     def queue_bytes(self, link: str, begin_ns: int, end_ns: int) -> float | None:
-        """Return the mean depth of a link's queue in an interval; None: not measured."""
+        """Return the mean depth of a link's queue in an interval, bytes; None if it was not measured."""
         depths = [
             depth
             for start_ns, stop_ns, depth, _ in self._queues.get(link, ())

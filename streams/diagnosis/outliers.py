@@ -1,4 +1,4 @@
-"""NIC pairs that move data slower than their like, and the end that they have in common."""
+"""Finds NIC pairs that move data slower than comparable pairs, and the end that they have in common."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from streams.diagnosis.case import Case, Outlier
 from streams.diagnosis.traffic import NicPair
 
 MIN_LIKE: Final = 2
-"""Other pairs that are needed for a comparison."""
+"""Number of other pairs that are needed for a comparison."""
 SIZE_TIMES: Final = 2.0
-"""Chunks that differ by more in size are compared by time per byte."""
+"""Factor between the sizes of chunks from which on pairs are compared by time per byte."""
 CONCENTRATED: Final = 0.7
-"""Share of the slow pairs, and of an end's pairs, that makes this end their common cause."""
+"""Share of the slow pairs, and of an end's pairs, from which on that end counts as their common cause."""
 QUIET_US: Final = 10.0
-"""us of queueing up to which a path counts as normal."""
+"""Queueing delay up to which a path counts as normal, us."""
 
 
 def find_outliers(case: Case) -> list[Outlier]:
-    """Return the pairs that are slower than their like, the slowest first."""
+    """Return the pairs that are slower than comparable pairs, the slowest first."""
     outliers: list[Outlier] = []
     for source in ("queue pair", "transfer", "operation"):
         pairs = [pair for pair in case.traffic.measured if pair.source == source]
@@ -47,7 +47,7 @@ def _against_others(case: Case, pairs: list[NicPair]) -> list[Outlier]:
 
 
 def _per_byte(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
-    """Return each pair with its time and the median of all; per byte, if their chunks differ in size."""
+    """Return each pair with its time and the median time of all; per byte if their chunks differ in size."""
     sizes = [pair.chunk_bytes for pair in pairs]
     median_bytes = median(sizes) if sizes else 0.0
     differ = median_bytes > 0 and max(sizes) > SIZE_TIMES * max(min(sizes), 1.0)
@@ -59,9 +59,9 @@ def _per_byte(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
 
 
 def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
-    """Return each pair with its mean time, and that which the median pair would have with the same sizes.
+    """Return each pair with its mean time, and the time that the median pair would need for the same sizes.
 
-    Neighbours in a ring exchange large chunks of a collective, others small messages alone.
+    Ring neighbours exchange large chunks of a collective, other pairs only small messages.
     """
     means: dict[int, list[float]] = {}
     for pair in pairs:
@@ -82,7 +82,7 @@ def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
 
 
 def _against_before(case: Case) -> list[Outlier]:
-    """Return the pairs that are slower than in the job's good time while others are not."""
+    """Return the pairs that are slower than their baseline while other pairs are not."""
     slower: list[Outlier] = []
     with_baseline = 0
     for pair in case.traffic.measured:
@@ -97,9 +97,10 @@ def _against_before(case: Case) -> list[Outlier]:
 
 
 def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
-    """Return the NIC that the slow pairs have in common, its role and the share of its pairs that is slow.
+    """Return the NIC that the slow pairs have in common, its role, and the share of its pairs that are slow.
 
-    Role: `both`, `sender`, `receiver`; empty if the pairs have no end in common, or there is one pair only.
+    The role is `both`, `sender` or `receiver`. It is empty if the pairs have no end in common, or if there is
+    only one pair.
     """
     if len(outliers) < 2:
         return "", "", 0.0
@@ -126,7 +127,7 @@ def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
 
 
 def network_is_normal(case: Case, pairs: list[NicPair]) -> bool | None:
-    """Return whether probes between the pairs see neither queue nor loss; None: there are no probes."""
+    """Return whether probes between the pairs see neither queue nor loss; None if there are no probes."""
     probes = [pair_probes for pair in pairs if (pair_probes := case.probes(pair)) is not None]
     timed = [probe for probe in probes if probe.p50_ns is not None and probe.min_ns is not None]
     if not timed:

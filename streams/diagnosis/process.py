@@ -1,6 +1,6 @@
-"""The records of one process of a job: each decoded into columns once, indexed by number and by end.
+"""The records of one process of a job, each decoded into columns once and indexed by number and end time.
 
-A job of a thousand ranks keeps 60,000 records. An evaluation touches those of the last seconds only.
+A job of a thousand ranks keeps 60,000 records. An evaluation reads only those of the last seconds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from streams.diagnosis.columns import (
 from streams.diagnosis.rules import NEVER_NS
 
 MAX_MEMBERS: Final = 4_096
-"""Communicators of one process that are remembered."""
+"""Largest number of communicators remembered per process."""
 
 
 class Member(NamedTuple):
-    """A rank of a communicator."""
+    """A process's membership of a communicator, as one of its ranks."""
 
     communicator: str
     rank: int
@@ -60,19 +60,19 @@ class Batch:
     summaries: Rows
     queue_pairs: Rows
     nics: tuple[str, ...]
-    """NICs of its queue pairs."""
+    """NICs of the record's queue pairs."""
     counters: tuple[NicCounter, ...]
     ranks: tuple[RankState, ...]
 
     @property
     def running(self) -> Rows:
-        """Operations that had not ended."""
+        """Operations that had not ended at the end of the record's interval."""
         rows = self.operations
         return rows[rows[:, Op.END] == NEVER_NS] if self.has_running else rows[:0]
 
     @property
     def size(self) -> int:
-        """Rows of all kinds."""
+        """Number of rows of all kinds."""
         return (
             len(self.operations)
             + len(self.transfers)
@@ -92,21 +92,22 @@ class Process:
     joined: dict[str, Member] = field(default_factory=dict)
     joined_at: dict[str, int] = field(default_factory=dict)
     _batches: dict[int, Batch] = field(default_factory=dict)
-    """Number to record, within the time that the view keeps."""
+    """Maps number to record, for the time that the view keeps."""
     _numbers: list[int] = field(default_factory=list)
-    """Numbers of all records; of those with running operations; of those that report the process's end."""
+    """Numbers of all records; of those with running operations; of those that report the end of the
+    process."""
     _running: list[int] = field(default_factory=list)
     _final: list[int] = field(default_factory=list)
     _by_end: list[tuple[int, int]] = field(default_factory=list)
     """(end, number) of all records, sorted."""
     _since: tuple[int, list[Batch]] | None = None
-    """The last answer of `since`: an evaluation needs it several times."""
+    """The last result of `since`, because an evaluation needs it several times."""
     _ended: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
-    """Number of a record to what ended in it, where that was asked for."""
+    """Maps number of a record to what ended in it, for records that were queried."""
 
     @property
     def host(self) -> str:
-        """Its host."""
+        """Host on which the process runs."""
         return self.key[0]
 
     # ------------------------------------------------------------------------------------------ records
@@ -120,11 +121,11 @@ class Process:
         return number in self._batches
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the records by number."""
+        """Yield the records sorted by number."""
         return (self._batches[number] for number in self._numbers)
 
     def add(self, batch: Batch) -> None:
-        """Add a record of a new number."""
+        """Add a record whose number is new."""
         self._batches[batch.number] = batch
         self._since = None
         insort(self._numbers, batch.number)
@@ -135,7 +136,7 @@ class Process:
             insort(self._final, batch.number)
 
     def remove(self, number: int) -> Batch:
-        """Remove and return the record of a number. Raises KeyError for an unknown one."""
+        """Remove and return the record with a number. Raises KeyError for an unknown number."""
         batch = self._batches.pop(number)
         self._ended.pop(number, None)
         self._since = None
@@ -148,16 +149,16 @@ class Process:
 
     @property
     def newest(self) -> Batch:
-        """Its newest record."""
+        """The record with the greatest number."""
         return self._batches[self._numbers[-1]]
 
     def before(self, number: int) -> Batch | None:
-        """Return the record with the greatest number below another one; None: there is none."""
+        """Return the record that precedes a number; None if there is none."""
         at = bisect_left(self._numbers, number)
         return self._batches[self._numbers[at - 1]] if at else None
 
     def since(self, begin_ns: int) -> list[Batch]:
-        """Return the records that end after a time, by number."""
+        """Return the records that end after a time, sorted by number."""
         if self._since is None or self._since[0] != begin_ns:
             later = self._by_end[bisect_right(self._by_end, begin_ns, key=_end) :]
             batches = [self._batches[number] for number in sorted(number for _, number in later)]
@@ -165,13 +166,13 @@ class Process:
         return self._since[1]
 
     def overlapping(self, begin_ns: int, end_ns: int) -> list[Batch]:
-        """Return the records that overlap an interval, by number."""
+        """Return the records that overlap an interval, sorted by number."""
         return [batch for batch in self.since(begin_ns) if batch.begin_ns < end_ns]
 
     def running_before(self, begin_ns: int) -> list[tuple[int, Rows]]:
-        """Return number and running operations of the records that end before or at a time.
+        """Return number and running operations of the records that end at or before a time.
 
-        Operations that have ended since are left out: they run no longer, also if nothing ends later.
+        Operations are left out if a later record shows that they must have ended.
         """
         numbers = [number for number in self._running if self._batches[number].end_ns <= begin_ns]
         if not numbers:
@@ -192,7 +193,8 @@ class Process:
         return [numbered for numbered in reversed(running) if len(numbered[1])]
 
     def _ended_of(self, batch: Batch) -> dict[tuple[int, int], int]:
-        """Return communicator and kind of order to the greatest number that ended in a record."""
+        """Return, by communicator and kind of order, the greatest number of an operation that ended in a
+        record."""
         newest = self._ended.get(batch.number)
         if newest is None:
             newest = self._ended[batch.number] = _newest_ended(batch)
@@ -206,11 +208,11 @@ class Process:
 
     @property
     def members(self) -> Iterable[Member]:
-        """Its memberships, by communicator."""
+        """The process's memberships, by communicator."""
         return (self.joined[name] for name in sorted(self.joined))
 
     def join(self, number: int, member: Member) -> None:
-        """Note a membership that the record of a number contains; the newest one counts."""
+        """Add a membership that the record with this number contains; the newest one counts."""
         known_at, previous = self.joined_at.get(member.communicator, -1), self.joined.get(member.communicator)
         if number < known_at:
             if previous is not None and not previous.nics:
@@ -225,7 +227,7 @@ class Process:
 
 
 def _newest_ended(batch: Batch) -> dict[tuple[int, int], int]:
-    """Return communicator and kind of order to the greatest number of an operation that ended."""
+    """Return, by communicator and kind of order, the greatest number of an operation that ended."""
     rows, sums = batch.operations, batch.summaries
     rows = rows[rows[:, Op.END] != NEVER_NS]
     sums = sums[IS_COLLECTIVE[sums[:, Sum.FUNCTION]]]
@@ -246,7 +248,7 @@ def _end(entry: tuple[int, int]) -> int:
 
 
 def batch_of(record: CollectiveBatch, process: int, append_ns: int) -> Batch:
-    """Return a record in columns. `process`: hash of the process's key."""
+    """Return a record decoded into columns. `process`: hash of the process's key."""
     operations = operation_rows(record, process)
     return Batch(
         process=process,

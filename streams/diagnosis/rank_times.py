@@ -1,4 +1,4 @@
-"""Each rank's time in an interval: sums of its operations, scaled from a sample by its summaries."""
+"""Each rank's time in an interval: sums over its operations, extrapolated from a sample by its summaries."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from streams.diagnosis.job_view import JobView
 from streams.diagnosis.ranks import Rank
 
 MAX_SCALE: Final = 1_000.0
-"""An operation of a sample stands for at most this many."""
+"""Largest number of operations for which one sampled operation stands."""
 _PARTS: Final = (Sum.LAUNCH, Sum.GPU_LATE, Sum.PEER_LATE, Sum.NETWORK_LATE, Sum.FLUSH)
 
 
 class RowTimes(NamedTuple):
-    """Operations of all ranks, one element each. Times in ns; NaN: unknown."""
+    """Operations of all ranks, one element per operation. Times are in ns; NaN: unknown."""
 
     rank: Ints
     rows: Rows
     duration: Floats
     inside: Floats
-    """Share that lies in the interval."""
+    """Share of the operation that lies in the interval."""
     running: Bools
     wait: Floats
     network: Floats
@@ -33,10 +33,10 @@ class RowTimes(NamedTuple):
 
 @dataclass(slots=True)
 class RankTimes:
-    """Sums of each rank, in the order of its number. ns."""
+    """Sums for each rank, in the order of rank numbers, ns."""
 
     observed: Floats
-    """Part of the interval that its records cover."""
+    """Part of the interval that the rank's records cover."""
     busy: Floats
     launch: Floats
     gpu_late: Floats
@@ -49,12 +49,12 @@ class RankTimes:
 
     @property
     def compute(self) -> Floats:
-        """Time outside of operations."""
+        """Time that each rank spent outside of operations, ns."""
         return np.maximum(0.0, self.observed - self.busy)
 
 
 def positions(processes: Sequence[int], column: Rows) -> Ints:
-    """Return the position of each process in a list that contains it."""
+    """Return the index of each process of a column in `processes`, which must contain it."""
     if not processes:
         return np.empty(0, np.int64)
     numbers = np.array(processes, np.int64)
@@ -63,7 +63,7 @@ def positions(processes: Sequence[int], column: Rows) -> Ints:
 
 
 class _Summaries:
-    """Sums of the summaries by rank, as far as their records overlap the interval."""
+    """Sums of the summaries by rank; each summary counts as far as its record overlaps the interval."""
 
     def __init__(self, summaries: Rows, processes: list[int], interval: tuple[int, int]) -> None:
         self._count = len(processes)
@@ -75,7 +75,7 @@ class _Summaries:
         self._weight = np.clip(inside.astype(np.float64) / span, 0.0, 1.0)
 
     def of(self, column: Sum) -> Floats:
-        """Return the sum of a column by rank."""
+        """Return the sums of a column, by rank."""
         values = np.maximum(self._rows[:, column], 0).astype(np.float64) * self._weight
         return np.bincount(self._owner, values, self._count)[: self._count].astype(np.float64)
 
@@ -83,9 +83,10 @@ class _Summaries:
 def rank_times(
     job: JobView, members: list[Rank], interval: tuple[int, int], summaries: Rows, of: RowTimes
 ) -> tuple[RankTimes, Floats]:
-    """Return the sums by rank, and each row's weight: how many operations of the interval it stands for.
+    """Return the sums by rank, and each row's weight: the number of operations for which it stands.
 
-    Operations that were published for being slow stand for themselves. A fair sample stands for the rest.
+    Operations that were published because they are slow stand only for themselves. A fair sample stands for
+    the rest.
     """
     processes = [member.process for member in members]
     count, sums = len(members), _Summaries(summaries, processes, interval)
@@ -132,9 +133,9 @@ def rank_times(
 
 
 def _apart(of: RowTimes, count: int) -> Floats:
-    """Return by rank how long any of its operations ran, as a share of the sum of their times.
+    """Return, by rank, how long at least one of its operations ran, as a share of the sum of their times.
 
-    Sends and receives of a group run at the same time, and operations on several streams do.
+    Sends and receives of a group run at the same time, and so do operations on several streams.
     """
     column = of.rows[:, Op.BEGIN]
     begin = (column - column.min(initial=column[0] if len(column) else 0)).astype(np.float64)
@@ -154,7 +155,7 @@ def _known(values: Floats) -> Floats:
 
 
 def _observed(job: JobView, processes: list[int], interval: tuple[int, int]) -> Floats:
-    """Return how much of the interval each rank's records cover. ns."""
+    """Return, by rank, how much of the interval its records cover, ns."""
     begin_ns, end_ns = interval
     observed_ns = np.zeros(len(processes))
     for at, name in enumerate(processes):

@@ -24,23 +24,23 @@ class Rank:
     synced: bool
     bound_ns: float
     reported: bool
-    """Whether a record of it overlaps the interval."""
+    """Whether a record of the process overlaps the interval."""
     seen_ns: int
-    """The end of its newest record before the interval's end."""
+    """End of the process's newest record before the interval's end."""
     ended: bool
     late_ns: int
-    """ns between the end of its newest record and its append time, beyond that of the job's median."""
+    """Delay of the newest record from its end to its append time, in excess of the job's median, ns."""
     dropped: int
     invalid: int
 
     @property
     def nic(self) -> str:
-        """Its first NIC; empty: unknown."""
+        """The process's first NIC; empty if unknown."""
         return self.nics[0] if self.nics else ""
 
     @property
     def name(self) -> str:
-        """Text that names it."""
+        """Text that names the rank."""
         return f"rank {self.number} on {self.host}"
 
 
@@ -51,7 +51,7 @@ class Communicator:
     id: str
     ranks: int
     processes: dict[int, int]
-    """Rank to process."""
+    """Maps rank to process."""
 
 
 @dataclass(slots=True)
@@ -60,16 +60,16 @@ class Ranks:
 
     by_process: dict[int, Rank] = field(default_factory=dict)
     communicators: dict[int, Communicator] = field(default_factory=dict)
-    """Hash of the id to communicator."""
+    """Maps hash of the communicator's id to communicator."""
     total: int = 0
     conflicts: list[str] = field(default_factory=list)
-    """Ranks that two living processes claim."""
+    """Texts about ranks that two living processes claim."""
 
     def __iter__(self) -> Iterator[Rank]:
         return iter(sorted(self.by_process.values(), key=lambda rank: rank.number))
 
     def of(self, communicator: int, rank: int) -> Rank | None:
-        """Return the process that is a rank of a communicator; None: unknown."""
+        """Return the process that has a rank in a communicator; None if unknown."""
         group = self.communicators.get(communicator)
         process = group.processes.get(rank) if group is not None else None
         return None if process is None else self.by_process.get(process)
@@ -119,7 +119,8 @@ def ranks_of(job: JobView, begin_ns: int, end_ns: int) -> Ranks:
 def _losers(
     ranks: Ranks, communicator: str, rank: int, claims: list[Process], begin_ns: int
 ) -> set[tuple[str, str, str]]:
-    """Return the processes that a newer one has replaced as a rank; note a claim of two living ones."""
+    """Return the processes that a newer one has replaced as a rank; record a conflict if two living ones
+    claim it."""
     if len(claims) < 2:
         return set()
     ordered = sorted(
@@ -135,7 +136,7 @@ def _losers(
 def _number(
     ranks: Ranks, living: list[Process], main: str | None, interval: tuple[int, int], lag_ns: int
 ) -> None:
-    """Add the processes with their numbers; those outside of the largest communicator follow."""
+    """Number the living processes and add them; those outside of the largest communicator come last."""
     numbered: list[tuple[int, Process]] = []
     others: list[Process] = []
     for process in living:
@@ -178,7 +179,7 @@ def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int)
 
 
 def _growth(process: Process, inside: list[Batch], name: str) -> int:
-    """Return the growth of a counter within the interval."""
+    """Return the growth of a process's counter within the interval."""
     if not inside:
         return 0
     first = inside[0]

@@ -1,4 +1,4 @@
-"""`Diagnosis` records: fields, text, and the evidence that is missing."""
+"""Makes `Diagnosis` records: their fields, their text, and the list of missing evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streams.diagnosis.ranks import Rank
 MAX_TEXT: Final = 1_000
 MAX_LISTED: Final = 4_096
 MAX_PROBED: Final = 256
-"""Pairs of which the record contains the delay of probes."""
+"""Largest number of pairs for which the record contains probe delays."""
 MAX_NAMED: Final = 4
 MAX_LINKS: Final = 64
 _LIMIT_NS: Final = 10**18
@@ -25,7 +25,7 @@ def _names(ranks: list[Rank]) -> str:
 
 
 def missing_evidence(case: Case) -> list[str]:
-    """Return the evidence that an evaluation lacks, one line each, weightiest first."""
+    """Return the evidence that an evaluation lacks, one line each, the most important first."""
     members, total = case.members, case.ranks.total
     silent = [rank for rank in members if not rank.reported and not rank.ended]
     unsynced = [rank for rank in members if rank.reported and not rank.synced]
@@ -79,7 +79,7 @@ def _missing_network(case: Case) -> list[str]:
 
 
 def make_record(case: Case, best: Candidate, others: list[Candidate], missing: list[str]) -> Diagnosis:
-    """Return the record of a verdict."""
+    """Return the `Diagnosis` of a verdict."""
     work, times = case.work, case.work.times
     good_bus = case.job.baselines.good(("bus",))
     bounds = [rank.bound_ns for rank in case.ranks.reported]
@@ -123,7 +123,7 @@ def make_record(case: Case, best: Candidate, others: list[Candidate], missing: l
 
 
 def _text(case: Case, best: Candidate) -> str:
-    """Return the verdict in one line, with the length of iterations if they are slow."""
+    """Return the verdict as one line, with the length of iterations if they are slow."""
     actual, good = case.iteration_ns, case.expected_iteration_ns
     if best.verdict == Verdict.HEALTHY or best.decisive or actual is None or good is None or not case.is_slow:
         return best.text[:MAX_TEXT]
@@ -176,7 +176,7 @@ def _time_splits(case: Case) -> list[RankTime]:
 
 
 def _flows(case: Case) -> list[JobFlow]:
-    """Return the job's traffic by pair, the slowest and heaviest first."""
+    """Return the job's traffic by pair; the slowest and heaviest pairs come first."""
     slow = {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers}
     ordered = sorted(
         case.traffic.pairs.items(),

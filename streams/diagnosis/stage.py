@@ -1,9 +1,9 @@
 """Diagnosis stage: publishes the `Diagnosis` records of an owner's jobs.
 
 The worker that owns a partition of `fabric.queues` owns the jobs in the partition of the same number of
-`fabric.collectives`: the topics have equally many. While no job publishes, nothing else is read; with the
-first record the network's topics are read too. A new owner reads the past minutes again: identities follow
-from log time, so it repeats no record under another identity.
+`fabric.collectives`: both topics have equally many partitions. While no job publishes, nothing else is read;
+from a job's first record on, the network's topics are read too. A new owner reads the past minutes again.
+Identities follow from log time, so it repeats no record under another identity.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streams.runtime.operator import Input, Operator, Order, Owner, Restore, Sta
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 PAST_NS: Final = 120 * NS_PER_S
-"""Published diagnoses of this time teach a new owner the jobs' good time."""
+"""Age of published diagnoses from which a new owner learns the jobs' baselines."""
 
 
 def _input(topic: Topic, **more: Any) -> Input:
@@ -35,11 +35,11 @@ def _has_jobs(operator: Operator, tables: FabricTables) -> bool:
 
 
 _NETWORK: Final = tuple(_input(topic, is_needed=_has_jobs) for topic in NETWORK if topic is not PATHS)
-"""Routes of probes are a table."""
+"""The network's inputs, except the routes of probes, which are a table."""
 
 
 class DiagnosisStage(Stage):
-    """Diagnosis of jobs: at every full second of log time."""
+    """Diagnoses jobs at every full second of log time."""
 
     name = "diagnosis"
     owner = QUEUES

@@ -1,7 +1,7 @@
 """Operations that do not end, and the ranks for which the others wait.
 
 A rank that did not begin an operation may itself wait in another one. The search follows these waits until it
-meets a rank outside of operations, an operation that all ranks began, or a circle.
+finds a rank outside of operations, an operation that all ranks began, or a cycle.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from streams.diagnosis.columns import COLLECTIVES, FUNCTIONS, Op, Sum
 from streams.runtime.units import NS_PER_S
 
 MIN_AGE_NS: Final = NS_PER_S // 2
-"""Age from which on a running operation shows that a process that ended is missed."""
+"""Age of a running operation from which on a process that ended counts as missing from it."""
 REPORT_NS: Final = 7 * NS_PER_S // 2
 """Age from which on a running operation is in some record: reporters publish it after 2 s."""
 SILENT_NS: Final = 4 * NS_PER_S
 """Time without a record after which a process is silent."""
 STALL_TIMES: Final = 1.5
-"""Times the longest earlier stall of the job from which on an operation stalls."""
+"""Multiple of the job's longest earlier stall from which on an operation stalls."""
 Key = tuple[int, int]
-"""Communicator and number of a collective."""
+"""Communicator and sequence number of a collective."""
 
 
 def find_stuck(case: Case) -> Stuck | None:
-    """Return the root of the operations that run at the interval's end; None: none runs for long."""
+    """Return the operation at the root of all waits at the interval's end; None if none runs for long."""
     groups = _running(case)
     if not groups:
         return None
@@ -53,7 +53,7 @@ def find_stuck(case: Case) -> Stuck | None:
 
 
 def _running(case: Case) -> dict[Key, dict[int, int]]:
-    """Return (communicator, number) to process to row of the collectives that run for long."""
+    """Return the row of each process in collectives that run for long, by (communicator, number)."""
     work = case.work
     rows = work.rows
     is_collective = np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))
@@ -66,7 +66,7 @@ def _running(case: Case) -> dict[Key, dict[int, int]]:
 
 
 def _progress(case: Case) -> dict[Key, int]:
-    """Return (communicator, process) to the greatest number that the process began."""
+    """Return the greatest number that each process began, by (communicator, process)."""
     rows = case.work.rows
     collectives = rows[np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))]
     sums = case.columns.summaries
@@ -98,9 +98,9 @@ def _missing(case: Case, key: Key, rows: dict[int, int], progress: dict[Key, int
 
 
 def _is_observed(case: Case, process: int, begin_ns: int) -> bool:
-    """Return whether a process would have reported an operation that began when the others began it.
+    """Return whether a process would have reported an operation that it began at the same time as the others.
 
-    A process that is silent for long counts too: its absence is the finding.
+    The answer is also true for a process that has long been silent: its absence is the finding.
     """
     rank = case.ranks.by_process.get(process)
     if rank is None or rank.ended:

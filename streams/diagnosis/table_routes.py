@@ -1,4 +1,4 @@
-"""Routes of a job's flows: of flows as recorded, and of probes by the worker's global table."""
+"""Routes of a job's flows: routes of flows as recorded, those of probes from the worker's global table."""
 
 from __future__ import annotations
 
@@ -25,5 +25,6 @@ class TableRoutes:
         return {*self._recorded.of_pair(nic, peer), *complete}
 
     def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
-        """Return the links of a probe's requests, and of its answers; empty if not all are known."""
+        """Return the links of a probe's requests and those of its answers; each is empty if not all are
+        known."""
         return self._probes.forward(nic, peer, path), self._probes.reverse(nic, peer, path)

@@ -1,6 +1,6 @@
 """The traffic of a job between its NICs: in-band delays, flows, their links and the delays of probes.
 
-In-band delays come from queue pairs where they are known, else from transfers, else from point-to-point
+In-band delays come from queue pairs if these are known, else from transfers, else from point-to-point
 operations. Only pairs of different hosts count: others do not use the network.
 """
 
@@ -25,15 +25,16 @@ from streams.diagnosis.ranks import Rank, Ranks
 from streams.diagnosis.work import Work, mixed
 
 MAX_PAIRS: Final = 4_096
-"""Pairs that are kept: the slowest."""
+"""Largest number of pairs that are kept; they are the slowest ones."""
 MAX_SIZES: Final = 4
-"""Sizes of chunks of a pair, as powers of two, whose times are compared with earlier ones."""
+"""Number of a pair's chunk sizes, as powers of two, whose times are compared with earlier ones."""
 MIN_ALONE: Final = 0.2
-"""Share of an operation after the last rank's arrival that shows the network's time."""
+"""Share of an operation after the last rank's arrival that is needed to show the network's time."""
 MOSTLY_ALONE: Final = 0.9
-"""Above this share, the wait is no longer than the jitter of arrivals."""
+"""Share above which the wait for late ranks is no longer than the jitter of arrivals."""
 MAX_ALL_ROUTES: Final = 32
-"""NICs up to which all routes among them are possible links of a job with unknown pairs."""
+"""Largest number of NICs for which all routes among them count as possible links of a job with unknown
+pairs."""
 _SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
 
 
@@ -47,7 +48,7 @@ class Probes(NamedTuple):
     worst_path: int
     lost_share: float
     one_way: bool
-    """Whether these are one-way delays; else half of round trips."""
+    """Whether the delays are one-way delays; otherwise they are half of round trips."""
 
 
 @dataclass(slots=True)
@@ -57,46 +58,47 @@ class NicPair:
     nic: str
     peer: str
     source: str = ""
-    """Origin of `data_ns`: queue pair, transfer, operation; empty: none."""
+    """Source of `data_ns`: queue pair, transfer or operation; empty if none."""
     count: float = 0
     data_ns: float | None = None
-    """ns from post to completion, or of moving data; mean."""
+    """Mean time from post to completion, or of moving data, ns."""
     min_ns: float | None = None
     bytes: float = 0.0
     sizes: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """Binary logarithm of a chunk's bytes: number of chunks, and sum of their ns."""
+    """Maps binary logarithm of a chunk's bytes to the number of chunks and the sum of their times, ns."""
     gpu_late_share: float = 0.0
     """Share of the sender's time in transfers spent waiting for its GPU."""
     receive_gpu_share: float = 0.0
-    """The same at the receiver, and flushing."""
+    """Share of the receiver's time in transfers spent waiting for its GPU, and flushing."""
     ranks: set[int] = field(default_factory=set)
     flows: list[Flow] = field(default_factory=list)
     queue_pairs: int = 0
 
     @property
     def rate_bps(self) -> float:
-        """Reported rate of its flows."""
+        """Total reported rate of the pair's flows."""
         return sum(flow["rate_bps"] for flow in self.flows)
 
     @property
     def chunk_bytes(self) -> float:
-        """Mean bytes of a chunk, transfer or operation."""
+        """Mean size of a chunk, transfer or operation, bytes."""
         return self.bytes / self.count if self.count else 0.0
 
     @property
     def name(self) -> str:
-        """Text that names it."""
+        """Text that names the pair."""
         return f"{self.nic} to {self.peer}"
 
     def note(self, baselines: Baselines) -> None:
-        """Note the mean times of its most frequent sizes."""
+        """Add the mean times of the pair's most frequent chunk sizes to the baselines."""
         for size, (count, total_ns) in self._frequent():
             baselines.note(("pair", self.nic, self.peer, self.source, size), total_ns / count)
 
     def good_ns(self, baselines: Baselines) -> float | None:
-        """Return its mean time if each size took as long as in the job's good time; None: no size is known.
+        """Return the mean time that the pair would have if each size took its baseline time; None if no size
+        has one.
 
-        A program sends messages of many sizes, and not always as many of each.
+        A program sends messages of many sizes, and their proportions vary.
         """
         counted = expected = measured = 0.0
         for size, (count, total_ns) in self._frequent():
@@ -116,24 +118,24 @@ LinkTable = dict[str, dict[tuple[str, str], NicPair]]
 
 @dataclass(slots=True)
 class Traffic:
-    """All pairs of a job. `links`: link to pairs of which a flow crosses it for certain."""
+    """All pairs of a job. `links`: link to the pairs with a flow that certainly crosses it."""
 
     pairs: dict[tuple[str, str], NicPair]
     nics: set[str]
     links: LinkTable = field(default_factory=dict)
     possible: LinkTable = field(default_factory=dict)
-    """Links of routes that flows without a known route may take."""
+    """Links of the routes that flows without a known route may take, each with its pairs."""
     flows: dict[str, Flow] = field(default_factory=dict)
     routes: dict[str, Links] = field(default_factory=dict)
-    """Flow to its links."""
+    """Maps flow to its links."""
 
     @property
     def measured(self) -> list[NicPair]:
-        """Pairs with an in-band delay, by name."""
+        """Pairs with an in-band delay, sorted by name."""
         return [self.pairs[key] for key in sorted(self.pairs) if self.pairs[key].data_ns is not None]
 
     def like(self, pair: NicPair) -> list[NicPair]:
-        """Return the other pairs that are measured in the same manner."""
+        """Return the other pairs whose delays were measured in the same way."""
         return [other for other in self.measured if other is not pair and other.source == pair.source]
 
     def crossing(self, links: Iterable[str]) -> tuple[list[NicPair], bool]:
@@ -149,7 +151,7 @@ class Traffic:
 def traffic_of(
     ranks: Ranks, work: Work, transfers: Rows, queue_pairs: Rows, job: str, network: NetworkView
 ) -> Traffic:
-    """Return the traffic of a job in the interval of its work."""
+    """Return the traffic of a job in the interval that `work` covers."""
     nics = {nic for rank in ranks for nic in rank.nics}
     flows = {flow["flow_id"]: flow for flow in network.flows(nics, job)}
     nics |= {flow["nic"] for flow in flows.values()}
@@ -166,7 +168,7 @@ def traffic_of(
 
 
 def probes_of(network: NetworkView, pair: NicPair, begin_ns: int, end_ns: int) -> Probes | None:
-    """Return the delays of probes between a pair's NICs in an interval; None: there are none."""
+    """Return the delays of probes between a pair's NICs in an interval; None if there are none."""
     forward = network.delays(pair.nic, pair.peer, begin_ns, end_ns)
     values = _by_path(forward, one_way=True)
     one_way = bool(values)
@@ -236,7 +238,7 @@ def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
 
 
 def _nic_for(rank: Rank | None, nic: str | None) -> str:
-    """Return the NIC by which a rank is reached: the one of the same place among its NICs is not known."""
+    """Return the rank's NIC with the same device as `nic`, else its first one; empty if either is unknown."""
     if rank is None or nic is None or not rank.nics:
         return ""
     device = nic.partition("/")[2]
@@ -244,7 +246,7 @@ def _nic_for(rank: Rank | None, nic: str | None) -> str:
 
 
 def _add_mean(pair: NicPair, source: str, count: float, total_ns: float, amount: float) -> None:
-    """Add chunks of one size to a pair, unless a better source has set it."""
+    """Add chunks of one size to a pair, unless the pair has data from a better source."""
     if pair.source not in ("", source):
         return
     size = round(math.log2(max(amount / max(count, 1.0), 1.0)))
@@ -258,7 +260,7 @@ def _add_mean(pair: NicPair, source: str, count: float, total_ns: float, amount:
 
 
 def _add_transfers(traffic: Traffic, ranks: Ranks, work: Work, rows: Rows) -> None:
-    """Add the transfers: delays by the sender, waiting for GPUs by both ends."""
+    """Add the transfers: delays from the sender, waits for GPUs from both ends."""
     if not len(rows):
         return
     alone = _without_late_ranks(work, rows)
@@ -296,9 +298,9 @@ def _add_transfers(traffic: Traffic, ranks: Ranks, work: Work, rows: Rows) -> No
 
 
 def _without_late_ranks(work: Work, rows: Rows) -> Floats:
-    """Return the share of each transfer's operation in which all of its ranks had arrived; 1: unknown.
+    """Return the part of each transfer's operation in which all ranks had arrived, as a share; 1 if unknown.
 
-    Before, a sender waits for a receiver that has not arrived, as if the network were slow.
+    Before that, a sender waits for a receiver that has not arrived, as if the network were slow.
     """
     shares = np.ones(len(rows))
     if not len(work.rows):
@@ -318,7 +320,8 @@ def _without_late_ranks(work: Work, rows: Rows) -> Floats:
 
 
 def _pair_of_transfer(traffic: Traffic, ranks: Ranks, row: Ints) -> NicPair | None:
-    """Return the pair of NICs that a transfer's data take, from sender to receiver; None: no network."""
+    """Return the pair of NICs between which a transfer's data move, from sender to receiver; None without
+    network."""
     own = ranks.by_process.get(int(row[Transfer.PROCESS]))
     peer = ranks.of(int(row[Transfer.COMMUNICATOR]), int(row[Transfer.PEER]))
     if own is None or peer is None or own.host == peer.host or not own.nics or not peer.nics:
@@ -353,7 +356,7 @@ def _add_sends(traffic: Traffic, ranks: Ranks, work: Work) -> None:
 
 
 def _bound(traffic: Traffic) -> None:
-    """Keep the slowest pairs."""
+    """Drop all but the slowest pairs."""
     if len(traffic.pairs) > MAX_PAIRS:
         slowest = sorted(traffic.pairs.items(), key=lambda item: (-(item[1].data_ns or 0.0), item[0]))
         traffic.pairs = dict(slowest[:MAX_PAIRS])

@@ -1,4 +1,4 @@
-"""The work of a job in an interval: its operations joined across ranks, and each rank's time.
+"""The work of a job in an interval: its operations combined across ranks, and each rank's time.
 
 Times are float64 ns after the interval's begin: exact for all intervals below 100 days.
 """
@@ -32,7 +32,7 @@ from streams.diagnosis.ranks import Ranks
 from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
 
 Kind = tuple[int, int, int]
-"""Ranks of the communicator, index of the function, power of two of the bytes."""
+"""Number of ranks of the communicator, index of the function, binary logarithm of the bytes."""
 _SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
 _RECEIVE: Final = FUNCTIONS.index(CollectiveFunction.RECEIVE)
 _ROOTED_DOWN: Final = tuple(
@@ -46,11 +46,11 @@ _MIX: Final = tuple(
     np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 )
 FULL_SHARE: Final = 0.5
-"""Share of a communicator's ranks that must be seen before the last one is named."""
+"""Share of a communicator's ranks that must be seen before a last rank is named."""
 
 
 def mixed(*columns: Rows | Ints | int) -> Ints:
-    """Return one number for each row of several columns: equal rows have equal numbers."""
+    """Return one number for each row of several columns, such that equal rows have equal numbers."""
     total = np.zeros(1, np.uint64)
     with np.errstate(over="ignore"):
         for at, column in enumerate(columns):
@@ -69,7 +69,7 @@ class Work:
     rows: Rows
     begin: Floats
     end: Floats
-    """The interval's end for operations that still run then."""
+    """End of the operation; the interval's end if it still runs then."""
     running: Bools
     groups: Groups
     grouped: Ints
@@ -77,15 +77,15 @@ class Work:
     group_full: Bools
     arrivals: Arrivals
     arrival_wait: Floats
-    """ns until the last rank arrived, the part of waiting that late ranks cause; NaN: unknown."""
+    """Time until the last rank arrived, ns: the part of waiting that late ranks cause; NaN: unknown."""
     wait: Floats
-    """ns of waiting for peers; NaN: unknown."""
+    """Time of waiting for peers, ns; NaN: unknown."""
     network: Floats
-    """ns of moving data; NaN: unknown."""
+    """Time of moving data, ns; NaN: unknown."""
     critical: Floats
-    """The greatest `network` of all ranks of the operation: the others wait for the slowest."""
+    """Greatest `network` of all ranks of the operation: the other ranks wait for the slowest."""
     moving: Moving
-    """Time of moving data of the whole operation, where all of its ranks are seen."""
+    """Time of moving data of the whole operation, if all of its ranks are seen."""
     weight: Floats
     """Share of the row that lies in the interval, times the number of operations that it stands for."""
     kind: Ints
@@ -97,13 +97,13 @@ class Work:
     pace_ns: float | None = None
     bus_bps: float | None = None
     kind_network: dict[Kind, float] = field(default_factory=dict)
-    """Median of `critical` by kind."""
+    """Median of `critical` for each kind, ns."""
     kind_moving: dict[Kind, float] = field(default_factory=dict)
-    """Median of `moving` by kind."""
+    """Median of `moving` for each kind, ns."""
 
 
 def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns: int) -> Work:
-    """Return the work of a job in an interval, from the rows of that interval."""
+    """Return the work of a job in an interval. `columns`: the rows of that interval."""
     operations, summaries = columns.operations, columns.summaries
     members = list(ranks)
     places = _places([m.process for m in members], operations[:, Op.PROCESS])
@@ -177,7 +177,8 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
 
 
 def _places(processes: list[int], column: Rows) -> Ints:
-    """Return the position of each row's process in a list; -1: it is not there. Rows come in runs."""
+    """Return the index of each row's process in `processes`; -1 if it is missing. Fast if equal rows are
+    adjacent."""
     if not len(column):
         return np.empty(0, np.int64)
     starts = np.append(0, np.flatnonzero(column[1:] != column[:-1]) + 1)
@@ -189,9 +190,10 @@ def _places(processes: list[int], column: Rows) -> Ints:
 def _selected(
     operations: Rows, places: Ints, summaries: Rows, begin_ns: int, end_ns: int
 ) -> tuple[Rows, Ints]:
-    """Return each operation that touches the interval once, without those that ended unseen, and its place.
+    """Return the operations that touch the interval, each once, and their ranks' positions.
 
-    `places`: position of each row's rank; below 0: the row counts for none.
+    Operations that ended without a report are left out. `places`: position of each row's rank; rows with a
+    negative one are left out.
     """
     begin, end = operations[:, Op.BEGIN], operations[:, Op.END]
     never = end == NEVER_NS
@@ -211,12 +213,13 @@ def _selected(
 
 
 def _taken(rows: Rows, selected: Ints) -> Rows:
-    """Return chosen rows, their columns contiguous."""
+    """Return the selected rows, with contiguous columns."""
     return np.take(rows.T, selected, axis=1).T
 
 
 def _by_begin(begin: Rows, end: Rows) -> Ints:
-    """Return the order by begin, then end, then row: a fast sort, and a full one of equal begins alone."""
+    """Return row numbers sorted by begin, then end, then row. Only rows with equal begins are fully
+    sorted."""
     order = np.argsort(begin)
     ordered = begin[order]
     same = ordered[1:] == ordered[:-1]
@@ -228,7 +231,7 @@ def _by_begin(begin: Rows, end: Rows) -> Ints:
 
 
 def _is_first(keys: Ints) -> Bools:
-    """Return which rows are the first one of their key. Nearly all keys differ."""
+    """Return, for each row, whether it is the first one with its key. Fast if nearly all keys differ."""
     first = np.ones(len(keys), bool)
     ordered = np.sort(keys)
     duplicates = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
@@ -241,7 +244,8 @@ def _is_first(keys: Ints) -> Bools:
 
 
 def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
-    """Return which running operations must have ended: a later one of the same order has."""
+    """Return, for each running operation, whether it must have ended because a later one of the same order
+    has."""
     never = rows[:, Op.END] == NEVER_NS
     has_ended = np.zeros(len(rows), bool)
     if not never.any():
@@ -267,7 +271,7 @@ def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
 
 
 def _gaps(rank: Ints, begin: Floats, end: Floats, every: Bools) -> Floats:
-    """Return the time since the rank's previous operation; NaN: unknown, or that one still ran."""
+    """Return the time since the rank's previous operation, ns; NaN if unknown, or if that one still ran."""
     gap = np.full(len(rank), np.nan)
     order = order_by(rank, begin)
     if len(order) < 2:
@@ -299,7 +303,7 @@ def _sizes(ranks: Ranks, communicators: Ints) -> Floats:
 
 
 def _arrival_waits(rows: Rows, arrival: Floats, grouped: Ints, groups: Groups, full: Bools) -> Floats:
-    """Return the time until the last rank arrived that each row needs; NaN: unknown."""
+    """Return, for each row, the time until the last rank arrived for which it must wait, ns; NaN: unknown."""
     wait = np.full(len(rows), np.nan)
     if len(grouped):
         last = arrival[grouped][groups.last()][groups.group]
@@ -319,7 +323,8 @@ def _arrival_waits(rows: Rows, arrival: Floats, grouped: Ints, groups: Groups, f
 
 
 def _critical(network: Floats, rows: Rows, grouped: Ints, groups: Groups) -> Floats:
-    """Return the greatest time of moving data of each row's operation; NaN: unknown at all ranks.
+    """Return, for each row, the greatest time of moving data among its operation's ranks, ns; NaN: unknown at
+    all ranks.
 
     A rank with an UNSYNCED clock counts: how long it waits for data does not depend on the clock's offset.
     """
@@ -337,7 +342,7 @@ def _critical(network: Floats, rows: Rows, grouped: Ints, groups: Groups) -> Flo
 
 
 def _pair_waits(rows: Rows, arrival: Floats) -> Floats:
-    """Return how much later the other end of each point-to-point operation arrived; NaN: it is not known."""
+    """Return by how much the peer of each point-to-point operation arrived later, ns; NaN: unknown."""
     sends = rows[:, Op.FUNCTION] == _SEND
     sender = np.where(sends, rows[:, Op.RANK], rows[:, Op.PEER])
     receiver = np.where(sends, rows[:, Op.PEER], rows[:, Op.RANK])
@@ -348,7 +353,7 @@ def _pair_waits(rows: Rows, arrival: Floats) -> Floats:
 
 
 def _network(rows: Rows, moving: Floats, wait: Floats) -> Floats:
-    """Return the time of moving data: as measured, else what is left of the operation."""
+    """Return the time of moving data: as measured, else the operation's time without waiting."""
     others = np.maximum(rows[:, Op.GPU_LATE], 0) + np.maximum(rows[:, Op.FLUSH], 0).astype(np.float64)
     left = np.maximum(moving - wait - others, 0.0)
     measured = rows[:, Op.NETWORK_LATE].astype(np.float64)
@@ -356,7 +361,7 @@ def _network(rows: Rows, moving: Floats, wait: Floats) -> Floats:
 
 
 def _kinds(rows: Rows, ranks: Ranks) -> tuple[Ints, list[Kind]]:
-    """Return each row's kind, and all kinds."""
+    """Return the kind of each row, as an index, and the list of all kinds."""
     exponent = np.ceil(np.log2(np.maximum(rows[:, Op.BYTES], 1).astype(np.float64))).astype(np.int64)
     keys = mixed(rows[:, Op.COMMUNICATOR], rows[:, Op.FUNCTION], exponent)
     unique_keys, at = distinct(keys)
@@ -380,7 +385,7 @@ def _kinds(rows: Rows, ranks: Ranks) -> tuple[Ints, list[Kind]]:
 
 
 def _find_iterations(work: Work, ranks: Ranks) -> None:
-    """Find the iterations and the pace from the rank and communicator with the largest number of rows."""
+    """Set the iterations and the pace, found at the rank and communicator with the most rows."""
     rows = work.rows
     if not len(work.grouped):
         return
@@ -418,7 +423,7 @@ def _find_iterations(work: Work, ranks: Ranks) -> None:
 
 
 def _bus_bps(summaries: Rows) -> float | None:
-    """Return the mean bus bandwidth, weighted by bytes; None: unknown."""
+    """Return the mean bus bandwidth, bit/s, weighted by bytes; None if unknown."""
     valid = summaries[(summaries[:, Sum.BUS_BPS] >= 0) & (summaries[:, Sum.BYTES] > 0)]
     if not len(valid):
         return None

@@ -31,7 +31,7 @@ INSERT_SETTINGS: Final[Mapping[str, str]] = {
     "optimize_on_insert": "0",
     "max_partitions_per_insert_block": "0",
 }
-"""A block is stored whole, in base table and rollup, before it is acknowledged."""
+"""Settings that make an insert store the whole block, in base table and rollup, before it is acknowledged."""
 
 DATA_ERRORS: Final = frozenset({6, 26, 27, 32, 33, 41, 43, 53, 69, 70, 72, 117, 131, 349, 396, 691})
 """ClickHouse error codes caused by the block itself."""
@@ -46,9 +46,10 @@ class Refused(BadRecord):
 
 
 class TableSetup:
-    """Creates the tables before the first insert, once for all writers of a process, and after a failure.
+    """Creates the tables, once for all writers of a process: before the first insert, and after a failure.
 
-    Only statements that change something are sent: sixty from every writer took a full machine half a minute.
+    Only statements that change something are sent: sixty statements from every writer took a full machine
+    half a minute.
     """
 
     def __init__(self, settings: HistorySinkSettings) -> None:
@@ -57,7 +58,8 @@ class TableSetup:
         self._done = False
 
     def ensure(self, client: Any) -> None:
-        """Create tables and columns that are missing and set the retention; callers wait for each other."""
+        """Create missing tables and columns, and set the retention. Concurrent callers wait for each
+        other."""
         with self._lock:
             if self._done:
                 return
@@ -68,15 +70,15 @@ class TableSetup:
             LOG.info("history at %s: tables are there", self._settings.url)
 
     def forget(self) -> None:
-        """Have the next connection create them again: a failed server may return without its data."""
+        """Make the next connection set up the tables again: a failed server may return without its data."""
         with self._lock:
             self._done = False
 
 
 class Writer:
-    """One HTTP connection to ClickHouse, opened at the first use and after a failure.
+    """One HTTP connection to ClickHouse, opened at first use and again after a failure.
 
-    `setup` is shared by the writers of a process; without it, this writer creates the tables.
+    `setup` is shared by the writers of a process; without it, this writer creates the tables itself.
     """
 
     def __init__(self, settings: HistorySinkSettings, setup: TableSetup | None = None) -> None:

@@ -23,7 +23,7 @@ _ARROW_OF: Final[dict[str, pa.DataType]] = {
     "UInt32": pa.uint32(),
     "UInt64": pa.uint64(),
 }
-"""Arrow type by the innermost ClickHouse type."""
+"""Maps innermost ClickHouse type to Arrow type."""
 
 
 def arrow_schema(table: str) -> pa.Schema:

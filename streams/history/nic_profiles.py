@@ -1,7 +1,7 @@
-"""Reduces a process's record to a row per NIC: delay of its queue pairs' data, and its counters.
+"""Reduces a process's record to one row per NIC: the delay of its queue pairs' data, and its counters.
 
-History would store thousands of queue pairs a second; a row per NIC shows when and where data was slow. The
-log has the single queue pairs for a day.
+Rows for single queue pairs would be thousands a second; a row per NIC shows when and where data was slow. The
+log keeps the single queue pairs for a day.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COUNTERS: Final = tuple(name for name in NicCounter.__annotations__ if name != "
 
 
 def nic_profiles(record: CollectiveBatch) -> list[dict[str, Any]]:
-    """Return a row for each NIC of the record, in the order of their names."""
+    """Return one row for each NIC of the record, sorted by name."""
     pairs: dict[str, list[QueuePairDelay]] = {}
     for queue_pair in record["queue_pairs"]:
         pairs.setdefault(queue_pair["nic"], []).append(queue_pair)
@@ -27,7 +27,7 @@ def nic_profiles(record: CollectiveBatch) -> list[dict[str, Any]]:
 
 
 def _delays(pairs: Sequence[QueuePairDelay]) -> dict[str, Any]:
-    """Return mean and tail of all chunks; the tail is that of the slowest queue pair."""
+    """Return the mean delay of all chunks, and the tail of the slowest queue pair."""
     chunks = sum(pair["count"] for pair in pairs)
     total_ns = sum(pair["count"] * pair["mean_ns"] for pair in pairs)
     return {

@@ -1,6 +1,6 @@
 """Converts records to rows: one Arrow table per ClickHouse table, with the columns of `schemas.tables`.
 
-Only the newest of several records with one identity in a batch is kept, so that a block never has a row
+If several records in a batch have the same identity, only the newest is kept, so that a block has no row
 twice.
 """
 
@@ -25,19 +25,19 @@ from streams.history.columns import arrow_schema
 from streams.history.nic_profiles import nic_profiles
 
 EARLIEST_NS: Final = 946_684_800_000_000_000
-"""2000-01-01: a window before it, or after `LATEST_NS` (2200-01-01), is invalid."""
+"""2000-01-01. A window before this time or after `LATEST_NS` (2200-01-01) is invalid."""
 LATEST_NS: Final = 7_258_118_400_000_000_000
 MAX_JOB_FLOWS: Final = 256
-"""Flows of a job and interval that history stores: the heaviest and slowest."""
+"""Largest number of flows of a job and interval that history stores: the heaviest and slowest."""
 
 Record = Mapping[str, Any]
-"""A record of any topic, with what history adds to it."""
+"""A record of any topic, with the columns that history derives from it."""
 
 
 def rows_of(topic: str, messages: Sequence[Message]) -> dict[str, pa.Table]:
     """Return the rows of `messages` by table; tables without rows are left out.
 
-    Their records are decoded; a message without one is a tombstone, whose key identifies it.
+    The messages must be decoded; one without a record is a tombstone, whose key identifies it.
 
     Raises KeyError for a topic that history does not store, BadRecord for values that no column can store.
     """
@@ -50,7 +50,7 @@ def rows_of(topic: str, messages: Sequence[Message]) -> dict[str, pa.Table]:
 
 
 def _newest(topic: str, messages: Sequence[Message]) -> Iterable[Message]:
-    """Return the last message of each identity, in the order of the log."""
+    """Return the last message of each identity, in log order."""
     latest: dict[Any, Message] = {}
     for message in messages:
         record = message.record
@@ -61,7 +61,7 @@ def _newest(topic: str, messages: Sequence[Message]) -> Iterable[Message]:
 
 
 def _record_of(topic: str, message: Message) -> Record | None:
-    """Return the record of a message with its derived columns; None: history does not store it."""
+    """Return the record of a message with its derived columns; None if history does not store it."""
     if message.record is not None:
         with_derived = _WITH_DERIVED.get(topic)
         return message.record if with_derived is None else with_derived(message.record)
@@ -72,7 +72,8 @@ _arrow_schema = cache(arrow_schema)
 
 
 def _block(table: tables.Table, records: Sequence[Record]) -> pa.Table:
-    """Return the rows of a table: each item of a record with the fields of the record."""
+    """Return the rows of a table: one row for each item of a record, together with the record's own
+    fields."""
     schema = _arrow_schema(table.name)
     items: Sequence[Record] = records
     if table.items is not None:
@@ -108,7 +109,7 @@ def _values(column: Column, sources: Sequence[Record]) -> list[Any]:
 
 @cache
 def _conversion_of(column: Column) -> Callable[[Any], Any] | None:
-    """Return the function that changes a column's values for Arrow; None: they stay."""
+    """Return the function that converts a column's values for Arrow; None if they need no conversion."""
     if column.kind == "record[]":
         return len
     if column.kind == "record?":
@@ -169,7 +170,8 @@ def _diagnosis(record: Diagnosis) -> Record:
 
 
 def _collectives(record: CollectiveBatch) -> Record:
-    """Single operations are stored only in the log, for a day."""
+    """Return the record with its summaries and NIC profiles. Only the log stores single operations, for a
+    day."""
     communicators = record["communicators"]
     if any(summary["communicator"] >= len(communicators) for summary in record["summaries"]):
         raise BadRecord("MALFORMED", "summaries: a communicator is not among the record's communicators")
@@ -194,11 +196,12 @@ _WITH_DERIVED: Final[Mapping[str, Callable[[Any], Record | None]]] = {
     topics.COLLECTIVES.name: _collectives,
     topics.INVENTORY.name: lambda record: {**record, "gone": 0},
 }
-"""Topic to the function that checks a record and adds derived columns; None: nothing of it is stored."""
+"""Maps topic to a function that checks a record and adds derived columns; it returns None if nothing is
+stored."""
 
 _ABSENT: Final = {"string": "", "enum": "UNKNOWN", "int": 0, "long": 0, "string[]": [], "int[]": []}
 _NO_NIC: Final = {column.path[0]: _ABSENT.get(column.kind) for column in tables.TABLES[tables.NICS].columns}
-"""The record of a NIC that is gone."""
+"""The record stored for a NIC that is gone."""
 
 _TABLES_OF: Final[dict[str, list[tables.Table]]] = {}
 for _table in tables.TABLES.values():

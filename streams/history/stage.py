@@ -1,8 +1,8 @@
-"""The history sink: makes rows of topics for ClickHouse, at least once and without duplicates.
+"""The history sink: converts topics to rows for ClickHouse, stored at least once and without duplicates.
 
-A batch is named by a deduplication token. If the answer to an insert is lost, the batch is sent again with
-the same token, and the server drops the duplicate. A batch that is cut differently after a crash has another
-token; then the tables' keys overwrite its rows.
+A deduplication token names each batch. If the answer to an insert is lost, the batch is sent again with the
+same token, and the server drops the duplicate. A batch that is cut differently after a crash has another
+token; then its rows replace the earlier ones, because the tables' keys are equal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOKEN_BYTES: Final = 12
 
 
 class HistoryOperator(Operator):
-    """Collects messages of one topic; an advance makes rows of them."""
+    """Collects messages of one topic; each advance converts them to rows."""
 
     def __init__(self, topic: Topic, owner: Owner) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class HistoryOperator(Operator):
         self._settings = owner.settings.history or HistorySinkSettings()
         self._messages: list[Message] = []
         self._size_bytes = self._since_ns = 0
-        """Size of the messages, and time of the first."""
+        """Total size of the collected messages, and the time of the first one."""
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Add messages to the batch."""
@@ -43,14 +43,14 @@ class HistoryOperator(Operator):
         self._size_bytes += sum(len(message.value or b"") for message in messages)
 
     def due_ns(self) -> int:
-        """Return when the batch is old enough; 0 if it is full."""
+        """Return the log time at which the batch is old enough to be stored; 0 if it is full."""
         limits, count = self._settings, len(self._messages)
         if self._size_bytes >= limits.batch_bytes or count >= limits.batch_messages:
             return 0
         return self._since_ns + limits.batch_ms * NS_PER_MS if count else NEVER_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Work:
-        """Return the work that makes rows of the batch."""
+        """Return the work that converts the batch to rows."""
         messages, self._messages, self._size_bytes = self._messages, [], 0
         return partial(self._rows_of, messages)
 
@@ -75,7 +75,7 @@ class HistoryOperator(Operator):
 
 
 class HistoryStage(Stage):
-    """History of one topic."""
+    """Stores one topic in the history."""
 
     outputs = ()
     per_partition = False
@@ -91,7 +91,7 @@ class HistoryStage(Stage):
 
 
 def token_of(topic: str, messages: Sequence[Message]) -> str:
-    """Return the deduplication token of some messages: topic, partitions and offsets.
+    """Return the deduplication token of a batch: topic, partitions and offsets of its messages.
 
     It includes the first message's append time, so that a recreated log does not repeat old tokens.
     """

@@ -1,7 +1,7 @@
-"""Reports to the service manager whether the history takes the rows of the sink's topics.
+"""Reports to the service manager whether the history accepts the rows of the sink's topics.
 
-A history that does not answer, or has no room, is the fault of the sink (`X_FAULT`) until all topics are
-inserted again. The status counts the rows.
+A history that does not answer, or is full, is reported as a fault of the sink (`X_FAULT`) until all topics
+can be inserted again. The status includes the number of rows.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 PERIOD_S: Final = 1.0
-"""s between two reports while nothing changes."""
+"""Interval between two reports while nothing changes, s."""
 MAX_ERROR: Final = 200
-"""Characters of an error."""
+"""Largest number of characters of an error's text."""
 
 
 class StoreStatus:
@@ -25,10 +25,10 @@ class StoreStatus:
     ) -> None:
         self._url, self._notify, self._clock_s = url, notify, clock_s
         self._lock = threading.Lock()
-        """The stores of several topics report from threads of their own."""
+        """Needed because the stores of several topics report from different threads."""
         self._rows = 0
         self._waiting: dict[str, tuple[str, float]] = {}
-        """Topic whose insert fails to its last error and the time of its first."""
+        """Maps topic whose insert fails to its last error and the time of the first one."""
         self._reported_s = float("-inf")
         self._report(is_due=True)
 

@@ -10,11 +10,11 @@ from streams.links.path_table import Routes
 from streams.links.subjects import SubjectTable
 
 MAX_CANDIDATES: Final = 64
-"""Places in a record; the text names fewer."""
+"""Most places that one record lists; its text names fewer."""
 
 
 def check_dscp_changes(table: SubjectTable, changes: DscpChanges, routes: Routes, now_ns: int) -> None:
-    """Publish the DSCPs that the network changes and the places, or that it keeps all again."""
+    """Publish which DSCPs the network changes and where, or that it no longer changes any."""
     name = f"classes@{table.shard}"
     if changes.is_empty and name not in table.by_name:
         return

@@ -18,10 +18,11 @@ from streams.runtime.loss_rates import NOTHING, Int64s
 
 
 def losses_needed(min_losses: float, lost: float, answered: float) -> int:
-    """Return the losses in a row that declare a link dead, given its recent losses while it lived.
+    """Return how many losses in a row it takes to declare a link dead.
 
-    A link that loses a share r has a run of k losses with probability r^k. `lost` may be negative if spurious
-    losses were undone that had been counted before the window.
+    `lost`, `answered`: the link's recent probes while it lived. A link that loses a share r has a run of k
+    losses with probability r^k. `lost` may be negative: spurious losses are subtracted, even if they were
+    counted before the window began.
     """
     lost, answered = max(lost, 0.0), max(answered, 0.0)
     rate = (lost + 0.5) / (lost + answered + 20)
@@ -34,14 +35,14 @@ class Suspicion:
 
     evidence: PathTable
     paths: NDArray[np.intp]
-    """[S]"""
+    """[S] rows of the paths in `evidence`."""
     rows: NDArray[np.int32]
-    """[S, width]"""
+    """[S, width] elements that each path crosses."""
     losses: Int64s
-    """[S, width], 0 if the element has lived since or cannot be the cause"""
+    """[S, width] losses of the path that count against the element; 0 if it cannot be the cause."""
 
     def best(self) -> int:
-        """Return the element that explains most losses; NOTHING if none is left."""
+        """Return the element that explains most losses; NOTHING if none explains any."""
         if not len(self.paths):
             return NOTHING
         score = np.bincount(self.rows.reshape(-1), np.minimum(self.losses, MAX_PATH_LOSSES).reshape(-1))
@@ -49,15 +50,15 @@ class Suspicion:
         return element if score[element] > 0 else NOTHING
 
     def of(self, element: int) -> NDArray[np.intp]:
-        """Return the positions in `paths` of those with losses against an element."""
+        """Return the positions in `paths` of the paths whose losses count against an element."""
         return np.flatnonzero(((self.rows == element) & (self.losses > 0)).any(axis=1))
 
     def total(self, element: int) -> int:
-        """Return all losses against an element."""
+        """Return the number of losses that count against an element."""
         return int(self.losses[self.rows == element].sum())
 
     def rivals(self, element: int, margin: int) -> list[int]:
-        """Return the other elements that leave fewer than `margin` of its losses unexplained."""
+        """Return the other elements that explain all but fewer than `margin` of the element's losses."""
         crossing = self.of(element)
         rows, losses = self.rows[crossing], np.minimum(self.losses[crossing], MAX_PATH_LOSSES)
         own = int(losses[rows == element].sum())
@@ -65,24 +66,24 @@ class Suspicion:
         return [int(e) for e in np.flatnonzero(covered > own - margin) if e not in (element, NOTHING)]
 
     def begin_ns(self, element: int) -> int:
-        """Return the send time of the first loss against an element."""
+        """Return the time at which the losses against an element began, ns."""
         crossing = self.paths[self.of(element)]
         first = self.evidence.first_lost_ns[crossing]
         return int(np.maximum(first, self.evidence.last_answer_ns[element]).min())
 
     def newest_ns(self, element: int) -> int:
-        """Return the time of the newest event about the paths with losses against an element."""
+        """Return the time of the newest event about any path with losses against an element, ns."""
         return int(self.evidence.path_event_ns[self.paths[self.of(element)]].max())
 
     def without(self, explained: NDArray[np.bool_]) -> Suspicion:
-        """Return the suspicion without the explained paths ([S] booleans)."""
+        """Return a copy without the paths marked in `explained` ([S])."""
         unexplained = ~explained
         return Suspicion(
             self.evidence, self.paths[unexplained], self.rows[unexplained], self.losses[unexplained]
         )
 
     def without_element(self, element: int) -> Suspicion:
-        """Return the suspicion without the paths that have losses against an element."""
+        """Return a copy without the paths whose losses count against an element."""
         explained = np.zeros(len(self.paths), np.bool_)
         explained[self.of(element)] = True
         return self.without(explained)
@@ -91,7 +92,8 @@ class Suspicion:
 def against_links(evidence: PathTable, paths: NDArray[np.intp]) -> Suspicion:
     """Return the losses of `paths` that count against links.
 
-    They were sent after the link's last answer, and before a later answer of both ends.
+    A lost probe counts if it was sent after the last answer over the link, and if both NICs of the path
+    answered later.
     """
     rows = evidence.rows[paths]
     floor, upto = _between(evidence, paths)
@@ -102,9 +104,10 @@ def against_links(evidence: PathTable, paths: NDArray[np.intp]) -> Suspicion:
 
 
 def against_switch(evidence: PathTable, paths: NDArray[np.intp], links: NDArray[np.intp]) -> Int64s:
-    """Return [S] the losses of `paths`, which all cross the switch of `links`, that count against it.
+    """Return [S] how many losses of each path count against the switch to which all `links` belong.
 
-    They were sent after the last answer over any of the links, and before a later answer of both ends.
+    All `paths` cross the switch. A lost probe counts if it was sent after the last answer over any of the
+    links, and if both NICs of the path answered later.
     """
     floor, upto = _between(evidence, paths)
     after = np.maximum(floor, evidence.last_answer_ns[links].max(initial=0))
@@ -114,7 +117,7 @@ def against_switch(evidence: PathTable, paths: NDArray[np.intp], links: NDArray[
 def against_nics(evidence: PathTable, paths: NDArray[np.intp]) -> Suspicion:
     """Return the losses of `paths` that count against the NICs at their ends.
 
-    They were sent after the NIC's last answer, by an agent that was healthy then.
+    A lost probe counts if it was sent after the NIC's last answer, while the prober's agent was healthy.
     """
     rows = evidence.rows[paths]
     last = evidence.last_lost_ns[paths]
@@ -129,8 +132,8 @@ def against_nics(evidence: PathTable, paths: NDArray[np.intp]) -> Suspicion:
 def cables_needed(losses: Int64s, crossing: NDArray[np.bool_], margin: int) -> int:
     """Return the number of dead cables that explain all but `margin` losses.
 
-    `losses`: [S] per path; `crossing`: [S, cables] whether a path crosses a cable. The cover is greedy, so it
-    is now and then one above the minimum.
+    `losses`: [S] losses of each path; `crossing`: [S, cables] whether a path crosses a cable. The cover is
+    greedy, so the number is sometimes one above the minimum.
     """
     left, needed = losses.copy(), 0
     while left.sum() >= margin:
@@ -144,7 +147,7 @@ def cables_needed(losses: Int64s, crossing: NDArray[np.bool_], margin: int) -> i
 
 
 def _between(evidence: PathTable, paths: NDArray[np.intp]) -> tuple[Int64s, Int64s]:
-    """Return [S] the start and the end of the time in which both ends of `paths` were healthy."""
+    """Return [S] start and end of the time in which both NICs of each path were healthy, ns."""
     ends = evidence.rows[paths][:, :2]
     event_ns, first = evidence.path_event_ns[paths], evidence.first_lost_ns[paths]
     floor = np.maximum(evidence.exempt_ns[ends].max(axis=1), evidence.path_answer_ns[paths])

@@ -1,4 +1,4 @@
-"""Links and NICs of one shard as elements of array columns.
+"""Table of the links and NICs of one shard: one array column per property.
 
 An element is a directed link or a NIC. Its index never changes. Columns hold one entry per element: the
 newest answer over it, whether it is known to be dead, and when its agent was in trouble.
@@ -41,58 +41,58 @@ COLUMNS: Final = (
 
 
 class ElementTable:
-    """Columns over the elements [E]. Times are nanoseconds of log append time."""
+    """Properties of all elements, one array [E] each. Times are ns of log append time."""
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
-        """Name of a link or NIC to element."""
+        """Element of each link or NIC, by name."""
         self.names: list[str] = [""]
         self.ends: list[tuple[str, str]] = [("", "")]
-        """Element to the nodes at which a link begins and ends."""
+        """The two nodes at which each link begins and ends, by element."""
         self.parallel_cables: dict[tuple[str, str], set[tuple[str, str]]] = {}
-        """(node, node), sorted, to the ports of the cables between them."""
+        """Port pairs of all cables between two nodes; the nodes of a key are sorted."""
         self.links_at: dict[str, set[int]] = {}
-        """Node to the links that begin or end there."""
+        """Links that begin or end at each node."""
 
         size = FIRST_CAPACITY
         self.last_answer_ns: Int64s = np.full(size, 0, np.int64)
-        """[E] newest answer over a link or from a NIC; before the first, when the element was first seen."""
+        """[E] time of the newest answer over a link or from a NIC; before the first one, `first_seen_ns`."""
         self.has_answered: Bools = np.zeros(size, np.bool_)
         """[E] whether any answer was ever seen."""
         self.first_seen_ns: Int64s = np.full(size, 0, np.int64)
         self.is_nic: Bools = np.zeros(size, np.bool_)
         self.revived_ns: Int64s = np.zeros(size, np.int64)
-        """[E] NICs: first answer after `QUIET_NS` without one."""
+        """[E] NICs: time of the newest answer that came after `QUIET_NS` without answers."""
         self.exempt_ns: Int64s = np.zeros(size, np.int64)
-        """[E] NICs: end of the newest trouble of its agent that voids its losses."""
+        """[E] NICs: end of the newest trouble of the agent for which its losses do not count."""
         self.cpu_starved_ns: Int64s = np.zeros(size, np.int64)
-        """[E] NICs: end of the newest time in which its agent was late by `CPU_STARVED_NS`."""
+        """[E] NICs: newest time at which the agent reported a delay of `CPU_STARVED_NS` or more."""
         self.cpu_starved: Bools = np.zeros((size, WINDOW_PARTS), np.bool_)
-        """[E, part] NICs: whether that was in this part of the window, or next to it."""
+        """[E, part] NICs: whether the agent was so late in this part of the window, or next to it."""
         self._cpu_starved_next: Bools = np.zeros(size, np.bool_)
-        """[E] the same for the part that follows."""
+        """[E] the same for the part of the window that begins next."""
         self.nic_event_ns: Int64s = np.zeros(size, np.int64)
-        """[E] NICs: its newest event."""
+        """[E] NICs: time of the newest event that the NIC's agent sent."""
         self.host_answer_ns: Int64s = np.zeros(size, np.int64)
-        """[E] NICs: newest answer of its host's kernel, probed because its agent was silent."""
+        """[E] NICs: newest answer of the host's kernel, which peers probe while the agent is silent."""
         self.delayed_ns: Int64s = np.zeros(size, np.int64)
         """[E] newest answer that the network delayed for longer than the loss time-out."""
         self.last_loss_ns: Int64s = np.zeros(size, np.int64)
-        """[E] newest time at which a request over it was sent that was lost."""
+        """[E] newest send time of a lost request over the element."""
         self.resumed_ns: Int64s = np.zeros(size, np.int64)
-        """[E] first such time after a pause of `PAUSE_NS`."""
+        """[E] send time of the first lost request after the newest pause of `PAUSE_NS` without losses."""
         self.pause_ns: Int64s = np.zeros(size, np.int64)
-        """[E] length of that pause."""
+        """[E] length of the pause before `resumed_ns`."""
         self.nic_of: Int32s = np.zeros(size, np.int32)
-        """[E] links: the NIC at which one begins or ends, NOTHING between switches."""
+        """[E] links: the NIC at which the link begins or ends; NOTHING for a link between switches."""
         self.own_links: dict[int, dict[int, None]] = {}
-        """NIC to the links between it and its switches: a bond has several cables."""
+        """Links between each NIC and its switches: a bond has several cables."""
         self.recabled: dict[int, int] = {}
-        """Link to the link that now uses one of its ports, by paths that changed from one to the other."""
+        """For a link that paths left: the link that now uses one of its ports."""
         self.down: Bools = np.zeros(size, np.bool_)
-        """[E] known to be dead: losses behind it are explained."""
+        """[E] whether the element is known to be dead, which explains losses behind it."""
         self.suppressed_ns: Int64s = np.zeros(size, np.int64)
-        """[E] losses behind it do not count until then: its port has just come up."""
+        """[E] time until which losses behind the element do not count, because its port has just come up."""
         self.recovered_ns: Int64s = np.zeros(size, np.int64)
         """[E] end of its last outage: losses that began before it are explained."""
         self.last_answer_ns[NOTHING] = NEVER_NS
@@ -119,7 +119,7 @@ class ElementTable:
         return new_element
 
     def nodes_of(self, link: int) -> tuple[str, str]:
-        """Return the nodes at which a link begins and ends."""
+        """Return the node at which a link begins, and the node at which it ends."""
         return self.ends[link]
 
     def links_of(self, nic: int) -> list[int]:
@@ -132,7 +132,7 @@ class ElementTable:
         self.own_links.setdefault(nic, {})[link] = None
 
     def among(self, elements: Sequence[int] | NDArray[Any]) -> Bools:
-        """Return [E] whether each element is one of these."""
+        """Return [E] whether each element of the table is one of `elements`."""
         is_among = np.zeros(len(self.last_answer_ns), np.bool_)
         is_among[elements] = True
         return is_among
@@ -143,5 +143,5 @@ class ElementTable:
 
 
 def grown(array: NDArray[Any], fill: int) -> NDArray[Any]:
-    """Return a column of twice the size."""
+    """Return a copy of a column at twice its size; `fill` is the value of the new entries."""
     return np.concatenate([array, np.full_like(array, fill)])

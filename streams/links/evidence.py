@@ -1,8 +1,8 @@
 """Probe evidence of one shard in arrays, by path, link and NIC.
 
 `Evidence` ingests `LinkEvent` records in log order. It keeps the newest answer of each element, the loss
-streak of each path, and settled losses and answers of a sliding window. It draws no conclusions: localise/
-does.
+streak of each path, and settled losses and answers of a sliding window. The localisers (localise/) draw
+conclusions from it.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ Float64s = NDArray[np.float64]
 
 FIRST_BUCKET_NS: Final = 125_000_000
 MIN_RATE_INTERVAL_S: Final = 0.02
-"""Shorter intervals give no request rate."""
+"""Shortest interval between two reports from which a request rate is computed."""
 RATE_KEPT: Final = 0.7
 """Weight of the earlier request rate in the smoothed one."""
 EXEMPTING: Final = frozenset({"RX_OVERFLOW"})
-"""Agent trouble that voids its own losses and its peers' losses to it. Other trouble leaves the agent's own
-results valid, and a peer without CPU time answers no prober on any path."""
+"""Trouble of an agent for which neither its losses nor those of probes to it count. Other trouble leaves the
+agent's own results valid. A peer without CPU time answers no prober, on any path."""
 
 
 class _PathReports(NamedTuple):
-    """Columns of one event's paths: [len(event["paths"])] each."""
+    """The reports of one event as columns, with one entry per path."""
 
     lost: Int64s
     answered: Int64s
@@ -66,16 +66,16 @@ class _PathReports(NamedTuple):
 
 
 class Evidence(PathTable):
-    """Columns over paths [P] and elements [E], filled by events.
+    """Probe results by path [P] and element [E], taken from events.
 
-    Times are nanoseconds of log append time. An event's own time is its NIC's clock, converted to the log's
-    clock, so that a slow message does not make old answers look recent.
+    Times are nanoseconds of log append time. An event's time is read from its NIC's clock and converted to
+    the log's clock. So a delayed message does not make old answers look recent.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.clock_models: Mapping[str, ClockLine] = {}
-        """NIC to its clock model, of those whose clock is usable."""
+        """Clock model of each NIC whose clock is usable."""
         self.log_offset_ns = 0
         """Fabric time minus log append time."""
         self.first_event_ns = 0
@@ -84,13 +84,13 @@ class Evidence(PathTable):
         self.any_lost = False
         """Whether the window holds a settled loss."""
         self._delayed, self._delayed_at_ns = 0.0, 0
-        """Decaying count of answers delayed by the network, and its time."""
+        """Decaying count of answers that the network delayed, and the time of its last update."""
         self._bucket = -1
 
     # --------------------------------------------------------------------------------------- events
 
     def ingest(self, event: LinkEvent, append_ns: int, routes: Routes) -> int | None:
-        """Take one event; return its time, None if it is a duplicate."""
+        """Ingest one event; return its time in ns of log append time, or None if it is a duplicate."""
         name = event["nic"]
         nic = self.nics.get(name)
         if nic is None:
@@ -121,9 +121,10 @@ class Evidence(PathTable):
         return now_ns
 
     def silent_agents(self, now_ns: int) -> Bools:
-        """Return [E] the NICs whose agents are silent while their hosts answer.
+        """Return [E] whether an element is a NIC whose agent is silent while its host answers.
 
-        An agent that reports without an answer for `REPORTS_AFTER_NS` is not silent: its port is at fault.
+        An agent that still reports `REPORTS_AFTER_NS` after its NIC's last answer is not silent: its port is
+        at fault.
         """
         answer_ns = self.last_answer_ns
         alive_ns = np.maximum(answer_ns, self.cpu_starved_ns)
@@ -207,7 +208,7 @@ class Evidence(PathTable):
             self.rate_hz[at] = np.where(before > 0, RATE_KEPT * before + 0.3 * rate, rate)
 
     def _note_answers(self, at: NDArray[np.intp], arrived: Int64s) -> None:
-        """Note answers at `arrived` (0: none) on every element of their paths."""
+        """Note answers on all elements of their paths. `arrived`: time of each path's answer, or 0."""
         answers = arrived > 0
         if not answers.any():
             return
@@ -232,7 +233,7 @@ class Evidence(PathTable):
         self._delayed_at_ns = max(self._delayed_at_ns, now_ns)
 
     def _note_losses(self, at: NDArray[np.intp]) -> None:
-        """Note the newest loss of each element of paths with new ones, and whether it ends a pause."""
+        """Note the new losses of paths on each element that they cross, and whether they end a pause."""
         if not len(at):
             return
         rows = self.rows[at]
@@ -254,10 +255,10 @@ class Evidence(PathTable):
         counted: Bools,
         exempt: bool,
     ) -> None:
-        """Move losses that an answer followed into the window.
+        """Count losses in the window once a later answer shows that they belong to a loss rate.
 
-        `began`: [len(at)] start of their streaks; `classes`: see `_class_reports`; `counted`: [len(at)] paths
-        with results that count.
+        `began`: [len(at)] start of each path's streak; `classes`: see `_class_reports`; `counted`: [len(at)]
+        whether the results of a path count.
         """
         base = np.minimum(self.min_timeout_ns[at], reports.timeout_ns)
         self.min_timeout_ns[at] = base
@@ -287,7 +288,7 @@ class Evidence(PathTable):
             self.class_unsettled[at] = pending * np.minimum(share, 1)[:, None]
 
     def _class_reports(self, paths: list[PathEvidence]) -> Int64s | None:
-        """Return [3, len(paths), C] losses, answers and spurious losses by class; None for one class."""
+        """Return [3, len(paths), C] losses, answers and spurious losses by class; None without classes."""
         rows = [(at, self._class(c["dscp"]), c) for at, report in enumerate(paths) for c in report["classes"]]
         if not rows:
             return None
@@ -300,14 +301,14 @@ class Evidence(PathTable):
     def _count_classes(
         self, at: NDArray[np.intp], classes: Int64s, settled: Int64s, counted: Bools, bucket: int
     ) -> None:
-        """Divide the settled losses [len(at)] of paths among the classes whose losses wait to be settled."""
+        """Divide each path's settled losses [len(at)] among its classes, by their unsettled losses."""
         pending = self.class_unsettled[at] + classes[0]
         share = np.minimum(settled / np.maximum(pending.sum(axis=1), 1), 1)
         self.class_lost[at, :, bucket] += pending * share[:, None] - classes[2] * counted[:, None]
         self.class_answered[at, :, bucket] += classes[1] * counted[:, None]
 
     def delayed_answers(self, now_ns: int) -> float:
-        """Return the answers that the network recently delayed beyond the loss time-out, over all NICs.
+        """Return how many answers the network recently delayed beyond the loss time-out, at all NICs.
 
         Each answer's weight decays to 1/e in `DELAYED_KEPT_NS`.
         """
@@ -316,7 +317,7 @@ class Evidence(PathTable):
     # --------------------------------------------------------------------------------------- window
 
     def _roll(self, now_ns: int) -> int:
-        """Return the window part of a time; clear the parts that have aged out."""
+        """Advance the window to `now_ns` and clear its expired parts; return the newest part's index."""
         bucket = now_ns // self.bucket_ns
         if self._bucket < 0:
             self._bucket = bucket
@@ -332,14 +333,14 @@ class Evidence(PathTable):
         return int(self._bucket % WINDOW_PARTS)
 
     def set_window(self, window_ns: int) -> None:
-        """Set the length of the window; a change empties it."""
+        """Set the length of the window; empty it if the length changes."""
         bucket_ns = max(1, window_ns // WINDOW_PARTS)
         if bucket_ns != self.bucket_ns:
             self.bucket_ns, self._bucket = bucket_ns, -1
             self._empty_window()
 
     def reset_losses(self) -> None:
-        """Restart the loss counts: counted losses may belong to outages that were not known then."""
+        """Reset the loss counts: some may belong to outages that were unknown when they were counted."""
         self._empty_window()
         self.unsettled[:] = 0
         self.class_unsettled[:] = 0
@@ -349,7 +350,7 @@ class Evidence(PathTable):
             counts[:] = 0
 
     def counts(self, now_ns: int, parts: int = WINDOW_PARTS) -> tuple[Int64s, Int64s]:
-        """Return [P] settled losses and answers of the newest `parts` of the window.
+        """Return [P] settled losses, and [P] answers, in the newest `parts` of the window.
 
         Leave out parts in which one end of the path was short of CPU.
         """
@@ -361,14 +362,14 @@ class Evidence(PathTable):
         return lost, answered
 
     def class_counts(self, now_ns: int, parts: int) -> tuple[Float64s, Float64s]:
-        """Return [P, C] settled losses and answers by class, as `counts` does."""
+        """Return [P, C] settled losses, and [P, C] answers, by class, in the same parts as `counts`."""
         used = self._used_parts(now_ns, parts)[:, None]
         lost: Float64s = np.maximum((self.class_lost[: self.paths] * used).sum(axis=2), 0)
         answered: Float64s = (self.class_answered[: self.paths] * used).sum(axis=2)
         return lost, answered
 
     def _used_parts(self, now_ns: int, parts: int) -> Bools:
-        """Return [P, WINDOW_PARTS] the newest parts in which both ends of the path had enough CPU."""
+        """Return [P, WINDOW_PARTS] whether a part is among the newest and both ends had enough CPU."""
         newest = self._roll(now_ns)
         short_of_cpu: Bools = self.cpu_starved[self.rows[: self.paths, :2]]
         used: Bools = ~short_of_cpu.any(axis=1) & _newest_parts(newest, parts)
@@ -381,7 +382,7 @@ class Evidence(PathTable):
         return int(self.lost[paths][:, used].sum()), int(self.answered[paths][:, used].sum())
 
     def unsettled_paths(self, now_ns: int, parts: int = WINDOW_PARTS) -> NDArray[np.intp]:
-        """Return the paths with a short streak that began in the newest `parts`, as in a loss rate."""
+        """Return the paths whose loss streak began in the newest `parts` and may be part of a loss rate."""
         short = self.short_streaks(now_ns - self.bucket_ns * parts)
         ends = self.rows[: self.paths, :2]
         short &= self.cpu_starved_ns[ends].max(axis=1) < now_ns - self.bucket_ns * WINDOW_PARTS
@@ -409,6 +410,6 @@ def _columns(paths: list[PathEvidence]) -> _PathReports:
 
 
 def _newest_parts(newest: int, parts: int) -> Bools:
-    """Return [WINDOW_PARTS] whether each part is among the newest `parts`."""
+    """Return [WINDOW_PARTS] whether a part is one of the last `parts` up to `newest`."""
     is_newest: Bools = (newest - np.arange(WINDOW_PARTS)) % WINDOW_PARTS < parts
     return is_newest

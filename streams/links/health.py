@@ -2,8 +2,8 @@
 
 `ShardHealth` ingests `LinkEvent` records in log order and returns `LinkHealth` records by subject. A host's
 own carrier report takes precedence. Otherwise the localisers (localise/) find the fewest faults that explain
-the dead paths, and the subject table (subjects.py) turns faults into states. A living path clears all that it
-crosses.
+the dead paths, and the subject table (subjects.py) turns faults into states. An answer on a path clears every
+element that the path crosses.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ PORT_UP: Final = frozenset({"PORT_ACTIVE"})
 class ShardHealth:
     """Detector of link health. `thresholds` and `log_offset_ns` may be set at any time.
 
-    `source`: name of the partition that the evidence comes from. `is_member`: whether a NIC is in the
-    inventory; a NIC that was removed in order is not missed.
+    `source`: name of the partition that the evidence comes from. `is_member`: returns whether a NIC is in the
+    inventory; a NIC that was removed on purpose is not reported as down.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class ShardHealth:
         """The topology file; it may be set at any time."""
         self.evidence = Evidence()
         self.sizes = PathSizes()
-        """Largest packets that paths pass."""
+        """The largest packet that each path passes."""
         self.dscp_changes = DscpChanges()
         """Paths on which the network changes a DSCP."""
         self._routes: Routes | None = None
         self._table = SubjectTable(shard, thresholds or Thresholds(), source, self.evidence)
         self._is_member = is_member or (lambda nic: True)
         self._replay_to = -1
-        """Offset of the newest evidence in any restored state: up to it, only port events count."""
+        """Offset of the newest evidence that a restored state includes; up to it, only port events count."""
         self._ready_ns = 0
         """End of the warm-up."""
         self._evaluated_ns = self._lossy_ns = self._bypass_ns = self._slow_ns = self._hidden_ns = 0
-        """Last run of the evaluation and of its slower parts."""
+        """Times of the last evaluation, and of the last run of each of its slower parts."""
         self._wait_ns = NEVER_NS
         """Time at which the present evidence may show a fault."""
         self._reviving: list[Subject] = []
@@ -127,7 +127,7 @@ class ShardHealth:
 
     @property
     def due_ns(self) -> int:
-        """Time at which `evaluate` next has something to do without new evidence, log append time."""
+        """Log append time at which `evaluate` must run next if no new evidence arrives."""
         holds = (
             first_ns + self.thresholds.ns("up_delay_ms")
             for s in self._reviving
@@ -148,7 +148,7 @@ class ShardHealth:
             table.now_ns = max(table.now_ns, s.evaluated_ns)
 
     def ingest(self, event: LinkEvent, append_ns: int, routes: Routes, offset: int = -1) -> list[Change]:
-        """Take one `LinkEvent`, appended to the log at `append_ns`; return the changes to publish."""
+        """Ingest one `LinkEvent`, appended to the log at `append_ns`; return the changes to publish."""
         table = self._table
         if not self._ready_ns:
             self._ready_ns = append_ns + WARM_UP_NS
@@ -176,7 +176,7 @@ class ShardHealth:
         return self._table.take_changes()
 
     def _advance(self, to_ns: int) -> None:
-        """Evaluate at each time that was due: the frequency of calls changes nothing."""
+        """Evaluate at each due time up to `to_ns`, so that results do not depend on the calls."""
         if not self._evaluated_ns:
             return
         while (due_ns := max(self.due_ns, self._evaluated_ns + EVALUATION_GAP_NS)) <= to_ns:
@@ -224,7 +224,7 @@ class ShardHealth:
             self._run_slow_tasks(now_ns)
 
     def _localise_dead(self, suspects: NDArray[np.intp], now_ns: int) -> None:
-        """Find dead switches, then links, then NICs, each among the paths that nothing explains yet."""
+        """Find dead switches, then links, then NICs. Each step uses the paths that are still unexplained."""
         table, evidence, thresholds = self._table, self.evidence, self.thresholds
         for fault in localise_switches(evidence, thresholds, suspects, now_ns):
             table.apply(fault, now_ns)
@@ -247,7 +247,7 @@ class ShardHealth:
     # --------------------------------------------------------------------------------------- hidden links
 
     def _find_unexplained(self, suspects: NDArray[np.intp], now_ns: int) -> None:
-        """Publish losses that no known link explains, or their end."""
+        """Publish that no known link explains some losses, or that this is over."""
         name = f"losses@{self.shard}"
         if self._routes is None or not (len(suspects) or name in self.subjects):
             return
@@ -259,7 +259,7 @@ class ShardHealth:
             self._table.end(name, "a known link explains all losses again, or there are none", now_ns)
 
     def _find_blindness(self, now_ns: int) -> None:
-        """Publish that traces do not show where packets go, or that they do again."""
+        """Publish that the routes of many paths are unknown, or that they are known again."""
         name = f"traces@{self.shard}"
         blind, paths = blind_share(self.evidence, now_ns)
         if now_ns - self.evidence.first_event_ns < BLIND_AFTER_NS or paths < BLIND_PATHS:
@@ -275,7 +275,7 @@ class ShardHealth:
     # --------------------------------------------------------------------------------------- ports
 
     def _port_changed(self, nic: str, up: bool, at_ns: int, detected_by: DetectedBy) -> None:
-        """Take a report of a NIC's own port."""
+        """Apply a report that a NIC's own port went up or down to each of its cables."""
         evidence = self.evidence
         me = evidence.index[nic]
         cables: dict[str, list[int]] = {}
@@ -287,7 +287,7 @@ class ShardHealth:
     def _own_cable_changed(
         self, name: str, elements: Sequence[int], nic: str, up: bool, at_ns: int, detected_by: DetectedBy
     ) -> None:
-        """Take a report of a NIC's own port for one of its cables; `elements`: the NIC and the links."""
+        """Apply a report about a NIC's own port to one cable. `elements`: the NIC, then the cable's links."""
         table = self._table
         s = table.get(name, HealthKind.LINK if len(elements) > 1 else HealthKind.NIC)
         if table.is_settled(s):
@@ -310,7 +310,7 @@ class ShardHealth:
     # --------------------------------------------------------------------------------------- partial loss
 
     def _localise_lossy(self, now_ns: int) -> None:
-        """Find loss rates, and end those that are over."""
+        """Find elements that lose a share of the packets; end the states of those that no longer do."""
         evidence = self.evidence
         greys = [s for s in self.subjects.values() if s.grey]
         if not evidence.any_lost and not greys and not len(evidence.unsettled_paths(now_ns)):
@@ -329,7 +329,7 @@ class ShardHealth:
             self._check_grey(s, faults, now_ns)
 
     def _check_grey(self, s: Subject, faults: LossyFaults, now_ns: int) -> None:
-        """End the losses of a subject that are below half of the threshold, by probes over its elements."""
+        """End the loss of each element of a subject that probes show to be below half of the threshold."""
         min_share = self.thresholds["grey_loss_percent"] / 200
         for element in list(s.grey):
             lossy = faults.by_element.get(element)
@@ -339,7 +339,7 @@ class ShardHealth:
                 self._end_grey(s, element, now_ns)
 
     def _end_grey(self, s: Subject, element: int, now_ns: int) -> None:
-        """End the loss of an element once it has been low for long enough."""
+        """End the loss of an element if it has been low for `grey_clear_s`."""
         fine_ns = s.grey_fine_ns.setdefault(element, now_ns)
         is_over = now_ns - fine_ns >= self.thresholds.ns("grey_clear_s")
         if is_over and not self._table.is_settled(s):
@@ -349,7 +349,7 @@ class ShardHealth:
     # --------------------------------------------------------------------------------------- slow tasks
 
     def _run_slow_tasks(self, now_ns: int) -> None:
-        """Age flaps, refresh the records of subjects that are not UP, forget subjects that stay away."""
+        """Age flaps, republish subjects that are not UP, and forget those that stay DOWN for long."""
         self.evidence.forget_paths(now_ns - PATH_KEPT_NS)
         for s in list(self.subjects.values()):
             if self._table.is_settled(s):
@@ -377,7 +377,7 @@ class ShardHealth:
             table.publish(s, now_ns)
 
     def _replacement_of(self, s: Subject) -> str | None:
-        """Return the link that now uses a port of a cable; None if the cable is where it was."""
+        """Return the link that now uses one of a cable's ports; None if the cable was not replaced."""
         evidence = self.evidence
         if not evidence.recabled or s.carrier_down:
             return None

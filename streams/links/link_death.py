@@ -1,7 +1,7 @@
-"""Decision whether the link that explains most losses is dead, or needs more evidence.
+"""Decides whether the link that explains most losses is dead, or whether more evidence is needed.
 
-`evaluate_link` checks how long no answer has crossed the link, how many losses it takes, how many of its
-paths have died, and whether other links explain as much.
+`evaluate_link` checks how long no answer has crossed the link and how many probes were lost on it. It also
+checks how many of its paths have died, and whether other links explain as much.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Wait(NamedTuple):
 def evaluate_link(
     evidence: Evidence, thresholds: Thresholds, suspicion: Suspicion, link: int, now_ns: int
 ) -> Dead | Wait:
-    """Decide about the link that explains most losses, at `now_ns` on the log's clock."""
+    """Decide whether `link`, which explains most losses, is dead at `now_ns` (log append time)."""
     begin_ns = suspicion.begin_ns(link)
     span_ns = suspicion.newest_ns(link) - begin_ns
     if not _is_silent(evidence, thresholds, suspicion, link, now_ns, span_ns):
@@ -94,7 +94,7 @@ def _is_silent(
 
 
 def _rivals(evidence: Evidence, suspicion: Suspicion, link: int) -> list[int]:
-    """Return the links of other cables that explain nearly as much."""
+    """Return the links of other cables that explain nearly as many losses as `link`."""
     cable = cable_id(evidence.names[link])
     return [
         e
@@ -109,7 +109,7 @@ def _has_few_paths(evidence: Evidence, paths: NDArray[np.intp]) -> bool:
 
 
 def silence_ns(evidence: Evidence, thresholds: Thresholds, now_ns: int, links: int | list[int]) -> int:
-    """Return the time without an answer over a link, or several together, that makes them dead."""
+    """Return how long links must go without an answer, taken together, to be dead, ns."""
     delayed = int(np.max(evidence.delayed_ns[links])) > now_ns - DELAYED_LINK_NS
     reporting = evidence.reporting_nics(now_ns - DELAYED_KEPT_NS)
     delayed = delayed or evidence.delayed_answers(now_ns) > DELAYED_PER_NIC * reporting
@@ -118,7 +118,7 @@ def silence_ns(evidence: Evidence, thresholds: Thresholds, now_ns: int, links: i
 
 
 def _losses_needed(evidence: Evidence, min_losses: float, link: int) -> int:
-    """Return the losses in a row that declare a link dead: more if it has a loss rate, even a recent one."""
+    """Return how many losses in a row declare a link dead: more if it loses packets, or did so recently."""
     paths = evidence.paths_over(link)
     # A path without probes keeps the losses of an outage that is over.
     explained = evidence.recovered_ns[evidence.rows[paths]] > evidence.first_lost_ns[paths, None]
@@ -135,7 +135,7 @@ def _losses_needed(evidence: Evidence, min_losses: float, link: int) -> int:
 
 
 def _aliased(evidence: Evidence, link: int, rivals: list[int], now_ns: int) -> list[int]:
-    """Return the rivals that exactly the same paths cross, by complete routes: no evidence separates them."""
+    """Return the rivals that exactly the same paths cross as `link`, among paths with complete routes."""
     n = evidence.paths
     current = (evidence.path_event_ns[:n] > now_ns - STALE_NS) & ~evidence.incomplete[:n]
     rows = evidence.rows[:n][current]
@@ -149,7 +149,7 @@ def _recent_paths(evidence: Evidence, element: int, now_ns: int) -> NDArray[np.i
 
 
 def _share_lost(evidence: Evidence, element: int, now_ns: int, since_ns: int = 0) -> float:
-    """Return the share of an element's paths whose newest result is a loss, at `since_ns` or later."""
+    """Return the share of an element's recent paths whose newest result is a loss sent since `since_ns`."""
     paths = _recent_paths(evidence, element, now_ns)
     lost = (evidence.loss_streak[paths] > 0) & (evidence.last_lost_ns[paths] >= since_ns)
     return float(lost.mean()) if len(paths) else 0.0
@@ -158,7 +158,8 @@ def _share_lost(evidence: Evidence, element: int, now_ns: int, since_ns: int = 0
 def _share_expected(evidence: Evidence, element: int, now_ns: int, span_ns: int) -> float:
     """Return the share of an element's paths that would have lost a probe if it had been dead for `span_ns`.
 
-    A path probed at random moments at `rate` per second has a probe in the span with 1 - exp(-rate span).
+    A path probed at random times, `rate` per second, has a probe in the span with probability
+    1 - exp(-rate span).
     """
     paths = _recent_paths(evidence, element, now_ns)
     probed = -np.expm1(-evidence.rate_hz[paths] * (span_ns / NS_PER_S))

@@ -40,7 +40,7 @@ PATH_COLUMNS: Final = {
     "class_lost": 0,
     "class_answered": 0,
 }
-"""Columns over paths, each with its value for a path without data."""
+"""Names of the columns over paths; each maps to its value for a path without data."""
 
 
 class Routes(Protocol):
@@ -51,16 +51,16 @@ class Routes(Protocol):
         """A number that grows with every change of a route."""
 
     def changed(self, since: int) -> Collection[tuple[str, str]] | None:
-        """Return the directed pairs with changes after version `since`; None if that is too long ago."""
+        """Return the directed NIC pairs whose routes changed after version `since`; None if it is too old."""
 
     def forward(self, nic: str, peer: str, path: int) -> Links:
-        """Return the links of the requests; empty if unknown."""
+        """Return the links that a path's requests cross; empty if not known from end to end."""
 
     def reverse(self, nic: str, peer: str, path: int) -> Links:
-        """Return the links of the answers; empty if unknown."""
+        """Return the links that a path's answers cross; empty if not known from end to end."""
 
     def known(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
-        """Return the known links of the requests and of the answers, which may have gaps."""
+        """Return the known links of a path's requests, and those of its answers; both may have gaps."""
 
 
 class NicState:
@@ -76,12 +76,12 @@ class NicState:
         self.lag = self.lag_before = NEVER_NS
         self.lag_from = 0
         self.paths: dict[tuple[str, int], int] = {}
-        """(peer, entropy value) to the row of the path."""
+        """Row of each path, by (peer, entropy value)."""
 
 
 @dataclass(slots=True)
 class Departures:
-    """Paths whose routes departed from a link, and the times of the first and the newest departure."""
+    """Paths that no longer cross a link, and the times of the first and the newest such change."""
 
     since_ns: int
     paths: set[int] = field(default_factory=set)
@@ -89,37 +89,37 @@ class Departures:
 
 
 class PathTable(ElementTable):
-    """Columns over the paths [P] of the elements [E]."""
+    """Properties of all paths, one array [P] each, added to those of the elements [E]."""
 
     def __init__(self) -> None:
         super().__init__()
         size = FIRST_CAPACITY
         self.nics: dict[str, NicState] = {}
         self.paths = 0
-        """Rows in use, those of forgotten paths included."""
+        """Number of rows in use, including those of forgotten paths."""
         self.rows: Int32s = np.zeros((size, FIRST_WIDTH), np.int32)
         """[P, width] elements: prober, peer, then the links; NOTHING fills the rest."""
         self.former: Int32s = np.zeros((size, FIRST_WIDTH), np.int32)
-        """[P, width] of a path with an incomplete route: the links of its last complete one."""
+        """[P, width] links of the last complete route, for paths whose present route is incomplete."""
         self.incomplete: Bools = np.zeros(size, np.bool_)
-        """[P] whether links of one direction are unknown."""
+        """[P] whether the links of at least one direction are unknown."""
         self.route_version: Int64s = np.full(size, -1, np.int64)
         self.path_answer_ns: Int64s = np.zeros(size, np.int64)
-        """[P] newest answer."""
+        """[P] time of the newest answer."""
         self.loss_streak: Int64s = np.zeros(size, np.int64)
         self.first_lost_ns: Int64s = np.zeros(size, np.int64)
         self.last_lost_ns: Int64s = np.zeros(size, np.int64)
         self.path_event_ns: Int64s = np.zeros(size, np.int64)
-        """[P] newest event about the path."""
+        """[P] time of the newest event about the path."""
         self.unsettled: Int64s = np.zeros(size, np.int64)
-        """[P] losses without a later answer: part of an outage, or of a loss rate once an answer comes."""
+        """[P] losses without a later answer: those of an outage, or of a loss rate if an answer follows."""
         self.min_timeout_ns: Int64s = np.full(size, NEVER_NS, np.int64)
         self.lost: Int64s = np.zeros((size, WINDOW_PARTS), np.int64)
         self.answered: Int64s = np.zeros((size, WINDOW_PARTS), np.int64)
         self.rate_hz: NDArray[np.float64] = np.zeros(size)
         """[P] requests per second, smoothed."""
         self.dscps: list[int] = []
-        """[C] DSCPs of the traffic classes; empty where each NIC probes one."""
+        """[C] DSCPs of the traffic classes; empty if each NIC probes only one class."""
         self.class_unsettled: NDArray[np.float64] = np.zeros((size, 0))
         """[P, C] `unsettled` by class."""
         self.class_lost: NDArray[np.float64] = np.zeros((size, 0, WINDOW_PARTS))
@@ -129,8 +129,8 @@ class PathTable(ElementTable):
         self.departures: dict[int, Departures] = {}
         self._free: list[int] = []
         self._followed = self._routes_from = 0
-        """Route versions: all changes up to the first are applied; older routes than the second are reread.
-        """
+        """Two versions of the routes: changes up to the first are applied; routes read before the second
+        are read again."""
 
     # --------------------------------------------------------------------------------------- queries
 
@@ -147,9 +147,9 @@ class PathTable(ElementTable):
         return is_in_use
 
     def possible_elements(self, at: NDArray[np.intp]) -> Int32s:
-        """Return [len(at), ...] the elements of paths. Add the former links where a route has gaps now.
+        """Return [len(at), ...] the elements that paths may cross: if routes have gaps, former links as well.
 
-        A trace ends at a link that is down, so the link may be missing from the route of its own victims.
+        A trace ends at a link that is down, so that link may be missing from routes that cross it.
         """
         rows: Int32s = self.rows[at]
         return np.hstack((rows, self.former[at])) if self.incomplete[at].any() else rows
@@ -160,10 +160,10 @@ class PathTable(ElementTable):
         return np.flatnonzero((self.loss_streak[:n] > 0) & (self.path_event_ns[:n] > now_ns - stale_ns))
 
     def losses_within(self, at: NDArray[np.intp], after_ns: Int64s, upto_ns: Int64s) -> Int64s:
-        """Return the losses of the streaks of paths `at` that were sent within (after_ns, upto_ns].
+        """Return how many losses of each path's current streak were sent within (after_ns, upto_ns].
 
-        The times of the first and the last loss are known; those between are taken as evenly spaced. Shapes
-        broadcast against [len(at), 1] if two-dimensional.
+        Losses between the first and the last of a streak are assumed to be evenly spaced. The limits have
+        shape [len(at)], or one that broadcasts against [len(at), 1].
         """
         first, last, n = self.first_lost_ns[at], self.last_lost_ns[at], self.loss_streak[at]
         if after_ns.ndim == 2:
@@ -189,7 +189,7 @@ class PathTable(ElementTable):
     # --------------------------------------------------------------------------------------- rows
 
     def _path(self, nic: NicState, me: int, key: tuple[str, int], now_ns: int, routes: Routes) -> int:
-        """Return the row of a path; make it, and read its route, as needed."""
+        """Return the row of a path; add the row and read the route if needed."""
         at = nic.paths.get(key)
         if at is None:
             at = nic.paths[key] = self._free.pop() if self._free else self._new_row()
@@ -208,7 +208,7 @@ class PathTable(ElementTable):
         return at
 
     def _class(self, dscp: int) -> int | None:
-        """Return the index of a traffic class; make its columns, if it is new. None: there are too many."""
+        """Return the column of a traffic class, added if it is new; None if there are too many classes."""
         if dscp not in self.dscps:
             if len(self.dscps) == MAX_CLASSES:
                 return None
@@ -222,7 +222,7 @@ class PathTable(ElementTable):
         return self.dscps.index(dscp)
 
     def forget_paths(self, before_ns: int) -> None:
-        """Forget the paths without an event since then: flows end, and so do the probes along them."""
+        """Forget the paths without an event since `before_ns`: probes of a flow's path end with the flow."""
         old = (self.path_event_ns[: self.paths] < before_ns) & (self.rows[: self.paths, 0] != NOTHING)
         if not old.any():
             return
@@ -240,7 +240,7 @@ class PathTable(ElementTable):
     # --------------------------------------------------------------------------------------- routes
 
     def _follow(self, now_ns: int, routes: Routes) -> None:
-        """Read changed routes at once: a living path is reported only once a second."""
+        """Read changed routes at once, without waiting for the next report of a path."""
         if routes.version == self._followed:
             return
         pairs = routes.changed(self._followed)
@@ -256,7 +256,7 @@ class PathTable(ElementTable):
                         self._read_route(at, name, key, now_ns, routes)
 
     def _read_route(self, at: int, name: str, key: tuple[str, int], now_ns: int, routes: Routes) -> None:
-        """Read the links of a path, and note the links that its route departed from."""
+        """Read the links of a path, and note which links its route no longer uses."""
         peer, path = key
         is_known = self.route_version[at] >= 0 and not self.incomplete[at]
         before = set((self.rows[at, 2:] if is_known else self.former[at]).tolist()) - {NOTHING}
@@ -297,10 +297,10 @@ class PathTable(ElementTable):
             self.departures[link].paths.discard(at)
 
     def _has_port_of(self, new: int, old: int) -> bool:
-        """Return whether a link uses a port that another link used until now.
+        """Return whether the link `new` uses a port that the link `old` used until now.
 
-        If both were in use at the same time, they share no port: where switches do not report their ports,
-        several links may carry one name for their end.
+        Links in use at the same time share no port, even if their ends have the same name: switches that do
+        not report their ports give several links one name.
         """
         (near, _, far), (a, _, b) = self.names[new].partition(">"), self.names[old].partition(">")
         if (near == a) == (far == b):

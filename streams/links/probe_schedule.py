@@ -19,11 +19,11 @@ from schemas.records import ProbeSchedule
 from streams.runtime.route_table import REQUEST, RouteTable
 
 PathKey = tuple[str, int]
-"""Peer, entropy value."""
+"""A path of a NIC: the peer and the entropy value."""
 
 SLOTS_PER_PATH: Final = 2
-"""Probes in a schedule's cycle for each path of the NIC with most: more make the choice of paths more even.
-"""
+"""Probes in a cycle per path, for the NIC with the most paths. A higher value spreads probes more evenly
+over links."""
 MAX_SLOTS: Final = 512
 """Slots in a cycle; bounds the size of a record."""
 MAX_PROBES_PER_SLOT: Final = 9
@@ -32,7 +32,7 @@ MAX_PROBES_PER_SLOT: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The schedule of one NIC. `phase`: offset from the common start, as a share of a slot."""
+    """The schedule of one NIC. `phase`: offset of its slots from the common start, as a share of a slot."""
 
     slot_ns: int
     probes_per_slot: int
@@ -42,10 +42,10 @@ class Plan:
 
 
 def plan_shard(probe_slots: Mapping[str, tuple[int, int]], routes: RouteTable) -> dict[str, Plan]:
-    """Return NIC to its plan, for NICs with a known path.
+    """Return the plan of each NIC that has a known path.
 
-    `probe_slots`: NIC to (ns between slots, probes per slot). NICs with equal slots are planned together.
-    Their phases are spread evenly, in an order drawn from their names.
+    `probe_slots`: for each NIC, ns between slots and probes per slot. NICs with equal values are planned
+    together. Their phases are spread evenly, in an order drawn from their names.
     """
     paths = _known_paths(routes, probe_slots)
     groups: dict[tuple[int, int], list[str]] = {}
@@ -71,7 +71,7 @@ def _known_paths(routes: RouteTable, probe_slots: Mapping[str, tuple[int, int]])
 def _plan_group(
     slot_ns: int, probes: int, nics: list[str], paths: Mapping[str, list[PathKey]], routes: RouteTable
 ) -> dict[str, Plan]:
-    """Plan the NICs with equal slots."""
+    """Return the plans of `nics`, which all have the same slot time and probes per slot."""
     numbers: dict[str, int] = {}
     path_link: list[int] = []
     link_start, path_start = [0], [0]
@@ -111,9 +111,9 @@ def _plan_group(
 def records_of(
     plans: Mapping[str, Plan], shard: str, models: Mapping[str, ClockLine], now_ns: int
 ) -> dict[str, ProbeSchedule]:
-    """Return NIC to its `ProbeSchedule`, for NICs with a known clock. `now_ns`: fabric time.
+    """Return the `ProbeSchedule` of each NIC with a known clock. `now_ns`: fabric time.
 
-    Cycles begin at multiples of their length, so that a new plan continues where the last one was.
+    Cycles begin at multiples of their length, so that a new plan continues the previous cycle.
     """
     records: dict[str, ProbeSchedule] = {}
     for nic, plan in plans.items():

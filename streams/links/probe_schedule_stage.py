@@ -1,7 +1,7 @@
 """Probe-schedule stage: publishes the schedules of the shards whose clocks this worker solves.
 
-It plans again when routes change, and publishes a schedule again when a clock has drifted from the published
-model. Schedules of a dead worker stay valid until its successor publishes new ones.
+It plans again when routes change, and republishes a schedule when the NIC's clock has drifted from the
+published model. Schedules of a dead worker stay valid until its successor publishes new ones.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ CALM_NS: Final = 2 * NS_PER_S
 MAX_WAIT_NS: Final = 10 * NS_PER_S
 """Longest time from a change to its plan."""
 REPUBLISH_NS: Final = 900 * NS_PER_S
-"""A record is published again after this time, so that the log keeps one of each NIC."""
+"""Period at which each schedule is republished, so that the log keeps one of each NIC."""
 MAX_DRIFT_NS: Final = 20_000.0
-"""Deviation of a clock from its published model: a small part of a slot."""
+"""Deviation of a clock from its published model that republishes a schedule: a small part of a slot."""
 
 
 class ScheduleOperator(Operator):
@@ -41,19 +41,19 @@ class ScheduleOperator(Operator):
         self._owner = owner
         self._due_ns = 0
         self._plans: dict[str, dict[str, Plan]] = {}
-        """Shard to the plans of its NICs."""
+        """Plan of each NIC, by shard."""
         self._versions = (-1, -1)
         """Versions of routes and inventory at the last check."""
         self._changed_ns = 0
         self._since_ns: int | None = None
-        """Time of the first change without a plan; None: there is none."""
+        """Time of the first change that no plan includes yet; None if there is none."""
         self._published: dict[str, tuple[ProbeSchedule, int]] = {}
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Do nothing: all input is in tables."""
+        """Ignore messages: this operator reads all its input from tables."""
 
     def due_ns(self) -> int:
-        """Return the log time of the next check."""
+        """Return the log time of the next check, ns."""
         return self._due_ns
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
@@ -81,7 +81,7 @@ class ScheduleOperator(Operator):
         return work
 
     def _plan_is_due(self, now_ns: int, tables: FabricTables) -> bool:
-        """Return whether routes have changed, and whether the change is over or has lasted too long."""
+        """Return whether routes or inventory have changed, and have settled or the wait was too long."""
         versions = (tables.routes.version, tables.inventory.version)
         if versions != self._versions:
             self._versions, self._changed_ns = versions, now_ns
@@ -101,7 +101,7 @@ class ScheduleOperator(Operator):
         self._plans[shard] = plans
 
     def _schedules(self, models: Mapping[str, ClockLine], now_ns: int) -> list[Output]:
-        """Return the schedules that are new, old or drifted."""
+        """Return the schedules to publish: new ones, old ones, and those whose clock has drifted."""
         outputs: list[Output] = []
         for shard, plans in self._plans.items():
             due = {nic: plan for nic, plan in plans.items() if self._is_due(nic, models.get(nic), now_ns)}

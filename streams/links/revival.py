@@ -16,7 +16,7 @@ from streams.links.subjects import Subject, SubjectTable
 def revive_subjects(
     table: SubjectTable, is_member: Callable[[str], bool], suspects: NDArray[np.intp], now_ns: int
 ) -> list[Subject]:
-    """End the outages that are over; return the subjects that have answers but wait for `up_delay_ms`."""
+    """End the outages that are over; return the subjects that have answers but do not count as up yet."""
     _end_suppression(table, now_ns)
     for s in [s for s in table.by_name.values() if s.dead]:
         if s.kind == HealthKind.HOST:
@@ -37,7 +37,7 @@ def _end_suppression(table: SubjectTable, now_ns: int) -> None:
 
 
 def _mark_new_nics(table: SubjectTable, is_member: Callable[[str], bool], s: Subject) -> None:
-    """Mark NICs of a dead host as dead that became known after its death."""
+    """Mark as dead the NICs of a dead host that became known after it died."""
     evidence = table.evidence
     for nic in nics_of_host(evidence, is_member, s.name):
         if nic not in s.dead and not evidence.down[nic] and evidence.last_answer_ns[nic] <= s.since_ns:
@@ -63,7 +63,7 @@ def _revive(table: SubjectTable, s: Subject, suspects: NDArray[np.intp], now_ns:
 def _alive_since_ns(
     table: SubjectTable, s: Subject, element: int, suspects: NDArray[np.intp], now_ns: int
 ) -> int | None:
-    """Return the time since which a dead element lives; None if it is dead, or too briefly alive."""
+    """Return the time since which an element lives, ns; None if it is dead or has not lived long enough."""
     answer_ns = int(table.evidence.last_answer_ns[element])
     if answer_ns <= s.dead[element] or table.is_settled(s):
         return None
@@ -78,7 +78,7 @@ def _alive_since_ns(
 def _has_new_losses(
     table: SubjectTable, s: Subject, element: int, suspects: NDArray[np.intp], now_ns: int
 ) -> bool:
-    """Return whether losses after the first answer contradict a revival."""
+    """Return whether losses after an element's first answer show that it is still dead."""
     evidence = table.evidence
     answer_ns, first_ns = int(evidence.last_answer_ns[element]), s.reviving[element]
     rows = evidence.rows[suspects]

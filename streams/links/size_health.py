@@ -1,4 +1,4 @@
-"""States of links and shards that drop large packets: by name where a link has one, else by a stated set."""
+"""Publishes which links drop large packets, or where the cause may be if no known link explains it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streams.links.subjects import SubjectTable
 def check_size_limits(
     table: SubjectTable, sizes: PathSizes, routes: Routes, topology: Topology, now_ns: int
 ) -> None:
-    """Publish links that drop packets above a size, those that no longer do, and limits without a link."""
+    """Publish links that drop large packets or no longer do, and limits that no known link explains."""
     name = f"sizes@{table.shard}"
     limited = [s for s in table.by_name.values() if s.size_limits]
     if not (sizes.any_limited or limited or name in table.by_name):

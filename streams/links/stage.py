@@ -1,7 +1,7 @@
 """The link health stage: `LinkHealth` at once from the evidence of probers, one writer per shard.
 
-A new owner continues from the last record of each subject and takes the evidence of some seconds again.
-Evidence that a record covers is not counted twice.
+A new owner continues from the last record of each subject and reads the evidence of the last seconds again.
+Evidence that a record already includes is not counted twice.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from streams.runtime.operator import (
 from streams.runtime.units import NS_PER_MS
 
 SETTLE_NS: Final = 1 * NS_PER_MS
-"""ns between evidence and the next evaluation, so that evidence in quick succession is evaluated together."""
+"""Time, ns, from new evidence to its evaluation: evidence in quick succession is evaluated together."""
 RETAIN_NS: Final = 4_000 * NS_PER_MS
-"""ns of evidence that a new owner takes again: about as long as a silent NIC is waited for."""
+"""Age, ns, of the evidence that a new owner reads again: about the time after which a silent NIC is down."""
 
 
 class LinksOperator(Operator):
@@ -51,9 +51,9 @@ class LinksOperator(Operator):
         self._newest_ns = self._now_ns = 0
         """Log time of the newest evidence, and of the last advance."""
         self._settled_ns = 0
-        """Log time from which on new evidence is evaluated; 0: there is none."""
+        """Log time at which new evidence is evaluated at the earliest; 0 if there is none."""
         self._retained: deque[tuple[int, int]] = deque()
-        """(log time, offset) of the evidence that a new owner needs."""
+        """Log time and offset of each message that a new owner needs."""
         self._outputs: list[Output] = []
 
     def restore(self, past: Past, tables: FabricTables) -> None:
@@ -61,7 +61,7 @@ class LinksOperator(Operator):
         self._past = records_of(past, LINK_HEALTH, self._registry)
 
     def take_one(self, message: Message, tables: FabricTables) -> None:
-        """Ingest evidence."""
+        """Ingest one message of evidence."""
         self._settled_ns = self._settled_ns or message.log_ns + SETTLE_NS
         self._newest_ns = max(self._newest_ns, message.log_ns)
         self._retained.append((message.log_ns, message.offset))
@@ -107,14 +107,14 @@ class LinksOperator(Operator):
             self._outputs.append(Output(LINK_HEALTH, subject, record, text=text))
 
     def due_ns(self) -> int:
-        """Return when a shard is evaluated."""
+        """Return the log time at which the next shard is due, ns; `NEVER_NS` without shards."""
         if not self._shards:
             return NEVER_NS
         due_ns = min(health.due_ns for health in self._shards.values())
         return max(due_ns, self._settled_ns)
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
-        """Evaluate the shards that are due, and return the changes of health."""
+        """Evaluate the shards that are due, and return the health records to publish."""
         self._now_ns = max(self._now_ns, moment.log_ns)
         if moment.log_ns >= self.due_ns():
             self._settled_ns = 0
@@ -129,7 +129,7 @@ class LinksOperator(Operator):
         return outputs
 
     def needed_from(self) -> int:
-        """Return the oldest evidence that a new owner needs."""
+        """Return the offset of the oldest evidence that a new owner needs; `NEVER_NS` if it needs none."""
         while self._retained and self._retained[0][0] < self._now_ns - RETAIN_NS:
             self._retained.popleft()
         return self._retained[0][1] if self._retained else NEVER_NS
@@ -145,7 +145,7 @@ class LinksStage(Stage):
     tables = (INVENTORY, PATHS, CONFIG, CLOCK_OFFSETS)
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return the last record of each subject."""
+        """Return what a new owner reads first: the last record of each subject."""
         return (Restore(LINK_HEALTH, BEGINNING, last_per_key=True),)
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> LinksOperator:

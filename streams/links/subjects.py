@@ -1,7 +1,8 @@
 """Life cycle of link-health subjects: UP, GREY, FLAPPING, DOWN, and the records to publish.
 
-A subject is a cable, a NIC or a host. The table takes faults and revivals, changes states, counts flaps, and
-makes `LinkHealth` records. A subject's last record is enough to restore its state.
+A subject is a cable, a NIC, a host, or a state of the whole shard. The table applies faults and revivals,
+changes states, counts flaps, and makes `LinkHealth` records. A subject's last record is enough to restore its
+state.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Change = tuple[str, LinkHealth | None]
 
 @dataclass(slots=True)
 class Subject:
-    """One cable, NIC or host. Times are ns of log append time; flaps are ns of fabric time."""
+    """One cable, NIC, host or state of a shard. Times are log append time, ns; flaps are fabric time, ns."""
 
     name: str
     kind: HealthKind
@@ -40,17 +41,17 @@ class Subject:
     evaluated_ns: int = 0
     """Time of the last change of state."""
     dead: dict[int, int] = field(default_factory=dict)
-    """Element to the start of its outage."""
+    """Start of the outage of each dead element."""
     reviving: dict[int, int] = field(default_factory=dict)
-    """Dead element to its first answer since."""
+    """Time of the first answer over each dead element since it died."""
     carrier_down: bool = False
     grey: dict[int, Lossy] = field(default_factory=dict)
     grey_fine_ns: dict[int, int] = field(default_factory=dict)
-    """Lossy element to the time since which it loses little."""
+    """Time since which each lossy element has lost little."""
     size_limits: dict[str, SizeLimit] = field(default_factory=dict)
-    """Directed link to its limit: it drops larger packets."""
+    """Size limit of each directed link of the subject that drops large packets."""
     shard_packet_bytes: int | None = None
-    """The largest packet that passes where the subject is a whole shard; None: no limit, or a link's."""
+    """The largest packet that passes, for a state of the shard; None if there is no such limit."""
     max_packet_bytes: int | None = None
     """The limit as last published."""
     candidates: tuple[str, ...] = ()
@@ -61,7 +62,7 @@ class Subject:
     """Time of the newest flap that losses alone showed."""
     links: tuple[str, ...] = ()
     counts: tuple[int, int, int] = (0, 0, 0)
-    """Dead paths, living paths and probers, as last counted."""
+    """Numbers of dead paths, living paths and probers, as last counted."""
     text: str = ""
     published_ns: int = 0
     published_loss: Lossy | None = None
@@ -70,12 +71,12 @@ class Subject:
 
     @property
     def size_limit_bytes(self) -> int | None:
-        """The largest packet that passes now; None: packets of all sizes pass."""
+        """The largest packet that passes now; None if packets of all sizes pass."""
         limits = self.size_limits.values() if self.state in (LinkState.GREY, LinkState.FLAPPING) else ()
         return min((limit.passed_bytes for limit in limits), default=self.shard_packet_bytes)
 
     def add_flap(self, at_ns: int) -> None:
-        """Note that it went down, in fabric time."""
+        """Note a flap: the subject went down at `at_ns`, fabric time."""
         self.flaps.append(at_ns)
         self.flaps_total += 1
         while len(self.flaps) > MAX_FLAPS:
@@ -97,11 +98,11 @@ class SubjectTable:
         self.now_ns = 0
         self.by_name: dict[str, Subject] = {}
         self._subject_of: dict[int, str] = {}
-        """Dead element to its subject."""
+        """Subject of each dead element."""
         self._out: list[Change] = []
 
     def take_changes(self) -> list[Change]:
-        """Return the changes to publish, and clear them."""
+        """Return the changes that wait to be published, and clear the list."""
         out, self._out = self._out, []
         return out
 
@@ -113,7 +114,7 @@ class SubjectTable:
         return subject
 
     def is_settled(self, s: Subject) -> bool:
-        """Return whether a previous owner of the shard has already evaluated the present evidence."""
+        """Return whether the subject's restored state already includes the present evidence."""
         return self.offset <= s.recovered_offset and s.recovered_offset >= 0
 
     # --------------------------------------------------------------------------------------- recovery
@@ -169,7 +170,7 @@ class SubjectTable:
     # --------------------------------------------------------------------------------------- elements
 
     def mark(self, s: Subject, element: int, begin_ns: int) -> None:
-        """Mark an element as dead since `begin_ns`, on behalf of a subject."""
+        """Mark an element as dead since `begin_ns`, as part of a subject's outage."""
         owner = self.by_name.get(self._subject_of.get(element, ""))
         if owner is not None and owner is not s:
             owner.dead.pop(element, None)
@@ -181,7 +182,7 @@ class SubjectTable:
         self.evidence.down[element] = True
 
     def clear(self, s: Subject, element: int) -> None:
-        """Mark an element as living."""
+        """Mark an element of a subject as alive."""
         s.dead.pop(element, None)
         s.reviving.pop(element, None)
         if self._subject_of.get(element) == s.name:
@@ -192,7 +193,7 @@ class SubjectTable:
     # --------------------------------------------------------------------------------------- states
 
     def apply(self, fault: Fault, now_ns: int) -> bool:
-        """Take the subject of a fault down; return whether the fault counts."""
+        """Make the subject of a fault DOWN; return whether the fault was applied."""
         s = self.get(fault.subject, fault.kind)
         if self.is_settled(s) or (fault.yields_to_carrier and s.carrier_down):
             return False
@@ -229,7 +230,7 @@ class SubjectTable:
         self.publish(s, now_ns)
 
     def settle(self, s: Subject, now_ns: int, since_ns: int, detected_by: DetectedBy) -> None:
-        """Set the state that follows from what is known of a subject that did not die now."""
+        """Set a subject's state by its losses, size limits and flaps; if it is dead, only publish it."""
         if s.dead or s.carrier_down:
             self.publish(s, now_ns)
             return
@@ -301,7 +302,7 @@ class SubjectTable:
         candidates: tuple[str, ...] = (),
         packet_bytes: int | None = None,
     ) -> None:
-        """Publish a state of the whole shard as a GREY subject, if it is new or concerns other candidates.
+        """Publish a problem of the whole shard as a GREY subject, if it is new or its candidates changed.
 
         `packet_bytes`: the largest packet that passes, if larger ones are dropped.
         """
@@ -316,7 +317,7 @@ class SubjectTable:
         self.publish(s, now_ns)
 
     def end(self, name: str, text: str, now_ns: int) -> None:
-        """Publish that a state of the whole shard is over."""
+        """Publish that a problem of the whole shard is over."""
         s = self.by_name.get(name)
         if s is None or s.state != LinkState.GREY or self.is_settled(s):
             return
@@ -325,7 +326,7 @@ class SubjectTable:
         self.publish(s, now_ns)
 
     def clock(self, at_ns: int) -> str:
-        """Return a time of the log as the time of day in fabric time."""
+        """Return a log append time as text: the time of day in fabric time."""
         return clock_text(at_ns + self.log_offset_ns)
 
     def _change(self, s: Subject, state: LinkState, since_ns: int, now_ns: int) -> None:
@@ -414,7 +415,7 @@ class SubjectTable:
         return sorted(names[e] for e in s.dead if not self.evidence.is_nic[e])
 
     def _grey_links(self, s: Subject) -> list[str]:
-        """Return the lossy links of a subject, with the other direction if the same paths cross it."""
+        """Return the lossy links of a subject, and the opposite ones that the same paths cross."""
         evidence = self.evidence
         elements = {e for lossy in s.grey.values() for e in (lossy.element, *lossy.aliased)} | s.grey.keys()
         names = {evidence.names[e] for e in elements if not evidence.is_nic[e] and e != NOTHING}
@@ -434,7 +435,7 @@ class SubjectTable:
 
 
 def _is_news(lossy: Lossy, published: Lossy) -> bool:
-    """Return whether a loss rate is another than the published one, or concerns other traffic classes."""
+    """Return whether a loss rate, or its lossy traffic classes, differ from the published ones."""
     if lossy.lossy_dscps != published.lossy_dscps:
         return True
     return not published.low <= lossy.rate <= published.high

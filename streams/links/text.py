@@ -1,4 +1,4 @@
-"""Words for people: names of subjects, times and counts in the texts of link-health records."""
+"""Formats names of subjects, times and counts for the texts of link-health records."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def count_text(count: int, noun: str) -> str:
 
 
 def clock_text(at_ns: int) -> str:
-    """Return the time of day of a fabric time, to the millisecond."""
+    """Return a fabric time as text: its time of day, to the millisecond."""
     at = datetime.fromtimestamp(at_ns / 1e9, UTC)
     return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
 
 
 def loss_text(loss: Lossy, since: str) -> str:
-    """Return a loss rate for people: of a traffic class if others lose less, which are named too."""
+    """Return a loss rate as text; if only some traffic classes are lossy, the rate of each class."""
     lossy = sorted(
         (class_rate for class_rate in loss.classes if class_rate.is_lossy),
         key=lambda class_rate: -class_rate.rate,
@@ -40,7 +40,7 @@ def loss_text(loss: Lossy, since: str) -> str:
 
 
 def subject_text(evidence: PathTable, name: str, kind: HealthKind, bad_links: Iterable[str]) -> str:
-    """Return the name of a subject for people: 'leaf2 to spine3', 'h1/eth1 to leaf1', 'host h1'.
+    """Return the readable name of a subject: 'leaf2 to spine3', 'h1/eth1 to leaf1', 'host h1'.
 
     If only one direction of a cable is bad, name the cable in that direction.
     """

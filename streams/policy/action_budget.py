@@ -10,10 +10,10 @@ from streams.runtime.units import NS_PER_S
 
 NS_PER_MINUTE: Final = 60 * NS_PER_S
 RESERVED_SHARE: Final = 0.5
-"""Share of the moves within a minute that only urgent moves may use, so that failover is never starved.
+"""Share of the moves per minute that is reserved for urgent moves, so that failover always has moves left.
 
-The other moves may use the rest even if urgent moves used more than their share: a link that fails elsewhere
-does not keep a collision standing for a minute.
+Other moves may use the rest even if urgent moves exceed their reserve. So a link failure elsewhere does not
+delay the relief of a collision by a minute.
 """
 
 
@@ -23,19 +23,19 @@ class ActionBudget:
     def __init__(self) -> None:
         self._actions: dict[str, deque[int]] = {}
         self._moved: dict[str, int] = {}
-        """Flow to the time of its last move, ns; oldest first."""
+        """Time of the last move of each flow, ns; oldest first."""
         self._moved_calmly: dict[str, int] = {}
-        """The same of moves that were not urgent."""
+        """The same for flows whose moves count as not urgent."""
         self._rated: dict[str, int] = {}
-        """Flow to the time when a change of its rate last counted, ns; oldest first."""
+        """Time at which a rate change of each flow was last counted, ns; oldest first."""
 
     def check_move(
         self, flow_id: str, host: str, limits: Limits, flows: int, now_ns: int, *, urgent: bool
     ) -> str | None:
-        """Return the limit that forbids another move of a flow now, or None.
+        """Return the name of the limit that forbids moving a flow now, or None.
 
-        `flows` is the number of flows in the shard. An `urgent` move may use the reserved share. No more
-        flows than `limits.max_moves` move within a minute, urgently or not.
+        `flows` is the number of flows in the shard. An `urgent` move may use the reserved share. In total, at
+        most `limits.max_moves` flows move within a minute.
         """
         recent = self._recent(host, now_ns)
         if len(recent) >= limits.max_actions_per_s:
@@ -50,9 +50,9 @@ class ActionBudget:
         return "MOVED_SHARE" if is_spent else None
 
     def check_rate(self, flow_id: str, host: str, limits: Limits, now_ns: int) -> str | None:
-        """Return the limit that forbids another rate for a flow now, or None.
+        """Return the name of the limit that forbids changing a flow's rate now, or None.
 
-        All changes of one flow within a second count once, because a rate follows its queue.
+        All rate changes of a flow within a second count as one, because a rate follows its queue closely.
         """
         if self._rated.get(flow_id, -NS_PER_S) > now_ns - NS_PER_S:
             return None
@@ -72,8 +72,8 @@ class ActionBudget:
     def count_move(self, flow_id: str, host: str, now_ns: int, *, urgent: bool) -> None:
         """Count a move of a flow.
 
-        A flow counts as what its first move within the minute was. So a flow that failover moved, and that
-        returns, takes nothing from the share of the other moves.
+        A flow's first move within the minute decides whether all its moves count as urgent. So the return of
+        a flow that failover moved does not use the share of the moves that are not urgent.
         """
         self._recent(host, now_ns).append(now_ns)
         for moved in (self._moved, self._moved_calmly):

@@ -18,14 +18,14 @@ MAX_TEXT: Final = 500
 
 
 class Admission:
-    """The only place that makes decisions. An admitted move changes the state at once."""
+    """Makes all decisions of a shard. An admitted move changes the state at once."""
 
     def __init__(self, state: PolicyState) -> None:
         self._state = state
         self._cycle = CycleResult()
 
     def begin(self) -> CycleResult:
-        """Begin a cycle; return its outputs, which `run` fills."""
+        """Begin a cycle; return its still empty result, to which `run` adds."""
         self._cycle = CycleResult()
         return self._cycle
 
@@ -72,7 +72,7 @@ class Admission:
         )
 
     def _move(self, proposal: MoveProposal, path: int) -> None:
-        """Decide a move, and treat the flow as if it were on the new path."""
+        """Publish the decision for a move, and treat the flow as already on the new path."""
         state, flow = self._state, proposal.flow
         limits, kind, reason = state.limits_of(flow.host), proposal.kind, proposal.reason
         state.budget.count_move(flow.live.flow_id, flow.host, state.now_ns, urgent=proposal.urgent)
@@ -121,7 +121,7 @@ class Admission:
         expires_ns: int,
         text: str,
     ) -> Decision:
-        """Return the next decision, without paths and rate."""
+        """Return the next decision; the caller adds its paths or rate."""
         state = self._state
         return {
             "decision_id": f"{state.shard}/{state.epoch}/{state.seq}",

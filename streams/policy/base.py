@@ -25,17 +25,17 @@ class MoveProposal:
     action: FlowAction
     """REROUTE or RESTORE."""
     path: int | None
-    """The new path; None only with `blocked_by`."""
+    """The new path; None only if `blocked_by` is set."""
     kind: ReasonKind
     """DOWN, GREY, COLLISION, DELAY or HEALED."""
     reason: Reason
-    """The health record, window or flow that is the reason."""
+    """The health record, contention window or flow that causes the move."""
     urgent: bool = False
     """True if the move may use the reserved part of the limits."""
     steering: bool = False
-    """True if the move improves performance: the cooldown applies, and the flow forgets its earlier path."""
+    """True if the move only improves performance: it is subject to the cooldown, and clears `Flow.home`."""
     blocked_by: str | None = None
-    """Cause that the objective itself found against the move."""
+    """Why the objective itself cannot make the move, if so; recorded as a suppressed action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RateProposal:
 
 Proposal = MoveProposal | RateProposal
 Proposals = Generator[Proposal, bool, None]
-"""Proposals in order. The caller sends back whether each was admitted; the state then includes it."""
+"""Generator of proposals. The caller sends back whether it admitted each one and changed the state."""
 
 
 class Objective(Protocol):

@@ -19,7 +19,7 @@ from streams.runtime.units import NS_PER_S
 SAME_BURST: Final = 0.99
 """Two bursts whose ratio is above this count as equal."""
 RECURRENCE_NS: Final = 5 * NS_PER_S
-"""A queue that returns within this time counts as the same queue, as behind jobs that send in bursts."""
+"""A queue that returns within this time counts as the same queue, because jobs send in bursts."""
 
 
 class CollisionRelief:
@@ -27,15 +27,15 @@ class CollisionRelief:
 
     def __init__(self) -> None:
         self._relieved_ns: dict[str, int] = {}
-        """Link to the time at which a flow last left it for this objective."""
+        """Time at which this objective last moved a flow off each link, ns."""
         self._collisions: dict[str, tuple[int, int]] = {}
-        """Link to the start and the last sight of its collision, ns."""
+        """Times at which the collision on each link began and was last seen, ns."""
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Propose moves for the heaviest flows on each collision until the rest fits.
+        """Propose to move the heaviest flows off each link with a collision until the others fit the link.
 
-        Bursts of alternating flows rarely meet, and `UplinkPinning` keeps them apart. So they count with
-        their mean rate, unless the queue persists.
+        Bursts of alternating flows rarely coincide, and `UplinkPinning` keeps them apart. So these flows
+        count with their mean rates unless the queue persists.
         """
         windows = [window for window in state.open_windows() if window["kind"] == ContentionKind.COLLISION]
         if not windows:
@@ -55,7 +55,7 @@ class CollisionRelief:
                 yield from self._offload(state, mean_loads, collision, with_bursts=True)
 
     def _since_ns(self, window: ContentionWindow, now_ns: int) -> int:
-        """Return the time since which a link's queue persists or keeps returning."""
+        """Return the time since which the link of a window has had a queue, with short pauses at most, ns."""
         since_ns, last_ns = self._collisions.get(window["link"], (0, 0))
         if now_ns - last_ns > RECURRENCE_NS:
             since_ns = window["opened_ns"]
@@ -65,9 +65,10 @@ class CollisionRelief:
     def _offload(
         self, state: PolicyState, mean_loads: Loads, collision: _Collision, *, with_bursts: bool = False
     ) -> Proposals:
-        """Propose to move the heaviest flows until the rest fits the link, `with_bursts` or with mean loads.
+        """Propose to move the heaviest flows of a collision until the others fit the link.
 
-        No lighter flow moves while the rate of a heavier new one is not known yet, unless the queue persists.
+        `with_bursts`: count alternating flows with their bursts, not with their mean rates. While the rate of
+        a heavier new flow is still unknown, no lighter flow moves unless the queue persists.
         """
         link, flows = collision.link, collision.flows
         loads = state.loads if with_bursts else mean_loads
@@ -101,7 +102,7 @@ class CollisionRelief:
 
 @dataclass(frozen=True, slots=True)
 class _Collision:
-    """A link to relieve, with the flows that may leave it."""
+    """A link with a collision, and the flows that may be moved off it."""
 
     window_id: str
     link: str
@@ -123,7 +124,7 @@ def _mean_loads(state: PolicyState) -> Loads:
 
 
 def _steady_flows(state: PolicyState) -> dict[str, list[Flow]]:
-    """Return link to the flows on it, without those that alternate."""
+    """Return the flows on each link, except alternating ones."""
     flows_on: dict[str, list[Flow]] = {}
     for flow in state.flows.values():
         if flow.sender not in state.alternating:
@@ -137,9 +138,9 @@ def _better_path(state: PolicyState, loads: Loads, flow: Flow, link: str) -> int
 
     Return None if no path has capacity and none is clearly better than the current one.
 
-    Flows of one group send together. None moves to a path where more of them overlap than on the path left.
-    A path where fewer overlap is better at the same load. Each such move lowers the sum of squares of the
-    overlaps, so these moves end.
+    Flows of one group send at the same time. A flow does not move to a path on which more flows of its group
+    overlap than on its current one. At the same load, a path with fewer of them is better. Each such move
+    lowers the sum of the squared overlaps, so the moves come to an end.
     """
     left = {links for _, links in flow.steered}
     ranked = []
@@ -152,9 +153,9 @@ def _better_path(state: PolicyState, loads: Loads, flow: Flow, link: str) -> int
 
 
 def _rank(state: PolicyState, loads: Loads, flow: Flow, links: Links) -> tuple[bool, float, float] | None:
-    """Return the rank of a route, the lowest being the best, or None if the route is no better.
+    """Return the rank of a route (lower is better), or None if it is not better than the flow's own route.
 
-    `loads` decides whether the route is better; the loads with all bursts decide between routes that are.
+    `loads` decides whether the route is better. Loads with all bursts rank the routes that are.
     """
     new = [link for link in links if link not in flow.links]
     old = [link for link in flow.links if link not in links]

@@ -22,14 +22,14 @@ class Outgoing(NamedTuple, Generic[R]):
 
 
 class SuppressedAction(NamedTuple):
-    """An action that an objective wanted and that was not decided."""
+    """An action that an objective proposed but that was not admitted."""
 
     flow_id: str
     action: str
     cause: str
-    """Limits: PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE. No target: NO_LIVING_PATH, NO_BETTER_PATH.
-    COOL_DOWN: steered recently. WAITING: an earlier decision failed, a retry follows. NOT_MOVABLE: the flow's
-    endpoint does not support moves."""
+    """A limit forbids it: PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE. There is no suitable path:
+    NO_LIVING_PATH, NO_BETTER_PATH. COOL_DOWN: the flow was steered recently. WAITING: an earlier decision
+    failed and will be retried. NOT_MOVABLE: the flow's endpoint does not support moves."""
     kind: records.ReasonKind
     """Kind of the reason, as in `Decision.reason`."""
     reason: Reason

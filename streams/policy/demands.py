@@ -11,21 +11,22 @@ from streams.policy.state import NicDemand, PolicyState
 
 Groups = Mapping[tuple[str, str, str | None], list[Flow]]
 Speed = tuple[float, list[Flow]]
-"""Speed of a group while it sends, bit/s, and its flows."""
+"""Rate of a group of flows while it sends, bit/s, and the flows of the group."""
 
 EVEN_SHARE: Final = 0.5
 """A flow above this share of the highest rate at a queue gets an even share there."""
 MIN_OVERSUBSCRIPTION: Final = 1.5
-"""A NIC alternates between peers if its flows' rates while sending add up to so many times its line."""
+"""A NIC alternates between peers if its flows' rates while sending add up to this multiple of its line."""
 SLOWED_SHARE: Final = 0.85
-"""Flows between two NICs are slowed if together they send below this share of what the NIC can send."""
+"""Flows between two NICs are slowed if together they send at less than this share of the full speed."""
 
 
 def estimate_demands(state: PolicyState) -> None:
-    """Estimate demands and weights of all flows, and add them to the loads.
+    """Estimate demands and weights of all flows, and add the weights to the loads of their links.
 
-    A bottlenecked flow gets an even share at its queue, as much as any other flow there. A flow with a far
-    lower rate wants no more (max-min fairness: Bertsekas and Gallager, Data Networks, 6.5).
+    A flow is bottlenecked if its rate comes near the highest at a queue on its path: it gets an even share
+    there. A flow with a far lower rate has all it wants (max-min fairness: Bertsekas and Gallager, Data
+    Networks, 6.5).
     """
     highest_bps: dict[str, float] = {}
     for flow in state.flows.values():
@@ -51,7 +52,7 @@ def estimate_demands(state: PolicyState) -> None:
 
 
 def assume_full_demand(state: PolicyState, flows: Iterable[Flow]) -> None:
-    """Count flows at their highest possible demand, because the observed rates do not explain a queue."""
+    """Set flows to their highest possible demand, because the observed rates do not explain a queue."""
     names: dict[tuple[str, str, str | None], None] = {}
     for flow in flows:
         fair_bps = _fair_bps(state, flow)
@@ -67,7 +68,7 @@ def assume_full_demand(state: PolicyState, flows: Iterable[Flow]) -> None:
 
 
 def _sum_nic_demands(state: PolicyState) -> None:
-    """Count the flows at both ends, and add up the rates of those that no queue limits."""
+    """Count the flows that each NIC sends and receives, and add up the rates that no queue limits."""
     state.nic_demands = {}
     for flow in state.flows.values():
         for end in (flow.live.nic, ">" + flow.live.peer):
@@ -78,10 +79,10 @@ def _sum_nic_demands(state: PolicyState) -> None:
 
 
 def _fair_bps(state: PolicyState, flow: Flow) -> float:
-    """Return the flow's rate if only the links of the two NICs were shared.
+    """Return the rate that a flow would get if it shared only the links of its two NICs, bit/s.
 
-    Bottlenecked flows share evenly what the others leave, and have an even share of the link at least
-    (max-min fairness, as above). Many idle connections thus do not hide a flow that wants the whole link.
+    Bottlenecked flows share evenly what the others leave, and get at least an even share of the link (max-min
+    fairness, as above). So many idle connections do not hide a flow that wants the whole link.
     """
     if not flow.links:
         return 0.0
@@ -97,8 +98,8 @@ def _fair_bps(state: PolicyState, flow: Flow) -> float:
 def _find_alternating(state: PolicyState, groups: Groups) -> None:
     """Find the NICs whose job sends to one peer after the other, and the links where they are slowed.
 
-    The speed of a group (one job to one peer) is the rate of all its flows over the longest busy share of
-    one of them.
+    A group is the flows of one job to one peer. Its speed is the sum of their rates, divided by the busy
+    share of the flow that is busy longest.
     """
     speeds: dict[Sender, list[Speed]] = {}
     highest_of_job: dict[str, float] = {}
@@ -120,10 +121,10 @@ def _find_alternating(state: PolicyState, groups: Groups) -> None:
 def _full_speed_bps(
     state: PolicyState, of_sender: list[Speed], highest_of_job: Mapping[str, float]
 ) -> float | None:
-    """Return the full speed of a NIC's job, or None if it does not alternate between peers.
+    """Return the full speed of a NIC's job, bit/s, or None if the NIC does not alternate between peers.
 
-    The full speed is the highest speed of any group of the job, or the line rate if there is a queue on the
-    path of the flows.
+    The full speed is the highest speed of any group of the job. If a queue is on the path of a flow, it is
+    the NIC's line rate.
     """
     flows = [flow for _, group in of_sender for flow in group]
     line_bps = next((state.rate_of(flow.links[0]) for flow in flows if flow.links), 0)
@@ -136,7 +137,7 @@ def _full_speed_bps(
 
 
 def _links_of_slowest(group: list[Flow]) -> set[str]:
-    """Return the fabric links of the flows that take longest."""
+    """Return the fabric links of the flows in a group that are busy longest."""
     longest = max(flow.demand.busy for flow in group)
     slowest = [flow for flow in group if flow.demand.busy >= SLOWED_SHARE * longest]
     return {link for flow in slowest for link in flow.links[1:-1]}

@@ -12,13 +12,13 @@ from streams.policy.state import PolicyState
 
 
 class Failback:
-    """The objective that returns flows in steps, once their earlier path has stayed healthy."""
+    """The objective that returns flows in batches after their earlier paths have stayed healthy."""
 
     def __init__(self) -> None:
         self._last_ns, self._batch = 0, 0
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Propose a return for the next batch of flows, the heaviest first."""
+        """Propose to return the next batch of flows to their earlier paths, the heaviest first."""
         ready = [flow for flow in state.flows.values() if _may_return(state, flow)]
         if not ready:
             self._batch = 0
@@ -47,7 +47,7 @@ class Failback:
 
 
 def _may_return(state: PolicyState, flow: Flow) -> bool:
-    """Return True if a flow's earlier path is free and every link of it is healthy."""
+    """Return True if a flow may return now: its earlier path is free and all its links are healthy."""
     route = None if flow.home is None else flow.routes.get(flow.home)
     if route is None or flow.move is not None or state.now_ns < max(flow.wait_ns, flow.home_from_ns):
         return False

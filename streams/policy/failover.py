@@ -10,7 +10,7 @@ from streams.policy.state import PolicyState
 
 
 class Failover:
-    """The objective that keeps flows on living paths. Dead paths come first, then the heaviest flows."""
+    """The objective that keeps flows on living paths: first those on dead paths, the heaviest first."""
 
     def propose(self, state: PolicyState) -> Proposals:
         """Propose a living path for each affected flow."""
@@ -45,7 +45,7 @@ def _proposal(state: PolicyState, flow: Flow, health: Health) -> MoveProposal:
 
 
 def _target(state: PolicyState, flow: Flow, is_dead: bool) -> int | None:
-    """Return the best other path, or None. A flow never leaves a lossy path for another lossy one."""
+    """Return the best other path, or None. A flow never moves from one lossy path to another."""
     if not flow.routes:
         return state.random_path(flow) if flow.links else None
     worst_end = max(state.health.of_end(end).grade for end in (flow.live.nic, flow.live.peer))

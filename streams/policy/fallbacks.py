@@ -1,6 +1,6 @@
 """Ranks the other paths of each flow (`Fallbacks`), so that actuators can repair a failed path locally.
 
-A cycle ranks only some of many flows, so that no cycle takes long.
+If there are many flows, each cycle ranks only some of them, so that no cycle takes long.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MAX_FLOWS_PER_CYCLE: Final = 400
 GOLDEN_MULTIPLIER: Final = 0x9E3779B97F4A7C15
 """Odd, and near 2^64 over the golden ratio: products with it scatter (Knuth, TAOCP 3, 6.4)."""
 LOAD_STEPS: Final = 4
-"""Resolution of the load in a rank: a coarse one keeps ranks stable."""
+"""Steps per unit of load in a rank; a coarse resolution keeps ranks stable."""
 
 
 class FallbackRanking:
     """The fallback ranks of one shard and epoch. `interval_ns`: shortest time between two full rankings of a
-    host, except for flows affected by a change of link health."""
+    host; flows affected by a change of link health are ranked at once."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class FallbackRanking:
         self._options, self._limits_of = options, limits_of
         self._loads = Loads(lambda link: 0)
         self._ranked_ns: dict[str, int] = {}
-        """Host to the time of its last full ranking."""
+        """Time of the last full ranking of each host, ns."""
         self._published: dict[str, tuple[int, list[FlowFallbacks]]] = {}
-        """Host to the number of published rankings, and the last one."""
+        """Number of rankings published for each host, and the last of them."""
 
     def update(
         self, flows: Iterable[Flow], loads: Loads, changed: frozenset[str], *, limits_changed: bool
@@ -74,10 +74,10 @@ class FallbackRanking:
         return [record for record in records if record is not None]
 
     def _is_outdated(self, flow: Flow, changed: frozenset[str]) -> bool:
-        """Return True if a flow's ranks may mislead.
+        """Return True if a flow's ranks may be wrong by now.
 
-        That is so after a move, after a change of health on a link that it could use, and after a change of
-        its routes while any link that it could use has a health record.
+        They may be after a move of the flow, or after a change of health on a link that it could use. They
+        may also be after a change of its routes, if a link that it could use has a health record.
         """
         if flow.ranked is None:
             return False
@@ -136,7 +136,7 @@ class FallbackRanking:
         }
 
     def _rank(self, flow: Flow) -> list[int]:
-        """Return a flow's other living paths: healthy ones first, then those that share the fewest links."""
+        """Return a flow's best other living paths, by health, then links shared with its route, then load."""
         ranked: list[tuple[Rank, int]] = []
         loads: dict[Links, int] = {}
         exclusive, draw = flow.exclusive, self._options.draw(flow.live.flow_id)
@@ -161,7 +161,7 @@ class FallbackRanking:
 
 
 def _alternatives(flow: Flow) -> RouteAlternatives:
-    """Return the other routes of a flow; keep them until its route or its choices change."""
+    """Return the other routes of a flow, cached until its route or its choices change."""
     alternatives = flow.alternatives
     if alternatives is not None and alternatives.route is flow.route and alternatives.choices is flow.choices:
         return alternatives

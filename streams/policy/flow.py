@@ -18,7 +18,7 @@ Choices = tuple[tuple[FlowRoute, tuple[int, ...]], ...]
 Ends = tuple[str, str, int]
 """NIC, peer and the peer's port. No two sockets between the same ends may share a source port."""
 Sender = tuple[str, str | None]
-"""A NIC and a job: a collective's flows from one NIC alternate, those of other jobs beside it do not."""
+"""A NIC and a job: the flows of a collective from one NIC alternate, those of its other jobs need not."""
 
 
 class Move(NamedTuple):
@@ -26,7 +26,7 @@ class Move(NamedTuple):
 
     to_path: int
     via: frozenset[int]
-    """Paths on which reports may still show the flow."""
+    """Paths on which reports may show the flow until the move is confirmed."""
     until_ns: int
     seq: int
 
@@ -41,12 +41,12 @@ class History(NamedTuple):
 
 
 class RouteAlternatives(NamedTuple):
-    """The other routes of a flow, computed for one of its routes and one set of choices."""
+    """The other routes of a flow, cached for one current route and one set of choices."""
 
     route: FlowRoute
     choices: Choices
     others: list[tuple[FlowRoute, tuple[int, ...], int, Links]]
-    """Route, its entropy values, number of links shared with the flow's route, data links new to the flow."""
+    """Each route, its entropy values, how many links it shares with the flow's, and its other data links."""
 
 
 NO_ROUTE: Final = FlowRoute(())
@@ -55,7 +55,7 @@ NO_WEIGHT: Final = Weight("", ("", None), 0.0, 0.0)
 
 @dataclass(slots=True)
 class Flow:
-    """One flow. `path` and `links` describe its place once all decided moves are applied."""
+    """One flow. `path` and `links` are those that it has after all decided moves are applied."""
 
     live: LiveFlow
     since_ns: int = 0
@@ -66,7 +66,7 @@ class Flow:
     route: FlowRoute = NO_ROUTE
     demand: Demand = field(default_factory=Demand)
     bps: float = 0.0
-    """Estimated demand."""
+    """Estimated demand, bit/s."""
     weight: Weight = NO_WEIGHT
     queues: Links = ()
     """Links of its path that have a queue."""
@@ -80,18 +80,18 @@ class Flow:
     """Earliest time of a return to `home`."""
     tries: int = 0
     wait_ns: int = 0
-    """Earliest time of the next decision, except for a dead or lossy link other than `cause`."""
+    """Earliest time of the next decision, ns; a dead or lossy link other than `cause` is decided at once."""
     cause: Reason = NO_REASON
     """Reason of the last move."""
     steered: deque[tuple[int, Links]] = field(default_factory=deque)
     """Time of each recent steering move, ns, and the links that the flow left."""
     unconfirmed: int = 0
-    """Number of these moves, the newest, that no report has confirmed."""
+    """Number of the newest steering moves that no report has confirmed."""
     avoid: dict[int, int] = field(default_factory=dict)
-    """Path that an actuator could not apply to the time, ns, until which it is not retried."""
+    """For each path that an actuator could not apply: time until which it is not retried, ns."""
     alternatives: RouteAlternatives | None = None
     ranked: tuple[int, Choices, list[int]] | None = None
-    """Path, choices, and the fallback paths ranked for both."""
+    """The last ranking: the flow's path and choices then, and its fallback paths in order."""
     min_rtt_ns: int | None = None
     slow_since_ns: int | None = None
 
@@ -112,7 +112,7 @@ class Flow:
 
     @property
     def group(self) -> tuple[str, str, str | None]:
-        """NIC, peer and job: flows that send at the same time."""
+        """NIC, peer and job; flows that have these in common send at the same time."""
         return self.live.nic, self.live.peer, self.live.job
 
     @property
@@ -126,7 +126,7 @@ class Flow:
         return "/sock:" in self.live.flow_id
 
     def update_delay(self, now_ns: int, slow_ns: int) -> None:
-        """Track how long the round trip has been more than `slow_ns` above its minimum."""
+        """Set `slow_since_ns`: since when the round trip has exceeded its minimum by more than `slow_ns`."""
         rtt_ns = self.live.rtt_ns
         if rtt_ns is None:
             return
@@ -137,12 +137,12 @@ class Flow:
             self.slow_since_ns = now_ns
 
     def forget_steering(self, until_ns: int) -> None:
-        """Forget steering moves up to a time."""
+        """Forget the steering moves up to `until_ns`."""
         while self.steered and self.steered[0][0] <= until_ns:
             self.steered.popleft()
 
     def cooldown_end_ns(self, first_ns: int, max_ns: int) -> int:
-        """Return the earliest time of the next steering move.
+        """Return the earliest time of the next steering move, ns; 0 if it may be now.
 
         The pause doubles with each recent move, from `first_ns` up to `max_ns`.
         """

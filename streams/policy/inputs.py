@@ -62,28 +62,29 @@ LOOKBACK_NS: Final = {
     FLOWS.name: 30 * NS_PER_S,
     ACTIONS.name: 600 * NS_PER_S,
 }
-"""How far back a new owner reads the others. Actions cover local repairs made without an owner."""
+"""How far back a new owner reads the other topics, ns. For actions it is far enough to include local repairs
+made without an owner."""
 DECISION_LOOKBACK_NS: Final = 600 * NS_PER_S
 """How far back decisions of earlier epochs count."""
 PERIODIC_TOPICS: Final = frozenset({FLOWS.name, QUEUES.name})
-"""Topics with constant traffic; their messages wait for the next regular cycle."""
+"""Topics with regular messages, which do not cause a cycle but wait for the next regular one."""
 REJECTING_TOPICS: Final = frozenset({FLOW_ROUTES.name, ACTIONS.name})
-"""Topics whose invalid messages no other stage rejects."""
+"""Topics whose invalid messages this stage must reject, because no other stage does."""
 CYCLE_NS: Final = 100 * NS_PER_MS
 """Time from one regular cycle to the next."""
 MIN_CYCLE_NS: Final = 20 * NS_PER_MS
-"""Shortest time to a cycle caused by news; link health is answered at once."""
+"""Shortest time from one cycle to one that a new message causes; link health causes a cycle at once."""
 MAX_CYCLES_PER_RECORD: Final = 64
 CYCLE_RECORD_NS: Final = 250 * NS_PER_MS
-"""Longest delay with which cycles without a decision are published."""
+"""Longest time for which cycles without a decision wait to be published."""
 REPEAT_SUPPRESSED_NS: Final = 10 * NS_PER_S
 """Interval at which unchanged suppressed actions are published again, for new readers."""
 
 
 def read_from(epoch: int) -> dict[str, int]:
-    """Return topic to the append time, ns, from which the owner of an epoch reads.
+    """Return the append time, ns, from which the owner of an epoch reads each topic.
 
-    An epoch is the log's time at its begin, in ms.
+    An epoch's number is the log time at which it begins, in ms.
     """
     starts_ns = dict.fromkeys((topic.name for topic in WHOLE_TOPICS), 0)
     for name, lookback_ns in LOOKBACK_NS.items():
@@ -103,17 +104,17 @@ class _Shard:
     """Time of the last cycle."""
     published_ns: int = 0
     positions: list[int] = field(default_factory=list)
-    """Positions as of the last noted cycle."""
+    """Position in each input at the last recorded cycle."""
     suppressed: list[SuppressedAction] | None = None
     suppressed_ns: int = 0
-    """Time when these were last published."""
+    """Time at which the suppressed actions were last published."""
     cycles: list[PolicyCycle] = field(default_factory=list)
 
     def pass_to(self, now_ns: int) -> int:
         """Return the time of the next cycle: `now_ns`, or that of the last cycle if time would step back.
 
-        A new pace steps back by less than `MAX_UNSOLVED_NS`. A larger step corrects fabric time, and is
-        followed: otherwise time would stand for as long.
+        A change of the clock's pace steps back by less than `MAX_UNSOLVED_NS`. A larger step corrects fabric
+        time and is followed, because cycles would otherwise have the same time for as long as the step.
         """
         if not self.now_ns - MAX_UNSOLVED_NS <= now_ns < self.now_ns:
             self.now_ns = now_ns
@@ -121,7 +122,7 @@ class _Shard:
 
 
 class PolicyInputs(Operator):
-    """The policies of the shards that `owned` accepts. `partitions`: those of the inputs."""
+    """Runs the policies of the shards that `owned` accepts. `partitions`: those of all inputs, in order."""
 
     def __init__(
         self,
@@ -138,13 +139,13 @@ class PolicyInputs(Operator):
         self.epoch = epoch
         self.partitions = sorted(partitions)
         self.has_news = self.has_urgent = False
-        """True if a message outside `PERIODIC_TOPICS`, or one about link health, waits to be applied."""
+        """Whether a message outside `PERIODIC_TOPICS` (`has_news`), or one about link health, waits."""
         self.shards: dict[str, _Shard] = {}
         self._owned = owned or (lambda shard: True)
         self._registry, self._rules = registry, rules
         self._topology = topology if topology is not None else Topology()
         self._decisions: list[Decision] = []
-        """Those of earlier epochs, in their order."""
+        """Decisions of earlier epochs, in order."""
         self._inventory = Inventory(default_shard)
         self._config = LiveConfig()
         self._routes = FlowRouteTable()
@@ -170,9 +171,9 @@ class PolicyInputs(Operator):
         self._health: dict[str, LinkHealth] = {}
         self._windows: dict[str, ContentionWindow] = {}
         self._pending: list[str] = []
-        """Shards whose cycle follows, the next one last."""
+        """Shards whose cycle is still to run in this round; the next one is at the end."""
         self._round_ns = 0
-        """Log time at which the last cycles began; 0: none yet."""
+        """Log time at which the last round of cycles began; 0 before the first."""
 
     @property
     def topology(self) -> Topology:
@@ -188,7 +189,7 @@ class PolicyInputs(Operator):
     # ------------------------------------------------------------------------------------ operator
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Continue from the decisions of earlier epochs; actuators refuse those of later ones as well."""
+        """Keep the decisions of earlier epochs, from which each shard's policy continues."""
         earlier = (
             decision
             for decision in records_of(past, DECISIONS, self._registry)
@@ -204,15 +205,16 @@ class PolicyInputs(Operator):
             self.has_news = self.has_news or message.topic not in PERIODIC_TOPICS
 
     def due_ns(self) -> int:
-        """Return the log time of the next cycle; 0: at once, after a change of link health."""
+        """Return the log time of the next cycle, ns; 0 if one is due at once."""
         if self._pending or self.needs_urgent_cycle or not self._round_ns:
             return 0
         return self._round_ns + (MIN_CYCLE_NS if self.has_news else CYCLE_NS)
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
-        """Run the cycle of one shard; after the last shard's, apply the queued messages first.
+        """Run the cycle of one shard; each call takes the next shard of the round.
 
-        A shard's decisions are published before the next shard's cycle begins.
+        A round begins by applying the queued messages. A shard's decisions are published before the next
+        shard's cycle begins.
         """
         self.topology = tables.topology
         if not self._pending:
@@ -231,7 +233,7 @@ class PolicyInputs(Operator):
     # ------------------------------------------------------------------------------------ messages
 
     def apply(self) -> None:
-        """Apply the queued messages; a cycle of each shard must follow."""
+        """Apply the queued messages; the caller must then run a cycle of each shard."""
         waiting, self._waiting = self._waiting, []
         self.has_news = self.has_urgent = False
         waiting.sort(key=lambda message: (ORDER[message.topic], message.partition, message.offset))
@@ -317,11 +319,11 @@ class PolicyInputs(Operator):
         self.shards[name] = _Shard(policy, live)
 
     def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
-        """Return entropy value to route of a flow."""
+        """Return the route that each entropy value gives a flow."""
         return self._routes.of(flow.nic, flow.peer, flow.peer_port)
 
     def _rate_bps(self, link: str) -> int:
-        """Return the bit/s of a link; a link of unknown rate counts as fast as the fastest NIC."""
+        """Return the rate of a link, bit/s; if it is unknown, that of the fastest NIC."""
         rate_bps = self._rates_bps.get(link)
         if rate_bps is None:
             speeds_bps = self._inventory.speeds_bps
@@ -339,8 +341,8 @@ class PolicyInputs(Operator):
     def run_cycle(self, name: str, now_ns: int, flows_ns: int) -> list[Output]:
         """Run a cycle of one shard at `now_ns`, fabric time, with flow reports up to `flows_ns`, append time.
 
-        The shard's time does not step back by a little. After a change of link health the cycle runs failover
-        alone, and the next one is a full cycle.
+        Small backward steps of the shard's time are ignored. After a change of link health, the cycle only
+        runs failover, and the next one is a full cycle.
         """
         shard = self.shards[name]
         now_ns = shard.pass_to(now_ns)
@@ -375,7 +377,7 @@ class PolicyInputs(Operator):
         decisions: int,
         suppressed: list[SuppressedAction] | None,
     ) -> None:
-        """Note a cycle, with the steps of all positions since the last one."""
+        """Record a cycle, and how far each input was read since the last cycle."""
         elements = None if suppressed is None else [action.record() for action in suppressed[:MAX_ELEMENTS]]
         positions = [self._positions[partition] for partition in self.partitions]
         before = shard.positions or [0] * len(positions)
@@ -393,7 +395,7 @@ class PolicyInputs(Operator):
         shard.number += 1
 
     def _cycle_record(self, name: str, shard: _Shard, now_ns: int) -> PolicyCycles:
-        """Return the record of the cycles noted since the last one."""
+        """Return the `PolicyCycles` record of all cycles since the last record."""
         cycles, shard.cycles, shard.published_ns = shard.cycles, [], now_ns
         flows, movable = shard.policy.counts()
         return {

@@ -1,7 +1,7 @@
 """Estimates the demand of flows, and the resulting load of each link as a share of its rate.
 
-A flow that competes for a link sends less than it would alone. Its rate before the competition counts
-instead. For a flow that has always shared its links, its fair share of both NICs counts, as in Hedera
+A flow that competes for a link sends less than it would alone. So its demand is its rate before the
+competition. For a flow that has always shared its links, it is the fair share at both NICs, as in Hedera
 (Al-Fares et al., NSDI 2010).
 """
 
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 Links = tuple[str, ...]
 
 PEAK_DECAY_NS: Final = 10_000_000_000
-"""Time constant with which the highest rate of a flow decays: jobs send in bursts."""
+"""Time constant with which a flow's highest rate decays; long, because jobs send in bursts."""
 CONFIRM_NS: Final = 1_000_000_000
 """A rate counts as uncontended if no queue is reported for this long after it: reports lag behind queues."""
 STEADY_SHARE: Final = 0.5
@@ -31,19 +31,19 @@ class Demand:
     """The demand of one flow, bit/s."""
 
     alone_bps: float = 0.0
-    """Highest recent rate while no link of its path had a queue; 0: there was always one."""
+    """Highest recent rate while no link of its path had a queue; 0 if there was always a queue."""
     confirmed_ns: int = 0
     candidate_bps: float = 0.0
     candidate_since_ns: int | None = None
     peak_bps: float = 0.0
     """Highest recent rate, with or without queues."""
     mean_bps: float = 0.0
-    """Mean rate over the last reported second or more."""
+    """Mean rate over the last complete interval of at least `CONFIRM_NS`."""
     peak_ns: int = 0
     busy: float = 0.0
-    """Recent share of the time in which the flow had data to send; 0: unknown."""
+    """Recent share of the time in which the flow had data to send; 0 if unknown."""
     busy_bps: float = 0.0
-    """Mean rate reported with `busy`."""
+    """Mean rate over the reports from which `busy` comes."""
     since: tuple[int, int] | None = None
     """Start of the current mean: time on the host's clock, ns, and bytes sent by then."""
 
@@ -56,7 +56,7 @@ class Demand:
         sent: int = 0,
         busy_share: float | None = None,
     ) -> None:
-        """Apply a report. `sent` counts bytes since the flow began, at `at_ns` on its host's clock."""
+        """Apply a flow report. `sent`: bytes since the flow began, as of `at_ns` on its host's clock."""
         if busy_share is not None and busy_share >= MIN_BUSY_SHARE:
             weight = BUSY_WEIGHT if self.busy else 1.0
             self.busy += weight * (busy_share - self.busy)
@@ -89,10 +89,10 @@ class Demand:
     def bps(
         self, rate_bps: float, bottlenecked: bool, fair_bps: float, *, assume_full_demand: bool = False
     ) -> float:
-        """Return the estimated demand.
+        """Return the estimated demand, bit/s.
 
-        `bottlenecked`: the flow would send more without the queue. `fair_bps`: its fair share of both NICs.
-        `assume_full_demand`: the rates seen without a queue do not explain the queue.
+        `bottlenecked`: whether the flow would send more without a queue. `fair_bps`: its fair share at both
+        NICs. `assume_full_demand`: count a bottlenecked flow at its fair share at least.
         """
         known_bps = max(self.alone_bps, rate_bps)
         if bottlenecked and (assume_full_demand or not self.alone_bps):
@@ -101,14 +101,14 @@ class Demand:
 
     @property
     def duty(self) -> float:
-        """Estimated share of the time in which the flow sends; 1: all the time."""
+        """Estimated share of the time in which the flow sends, up to 1."""
         if not self.mean_bps or self.mean_bps >= STEADY_SHARE * self.peak_bps:
             return 1.0
         return self.mean_bps / self.peak_bps
 
 
 Group = tuple[str, str | None]
-"""A peer and a job: flows that a NIC sends at the same time."""
+"""A peer and a job; a NIC sends the flows that have these in common at the same time."""
 
 
 class Weight(NamedTuple):
@@ -130,11 +130,11 @@ class _Source:
     max_burst_bps: float = 0.0
 
     def bps(self) -> float:
-        """Return the NIC's part of the load."""
+        """Return the NIC's part of the link's load, bit/s."""
         return self.mean_bps if self.mean_bps > self.max_burst_bps else self.max_burst_bps
 
     def bps_with(self, weight: Weight) -> float:
-        """Return the NIC's part of the load with one more flow."""
+        """Return what the NIC's part of the link's load would be with one more flow, bit/s."""
         group_bps = self.bursts_bps.get(weight.group, 0.0) + weight.burst_bps
         return max(self.mean_bps + weight.mean_bps, group_bps, self.max_burst_bps)
 
@@ -149,7 +149,7 @@ class _Source:
 # Let each of n flows between two NICs have a burst rate of line/n. Then a non-blocking fabric carries every
 # step if each such group is spread evenly over its spines, and the sum is exactly the rate of the link.
 class Loads:
-    """Demand on each directed link. `rate_of` returns its bit/s; a link of unknown rate (0) has no load."""
+    """Demand on each directed link. `rate_of` returns a link's bit/s; one of unknown rate (0) has no load."""
 
     def __init__(self, rate_of: Callable[[str], int]) -> None:
         self._rate_of = rate_of
@@ -176,7 +176,7 @@ class Loads:
             self._bps.pop(link, None)
 
     def share(self, link: str, extra: Weight | None = None) -> float:
-        """Return the demand on a link over its rate, with one extra flow if given."""
+        """Return the demand on a link as a share of its rate, with the flow `extra` added if given."""
         rate_bps = self._rate_of(link)
         if not rate_bps:
             return 0.0
@@ -189,13 +189,13 @@ class Loads:
         return bps / rate_bps
 
     def max_share(self, links: Iterable[str], extra: Weight | None = None) -> float:
-        """Return the highest share among these links, with one extra flow on each if given."""
+        """Return the highest `share` of any of these links; 0 without links."""
         return max([self.share(link, extra) for link in links], default=0.0)
 
     def group_burst_bps(self, links: Iterable[str], weight: Weight, *, added: bool = False) -> float:
-        """Return the highest burst that the flow's own group puts on any of these links, bit/s.
+        """Return the highest burst that the group of the flow `weight` puts on any of these links, bit/s.
 
-        `added` adds the flow itself, which is not on these links yet.
+        `added`: add the flow itself, because it is not on these links yet.
         """
         highest_bps = 0.0
         for link in links:

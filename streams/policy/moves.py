@@ -11,13 +11,13 @@ from streams.policy.state import PolicyState
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 EPOCH_SLACK_NS: Final = 5 * NS_PER_S
-"""Local repairs so long before the epoch began still count as part of it."""
+"""Local repairs up to this long before the epoch began still count as part of it."""
 MAX_EARLY_REPAIRS: Final = 100_000
-"""Local repairs kept for flows that no report has named yet: the newest ones."""
+"""Most local repairs kept for flows that have not been reported yet; the oldest are dropped."""
 AVOID_NS: Final = 60 * NS_PER_S
-"""Time for which a path that an actuator could not apply is not retried for the same flow."""
+"""Time for which a path is not retried for a flow after an actuator could not apply it."""
 QUICK_TRIES: Final = 3
-"""Number of paths tried at once, one after the other, while an actuator fails."""
+"""Number of paths tried without a pause while an actuator fails to apply them."""
 NOT_FAILED: Final = frozenset({ActionOutcome.APPLIED, ActionOutcome.DUPLICATE, ActionOutcome.OBSERVED})
 
 
@@ -28,12 +28,13 @@ class MoveTracker:
         self._state = state
         self._history: dict[str, History] = {}
         self._early_repairs: dict[str, tuple[int, int, int]] = {}
-        """Flow that no report has named yet to the path left, the path taken, and the time of the repair."""
+        """Local repair of each flow that has not been reported yet: path left, path taken, and time, ns."""
 
     def recover(self, decisions: Iterable[Decision]) -> None:
         """Restore state from the `Decision`s of earlier epochs, in their order.
 
-        Moved flows keep their home path, steered flows their cooldown. The moves count against the limits.
+        Flows that failover moved keep their home path, and steered flows their cooldown. All moves count
+        against the limits.
         """
         state = self._state
         for decision in decisions:
@@ -53,7 +54,7 @@ class MoveTracker:
             state.budget.count_move(flow_id, decision["host"], at_ns, urgent=is_urgent)
 
     def restore(self, flow: Flow) -> None:
-        """Apply the earlier moves of a flow at its first report."""
+        """Apply a flow's restored moves and early repair at its first report."""
         history = self._history.pop(flow.live.flow_id, None)
         if history is not None:
             flow.home, flow.home_subject = history.home, history.subject
@@ -65,7 +66,7 @@ class MoveTracker:
             self._apply_repair(flow, *repair)
 
     def confirm(self, flow: Flow) -> None:
-        """Compare the last decision with the newest report."""
+        """End a flow's move if the newest report confirms it, or if its time is over."""
         state, move = self._state, flow.move
         if move is not None:
             if flow.live.path not in move.via:

@@ -18,13 +18,13 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 IsAllowed = Callable[[LiveFlow, FlowAction], bool]
 
 UPDATE_NS: Final = 250 * NS_PER_MS
-"""Time that the mean delay of a contention window covers."""
+"""Length of time over which the mean delay of a contention window is taken."""
 PACKET_BITS: Final = 12_000
-"""A packet of 1,500 bytes."""
+"""Bits of a packet of 1,500 bytes."""
 SHARE_MEMORY_NS: Final = 60 * NS_PER_S
-"""Time for which a receiver's share is kept after its pacing ended."""
+"""Time for which a receiver's share of its link is kept for reuse after pacing ended."""
 FELL_SHARE: Final = 0.98
-"""A pace below this share of the previous one counts as lower."""
+"""A pace counts as lowered if it is below this share of the previous one."""
 
 
 class _Delay(NamedTuple):
@@ -52,7 +52,7 @@ class _Delay(NamedTuple):
 # An existing queue is drained in addition: until it is gone, senders get share (1 - min(delay / D, m)), and
 # the queue has twice the time that this takes before the share is cut.
 class Pacing:
-    """The incasts of one shard. `rate_of` returns a directed link's bit/s, 0 if unknown."""
+    """Paces the incasts of one shard. `rate_of` returns a directed link's bit/s, 0 if unknown."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Pacing:
             self._take_delay(link, _Delay(end_ns - UPDATE_NS, end_ns, record["delay_ns"], 0.0, False))
 
     def take_queues(self, record: LinkQueues) -> None:
-        """Apply a part of a `LinkQueues`."""
+        """Apply a `LinkQueues` record, which may be one part of several."""
         begin_ns = record["window_start_ns"]
         end_ns = begin_ns + record["slot_ns"] * record["slots"]
         followed = {receiver.link for receiver in self._receivers.values()}
@@ -116,10 +116,10 @@ class Pacing:
         sliced_links: Collection[str] = (),
         in_force: Callable[[str], bool] | None = None,
     ) -> dict[str, RateTarget]:
-        """Return the wanted paces at `now_ns`, fabric time, by flow; all other flows have none.
+        """Return the pace of each flow that is to be paced at `now_ns`, fabric time, by flow id.
 
-        `is_allowed`: whether PACE of a flow is allowed. `sliced_links`: links that `Slices` shares out.
-        `in_force`: whether a flow's earlier pace is in force, since only then does the flow show its effect.
+        `is_allowed`: returns whether PACE of a flow is allowed. `sliced_links`: links that `Slices` shares
+        out. `in_force`: returns whether a flow's earlier pace is in force; only then can its effect be seen.
         """
         self._drop_stale_windows(now_ns)
         flows = list(flows)
@@ -158,7 +158,7 @@ class Pacing:
             del self._windows[link]
 
     def _incasts(self) -> dict[str, tuple[str, str]]:
-        """Return receiving NIC to last link and window id of the open incasts."""
+        """Return the last link and the window id of each open incast, by receiving NIC."""
         incasts: dict[str, tuple[str, str]] = {}
         for _, window in sorted(self._windows.items()):
             if window["kind"] != ContentionKind.INCAST:
@@ -172,7 +172,7 @@ class Pacing:
         return incasts
 
     def _begin(self, nic: str, link: str, window_id: str, flows: int, now_ns: int) -> None:
-        """Begin to pace a receiver, or update its window."""
+        """Begin to pace a receiver; if it is paced already, update its window id."""
         receiver = self._receivers.get(nic)
         if receiver is not None:
             receiver.window_id = window_id
@@ -207,9 +207,9 @@ class Pacing:
     def _check_in_force(
         self, nic: str, receiver: Receiver, in_force: Callable[[str], bool], now_ns: int
     ) -> None:
-        """Discard evidence while most paces are not in force (OBSERVE, or refused by actuators).
+        """Discard evidence while most paces are not in force: queues and rates do not show their effect.
 
-        The link and the receiver do not show the effect of such paces.
+        This is the case in OBSERVE mode, or if actuators refuse the paces.
         """
         paced = [flow_id for flow_id, sender in receiver.senders.items() if sender.paced]
         unapplied = bool(paced) and 2 * sum(map(in_force, paced)) < len(paced)
@@ -230,7 +230,7 @@ class Pacing:
         now_ns: int,
         sampled: bool,
     ) -> dict[str, RateTarget] | None:
-        """Return the paces of a receiver's senders, or None to stop pacing."""
+        """Return the new paces of a receiver's senders, or None if pacing should stop."""
         receiver.update_senders(flows)
         senders = receiver.classify(can_pace, has_incast, now_ns)
         members = senders.members
@@ -253,7 +253,7 @@ class Pacing:
         return {member.live.flow_id: target for member in members}
 
     def _apply_feedback(self, receiver: Receiver, members: list[Sender], now_ns: int) -> None:
-        """Evaluate the receive rate: are the paces too low?"""
+        """Evaluate from the receive rate whether the paces are too low."""
         delay, feedback = self._delays.get(receiver.link), receiver.feedback
         is_recent = delay is not None and now_ns - delay.end_ns < NS_PER_S
         queue_ns = delay.delay_ns if delay is not None and is_recent else 0.0
@@ -272,7 +272,7 @@ class Pacing:
         )
 
     def _adopt_raises(self, receiver: Receiver, now_ns: int) -> int:
-        """Adopt recent raises at receivers of the same jobs; return the time of the last raise at any."""
+        """Adopt recent raises at receivers of the same jobs; return the time of the last raise, ns."""
         last_raise_ns = receiver.feedback.raised_ns
         for other in self._receivers.values():
             if other is receiver or not other.jobs & receiver.jobs:
@@ -284,7 +284,7 @@ class Pacing:
         return last_raise_ns
 
     def _follow_delay(self, receiver: Receiver, wanting: list[Sender], now_ns: int) -> None:
-        """Adjust the share to the newest delay of the link."""
+        """Adjust the receiver's share by the newest delay of its link."""
         rules, delay = self.rules, self._delays.get(receiver.link)
         if delay is None or delay.end_ns <= receiver.evaluated_ns:
             return
@@ -305,7 +305,7 @@ class Pacing:
             receiver.share += rules.probe_up_share_per_s * since_s
 
     def _drain(self, receiver: Receiver, delay_ns: float, target_ns: float, now_ns: int) -> None:
-        """Drain a queue; if it should be gone already, cut the share."""
+        """Grant less until a queue has drained; cut the share if it should have drained by now."""
         rules = self.rules
         receiver.calm_since_ns, receiver.excess_ns = now_ns, delay_ns - target_ns
         if receiver.share > rules.max_share:
@@ -322,7 +322,7 @@ class Pacing:
             receiver.drained_by_ns = now_ns + rules.apply_ns + drain_ns
 
     def _set_pace(self, receiver: Receiver, senders: Senders, now_ns: int) -> bool:
-        """Set the pace of each sender; return True if it fell, or if a sender joined."""
+        """Set the common pace of a receiver's senders; return True if it fell or if a sender joined."""
         wanting, joined = senders.wanting, senders.joined
         # A single sender that wants more does not alternate with any other.
         oversubscription = receiver.feedback.oversubscription if len(wanting) != 1 else 1.0
@@ -341,7 +341,7 @@ class Pacing:
         return fell
 
     def _even_pace_bps(self, receiver: Receiver, senders: Senders) -> float:
-        """Return the pace under an even split of the granted share."""
+        """Return the pace that splits the granted share evenly among the senders, bit/s."""
         members, wanting, clock_ns = senders.members, senders.wanting, receiver.clock_ns
         heavy = sum(sender.peak.bps(clock_ns) > senders.small_bps for sender in senders.others)
         granted_bps = receiver.granted_share() * receiver.rate_bps
@@ -364,9 +364,10 @@ def _can_pace(flow: LiveFlow, is_allowed: IsAllowed | None) -> bool:
 
 
 def _max_min_pace(capacity_bps: float, modest: list[float], greedy: int) -> float:
-    """Return the pace p at which `greedy` senders at p and the others at min(p, demand) use the capacity.
+    """Return the pace p, bit/s, at which all senders together use the capacity.
 
-    `modest`: demands of the others, ascending. `greedy` must be above 0.
+    `greedy` senders, at least one, send at p. The others send at min(p, demand); `modest` has their demands,
+    ascending.
     """
     left_bps, count = capacity_bps, greedy + len(modest)
     for demand_bps in modest:
@@ -378,5 +379,5 @@ def _max_min_pace(capacity_bps: float, modest: list[float], greedy: int) -> floa
 
 
 def _receiver_of(link: str) -> str:
-    """Return the NIC at the far end of a directed link, if there is one."""
+    """Return the far end of a directed link as the name of a NIC, even if it is a switch port."""
     return "/".join(end_parts(link.rpartition(">")[2]))

@@ -1,8 +1,8 @@
 """Measures the effect of pacing on a receiver: whether paces are too low, and whether they shorten the queue.
 
-The receive rate of a NIC is the sum of the rates of all flows to it. It is observed before the NIC's senders
-are paced and while they are. From it follows how far the paces may exceed an even split of the link, and
-whether pacing should end. Observations of a receiver are kept for its next incast.
+The receive rate of a NIC is the sum of the rates of all flows to it. It is observed before and during the
+pacing of the NIC's senders. It shows how far the paces may exceed an even split of the link, and whether
+pacing should end. Observations of a receiver are kept for its next incast.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ class PacingFeedbackRules:
     min_ns: int = 300 * NS_PER_MS
     """Shortest sending time that shows a large shortfall."""
     settle_ns: int = 400 * NS_PER_MS
-    """Time from a lower pace until reports show it: it is applied, and one report interval passes."""
+    """Time until reports show a lowered pace: the time to apply it, and one report interval."""
     low_share: float = 0.9
     """Share of the receive rate before pacing below which paces are too low."""
     low_share_unknown: float = 0.7
-    """The same as a share of the granted rate, if the rate before pacing is unknown."""
+    """Share of the granted rate below which paces are too low, if the rate before pacing is unknown."""
     full_share: float = 0.85
     """Share of the link's rate at which a raise ends, if the rate before pacing is unknown."""
     keep_share: float = 0.97
-    """Share of the rate before pacing below which paces are not lowered."""
+    """Share of the receive rate before pacing below which paces are not lowered further."""
     steady_share: float = 0.4
-    """Lowest rate over mean rate above which senders do not pause."""
+    """Ratio of lowest to mean receive rate from which senders count as sending without pauses."""
     idle_share: float = 0.02
-    """Share of the link's rate below which no flow counts as sending."""
+    """If the receive rate is below this share of the link's rate, no flow counts as sending."""
     step_ns: int = 200 * NS_PER_MS
     factor: float = 1.5
     """Factor of each raise after the first."""
     max_factor: float = 4.0
-    """Upper limit of the first raise, which covers the whole shortfall."""
+    """Upper limit of the factor of the first raise, which is to cover the whole shortfall."""
     gain: float = 1.1
-    """A raise that increases the receive rate by less than this factor was not needed."""
+    """A trial that increases the receive rate by less than this factor had no effect."""
     wait_ns: int = 1 * NS_PER_S
-    """Time at a whole link for each flow, after which its effect is evaluated."""
+    """Time after which the effect is evaluated once each flow may use a whole link."""
     margin: float = 1.5
-    """Paces are not lowered below this multiple of an oversubscription that was insufficient."""
+    """Oversubscription is not lowered below this multiple of the highest one that proved insufficient."""
     retry_ns: int = 1 * NS_PER_S
     """Time from a trial without effect to the next one; doubles each time."""
     effect_ns: int = 10 * NS_PER_S
     """Sending time within which paces must shorten the queue."""
     effect_share: float = 0.8
-    """Share of the queue before pacing below which the queue counts as shorter."""
+    """The queue counts as shorter if it is at most this share of the queue before pacing."""
     exclude_ns: int = 60 * NS_PER_S
     """Time for which a receiver is not paced after pacing had no effect; doubles each time."""
     max_exclude_ns: int = 1920 * NS_PER_S
@@ -104,11 +104,11 @@ class ReceiveRate:
 
 @dataclass(slots=True)
 class _Memory:
-    """Observations of a receiver from the time when it was paced."""
+    """Observations of a receiver while it was paced, kept for its next incast."""
 
     at_ns: int = 0
     concurrent: float = 0.0
-    """Number of its flows that send at once; 0: unknown."""
+    """Number of flows to the receiver that send at the same time; 0 if unknown."""
     exclude_until_ns: int = 0
     exclude_ns: int = 0
 
@@ -121,10 +121,10 @@ class _Trial:
     """Receive rate when the trial began."""
     oversubscription: float
     insufficient: float
-    """Both values as they were before the trial."""
+    """Values of `oversubscription` and `insufficient` of the feedback before the trial."""
     raised_ns: int
     whole_ns: int | None = None
-    """Time since which each flow may use a whole link."""
+    """Time since which the pace lets each flow use a whole link; None before that."""
 
 
 # A flow report covers more time than one step of a collective. If 28 flows alternate, four at a time, reports
@@ -153,10 +153,10 @@ class PacingFeedback:
     raised_ns: int = NEVER_NS
     """Time of the last raise of a trial."""
     _valid_from_ns: int = 0
-    """Samples up to this time do not show the paces in force."""
+    """Samples up to this time do not show the effect of the present paces."""
     _trial: _Trial | None = None
     _ended_trial: _Trial | None = None
-    """The last trial, until a whole window has shown its effect."""
+    """The last trial; None once a whole window has shown its effect."""
     _next_trial_ns: int = 0
     _trial_wait_ns: int = 0
     _limited_ns: int = NEVER_NS
@@ -186,9 +186,10 @@ class PacingFeedback:
     ) -> None:
         """Evaluate the newest sample.
 
-        `granted_bps`: rate of all `flows` together under an even split. `limited`: a flow sends at its pace.
-        `queue_ns`: delay at the link. `over_target`: the delay is above its target. `last_raise_ns`: last
-        raise at any receiver of the same jobs, because a job waits for its slowest receiver.
+        `granted_bps`: rate of all `flows` together under an even split. `limited`: whether a flow sends at
+        its pace. `queue_ns`: delay at the link. `over_target`: whether the delay exceeds its target.
+        `last_raise_ns`: time of the last raise at any receiver of the same jobs; a job waits for its slowest
+        receiver.
         """
         rules = self.rules
         self._granted_share = min(1.0, granted_bps / self.rate_bps)
@@ -217,15 +218,15 @@ class PacingFeedback:
         self._evaluate_queue(queue_ns)
 
     def adopt(self, oversubscription: float, now_ns: int) -> None:
-        """Raise the oversubscription to that of another receiver of the same jobs, just after the begin."""
+        """If pacing has just begun, raise the oversubscription to that of a receiver of the same jobs."""
         is_new = now_ns < self._valid_from_ns + self.rules.window_ns
         if oversubscription > self.oversubscription and self._trial is None and is_new:
             self.oversubscription = oversubscription
 
     def reduce(self, cut: float, now_ns: int) -> bool:
-        """Lower the oversubscription by the part `cut`, because a queue persists that should have drained.
+        """Lower the oversubscription by the fraction `cut`, because a queue did not drain in time.
 
-        Return True if the caller should keep the share of the link as it is.
+        Return True if the caller should leave the share of the link as it is.
         """
         rules = self.rules
         if self.oversubscription <= 1:
@@ -245,7 +246,7 @@ class PacingFeedback:
     def _begin_trial(
         self, now_ns: int, received: Received, latest_bps: float, granted_bps: float, flows: int
     ) -> None:
-        """Raise the oversubscription by the whole shortfall."""
+        """Begin a trial: raise the oversubscription by as much as would make up for the shortfall."""
         rules = self.rules
         self._ended_trial = None
         self._trial = _Trial(received.mean_bps, self.oversubscription, self.insufficient, now_ns)
@@ -258,7 +259,7 @@ class PacingFeedback:
     def _revert_trial(self, now_ns: int, received: Received) -> bool:
         """Revert the raises of the last trial if they had no effect; return True if so.
 
-        A job pauses between its iterations, and a pause can look like a low receive rate.
+        The receive rate that began the trial may have been low only because a job paused between iterations.
         """
         trial = self._ended_trial
         if trial is None or received.duration_ns < self.rules.window_ns:
@@ -276,7 +277,7 @@ class PacingFeedback:
         self._trial_wait_ns = min(2 * self._trial_wait_ns, self.rules.memory_ns)
 
     def _is_low(self, now_ns: int, received: Received, granted_bps: float, over_target: bool) -> bool:
-        """Return True if the receive rate is lower than without pacing, given the granted share."""
+        """Return True if the receive rate is too low: clearly less than without pacing, or than granted."""
         rules = self.rules
         is_far_below_grant = received.max_bps < rules.low_share_unknown * granted_bps
         if self.before_bps:
@@ -291,7 +292,7 @@ class PacingFeedback:
     def _continue_trial(
         self, trial: _Trial, now_ns: int, latest_bps: float, flows: int, last_raise_ns: int
     ) -> None:
-        """Raise further, or end the trial."""
+        """Raise the oversubscription further, or end the trial."""
         rules = self.rules
         enough_bps = rules.low_share * self.before_bps or rules.full_share * self.rate_bps
         is_step_over = now_ns - trial.raised_ns >= rules.step_ns
@@ -312,7 +313,7 @@ class PacingFeedback:
     def _fail_trial(self, trial: _Trial, now_ns: int) -> None:
         """End a trial in which even a whole link for each flow did not bring back the receive rate.
 
-        If the rate rose nevertheless, only whole links help, and pacing should end.
+        If the rate rose by `gain` nevertheless, only whole links help, and pacing should end.
         """
         rules = self.rules
         bps = self.receive_rate.since(now_ns - rules.window_ns, self._idle_bps).mean_bps
@@ -323,7 +324,7 @@ class PacingFeedback:
         self._postpone_trial(now_ns)
 
     def _evaluate_queue(self, queue_ns: float) -> None:
-        """Compare the queue with the one before pacing, once."""
+        """Decide from enough samples whether pacing has shortened the queue."""
         if self.effective:
             return
         self._queues_ns.append(queue_ns)
@@ -359,16 +360,16 @@ class FeedbackTable:
         return True
 
     def receive_rate(self, nic: str) -> ReceiveRate:
-        """Return the receive rate of a NIC."""
+        """Return the recent receive rate of a NIC; a new one has no samples."""
         return self._receive_rates.setdefault(nic, ReceiveRate(self.rules))
 
     def is_excluded(self, nic: str, now_ns: int) -> bool:
-        """Return True if a receiver is not paced because pacing had no effect there."""
+        """Return True if a receiver must not be paced now, because pacing had no effect there."""
         memory = self._memory.get(nic)
         return memory is not None and now_ns < memory.exclude_until_ns
 
     def begin(self, nic: str, rate_bps: int, flows: int, now_ns: int) -> PacingFeedback:
-        """Return the feedback of a receiver with `flows` that is paced from now on."""
+        """Return the feedback for a receiver of `flows` flows whose pacing begins now."""
         rules, receive_rate = self.rules, self.receive_rate(nic)
         received = receive_rate.since(now_ns - 2 * rules.window_ns, rules.idle_share * rate_bps)
         before_bps = received.mean_bps if received.duration_ns >= rules.window_ns else 0.0

@@ -16,31 +16,31 @@ class PacingRules:
     """Targets and time constants of pacing."""
 
     target_us: float = 100.0
-    """Accepted delay at the link, us, beside one packet of each sender."""
+    """Accepted delay at the link, us, in addition to one packet of each sender."""
     first_share: float = 0.93
     """Share of the link's rate that senders get at first."""
     max_share: float = 0.97
     min_share: float = 0.6
     up_share_per_s: float = 0.02
-    """Additive increase."""
+    """Additive increase of the share: a in the comment above `Pacing`."""
     beta: float = 0.3
-    """Multiplicative decrease: b of the derivation below."""
+    """Factor of the multiplicative decrease: b in the comment above `Pacing`."""
     max_cut: float = 0.2
-    """m of the derivation below."""
+    """Largest cut of the share at once: m in the comment above `Pacing`."""
     drain_ns: int = 500 * NS_PER_MS
-    """D of the derivation below."""
+    """Time scale of draining a queue: D in the comment above `Pacing`."""
     small_share: float = 0.25
-    """A flow below this part of an even share of the link is not paced."""
+    """A flow counts as small, and is not paced, below this part of an even share of the link."""
     max_small_share: float = 0.05
-    """Unless it is above this share of the link's rate."""
+    """A flow above this share of the link's rate never counts as small."""
     used_share: float = 0.75
-    """Share of its pace above which a flow uses the pace."""
+    """A flow counts as using its pace if its rate is at least this share of it."""
     memory_ns: int = 3 * NS_PER_S
     """A flow that used its pace within this time wants more."""
     rise_share_per_s: float = 0.2
-    """Share of the link's rate by which a pace rises per second after other senders became idle."""
+    """Most that a pace rises per second if other senders become idle, as a share of the link's rate."""
     apply_ns: int = 150 * NS_PER_MS
-    """Time from a change of paces until queues show it."""
+    """Time from a change of paces until it affects queues."""
     growth: float = 1.1
     """Demand of a sender that does not use its pace, as a multiple of its highest recent rate."""
     keep_ns: int = 10 * NS_PER_S
@@ -48,10 +48,10 @@ class PacingRules:
     alone_share: float = 0.05
     """A sender is alone while all others send less than this share of the link's rate."""
     release_ns: int = 5 * NS_PER_S
-    """Sending time after which pacing ends if no flow uses its pace."""
+    """Sending time after which pacing ends if paces limit no sender."""
     probe_ns: int = 60 * NS_PER_S
     """Time without a queue after which the share rises beyond the link's rate, to test whether paces still
-    bind; doubles each time that a queue follows."""
+    limit any sender. It doubles each time that a queue results."""
     max_probe_ns: int = 600 * NS_PER_S
     probe_share: float = 1.05
     probe_up_share_per_s: float = 0.04
@@ -65,7 +65,7 @@ class Sender:
     peak: RecentMax
     paced: bool = False
     used_ns: int = 0
-    """Last time when it used its pace, on the receiver's clock."""
+    """Last time when the flow used its pace, on the receiver's clock (`Receiver.clock_ns`)."""
 
 
 class Senders(NamedTuple):
@@ -74,13 +74,13 @@ class Senders(NamedTuple):
     members: list[Sender]
     """Senders that are paced."""
     others: list[Sender]
-    """All others: small ones, and those that cannot be paced."""
+    """Senders that are not paced: small ones, and those that cannot be paced."""
     wanting: list[Sender]
     """Members that used their pace recently."""
     small_bps: float
     """Rate below which a sender is not paced."""
     joined: bool
-    """True if a member is new."""
+    """True if one of the members is newly paced."""
 
 
 @dataclass(slots=True)
@@ -94,34 +94,34 @@ class Receiver:
     feedback: PacingFeedback
     rules: PacingRules
     clock_ns: int = 0
-    """Runs only while a flow sends, so that a pause does not age the observations."""
+    """The receiver's clock: it runs only while a flow sends, so that observations do not age in pauses."""
     pace_bps: float = 0.0
     senders: dict[str, Sender] = field(default_factory=dict)
     changed_ns: int = 0
-    """Last time when senders were slowed; earlier queues are no evidence."""
+    """Last time when paces fell; queues from before are not evaluated."""
     evaluated_ns: int = 0
-    """End of the last evaluated delay."""
+    """End of the time that the last evaluated delay covers, ns."""
     excess_ns: float = 0.0
-    """Amount by which that delay exceeded the target."""
+    """Amount by which the last evaluated delay exceeded its target."""
     drained_by_ns: int | None = None
-    """Time by which the current queue should be gone; None: no queue."""
+    """Time by which the current queue should have drained; None without a queue."""
     raised_ns: int = 0
     active_ns: int = 0
     """Last time when a flow sent or an incast was open."""
     binding_ns: int = 0
     """Last time when the paces limited a sender that was not alone, on the receiver's clock."""
     calm_since_ns: int = 0
-    """Last time when the queue was above the target."""
+    """Last time when the delay was above its target."""
     probe_ns: int = 0
     stepped_ns: int = 0
     jobs: frozenset[str] = frozenset()
     sending: int = 0
-    """Number of its flows that sent recently."""
+    """Number of the paced flows that sent recently."""
     unapplied: bool = False
     """True if the published paces are not in force."""
 
     def reset(self, now_ns: int) -> None:
-        """Discard the evidence about queues."""
+        """Discard the evidence about queues up to `now_ns`."""
         self.excess_ns, self.drained_by_ns = 0.0, None
         self.evaluated_ns = self.changed_ns = now_ns
         self.calm_since_ns = self.raised_ns = now_ns
@@ -144,7 +144,7 @@ class Receiver:
                 sender.used_ns = self.clock_ns
 
     def classify(self, can_pace: set[str], has_incast: bool, now_ns: int) -> Senders:
-        """Split the senders, and advance the receiver's clock and activity."""
+        """Split the senders by whether they are paced; update the receiver's clock and times of activity."""
         small_bps = self.small_bps()
         members: list[Sender] = []
         others: list[Sender] = []
@@ -178,7 +178,7 @@ class Receiver:
         return rest_bps > self.rules.alone_share * self.rate_bps
 
     def small_bps(self) -> float:
-        """Return the rate below which a flow is not paced."""
+        """Return the rate below which a flow is not paced, bit/s."""
         sending = sum(sender.peak.bps(self.clock_ns) > 0 for sender in self.senders.values())
         share = min(self.rules.small_share / max(1, sending), self.rules.max_small_share)
         return self.rate_bps * share

@@ -1,7 +1,7 @@
 """Grades paths by the health of their worst link: healthy, dampened, lossy or dead.
 
-A link that has recovered is dampened for a while. The time doubles with each outage within the hour, as in
-route flap damping (RFC 2439), here without its decay.
+A link that has recovered is dampened for a while. This time doubles with each outage within the hour. Route
+flap damping (RFC 2439) is similar, but its penalty decays.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Grade(IntEnum):
 
     HEALTHY = 0
     DAMPENED = 1
-    """Recovered recently, flapping, or a candidate for another subject's losses."""
+    """A link recovered recently, is flapping, or may be the cause of another subject's losses."""
     LOSSY = 2
     DEAD = 3
 
 
 class Health(NamedTuple):
-    """Health of a path's worst link. `reason` names the health record."""
+    """Health of a path's worst link. `reason` identifies the health record that shows it."""
 
     grade: Grade
     loss: float
@@ -48,14 +48,14 @@ class _Subject:
     seq: int = -1
     links: tuple[str, ...] = ()
     candidates: tuple[str, ...] = ()
-    """Other cables that may explain the losses."""
+    """Other cables that may be the cause of the subject's losses."""
     loss: float = 0.0
     dampened_until_ns: int = 0
     outages: deque[int] = field(default_factory=deque)
     """Start of each outage within the past hour, ns."""
 
     def update_outages(self, record: LinkHealth, hold_ns: int, max_hold_ns: int) -> None:
-        """Record an outage that begins; start the dampening when it ends."""
+        """Record the start of an outage, or dampen the subject from its end, as a new record shows."""
         is_bad, was_bad = record["state"] in BAD_STATES, self.state in BAD_STATES
         since_ns = record["since_ns"]
         if is_bad and not was_bad:
@@ -74,17 +74,17 @@ class PathHealth:
         self._hold_down_ns, self._max_hold_down_ns = hold_down_ns, max_hold_down_ns
         self._subjects: dict[str, _Subject] = {}
         self._links: dict[str, str] = {}
-        """Directed link to the subject that last named it."""
+        """Subject whose record last named each directed link."""
         self._suspects: dict[str, set[str]] = {}
-        """Candidate cable to the subjects whose losses it may explain."""
+        """Subjects whose losses each candidate cable may explain."""
         self._hosts: dict[str, str] = {}
-        """NIC or host to its subject, which has the same name."""
+        """NICs and hosts with a record; each maps to its subject, which has the same name."""
         self._bad: set[str] = set()
         """Subjects that are dead or lossy now."""
         self._reported: frozenset[str] | None = None
         """Cached value of `reported`; None if outdated."""
         self._changed: set[str] = set()
-        """Directed links whose health changed."""
+        """Directed links whose health changed since `pop_changed` was last called."""
         self.version = 0
         """Grows with every change of state."""
 
@@ -153,7 +153,7 @@ class PathHealth:
             self._suspects.setdefault(cable, set()).add(subject)
 
     def reason(self, subject: str) -> Reason:
-        """Return the reason that names a subject's newest record."""
+        """Return a `Reason` that refers to a subject's newest record."""
         subject_state = self._subjects.get(subject)
         return Reason(subject, subject_state.seq if subject_state is not None else None)
 
@@ -164,7 +164,7 @@ class PathHealth:
 
     @property
     def reported(self) -> frozenset[str]:
-        """Directed links for which any record exists; all others are healthy."""
+        """Directed links that any record names, also as candidates; all others are healthy."""
         if self._reported is None:
             suspects = _both_directions(cable for cable, subjects in self._suspects.items() if subjects)
             self._reported = frozenset(self._links).union(suspects)
@@ -178,11 +178,11 @@ class PathHealth:
 
     @property
     def no_records(self) -> bool:
-        """True if no record has ever named a link."""
+        """True if no record names any link."""
         return not self._links and not self._suspects
 
     def of_end(self, nic: str) -> Health:
-        """Return the health of a NIC and its host: DEAD if no path reaches it."""
+        """Return the health of a path's end: DEAD if the NIC or its host is DOWN, else HEALTHY."""
         if not self._hosts:
             return HEALTHY
         for name in (nic, host_of(nic)):

@@ -19,16 +19,16 @@ class PathOptions:
     def __init__(self, shard: str, seed: int, health: PathHealth) -> None:
         self.now_ns = 0
         self.reported: frozenset[str] = frozenset()
-        """Links for which any health record exists."""
+        """Directed links that any health record names."""
         self.used_ports: set[tuple[Ends, int]] = set()
-        """Source ports that sockets have, or will have once all decided moves are applied."""
+        """Source ports that sockets use now, or will use after all decided moves."""
         self._shard, self._seed, self._health = shard, seed, health
         self._choices: dict[Ends, tuple[Mapping[int, FlowRoute], Choices]] = {}
         self._graded: dict[FlowRoute, Health] = {}
         """Health of each route as of `now_ns`."""
 
     def begin(self, now_ns: int) -> None:
-        """Advance to a new time and take over the current link health."""
+        """Set the time, and use the current link health from now on."""
         self.now_ns, self._graded, self.reported = now_ns, {}, self._health.reported
 
     def grade(self, route: FlowRoute) -> Health:
@@ -41,7 +41,7 @@ class PathOptions:
         return health
 
     def choices_of(self, flow: Flow) -> Choices:
-        """Return the distinct routes that a flow could take."""
+        """Return the distinct routes that a flow could take, with the paths that select each."""
         entry = self._choices.get(flow.ends)
         if entry is None or entry[0] is not flow.routes:
             grouped: dict[FlowRoute, list[int]] = {}
@@ -54,7 +54,7 @@ class PathOptions:
     def available(
         self, flow: Flow, accept: Callable[[Health], bool], among: Choices | None = None
     ) -> Iterator[tuple[Health, FlowRoute, int]]:
-        """Yield health, route and a free path for each other route whose health `accept` admits."""
+        """Yield health, route and a free path of each route, except the flow's own, that `accept` admits."""
         exclusive, no_records = flow.exclusive, self._health.no_records
         draw, own = self.draw(flow.live.flow_id), flow.route
         for route, paths in flow.choices if among is None else among:
@@ -68,7 +68,7 @@ class PathOptions:
                 yield health, route, path
 
     def free_path(self, flow: Flow, paths: Sequence[int], exclusive: bool, draw: int) -> int | None:
-        """Return one of a route's paths that the flow can take now, or None."""
+        """Return one of `paths`, chosen by `draw`, that the flow can take now, or None."""
         if exclusive or flow.avoid or flow.path in paths:
             paths = [path for path in paths if self._is_free(flow, path, exclusive)]
         return paths[draw % len(paths)] if paths else None

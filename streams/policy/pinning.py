@@ -1,4 +1,4 @@
-"""Uplink pinning: moves the flows of NICs that alternate between peers to uplinks where no NICs overlap.
+"""Uplink pinning: gives NICs that alternate between peers uplinks on which their flows do not overlap.
 
 `uplink_assignment.py` explains why this works and assigns the uplinks.
 """
@@ -31,11 +31,11 @@ class UplinkPinning:
         self._assignment = UplinkAssignment(rate_of)
         self._assigned_ns, self._assigned_version = 0, -1
         self._spread: dict[str, tuple[str, ...]] = {}
-        """NICs that spread their flows evenly over these links instead of using one uplink."""
+        """Uplinks over which a NIC spreads its flows evenly, for NICs that do not use a single one."""
         self._planned_bps: dict[str, float] = {}
-        """Highest load of each link once all flows are in their place, bit/s."""
+        """Highest load of each link after all flows have moved to their uplinks, bit/s."""
         self._overlap_since_ns: dict[str, int] = {}
-        """Link to the time since which alternating flows overlap there."""
+        """Time since which alternating flows have overlapped on each link, ns."""
         self._by_uplink: dict[Ends, tuple[Choices, dict[str, Choices]]] = {}
 
     def propose(self, state: PolicyState) -> Proposals:
@@ -70,10 +70,10 @@ class UplinkPinning:
             )
 
     def _wanted(self, state: PolicyState, flows: list[Flow], due_ns: int) -> list[tuple[Flow, str, str]]:
-        """Return each misplaced flow with its uplink and its busiest overlap.
+        """Return each misplaced flow, the uplink it should use, and its busiest link with an overlap.
 
-        NICs with the fewest moves come first, one NIC after the other. If the limits postpone some moves, as
-        many NICs as possible are then already apart.
+        Moves are ordered by NIC, NICs with the fewest moves first. If limits postpone some moves, as many
+        NICs as possible are then already separate.
         """
         moves = []
         for flow, uplink in self._misplaced(state, flows):
@@ -91,7 +91,7 @@ class UplinkPinning:
         return sorted(moves, key=order)
 
     def _misplaced(self, state: PolicyState, flows: list[Flow]) -> Iterator[Move]:
-        """Yield the flows that do not use their NIC's uplink, then those that break an even spread."""
+        """Yield flows that do not use their NIC's uplink, then those that prevent an even spread."""
         groups: dict[tuple[str, str, str | None], list[Flow]] = {}
         for flow in flows:
             uplink = self._assignment.of(flow.live.nic)
@@ -103,7 +103,7 @@ class UplinkPinning:
             yield from self._uneven(state, group)
 
     def _uneven(self, state: PolicyState, group: list[Flow]) -> Iterator[Move]:
-        """Yield the flows of a group that exceed an even spread over its links."""
+        """Yield the flows of a group that must move to spread it evenly over its links."""
         links = self._spread.get(group[0].live.nic, ())
         used = Counter(flow.links[1] for flow in group)
         even = math.ceil(len(group) / max(1, len(links)))
@@ -118,8 +118,8 @@ class UplinkPinning:
     def _assign(self, state: PolicyState, flows: list[Flow]) -> dict[str, float]:
         """Assign uplinks to NICs; return the planned load of each link, bit/s.
 
-        A NIC with as many flows to each peer as there are uplinks spreads its flows evenly, because that
-        takes fewer moves.
+        A NIC with at least as many flows to each peer as uplinks gets no uplink of its own. Its flows are
+        spread evenly, which takes fewer moves.
         """
         requests: dict[str, UplinkRequest] = {}
         sizes: dict[str, Counter[tuple[str, str | None]]] = {}
@@ -147,7 +147,7 @@ class UplinkPinning:
     def _plan(
         self, state: PolicyState, flows: list[Flow], sizes: dict[str, Counter[tuple[str, str | None]]]
     ) -> dict[str, float]:
-        """Return the highest load of each link once all flows are in their place, bit/s."""
+        """Return the highest load of each link after all flows have moved to their uplinks, bit/s."""
         planned: dict[str, dict[str, float]] = {}
         for flow in flows:
             nic, by_uplink = flow.live.nic, self._choices_by_uplink(flow)
@@ -177,7 +177,8 @@ class UplinkPinning:
     def _path_by(self, state: PolicyState, flow: Flow, uplink: str) -> int | None:
         """Return a healthy path that uses an uplink and that the flow has not left recently, or None.
 
-        Once all flows are in their place, no link of the path may be loaded more than the worst link left.
+        The planned load must fit every link of the path, or be clearly below that of the worst link that the
+        flow leaves.
         """
         left = {links for _, links in flow.steered}
         before = state.loads.max_share(flow.links[1:-1])
@@ -197,9 +198,9 @@ class UplinkPinning:
 
 
 def _overlaps(state: PolicyState) -> dict[str, str]:
-    """Return the fabric links with too many alternating flows, each with the id of its window, if any.
+    """Return the overloaded fabric links of alternating flows, each with the id of its window, or ''.
 
-    Evidence is a reduced speed of the flows, or an open COLLISION window.
+    A link counts if its flows are slowed or if it has an open COLLISION window.
     """
     overlaps = dict.fromkeys(
         (link for link in sorted(state.slowed) if state.loads.share(link) > SAFE_SHARE), ""

@@ -1,8 +1,8 @@
 """The policy of one shard: moves flows off failed and congested paths, returns them, and limits rates.
 
 `Policy` passes its inputs to the shared state and runs the objectives in a fixed order. It does no I/O and
-reads no clock, and a seeded hash breaks ties. So the same inputs give the same decisions. The mode belongs to
-the actuators: policy decides the same in OBSERVE as in ACT.
+reads no clock, and a seeded hash breaks ties. So the same inputs give the same decisions. The mode only
+concerns actuators: policy makes the same decisions in OBSERVE and in ACT.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Policy:
             self._rates.take_queues(record)
 
     def take_config(self, records: Mapping[str, ActuatorConfig]) -> None:
-        """Apply the records of `fabric.config` in force, by key."""
+        """Apply the records of `fabric.config` that are in force; `records` has them by key."""
         self._state.take_config(records)
         self._rates.take_slices(records[EVERYONE]["slices"] if EVERYONE in records else ())
 
@@ -129,7 +129,7 @@ class Policy:
         return self._state.health.version != self._seen_health_version
 
     def decide_urgent(self, now_ns: int) -> CycleResult:
-        """Run failover alone, without refreshing the flows. A call of `decide` must follow at once."""
+        """Run only failover, without refreshing the flows. The caller must call `decide` right afterwards."""
         cycle = self._begin(now_ns)
         self._admission.run(self._failover.propose(self._state))
         return cycle
@@ -148,12 +148,12 @@ class Policy:
         return cycle
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of flows, and of those that can move to a known route."""
+        """Return the number of flows, and the number of those that can move to a known route."""
         flows = self._state.flows.values()
         return len(flows), sum(bool(flow.routes) and "MOVE" in flow.live.can for flow in flows)
 
     def rates_in_force(self) -> dict[str, tuple[FlowAction, int]]:
-        """Return flow id to action and bit/s of the rate-limited flows."""
+        """Return action and rate, bit/s, of each rate-limited flow, by flow id."""
         return self._rates.in_force()
 
     def _begin(self, now_ns: int) -> CycleResult:

@@ -1,4 +1,4 @@
-"""Rate limiting: limits flows during an incast, and to enforce the tenants' shares."""
+"""Rate limiting: limits flows to end incasts and to enforce the tenants' shares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RateLimiting:
         self.rates = rates
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Propose the rates that are new, changed or due for renewal."""
+        """Propose the rate limits that are new, changed, due for renewal or over."""
 
         def is_allowed(flow: LiveFlow, action: FlowAction) -> bool:
             limits = state.limits_of(host_of(flow.nic))

@@ -1,4 +1,4 @@
-"""Types that pacing and slices share: a target rate for a flow, and the extremes of recent figures."""
+"""Types that pacing and slices share: a target rate for a flow, and running maximum and minimum."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class RateTarget(NamedTuple):
 
 @dataclass(slots=True)
 class RecentMax:
-    """The highest rate, bit/s, within the last one to two `half_ns`."""
+    """The highest rate, bit/s, of the recent past: at least `half_ns`, at most twice that."""
 
     half_ns: int
     began_ns: int
     current_bps: float = 0.0
     previous_bps: float = 0.0
     empty_bps: float = 0.0
-    """Value of a half without any rate."""
+    """Result for a half without any rate, bit/s."""
 
     def add(self, rate_bps: float, now_ns: int) -> None:
         """Add a rate."""
@@ -48,15 +48,15 @@ class RecentMax:
 
 
 class RecentMin:
-    """The lowest figure within the last one to two `half_ns`."""
+    """The lowest value of the recent past: at least `half_ns`, at most twice that."""
 
     def __init__(self, half_ns: int, began_ns: int) -> None:
         self._negated = RecentMax(half_ns, began_ns, -math.inf, -math.inf, -math.inf)
 
     def add(self, figure: float, now_ns: int) -> None:
-        """Add a figure."""
+        """Add a value."""
         self._negated.add(-figure, now_ns)
 
     def value(self, now_ns: int) -> float:
-        """Return the lowest recent figure."""
+        """Return the lowest recent value; inf without any."""
         return -self._negated.bps(now_ns)

@@ -1,7 +1,7 @@
 """Merges the rates that pacing and slices want, and renews them as leases.
 
-A flow that both limit gets the lower rate. Leases are renewed in time. So a limit ends by expiry if the
-policy process dies.
+A flow that both want to limit gets the lower rate. A limit is a lease that is renewed before it expires, so
+it ends by itself if the policy process dies.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class WantedRate(NamedTuple):
     rate_bps: int
     """Rate of the flow's frames, as flow reports count them; 0 with UNPACE."""
     kind: ReasonKind
-    """INCAST, SLICE, or DRAINED once the queue is gone."""
+    """INCAST or SLICE; DRAINED at the end of a PACE."""
     reason: Reason
-    """Id of the contention window, or tenant and link of the share."""
+    """Id of the contention window, or for a SLICE the tenant and link, or the link, that limits the flow."""
     expires_at_ns: int
     urgent: bool
-    """True if a queue persists until the limit is applied."""
+    """True if the limit must be applied soon: until then, a queue may persist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class RateRules:
     lease_ns: int = 2 * NS_PER_S
     renew_ns: int = 1 * NS_PER_S
     up_share: float = 0.03
-    """A lease is updated early if the wanted rate is so much above it."""
+    """A lease is updated before renewal if the wanted rate exceeds it by more than this share."""
     down_share: float = 0.01
-    """Or so much below it."""
+    """A lease is updated before renewal if the wanted rate is below it by more than this share."""
     retry_ns: int = 500 * NS_PER_MS
-    """Time after which a suppressed or failed rate is wanted again."""
+    """Time after which a suppressed or failed limit is proposed again."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ DONE: Final = frozenset({ActionOutcome.APPLIED, ActionOutcome.DUPLICATE})
 RENEWED: Final = frozenset(
     {ActionOutcome.OBSERVED, ActionOutcome.NO_FLOW, ActionOutcome.STALE, ActionOutcome.NOT_ALLOWED}
 )
-"""Outcomes after which a lease is renewed no sooner than one in force."""
+"""Outcomes after which a lease is renewed at the usual time, though it is not in force."""
 IMMEDIATE: Final = frozenset({ActionOutcome.OLD_CONFIG, ActionOutcome.ENDED, ActionOutcome.REVERTED})
 """Outcomes after which a lease is published again at once."""
 
@@ -93,7 +93,7 @@ class Rates:
         self.pacing, self.slices = Pacing(rate_of, pacing), Slices(rate_of, slices)
         self._leases: dict[str, _Lease] = {}
         self._retry_ns: dict[str, int] = {}
-        """Flow to the earliest time of its next lease."""
+        """Earliest time of the next lease of each flow whose limit was suppressed, ns."""
 
     def take_contention(self, record: ContentionWindow) -> None:
         """Apply a `ContentionWindow` of the shard."""
@@ -110,7 +110,7 @@ class Rates:
     def take_action(self, record: ActionReport) -> None:
         """Apply an `ActionReport` on a PACE or SLICE of this epoch.
 
-        A lease that is not in force has no effect to evaluate. A refused one is published again soon.
+        The report shows whether the lease is in force. A refused lease is published again soon.
         """
         lease = self._leases.get(record["flow_id"])
         if lease is None or record["action"] != lease.action:
@@ -123,7 +123,7 @@ class Rates:
             lease.published_ns = min(lease.published_ns, due_ns - self.rules.renew_ns)
 
     def refuse(self, rate: WantedRate, now_ns: int) -> None:
-        """Note that a rate was suppressed: it is wanted again later, if still needed."""
+        """Note that a limit was suppressed; it is proposed again after `retry_ns` if still needed."""
         self._leases.pop(rate.flow_id, None)
         self._retry_ns[rate.flow_id] = now_ns + self.rules.retry_ns
 
@@ -135,7 +135,7 @@ class Rates:
     ) -> list[WantedRate]:
         """Return the limits to publish at `now_ns`, fabric time: urgent ones first, then by flow.
 
-        `is_allowed`: whether PACE or SLICE of a flow is allowed at all.
+        `is_allowed`: returns whether PACE or SLICE of a flow is allowed at all.
         """
         live = list(flows)
         sliced = self.slices.decide(now_ns, live, is_allowed)
@@ -154,7 +154,7 @@ class Rates:
         return rates
 
     def in_force(self) -> dict[str, tuple[FlowAction, int]]:
-        """Return flow id to action and bit/s of the limited flows."""
+        """Return action and rate, bit/s, of each flow with a lease, by flow id."""
         return {flow_id: (lease.action, lease.rate_bps) for flow_id, lease in sorted(self._leases.items())}
 
     def _is_in_force(self, flow_id: str) -> bool:
@@ -191,7 +191,7 @@ class Rates:
         return not (1 - rules.down_share) <= rate_bps / lease.rate_bps <= 1 + rules.up_share
 
     def _end_leases(self, now_ns: int, limited_ids: Iterable[str]) -> list[WantedRate]:
-        """End the leases of all other flows."""
+        """End the leases of all flows except `limited_ids`."""
         expires_ns, rates = now_ns + self.rules.lease_ns, []
         for flow_id in sorted(self._leases.keys() - limited_ids):
             lease = self._leases.pop(flow_id)
@@ -201,7 +201,7 @@ class Rates:
 
 
 def _lower(paced: RateTarget | None, sliced: RateTarget | None) -> tuple[FlowAction, RateTarget]:
-    """Return the action and target of the lower rate; at least one target is given. A tie goes to PACE."""
+    """Return action and target of the lower rate. At least one target must be given; PACE wins a tie."""
     targets = [
         (action, target)
         for action, target in ((FlowAction.PACE, paced), (FlowAction.SLICE, sliced))

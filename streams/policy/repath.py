@@ -1,4 +1,4 @@
-"""Repath: lets flows with a persistent delay on an untraced path try another path, as PLB does."""
+"""Repath: moves flows with a persistent delay on a path of unknown route to another path, as PLB does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Repath:
     """The objective for flows whose links and routes are unknown (PLB: Qureshi et al., SIGCOMM 2022)."""
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Propose a random path for each flow whose round trip has been long for a while."""
+        """Propose a random path for each such flow whose round trip has been long for `slow_for_ns`."""
         for flow_id, flow in sorted(state.flows.items()):
             if flow.links or flow.routes or flow.move is not None or flow.slow_since_ns is None:
                 continue

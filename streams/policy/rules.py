@@ -8,14 +8,16 @@ from typing import Final
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 FULL_SHARE: Final = 1.001
-"""Demand over rate above which a link cannot carry the demand."""
+"""A link cannot carry its demand if that exceeds this multiple of the link's rate."""
 SAFE_SHARE: Final = 1.1
-"""First target when flows leave a link: demands are estimates. `FULL_SHARE` follows if the queue persists."""
+"""Highest load of a link that needs no relief at first, because demands are estimates. If the queue persists,
+`FULL_SHARE` applies."""
 RELIEF_SHARE: Final = 0.8
-"""If no path has capacity, a move is allowed to one loaded below this share of the path left.
+"""If no path has capacity, a flow may move to a path loaded below this share of its current one.
 
-Relief counts mean rates, then bursts, so a move by one may undo a move by the other. Moves are bounded all
-the same: for ten minutes a flow does not return to links that it left, and its pause doubles with each move.
+Relief counts mean rates first and then bursts, so a move by one measure may undo a move by the other. The
+number of moves is still bounded. For ten minutes a flow does not return to links that it left, and its
+cooldown doubles with each move.
 """
 WINDOW_STALE_NS: Final = 5 * NS_PER_S
 """A contention window without an update for this long no longer counts; open ones are updated each second."""
@@ -36,20 +38,20 @@ class Rules:
     max_hold_down_ns: int = 600 * NS_PER_S
     failback_step_ns: int = 100 * NS_PER_MS
     failback_steps: int = 8
-    """Flows return in this many steps."""
+    """Number of batches in which flows return to their earlier paths."""
     cool_down_ns: int = 5 * NS_PER_S
-    """Pause of a flow after a steering move; doubles with each move within ten minutes."""
+    """Cooldown of a flow after a steering move; it doubles with each move within ten minutes."""
     max_cool_down_ns: int = 300 * NS_PER_S
     settle_ns: int = 1 * NS_PER_S
-    """Time in which all hosts report after a change.
+    """Time within which all hosts report after a change.
 
-    A window that persists so long after flows left its link counts again. Alternating flows must overlap for
-    so long before they are moved."""
+    A contention window that is still open this long after flows left its link counts as persistent.
+    Alternating flows must overlap for this long before they are moved."""
     new_flow_ns: int = 300 * NS_PER_MS
-    """Age from which a flow is steered, since its first report. Three reports then show its rate, and a
+    """Time since its first report after which a flow may be steered. By then three reports show its rate. A
     flow that ends sooner is not worth a move."""
     slow_ns: int = 200_000
-    """Round trip above the flow's minimum that counts as delay on an untraced path."""
+    """Excess of the round trip over its minimum that counts as delay on a path of unknown route."""
     slow_for_ns: int = 1 * NS_PER_S
     """Duration of that delay after which the flow tries another path, as in PLB (Qureshi et al., SIGCOMM
     2022)."""

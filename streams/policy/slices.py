@@ -26,9 +26,9 @@ Bools = NDArray[np.bool_]
 IsAllowed = Callable[[LiveFlow, FlowAction], bool]
 
 TOLERANCE: Final = 1e-9
-"""Relative distance at which a rate counts as having reached its limit; covers rounding."""
+"""A rate counts as having reached its limit within this relative distance, to allow for rounding."""
 MAX_NOTICED_SHARE: Final = 0.25
-"""Part of an even share of the link above which growth of a flow is noticed."""
+"""Upper limit of `noticed_share`, as a part of an even share of a flow's slowest link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class SliceRules:
     full_share: float = 0.9
     """Share of its rate above which a link counts as full."""
     used_share: float = 0.85
-    """Share of its limit above which a flow uses the limit."""
+    """A flow counts as using its limit if its rate is at least this share of it."""
     growth: float = 1.1
     """Demand of a flow that does not use its limit, as a multiple of its highest recent rate."""
     spare_share: float = 0.01
-    """Share of a link that all such flows get in addition, so that idle flows can start."""
+    """Share of a link that all such flows together get in addition, so that idle flows can start."""
     noticed_share: float = 0.02
-    """Share of a link below which growth of a flow does not count as full demand."""
+    """Growth of a flow whose rate is below this share of its slowest link does not count as full demand."""
     peak_ns: int = 1 * NS_PER_S
-    """Recent rates cover one to two of these."""
+    """Recent rates cover one to two times this time."""
     settle_ns: int = 1_200 * NS_PER_MS
     """Time over which a flow must stay below all its limits before its demand counts as met."""
     idle_share: float = 0.1
@@ -56,9 +56,9 @@ class SliceRules:
     linger_ns: int = 5 * NS_PER_S
     """Time for which a limit stays after it was last needed."""
     linger_share: float = 0.05
-    """Lower bound of such a limit, as a share of the flow's slowest link."""
+    """Lower bound of a limit that is no longer needed, as a share of the flow's slowest link."""
     absent_ns: int = 30 * NS_PER_S
-    """A tenant that has sent nothing over a link for so long needs no protection there."""
+    """A tenant needs no protection on a link over which it has sent nothing for this long."""
     step_ns: int = 100 * NS_PER_MS
     """Shortest time between two computations."""
 
@@ -69,7 +69,7 @@ class _Slice(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Flows, by number, with a common upper limit."""
+    """Flows, given by number, whose rates together have an upper limit."""
 
     name: str
     max_bps: float
@@ -96,10 +96,10 @@ class Filled(NamedTuple):
 #
 # Flows that cannot be limited count first, at their current rate.
 def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: Float64s) -> Filled:
-    """Raise all rates from `from_bps` by their weights, until their demand or a full group stops them.
+    """Raise all rates from `from_bps` in proportion to `weight`, until a demand or a full group stops them.
 
-    Each step finds the smallest rise at which a group would be full if no demand were met before. Demands met
-    up to there are final. Only if there are none does the group stop its flows.
+    Each step finds the smallest rise at which a group would be full if no flow met its demand before. Flows
+    that meet their demand up to that rise stop there. Only if there are none does the group stop its flows.
 
     Raises ValueError if nothing stops a flow.
     """
@@ -135,7 +135,7 @@ def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: 
 
 
 def _groups_of(flows: int, groups: list[Group]) -> list[list[int]]:
-    """Return the numbers of each flow's groups."""
+    """Return for each flow the numbers of its groups."""
     groups_of: list[list[int]] = [[] for _ in range(flows)]
     for number, group in enumerate(groups):
         for flow in group.flows:
@@ -144,7 +144,7 @@ def _groups_of(flows: int, groups: list[Group]) -> list[list[int]]:
 
 
 def _first_full(left: Float64s, pull: Float64s, min_pull: float) -> tuple[int, float]:
-    """Return the group that fills up first, and the rise at which it does; -1 and infinity if none does."""
+    """Return the group that fills up first, and the rise at which it is full; -1 and inf if none fills up."""
     if not len(left):
         return -1, math.inf
     live = pull > min_pull
@@ -171,14 +171,14 @@ class _Flow:
 
 
 Member = tuple[_Flow, list[str]]
-"""A flow, and the links on its path that are shared out."""
+"""A flow, and the links on its path that are shared out among tenants."""
 
 
 # Demand. While a flow uses less than its limit, its demand is its rate and a little more, which makes growth
 # visible. A flow that uses its limit, or exceeds its estimated demand, is assumed to want all there is, until
 # it leaves part of it unused. So a tenant that returns has its guarantee with the next report.
 class Slices:
-    """The shares of one shard's tenants. `rate_of` returns a directed link's bit/s, 0 if unknown."""
+    """Enforces the shares of one shard's tenants. `rate_of` returns a directed link's bit/s, 0 if unknown."""
 
     def __init__(self, rate_of: Callable[[str], int], rules: SliceRules | None = None) -> None:
         self.rules = rules or SliceRules()
@@ -188,12 +188,12 @@ class Slices:
         self._filled_ns: int | None = None
         self._targets: dict[str, RateTarget] = {}
         self.scaled: frozenset[str] = frozenset()
-        """Links where the guarantees add up to more than is granted."""
+        """Links whose guarantees add up to more than can be granted, and are scaled down."""
         self.links: frozenset[str] = frozenset()
-        """Links that are shared out, because a tenant's guarantee needs protection there."""
+        """Links that are shared out among tenants, because a guarantee needs protection there."""
 
     def take_slices(self, slices: Iterable[TenantSlice]) -> None:
-        """Apply `ActuatorConfig.slices`; the last element of a tenant counts."""
+        """Apply `ActuatorConfig.slices`; if a tenant has several elements, the last one counts."""
         slices_by_tenant = {}
         for tenant_slice in slices:
             ceiling_bps = (
@@ -208,9 +208,9 @@ class Slices:
     def decide(
         self, now_ns: int, flows: Iterable[LiveFlow], is_allowed: IsAllowed | None = None
     ) -> dict[str, RateTarget]:
-        """Return the wanted rates at `now_ns`, fabric time, by flow; all other flows have no limit.
+        """Return the limit of each flow that needs one at `now_ns`, fabric time, by flow id.
 
-        `is_allowed`: whether SLICE of a flow is allowed.
+        `is_allowed`: returns whether SLICE of a flow is allowed.
         """
         if not self._slices:
             self._flows.clear()
@@ -230,7 +230,7 @@ class Slices:
     # ------------------------------------------------------------------------------------ members
 
     def _members(self, now_ns: int, flows: Iterable[LiveFlow]) -> list[Member]:
-        """Return the flows that take part, by id."""
+        """Return the flows over shared-out links or of tenants with a ceiling, sorted by flow id."""
         live = [flow for flow in flows if flow.hops]
         reported = {flow.flow_id for flow in live}
         for flow_id in [flow_id for flow_id in self._flows if flow_id not in reported]:
@@ -261,7 +261,7 @@ class Slices:
         return frozenset(protected)
 
     def _updated(self, flow: LiveFlow, now_ns: int) -> _Flow:
-        """Return the state of a flow, with its newest report."""
+        """Apply a flow's newest report to its state, and return the state."""
         flow_state = self._flows.get(flow.flow_id)
         if flow_state is None:
             peak = RecentMax(self.rules.peak_ns, now_ns)
@@ -322,7 +322,7 @@ class Slices:
     def _share_out(
         self, members: list[Member], is_allowed: IsAllowed | None, now_ns: int
     ) -> dict[str, RateTarget]:
-        """Fill the links, and return the limits that follow."""
+        """Share out the links, and return the resulting limits by flow id."""
         if not members:
             return {}
         flows = [flow for flow, _ in members]
@@ -342,7 +342,7 @@ class Slices:
     def _fill(
         self, flows: list[_Flow], can_limit: Bools, guaranteed: list[Group], groups: list[Group]
     ) -> Filled:
-        """Fill the guarantees, then the rest."""
+        """Return the rates after filling the guarantees first, then the rest of the links."""
         rate = np.array([flow.live.rate_bps for flow in flows])
         max_demand = np.array([math.inf if flow.wants_all else flow.demand_bps for flow in flows])
         demand = np.where(can_limit, max_demand, rate)
@@ -381,7 +381,7 @@ class Slices:
     def _numbers(
         self, members: list[Member]
     ) -> tuple[dict[str, list[int]], dict[tuple[str, str], list[int]]]:
-        """Return the numbers of the members by link, and by link and tenant with a slice."""
+        """Return the numbers of the members by link, and by (link, tenant) for tenants with a slice."""
         on_link: dict[str, list[int]] = {}
         of_tenant: dict[tuple[str, str], list[int]] = {}
         for number, (flow, links) in enumerate(members):
@@ -393,7 +393,7 @@ class Slices:
         return on_link, of_tenant
 
     def _target(self, flow: _Flow, rate_bps: float, reason: str, now_ns: int) -> RateTarget | None:
-        """Return the limit of a flow, or None if it needs none. `reason`: the group that stopped the flow."""
+        """Return the limit of a flow, or None if it needs none. `reason`: group that stopped it, or ''."""
         rules, before_bps = self.rules, flow.limit_bps
         if reason:
             flow.needed_ns, flow.reason = now_ns, reason

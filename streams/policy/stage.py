@@ -26,7 +26,7 @@ def _input(topic: Topic) -> Input:
 
 
 class PolicyStage(Stage):
-    """Policy: what flows do about links that fail, and about contention."""
+    """The policy of each shard: decides how flows react to link failures and contention."""
 
     name = "policy"
     owner = POLICY_CYCLES
@@ -37,15 +37,15 @@ class PolicyStage(Stage):
     uses_append_time = True
 
     def __init__(self, shard: str | None = None) -> None:
-        """`shard`: the only one, for a replay."""
+        """`shard`: for a replay, the only shard to run."""
         self._shard = shard
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return the published records from which a new owner continues."""
+        """Return what a new owner reads first: the recent decisions."""
         return (Restore(DECISIONS, lambda log_ns: since(log_ns - DECISION_LOOKBACK_NS)),)
 
     def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:
-        """Return an epoch after those of all recent decisions that actuators accept."""
+        """Return an epoch after those of all recent decisions, without epochs that are too far ahead."""
         began_ms = log_ns // NS_PER_MS
         epochs = (decision["epoch"] for decision in records_of(past, DECISIONS, registry))
         return max((began_ms, *(epoch + 1 for epoch in epochs if epoch <= began_ms + EPOCH_AHEAD_MS)))

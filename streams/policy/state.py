@@ -20,16 +20,16 @@ from streams.runtime.units import NS_PER_S
 
 FIRST_PORT: Final = 49_152
 LAST_PORT: Final = 65_535
-"""If no routes are known, a path is drawn from the ephemeral ports (RFC 6335)."""
+"""If no routes are known, a path is drawn from the ports from `FIRST_PORT` to this one (RFC 6335)."""
 
 
 class RouteSource(Protocol):
     """Source of the routes that a flow could take."""
 
     def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
-        """Return entropy value to route, as traced for the flow's own ports; empty if unknown.
+        """Return the route for each entropy value, as traced for the flow's own ports; empty if unknown.
 
-        The same object as before means that no route changed.
+        The same object is returned as long as no route changes.
         """
         ...
 
@@ -42,7 +42,7 @@ class NicDemand:
     bottlenecked: int = 0
     """Number of flows that would send more without a queue."""
     rest_bps: float = 0.0
-    """Sum of the rates of the other flows."""
+    """Sum of the rates of the flows that are not bottlenecked."""
 
 
 class PolicyState:
@@ -69,12 +69,12 @@ class PolicyState:
         """Sequence number of the next decision."""
         self.flows: dict[str, Flow] = {}
         self.nic_demands: dict[str, NicDemand] = {}
-        """NIC to the flows that it sends; ">" and NIC to those that it receives."""
+        """Demand of the flows that each NIC sends, by its name, and receives, by ">" and its name."""
         self.loads = Loads(rate_of)
         self.alternating: dict[Sender, float] = {}
-        """NICs whose job sends to one peer after the other, and the bit/s that each sends meanwhile."""
+        """NICs and jobs that send to one peer after the other, and the bit/s at which each sends."""
         self.slowed: set[str] = set()
-        """Fabric links of those NICs' flows that other flows slow down."""
+        """Fabric links on which flows of alternating NICs are slowed down."""
         self.limits_changed = False
         self._windows: dict[str, ContentionWindow] = {}
         self._config: dict[str, ActuatorConfig] = {}
@@ -83,12 +83,12 @@ class PolicyState:
     # ------------------------------------------------------------------------------------ inputs
 
     def begin(self, now_ns: int) -> None:
-        """Advance to the time of a cycle."""
+        """Advance to `now_ns`, the time of a cycle."""
         self.now_ns = now_ns
         self.options.begin(now_ns)
 
     def take_window(self, window: ContentionWindow) -> bool:
-        """Apply a `ContentionWindow`; return False if a newer one is known."""
+        """Apply a `ContentionWindow`; return False if it is no newer than the last one of its link."""
         previous = self._windows.get(window["link"])
         order = (window["opened_ns"], window["update"])
         if previous is not None and order <= (previous["opened_ns"], previous["update"]):
@@ -97,9 +97,9 @@ class PolicyState:
         return True
 
     def take_config(self, records: Mapping[str, ActuatorConfig]) -> None:
-        """Apply the configuration in force, by key.
+        """Apply the configuration that is in force; `records` has it by key.
 
-        Failed or merely observed moves may be allowed now, so their waiting times end.
+        Moves that failed, or were only observed, may be applied now, so their waiting times end.
         """
         self._config = dict(records)
         self._limits.clear()
@@ -149,7 +149,7 @@ class PolicyState:
         return self.options.grade(route).grade is Grade.HEALTHY
 
     def share_after(self, flow: Flow, links: Links) -> float:
-        """Return the highest load of a path after a flow has moved there, over links new to the flow."""
+        """Return the highest load of any of `links` that would be new to the flow, if it moved there."""
         return self.loads.max_share((link for link in links if link not in flow.links), flow.weight)
 
     def busiest(self, links: list[str] | tuple[str, ...]) -> str:
@@ -157,11 +157,11 @@ class PolicyState:
         return max(links, key=lambda name: (self.loads.share(name), name))
 
     def random_path(self, flow: Flow) -> int:
-        """Draw another path for a flow whose routes are unknown."""
+        """Return a pseudo-random path, other than its own, for a flow whose routes are unknown."""
         count = LAST_PORT - FIRST_PORT + 1
         path = FIRST_PORT + self.draw(flow.live.flow_id, self.seq) % count
         return path if path != flow.path else FIRST_PORT + (path + 1 - FIRST_PORT) % count
 
     def postpone(self, flow: Flow, now_ns: int) -> None:
-        """Postpone the next decision about a flow, twice as long with each try."""
+        """Postpone the next decision about a flow; the delay doubles with each try."""
         flow.wait_ns = now_ns + min(NS_PER_S << min(flow.tries, 30), self.rules.retry_max_ns)

@@ -1,6 +1,6 @@
-"""Assigns an uplink of its leaf to every NIC whose flows alternate.
+"""Assigns to every NIC whose flows alternate one uplink of its leaf switch.
 
-An assignment stays as long as it can, so that each flow moves once.
+An assignment stays for as long as possible, so that each flow moves only once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 CAPACITY_SHARE: Final = 1.02
 """Share of a link's rate up to which NICs are assigned to it; above 1 because rates are estimates."""
 MIN_REACH_SHARE: Final = 0.75
-"""Share of the best reach that qualifies a link, if no link is reached by all flows of a NIC."""
+"""A link qualifies for a NIC if it is reached by this share of the flows that reach the best link."""
 
 
 @dataclass(slots=True)
@@ -23,12 +23,12 @@ class UplinkRequest:
     bps: float
     """Highest rate of the NIC, bit/s."""
     flows: Counter[str] = field(default_factory=Counter)
-    """Uplink to the number of the NIC's flows that use it now."""
+    """Number of the NIC's flows that use each uplink now."""
     reachable: Counter[str] = field(default_factory=Counter)
-    """Uplink to the number of the NIC's flows that could use it."""
+    """Number of the NIC's flows that could use each uplink."""
 
     def reaches(self, link: str, share: float) -> bool:
-        """Return True if enough flows reach a link: `share` of the most that reach any link."""
+        """Return True if the flows that can use `link` are at least `share` of the most for any link."""
         return self.reachable[link] >= share * max(self.reachable.values())
 
 
@@ -54,9 +54,9 @@ class UplinkAssignment:
         return self._uplinks.get(nic)
 
     def assign(self, requests: Mapping[str, UplinkRequest], draw: Callable[[str, str], int]) -> None:
-        """Assign an uplink to each NIC, its own one while there are enough. `draw` breaks ties.
+        """Assign an uplink to each NIC; NICs share uplinks only if there are too few. `draw` breaks ties.
 
-        A NIC keeps its uplink while nearly as many of its flows reach it as any other.
+        A NIC keeps its uplink for as long as nearly as many of its flows can use it as any other.
         """
         matching = _Matching(requests, self._rate_of, draw)
         for nic, request in sorted(requests.items()):
@@ -99,7 +99,7 @@ class _Matching:
         self._free_bps[link] -= self._requests[nic].bps
 
     def put_largest_claims(self, share: float) -> None:
-        """Assign free links, first to the NICs with the most flows on them."""
+        """Assign links with enough capacity, first to the NICs with the most flows on them."""
         claims = sorted(
             (-request.flows[link], self._draw(nic, link), nic, link)
             for nic, request in self._requests.items()
@@ -112,7 +112,7 @@ class _Matching:
                 self.put(nic, link)
 
     def augment(self, nic: str, share: float, tried: set[str]) -> bool:
-        """Assign a link that is free, or that another NIC can leave; return False if there is none."""
+        """Assign a link with capacity, or one that another NIC can leave; return False if there is none."""
         request = self._requests[nic]
         links = sorted(
             (link for link in request.reachable if request.reaches(link, share) and link not in tried),
@@ -129,7 +129,7 @@ class _Matching:
         return False
 
     def _displace(self, nic: str, link: str, share: float, tried: set[str]) -> bool:
-        """Move the first NIC whose rate makes enough capacity; return True if it found another link."""
+        """Try to move another NIC off `link` to make capacity; return True if that succeeded."""
         for other in self._nics[link]:
             if self._free_bps[link] + self._requests[other].bps < self._requests[nic].bps:
                 continue
@@ -143,7 +143,7 @@ class _Matching:
         return False
 
     def put_rest(self) -> None:
-        """Assign the emptiest reachable link to each NIC that has none."""
+        """Assign each NIC without a link the reachable link with the most free capacity."""
         for nic, request in sorted(self._requests.items()):
             if nic not in self.uplinks and request.reachable:
                 emptiest = max(

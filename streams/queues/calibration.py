@@ -1,16 +1,18 @@
 """Calibrates inferred queues with probes that the inference does not see.
 
-The solver explains every delay, so that it overestimates queues between few probes, and smears one link's
-queue over others. One cell in `EVERY` is kept from it. Such a cell's delay shows how far the depths can be
-trusted, link by link, without any assumption about the traffic:
+The solver explains every delay by queues. So it overestimates queues between few probes, and spreads one
+link's queue over others. One cell in `EVERY` is kept back from it. The delay of such a cell shows how far the
+depths can be trusted, link by link, without any assumption about the traffic:
 
     E[y_i] = sum over the links of i of m_l + a_l D_l + b_l F_l
 
-m is the link's usual queue, D the deviation of a block's mean from the usual one, F the deviation of a slot
-from its block's mean. This is the best linear estimate of the true depth from the inferred one, and a and b
-lie between 0 (worthless) and 1 (exact). A link without a queue has m = 0, and a = b = 0. Deviations far
-beyond the noise of a block's mean are real, for noise has no long tail there: the part of D above `FAR`
-standard errors counts in full. So a queue that begins to stand is published at its depth at once.
+y_i is the delay of cell i. For each link, m is the usual queue. D is the deviation of a block's mean from the
+usual mean, and F the deviation of a slot from its block's mean. This is the best linear estimate of the true
+depth from the inferred one; a and b lie between 0 (worthless) and 1 (exact). A link without a queue has m = 0
+and a = b = 0. Deviations far beyond the noise of a block's mean are real, because that noise has no long
+tail: the part of D above `FAR` standard errors counts in full. So a new standing queue is published at its
+full depth at once.
+
 m follows from the mean delays of all routes by expectation maximisation, which keeps it above 0 (Lucy,
 1974). a and b are least squares over sums that each route keeps, so that nothing is kept per probe.
 """
@@ -47,31 +49,35 @@ from native.core.queue_calibration import (
 # a deep block.
 
 EVERY: Final = 16
-"""One cell in so many is kept from the solver: a fixed choice, so that a replay has the same."""
+"""One cell in this many is kept back from the solver. The choice is fixed, so that a replay repeats it."""
 MEMORY_S: Final = 10.0
 FAR: Final = 3.0
 PRIOR_CELLS: Final = 30.0
-"""Weight of the a and b that follow from the pooled noise in a link's own, in cells."""
+"""Weight, in cells, of the a and b that follow from the noise of all links together, in the fit of a link's
+own."""
 ENOUGH_CELLS: Final = 50.0
-"""Cells kept back per link from which on depths are calibrated."""
+"""Cells that must be kept back per link before depths are calibrated."""
 FIRST_LEVEL_NS: Final = 100.0
 MIN_VAR_SHARE: Final = 1e-3
-"""Share of the mean variance from which any link's level starts, so that none stays at 0."""
+"""Variance added to each link's, as a share of the mean one, so that no link's level stays at 0."""
 MIN_VAR: Final = 1e-9
 STEP: Final = 0.6
-"""Share of a full step by which all links move at once: they share cells."""
+"""Share of a full step of the slope fit; below 1, because links that share cells move at the same time."""
 WORK: Final = 2e6
 MIN_ITERATIONS, MAX_ITERATIONS = 4, 40
-"""Products per update, which limit its iterations."""
+"""Limits of the iterations per update; between them, an update takes about `WORK` products."""
 FIRST_SIGMAS: Final = 2.0
 OUTSIDE: Final = 0.05
 """Share of the cells kept back whose error may exceed the bound's number of standard deviations."""
 BOUND_GAIN: Final = 0.2
-"""Change of the logarithm of that number in a block, per share of cells."""
+"""Gain of the loop that adjusts the bound's number of standard deviations to `OUTSIDE`, block by block."""
 
 
 class Calibration:
-    """The calibration of one solver's columns; `routes`: the columns of each, by number."""
+    """The calibration of one solver's columns.
+
+    Route i crosses the columns `hop[hop_start[i]:hop_start[i + 1]]`. `packet_ns`: [columns] time of a packet.
+    """
 
     def __init__(self, hop_start: Int64s, hop: NDArray[np.int32], packet_ns: Float64s) -> None:
         lengths = np.diff(hop_start)
@@ -99,7 +105,7 @@ class Calibration:
         self._slot_share = 1.0
         self._bound_sigmas = FIRST_SIGMAS
         self._beside_ns: Float64s = np.full((2, more), -np.inf)
-        """Longest delays in the last slot with a limit, and so far in the one behind it."""
+        """Longest delays in the last slot of the previous block, and those known so far of the next slot."""
         self._newest_ns: Float64s = np.full(self._columns, -np.inf)
         """Longest delay in or beside the newest slot with a cell."""
         self.level_ns[-1] = self.slope[0, -1] = self.slope[1, -1] = 0.0
@@ -107,11 +113,11 @@ class Calibration:
 
     @classmethod
     def none(cls) -> Calibration:
-        """Return the calibration of no column."""
+        """Return a calibration without columns."""
         return cls(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0))
 
     def restore(self, of: Int64s, before: Calibration) -> None:
-        """Continue with the state of another calibration; `of`: its column for each of ours, -1 for none."""
+        """Take over the state of an earlier calibration; `of`: for each column that of `before`, or -1."""
         columns = np.flatnonzero(of >= 0)
         for name in ("level_ns", "_mean_ns", "_far_ns", "_point_var"):
             getattr(self, name)[columns] = getattr(before, name)[of[columns]]
@@ -122,14 +128,15 @@ class Calibration:
     def depths(self, queue_ns: Float64s, limit_ns: Float64s) -> tuple[Float64s, Float64s]:
         """Return the calibrated depths, [slots, columns], and the bound of their error, [columns], both ns.
 
-        `limit_ns`: [slots, columns] longest delay that the probes allow.
+        `queue_ns`: [slots, columns] inferred depths. `limit_ns`: [slots, columns] largest depth that the
+        probes' delays allow.
         """
         depth_ns, mean_ns = self._expected(queue_ns, limit_ns)
         var = self._slot_share * self._var(mean_ns)
         return depth_ns, self._bound_sigmas * np.sqrt(var) + self._packet_ns
 
     def _var(self, mean_ns: Float64s) -> Float64s:
-        """Return [columns] the variance of a moment around the expected queue, in a block of these means."""
+        """Return [columns] variance of the depth at one instant; `mean_ns`: expected means of the block."""
         level, var = self.level_ns[:-1] + self._packet_ns, self._point_var[:-1]
         pooled = float(var.sum() / (level**2).sum()) * level * np.maximum(level, mean_ns)
         larger: Float64s = np.maximum(var, (var + pooled) / 2)
@@ -144,10 +151,10 @@ class Calibration:
         *,
         goes_on: bool = False,
     ) -> Float64s:
-        """Return [slots, columns] longest delay of a cell that crossed the column in or beside the slot, or
-        in the nearest slots with any.
+        """Return [slots, columns] the longest delay of any cell that crossed a column in or next to a slot.
 
-        Slots -1 and `slots` stand beside the block. `goes_on`: the last call was for the block before.
+        If there are no such cells, the nearest slots with some count. Slots -1 and `slots` are those next to
+        the block. `goes_on`: whether the last call was for the block right before this one.
         """
         if not goes_on:
             self._beside_ns[:], self._newest_ns[:] = -np.inf, -np.inf
@@ -156,7 +163,7 @@ class Calibration:
         )
 
     def _expected(self, queue_ns: Float64s, limit_ns: Float64s | None = None) -> tuple[Float64s, Float64s]:
-        """Return the expected depths, [slots, columns], and [columns] their mean."""
+        """Return the expected depths, [slots, columns], and their means, [columns], in ns."""
         if not self.ready:
             depth_ns = queue_ns if limit_ns is None else np.minimum(queue_ns, limit_ns)
             return depth_ns, depth_ns.mean(axis=0)
@@ -172,8 +179,11 @@ class Calibration:
         back: NDArray[np.bool_],
         slot: Int64s,
     ) -> None:
-        """Add a block: the solver's [slots, columns], and all its cells; `back`: those that it did not
-        see."""
+        """Learn from a block of `seconds`: the depths that the solver found, and the delays of all cells.
+
+        `queue_ns`: [slots, columns]. The other arrays have one entry per cell; `back` marks the cells that
+        were kept back from the solver.
+        """
         mean_ns = queue_ns.mean(axis=0)
         slow = mean_ns - self._mean_ns[:-1]
         near = np.append(np.minimum(slow, self._far_ns[:-1]), 0.0)
@@ -221,7 +231,7 @@ class Calibration:
     # ------------------------------------------------------------------------------------------ once a second
 
     def _over_links(self, values: Float64s) -> Float64s:
-        """Return [columns] sums of [routes, hops]."""
+        """Return the sum of `values`, [routes, hops], for each column."""
         sums = np.bincount(self._flat, (values * self._used).ravel(), self._columns + 1)[:-1]
         return sums.astype(np.float64)
 
@@ -252,7 +262,7 @@ class Calibration:
         fit_shares(self._hop, self._all, self._all_y, self.level_ns, 3 * rounds)
 
     def _share_levels(self, cells: Float64s, share: float) -> None:
-        """Move the levels by this share towards the real deviations of each link. Their total stays."""
+        """Move the levels, by `share`, towards the real deviations of each link; keep their total."""
         own = [self._over_links(np.einsum("rhh->rh", xx)) / np.maximum(cells, 1.0) for xx in self._xx]
         real_var = self.slope[0, :-1] * own[0] + self.slope[1, :-1] * own[1]
         total, level = float((cells * real_var).sum()), self.level_ns[:-1]
@@ -261,7 +271,7 @@ class Calibration:
             level += np.where(cells > 0, share * (target - level), 0.0)
 
     def _fit(self, part: int, base_ns: Float64s, cells: Float64s, rounds: int) -> None:
-        """Fit the slopes of D (`part` 0) or F (1), each link towards that of the pooled noise."""
+        """Fit the slopes a of D (`part` 0) or b of F (1), with a prior from the noise of all links."""
         x, xy, xx = self._x[part], self._xy[part], self._xx[part]
         own = self._over_links(np.einsum("rhh->rh", xx))
         var = float(own.sum()) / max(float(cells.sum()), 1.0)

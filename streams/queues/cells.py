@@ -15,13 +15,14 @@ from schemas.records import PathQueueing
 
 OWN_RECEIVERS: Final = 3
 OWN_SIGMAS: Final = 5.0
-"""A NIC's own delay is common to paths to so many receivers, and above so many standard errors of noise."""
+"""A NIC's own delay is common to its paths to at least `OWN_RECEIVERS` receivers, and exceeds `OWN_SIGMAS`
+standard errors of the noise."""
 MIN_NOISE_NS: Final = 1e-3
 
 
 @dataclass(slots=True)
 class Cells:
-    """Cells of records, as columns."""
+    """Cells of records as columns, with one element per cell."""
 
     slot: Int64s
     route: NDArray[np.int32]
@@ -31,7 +32,7 @@ class Cells:
     mean_ns: Float64s
     noise_ns: Float64s
     ce: Float64s
-    """Samples that a queue marked."""
+    """Number of samples with a CE mark."""
 
     def columns(
         self,
@@ -40,7 +41,7 @@ class Cells:
         return self.slot, self.route, self.at, self.count, self.mean_ns, self.noise_ns, self.ce
 
     def folded(self, fold: int) -> Cells:
-        """Return the same cells in slots of `fold` times the length."""
+        """Return the same cells with `fold` slots combined into one."""
         if fold == 1:
             return self
         slot = self.slot // fold
@@ -50,7 +51,7 @@ class Cells:
 
 @dataclass(slots=True)
 class Delays:
-    """Delays of cells as the solver takes them, as columns; times and slots as in `Cells`."""
+    """Delays as columns for the solver; `slot` and `at` are as in `Cells`."""
 
     slot: Int64s
     route: NDArray[np.int32]
@@ -62,13 +63,13 @@ class Delays:
 
     @classmethod
     def of(cls, cells: Cells, delay_ns: Float64s) -> Delays:
-        """Return one delay for each cell."""
+        """Return the delays of cells, one for each; `delay_ns` replaces their mean delays."""
         return cls(cells.slot, cells.route, cells.at, cells.count, delay_ns, delay_ns, cells.noise_ns)
 
     def merged(self, slots: int, same: NDArray[np.int32]) -> Delays:
-        """Return one delay for each route and so many slots; `same`: by route the first with its links.
+        """Return the delays merged to one per route and group of `slots` slots.
 
-        The times stay those of single slots.
+        `same`: [routes] the first route with the same links. Times are still given in single slots.
         """
         if not len(self.slot):
             return self
@@ -94,8 +95,8 @@ class Delays:
 
 
 class WaitingCells:
-    """Cells that wait for their block, in buckets of slots: taking a block costs as much with a backlog as
-    without one."""
+    """Cells that wait for their block. They are kept in buckets of slots, so that a backlog does not make it
+    slower to take a block."""
 
     def __init__(self, bucket_slots: int) -> None:
         self._store = CellStore(bucket_slots)
@@ -113,7 +114,7 @@ class WaitingCells:
         self._store.add(*cells.columns())
 
     def add_record(self, record: PathQueueing, route: NDArray[np.int32]) -> None:
-        """Add the cells of a record's rows with a known route; `route` has -1 for the others."""
+        """Add the cells of a record's rows with a known route; `route`: of each row, -1 if unknown."""
         self._store.add_rows(
             record["start_ns"] // record["slot_ns"],
             record["slot_ns"],
@@ -129,21 +130,21 @@ class WaitingCells:
         )
 
     def waiting(self, begin: int, end: int) -> Cells:
-        """Return the cells of slots [begin, end) that wait."""
+        """Return the waiting cells of slots [begin, end) without removing them."""
         return Cells(*self._store.waiting(begin, end))
 
     def take(self, begin: int, end: int) -> tuple[Cells, int]:
-        """Remove and return the cells of slots [begin, end); drop earlier ones and return their number."""
+        """Remove the cells before slot `end`; return those from `begin` on, and how many were earlier."""
         columns, late = self._store.take(begin, end)
         return Cells(*columns), late
 
 
 def without_own_delay(cells: Cells, senders: Sequence[int] | Int64s, last_links: Int64s) -> Float64s:
-    """Return [cells] ns of delay without the sender's own delay.
+    """Return [cells] delays, ns, without the delay that comes from the sender itself.
 
-    A delay that one NIC's probes show towards several receivers at every moment of a block is an error of
-    its clock or a delay in its host: no queue has this effect. `senders` and `last_links` are by route; the
-    sender is -1 for a round trip.
+    If one NIC's probes to several receivers all show a delay throughout a block, its clock is wrong or its
+    host delays packets: no queue has this effect. `senders`, `last_links`: [routes]; the sender is -1 for a
+    round trip.
     """
     return own_delays(
         cells.route,

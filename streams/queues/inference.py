@@ -1,7 +1,8 @@
 """Infers queues and utilisation of a shard's links from its sources' `PathQueueing`.
 
-Each block of some 10 ms gives the links with queues, and each second all links that probes cross, as
-`LinkQueues`. native/core/queues.c has the method for depths, `utilisation.py` that for utilisation.
+The results are `LinkQueues`: for each block of about 10 ms the links with queues, and for each second all
+links that probes cross. native/core/queues.c has the method for depths, and `utilisation.py` the one for
+utilisation.
 """
 
 from __future__ import annotations
@@ -31,38 +32,38 @@ from streams.runtime.units import NS_PER_S
 
 BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
-"""Length of a block; its length with many links, because much of the work is per block; its minimum in slots,
-because later probes also show a block's last slots."""
+"""A block lasts `BLOCK_NS`. With more than `MANY_LINKS` links it lasts `LONG_BLOCK_NS`, because much of the
+work is per block. It has at least `BLOCK_SLOTS` slots: later probes also show a block's last slots."""
 GRACE_NS: Final = 150_000_000
-"""ns behind the others after which a source is not awaited."""
+"""A source that is this many ns behind the newest one is no longer waited for."""
 GONE_NS: Final = 2 * NS_PER_S
 UNKNOWN_BPS: Final = 1_000_000_000
-"""Rate that a link of unknown rate is assumed to have."""
+"""Assumed rate of a link whose rate is unknown, bit/s."""
 SIGMAS: Final = (2.0, 1.2)
 """Standard errors in a bound: for slots with one knot, and with more, whose errors average out."""
 LIMIT_SIGMAS: Final = 3.0
 """Standard errors by which a depth may exceed the longest delay of the probes."""
 KNOT_PROBES: Final = 0.9
-"""Probes that a link needs between two knots."""
+"""Probes over a link per slot that are needed for each knot."""
 MAX_KNOTS: Final = 2
 BUCKET_SLOTS: Final = BLOCK_SLOTS * SUB_SLOTS
-"""Slots of `PathQueueing` whose cells wait together: the shortest block."""
+"""Slots of `PathQueueing` in one bucket of waiting cells: as many as in the shortest block."""
 MAX_OFFSETS_AHEAD: Final = 10_000
-"""Messages that a source may leave out; more need a second record, because one alone may be wrong."""
+"""Most messages that a source may skip at once. A larger gap must be shown by a second record, because one
+alone may be wrong."""
 MAX_FOLDED_NS: Final = 100_000_000
-"""Longest slot into which others are combined: longer ones cost little, and show contention too late."""
+"""Longest slot into which slots are combined: longer ones save little, and show contention too late."""
 SAVE_BLOCKS: Final = 20
-"""Blocks between two copies of the solver's state, which a new solver starts from."""
+"""Number of blocks after which the solver's state is saved, as the start of the next solver."""
 
 
 def fold_of(probes: float) -> int:
-    """Return how many slots to combine, given the probes over a link per slot: probes limit the
-    resolution."""
+    """Return how many slots to combine; `probes`: mean number of probes over a link in a slot."""
     return 1 if probes >= 1 else 2 if probes >= 0.5 else SUB_SLOTS
 
 
 def knots_of(probes: float) -> int:
-    """Return the number of straight lines for a slot, given its probes over each link."""
+    """Return the number of straight lines per slot; `probes`: mean number over a link in a slot."""
     return min(MAX_KNOTS, max(1, int(probes / KNOT_PROBES)))
 
 
@@ -72,10 +73,10 @@ class _Source:
     first_offset: int = -1
     next_offset: int = -1
     unconfirmed_offset: int = -1
-    """The next offset of a record that was far ahead."""
+    """End of the last record that was too far ahead to accept; the record after it confirms it."""
 
     def advance(self, record: PathQueueing) -> bool:
-        """Note a record of the source; return False if its offsets were added before."""
+        """Note a record of the source; return False if it must be skipped: a repetition, or a large gap."""
         first, after = record["first_offset"], record["next_offset"]
         if (first, after) != (self.first_offset, self.next_offset):
             if first < self.next_offset:
@@ -90,26 +91,26 @@ class _Source:
 
 
 class ShardQueues:
-    """The queues of one shard. `rate_of` returns a link's bit/s, 0 if unknown."""
+    """Infers the queues of one shard. `rate_of` returns a link's bit/s, 0 if unknown."""
 
     def __init__(self, shard: str, rate_of: Callable[[str], int]) -> None:
         self.shard = shard
         self.late_cells = 0
         """Cells that arrived after their block was solved, or whose block was skipped."""
         self.skipped_ns = 0
-        """Time without queues, because inference was late."""
+        """Total length of the blocks that were skipped because inference was late."""
         self._rate_of = rate_of
         self._slot_ns = 0
         self._unconfirmed_slot_ns = 0
-        """Another slot length of the last record."""
+        """Slot length of the last record, if it differs from the one in use; else 0."""
         self._sources: dict[str, _Source] = {}
         self._cells = WaitingCells(BUCKET_SLOTS)
         self._next_block = -1
         self._solved_in_ns = 1
-        """The block length that `_next_block` counts in."""
+        """Length of the blocks that `_next_block` counts, ns."""
         self._pace = Fold()
         self.fold = 1
-        """How many slots are combined into one, because inference is slower than its probes."""
+        """How many slots are combined into one, so that inference keeps up with its probes."""
         self._routes = ProbedRoutes()
         self._built_revision: int | None = None
         """Revision of the routes that `_columns` and `_solver` are built from."""
@@ -121,10 +122,10 @@ class ShardQueues:
         self._senders: Int64s = np.zeros(0, np.int64)
         """Sender of each route, -1 for round trips."""
         self._bytes_per_ns: Float64s = np.zeros(0)
-        """[links] rate, renewed each second."""
+        """[links] rate of each link, bytes per ns, renewed each second."""
         self._rates_at_s = -1
         self._column_of: Int64s = np.zeros(0, np.int64)
-        """The column of each link in `_calibration`."""
+        """[links] column of each link in `_calibration`."""
         self._states: dict[LinkKey, LinkState] = {}
         self._idle_probes = IdleProbes()
         self._records = QueueRecords(shard, rate_of)
@@ -136,17 +137,17 @@ class ShardQueues:
 
     @property
     def usual_slot_ns(self) -> int:
-        """Length of a published slot of which none are combined."""
+        """Length of a published slot if no slots are combined, ns."""
         return self._slot_ns * SUB_SLOTS
 
     @property
     def _unit_ns(self) -> int:
-        """Length of a slot of `PathQueueing` as the solver has it."""
+        """Length of the solver's slots, ns: `fold` slots of `PathQueueing` each."""
         return self._slot_ns * self.fold
 
     @property
     def next_fold(self) -> int:
-        """Slots that the next blocks combine into one."""
+        """How many slots the next blocks will combine into one."""
         return self._pace.slots
 
     @next_fold.setter
@@ -156,15 +157,15 @@ class ShardQueues:
 
     @property
     def unknown_paths(self) -> int:
-        """Paths without a known route; their rows are skipped."""
+        """Number of paths without a known route; their rows are skipped."""
         return self._routes.unknown_paths
 
     def set_flow_rates(self, bps: Mapping[str, float]) -> None:
-        """Set the bit/s over each link, as flows report it."""
+        """Set the rate of traffic over each link that flow reports show, bit/s."""
         self._records.flow_bps = bps
 
     def take(self, record: PathQueueing, paths: RouteTable) -> None:
-        """Add a record of one of the shard's sources; skip offsets that were added before."""
+        """Add a record of one of the shard's sources; skip it if its offsets were added before."""
         if not self._follow_slot(record["slot_ns"]):
             return
         source = self._sources.setdefault(record["source"], _Source())
@@ -179,9 +180,9 @@ class ShardQueues:
         self._cells.add_record(record, route)
 
     def _follow_slot(self, slot_ns: int) -> bool:
-        """Note the slot length of a record; return whether the record is used.
+        """Adopt a changed slot length; return whether a record with this slot length can be used.
 
-        Two consecutive records must show another length: one alone may be wrong, and short slots take long.
+        Two consecutive records must show a new length. One alone may be wrong, and short slots are expensive.
         """
         if slot_ns == self._slot_ns:
             self._unconfirmed_slot_ns = 0
@@ -200,7 +201,7 @@ class ShardQueues:
         self._idle_probes.add(record["complete_ns"] // NS_PER_S, len(self._routes.links), route, *columns)
 
     def _block_ns(self, fold: int) -> int:
-        """Return the length of a block with combined slots: a whole number of those without."""
+        """Return the length of a block of combined slots, ns: a multiple of that without combined slots."""
         slot = self._slot_ns * SUB_SLOTS
         length_ns = BLOCK_NS if len(self._routes.names) <= MANY_LINKS else LONG_BLOCK_NS
         slots = max(BLOCK_SLOTS, length_ns // slot)
@@ -210,9 +211,10 @@ class ShardQueues:
         return blocks * slots * slot
 
     def _set_block_ns(self) -> None:
-        """Combine slots as decided where a block of that length begins, so that none is lost.
+        """Adopt the decided `fold` and the block length that follows from it.
 
-        After any other change of the block length, continue at the first whole block.
+        A new fold waits until a block of its length begins, so that no slot is lost. If the block length
+        changes for another reason, continue at the next whole block.
         """
         start_ns, fold = self.next_block_ns, self._pace.slots
         while fold > 1 and fold * self.usual_slot_ns > MAX_FOLDED_NS:
@@ -225,7 +227,7 @@ class ShardQueues:
         self._solved_in_ns = block_ns
 
     def ready(self) -> bool:
-        """Return whether a block can be solved: all active sources have published it."""
+        """Return whether a block can be solved: all active sources have published it, or the wait is over."""
         if not self._slot_ns or not self._sources:
             return False
         newest = self._newest_ns
@@ -242,16 +244,16 @@ class ShardQueues:
         return max(source.complete_ns for source in self._sources.values())
 
     def _complete_ns(self) -> int:
-        """Return until when all active sources have published."""
+        """Return the fabric time up to which all active sources have published, ns."""
         newest = self._newest_ns
         speaking = [s.complete_ns for s in self._sources.values() if newest - s.complete_ns < GONE_NS]
         return min(speaking)
 
     def skip_late(self, max_late_ns: int) -> int:
-        """Continue with the newest complete block if the next one is complete for longer; return the ns left
-        out.
+        """Skip to the newest complete block if the next one has been complete for longer than `max_late_ns`.
 
-        Old queues are useless, and a slow worker must not queue them.
+        Return the length of the skipped time, ns. Old queues are useless, so a slow worker must not let them
+        pile up.
         """
         late_ns = self._complete_ns() - self.next_block_ns - self._solved_in_ns
         if self._next_block < 0 or late_ns <= max_late_ns:
@@ -262,18 +264,18 @@ class ShardQueues:
         return blocks * self._solved_in_ns
 
     def keep_up(self, spent_ns: int, waited_ns: int = 0) -> None:
-        """Choose the length of the next slots after a block that took `spent_ns`.
+        """Decide how many slots to combine from now on, after a block that took `spent_ns`.
 
-        `waited_ns`: age of the newest message that was taken; others wait behind it.
+        `waited_ns`: age of the newest message that was taken, which shows how long later ones wait.
         """
         end = self.next_block_ns
         backlog_ns = max(0, self._complete_ns() - end) + waited_ns
         self._pace = next_fold(self._pace, end, self._solved_in_ns, backlog_ns, spent_ns)
 
     def solve(self, solved_ns: int) -> list[LinkQueues]:
-        """Solve the block that is `ready`; return its `LinkQueues`, and those of the second that it ends.
+        """Solve the block that is `ready`; return its `LinkQueues`, and those of a second that ends with it.
 
-        Slow.
+        This takes long.
         """
         block_ns, slot_ns, fold = self._solved_in_ns, self._unit_ns, self.fold
         newest = self._newest_ns
@@ -319,9 +321,9 @@ class ShardQueues:
         slots: int,
         samples: Int64s,
     ) -> tuple[Float64s, Float64s]:
-        """Solve slots [first, first + slots): [whole slots, columns] ns of queue, [columns] ns of error.
+        """Solve slots [first, first + slots); return depths and the bounds of their errors, ns.
 
-        `samples`: [links] probes.
+        Depths are [published slots, columns], bounds [columns]. `samples`: [links] number of probes.
         """
         delays = Delays.of(cells, without_own_delay(cells, self._senders, columns.last))
         probes = float(samples.sum()) / (slots * max(1, columns.count))
@@ -364,9 +366,9 @@ class ShardQueues:
     def _limit_ns(
         self, delays: Delays, kind: NDArray[np.int32], columns: LinkColumns, first: int, slots: int
     ) -> Float64s:
-        """Return [whole slots, columns] ns that the probes of slots [first, first + slots) allow.
+        """Return the largest depths that the probes of slots [first, first + slots) allow, ns.
 
-        Probes of the slot behind count where they have come.
+        The shape is [published slots, columns]. Probes of the next slot count as far as they have arrived.
         """
         end = first + slots
         after = self._cells.waiting(end * self.fold, (end + SUB_SLOTS) * self.fold).folded(self.fold)
@@ -384,11 +386,11 @@ class ShardQueues:
         )
 
     def _rates_bps(self) -> Float64s:
-        """Return [links] bit/s."""
+        """Return [links] the rate of each link, bit/s."""
         return np.array([self._rate_of(name) or UNKNOWN_BPS for name in self._routes.names], np.float64)
 
     def _rebuild(self) -> None:
-        """Rebuild the solver if links or routes have changed."""
+        """Renew link rates each second; rebuild the solver if links or routes have changed."""
         routes = self._routes
         second, is_built = self.next_block_ns // NS_PER_S, self._built_revision == routes.revision
         if not is_built or second != self._rates_at_s:  # rates may be announced after the routes

@@ -19,33 +19,33 @@ from streams.runtime.pipeline_constants import SUB_SLOTS
 
 PACKET_BYTES: Final = 1500
 LinkState = tuple[float, float]
-"""Last and mean queue of a link's column, as the solver keeps them."""
+"""Last and mean depth of a link's column in the solver's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkColumns:
-    """Links and routes of a shard as arrays: links with the same set of routes have one column."""
+    """Links and routes of a shard as arrays. Links that the same routes cross share one column."""
 
     lengths: Int64s
     """[routes]: number of links."""
     last: Int64s
-    """[routes]: the link into the receiver."""
+    """[routes]: the last link, which leads to the receiver."""
     flat: Int64s
     """The links of all routes, one after the other."""
     column: Int64s
     """[links]: the column of each link."""
     same: NDArray[np.int32]
-    """[routes]: the first route with the same links; other senders have the others."""
+    """[routes]: the first route with the same links; such routes differ only in their sender."""
     kind: NDArray[np.int32]
-    """[routes]: number of the route's links among the distinct ones."""
+    """[routes]: number of the route's sequence of links among all distinct ones."""
     start: Int64s
     """[routes + 1]: where the links of each route begin in `flat`."""
     groups: list[int]
-    """[links]: links of one number above 0 cannot be distinguished."""
+    """[links]: links with the same number above 0 cannot be distinguished; 0 for all others."""
 
     @classmethod
     def of(cls, routes: Sequence[tuple[int, ...]], links: int) -> LinkColumns:
-        """Return the columns of `links` links; `routes` has the links of each route."""
+        """Build the columns; `routes`: links of each route, `links`: number of links."""
         lengths = np.array([len(route_links) for route_links in routes])
         flat = np.fromiter(
             (link for route_links in routes for link in route_links), np.int64, int(lengths.sum())
@@ -80,7 +80,7 @@ class LinkColumns:
         return QueueSolver(self._packet_ns(rate_bps), start, hop, merge=SUB_SLOTS)
 
     def calibration(self, rate_bps: Float64s) -> Calibration:
-        """Return a new calibration of the columns, whose routes are the `kind`s; `rate_bps`: [links]."""
+        """Return a new calibration of the columns; its routes are numbered by `kind`. `rate_bps`: [links]."""
         start, hop = self._hops()
         first = np.unique(self.same)
         lengths = np.diff(start)
@@ -89,7 +89,7 @@ class LinkColumns:
         return Calibration(starts, hop[in_first], self._packet_ns(rate_bps))
 
     def columns_before(self, column: Int64s) -> Int64s:
-        """Return for each column that of its first link in an earlier `column`, -1 if the link is new."""
+        """Return for each column its number in an earlier `column` array, by its first link; -1 if new."""
         first = np.zeros(self.count, np.int64)
         first[self.column[::-1]] = np.arange(len(self.column))[::-1]
         column_before = np.append(column, np.full(max(0, len(self.column) - len(column)), -1))
@@ -102,7 +102,7 @@ class LinkColumns:
         return packet_ns
 
     def _hops(self) -> tuple[Int64s, NDArray[np.int32]]:
-        """Return where the columns of each route begin, and the columns in the order of their links."""
+        """Return where each route begins in an array of the routes' columns, and this array."""
         count = self.count
         route = np.repeat(np.arange(len(self.lengths)), self.lengths)
         pairs = route * count + self.column[self.flat]
@@ -113,7 +113,7 @@ class LinkColumns:
     def restore(
         self, solver: QueueSolver, names: Sequence[LinkKey], states: Mapping[LinkKey, LinkState]
     ) -> None:
-        """Give a solver the states of links by name and class."""
+        """Restore a solver's state from `states`, by link and class; unknown links start without a queue."""
         if not states:
             return
         last, mean = np.zeros(self.count), np.zeros(self.count)
@@ -122,11 +122,11 @@ class LinkColumns:
         solver.restore(last, mean)
 
     def states(self, solver: QueueSolver, names: Sequence[LinkKey]) -> dict[LinkKey, LinkState]:
-        """Return the states of links by name and class."""
+        """Return a solver's state for each link, by link and class."""
         last, mean = solver.state()
         columns = self.column.tolist()
         return {name: (float(last[c]), float(mean[c])) for name, c in zip(names, columns, strict=False)}
 
     def probes_by_link(self, cells: Cells) -> Int64s:
-        """Return [links] probes that crossed each link."""
+        """Return [links] the number of probes that crossed each link."""
         return count_links(self.start, self.flat, cells.route, cells.count, len(self.column))

@@ -1,10 +1,10 @@
-"""Attributes CE marks to links: which link marked the probes of a block of slots.
+"""Attributes the CE marks of a block's probes to links.
 
 A queue marks a packet independently of the other queues on its route. So a route's share of marked packets
-is 1 - prod(1 - m) over the shares m of its links. The shares of greatest likelihood come from expectation
-maximisation: a marked packet counts for each link of its route with the probability m / (1 - prod(1 - m))
-that this link marked it, and a link's new share is its marks over its packets. A link that unmarked probes
-crossed loses ground to the other links of the marked routes.
+is 1 - prod(1 - m) over the shares m of its links. Expectation maximisation finds the most likely shares. A
+marked packet counts for each link of its route with the probability m / (1 - prod(1 - m)) that this link
+marked it. A link's new share is the sum of these, divided by its packets. So links that unmarked probes
+crossed lose share to the other links of the marked routes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from streams.queues.link_columns import LinkColumns
 
 ROUNDS: Final = 60
 MIN_SHARE: Final = 0.01
-"""A smaller share of a link is noise of the attribution, and counts as none."""
+"""A link's share below this is noise of the attribution and is set to 0."""
 
 
 def marked_shares(cells: Cells, columns: LinkColumns, slot: np.ndarray, slots: int) -> Float64Table | None:
-    """Return [slots, links] share of the probes that each link marked; None: none of them.
+    """Return [slots, links] the share of its probes that each link marked; None if no probe is marked.
 
-    `slot` is by cell, from 0.
+    `slot`: [cells] slot of each cell, from 0.
     """
     if not cells.ce.any():
         return None
@@ -58,7 +58,7 @@ def _weights(
     marks: Float64s,
     count: int,
 ) -> Float64s:
-    """Return, by link of each route, the probability that this link marked a marked packet of the route."""
+    """Return for each link of each route the probability that it marked a marked packet of the route."""
     crossed = np.maximum(np.bincount(column, packets[of_route], count), 1e-9)
     share = np.bincount(column, marks[of_route], count) / crossed
     weight: Float64s = np.zeros(len(column))

@@ -18,9 +18,9 @@ from streams.queues.utilisation import IdleProbes, end_nodes, exchange_errors
 from streams.runtime.units import NS_PER_S
 
 FLOWS_ERROR: Final = 0.01
-"""Error of a link's utilisation from flow reports."""
+"""Bound of the error of a link's utilisation if it comes from flow reports."""
 JOINT_ERROR: Final = 0.04
-"""Error of a link's utilisation from probes alone, because links on one flow's route are busy together."""
+"""Additional error of a utilisation from probes alone: links on the route of a flow are busy together."""
 SHALLOW_BYTES: Final = 2.0 * PACKET_BYTES
 """Queues deeper than two full packets are published several times a second."""
 
@@ -44,7 +44,7 @@ class _Utilisation(TypedDict):
 
 
 NO_UTILISATION: Final[_Utilisation] = {"utilisation": None, "utilisation_bound": None, "from_flows": False}
-"""Utilisation in blocks: only the records of whole seconds have it."""
+"""Utilisation fields in records of blocks; only records of whole seconds have a utilisation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +58,19 @@ class SolvedBlock:
     """How many slots were combined into each, to keep up."""
     solved_ns: int
     depth_ns: Float64s
-    """[slots, columns]; links in a column share its sum."""
+    """[slots, columns] depth of each column: the sum over its links."""
     mean_bytes: Float64s
     largest_bytes: Float64s
-    """[links], over the slots."""
+    """[links] largest depth in any slot."""
     error_ns: Float64s
-    """[columns]"""
+    """[columns] bound of the error of the depth."""
     bytes_per_ns: Float64s
-    """[links]"""
+    """[links] rate."""
     cells: Cells
     samples: Int64s
-    """[links] probes that crossed each link."""
+    """[links] number of probes that crossed each link."""
     marked: Float64Table | None
-    """[slots, links] share of the probes that the link marked; None: no marks."""
+    """[slots, links] share of its probes that each link marked; None without marks."""
 
 
 class _SecondTotals:
@@ -86,14 +86,14 @@ class _SecondTotals:
         self.samples: Int64s = np.zeros(0, np.int64)
 
     def grow(self, links: int) -> None:
-        """Grow to so many links."""
+        """Grow the columns to `links` links."""
         self._sum_bytes, self._max_bytes, self._error_bytes, self._marked, self.samples = (
             np.concatenate([old, np.zeros(links - len(old), old.dtype)])
             for old in (self._sum_bytes, self._max_bytes, self._error_bytes, self._marked, self.samples)
         )
 
     def add(self, block: SolvedBlock, column: Int64s) -> None:
-        """Add a block; `column`: the column of each link. A second that was skipped to its end is dropped."""
+        """Add a block; `column`: [links]. If it begins another second, drop what is left of the last one."""
         second = block.start_ns // NS_PER_S
         if second != self._second:
             self._second = second
@@ -107,7 +107,7 @@ class _SecondTotals:
         self.samples += block.samples
 
     def depths(self, link: int) -> _Depths:
-        """Return the depth fields of a link."""
+        """Return the depth fields of a link for the present second."""
         return {
             "depth_mean_bytes": float(self._sum_bytes[link] / self._slots),
             "depth_max_bytes": float(self._max_bytes[link]),
@@ -117,7 +117,7 @@ class _SecondTotals:
         }
 
     def reset(self) -> None:
-        """Start the next second."""
+        """Clear all totals for the next second."""
         for column in (self._sum_bytes, self._max_bytes, self._error_bytes, self._marked, self.samples):
             column[:] = 0
         self._slots = 0
@@ -130,20 +130,20 @@ class QueueRecords:
         self.synced = True
         """False if a source's clocks were not synced since the last record."""
         self.flow_bps: Mapping[str, float] = {}
-        """bit/s over each link, as flows report it."""
+        """Rate of traffic over each link that flow reports show, bit/s."""
         self._shard, self._rate_of = shard, rate_of
         self._second = _SecondTotals()
         self._nodes = end_nodes(())
 
     def set_links(self, names: Sequence[str]) -> None:
-        """Prepare for these links; known ones stay in their places."""
+        """Set the names of all links; links that were known before keep their numbers."""
         self._second.grow(len(names))
         self._nodes = end_nodes(names)
 
     def of_block(
         self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str], dscps: Sequence[int]
     ) -> list[LinkQueues]:
-        """Return the records of a block: its links with queues or marks, slot by slot."""
+        """Return the records of a block: the links with queues or marks, with their slots."""
         column, bytes_per_ns, marked = columns.column, block.bytes_per_ns, block.marked
         is_shown = is_deep = block.largest_bytes > SHALLOW_BYTES
         if marked is not None:
@@ -183,7 +183,7 @@ class QueueRecords:
         dscps: Sequence[int],
         probes: IdleProbes,
     ) -> list[LinkQueues]:
-        """Return the records of the second that a block ends, with the utilisation of all links."""
+        """Add a block; if it ends a second, return the second's records, with utilisation of all links."""
         self._second.add(block, columns.column)
         second = block.start_ns // NS_PER_S
         if block.end_ns // NS_PER_S == second:
@@ -246,13 +246,13 @@ class QueueRecords:
 
 
 def _chosen_by_column(mask: NDArray[np.bool_]) -> list[Int64s]:
-    """Return the chosen rows of each column, ascending."""
+    """Return for each column of `mask` the numbers of the rows that are true, ascending."""
     column, row = np.nonzero(mask.T)
     return np.split(row, np.searchsorted(column, np.arange(1, mask.shape[1])))
 
 
 def _one_per_link(links: list[LinkQueue]) -> list[LinkQueue]:
-    """Return one element for each link: of its classes the one with the deepest queue, and the most marks."""
+    """Return one element per link, merged from its classes: the deepest queue and the most marks."""
     by_name: dict[str, LinkQueue] = {}
     for link in links:
         other = by_name.get(link["link"])

@@ -17,22 +17,22 @@ LinkKey = tuple[str, int]
 """A link and the traffic class of the queue at its sending port."""
 
 FORWARD, REVERSE, ROUND_TRIP = 1, 2, 3
-"""`direction` of a row."""
+"""Values of `direction` in a row of `PathQueueing`."""
 MAX_NICS: Final = 1 << 15
 MIN_ROUTES: Final = 1024
-"""Fewer routes are not worth forgetting."""
+"""Unused routes are only dropped if there are more routes than this."""
 
 
 class ProbedRoutes:
-    """The routes that probes take, by number; each route by its sender and its links."""
+    """Numbers the routes that probes take. A route is identified by its sender and its links."""
 
     def __init__(self) -> None:
         self.unknown_paths = 0
-        """Paths without a known route."""
+        """Number of paths without a known route."""
         self.names: list[str] = []
-        """Names of the links by number: a link has one for each traffic class, whose queue is another."""
+        """Name of each link number; a link has a number for each traffic class, which has its own queue."""
         self.dscps: list[int] = []
-        """Traffic class of each."""
+        """Traffic class of each link number."""
         self.links: list[tuple[int, ...]] = []
         """Links of each route."""
         self.senders: list[int] = []
@@ -45,7 +45,7 @@ class ProbedRoutes:
         self._table_version = -1
         self._keys: Int64s = np.zeros(0, np.int64)
         self._route_at: NDArray[np.int32] = np.zeros(0, np.int32)
-        """Ascending path keys with a cached route, and the route of each."""
+        """Route of each cached path; `_keys` has the ascending keys of these paths."""
         self._used = 0
         """Number of cached paths since the last route change."""
 
@@ -70,7 +70,7 @@ class ProbedRoutes:
         return len(self.links) < routes_before
 
     def of(self, record: PathQueueing, table: RouteTable) -> NDArray[np.int32]:
-        """Return the route of each row of a record, -1 if unknown."""
+        """Return the route number of each row of a record, -1 if unknown."""
         nics = record["nics"]
         ids = np.array([self._nics.setdefault(name, len(self._nics)) for name in nics], np.int64)
         nic, peer, path, direction, dscp = (
@@ -92,7 +92,7 @@ class ProbedRoutes:
         rows: tuple[Int64s, ...],
         table: RouteTable,
     ) -> NDArray[np.int32]:
-        """Look up the paths that are not cached, cache them, and return the route of each row."""
+        """Look up and cache the paths that are not cached; return the route number of each row."""
         at = np.searchsorted(self._keys, key)
         at[at == len(self._keys)] = 0
         new = np.flatnonzero(self._keys[at] != key) if len(self._keys) else np.arange(len(key))
@@ -124,7 +124,7 @@ class ProbedRoutes:
     def _path_links(
         self, nic: str, peer: str, path: int, direction: int, dscp: int, table: RouteTable
     ) -> tuple[int, ...]:
-        """Return the links of a path in a direction; empty if any of its directions is unknown."""
+        """Return a path's link numbers in a direction, without the sender's first link; empty if unknown."""
         # t1 and t3 are taken after the sender's own queue, so the first link is not in the delay
         forward = table.forward(nic, peer, path)[1:] if direction in (FORWARD, ROUND_TRIP) else ()
         reverse = table.reverse(nic, peer, path)[1:] if direction in (REVERSE, ROUND_TRIP) else ()
@@ -133,7 +133,7 @@ class ProbedRoutes:
         return tuple(dict.fromkeys(self.link_number(name, dscp) for name in (*forward, *reverse)))
 
     def link_number(self, name: str, dscp: int = 0) -> int:
-        """Return the number of a link in a traffic class, a new one for a new pair."""
+        """Return the number of a link in a traffic class; assign one if the pair is new."""
         number = self._link_numbers.get((name, dscp))
         if number is None:
             number = self._link_numbers[name, dscp] = len(self.names)

@@ -1,8 +1,8 @@
 """Decides how many slots queue inference combines into one, so that it keeps up with its probes.
 
-Longer slots cost less: the solver has fewer unknowns, and a block more time. The number doubles from 1 to 8
-as the backlog grows, and halves again once the shorter slots would fit. Where they did not fit after all, the
-next attempt waits twice as long.
+Longer slots cost less: the solver has fewer unknowns, and more time for each block. The number doubles from 1
+to 8 as the backlog grows, and halves again when shorter slots seem fast enough. If they were not, the next
+attempt waits twice as long.
 """
 
 from __future__ import annotations
@@ -13,34 +13,36 @@ from typing import Final
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 COARSER_BEHIND_NS: Final = ((280 * NS_PER_MS, 8), (240 * NS_PER_MS, 4), (200 * NS_PER_MS, 2))
-"""Backlog from which on a busy worker combines so many slots, at least. Later blocks would be skipped."""
+"""Pairs: backlog above which a busy worker combines slots, and into how many at least. Much later blocks are
+skipped."""
 SKIP_LATE_NS: Final = 300 * NS_PER_MS
-"""Age of a complete block from which on it is skipped: the newest slots come first."""
+"""A block that has been complete for longer than this is skipped in favour of newer ones."""
 CALM_BEHIND_NS: Final = 120 * NS_PER_MS
 """Backlog below which a block counts as in time: records of a source arrive every 50 ms."""
 FINER_BUSY: Final = 0.4
-"""Share of time spent on blocks below which slots of half the length fit: they cost less than twice as much.
-Below it, a backlog comes from a pause of the worker, and longer slots would not help."""
+"""If the share of time spent on blocks is below this, slots of half the length are fast enough: they cost
+less than twice as much. A backlog then comes from a pause of the worker, and longer slots would not help."""
 FIRST_CALM_NS: Final = 5 * NS_PER_S
 MAX_CALM_NS: Final = 160 * NS_PER_S
-"""Time without delay before the first attempt with shorter slots, and the longest after failed attempts."""
+"""Time without delay before an attempt with shorter slots: `FIRST_CALM_NS`, doubled after each failed attempt
+up to `MAX_CALM_NS`."""
 PROVEN_NS: Final = 20 * NS_PER_S
-"""Time after which an attempt has not failed."""
+"""Time after which an attempt with shorter slots counts as successful."""
 BUSY_NS: Final = 500 * NS_PER_MS
 """Time constant of the share of time spent on blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How many slots are combined into one, and what decides on the next change. Times are block ends."""
+    """How many slots are combined into one, and the state for the next decision. Times are ends of blocks."""
 
     slots: int = 1
     busy: float = 0.0
     """Share of time spent on blocks."""
     calm_since_ns: int | None = None
-    """Since when blocks are in time; None: they are not."""
+    """Time since which blocks have been in time; None if they are not."""
     finer_at_ns: int | None = None
-    """When slots became shorter last."""
+    """Time at which slots last became shorter; None if they have become longer since."""
     calm_ns: int = FIRST_CALM_NS
     """Time without delay before the next attempt with shorter slots."""
 
@@ -48,7 +50,7 @@ class Fold:
 def next_fold(fold: Fold, end_ns: int, block_ns: int, backlog_ns: int, spent_ns: int) -> Fold:
     """Return the fold after a block that ended at `end_ns` and took `spent_ns`.
 
-    `backlog_ns`: how much later than it could be the next block is solved.
+    `backlog_ns`: how much later the next block is solved than it could have been.
     """
     gain = min(1.0, block_ns / BUSY_NS)
     busy = fold.busy + gain * (spent_ns / block_ns - fold.busy)
@@ -67,7 +69,7 @@ def next_fold(fold: Fold, end_ns: int, block_ns: int, backlog_ns: int, spent_ns:
 
 
 def _coarser(fold: Fold, slots: int, end_ns: int, busy: float) -> Fold:
-    """Return longer slots; if shorter ones have just failed, the next attempt waits longer."""
+    """Return a fold of more slots; if fewer have just failed, the next attempt with fewer waits longer."""
     failed = fold.finer_at_ns is not None and end_ns - fold.finer_at_ns <= PROVEN_NS
     calm_ns = min(2 * fold.calm_ns, MAX_CALM_NS) if failed else fold.calm_ns
     return Fold(slots, busy, None, None, calm_ns)

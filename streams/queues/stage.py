@@ -1,7 +1,7 @@
 """The queue inference stage: `LinkQueues` many times a second from path queueing, routes and flow rates.
 
-It has one writer per shard. A new owner starts with new messages. When the machine is too slow, slots become
-longer, and old blocks and messages are skipped: old queues are useless.
+It has one writer per shard. A new owner starts with new messages. If the machine is too slow, slots become
+longer. Old blocks and messages are skipped, because old queues are useless.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 log = logging.getLogger(__name__)
 
 SETTLE_NS: Final = 5 * NS_PER_MS
-"""ns that a block waits for the messages of other sources, which arrive together."""
+"""Time, ns, for which a complete block waits for messages of other sources, which arrive together."""
 SKIP_BEHIND_NS: Final = 500 * NS_PER_MS
 """ns behind the log at which messages are skipped, so that a slow worker catches up."""
 RETAIN_NS: Final = 1_000 * NS_PER_MS
-"""ns after which the blocks of a message are published or dropped."""
+"""Age of a message, ns, after which its blocks have been published or dropped."""
 MAX_BLOCKS: Final = 8
-"""Blocks of one advance, before further messages are taken."""
+"""Most blocks of a shard that are solved at once, before further messages are taken."""
 
 
 @dataclass(slots=True)
@@ -46,11 +46,11 @@ class _Shard:
     queues: ShardQueues
     flows: LiveFlows
     rates_ns: int = 0
-    """Log time at which the flow rates were set last."""
+    """Log time at which the flow rates were last set, ns."""
 
 
 def slots_text(shard: str, slot_ns: int, slots: int) -> str:
-    """Return how much longer than usual a shard's slots are; empty if they are not."""
+    """Return a text on how much longer than usual a shard's slots are; '' if they are not."""
     if slots == 1:
         return ""
     usual_us, now_us = slot_ns / 1e3, slot_ns * slots / 1e3
@@ -67,16 +67,16 @@ class QueuesOperator(Operator):
         self._registry = owner.registry
         self._shards: dict[str, _Shard] = {}
         self._retained: deque[tuple[int, int]] = deque()
-        """(log time, offset) of the messages whose blocks may not be published."""
+        """Log time and offset of each message whose blocks may not be published yet."""
         self._newest_ns = 0
         self._ready_ns: int | None = None
-        """Log time of the message that completed a block; None: no block is complete."""
+        """Log time of the message that completed a block; None if no block is complete."""
         self._topology, self._speeds_bps = Topology(), dict[str, int]()
         self._blocks: dict[str, int] = {}
-        """Shard to the blocks of the last advance."""
+        """Number of blocks that were last solved for each shard."""
 
     def take_one(self, message: Message, tables: FabricTables) -> None:
-        """Add path queueing to its shard."""
+        """Add a `PathQueueing` message to its shard."""
         self._newest_ns = max(self._newest_ns, message.log_ns)
         self._retained.append((message.log_ns, message.offset))
         if message.value is None:
@@ -107,11 +107,11 @@ class QueuesOperator(Operator):
         return shard
 
     def due_ns(self) -> int:
-        """Return when the blocks that are complete are solved."""
+        """Return the log time at which complete blocks are solved, ns; `NEVER_NS` without such blocks."""
         return NEVER_NS if self._ready_ns is None else self._ready_ns + SETTLE_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
-        """Solve the blocks that are complete."""
+        """Return the work that solves the complete blocks, if it is time."""
         if moment.log_ns < self.due_ns():
             return ()
         self._topology, self._speeds_bps = tables.topology, dict(tables.inventory.speeds_bps)
@@ -131,7 +131,7 @@ class QueuesOperator(Operator):
         return outputs
 
     def _solve(self, queues: ShardQueues, log_ns: int) -> list[LinkQueues]:
-        """Solve the next blocks; the blocks that are too old are left out."""
+        """Solve the next complete blocks of a shard, without those that are too old; return their records."""
         records: list[LinkQueues] = []
         if queues.skip_late(SKIP_LATE_NS):
             skipped_s = queues.skipped_ns / NS_PER_S
@@ -146,13 +146,13 @@ class QueuesOperator(Operator):
         return records
 
     def needed_from(self) -> int:
-        """Return the oldest message whose blocks may not be published."""
+        """Return the offset of the oldest message whose blocks may not be published yet."""
         while self._retained and self._retained[0][0] < self._newest_ns - RETAIN_NS:
             self._retained.popleft()
         return self._retained[0][1] if self._retained else NEVER_NS
 
     def keep_up(self, spent_ns: int, waited_ns: int) -> None:
-        """Choose the length of the next slots."""
+        """Decide for each shard how many slots to combine, from the time spent and the messages' age."""
         blocks = sum(self._blocks.values())
         for name, count in self._blocks.items():
             for _ in range(count):
@@ -160,18 +160,18 @@ class QueuesOperator(Operator):
         self._blocks.clear()
 
     def level(self) -> str:
-        """Return how many slots each shard combines into one, where it is not one."""
+        """Return 'shard=slots ...': how many slots each shard combines, without those that combine none."""
         slots = ((name, shard.queues.next_fold) for name, shard in sorted(self._shards.items()))
         return " ".join(f"{name}={fold}" for name, fold in slots if fold != 1)
 
     def set_level(self, level: str) -> None:
-        """Combine as many slots as the run that is replayed."""
+        """Combine as many slots as the run that is replayed; `level`: as `level` returns it."""
         folds = dict(pair.rsplit("=", 1) for pair in level.split())
         for name, shard in self._shards.items():
             shard.queues.next_fold = int(folds.get(name, 1))
 
     def status(self) -> str:
-        """Return how much longer than usual slots are."""
+        """Return a text on the shards whose slots are longer than usual."""
         texts = (
             slots_text(name, shard.queues.usual_slot_ns, shard.queues.fold)
             for name, shard in sorted(self._shards.items())
@@ -179,7 +179,7 @@ class QueuesOperator(Operator):
         return "; ".join(text for text in texts if text)
 
     def close(self, tables: FabricTables) -> None:
-        """Stop to update the shards' flows."""
+        """Stop updating the shards' flows."""
         for shard in self._shards.values():
             tables.flows.forget(shard.flows)
 

@@ -1,4 +1,4 @@
-"""Estimates the utilisation of links from the probes that met no queue."""
+"""Estimates the utilisation of links from the share of probes that met no queue."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from streams.runtime.units import NS_PER_S
 
 ITERATIONS: Final = 40
 FIRST_SHARE: Final = 0.2
-"""Share from which the iteration starts without an earlier result."""
+"""Busy share with which the iteration starts if there is no earlier result."""
 
 MAX_SHARE: Final = 0.9999
 
 USE_NS: Final = 10 * NS_PER_S
-"""ns of probes that give a link's utilisation."""
+"""Length of time, ns, whose probes determine a link's utilisation."""
 
 
 def busy_shares(
@@ -36,9 +36,10 @@ def busy_shares(
     begin: Float64s | None = None,
     iterations: int = ITERATIONS,
 ) -> tuple[Float64s, Float64s]:
-    """Return ([links] share of the time that each link is busy, [links] its standard error).
+    """Return [links] the share of time in which each link is busy, and [links] the standard errors.
 
-    Route i has links `hop_link[hop_start[i]:hop_start[i + 1]]`; `idle` of its `singles` probes met no queue.
+    Route i has links `hop_link[hop_start[i]:hop_start[i + 1]]`. Its `singles` probes did not follow directly
+    behind another probe; `idle` of them met no queue.
     Links without a probe get 0 and an infinite error. `begin`: [links] shares to start from.
     """
     # Probes with exponential gaps see time averages (Wolff, 1982): one finds link l busy with probability
@@ -61,7 +62,7 @@ def busy_shares(
 
 
 def end_nodes(names: Sequence[str]) -> tuple[Int64s, Int64s]:
-    """Return [links] numbers of the nodes at which links begin, and of those at which they end."""
+    """Return [links] the number of the node at which each link begins, and [links] that at which it ends."""
     nodes: dict[str, int] = {}
     ends = [name.partition(">") for name in names]
     begin = np.array([nodes.setdefault(end_parts(a).node, len(nodes)) for a, _, _ in ends], np.int64)
@@ -72,9 +73,10 @@ def end_nodes(names: Sequence[str]) -> tuple[Int64s, Int64s]:
 def exchange_errors(
     lengths: Int64s, flat: Int64s, nodes: tuple[Int64s, Int64s], shares: Float64s
 ) -> Float64s:
-    """Return [links] error of each share because the links into a switch may trade against those out of it.
+    """Return [links] the error of each share due to exchange between links into and out of a switch.
 
-    `flat` has all routes' links, `lengths` of each; `nodes` has the `end_nodes` of the links.
+    Probes cannot tell whether the links into a switch are busy or those out of it. `flat`: links of all
+    routes in sequence; `lengths`: [routes] how many each has; `nodes`: `end_nodes` of the links.
     """
     # Where every route into a switch goes on, and every route out of it has come in, a route has one link
     # of each kind. With u = -log(1 - rho), a route's P is exp(-sum u). So u may move from all links in to
@@ -104,14 +106,14 @@ def exchange_errors(
 
 @dataclass(slots=True)
 class _Busy:
-    """Single and idle probes of a second, by route."""
+    """Numbers of single and of idle probes of each route in one second."""
 
     second: int
     singles: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     idle: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def grow(self, routes: int) -> None:
-        """Grow to so many routes."""
+        """Grow the columns to `routes` routes."""
         more = routes - len(self.singles)
         if more > 0:
             self.singles = np.concatenate([self.singles, np.zeros(more, np.int64)])
@@ -130,7 +132,7 @@ class IdleProbes:
         self._seconds.clear()
 
     def restart(self) -> None:
-        """Start the next estimate without the last one, because routes have changed."""
+        """Do not start the next estimate from the last result, because routes have changed."""
         self._share = None
 
     def add(
@@ -142,9 +144,9 @@ class IdleProbes:
         idle: Int64s,
         direction: Int64s,
     ) -> None:
-        """Add the probes of some routes, of `routes` in total, in a second; a round trip shows no one link.
+        """Add the probe counts of some rows in a second; round trips are left out.
 
-        `route` is -1 for rows of unknown routes.
+        `routes`: number of all routes. `route`: route of each row, -1 if unknown.
         """
         if not self._seconds or self._seconds[-1].second != second:
             self._seconds.append(_Busy(second))
@@ -155,7 +157,7 @@ class IdleProbes:
         add_idle(route, direction, singles, idle, ROUND_TRIP, busy.singles, busy.idle)
 
     def shares(self, lengths: Int64s, flat: Int64s, links: int) -> tuple[Float64s, Float64s]:
-        """Return `busy_shares` of the links; `flat` has all routes' links, `lengths` of each."""
+        """Return `busy_shares` of the links. `flat`: links of all routes; `lengths`: links per route."""
         singles, idle = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
         for busy in self._seconds:
             singles[: len(busy.singles)] += busy.singles

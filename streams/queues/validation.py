@@ -23,13 +23,13 @@ ROW_COLUMNS: Final = (
 )
 CELL_COLUMNS: Final = ("count", "min_ns", "mean_ns")
 CHECKED: Final = ("cells", "nic", "peer", "direction", "slot", "count", "at_ns", "ce")
-"""Columns whose values must fit each other."""
+"""Columns whose values are checked against each other."""
 
 
 def validate_queueing(record: PathQueueing, now_ns: int) -> PathQueueing:
-    """Return a record with consistent columns and times near `now_ns` (fabric time).
+    """Return the record if its columns are consistent and its times near `now_ns` (fabric time).
 
-    Raises BadRecord for any other.
+    Raises BadRecord otherwise.
     """
     rows, cells = len(record["nic"]), len(record["slot"])
     _check_lengths(record, rows, cells)
@@ -76,7 +76,7 @@ def _check_values(record: PathQueueing, rows: int, cells: int) -> None:
 def _check_cells(
     record: PathQueueing, count: int, slot: int, at_ns: int, mean_ns: float, marks_fit: bool
 ) -> None:
-    """Check the least count and the largest slot, time and delay of the cells."""
+    """Raise BadRecord unless the cells' least count and largest slot, time and delay are plausible."""
     if count < 1:
         raise _bad("count", count, "at least 1")
     if not marks_fit:

@@ -15,27 +15,28 @@ from typing import Final
 from schemas.ids import cable_ends, end_parts
 
 CONFIRMING_NICS: Final = 2
-"""A cable that so many NICs name is confirmed."""
+"""Number of NICs that must name a cable before it counts as confirmed."""
 UNKNOWN_PORT: Final = "?"
 
 
 class CableVotes:
-    """The cables of all records by NIC. `doubted`: cables of one NIC, on a port of one confirmed cable."""
+    """Counts which NICs name each cable. `doubted` holds cables that only one NIC names, at a port with
+    exactly one confirmed cable."""
 
     def __init__(self) -> None:
         self.doubted: set[str] = set()
         self._records: dict[str, Counter[str]] = {}
-        """Cable to NIC to the number of its records that name the cable."""
+        """Maps cable to NIC to the number of that NIC's records that name the cable."""
         self._cables_at: dict[str, set[str]] = {}
         self._confirmed_at: Counter[str] = Counter()
-        """Port to the number of its confirmed cables."""
+        """Maps port to the number of confirmed cables at it."""
 
     def nics_of(self, cable: str) -> Collection[str]:
         """Return the NICs that name a cable."""
         return self._records.get(cable, {}).keys()
 
     def replace(self, nic: str, before: Collection[str], now: Collection[str]) -> set[str]:
-        """Replace the cables of one of a NIC's records; return the cables whose doubt begins or ends."""
+        """Replace the cables that one record of a NIC names; return the cables whose doubt begins or ends."""
         touched: set[str] = set()
         for cable in before:
             if cable not in now:
@@ -91,5 +92,5 @@ class CableVotes:
 
 
 def _ports(cable: str) -> list[str]:
-    """Return the ends of a cable whose port is known."""
+    """Return those ends of a cable that have a known port."""
     return [end for end in cable_ends(cable) if end_parts(end).port != UNKNOWN_PORT]

@@ -1,6 +1,7 @@
 """Encodes and decodes records whose last fields are columns of numbers, without a Python object per number.
 
-Bytes and errors are those of the codec. Messages with an older schema are decoded by the codec itself.
+Encoded bytes and errors are the same as those of `codec`. Messages with an older schema are decoded by
+`codec` itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ R = TypeVar("R")
 
 
 class _Columns(NamedTuple):
-    """The columns at a schema's end: names, kinds, minimum and maximum of each."""
+    """The number columns at the end of a schema: names, kinds, and the minimum and maximum of each."""
 
     last: str
     names: tuple[str, ...]
@@ -41,7 +42,7 @@ class _Columns(NamedTuple):
     whole_limits: Int64s
     """[columns, 2] minimum and maximum of whole numbers."""
     limits: Float64s
-    """[columns, 2] those of all numbers."""
+    """[columns, 2] minimum and maximum of all numbers."""
 
 
 @cache
@@ -74,7 +75,8 @@ def _columns_of(name: str) -> _Columns:
 def _limits(
     items: list[str], minimum: list[float | None], maximum: list[float | None]
 ) -> tuple[Int64s, Float64s]:
-    """Return the limits of columns of these types as whole numbers and as real ones."""
+    """Return the [columns, 2] limits of columns with these item types, as whole numbers and as real
+    numbers."""
     limits = np.array([minimum, maximum], np.float64).T  # None becomes NaN
     limits = np.ascontiguousarray(np.where(np.isnan(limits), (-np.inf, np.inf), limits))
     bounds = np.zeros((len(items), 2), np.int64)
@@ -85,12 +87,12 @@ def _limits(
 
 
 def as_column(values: NDArray[Any]) -> list[Any]:
-    """Return an array in place of the list of numbers that a record's type declares."""
+    """Return the same array, typed as the list of numbers that a record's class declares."""
     return cast("list[Any]", values)
 
 
 def encode_columnar(kind: type[R], record: R, registry: codec.Registry | None = None) -> bytes:
-    """Encode a record. Its columns are arrays or lists of numbers. Raises ValueError if it does not fit its
+    """Encode a record whose columns are arrays or lists of numbers. Raises ValueError if it does not fit its
     schema."""
     name, values = kind.__name__, cast("Mapping[str, Any]", record)
     columns = _columns_of(name)
@@ -107,7 +109,7 @@ def encode_columnar(kind: type[R], record: R, registry: codec.Registry | None = 
 
 
 def decode_columnar(data: bytes, kind: type[R], registry: codec.Registry | None = None) -> R:
-    """Decode and check a record, with its columns as arrays instead of lists: of int64, float32 or float64.
+    """Decode and check a record; its columns become arrays of int64, float32 or float64 instead of lists.
 
     Raises BadRecord as `codec.decode` does.
     """
@@ -137,7 +139,7 @@ def _decoded(data: bytes, name: str, registry: codec.Registry | None) -> dict[st
 
 
 def _out_of_range(name: str, columns: _Columns, number: int, array: NDArray[Any]) -> codec.BadRecord:
-    """Return the error of a column with an element outside its limits."""
+    """Return the error for a column that has an element outside its limits."""
     low, high, minimum = array.min(), array.max(), columns.minimum[number]
     if not (np.isfinite(low) and np.isfinite(high)):
         text = "expected finite numbers"

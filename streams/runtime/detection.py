@@ -11,7 +11,7 @@ from typing import Final
 from schemas.records import AlertKind, Severity
 
 SINCE: Final = "{since}"
-"""Placeholder in a text for the time of `Detection.since_ns`."""
+"""Placeholder in a text, to be replaced by the time of `Detection.since_ns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class EvidenceRef:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """A state that begins, that more is known about, or that is over. Times are ns of log append time."""
+    """A state that begins, about which more is known, or that is over. Times are ns of log append time."""
 
     kind: AlertKind
     subject: str
     at_ns: int
     """Time of the detection."""
     since_ns: int
-    """Time at which the state began, or ended."""
+    """Time at which the state began or, if it is over, ended."""
     text: str
     over: bool = False
     severity: Severity = Severity.WARNING

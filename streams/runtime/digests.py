@@ -1,4 +1,4 @@
-"""Digests of all that an operator's output depends on beside the log."""
+"""Digests of everything except the log that an operator's output depends on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TRANSPORT_SETTINGS: Final = frozenset(
         *("buffer_messages", "fetch_kib", "commit_interval_ms", "session_timeout_s", "stall_s"),
     )
 )
-"""Settings that change no output: where a worker reads, how much, and which stages it has."""
+"""Settings that change no output: which cluster a worker reads, how much at a time, and which stages it
+runs."""
 CODE: Final = ("streams/**/*.py", "schemas/**/*.py", "native/core/*.so")
 
 

@@ -16,11 +16,11 @@ from streams.runtime.tables import ClockTable, GlobalTable, Inventory
 
 
 class FabricTables:
-    """Inventory, clocks, routes, live configuration and flows, filled from whole topics, and the topology.
+    """Inventory, clocks, routes, live configuration and flows, filled from whole topics; also the topology.
 
-    `positions` states how much of each topic is in the tables: topic and partition to the next offset. The
-    tables depend on the order of topics, too: a report of a NIC that the inventory does not have is refused.
-    So a replay follows the `moves` of the positions.
+    `positions` maps each topic and partition to the next offset that the tables will take. The tables also
+    depend on the order in which topics are read: a report of a NIC that the inventory lacks is refused. A
+    replay therefore reproduces the position changes that `moves` collected.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class FabricTables:
         self.topology = topology if topology is not None else Topology()
         self.positions: dict[Place, int] = {}
         self._moves: dict[str, list[list[tuple[Place, int]]]] = {}
-        """Topic to the lists of those who follow its positions."""
+        """Maps topic to the lists to which changes of its positions are added."""
         self._fastest: tuple[Topology, int] = (Topology(), 0)
-        """The topology file's contents, and the rate of its fastest link."""
+        """The topology, and the rate of its fastest link, bit/s."""
         self._registry = registry
         self._by_topic: dict[str, GlobalTable] = {table.topic.name: table for table in self.tables}
 
@@ -62,12 +62,12 @@ class FabricTables:
         return moves
 
     def forget_moves(self, moves: list[tuple[Place, int]]) -> None:
-        """Stop to add to a list that `moves` returned."""
+        """Stop adding to a list that `moves` returned."""
         for topic, lists in self._moves.items():
             self._moves[topic] = [other_moves for other_moves in lists if other_moves is not moves]
 
     def take(self, message: Message) -> codec.BadRecord | None:
-        """Apply one message; return why it was refused, or None."""
+        """Apply one message; return the error if it was refused, else None."""
         place, position = message.place, message.offset + 1
         self.positions[place] = position
         move = (place, position)
@@ -84,11 +84,12 @@ class FabricTables:
         return None
 
     def link_rate_bps(self, link: str) -> int:
-        """Return bit/s of a directed link; 0 if neither the topology file nor a NIC gives it."""
+        """Return the rate of a directed link, bit/s; 0 if neither the topology file nor a NIC gives it."""
         return link_rate_bps(link, self.topology, self.inventory.speeds_bps)
 
     def fastest_bps(self) -> int:
-        """Return the rate of the topology file's fastest link, else of the fastest NIC; 0: unknown."""
+        """Return the rate of the topology file's fastest link, else of the fastest NIC, bit/s; 0 if
+        unknown."""
         topology, rate_bps = self._fastest
         if topology is not self.topology:
             topology = self.topology

@@ -1,7 +1,7 @@
-"""A global table of flow routes: the links of each flow, also from other source ports.
+"""A global table of flow routes: the links of each flow, including those of other source ports.
 
-Filled from the compacted topic `fabric.flow-routes`. Each host traces the direction in which its NICs send:
-data of its flows, and acknowledgements of others' flows. The table joins both directions.
+It is filled from the compacted topic `fabric.flow-routes`. Each host traces the direction in which its NICs
+send: data of its flows, and acknowledgements of others' flows. The table combines both directions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ NO_ROUTES: Final[Mapping[int, FlowRoute]] = {}
 
 
 class FlowRouteTable(GlobalTable):
-    """Directed pair and destination port to source port to route, from `FlowRoutes` records."""
+    """Maps directed pair and destination port to the route of each source port; filled from `FlowRoutes`
+    records."""
 
     topic = FLOW_ROUTES
 
@@ -45,17 +46,17 @@ class FlowRouteTable(GlobalTable):
         self.version = 0
         """Grows when any route changes."""
         self._traced: dict[Ends, dict[tuple[str, int, int], Links]] = {}
-        """(sender, receiver) of the trace to (leg, flow's peer port, flow's port) to links, for complete
-        routes."""
+        """Complete traced routes: (sender, receiver) of the trace to (leg, flow's peer port, flow's port) to
+        links."""
         self._routes: dict[tuple[str, str, int], dict[int, FlowRoute]] = {}
         self._names: dict[Links, Links] = {}
 
     def remove(self, key: str) -> None:
-        """Remove the routes of a pair. Raises BadRecord for another key."""
+        """Remove the routes of a pair. Raises BadRecord if the key names no pair."""
         self._put(*_ends(key), {})
 
     def apply(self, record: FlowRoutes, append_ns: int) -> None:
-        """Apply a record. Raises BadRecord."""
+        """Apply a record. Raises BadRecord if it is invalid."""
         traced: dict[tuple[str, int, int], Links] = {}
         for route in record["routes"]:
             if route["complete"] and route["links"]:
@@ -80,7 +81,7 @@ class FlowRouteTable(GlobalTable):
             self._routes.pop((*ends, peer_port), None)
 
     def of(self, nic: str, peer: str, peer_port: int) -> Mapping[int, FlowRoute]:
-        """Return source port to route of flows from `nic` to a port of `peer`; empty if unknown."""
+        """Return the route of each source port for flows from `nic` to a port of `peer`; empty if unknown."""
         routes = self._routes.get((nic, peer, peer_port))
         if routes is None:
             there = self._traced.get((nic, peer))

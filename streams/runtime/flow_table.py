@@ -1,8 +1,9 @@
 """A global table of the open flows and the links that they cross.
 
-Filled from `fabric.flows`; flows without a traced route take the likely links of `RouteTable`. `FlowTable`
-passes each shard's reports to its `LiveFlows`. Those show the flows as of a moment of the log's clock, so
-that a stage that evaluates them at that moment gets the same result in a replay.
+It is filled from `fabric.flows`; flows without a traced route get the likely links of `RouteTable`.
+`FlowTable` passes each shard's reports to that shard's `LiveFlows`. A `LiveFlows` shows the flows as of a
+given time of the log's clock. A stage that evaluates them at that time therefore gets the same result in a
+replay.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ from streams.runtime.tables import GlobalTable
 log = logging.getLogger(__name__)
 
 STALE_NS: Final = 5_000_000_000
-"""ns without a report after which a host has no known flows."""
+"""Time without a report after which a host counts as having no known flows."""
 APPLY_AFTER_NS: Final = 2_000_000_000
-"""ns after which a report is applied without `advance`."""
+"""Time after which a report is applied even if `advance` is not called."""
 LIMITED_SHARE: Final = 0.5
-"""Share of an interval from which on a flow counts as limited by one end."""
+"""Share of an interval above which one end counts as limiting a flow."""
 ALLOWED_SHARE: Final = 0.9
-"""Share of its rate limit from which on a flow's rate is set by that limit and not by its host."""
+"""Share of its rate limit above which that limit, and not the host, counts as setting a flow's rate."""
 CERTAIN: Final = 0.99
 MAX_RATE_BPS: Final = 1e15
 
 
 class Paths(Protocol):
-    """The part of `RouteTable` that is used here."""
+    """The part of `RouteTable` that this module uses."""
 
     version: int
 
     def paths(self, nic: str, peer: str) -> Mapping[tuple[str, int], Any]:
-        """Return (leg, entropy value) to route of one directed pair."""
+        """Return the routes of one directed pair, by (leg, entropy value)."""
 
 
 class LiveFlow(NamedTuple):
-    """One flow as last reported."""
+    """One flow as of its last report."""
 
     flow_id: str
     nic: str
@@ -56,29 +57,29 @@ class LiveFlow(NamedTuple):
     tenant: str | None
     rate_bps: float
     receiver_limited: bool
-    """The receiver's window limited it for most of the interval."""
+    """Whether the receiver's window limited the flow for most of the interval."""
     sender_limited: bool
-    """Its own host limited it although there was data to send."""
+    """Whether the sending host limited the flow although there was data to send."""
     hops: tuple[str, ...]
     path: int
     """Source port: the entropy value of its path."""
     rtt_ns: int | None
-    """The transport's smoothed round trip."""
+    """The smoothed round-trip time of the transport."""
     peer_port: int = 0
     """Destination port."""
     can: tuple[str, ...] = ()
-    """Actions that its endpoint supports: MOVE, PACE."""
+    """Actions that the flow's endpoint supports: MOVE, PACE."""
     rate_limit_bps: int | None = None
     """Its rate limit."""
     bytes_total: int = 0
     system_ns: int = 0
-    """Time of the report on its host's system clock."""
+    """Time of the report by its host's system clock."""
     busy_share: float | None = None
     """Share of the interval in which it had data to send."""
 
 
 class Report(NamedTuple):
-    """The content of a `FlowReports` record; closed flows are None."""
+    """The content of a `FlowReports` record; closed flows have the value None."""
 
     host: str
     whole: bool
@@ -87,19 +88,19 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowOnLink:
-    """A flow on one link; `weight` 1: certain, less: probability that it takes this link."""
+    """A flow on one link. `weight`: probability that the flow takes this link; 1 if it is certain."""
 
     flow: LiveFlow
     weight: float
 
     @property
     def certain(self) -> bool:
-        """Whether it crosses the link for certain."""
+        """Whether the flow certainly crosses the link."""
         return self.weight >= CERTAIN
 
 
 def report_of(record: FlowReports, has_nic: Callable[[str], bool]) -> tuple[Report, list[str]]:
-    """Return the valid flows of a `FlowReports` record, and a line for each invalid one.
+    """Return the valid flows of a `FlowReports` record, and a message about each invalid one.
 
     `has_nic` returns whether the inventory has a NIC. Raises BadRecord if the whole record is invalid.
     """
@@ -184,16 +185,17 @@ class LiveFlows:
         self._order = itertools.count()
         self._newest_ns = 0
         self._taken_ns: dict[str, int] = {}
-        """Host to the append time of its last report."""
+        """Maps host to the append time of its last report, ns."""
         self._hosts: dict[str, tuple[int, dict[str, LiveFlow]]] = {}
-        """Host to the log time of its last report, ns, and its flows."""
+        """Maps host to the log time of its last report, ns, and its flows."""
         self._links: dict[str, dict[str, float]] = {}
-        """Flow to the links that it takes, or may take, each with its probability."""
+        """Maps flow to the links that it takes, or may take, each with its probability."""
         self._flows_on: dict[str, dict[str, LiveFlow]] = {}
         self._limited: dict[str, LiveFlow] = {}
 
     def take(self, report: Report, append_ns: int) -> None:
-        """Add a report with its append time; it is applied once `advance` reaches that time."""
+        """Add a report with its append time. It is applied once `advance` reaches that time, or
+        `APPLY_AFTER_NS` later."""
         last_ns, self._taken_ns[report.host] = self._taken_ns.get(report.host), append_ns
         if last_ns is not None and append_ns < last_ns - STEP_NS and append_ns < self._newest_ns - STEP_NS:
             self._step_back(append_ns)
@@ -202,14 +204,16 @@ class LiveFlows:
         self._show(self._newest_ns - APPLY_AFTER_NS)
 
     def _step_back(self, append_ns: int) -> None:
-        """Apply what waits, and count all reports as of this time: log time stepped back."""
+        """Apply all waiting reports, and treat none as later than `append_ns`: log time stepped back to
+        it."""
         self._show(self._newest_ns)
         self._newest_ns = append_ns
         for host, (last_ns, flows) in self._hosts.items():
             self._hosts[host] = (min(last_ns, append_ns), flows)
 
     def advance(self, append_ns: int, stale_ns: int = STALE_NS) -> None:
-        """Apply the reports up to `append_ns` of the log's clock; drop hosts silent for `stale_ns`."""
+        """Apply the reports up to `append_ns` of the log's clock; drop hosts without a report for
+        `stale_ns`."""
         self._show(append_ns)
         for host in [host for host, (last_ns, _) in self._hosts.items() if last_ns < append_ns - stale_ns]:
             for name in self._hosts.pop(host)[1]:
@@ -222,7 +226,7 @@ class LiveFlows:
                         self._place(flow)
 
     def copy(self) -> LiveFlows:
-        """Return another view of the same flows, with its own `advance`."""
+        """Return another view of the same flows, which is advanced separately."""
         view = LiveFlows(self.shard, self._paths)
         for host, (append_ns, flows) in self._hosts.items():
             view._apply(append_ns, Report(host, True, dict(flows)))
@@ -231,7 +235,7 @@ class LiveFlows:
         return view
 
     def hosts(self) -> set[str]:
-        """Return the hosts with reports."""
+        """Return the hosts whose reports are applied."""
         return set(self._hosts)
 
     def flows_on(self, link: str) -> list[FlowOnLink]:
@@ -242,7 +246,7 @@ class LiveFlows:
         return flows
 
     def rates_bps(self) -> dict[str, float]:
-        """Return bit/s over each link, of the flows that cross it for certain."""
+        """Return the total rate of the flows that certainly cross each link, bit/s."""
         rates = {}
         for link, flows in self._flows_on.items():
             certain = [f.rate_bps for f in flows.values() if self._links[f.flow_id][link] >= CERTAIN]
@@ -251,19 +255,19 @@ class LiveFlows:
         return rates
 
     def limited_flows(self) -> list[tuple[LiveFlow, tuple[str, ...]]]:
-        """Return the flows that one of their ends limits, each with the links that it crosses for certain."""
+        """Return the flows that one of their ends limits, each with the links that it certainly crosses."""
         return [
             (flow, tuple(link for link, weight in self._links[name].items() if weight >= CERTAIN))
             for name, flow in sorted(self._limited.items())
         ]
 
     def open_flows(self) -> list[LiveFlow]:
-        """Return the open flows, by id."""
+        """Return the open flows, sorted by id."""
         flows = (flow for _, flows in self._hosts.values() for flow in flows.values())
         return sorted(flows, key=lambda flow: flow.flow_id)
 
     def count(self) -> int:
-        """Return how many flows are open."""
+        """Return the number of open flows."""
         return len(self._links)
 
     def _show(self, append_ns: int) -> None:
@@ -306,8 +310,8 @@ class LiveFlows:
             self._flows_on.setdefault(link, {})[flow.flow_id] = flow
 
     def _likely(self, nic: str, peer: str) -> dict[str, float]:
-        """Return the links that a flow between two NICs may take, with the probability that probes' routes
-        give."""
+        """Return the links that a flow between two NICs may take, each with its probability by the probes'
+        routes."""
         routes = {route.links for route in self._paths.paths(nic, peer).values() if route.complete}
         shares: dict[str, float] = {}
         for links in sorted(routes):
@@ -328,7 +332,7 @@ class LiveFlows:
 
 
 class FlowTable(GlobalTable):
-    """Passes the reports of `fabric.flows` to the views of each shard's flows."""
+    """Passes the reports of `fabric.flows` to the `LiveFlows` of each shard."""
 
     topic = FLOWS
 
@@ -337,21 +341,21 @@ class FlowTable(GlobalTable):
         self._base: dict[str, LiveFlows] = {}
         self._views: dict[str, list[LiveFlows]] = {}
         self.refused = 0
-        """Flows that were ignored as invalid."""
+        """Number of flows that were ignored as invalid."""
 
     def of(self, shard: str) -> LiveFlows:
-        """Return a view of a shard's flows, which the caller advances."""
+        """Return a new view of a shard's flows; the caller advances it."""
         base = self._base.get(shard)
         view = LiveFlows(shard, self._paths) if base is None else base.copy()
         self._views.setdefault(shard, []).append(view)
         return view
 
     def forget(self, flows: LiveFlows) -> None:
-        """Stop to update a view that `of` returned."""
+        """Stop updating a view that `of` returned."""
         self._views[flows.shard] = [view for view in self._views[flows.shard] if view is not flows]
 
     def apply(self, record: FlowReports, append_ns: int) -> None:
-        """Apply a record with its append time. Raises BadRecord."""
+        """Apply a record with its append time. Raises BadRecord if it is invalid."""
         report, refused = report_of(record, self._has_nic)
         if refused:
             if not self.refused:

@@ -13,7 +13,7 @@ Days = Annotated[int, Field(ge=1, le=3650)]
 
 
 class RetentionSettings(StrictModel):
-    """Days that each table keeps its rows."""
+    """Days for which each table keeps its rows."""
 
     delays_days: Days = Field(
         default=2, description="days of path delays: one row a nic, peer, path and window"
@@ -58,12 +58,12 @@ class RetentionSettings(StrictModel):
     )
 
     def by_table(self) -> dict[str, int]:
-        """Return the days of each table."""
+        """Return the days for which each table keeps its rows, by table."""
         return {name.removesuffix("_days"): days for name, days in self.model_dump().items()}
 
 
 class HistorySinkSettings(StrictModel):
-    """Settings of the sink."""
+    """Settings of the history sink."""
 
     url: str = Field(
         default="http://127.0.0.1:18123",

@@ -20,7 +20,7 @@ EVERYONE: Final = "*"
 
 
 class LiveConfig(GlobalTable):
-    """Host to its newest `ActuatorConfig`."""
+    """Maps host to its newest `ActuatorConfig`."""
 
     topic = CONFIG
 
@@ -51,19 +51,20 @@ class LiveConfig(GlobalTable):
         return dict(self._records)
 
     def records(self, host: str = EVERYONE) -> list[ActuatorConfig]:
-        """Return the records that apply to a host, in increasing priority."""
+        """Return the records that apply to a host; a later one overrides an earlier one."""
         names = (EVERYONE,) if host == EVERYONE else (EVERYONE, host)
         return [self._records[name] for name in names if name in self._records]
 
     def thresholds(self, host: str = EVERYONE) -> Thresholds:
-        """Return a host's active thresholds; evaluations of a whole shard use those of `*`."""
+        """Return a host's active thresholds; evaluations of a whole shard use those of key `*`."""
         thresholds = self._thresholds.get(host)
         if thresholds is None:
             thresholds = self._thresholds[host] = Thresholds.of(self.records(host))[0]
         return thresholds
 
     def latency_rules(self) -> list[LatencyRule]:
-        """Return the latency SLOs of all records, by name; of the same name the last one counts."""
+        """Return the latency SLOs of all records, sorted by name; if several have one name, the last of
+        them."""
         rules = {
             rule["name"]: rule
             for name in sorted(self._records, key=lambda name: (name != EVERYONE, name))

@@ -1,8 +1,9 @@
 """Runs operators over a recorded log, at full speed and without I/O.
 
-`TimedRunner` follows the log's time. `StepRunner` follows the steps of the run that is replayed: they say how
-far each input and table had been read at each advance, so that the same build gives the same output. Both are
-offered the same messages, which they do not change, and give each output with the log time of its advance.
+`TimedRunner` follows the log's time. `StepRunner` follows the recorded steps of the run that is replayed.
+These state how far each input and table had been read at each advance, so that the same build gives the same
+output. Both runners accept the same messages, which they do not change. They yield each output with the log
+time of its advance.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 STEP_NS: Final = NS_PER_S
 """Log time between two advances of a timed stage."""
 TABLE_BACK_NS: Final[Mapping[Topic, int]] = {CLOCK_OFFSETS: 60 * NS_PER_S, FLOWS: 30 * NS_PER_S}
-"""How far back the messages of tables that are not compacted count for a timed stage."""
+"""For timed stages: how far before the begin messages of tables that are not compacted still count."""
 PAST_NS: Final = 300 * NS_PER_S
-"""The same for a stage that follows steps, and for its inputs and published records."""
+"""For stages that follow steps: how far before the begin messages of tables, inputs and restored records
+count."""
 
 Outputs = Iterator[tuple[int, Output]]
 
 
 def earliest(starts: Iterable[Mapping[Topic, Start]]) -> dict[Topic, Start]:
-    """Return where each topic is read from so that nothing is missing."""
+    """Return the earliest of the given starts for each topic, so that no reader misses a message."""
     merged: dict[Topic, Start] = {}
     for of_one in starts:
         for topic, start in of_one.items():
@@ -50,7 +52,7 @@ def earliest(starts: Iterable[Mapping[Topic, Start]]) -> dict[Topic, Start]:
 
 
 class LogRunner:
-    """One operator of a stage, from its begin on. Messages that were offered wait until their time."""
+    """Runs one operator of a stage from its begin on. Offered messages wait until their time."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class LogRunner:
         self._inputs = frozenset(stage_input.topic.name for stage_input in stage.inputs)
         self._lookups = frozenset(topic.name for topic in stage.tables)
         self.starts: dict[Topic, Start] = {}
-        """Where its topics are read from."""
+        """Place from which each of its topics is read."""
         self.last_ns = 0
         """Log time of the last step that was taken."""
         self._restores = stage.restores(self.tables, 1)
@@ -78,14 +80,14 @@ class LogRunner:
         self._operator: Operator | None = None
 
     def offer(self, message: Message) -> None:
-        """Add a message of an input, a table or a restored topic; offsets of a partition ascend.
+        """Add a message of an input, a table or a restored topic; offsets must ascend within a partition.
 
         A message with an offset below 0 is taken at the begin.
         """
         raise NotImplementedError
 
     def run(self, mark_ns: int = NEVER_NS) -> Outputs:
-        """Yield the outputs that follow, given that all messages before an append time were offered."""
+        """Yield the outputs that can be computed once all messages appended before `mark_ns` were offered."""
         raise NotImplementedError
 
     def _restored(self, begin_ns: int, partition_count: int, ends: Mapping[Place, int]) -> Past:
@@ -109,9 +111,9 @@ class LogRunner:
 
 
 class TimedRunner(LogRunner):
-    """The operator of a timed stage, for an owner of all partitions from `from_ns` up to `to_ns`.
+    """Runs the operator of a timed stage for an owner of all partitions, from `from_ns` up to `to_ns`.
 
-    `config`: messages of `fabric.config` before `from_ns`, on which the starts depend.
+    `config`: messages of `fabric.config` from before `from_ns`, on which the starts of topics depend.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class TimedRunner(LogRunner):
         self.starts = earliest([inputs, lookups, restored])
         self._at_ns = from_ns - 1
         self._early: list[Message] = []
-        """Messages of tables from before the begin."""
+        """Messages of tables that were appended before the begin."""
         self._waiting: list[tuple[int, str, int, int, Message]] = []
 
     def offer(self, message: Message) -> None:
@@ -163,7 +165,7 @@ class TimedRunner(LogRunner):
             heapq.heappush(self._waiting, (*at, message))
 
     def run(self, mark_ns: int = NEVER_NS) -> Outputs:
-        """Yield the outputs that follow, given that all messages before an append time were offered."""
+        """Yield the outputs that can be computed once all messages appended before `mark_ns` were offered."""
         reached_ns = mark_ns - INPUT_DELAY_NS - 1
         if self._operator is None:
             if reached_ns < self._at_ns:
@@ -188,7 +190,7 @@ class TimedRunner(LogRunner):
         return operator
 
     def _advance_to(self, operator: Operator, log_ns: int) -> Outputs:
-        """Advance to a time; tables are filled before the operator takes its messages."""
+        """Advance the operator to a log time; tables are filled before it takes its messages."""
         self._at_ns = log_ns
         moment = Moment(log_ns, self.tables.clocks.log_offset_ns)
         messages: list[Message] = []
@@ -202,10 +204,9 @@ class TimedRunner(LogRunner):
 
 
 class StepRunner(LogRunner):
-    """The operator of a recording. Raises MissingSteps or BadSteps, here and while it runs.
+    """Runs the operator of a recording. The constructor and `run` raise MissingSteps or BadSteps.
 
-    All messages that were offered wait in memory until their step: what tables need of them depends on the
-    table.
+    All offered messages stay in memory until their step: which of them a table needs depends on the table.
     """
 
     def __init__(
@@ -239,9 +240,9 @@ class StepRunner(LogRunner):
         self.starts |= {topic: self._back(topic) for topic in stage.tables}
         self._starts_ns = {topic.name: start.since_ns or 0 for topic, start in self.starts.items()}
         self._waiting: dict[Place, deque[Message] | None] = {}
-        """None: a partition that is not read."""
+        """Maps partition to its waiting messages; None for a partition that is not read."""
         self._read: dict[Place, int] = {}
-        """Place to one past the last offset that was offered."""
+        """Maps partition to one past the last offset that was offered."""
         self._offset_ns: int | None = None
         self._correction_ns = self._newest_ns = 0
         self._level = ""
@@ -284,7 +285,8 @@ class StepRunner(LogRunner):
         return message.offset < self.recording.epoch.restored.get(message.place, 0)
 
     def run(self, mark_ns: int = NEVER_NS) -> Outputs:
-        """Take the steps whose messages were offered, or all steps if the log holds no more messages."""
+        """Yield the outputs of all steps whose messages were offered; of all remaining steps if the log has
+        ended."""
         is_complete = mark_ns == NEVER_NS
         if self._operator is None:
             if not is_complete and not self._can_begin(mark_ns):
@@ -295,7 +297,8 @@ class StepRunner(LogRunner):
             self._step = next(self.recording.steps, None)
 
     def _can_begin(self, mark_ns: int) -> bool:
-        """Return whether the messages before the first step, and what it restores, have been offered."""
+        """Return whether the messages before the first step, and the restored records, have all been
+        offered."""
         restored = self.recording.epoch.restored.items()
         has_past = (
             mark_ns >= self.recording.from_ns
@@ -310,7 +313,7 @@ class StepRunner(LogRunner):
         )
 
     def _begun(self) -> Operator:
-        """Return the operator at the begin; the tables are filled up to it in the order of append times."""
+        """Return the operator as it is at the begin; before, fill the tables in the order of append times."""
         early: list[Message] = []
         for place, waiting in self._waiting.items():
             start = self.recording.starts.get(place, 0)

@@ -1,10 +1,10 @@
-"""Log time: the clock of the log as a reader estimates it, and append time without its steps.
+"""Log time: a reader's estimate of the log's clock, and append time without the steps of that clock.
 
 `LogClock` estimates the log's clock between messages. `SteadyTime` continues at the reader's own pace where
-the append time of a partition jumps. So a wrong clock of the log neither looks like a silence of all agents,
-nor stops evaluation after its return. `LogTime` does so for the log's clock and all partitions of a reader:
-what waits by the log's clock then waits for no clock to catch up. A worker that reads the past, and a replay,
-use append times as they are.
+the append time of a partition jumps. So a wrong clock of the log does not look like a silence of all agents,
+and its correction does not stop evaluation. `LogTime` applies this to the log's clock and to all partitions
+of a reader, so that nothing waits for a clock to catch up. A worker that reads the past, and a replay, use
+append times as they are.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from schemas.kafka.message import Place
 from schemas.log_time import STEP_NS
 
 JUMP_NS: Final = 10_000_000_000
-"""Jump ahead that cannot be a silence of the partition; a shorter one may be, if the reader catches up."""
+"""Smallest jump ahead that cannot be a silence of the partition. A shorter one may be a silence if the reader
+is catching up."""
 HOLD_NS: Final = 10_000_000_000
-"""Time after a step in which an offset of fabric time that does not fit is one of the time before it."""
+"""Time after a step for which an offset of fabric time that does not fit is taken to be from before the
+step."""
 MAX_APART_NS: Final = 10_000_000_000
-"""Largest difference of a partition's first message from the log's clock that is no step: the partition may
-be read late."""
+"""Largest difference between a partition's first message and the log's clock that is not taken for a step:
+the partition may be read late."""
 
 
 class LogClock:
@@ -34,16 +36,16 @@ class LogClock:
 
     SPAN_NS = 30_000_000_000
     FOLLOW_NS = 1_000_000_000
-    """Time for which all observations must be behind."""
+    """Time for which all observations must be behind before the estimate follows."""
 
     def __init__(self, start_ns: int, monotonic_ns: int) -> None:
         self._ahead = [start_ns - monotonic_ns, None]
         self._turned_ns = monotonic_ns
         self._seen = False
         self._behind_since_ns: int | None = None
-        """Monotonic time of the first of the latest observations that were all far behind."""
+        """Monotonic time since which all observations have been far behind; None if the latest was not."""
         self._behind = 0
-        """The best of those."""
+        """The best estimate from those observations."""
         self.observed_ns = monotonic_ns
         """Monotonic time of the last observation, or of the start."""
 
@@ -75,7 +77,7 @@ class LogClock:
         return monotonic_ns - self._behind_since_ns >= self.FOLLOW_NS
 
     def now_ns(self, monotonic_ns: int) -> int:
-        """Return the log's clock at `monotonic_ns`: ns since the Unix epoch."""
+        """Return the estimated time of the log's clock at `monotonic_ns`, in ns since the Unix epoch."""
         return monotonic_ns + max(ahead for ahead in self._ahead if ahead is not None)
 
 
@@ -104,9 +106,9 @@ class SteadyTime:
         return self._steady_ns
 
     def offset_ns(self, log_offset_ns: int, monotonic_ns: int) -> int:
-        """Return fabric time minus steady time, given fabric time minus append time.
+        """Return fabric time minus steady time, ns. `log_offset_ns`: fabric time minus append time.
 
-        That follows a step of append time some seconds later.
+        `log_offset_ns` follows a step of append time only some seconds later.
         """
         offset_ns = log_offset_ns - self.correction_ns
         stepped = self._stepped_ns is not None and monotonic_ns - self._stepped_ns < HOLD_NS
@@ -131,7 +133,7 @@ class LogTime:
         return self._clock.of(log_ns, monotonic_ns)
 
     def of(self, place: Place, append_ns: int, now_ns: int, monotonic_ns: int) -> int:
-        """Return the steady time of a partition's next message. `now_ns`: the clock's steady time."""
+        """Return the steady time of a partition's next message. `now_ns`: steady time of the log's clock."""
         steady = self._places.get(place)
         if steady is None:
             steady = self._places[place] = SteadyTime()
@@ -140,11 +142,11 @@ class LogTime:
         return min(steady.of(append_ns, monotonic_ns), now_ns)  # no message waits for the clock
 
     def shifted_ns(self, append_ns: int) -> int:
-        """Return the steady time of a message that may be much older than the clock."""
+        """Return the steady time of a message that may be much older than the log's clock."""
         return append_ns + self._clock.correction_ns
 
     def offset_ns(self, log_offset_ns: int, monotonic_ns: int) -> int:
-        """Return fabric time minus steady time, given fabric time minus append time."""
+        """Return fabric time minus steady time, ns. `log_offset_ns`: fabric time minus append time."""
         return self._clock.offset_ns(log_offset_ns, monotonic_ns)
 
     def fabric_ns(self, log_ns: int, log_offset_ns: int, monotonic_ns: int) -> int:

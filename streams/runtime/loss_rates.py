@@ -1,10 +1,10 @@
 """Loss rates of links by likelihood: the fewest links that explain the losses of the paths.
 
-The losses of a path are Poisson with the sum of its elements' rates. `find_lossy` adds links one by one, each
-the one that raises the likelihood most, and fits all rates again.
+The losses of a path are Poisson-distributed; their rate is the sum of its elements' rates. `find_lossy` adds
+links one by one, each time the one that raises the likelihood most, and fits all rates again.
 
-An incomplete route also crosses links that are not known, and any of them may lose its packets. So its
-losses count against a known link only as far as the complete routes over that link agree.
+An incomplete route also crosses unknown links, and any of them may lose its packets. So its losses count
+against a known link only as far as the complete routes over that link agree.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Int32s: TypeAlias = NDArray[np.int32]
 Bools: TypeAlias = NDArray[np.bool_]
 
 NOTHING: Final = 0
-"""The element that fills unused columns: it always lives, so it explains nothing."""
+"""The element that fills unused columns. It never loses a packet, so it explains nothing."""
 BACKGROUND_LOSS: Final = 1e-4
-"""Share of packets that any path may lose without a cause."""
+"""Share of packets that any path may lose without a faulty element."""
 MIN_GAIN: Final = 12.0
-"""Log-likelihood that a lossy link must explain: one of a million links reaches it by chance."""
+"""Log-likelihood that a lossy link must gain; by chance, one of a million links reaches it."""
 CONTRADICTION: Final = 1.0
 """Log-likelihood by which complete paths over an element must speak against the losses of incomplete ones:
-one loss was expected of them, and none came."""
+one loss was expected on them, and none occurred."""
 MAX_LOSSY: Final = 32
-"""Lossy elements found at once."""
+"""Largest number of lossy elements that are searched for."""
 FIT_ITERATIONS: Final = 20
 """Expectation-maximisation steps; the rates converge well within them."""
 Z_95: Final = 1.959964
@@ -50,10 +50,11 @@ class ClassRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lossy:
-    """One lossy element. `aliased`: others that the same paths cross. `paths`: paths with a loss.
+    """One lossy element. `aliased`: elements that exactly the same paths cross. `paths`: number of paths with
+    losses.
 
-    `classes`: rates by traffic class, if several are probed. If some are lossy and others not, `rate` to
-    `requests` are of the one that loses most.
+    `classes`: rates by traffic class, if several are probed. If only some classes are lossy, the fields from
+    `rate` to `requests` are those of the class that loses most.
     """
 
     element: int
@@ -73,7 +74,7 @@ class Lossy:
 
 
 def wilson(lost: float, requests: float) -> tuple[float, float]:
-    """Return the 95% interval of a share (Wilson 1927).
+    """Return the 95% interval of the share lost / requests (Wilson 1927).
 
     It holds the shares s for which lost / requests is within z standard errors sqrt(s (1 - s) / requests) of
     s.
@@ -93,10 +94,11 @@ def find_lossy(
     links_first: Bools,
     incomplete: Bools | None = None,
 ) -> list[Lossy]:
-    """Return the lossy elements, the one that explains most first.
+    """Return the lossy elements; the one that explains most comes first.
 
-    `rows`: [P, width] elements, NOTHING fills; `lost`, `requests`: [P]; `links_first`: [E], preferred among
-    elements that explain the same; `incomplete`: [P], paths that also cross unknown elements (None: no path).
+    `rows`: [P, width] elements of each path, filled up with NOTHING; `lost`, `requests`: [P]; `links_first`:
+    [E], elements preferred among those that explain the same losses; `incomplete`: [P], paths that also cross
+    unknown elements (None: no path does).
     """
     used = requests > 0
     rows, losses, n = rows[used], lost[used].astype(float), requests[used]
@@ -134,8 +136,9 @@ def _next(
     """Return the element whose own rate raises the likelihood most, and those that raise it equally.
 
     Let e be the expected losses of a path, l its losses, n its requests, and w = max(l - e, 0) the surplus
-    that is attributed to the element. Its best rate is r = sum(w) / sum(n). To first order, the gain over no
-    rate is sum(l log(1 + n r / e)) - r sum(n). An element is left out if the complete paths alone lose by it.
+    that is attributed to the element. Its best rate is r = sum(w) / sum(n). To first order, the gain over
+    rate 0 is sum(l log(1 + n r / e)) - r sum(n). An element is left out if it lowers the likelihood of its
+    complete paths alone.
     """
     width = rows.shape[1]
     flat = rows.reshape(-1)
@@ -166,7 +169,8 @@ def _next(
 
 
 def _fit(rows: Int32s, losses: Float64s, n: Float64s, elements: list[int]) -> tuple[Float64s, Float64s]:
-    """Fit the chosen elements' rates by expectation and maximisation; return them and [P] expected losses."""
+    """Fit the chosen elements' rates by expectation-maximisation; return the rates and the [P] expected
+    losses."""
     crosses = np.stack([(rows == element).any(axis=1) for element in elements], axis=1).astype(float)
     weight = crosses * n[:, None]
     total = weight.sum(axis=0)

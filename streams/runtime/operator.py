@@ -1,7 +1,7 @@
 """The interface of stages and operators: all that a runner needs to run the pipeline's logic.
 
-A stage is a declaration, an operator its state for the partitions that one owner has. Neither knows Kafka,
-asyncio, a clock, a file or a thread. Three runners run them: the worker (`streams/runtime/faust/`), the
+A stage is a declaration; an operator is its state for the partitions of one owner. Neither uses Kafka,
+asyncio, a clock, a file or a thread. Three kinds of runners exist: the worker (`streams/runtime/faust/`), the
 `LogRunner`s over a recorded log, and the `SimRunner` over a simulated fleet.
 """
 
@@ -27,16 +27,16 @@ from streams.runtime.units import NS_PER_MS
 log = logging.getLogger(__name__)
 
 NEVER_NS: Final = 2**62
-"""A time that no log reaches."""
+"""A time later than any time of a log."""
 
 
 class Order(Enum):
-    """When a stage's inputs are taken."""
+    """When, and in which order, a stage's inputs are taken."""
 
     TIMED = "timed"
-    """Once the log's clock has passed them by some time, by (log time, topic, partition, offset)."""
+    """Once the log's clock is later by a set time; sorted by (log time, topic, partition, offset)."""
     AS_READ = "as read"
-    """At once; the messages between two advances by (input as declared, partition, offset)."""
+    """At once; between two advances, sorted by (input as declared, partition, offset)."""
 
 
 class Moment(NamedTuple):
@@ -53,59 +53,60 @@ class Owner:
     """The partitions of a stage's owner topic that belong to one worker, from assignment to revocation."""
 
     epoch: int
-    """Log time at the begin, ms; every later owner has a greater one."""
+    """Log time at which the owner begins, ms; each later owner has a greater epoch."""
     partitions: frozenset[int]
     partition_count: int
     """Number of partitions of the owner topic."""
     settings: StreamSettings
     registry: codec.Registry | None = None
     committed: Mapping[int, int] = field(default_factory=dict)
-    """Partition to the first offset that this owner reads; no entry: nothing was committed before."""
+    """Maps partition to the first offset that this owner reads; partitions without a committed offset are
+    missing."""
     places: Sequence[Place] = ()
     """The partitions of the inputs that this owner reads."""
 
     def owns(self, key: str) -> bool:
-        """Return whether a key's messages come to this owner."""
+        """Return whether this owner gets the messages of a key."""
         return partition_of(key, self.partition_count) in self.partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A topic whose messages the operators take."""
+    """A topic whose messages a stage's operators take."""
 
     topic: Topic
     start: Callable[[int, FabricTables], Start] | None = None
-    """Where a new owner starts, given log time; None: at the position that the last owner committed."""
+    """Returns where a new owner starts, given log time; None: at the last owner's committed position."""
     skip_after_ns: int = NEVER_NS
-    """Age above which messages are skipped while newer ones wait: old evidence is useless."""
+    """Age above which messages are skipped while newer ones wait, ns: old evidence is useless."""
     is_owned: bool = False
-    """Whether an owner reads only the partitions whose numbers it owns."""
+    """Whether an owner reads only the partitions with the numbers that it owns."""
     is_tapped: bool = False
-    """Whether another stage of the worker passes on the messages that it reads anyway."""
+    """Whether another stage of the worker, which reads these messages anyway, passes them on."""
     is_needed: Callable[[Operator, FabricTables], bool] | None = None
-    """Whether messages are needed now; None: always. A reader of its own reads them."""
+    """Returns whether messages are needed now; None: always. A separate reader reads such an input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Published records from which a new owner continues."""
+    """Published records of one topic, from which a new owner continues."""
 
     topic: Topic
     start: Start | Callable[[int], Start]
-    """A function of the log time at the owner's begin where the start depends on it."""
+    """Where reading starts; a function of the log time at the owner's begin if it depends on that."""
     last_per_key: bool = False
-    """Only the newest message of each key."""
+    """Whether only the newest message of each key is restored."""
     last_by: str | None = None
-    """Only the newest message for each value of this field."""
+    """Name of a field: only the newest message for each of its values is restored."""
 
 
 Past = Mapping[str, Sequence[Message]]
-"""Topic to the messages of a `Restore`, by partition and offset."""
+"""Maps topic to the messages of its `Restore`, sorted by partition and offset."""
 
 
 @dataclass(slots=True)
 class Output:
-    """A message to publish, or rows to store; without any of them and a body it is a tombstone."""
+    """A message to publish, or rows to store. With no record, body or rows it is a tombstone."""
 
     topic: Topic
     key: str
@@ -116,27 +117,28 @@ class Output:
     text: str = ""
     """A line for the service's log."""
     rows: Mapping[str, Any] | None = None
-    """Table to rows for the stage's store, as Arrow tables; `key` is then the token of their insert."""
+    """Maps table to rows for the stage's store, as Arrow tables; `key` is then the token of their insert."""
 
     def value(self, registry: codec.Registry | None = None) -> bytes | None:
-        """Return the value on the wire; it is encoded once."""
+        """Return the encoded value of the message; it is encoded only once."""
         if self.body is None and self.record is not None:
             self.body = codec.encode(self.topic.type, self.record, registry)
         return self.body
 
 
 Work = Callable[[], Sequence[Output]]
-"""The slow part of an advance. It reads no table, so that a runner may call it in a thread."""
+"""The slow part of an advance; returns its outputs. It reads no table, so a runner may call it in a
+thread."""
 
 
 class Store(Protocol):
     """Stores the rows of a stage's outputs; one thread at a time calls it."""
 
     def insert(self, table: str, rows: Any, token: str) -> None:
-        """Insert rows, and return once they are stored.
+        """Insert rows into a table, and return once they are stored.
 
-        A repeated insert with the same `token` stores nothing. Raises OSError while the store is away,
-        BadRecord for rows that it will never take.
+        A repeated insert with the same `token` stores nothing. Raises OSError while the store is unavailable,
+        BadRecord for rows that it will never accept.
         """
 
     def forget(self) -> None:
@@ -147,7 +149,7 @@ class Operator:
     """The state of one stage for one partition of its owner topic, or for all partitions of an owner."""
 
     adapts: ClassVar[bool] = False
-    """Whether `keep_up` changes anything."""
+    """Whether `keep_up` has any effect."""
 
     def __init__(self) -> None:
         self.rejected: list[tuple[Message, Exception]] = []
@@ -155,15 +157,17 @@ class Operator:
         self.failed: list[tuple[str, Exception]] = []
         """Keys whose evaluation failed, with the error; the runner publishes and clears them."""
         self.late = 0
-        """Messages that came after later ones were processed: a replay may differ."""
+        """Number of messages that came after later ones were processed: a replay may differ."""
         self.behind: frozenset[str] = frozenset()
-        """Topics of `Input.is_needed` that have not been read to their ends; the runner sets it."""
+        """Topics of inputs with `Input.is_needed` that have not been read to their ends; the runner sets
+        it."""
         self.offset_of: Callable[[int], int] = lambda log_offset_ns: log_offset_ns
-        """Fabric time minus log time, given fabric time minus append time; the runner sets it."""
+        """Converts fabric time minus append time into fabric time minus log time, ns; the runner sets it."""
         self.moment = Moment(0, 0)
-        """The moment of the advance that follows; set by the runner before `take`."""
+        """The moment of the next advance; the runner sets it before `take`."""
         self.end_offset: int | None = None
-        """End of the owner's partition as far as the worker knows; set by the runner, None in a replay."""
+        """End offset of the owner's partition as far as the worker knows; the runner sets it, None in a
+        replay."""
 
     def restore(self, past: Past, tables: FabricTables) -> None:
         """Continue from the records that earlier owners published."""
@@ -171,7 +175,7 @@ class Operator:
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Take the next messages of the inputs. Messages of a partition come in order.
 
-        One that cannot be used is rejected, and costs no other.
+        A message that cannot be used is rejected; the others are still taken.
         """
         for message in messages:
             try:
@@ -188,17 +192,17 @@ class Operator:
         raise NotImplementedError
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
-        """Let time pass to a moment; return the outputs, or the work that makes them.
+        """Advance to a moment; return the outputs, or work that returns them.
 
-        `moment` passes the newest message only where the runner has read to the end of the inputs. Between
-        the return of work and its end, the runner calls no other method.
+        `moment` is later than the newest message only if the runner has read to the end of the inputs. Until
+        returned work has ended, the runner calls no other method.
         """
         raise NotImplementedError
 
     def needed_from(self) -> int:
         """Return the first offset of the owner's partition that a new owner must take again.
 
-        The runner commits it once the outputs of all advances before this call are acknowledged.
+        The runner commits it once the outputs of all earlier advances are acknowledged.
         """
         return NEVER_NS
 
@@ -210,41 +214,44 @@ class Operator:
         """Release views of tables: the operator's partition was revoked."""
 
     def keep_up(self, spent_ns: int, waited_ns: int) -> None:
-        """Adapt to the machine after work that took `spent_ns`, when messages wait for `waited_ns`."""
+        """Adapt to the machine's speed. `spent_ns`: time that work took; `waited_ns`: time that messages have
+        waited."""
 
     def level(self) -> str:
-        """Return what `keep_up` decided; a replay passes it to `set_level`."""
+        """Return the level that `keep_up` chose; a replay passes it to `set_level`."""
         return ""
 
     def set_level(self, level: str) -> None:
-        """Set what `keep_up` decided in the run that is replayed."""
+        """Set the level that `keep_up` chose in the run that is replayed."""
 
 
 class Stage(ABC):
-    """One stage: its inputs and outputs, and how its operators are made."""
+    """One stage: its inputs and outputs, and a factory of its operators."""
 
     name: str
     owner: Topic
-    """The owner of a partition of this topic owns the stage's keys of that partition."""
+    """The topic whose partitions decide ownership: their owner also owns the stage's keys with that
+    partition."""
     inputs: tuple[Input, ...]
     outputs: ClassVar[tuple[Topic, ...]]
     store: Store | None = None
-    """Takes the rows of outputs; None: outputs are messages."""
+    """Stores the rows of outputs; None if outputs are messages."""
     order: ClassVar[Order] = Order.AS_READ
     per_partition: ClassVar[bool] = True
-    """Whether each partition has an operator; otherwise one operator serves all partitions of an owner."""
+    """Whether each partition has its own operator; otherwise one operator serves all partitions of an
+    owner."""
     uses_append_time: ClassVar[bool] = False
-    """Whether log time steps with the log's clock, because windows are cut by append time."""
+    """Whether log time follows steps of the log's clock, because windows are cut by append time."""
     reject_reader: ClassVar[str] = "solve"
-    """`Reject.reader` of the messages that operators reject."""
+    """Value of `Reject.reader` for the messages that operators reject."""
 
     tables: ClassVar[tuple[Topic, ...]] = ()
-    """Topics of the tables that the operators look up, for a replay. A worker has all tables."""
+    """Topics of the tables that the operators look up; a replay needs them. A worker has all tables."""
     reads_to_ends: ClassVar[bool] = False
     """Whether the runner reads all inputs to their present ends before an advance."""
 
     def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:
-        """Return the epoch of an owner that begins at `log_ns` and restores `past`."""
+        """Return the epoch, ms, of an owner that begins at `log_ns` and restores `past`."""
         return log_ns // NS_PER_MS
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
@@ -256,7 +263,7 @@ class Stage(ABC):
 
     @abstractmethod
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> Operator:
-        """Return the operator of a partition; -1: of all partitions of the owner."""
+        """Return the operator of a partition; if `partition` is -1, of all partitions of the owner."""
 
 
 def records_of(
@@ -267,7 +274,7 @@ def records_of(
 ) -> list[R]:
     """Return the records of a restored topic; those that cannot be used are left out.
 
-    `check`: plausibility of a record and its append time. Raises BadRecord.
+    `check` is called with a record and its append time; it raises BadRecord if the record is implausible.
     """
     records: list[R] = []
     rejected = 0

@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 
 
 def start_of(restore: Restore, log_ns: int) -> Start:
-    """Return where an owner that begins at `log_ns` reads what it restores."""
+    """Return from where an owner that begins at `log_ns` reads the records of `restore`."""
     return restore.start if isinstance(restore.start, Start) else restore.start(log_ns)
 
 
 class PastMessages:
-    """The messages of one `Restore`, added in the order of each partition."""
+    """The messages of one `Restore`; each partition's messages are added in order."""
 
     def __init__(self, restore: Restore, registry: codec.Registry | None = None) -> None:
         self._restore, self._registry = restore, registry
@@ -28,7 +28,7 @@ class PastMessages:
         self._newest: dict[object, Message] = {}
 
     def add(self, message: Message) -> None:
-        """Keep a message, and drop what it replaces."""
+        """Keep a message, and drop the one that it replaces."""
         restore = self._restore
         if restore.last_by is not None:
             self._add_by(message, restore.last_by)
@@ -48,7 +48,7 @@ class PastMessages:
             log.warning("%s: ignored a bad record: %s", message.topic, refusal(error))
 
     def messages(self) -> Sequence[Message]:
-        """Return the kept messages, by partition and offset."""
+        """Return the kept messages, sorted by partition and offset."""
         messages = [*self._all, *self._newest.values()]
         return sorted(messages, key=lambda message: (message.partition, message.offset))
 
@@ -60,9 +60,9 @@ def past_of(
     ends: Mapping[Place, int],
     registry: codec.Registry | None = None,
 ) -> Past:
-    """Return what an owner that begins at `log_ns` restores from messages by topic.
+    """Return what an owner that begins at `log_ns` restores. `messages`: by topic.
 
-    `ends`: end offset of each partition, where that is not the last message.
+    `ends`: end offset of each partition, if that is not just after the last message.
     """
     past: dict[str, Sequence[Message]] = {}
     for restore in restores:

@@ -1,4 +1,4 @@
-"""Constants on which several stages of the pipeline agree, and those who run its stages without a worker."""
+"""Constants on which several stages of the pipeline, and programs that run stages without a worker, agree."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Final
 from streams.runtime.units import NS_PER_MS
 
 WINDOW_NS: Final = 1_000 * NS_PER_MS
-"""Log append time in a window of clocks and delays, by default."""
+"""Default length of a window of clocks and delays, in log append time."""
 SILENCE_NS: Final = 150 * NS_PER_MS
-"""Silence after which a partition delays no window, by default."""
+"""Default silence after which windows no longer wait for a partition."""
 GRACE_NS: Final = 1_500 * NS_PER_MS
-"""Time after a window's first fits that the solver waits for other sources, by default."""
+"""Default time, after a window's first fits, for which the solver waits for other sources."""
 HOLDOVER_S: Final = 60.0
-"""s without measurements that a clock stays in holdover, by default."""
+"""Default time without measurements for which a clock stays in holdover, s."""
 QUEUEING_NS: Final = 30 * NS_PER_MS
 """Time between two `PathQueueing` records of a source."""
 FLOWS_NS: Final = 500 * NS_PER_MS
 """Time between two updates of the flow rates that the inference of queues uses."""
 FLOW_LAG_NS: Final = 50 * NS_PER_MS
-"""Flows are used as of this long before a message of queues: all reports up to then have been read."""
+"""Age of the flows that are used with a message of queues: all reports up to then have been read."""
 DIAGNOSIS_INTERVAL_NS: Final = 5_000 * NS_PER_MS
-"""Length of the interval that an evaluation of a job explains: it covers slow iterations."""
+"""Length of the interval that an evaluation of a job covers: long enough for slow iterations."""
 HOP_NS: Final = 5 * NS_PER_MS
-"""Delay of a message through the log that benches without a log assume, above the measurement of
-`bench detect`."""
+"""Delay of a message through the log, as assumed by benches without a log. It is longer than `bench detect`
+measured."""
 
 INPUT_DELAY_NS: Final = 150 * NS_PER_MS
-"""Records are processed this long after their append time: all partitions have been read by then."""
+"""Delay after their append time at which records are processed: by then all partitions have been read."""
 SUB_SLOTS: Final = 4
-"""Slots of `PathQueueing` per slot of `LinkQueues`: queues change within a slot."""
+"""Number of `PathQueueing` slots per `LinkQueues` slot: queues change within a slot."""
 
 
 def slot_ns_of(rate_bps: int) -> int:

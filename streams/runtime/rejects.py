@@ -13,7 +13,7 @@ DETAIL_CHARACTERS: Final = 300
 
 
 def failed_evaluation(topic: str, key: str) -> Message:
-    """Return a message to reject for an evaluation that failed by its state, not by one message."""
+    """Return a message to reject in the name of a failed evaluation that no single message caused."""
     return Message(0, topic, -1, -1, key, None)
 
 

@@ -1,8 +1,9 @@
 """A global table of probe routes: the links of requests and answers.
 
-Filled from the compacted topic `fabric.paths`: one `PathMaps` per directed pair of NICs. Each end traces the
-direction in which it sends, so the reverse links are in the peer's record. A cable that one NIC names against
-several others is left out, so that no wrong record makes, renames or removes a cable (cable_votes.py).
+It is filled from the compacted topic `fabric.paths`: one `PathMaps` per directed pair of NICs. Each end
+traces the direction in which it sends, so the reverse links are in the peer's record. A cable that only one
+NIC names and several others contradict is left out: no wrong record makes, renames or removes a cable (see
+cable_votes.py).
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ class Route(NamedTuple):
 
 CHANGES_KEPT: Final = 4096
 VOTE_KEPT_NS: Final = 3600 * NS_PER_S
-"""A NIC that traces publishes each record again within 19 minutes: an older one names no cable any more."""
+"""Time after which a record no longer counts as naming its cables. A NIC that traces publishes each record
+again within 19 minutes."""
 NAMES_KEPT: Final = 16_384
-"""Unused names and routes that may be kept, in addition to twice those in use."""
+"""Number of unused names and routes that may be kept, in addition to twice those in use."""
 
 NO_ROUTE: Final = Route((), False, "UNKNOWN", 0, 0, None)
 """The route of an unknown path."""
 Routes = dict[tuple[str, int], Route]
-"""(leg, entropy value) to route."""
+"""Maps (leg, entropy value) to route."""
 
 
 @lru_cache(maxsize=65_536)
@@ -65,7 +67,7 @@ def pair_key(nic: str, peer: str) -> str:
 
 
 def split_pair(key: str) -> tuple[str, str]:
-    """Return (nic, peer) of a key. Raises ValueError for an invalid key."""
+    """Return (nic, peer) for a key of `fabric.paths`. Raises ValueError for an invalid key."""
     nic, mark, peer = key.partition(">")
     if not nic or not mark or not peer or ">" in peer:
         raise ValueError(f"key {key!r}: expected nic>peer")
@@ -73,9 +75,10 @@ def split_pair(key: str) -> tuple[str, str]:
 
 
 def link_rate_bps(link: str, topology: Topology, speeds_bps: Mapping[str, int]) -> int:
-    """Return bit/s of a directed link: from the topology file, else from the NIC at its end; 0: unknown.
+    """Return the rate of a directed link, bit/s; 0 if unknown.
 
-    `speeds_bps` is `Inventory.speeds_bps`.
+    It comes from the topology file, else from the NIC at the link's end. `speeds_bps` is
+    `Inventory.speeds_bps`.
     """
     rate_bps = topology.rate_bps(link)
     if rate_bps:
@@ -89,28 +92,28 @@ def link_rate_bps(link: str, topology: Topology, speeds_bps: Mapping[str, int]) 
 
 
 class RouteTable(GlobalTable):
-    """Directed pair, leg and entropy value to route, from `PathMaps` records."""
+    """Maps directed pair, leg and entropy value to route; filled from `PathMaps` records."""
 
     topic = PATHS
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows when any route changes; a repeated record changes nothing."""
+        """Grows when any route changes; a repeated record does not change it."""
         self._pairs: dict[Pair, Routes] = {}
         self._recorded: dict[Pair, Routes] = {}
-        """Routes as the records have them, of the pairs that name a doubted cable."""
+        """Routes as recorded, for the pairs whose records name a doubted cable."""
         self._peers: dict[str, set[str]] = {}
         self._votes = CableVotes()
         self._voted_ns: dict[Pair, int] = {}
-        """Pair to the append time of its record, the oldest first, if the record's cables count."""
+        """Append time of each pair's record, for records whose cables count; the oldest comes first."""
         self._whole: dict[Pair, dict[tuple[str, int], Links]] = {}
         self._names: dict[Any, Any] = {}
         self._max_names = NAMES_KEPT
         self._changed: deque[Pair] = deque(maxlen=CHANGES_KEPT)
-        """Pairs in the order of the versions that changed them."""
+        """The pairs that the latest versions changed, in order."""
 
     def apply(self, record: PathMaps, append_ns: int) -> None:
-        """Apply a record. Raises BadRecord."""
+        """Apply a record. Raises BadRecord if it is invalid."""
         if len(self._names) > self._max_names:
             self._forget_names()
         pair = (self._one(record["nic"]), self._one(record["peer"]))
@@ -131,7 +134,8 @@ class RouteTable(GlobalTable):
         return copy
 
     def _vote(self, pair: Pair, routes: Routes | None, append_ns: int) -> set[Pair]:
-        """Count the cables of a pair's record in place of the last one; return pairs whose doubt changes."""
+        """Count the cables of a pair's new record instead of its previous one; return the pairs whose doubts
+        change."""
         before = _cables(self._record_of(pair)) if pair in self._voted_ns else set()
         self._voted_ns.pop(pair, None)
         if routes is not None:
@@ -151,7 +155,7 @@ class RouteTable(GlobalTable):
         return ended
 
     def _record_of(self, pair: Pair) -> Routes:
-        """Return a pair's routes as its record has them."""
+        """Return a pair's routes as recorded, with doubted cables."""
         return self._recorded.get(pair) or self._pairs.get(pair, {})
 
     def _refresh_pairs(self, pairs: Iterable[Pair]) -> None:
@@ -160,7 +164,7 @@ class RouteTable(GlobalTable):
                 self._believe(pair, self._record_of(pair))
 
     def _believe(self, pair: Pair, recorded: Routes) -> None:
-        """Store a pair's routes without doubted cables."""
+        """Store a pair's routes without their doubted cables."""
         doubted = self._votes.doubted
         routes = recorded
         if doubted and not doubted.isdisjoint(_cables(recorded)):
@@ -205,11 +209,11 @@ class RouteTable(GlobalTable):
         )
 
     def _one(self, value: Any) -> Any:
-        """Return the one object for all equal values: a fleet's routes repeat few links often."""
+        """Return one shared object for all equal values: the routes of a fleet repeat a few links often."""
         return self._names.setdefault(value, value)
 
     def _forget_names(self) -> None:
-        """Keep only names in use: flows come and go, and each may have a route of its own."""
+        """Drop names that are not in use: flows come and go, and each may have its own route."""
         self._names = {}
         for pair, routes in chain(self._pairs.items(), self._recorded.items()):
             for at, route in routes.items():
@@ -239,7 +243,8 @@ class RouteTable(GlobalTable):
         self._changed.append(pair)
 
     def changed(self, since: int) -> Collection[tuple[str, str]] | None:
-        """Return the directed pairs whose routes changed since a version; None: the version is too old."""
+        """Return the directed pairs whose routes changed since a version; None if that version is too old to
+        tell."""
         count = self.version - since
         if not 0 <= count <= len(self._changed):
             return None
@@ -263,7 +268,8 @@ class RouteTable(GlobalTable):
     def route(self, nic: str, peer: str, path: int, leg: str = REQUEST) -> Route:
         """Return the route of packets from `nic` to `peer`, possibly with gaps.
 
-        Leg REQUEST: its own probes from port `path`; leg ANSWER: its answers to the peer's port `path`.
+        With leg REQUEST the packets are probes that `nic` sends from port `path`; with leg ANSWER they are
+        its answers to the peer's port `path`.
         """
         of_pair = self._pairs.get((nic, peer))
         return of_pair.get((leg, path), NO_ROUTE) if of_pair is not None else NO_ROUTE
@@ -273,7 +279,7 @@ class RouteTable(GlobalTable):
         return list(self._pairs)
 
     def paths(self, nic: str, peer: str) -> dict[tuple[str, int], Route]:
-        """Return (leg, entropy value) to route of one directed pair."""
+        """Return the routes of one directed pair, by (leg, entropy value)."""
         return dict(self._pairs.get((nic, peer), {}))
 
     def links(self) -> set[str]:
@@ -288,14 +294,14 @@ def _cables(routes: Routes) -> set[str]:
 
 
 def _without(route: Route, doubted: Set[str]) -> Route:
-    """Return a route without doubted cables; it is incomplete if it had any."""
+    """Return a route without its doubted cables; if it had any, it is marked as incomplete."""
     links = tuple(link for link in route.links if cable_id(link) not in doubted)
     return route if links == route.links else route._replace(links=links, complete=False)
 
 
 def _comparable(routes: Mapping[tuple[str, int], Route]) -> dict[tuple[str, int], tuple[Any, ...]]:
-    """Return the parts of routes that make them differ; times are not among them, because a restarted prober
-    resets them."""
+    """Return the parts of routes that count as a change if they differ. Times are left out, because a
+    restarted prober resets them."""
     return {
         at: (route.links, route.complete, route.found, route.contradiction) for at, route in routes.items()
     }

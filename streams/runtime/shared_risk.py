@@ -1,4 +1,4 @@
-"""Dead switches by shared risk: members that fail together at one node have one cause.
+"""Finds dead switches by shared risk: members that fail together at one node have one cause.
 
 Three callers use this rule with their own limits. Probe evidence groups silent cables, and NICs that stop
 answering. Alerts group cables that are DOWN.
@@ -17,30 +17,32 @@ Member = TypeVar("Member", str, int)
 
 @dataclass(frozen=True, slots=True)
 class SharedRiskRules:
-    """Limits for one cause behind several failures at a node."""
+    """Limits that decide whether several failures at a node have one cause."""
 
     min_members: int
-    """Members that must have failed."""
+    """Smallest number of members that must have failed."""
     window_ns: int | None = None
-    """Time within which they must have failed; None: the caller has another criterion."""
+    """Time within which they must have failed; None if the caller has another criterion."""
     min_share: float = 0.0
-    """Share of the node's members that must have failed."""
+    """Smallest share of the node's members that must have failed."""
 
     def has_enough(self, failed: int, members: int = 0) -> bool:
-        """Return whether so many failures have one cause; `members`: of the node, 0 if unknown."""
+        """Return whether `failed` failures point to one cause. `members`: number of members of the node, 0 if
+        unknown."""
         return failed >= max(self.min_members, members * self.min_share)
 
 
 SILENT_CABLES: Final = SharedRiskRules(min_members=3)
-"""Cables without an answer. A switch with fewer cables is the cause if all but one need an explanation."""
+"""Limits for cables without an answer. A switch with fewer cables is the cause if all but one of them are
+unexplained."""
 SILENT_NICS: Final = SharedRiskRules(min_members=2, window_ns=200 * NS_PER_MS)
-"""NICs of one leaf. Their last answers lie within a few probe intervals of each other."""
+"""Limits for NICs of one leaf. Their last answers lie within a few probe intervals of each other."""
 DOWN_CABLES: Final = SharedRiskRules(min_members=3, window_ns=2 * NS_PER_S, min_share=0.5)
-"""Published deaths of cables. Their start times differ by more than those of the evidence."""
+"""Limits for cables published as dead. Their start times differ by more than those of the evidence."""
 
 
 def group_by_node(failed: Iterable[tuple[Member, Iterable[str]]]) -> dict[str, set[Member]]:
-    """Group failed members, each given with its nodes, by node."""
+    """Return the failed members of each node. `failed` gives each member with its nodes."""
     groups: dict[str, set[Member]] = {}
     for member, nodes in failed:
         for node in nodes:

@@ -1,9 +1,9 @@
 """Runs stages in one process over a simulated log: no Kafka, no threads, no clock but the log's.
 
-The log's time passes from one event to the next: a message is appended, or an operator is due. So it does not
-matter in how many calls the time passes. The messages of one moment are taken together, as a worker takes
-what it has read. Then the operators advance in the order of their stages and partitions: those of a partition
-after each take, all others when they are due.
+The log's time passes from one event to the next: a message is appended, or an operator is due. So the result
+does not depend on the number of calls in which time passes. All messages of one moment are taken together, as
+a worker takes what it has read. Then the operators advance in the order of their stages and partitions:
+as-read ones after each take, all others when they are due.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from streams.runtime.settings import StreamSettings
 from streams.runtime.units import NS_PER_MS
 
 RETRY_NS: Final = 1 * NS_PER_MS
-"""ns between two advances of an operator that is due and has nothing to do: the pause of a worker."""
+"""Interval between two advances of an operator that is due but has nothing to do: the pause of a worker."""
 POLL_NS: Final = 50 * NS_PER_MS
-"""ns between two advances of a timed operator that is always due; as in `streams/runtime/faust/`."""
+"""Interval between two advances of a timed operator that is always due; as in `streams/runtime/faust/`."""
 FORGET_MESSAGES: Final = 1_000
-"""Messages after which those of a topic that is not needed, and which are too old, are forgotten."""
+"""Interval, in messages kept, at which those too old to be needed are forgotten."""
 MAX_ADVANCES: Final = 10_000
-"""Advances of an operator at one moment, after which it is taken for an endless loop."""
+"""Number of advances of an operator at one moment above which an endless loop is assumed."""
 
 
 class SimOutput(NamedTuple):
@@ -42,7 +42,8 @@ class SimOutput(NamedTuple):
 
 
 class _Running:
-    """One operator. `owner_place`: its partition of the owner topic; `delay_ns`: its delay behind the log."""
+    """One operator. `owner_place`: its partition of the owner topic; `delay_ns`: its delay behind the log's
+    clock."""
 
     def __init__(
         self, stage: Stage, operator: Operator, owner_place: Place, delay_ns: int, now_ns: int
@@ -51,26 +52,26 @@ class _Running:
         self.advanced_ns = now_ns
         """Log time of the last advance."""
         self.due_ns = NEVER_NS
-        """Log time for which the next one is planned."""
+        """Log time for which the next advance is planned."""
         self._order = {stage_input.topic.name: number for number, stage_input in enumerate(stage.inputs)}
         self._at_times = {
             stage_input.topic.name: stage_input
             for stage_input in stage.inputs
             if stage_input.is_needed is not None
         }
-        """Inputs that are needed only at times."""
+        """Maps topic to those inputs that are needed only at times."""
         self._kept: dict[str, list[Message]] = {name: [] for name in self._at_times}
-        """Their messages that were not needed yet."""
+        """Maps topic to messages of those inputs that were not needed yet."""
 
     def next_ns(self) -> int:
-        """Return the log time of the next advance; 0: at once."""
+        """Return the log time of the next advance; 0 if it is due at once."""
         due_ns = self.operator.due_ns()
         if not self.delay_ns:
             return due_ns
         return due_ns + self.delay_ns if due_ns else self.advanced_ns + POLL_NS
 
     def take(self, messages: Sequence[Message], now_ns: int, tables: FabricTables) -> None:
-        """Pass messages on in the order of the inputs; keep those that are not needed yet."""
+        """Pass messages to the operator in the order of the inputs; keep those that are not needed yet."""
         needed: list[Message] = []
         for message in messages:
             kept_messages = self._kept.get(message.topic)
@@ -90,18 +91,18 @@ class _Running:
             self.operator.take(messages, tables)
 
     def _needed_again(self, stage_input: Input, now_ns: int, tables: FabricTables) -> list[Message]:
-        """Return the kept messages that an owner which begins now would read."""
+        """Return the kept messages that an owner which begins at `now_ns` would read."""
         start = None if stage_input.start is None else stage_input.start(now_ns, tables)
         since_ns = (start.since_ns or 0) if start else 0
         return [message for message in self._kept[stage_input.topic.name] if message.append_ns >= since_ns]
 
 
 class SimRunner:
-    """A log and the stages that read it, from `start_ns` on.
+    """A simulated log and the stages that read it, from `start_ns` on.
 
-    `hop_ns`: time between an advance and the append time of its outputs, for all topics or by topic; None:
-    outputs are not appended, so that recorded messages are the only inputs. `clock`: processor time, ns, for
-    `busy_ns`.
+    `hop_ns`: time between an advance and the append time of its outputs, for all topics or by topic. If it is
+    None, outputs are not appended, and recorded messages are the only inputs. `clock`: returns processor
+    time, ns, for `busy_ns`.
     """
 
     def __init__(
@@ -130,9 +131,9 @@ class SimRunner:
         self.failed: list[tuple[str, Exception]] = []
         """Keys whose evaluation failed."""
         self.busy_ns: Counter[str] = Counter()
-        """Stage to the processor time of its operators and the encoding of their outputs."""
+        """Maps stage to the processor time of its operators and of the encoding of their outputs, ns."""
         self.messages: Counter[str] = Counter()
-        """Topic to the number of its messages."""
+        """Maps topic to the number of its messages."""
         self._partition_count, self._registry, self._hop_ns = partition_count, registry, hop_ns
         self._clock, self._epoch = clock, start_ns // NS_PER_MS
         self._readers: dict[str, list[tuple[int, Stage]]] = {}
@@ -142,14 +143,14 @@ class SimRunner:
                 self._readers.setdefault(stage_input.topic.name, []).append((number, stage))
         self._tables_topics = frozenset(table.topic.name for table in self.tables.tables)
         self._operators: dict[tuple[int, int], _Running] = {}
-        """By the numbers of stage and partition (-1: all). An operator begins with its first message, one
-        without inputs at once."""
+        """Operators by stage number and partition (-1: all). An operator begins with its first message; one
+        without inputs begins at once."""
         self._pending: list[tuple[int, int, Message]] = []
-        """Heap of (append time, order of publication, message) of the messages that come."""
+        """Heap of (append time, order of publication, message) of messages that are not yet appended."""
         self._published = 0
         self._next_offsets: dict[Place, int] = {}
         self._due: list[tuple[int, int, int]] = []
-        """Heap of (log time, stage, partition) of advances; entries that are out of date are passed over."""
+        """Heap of (log time, stage, partition) of planned advances; outdated entries are ignored."""
         for number, stage in enumerate(stages):
             if not stage.inputs:
                 running = self._begin(number, stage, -1, self.partitions_of(stage.owner))
@@ -162,13 +163,14 @@ class SimRunner:
         return self._partition_count if topic.partitions == Partitions.DATA else 1
 
     def publish(self, output: Output, at_ns: int) -> None:
-        """Append a message to the log at a time, or now if that is past."""
+        """Append a message to the log at a time, or now if that time has passed."""
         partition = partition_of(output.key, self.partitions_of(output.topic))
         value = output.value(self._registry)
         self.append(Message(at_ns, output.topic.name, partition, -1, output.key, value))
 
     def append(self, message: Message) -> None:
-        """Append a message of a recorded log at its append time; with an offset below 0 it gets the next."""
+        """Append a message of a recorded log at its append time; an offset below 0 is replaced by the next
+        offset."""
         if message.append_ns < self.now_ns:
             message.append_ns = message.log_ns = self.now_ns
         heapq.heappush(self._pending, (message.append_ns, self._published, message))
@@ -192,7 +194,7 @@ class SimRunner:
     # ------------------------------------------------------------------------------------------ operators
 
     def _process_moment(self) -> list[SimOutput]:
-        """Take the messages of this moment, and advance the operators that have some or are due."""
+        """Take the messages of this moment, and advance the operators that got messages or are due."""
         messages: dict[tuple[int, int], list[Message]] = {}
         while self._pending and self._pending[0][0] <= self.now_ns:
             message = heapq.heappop(self._pending)[2]
@@ -206,7 +208,7 @@ class SimRunner:
         return [output for place in sorted(due) for output in self._run(place, messages.get(place, ()))]
 
     def _deliver(self, message: Message) -> list[tuple[int, int]]:
-        """Store a message; return the operators that read it."""
+        """Store a message; return the operators that read it, as (stage number, partition)."""
         place = message.place
         if message.offset < 0:
             message.offset = self._next_offsets.get(place, 0)
@@ -236,7 +238,7 @@ class SimRunner:
             yield number, partition
 
     def _begin(self, number: int, stage: Stage, partition: int, count: int) -> _Running:
-        """Add an operator, which has no past, and return it."""
+        """Add an operator without a past, and return it."""
         places = tuple(
             (stage_input.topic.name, number)
             for stage_input in stage.inputs
@@ -277,7 +279,7 @@ class SimRunner:
         return outputs
 
     def _schedule(self, place: tuple[int, int], running: _Running, due_ns: int) -> None:
-        """Note when an operator is advanced next."""
+        """Plan an operator's next advance."""
         if due_ns != running.due_ns:
             running.due_ns = due_ns
             if due_ns < NEVER_NS:
@@ -287,7 +289,7 @@ class SimRunner:
         return Moment(log_ns, self.tables.clocks.log_offset_ns)
 
     def _advanced(self, running: _Running, at_ns: int) -> list[SimOutput]:
-        """Advance an operator; append its outputs to the log a hop later, and return them."""
+        """Advance an operator; append its outputs to the log `hop_ns` later, and return them."""
         operator, running.advanced_ns = running.operator, at_ns
         operator.moment = self._moment(at_ns - running.delay_ns)
         result = operator.advance(operator.moment, self.tables)

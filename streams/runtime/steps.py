@@ -1,7 +1,8 @@
 """The steps of as-read operators: what each took before each advance, as records of `fabric.steps`.
 
-The log does not tell in which order a worker read its topics. So each advance is a step: its log time, and
-how far each input and table had been read. A replay that takes the same steps gives the same output.
+The log does not tell in which order a worker read its topics. So each advance is recorded as a step: its log
+time, and how far each input and table had been read. A replay that takes the same steps gives the same
+output.
 """
 
 from __future__ import annotations
@@ -16,38 +17,38 @@ from schemas.records import StepChoice, StepChoiceKind, Steps
 from streams.runtime.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 MAX_STEPS: Final = 1024
-"""Steps of one record."""
+"""Largest number of steps in one record."""
 NO_OFFSET: Final = -1
 WHOLE_US: Final = 600_000_000
-"""us of log time between two records of an epoch from which a replay may begin."""
+"""Log time between two records of an epoch from which a replay may begin, us."""
 AHEAD_NS: Final = 600 * NS_PER_S
-"""ns by which a step may be newer than its record."""
+"""Largest time by which a step may be newer than its record."""
 BEHIND_NS: Final = 8 * 86_400 * NS_PER_S
-"""ns by which a step may be older than its record: a worker that was behind takes old messages."""
+"""Largest time by which a step may be older than its record: a worker that was behind takes old messages."""
 IN_FORCE: Final = (StepChoiceKind.OFFSET, StepChoiceKind.CORRECTION, StepChoiceKind.LEVEL)
-"""Kinds of choices that hold from their step on."""
+"""Kinds of choices that stay in force after their step."""
 
 
 class BadSteps(ValueError):
-    """A record of steps contradicts itself, or the log."""
+    """Raised if a record of steps contradicts itself or the log."""
 
 
 class MissingSteps(ValueError):
-    """Steps of an epoch are not in the log, so that later ones cannot be replayed."""
+    """Raised if steps of an epoch are not in the log, so that later ones cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """The begin of an operator: all that its first output depends on."""
+    """The begin of an operator: all on which its first output depends."""
 
     stage: str
     partition: int
     epoch: int
     """Log time at the begin, ms."""
     committed: int | None
-    """First offset that the owner read; None: nothing was committed before."""
+    """First offset that the owner read; None if no offset had been committed."""
     restored: Mapping[Place, int] = field(default_factory=dict)
-    """Published records from which the owner continued: end offset of each partition."""
+    """End offset of each partition up to which the owner restored published records."""
     settings_digest: str = ""
     topology_digest: str = ""
     build: str = ""
@@ -55,7 +56,7 @@ class Epoch:
 
 @dataclass(slots=True)
 class Step:
-    """One advance."""
+    """One advance of an operator."""
 
     number: int
     log_ns: int
@@ -65,7 +66,7 @@ class Step:
 
 
 def key_of(stage: str, partition: int) -> str:
-    """Return the key of an operator's steps."""
+    """Return the key of an operator's records of steps."""
     return f"{stage}/{partition}"
 
 
@@ -90,7 +91,7 @@ class StepLog:
         self._in_force: dict[StepChoiceKind, StepChoice] = {}
         self._begin_topology = self._topology_digest = epoch.topology_digest
         self._is_whole, self._whole_us = True, self._begin_us
-        """Whether the next record stands alone, and the begin of the last one that does."""
+        """Whether the next record must stand alone, and the begin of the last one that does, us."""
 
     def start(self, positions: Iterable[tuple[Place, int]]) -> None:
         """Note the positions of inputs and tables before the first step."""
@@ -103,7 +104,7 @@ class StepLog:
         return len(self._elapsed_us) >= MAX_STEPS
 
     def note(self, log_ns: int, positions: Iterable[tuple[Place, int]]) -> int:
-        """Note a step with the present positions; return its log time as a replay will know it."""
+        """Record a step with the present positions; return its log time, rounded as a replay will read it."""
         at_us = log_ns // NS_PER_US
         moves: list[tuple[int, int]] = []
         for place, position in positions:
@@ -123,7 +124,7 @@ class StepLog:
         return at_us * NS_PER_US
 
     def note_idle(self) -> None:
-        """Note that the last advance had nothing to do: its messages may be taken with those of the next."""
+        """Mark the last advance as without effect: its messages may be taken with those of the next."""
         if not self._elapsed_us:
             return  # its record was published while it worked
         has_choices = bool(self._choices) and self._choices[-1]["step"] == self._count - 1
@@ -136,7 +137,7 @@ class StepLog:
         return not has_choices and all(number == self._numbers.get(self._owner) for number, _ in moves)
 
     def _extend(self, at_us: int, moves: Sequence[tuple[int, int]]) -> None:
-        """Make the last step, which had nothing to do, this one."""
+        """Move the last step, which had no effect, to this time and add these moves."""
         self._elapsed_us[-1] += at_us - self._last_us
         for number, messages in moves:
             if self._moved[-1]:
@@ -149,7 +150,7 @@ class StepLog:
     def choose(
         self, kind: StepChoiceKind, place: Place | None = None, value: int = 0, text: str = ""
     ) -> None:
-        """Note a decision of the runner with the step that is noted next."""
+        """Note a decision of the runner, as part of the next step."""
         number = NO_OFFSET if place is None else self._number_of(place, 0)
         choice: StepChoice = {
             "step": self._count,
@@ -165,7 +166,7 @@ class StepLog:
             self._topology_digest = text
 
     def record(self) -> Steps | None:
-        """Return the steps since the last record; None without any."""
+        """Return the steps since the last record; None if there are none."""
         if not self._elapsed_us:
             return None
         epoch, is_whole = self._epoch, self._is_whole
@@ -200,7 +201,8 @@ class StepLog:
         return record
 
     def _begin_whole(self) -> None:
-        """Let the next record say all that the records before it say, as far as it still holds."""
+        """Make the next record repeat everything from earlier records that still holds, so that it stands
+        alone."""
         self._whole_us, self._begin_topology = self._begin_us, self._topology_digest
         self._new_inputs, self._starts = list(self._numbers), list(self._positions)
         self._choices = [{**choice, "step": self._count} for choice in self._in_force.values()]
@@ -216,7 +218,7 @@ class StepLog:
 
 
 def epoch_of(record: Steps) -> Epoch:
-    """Return the begin of an operator, given a record that stands alone. Raises BadSteps."""
+    """Return the begin of an operator from a record that stands alone. Raises BadSteps."""
     _check_lengths(record)
     ends = zip(map(_place_of, record["restored"]), record["restored_ends"], strict=True)
     return Epoch(
@@ -232,9 +234,9 @@ def epoch_of(record: Steps) -> Epoch:
 
 
 class StepReader:
-    """Turns the records of one operator and epoch, in order, into its steps.
+    """Converts the records of one operator and epoch, in order, into its steps.
 
-    It begins with any record that stands alone.
+    It can begin at any record that stands alone.
     """
 
     def __init__(self) -> None:
@@ -242,11 +244,11 @@ class StepReader:
 
     def _begin(self) -> None:
         self.epoch: Epoch | None = None
-        """As the first record states it."""
+        """The epoch as the first record states it."""
         self.starts: dict[Place, int] = {}
         """Positions of inputs and tables before the first step that was yielded."""
         self.in_force: list[StepChoice] = []
-        """Choices of the steps before it."""
+        """Choices that are in force from the steps before the first one that was yielded."""
         self._places: list[Place] = []
         self._positions: list[int] = []
         self._next: int | None = None
@@ -255,7 +257,8 @@ class StepReader:
     def steps(self, records: Iterable[Steps], from_ns: int = 0) -> Iterator[Step]:
         """Yield the steps from a log time on. Raises MissingSteps or BadSteps.
 
-        Before `from_ns` a record that stands alone ends a gap. 0: all steps of the epoch.
+        A gap before `from_ns` is allowed if a record that stands alone follows it. If `from_ns` is 0, all
+        steps of the epoch are yielded.
         """
         has_gap = False
         for record in records:
@@ -279,13 +282,14 @@ class StepReader:
                     self.in_force += step.choices
 
     def follows(self, record: Steps) -> bool:
-        """Return whether no step before this record is missing."""
+        """Return whether the record continues the previous one, with no step missing between them."""
         if self._next is None:
             return record["is_whole"]
         return record["first_step"] <= self._next
 
     def read(self, record: Steps) -> Iterator[Step]:
-        """Yield the steps of the next record. Raises MissingSteps if it is not the next, or BadSteps."""
+        """Yield the steps of the next record. Raises MissingSteps if steps before it are missing, or
+        BadSteps."""
         if not self.follows(record):
             missing = f"{self._next or 0} to {record['first_step'] - 1}"
             raise MissingSteps(f"{_name_of(record)}: steps {missing} are not in the log")
@@ -323,7 +327,7 @@ class StepReader:
             self._positions.append(start)
 
     def place_of(self, choice: StepChoice) -> Place | None:
-        """Return the input that a decision is about."""
+        """Return the partition of the input that a choice is about; None if it is about none."""
         return None if choice["input_number"] < 0 else self._places[choice["input_number"]]
 
 
@@ -333,11 +337,11 @@ class Recording:
 
     epoch: Epoch
     steps: Iterator[Step]
-    """Raises MissingSteps or BadSteps."""
+    """Iterating raises MissingSteps or BadSteps."""
     starts: Mapping[Place, int] = field(default_factory=dict)
     """Positions of inputs and tables at the begin."""
     in_force: Sequence[StepChoice] = ()
-    """Choices of the steps before."""
+    """Choices that are in force from earlier steps."""
     from_ns: int = 0
     """Log time up to which published records are restored; 0: as the epoch states."""
 
@@ -348,10 +352,10 @@ class Recording:
 
 
 def recording_of(records: Iterable[Steps], from_ns: int = 0) -> Recording:
-    """Return the steps of an epoch, given its records in order, which are read as they are needed.
+    """Return the steps of an epoch, given its records in order. The records are read only as they are needed.
 
     `from_ns`: log time before which steps are only counted. The operator then begins there like a new owner,
-    and its first outputs may differ. 0: it begins with the epoch. Raises MissingSteps or BadSteps.
+    and its first outputs may differ. With 0 it begins with the epoch. Raises MissingSteps or BadSteps.
     """
     reader = StepReader()
     steps = reader.steps(records, from_ns)
@@ -362,7 +366,7 @@ def recording_of(records: Iterable[Steps], from_ns: int = 0) -> Recording:
 
 
 def check_times(record: Steps, append_ns: int) -> None:
-    """Raise BadSteps where a record's times are no log times of a worker that published it at `append_ns`."""
+    """Raise BadSteps if times in a record are implausibly far from its append time, `append_ns`."""
     steps_ns = [at_us * NS_PER_US for at_us in accumulate(record["elapsed_us"], initial=record["begin_us"])]
     begin_ns = record["epoch"] * NS_PER_MS
     if max(begin_ns, *steps_ns) > append_ns + AHEAD_NS or any(
@@ -384,7 +388,8 @@ def _check_lengths(record: Steps) -> None:
 
 
 def _check_numbers(record: Steps, inputs: int) -> None:
-    """Raise BadSteps for an input that no record names, or choices that are not in the order of the steps."""
+    """Raise BadSteps if an input number has no name in the record, or choices are not in the order of
+    steps."""
     input_numbers = [choice["input_number"] for choice in record["choices"]]
     if (
         not all(0 <= number < inputs for number in record["input_numbers"])

@@ -1,7 +1,8 @@
-"""Finds which names are of one switch: a path enters a switch by one name and leaves it by another.
+"""Finds which names belong to one switch: a path enters a switch by one name and leaves it by another.
 
 Several leaves may answer from one address, the anycast gateway of their hosts. Then a path leads from that
-address over other switches back to it, and each NIC's leaf has a name of its own: the address and the NIC.
+address over other switches back to it. Each NIC's leaf then has its own name, made of the address and the
+NIC.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ from schemas.ids import end_parts, link_ends, natural
 from schemas.topology import LAYER_2
 
 AT: Final = "@"
-"""Between an address and the NIC whose switch has it."""
+"""Separates an address from the NIC whose switch has it."""
 
 
 class SwitchNames(NamedTuple):
     """The names of the switches of one route."""
 
     joins: frozenset[tuple[str, str]] = frozenset()
-    """Two names of one switch."""
+    """Pairs of names that belong to one switch."""
     leaves: frozenset[tuple[str, str]] = frozenset()
-    """The name of a NIC's leaf by address and NIC, and by address alone, if only one leaf has the address."""
+    """Pairs of a leaf's name, made of address and NIC, and its address. They name one switch unless several
+    leaves have the address."""
     anycast: frozenset[str] = frozenset()
     """Addresses at both ends of the route."""
 
     def union(self, other: SwitchNames) -> SwitchNames:
-        """Return the names of both."""
+        """Return the names of both routes."""
         return SwitchNames(self.joins | other.joins, self.leaves | other.leaves, self.anycast | other.anycast)
 
 
 class Groups:
-    """Union-find of the names of one switch."""
+    """Union-find structure that groups the names of each switch."""
 
     def __init__(self) -> None:
         self._of: dict[str, str] = {}
@@ -48,7 +50,7 @@ class Groups:
         return root
 
     def join(self, a: str, b: str) -> None:
-        """Merge the names of one switch."""
+        """Merge two names that belong to one switch."""
         one, other = self.find(a), self.find(b)
         if one != other:
             first, second = sorted((one, other), key=by_name)
@@ -60,7 +62,7 @@ class Groups:
         leaves: Iterable[tuple[str, str]],
         anycast: Collection[str],
     ) -> None:
-        """Merge the names of routes."""
+        """Merge the names found on routes; see `SwitchNames`."""
         for a, b in sorted(joins):
             self.join(a, b)
         for by_nic, node in sorted(leaves):
@@ -69,12 +71,12 @@ class Groups:
 
 
 def leaf_name(node: str, nic: str) -> str:
-    """Return the name of a NIC's leaf: of the address at which it begins, and of the NIC."""
+    """Return the name of a NIC's leaf, made of the leaf's address and the NIC."""
     return f"{node}{AT}{nic.replace('/', '.')}"
 
 
 def names_of(nic: str, peer: str, links: tuple[str, ...], complete: bool) -> SwitchNames:
-    """Return the names of the switches on a route from `nic` to `peer`; only whole routes join names."""
+    """Return the names of the switches on a route from `nic` to `peer`; none if the route is incomplete."""
     if len(links) < 2:
         return SwitchNames()
     ends = [link_ends(link) for link in links]
@@ -90,7 +92,7 @@ def names_of(nic: str, peer: str, links: tuple[str, ...], complete: bool) -> Swi
 
 
 def address_of(node: str) -> str | None:
-    """Return the address of a node that is named by its address; None if it has a proper name."""
+    """Return the address of a node that is named by its address; None if it has a name of another kind."""
     for text in (node, node.replace("-", ":")):
         try:
             return str(ipaddress.ip_address(text))
@@ -105,7 +107,8 @@ def is_address(node: str) -> bool:
 
 
 def by_name(name: str) -> tuple[int, Any]:
-    """Sort key: names in natural order, then addresses by value, so that a switch goes by its proper name."""
+    """Return a sort key: names in natural order, then addresses by value, so that a switch gets its proper
+    name."""
     if AT in name:
         return 2, natural(name)
     address = address_of(name)

@@ -26,11 +26,12 @@ log = logging.getLogger(__name__)
 
 
 FRESH_NS: Final = 10 * NS_PER_S
-"""ns since its last window after which a synced clock counts as in holdover."""
+"""Time since its last window after which a synced clock counts as being in holdover."""
 
 
 MAX_UNSOLVED_NS: Final = 30 * NS_PER_S
-"""Time without a window after which its worker is gone and a simulation waits for it no longer."""
+"""Time without a window after which the shard's worker counts as gone, and a simulation stops waiting for
+it."""
 
 
 class GlobalTable:
@@ -45,13 +46,14 @@ class GlobalTable:
         registry: codec.Registry | None = None,
         append_ns: int = MAX_NS,
     ) -> None:
-        """Apply one message with its append time. Raises BadRecord."""
+        """Apply one message with its append time. Raises BadRecord if it is invalid."""
         self.take_message(Message(append_ns, self.topic.name, 0, 0, key, value), registry)
 
     def take_message(
         self, message: Message, registry: codec.Registry | None = None, append_ns: int | None = None
     ) -> None:
-        """Apply a message; `append_ns`: its time, if not the one that the log stamped. Raises BadRecord."""
+        """Apply a message. `append_ns`: its time, if not the one that the log stamped. Raises BadRecord if
+        invalid."""
         if message.value is not None:
             record = message.decoded(self.topic, registry)
             self.apply(record, message.append_ns if append_ns is None else append_ns)
@@ -59,11 +61,12 @@ class GlobalTable:
             self.remove(message.key)
 
     def apply(self, record: Any, append_ns: int) -> None:
-        """Apply a record, which others hold too. Raises BadRecord."""
+        """Apply a record, without changing it: other objects hold it too. Raises BadRecord if it is
+        invalid."""
         raise NotImplementedError
 
     def remove(self, key: str) -> None:
-        """Forget what the messages of a key said."""
+        """Remove what earlier messages of a key stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class Member:
 
 
 class Inventory(GlobalTable):
-    """NIC to member, from `Nic` records."""
+    """Maps NIC to `Member`; filled from `Nic` records."""
 
     topic = INVENTORY
 
@@ -88,7 +91,7 @@ class Inventory(GlobalTable):
         self.members: dict[str, Member] = {}
         self.speeds_bps: dict[str, int] = {}
         self.probe_slots: dict[str, tuple[int, int]] = {}
-        """NIC to the length of its probe slot (ns) and its probes per slot, for NICs that accept
+        """Maps NIC to its probe slot's length (ns) and its probes per slot, for NICs that accept
         schedules."""
         self.version = 0
         """Grows when a member or its probe slots change."""
@@ -131,7 +134,7 @@ class Inventory(GlobalTable):
         self.version += 1
 
     def member(self, nic: str) -> Member:
-        """Return a NIC's member; an unknown NIC is in the default shard and has a clock of its own."""
+        """Return a NIC as a member; an unknown NIC is in the default shard and has its own clock."""
         member = self.members.get(nic)
         return member if member is not None else Member(nic, host_of(nic), self.default_shard, nic)
 
@@ -145,11 +148,12 @@ class Inventory(GlobalTable):
         return not self.members or any(m.shard == self.default_shard for m in self.members.values())
 
     def clock_of(self) -> dict[str, str]:
-        """Return NIC to clock."""
+        """Return the clock of each NIC."""
         return {name: member.clock for name, member in self.members.items()}
 
     def stamp_errors_ns(self) -> dict[str, int]:
-        """Return clock to the smallest timestamp error of its NICs, for clocks that announce one."""
+        """Return the smallest timestamp error of each clock's NICs, ns, for clocks whose NICs announce
+        one."""
         errors_ns: dict[str, int] = {}
         for name, member in self.members.items():
             error_ns = self._stamp_error_ns.get(name, 0)
@@ -173,18 +177,19 @@ class _Window:
 
     @property
     def complete(self) -> bool:
-        """Whether all parts have arrived."""
+        """Whether all parts of the window have arrived."""
         return bool(self.parts) and len(self.parts) == next(iter(self.parts.values()))["parts"]
 
 
 class ClockTable(GlobalTable):
-    """Clock to its newest model, and the newest records of each shard, from `ClockOffsets`."""
+    """Maps clock to its newest model, and keeps the newest records of each shard; filled from
+    `ClockOffsets`."""
 
     topic = CLOCK_OFFSETS
 
     def __init__(self, inventory: Inventory, holdover_s: float, window_ns: int = NS_PER_S) -> None:
         self.log_offset_ns = 0
-        """Fabric time minus the log's clock."""
+        """Fabric time minus the log's clock, ns."""
         self._solved_log_ns: int | None = None
         """End of the newest window by the log's clock."""
         self.version = 0
@@ -256,9 +261,10 @@ class ClockTable(GlobalTable):
                 )
 
     def lost_ns(self, shard: str, log_ns: int) -> int:
-        """Return by how much a simulated shard's time fell behind the log's clock since the newest window.
+        """Return by how much a simulated shard's time fell behind the log's clock since the newest window,
+        ns.
 
-        `log_offset_ns` is that of the window, so fabric time now is earlier by this.
+        `log_offset_ns` was measured in that window, so the present fabric time is earlier by this much.
         """
         if self._solved_log_ns is None:
             return 0
@@ -266,7 +272,7 @@ class ClockTable(GlobalTable):
         return self._inventory.simulated.lost_ns(shard, elapsed_ns)
 
     def newest(self, shard: str) -> list[ClockOffsets]:
-        """Return all parts of the shard's newest complete window; empty if there is none."""
+        """Return all parts of the shard's newest complete window; empty if there is no such window."""
         for window in (self._shards.get(shard), self._previous.get(shard)):
             if window is not None and window.complete:
                 return [window.parts[part] for part in sorted(window.parts)]
@@ -285,7 +291,7 @@ class ClockTable(GlobalTable):
         )
 
     def models(self) -> Mapping[str, ClockLine]:
-        """Return NIC (and clock) to clock model, for every usable clock."""
+        """Return the clock model of each NIC (and of each clock), for every usable clock."""
         version = (self.version, self._inventory.version)
         if self._models_version != version:
             newest = max((clock.end_log_ns for clock in self._clocks.values()), default=0)

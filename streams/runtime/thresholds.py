@@ -16,7 +16,7 @@ from schemas.records import ActuatorConfig
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """One threshold, from `min_value` to `max_value` inclusive."""
+    """One threshold. Valid values are `min_value` to `max_value` inclusive."""
 
     name: str
     default: float
@@ -164,11 +164,11 @@ _TABLE: Final = (
 )
 
 THRESHOLDS: Final[Mapping[str, Threshold]] = {threshold.name: threshold for threshold in _TABLE}
-"""Name to threshold."""
+"""Maps name to threshold."""
 
 
 def check_value(name: str, value: float) -> float:
-    """Return `value`. Raises ValueError for an unknown threshold or a value out of range."""
+    """Return `value` unchanged. Raises ValueError for an unknown threshold or a value out of range."""
     threshold = THRESHOLDS.get(name)
     if threshold is None:
         raise ValueError(f"threshold {name!r}: no such threshold, expected one of {', '.join(THRESHOLDS)}")
@@ -180,7 +180,7 @@ def check_value(name: str, value: float) -> float:
 
 
 class Thresholds(Mapping[str, float]):
-    """The active values by name; immutable."""
+    """The active threshold values by name; immutable."""
 
     def __init__(self, changed: Mapping[str, float] | None = None) -> None:
         """Use the defaults, overridden by `changed`. Raises ValueError as `check_value` does."""
@@ -190,7 +190,7 @@ class Thresholds(Mapping[str, float]):
 
     @classmethod
     def of(cls, records: Iterable[ActuatorConfig]) -> tuple[Thresholds, list[str]]:
-        """Return the values that `ActuatorConfig` records set, and a line for each invalid one.
+        """Return the thresholds that `ActuatorConfig` records set, and a message about each invalid value.
 
         A later record overrides an earlier one; an invalid value changes nothing.
         """
@@ -214,6 +214,6 @@ class Thresholds(Mapping[str, float]):
         return len(self._values)
 
     def ns(self, name: str) -> int:
-        """Return a time threshold in ns, by the unit at the end of its name."""
+        """Return a time threshold in ns, converted from the unit at the end of its name."""
         factor = {"us": 1e3, "ms": 1e6, "s": 1e9}[name.rpartition("_")[2]]
         return round(self._values[name] * factor)

@@ -55,17 +55,21 @@ def _default() -> Clock:
 
 
 def now() -> Reading:
-    """Return fabric time now and its bound, ns. Raises PageMissing, PageUnusable or Unsynced."""
+    """Return the present fabric time and its error bound, ns. Raises PageMissing, PageUnusable or
+    Unsynced."""
     return (_clock or _default()).now()
 
 
 def convert(stamp_ns: int, clock: str) -> Reading:
-    """Convert a timestamp of a clock or NIC of this host to fabric time; see `Clock.convert`."""
+    """Convert a timestamp of a clock or NIC of this host to fabric time; see `Clock.convert`.
+
+    Also raises PageMissing or PageUnusable.
+    """
     return (_clock or _default()).convert(stamp_ns, clock)
 
 
 def state() -> str:
-    """Return SYNCED, HOLDOVER or UNSYNCED; UNSYNCED also without a usable page."""
+    """Return SYNCED, HOLDOVER or UNSYNCED. It is UNSYNCED also if there is no usable page."""
     try:
         return (_clock or _default()).state()
     except ClockError:

@@ -1,4 +1,5 @@
-"""Prints fabric time: `python -m fabrictime_client [PATH] [--json]`. The exit code is 1 if there is none.
+"""Prints fabric time: `python -m fabrictime_client [PATH] [--json]`. If it is not available, the exit code is
+1.
 
 The output is seconds since the Unix epoch with nine decimals, the bound in ns, and the state.
 """
@@ -12,7 +13,7 @@ from fabrictime_client import Clock, ClockError
 
 
 def main() -> int:
-    """Print one reading."""
+    """Print one reading; return the exit code."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--json"]
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         print("usage: python -m fabrictime_client [PATH] [--json]", file=sys.stderr)

@@ -20,7 +20,8 @@ _REFUSALS = 16
 
 
 class AgentConnection:
-    """One Unix socket that reconnects, and then publishes all subjects again. An empty path: no agent."""
+    """One Unix socket that reconnects, and then publishes all subjects again. With an empty path it never
+    connects."""
 
     def __init__(self, path: str, epoll: select.epoll) -> None:
         self._path, self._epoll = path, epoll
@@ -28,20 +29,21 @@ class AgentConnection:
         self._socket: socket.socket | None = None
         self._unsent, self._unread = bytearray(), b""
         self._latest: dict[str, str] = {}
-        """The last line of each subject."""
+        """Maps subject to its last line."""
         self._due: dict[str, None] = {}
-        """The subjects whose last line was not sent yet. They bound the memory, whatever the agent reads."""
+        """The subjects whose last line was not yet sent. Only one line is kept per subject, which bounds the
+        memory."""
         self.refused: list[str] = []
-        """The last lines with which the agent refused ours."""
+        """The agent's latest messages that refuse lines of ours."""
 
     def publish(self, subject: str, line: str) -> None:
-        """Send the state of a subject at the next `flush`, unless the agent has it."""
+        """Send the state of a subject at the next `flush`, unless the agent already has this line."""
         if self._latest.get(subject) != line:
             self._latest[subject] = line
             self._due[subject] = None
 
     def withdraw(self, subject: str, line: str | None = None) -> None:
-        """Forget a subject, and send a last line about it."""
+        """Forget a subject; send `line`, if given, as the last one about it."""
         if self._latest.pop(subject, None) is not None:
             self._due.pop(subject, None)
             if line is not None:
@@ -55,7 +57,7 @@ class AgentConnection:
             self.flush()
 
     def flush(self) -> None:
-        """Send the lines that wait, as far as the socket takes them."""
+        """Send the waiting lines, as far as the socket accepts them."""
         while self._socket is not None and (self._unsent or self._due):
             if not self._unsent:
                 for subject in list(islice(self._due, _AT_ONCE_LINES)):
@@ -71,7 +73,7 @@ class AgentConnection:
                 self.close()
 
     def exchange(self) -> list[str]:
-        """Connect if it is time to, send the lines that wait, and return the lines that have arrived."""
+        """Connect if a new attempt is due, send the waiting lines, and return the lines that have arrived."""
         self._open()
         self.flush()
         lines: list[str] = []
@@ -95,7 +97,7 @@ class AgentConnection:
         return lines
 
     def note_refusals(self, lines: list[str]) -> None:
-        """Keep the last refusals."""
+        """Add refusals to `refused`, of which only the latest are kept."""
         self.refused = [*self.refused, *(line[:LINE_BYTES] for line in lines)][-_REFUSALS:]
 
     def close(self) -> None:

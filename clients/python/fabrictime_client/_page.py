@@ -33,14 +33,14 @@ CLOCK = struct.Struct("<64sIfqqddddq")
 NIC = struct.Struct("<60sI")
 
 MAX_NS = 4_600_000_000_000_000_000
-"""Limit of times and offsets, as in the C reader."""
+"""Largest absolute value of times and offsets, as in the C reader."""
 
 
 Hot = Tuple[int, int, int, float, float, float, float, float, int]
 """The values that `now` needs: sequence, raw_at_ns, fabric_at_ns, rest_ns, rate, bound_ns, growth, wander,
 usable_ns.
 
-With a the ns since raw_at_ns, and while a is below usable_ns: time = fabric_at_ns + a + rest_ns + rate a,
+With a = ns since raw_at_ns, and as long as a is below usable_ns: time = fabric_at_ns + a + rest_ns + rate a,
 bound = bound_ns + growth a + wander a^2.
 """
 
@@ -51,18 +51,18 @@ class Model(NamedTuple):
     """
 
     hot: Hot
-    """While it is slewed."""
+    """The values for `now` while the model is slewed."""
     hot_after: Hot
-    """After the slew."""
+    """The values for `now` after the slew."""
     sequence: int
     raw_at_ns: int
     slew_ns: int
     holdover_ns: int
-    """ns after raw_at_ns from which the state is at best HOLDOVER."""
+    """Time after raw_at_ns from which the state is HOLDOVER or worse, ns."""
     expires_ns: int
-    """ns after raw_at_ns from which the state is UNSYNCED."""
+    """Time after raw_at_ns from which the state is UNSYNCED, ns."""
     reopen_ns: int
-    """ns after raw_at_ns from which the writer is late."""
+    """Time after raw_at_ns from which the writer counts as late, ns."""
     state: int
     retired: bool
     steps: int
@@ -70,9 +70,9 @@ class Model(NamedTuple):
     domain: str
     source: str
     reach_ns: int
-    """ns from its at_ns within which a clock's model may be used."""
+    """Distance from a clock's at_ns up to which its model may be used, ns."""
     sure_ns: int
-    """ns from its at_ns within which it is SYNCED."""
+    """Distance from a clock's at_ns up to which it is SYNCED, ns."""
     tables_crc: int
     clocks: int
     nics: int
@@ -82,7 +82,7 @@ class Model(NamedTuple):
 class ClockModel(NamedTuple):
     """One clock of the host.
 
-    Fabric time at its reading c is c + offset_ns + offset_fraction_ns + drift * (c - at_ns).
+    When it reads c, fabric time is c + offset_ns + offset_fraction_ns + drift * (c - at_ns).
     """
 
     state: int
@@ -100,7 +100,7 @@ Tables = Dict[str, ClockModel]
 
 
 def check_head(data: bytes, size: int) -> str:
-    """Return the host of a page from its first bytes; `size` is the file's size. Raises PageUnusable."""
+    """Return the host name in the first bytes of a page. `size`: the file's size. Raises PageUnusable."""
     if len(data) < HEAD.size or data[:8] != MAGIC:
         raise PageUnusable("not a clock page of fabrictime")
     _, version, page_bytes, crc, _, boot, namespace, _, _, host = HEAD.unpack_from(data)
@@ -221,7 +221,7 @@ def read_model(copy: bytes, sequence: int) -> Model | None:
 
 
 def read_tables(copy: bytes, model: Model) -> Tables | None:
-    """Return the clocks of a copy by name, of clocks and of NICs; None if the copy is incomplete."""
+    """Return the clocks of a copy, by clock name and by NIC name; None if the copy is incomplete."""
     if zlib.crc32(copy[MODEL_BYTES:COPY_BYTES]) != model.tables_crc:
         return None
     clocks = []

@@ -28,7 +28,7 @@ _new = tuple.__new__
 
 
 class Reading(NamedTuple):
-    """A time and its bound: the true error is below the bound 99.9% of the time."""
+    """A time and its error bound, ns. The true error is below the bound 99.9% of the time."""
 
     time_ns: int
     bound_ns: int
@@ -41,14 +41,14 @@ class Status(NamedTuple):
     host: str
     domain: str
     source: str
-    """The clock of this host that fabric time comes from."""
+    """The clock of this host from which fabric time is derived."""
     window: int
     steps: int
-    """Number of steps of fabric time."""
+    """Number of times that fabric time has stepped."""
     written_age_ns: int
-    """ns since the actuator last wrote the page."""
+    """Time since the actuator last wrote the page, ns."""
     clocks: tuple[str, ...]
-    """Clocks and NICs that `convert` accepts."""
+    """Names of the clocks and NICs that `convert` accepts."""
 
 
 def default_path() -> str:
@@ -65,7 +65,7 @@ def default_path() -> str:
 
 
 class Clock:
-    """The page at `path` (None: see `default_path`). Raises PageMissing or PageUnusable."""
+    """The page at `path`; None: the one at `default_path()`. Raises PageMissing or PageUnusable."""
 
     def __init__(self, path: str | None = None) -> None:
         self.path = os.fspath(path) if path is not None else default_path()
@@ -79,7 +79,7 @@ class Clock:
         self._open()
 
     def now(self) -> Reading:
-        """Return fabric time now. Raises Unsynced.
+        """Return the present fabric time. Raises Unsynced.
 
         It never runs backwards, except at a step (see `status`). A step happens only if a clock was wrong by
         more than the actuator's limit.
@@ -97,10 +97,10 @@ class Clock:
         return _new(Reading, (fabric_at + ahead + round(rest + rate * ahead), int(bound) + 2))
 
     def convert(self, stamp_ns: int, clock: str) -> Reading:
-        """Return fabric time when `clock` of this host read `stamp_ns`.
+        """Return the fabric time at which `clock` of this host read `stamp_ns`.
 
-        `clock`: a clock (ptp0, system) or a NIC device (eth0), with or without the host. Raises UnknownClock,
-        and Unsynced if the stamp is too far from the last measurement.
+        `clock`: a clock (ptp0, system) or a NIC device (eth0), with or without the host's name. Raises
+        UnknownClock, and Unsynced if the stamp is too far from the last measurement.
         """
         model, tables = self._load_tables()
         self._reopen_if_late(model)
@@ -124,7 +124,7 @@ class Clock:
         return Reading(stamp_ns + row.offset_ns + round(rest), int(bound) + 2)
 
     def state(self) -> str:
-        """Return SYNCED, HOLDOVER or UNSYNCED, as `now` would."""
+        """Return SYNCED, HOLDOVER or UNSYNCED: the state with which `now` would answer."""
         model = self._current()
         return STATES[self._state(model, _raw_ns(_RAW) - model.raw_at_ns)]
 
@@ -158,7 +158,8 @@ class Clock:
         return "Clock(%r)" % (self.path,)
 
     def _open(self) -> None:
-        """Map and read the file at the path. If that fails, raise and change nothing."""
+        """Map and read the file at the path. If that fails, raise PageMissing or PageUnusable and change
+        nothing."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
@@ -187,7 +188,7 @@ class Clock:
         self._file = (file.st_dev, file.st_ino)
 
     def _load(self) -> Model:
-        """Read the model again. Raises PageUnusable if no complete copy can be read."""
+        """Read the model from the page again. Raises PageUnusable if no complete copy can be read."""
         for _ in range(_TRIES):
             copied = _copy_of(self._quads, _page.MODEL_BYTES)
             if copied is None:
@@ -219,8 +220,9 @@ class Clock:
         raise PageUnusable("%s: its content is corrupt" % self.path)
 
     def _now_closely(self) -> Reading:
-        """Return fabric time near a model's limits: its slew has ended, or its writer is late. Raises
-        Unsynced.
+        """Return fabric time when a model is near its limits: its slew has ended, or its writer is late.
+
+        Raises Unsynced.
         """
         model = self._current()
         ahead = _raw_ns(_RAW) - model.raw_at_ns
@@ -242,7 +244,7 @@ class Clock:
         return HOLDOVER if model.state == SYNCED and ahead_ns >= model.holdover_ns else model.state
 
     def _reopen_if_late(self, model: Model) -> None:
-        """If the writer is late, open another file at the path, at most once a second."""
+        """Open the file that is at the path now if the writer is late; try this at most once a second."""
         raw_ns = _raw_ns(_RAW)
         late = model.retired or raw_ns - model.raw_at_ns >= model.reopen_ns
         if not late or raw_ns - self._looked_ns < _REOPEN_EVERY_NS:
@@ -265,10 +267,10 @@ class Clock:
 
 
 def _copy_of(quads: memoryview, size: int = _page.COPY_BYTES) -> tuple[bytes, int] | None:
-    """Return the first `size` bytes of a complete copy and its sequence; None if the writer is always in
-    between.
+    """Return the first `size` bytes of a complete copy, and its sequence number.
 
-    The checksum detects an incomplete copy even if the processor reorders reads.
+    None if the writer interrupts every attempt. The checksum detects an incomplete copy even if the processor
+    reorders reads.
     """
     for _ in range(_TRIES):
         sequence = quads[_SEQUENCE]

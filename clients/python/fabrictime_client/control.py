@@ -18,7 +18,8 @@ _FAILED_CHARS = 400
 
 @dataclass(frozen=True)
 class Command:
-    """Move a flow to source port `value` (MOVE), or pace it at `value` bit/s (PACE; 0: no limit)."""
+    """A command to move a flow to source port `value` (MOVE), or to pace it at `value` bit/s (PACE; 0: no
+    limit)."""
 
     verb: str
     number: int
@@ -28,7 +29,8 @@ class Command:
 
 
 class ControlConnection(AgentConnection):
-    """Announces flows. Each command needs one answer: `done` or `failed`."""
+    """Announces flows and receives commands. The program must answer each command once: by `done` or
+    `failed`."""
 
     def announce(self, key: str, source_port: int, verbs: Iterable[str], host: str | None = None) -> None:
         """Announce at the next `flush` that a flow is new or has changed."""
@@ -42,7 +44,7 @@ class ControlConnection(AgentConnection):
         self.withdraw(name, "GONE " + name)
 
     def done(self, number: int, value: int, how: str) -> None:
-        """Answer a command: the source port or bit/s now in force, and the means."""
+        """Answer a command with the source port or bit/s now in force, and the method used."""
         self.send("DONE %d %d %s" % (number, value, how))
 
     def failed(self, number: int, reason: str) -> None:
@@ -50,7 +52,7 @@ class ControlConnection(AgentConnection):
         self.send("FAILED %d %s" % (number, " ".join(reason.split())[:_FAILED_CHARS]))
 
     def commands(self) -> list[Command]:
-        """Exchange all lines that are due, and return the commands. Other lines are refused."""
+        """Exchange all lines that are due, and return the received commands. Refuse other lines."""
         commands = []
         for line in self.exchange():
             fields = line.split(" ")

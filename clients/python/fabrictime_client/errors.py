@@ -20,12 +20,12 @@ class WrongVersion(PageUnusable):
 
 
 class Unsynced(ClockError):
-    """The page exists, but fabric time is unknown now, or at that stamp."""
+    """The page exists, but fabric time is unknown at present, or at the given stamp."""
 
 
 class UnknownClock(ClockError, KeyError):
     """This host has no clock or NIC of that name."""
 
     def __str__(self) -> str:
-        """Return the message as it is; KeyError would quote it."""
+        """Return the message unchanged; KeyError would quote it."""
         return str(self.args[0])

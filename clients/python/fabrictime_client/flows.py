@@ -2,7 +2,8 @@
 
 It uses two Unix sockets of this host's agents, which may be missing, late, or restart. Each flow is
 registered with the flow reporter, and the actuator's commands become calls of the program's functions.
-Nothing blocks or starts a thread: watch `fileno()` for reading, and call `poll()` then and once a second.
+Nothing blocks or starts a thread. Watch `fileno()` for reading; call `poll()` whenever it is readable, and
+once a second.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ def default_sockets() -> tuple[str, str]:
 
 
 def pace_tcp(sock: socket.socket, rate_bps: int) -> int:
-    """Let the kernel limit a TCP socket to this many bit/s, 0: no limit. Return the limit."""
+    """Make the kernel limit a TCP socket to this rate; 0 removes the limit. Return the limit, bit/s."""
     rate = max(1, rate_bps // 8) if rate_bps else 2**64 - 1
     sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", rate))
     return rate_bps
 
 
 class Flow:
-    """One flow, made by `FlowEndpoint.add`. `key` names it permanently, even if its socket changes."""
+    """One flow, returned by `FlowEndpoint.add`. `key` identifies it permanently, even if its socket
+    changes."""
 
     def __init__(
         self,
@@ -81,13 +83,13 @@ class Flow:
         return [name for name, call in (("MOVE", self._move), ("PACE", self._pace)) if call is not None]
 
     def moved(self, sock: socket.socket) -> None:
-        """Report that another socket carries the flow now; answers a pending MOVE."""
+        """Report that another socket now carries the flow; this answers a pending MOVE."""
         self._socket(sock)
         self._endpoint._changed(self)
         self._answer("MOVE", self.source_port, "SOCKET")
 
     def paced(self, rate_bps: int) -> None:
-        """Report the limit in force, bit/s, 0: none; answers a pending PACE."""
+        """Report the rate limit in force, bit/s (0: none); this answers a pending PACE."""
         self._limit = rate_bps or None
         self._endpoint._changed(self)
         self._answer("PACE", rate_bps, "PACING")
@@ -98,9 +100,9 @@ class Flow:
             self._endpoint._control.failed(self._pending.pop(verb), reason)
 
     def sent(self, frame_bytes: int) -> None:
-        """Report the frame bytes that a UDP flow has sent since it began, which the kernel does not count.
+        """Report how many frame bytes a UDP flow has sent since it began; the kernel does not count them.
 
-        Ten times a second is enough.
+        Calls ten times a second are enough.
         """
         self._sent = frame_bytes
         self._endpoint._changed(self)
@@ -116,7 +118,7 @@ class Flow:
             self._endpoint._control.done(self._pending.pop(verb), value, how)
 
     def _execute(self, command: Command) -> None:
-        """Call the program's function. An exception is the answer."""
+        """Carry out a command by a call of the program's function. An exception counts as a failure."""
         verb = command.verb
         call = self._move if verb == "MOVE" else self._pace
         self.failed(verb, "superseded by %d" % command.number)
@@ -150,7 +152,8 @@ class Flow:
 class FlowEndpoint:
     """All flows of a program. `host` is needed only if one actuator serves several hosts. Not thread-safe.
 
-    `flows`, `control`: paths of the two sockets; None: as `default_sockets`; empty: not used.
+    `flows`, `control`: paths of the two sockets; None: those of `default_sockets`; empty: the socket is not
+    used.
     """
 
     def __init__(self, flows: str | None = None, control: str | None = None, host: str | None = None) -> None:
@@ -163,7 +166,7 @@ class FlowEndpoint:
 
     @property
     def refused(self) -> list[str]:
-        """The last lines that the agents refused."""
+        """The latest messages in which the agents refuse lines."""
         return self._reporter.refused + self._control.refused
 
     def add(
@@ -176,11 +179,13 @@ class FlowEndpoint:
         pace: Pace | None = None,
         host: str | None = None,
     ) -> Flow:
-        """Add a connected TCP or UDP socket and return its flow. `host`: if not the endpoint's.
+        """Add a connected TCP or UDP socket and return its flow. `host`: the flow's host, if not the
+        endpoint's.
 
-        `move(port)`: move the flow to another source port. Return the port in force, or None and call
-        `Flow.moved` or `Flow.failed` later; an exception is a refusal. `pace(bit/s)`: limit the rate, 0: no
-        limit. Return the limit in force, or None and call `Flow.paced` later.
+        `move(port)` must move the flow to another source port. It returns the port in force, or None if
+        `Flow.moved` or `Flow.failed` will be called later; an exception is a refusal. `pace(rate)` must limit
+        the rate, bit/s (0: no limit). It returns the limit in force, or None if `Flow.paced` will be called
+        later.
         """
         protocol = "udp" if sock.type & 0xF == socket.SOCK_DGRAM else "tcp"
         flow = Flow(
@@ -197,11 +202,11 @@ class FlowEndpoint:
             self._control.retire(flow.key, flow.host)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `poll` has work."""
+        """Return a file descriptor that is readable when `poll` has work."""
         return self._epoll.fileno()
 
     def poll(self) -> int:
-        """Connect, send and receive, and call `move` and `pace`. Return the number of calls."""
+        """Connect, send and receive, and call `move` and `pace` for commands. Return the number of calls."""
         self._reporter.note_refusals(self._reporter.exchange())
         called = 0
         for command in self._control.commands():

@@ -2,8 +2,8 @@
 
 The program hands over queue pairs in RTS, and the actuator's commands arrive on its control socket. A move
 uses the first method that works: a live change of the source port (mlx5), a drained send queue with a new
-address vector (SQD), or the program's standby. pyverbs holds the interpreter lock in every call, so this
-deserves a process of its own. Programs in other languages load libfabrictime-qp.so, which does the same.
+address vector (SQD), or the program's standby. pyverbs holds the interpreter lock in every call, so run this
+in a separate process. Programs in other languages load libfabrictime-qp.so, which does the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fabrictime_client.control import ControlConnection
 __all__ = ["QueuePairError", "QueuePairs", "flow_label_of", "source_port_of"]
 
 Standby = Callable[[int], int]
-"""Replaces a queue pair, on the source port given; returns the port now in force. Raises OSError."""
+"""Replaces a queue pair by one on the given source port; returns the port now in force. Raises OSError."""
 
 _FIRST_PORT = 0xC000
 _DRAIN_S = 3.0
@@ -30,13 +30,13 @@ _EINVAL = 22
 
 
 class QueuePairError(ValueError):
-    """A device or its driver refused. The message is one line."""
+    """A device or its driver refused a change. The message is one line."""
 
 
 def source_port_of(flow_label: int, own_number: int = 0, other_number: int = 0) -> int:
-    """Return the UDP source port of RoCE v2 packets.
+    """Return the UDP source port of a queue pair's RoCE v2 packets.
 
-    Without a flow label, kernel and drivers derive one from the two queue pair numbers.
+    Without a flow label, kernel and drivers derive the port from the two queue pair numbers.
     """
     if not flow_label:
         product = own_number * other_number
@@ -46,7 +46,7 @@ def source_port_of(flow_label: int, own_number: int = 0, other_number: int = 0) 
 
 
 def flow_label_of(source_port: int) -> int:
-    """Return a nonzero flow label that gives a source port. Raises QueuePairError below 49152."""
+    """Return a nonzero flow label that gives a source port. Raises QueuePairError for a port below 49152."""
     if not _FIRST_PORT <= source_port <= 0xFFFF:
         raise QueuePairError(f"source port {source_port}: a flow label gives 49152 to 65535")
     return source_port & 0x3FFF or 0x4001
@@ -63,9 +63,10 @@ class _Pair:
 
 
 class QueuePairs:
-    """The queue pairs that were handed over. Call `serve` often.
+    """The queue pairs that the program has handed over. Call `serve` often.
 
-    Without a control socket only `move` and `pace` have an effect. Raises ImportError without pyverbs.
+    Without a control socket, only calls of `move` and `pace` have an effect. Raises ImportError without
+    pyverbs.
     """
 
     def __init__(self, control: str | os.PathLike[str] | None = None) -> None:
@@ -85,7 +86,7 @@ class QueuePairs:
         self._epoll.close()
 
     def add(self, qp: Any, device: str, standby: Standby | None = None) -> str:
-        """Take a queue pair in RTS and return its key, `qp:<device>:<qpn>:<create count>`."""
+        """Accept a queue pair in RTS and return its key, `qp:<device>:<qpn>:<create count>`."""
         attr = self._query(qp)
         self._last_count = max(self._last_count + 1, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
         key = f"qp:{device}:{qp.qp_num}:{self._last_count}"
@@ -94,7 +95,7 @@ class QueuePairs:
         return key
 
     def remove(self, key: str) -> None:
-        """Release a queue pair before it is destroyed. Raises KeyError."""
+        """Release a queue pair; call this before it is destroyed. Raises KeyError."""
         del self._pairs[key]
         self._control.retire(key)
 
@@ -124,7 +125,11 @@ class QueuePairs:
         raise QueuePairError("; ".join(refused))
 
     def pace(self, key: str, rate_bps: int) -> tuple[int, str]:
-        """Limit a queue pair to this many bit/s, 0: no limit. Raises QueuePairError if its device cannot."""
+        """Limit the rate of a queue pair, bit/s (0: no limit); return the limit in force, and the method
+        used.
+
+        Raises QueuePairError if the device cannot pace.
+        """
         pair = self._pair(key)
         attr = _queue_pair_attr()
         attr.rate_limit = -(-rate_bps // 1000)
@@ -132,9 +137,9 @@ class QueuePairs:
         return int(attr.rate_limit) * 1000, "RATE_LIMIT"
 
     def serve(self, timeout_s: float) -> None:
-        """Announce changes and carry out commands, for at most `timeout_s`.
+        """Announce changes and carry out commands for at most `timeout_s`.
 
-        Never raises because of the actuator; a lost connection is opened again.
+        Trouble with the actuator raises no error; a lost connection is opened again.
         """
         for pair in self._pairs.values():
             if time.monotonic() < pair.kick_until:
@@ -185,7 +190,8 @@ class QueuePairs:
         return source_port
 
     def _leave_draining(self, pair: _Pair) -> None:
-        """Return to RTS. Newer kernels refuse until sent packets are acknowledged, over the new path."""
+        """Return a queue pair to RTS. Newer kernels refuse until sent packets are acknowledged, over the new
+        path."""
         end = time.monotonic() + _DRAIN_S
         while True:
             try:
@@ -218,7 +224,7 @@ class QueuePairs:
             return qp.query(e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_DEST_QPN)[0]
 
     def _source_port(self, qp: Any, device: str, attr: Any) -> int:
-        """Return the source port; 0 for packets without one, that is for all but RoCE v2."""
+        """Return the source port; 0 for packets other than RoCE v2, which have none."""
         path = attr.ah_attr
         port = Path(f"/sys/class/infiniband/{device}/ports/{path.port_num}")
         try:
@@ -265,7 +271,7 @@ def _refusals(prefix: str) -> Iterator[None]:
 
 
 def _kick(pair: _Pair, enums: Any) -> None:
-    """Make Soft-RoCE continue by posting a work request, which is refused because it has no bytes.
+    """Make Soft-RoCE continue by posting a work request, which it refuses because the request has no bytes.
 
     Soft-RoCE devices have a parent in sysfs; others do not.
     """

@@ -13,7 +13,8 @@ KNOT_NS: Final = 10e6
 
 
 class Clocks:
-    """`nics` clocks over `span_ns`: a clock reads t + `ahead_ns`. Rates walk in steps of 10 ms."""
+    """`nics` clocks over `span_ns`, each of which reads t + `ahead_ns` at t; their rates walk in steps of 10
+    ms."""
 
     def __init__(
         self,
@@ -34,11 +35,11 @@ class Clocks:
         self._steps: list[tuple[int, float, float]] = []
 
     def step(self, nic: int, at_ns: float, by_ns: float) -> None:
-        """Let a clock read `by_ns` more from a time on."""
+        """Make a clock read `by_ns` more from `at_ns` on."""
         self._steps.append((nic, at_ns, by_ns))
 
     def ahead_ns(self, nic: Int64s, t_ns: Float64s) -> Float64s:
-        """Return each clock's reading minus the time."""
+        """Return each clock's reading minus the true time, ns."""
         knot = np.clip((t_ns / KNOT_NS).astype(np.int64), 0, self.knots - 1)
         ahead: Float64s = self._phase[nic, knot] + self._rate[nic, knot] * (t_ns - knot * KNOT_NS)
         for which, at_ns, by_ns in self._steps:

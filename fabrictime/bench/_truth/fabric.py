@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 HOPS: Final = 4
-"""Links of a route between two leaves; a route within a leaf has two, and -1 in the others' places."""
+"""Links of a route between two leaves. A route within a leaf has two links; the other two entries are -1."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeafSpine:
-    """A fabric of `nics`, one per host, evenly on `leaves`, each leaf with one cable to each of `spines`.
+    """A fabric of `nics`, one per host and spread evenly over `leaves`; a cable connects each leaf to each
+    spine.
 
     Links are numbered in four tiers: out of hosts, up from leaves, down from spines, into hosts.
     """
@@ -25,7 +26,7 @@ class LeafSpine:
     spines: int = 4
     rate_bps: float = 10e9
     delay_ns: float = 1_000.0
-    """One-way delay of a link without its queue: cable and switch."""
+    """One-way delay of a link, cable and switch, without its queue."""
 
     @property
     def links(self) -> int:
@@ -33,11 +34,11 @@ class LeafSpine:
         return 2 * self.nics + 2 * self.leaves * self.spines
 
     def leaf_of(self, nic: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the leaf of each NIC."""
+        """Return the number of each NIC's leaf."""
         return nic * self.leaves // self.nics
 
     def names(self) -> list[str]:
-        """Return the links' ids, by number."""
+        """Return the ids of the links, in the order of their numbers."""
         nics, pairs = range(self.nics), list(product(range(self.leaves), range(self.spines)))
         leaf = self.leaf_of(np.arange(self.nics)).tolist()
         hosts = [f"host{n:02d}:eth0" for n in nics]
@@ -49,21 +50,22 @@ class LeafSpine:
         return [*out, *up, *down, *into]
 
     def nic_names(self) -> list[str]:
-        """Return the NICs' names, by number."""
+        """Return the names of the NICs, in the order of their numbers."""
         return [f"host{n:02d}/eth0" for n in range(self.nics)]
 
     def into_hosts(self) -> NDArray[np.int64]:
-        """Return the links into hosts."""
+        """Return the numbers of the links into hosts."""
         return np.arange(self.links - self.nics, self.links)
 
     def up(self, leaf: int, spine: int) -> int:
-        """Return the link from a leaf up to a spine."""
+        """Return the number of the link from a leaf up to a spine."""
         return self.nics + leaf * self.spines + spine
 
     def routes(
         self, source: NDArray[np.int64], target: NDArray[np.int64], spine: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return [routes, HOPS] links from each source to its target by a spine, -1 for none."""
+        """Return the links of each route from `source` to `target` via `spine`, [routes, HOPS]; -1 for no
+        link."""
         inner = self.leaves * self.spines
         from_leaf, to_leaf = self.leaf_of(source), self.leaf_of(target)
         route = np.empty((len(source), HOPS), np.int64)

@@ -22,7 +22,7 @@ STAMP_STEP_NS: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Probes to send: [probes] numbers of NICs and [probes, hops] links there and back, -1 for none."""
+    """Probes to send: NIC numbers, [probes], and the links there and back, [probes, hops], -1 for no link."""
 
     nic: Int64s
     peer: Int64s
@@ -42,18 +42,18 @@ class Stamps:
     t3: Float64s
     t4: Float64s
     met_at_ns: Float64s
-    """[probes, hops there and back] time of arrival at each link; NaN where there is none."""
+    """Arrival time at each link, [probes, hops there and back]; NaN for no link."""
     met_ns: Float64s
-    """[probes, hops there and back] wait there; NaN where there is none."""
+    """Wait at each link, [probes, hops there and back]; NaN for no link."""
 
     @property
     def links(self) -> Int64s:
-        """[probes, hops there and back] links, -1 for none."""
+        """Numbers of the links, [probes, hops there and back]; -1 for no link."""
         return np.concatenate([self.probes.there, self.probes.back], axis=1)
 
     @classmethod
     def joined(cls, parts: Sequence[Stamps]) -> Stamps:
-        """Return the stamps of all parts."""
+        """Return one object with the stamps of all parts."""
         probes = Probes(
             *(np.concatenate([getattr(part.probes, name) for part in parts]) for name in Probes.__slots__)
         )
@@ -61,7 +61,7 @@ class Stamps:
         return cls(probes, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def read(self, clocks: Clocks | None, epoch_ns: int, rng: np.random.Generator) -> tuple[Int64s, ...]:
-        """Return t1 to t4 as the NICs' clocks stamp them: noise of 4 ns in steps of 8 ns."""
+        """Return t1 to t4 as the NICs' clocks stamp them: with 4 ns of noise, in steps of 8 ns."""
         stamps = []
         nic, peer = self.probes.nic, self.probes.peer
         for t, of in ((self.t1, nic), (self.t2, peer), (self.t3, peer), (self.t4, nic)):
@@ -80,10 +80,11 @@ def probe(
     apart_ns: Float64s | None = None,
     sees_first: bool = False,
 ) -> Stamps:
-    """Send the probes; `sees_first`: the stamps at sending are taken before the sender's own queue.
+    """Send the probes and return their stamps.
 
-    `asymmetry_ns`: [probes] added to the way there and taken from the way back. `apart_ns`: [probes] shifts
-    of time at which each reads the queues, for queues that are independent from probe to probe.
+    `asymmetry_ns`, [probes], is added to the way there and subtracted from the way back. `apart_ns`,
+    [probes], shifts the times at which each probe reads the queues, which makes them independent from probe
+    to probe. With `sees_first`, send stamps are taken before the sender's own queue.
     """
     hops = probes.there.shape[1]
     met_at, met = np.full((2, len(probes.nic), 2 * hops), np.nan)

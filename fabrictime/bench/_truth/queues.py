@@ -19,12 +19,12 @@ from fabrictime.bench._truth.traffic import Arrivals, Traffic, standing_arrivals
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 MARGIN_NS: Final = 50e6
-"""Time behind a stretch that is drawn with it, for probes on their way; an arrival is never drawn twice."""
+"""Time drawn beyond the end of a stretch, for probes still under way; no arrival is drawn twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The true queues of a stretch, slot by slot: [slots, links]."""
+    """The true queues of all slots in a stretch, as arrays [slots, links]."""
 
     depth_bytes: Float64s
     busy: Float64s
@@ -47,7 +47,7 @@ class LinkQueueing:
         self._times: list[Float64s] = [none] * fabric.links
         self._work: list[Float64s] = [none] * fabric.links
         self._behind: list[Float64s] = [none] * fabric.links
-        """By link, since `begin_ns`: times of arrivals, their work, and the queue behind each."""
+        """Of each link, since `begin_ns`: the times of arrivals, their work, and the queue after each."""
         self._replaced: dict[int, list[tuple[float, float]]] = {}
         for standing in traffic.standing:
             self._replaced.setdefault(standing.link, []).append((standing.begin_ns, standing.end_ns))
@@ -55,7 +55,7 @@ class LinkQueueing:
         self._flat: Float64s = none
 
     def advance(self, end_ns: float) -> None:
-        """Go on to the stretch from the last end to `end_ns`."""
+        """Advance to the stretch that begins where the last one ended and ends at `end_ns`."""
         begin, self.begin_ns, self.end_ns = self.end_ns, self.end_ns, end_ns
         drawn, self._drawn_ns = self._drawn_ns, end_ns + MARGIN_NS
         rate = self.fabric.rate_bps
@@ -78,7 +78,7 @@ class LinkQueueing:
         self._index()
 
     def _cross_traffic(self, link: int, drawn: float) -> Arrivals:
-        """Draw the link's background, but for the time of standing queues."""
+        """Draw a link's background traffic, except while the link has a standing queue."""
         times, work = self.traffic.background(
             float(self.load[link]), drawn, self._drawn_ns, self.fabric.rate_bps, self._rng
         )
@@ -99,14 +99,14 @@ class LinkQueueing:
         self._behind[link] = since - np.minimum.accumulate(since - work)
 
     def _at(self, link: int, t_ns: float) -> float:
-        """Return the work left just before a moment."""
+        """Return the work, ns, that is left at a link just before `t_ns`."""
         at = int(np.searchsorted(self._times[link], t_ns)) - 1
         if at < 0:
             return 0.0
         return float(max(0.0, self._behind[link][at] - (t_ns - self._times[link][at])))
 
     def _index(self) -> None:
-        """Put all links on one axis, so that one search finds the queues of many probes."""
+        """Place the arrivals of all links on one axis, so that one search finds the queues of many probes."""
         self._span = self._drawn_ns - self.begin_ns + 1.0
         self._key = np.concatenate(
             [times - self.begin_ns + link * self._span for link, times in enumerate(self._times)]
@@ -114,7 +114,7 @@ class LinkQueueing:
         self._flat = np.concatenate(self._behind)
 
     def wait_ns(self, link: Int64s, t_ns: Float64s) -> Float64s:
-        """Return the wait of a probe that reaches each link at its time, within the stretch and its
+        """Return the wait, ns, of a probe that reaches each `link` at `t_ns`, in the stretch or its
         margin."""
         key = np.clip(t_ns - self.begin_ns, 0.0, self._span - 1.0) + link * self._span
         order = np.argsort(key)
@@ -124,11 +124,11 @@ class LinkQueueing:
         return waits_ns
 
     def bytes_of(self, wait_ns: Float64s) -> Float64s:
-        """Return queues in bytes."""
+        """Return the bytes of queues whose waiting times are `wait_ns`."""
         return wait_ns * (self.fabric.rate_bps / 8e9)
 
     def slots(self, slot_ns: float) -> Slots:
-        """Return the exact means of the stretch's slots."""
+        """Return the exact means of the queues over each slot of the stretch."""
         count = round((self.end_ns - self.begin_ns) / slot_ns)
         edges: Float64s = np.arange(count + 1, dtype=np.float64) * slot_ns + self.begin_ns
         depth, busy = np.zeros((count, self.fabric.links)), np.zeros((count, self.fabric.links))
@@ -137,7 +137,7 @@ class LinkQueueing:
         return Slots(self.bytes_of(depth), busy)
 
     def _means(self, link: int, edges: Float64s, slot_ns: float) -> tuple[Float64s, Float64s]:
-        """Return a link's mean queue, ns, and its busy share in each slot between edges."""
+        """Return a link's mean queue, ns, and its busy share, in each slot between `edges`."""
         times, behind = self._times[link], self._behind[link]
         at = np.maximum(np.searchsorted(times, edges, side="right") - 1, 0)
         at_edges = np.maximum(behind[at] - (edges - times[at]), 0.0)

@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 PACKET_BYTES: Final = 1_500
 Float64s = NDArray[np.float64]
 Arrivals = tuple[Float64s, Float64s]
-"""Ascending times, ns, and the work that arrives at each, ns of the link's time."""
+"""Times in ascending order, ns, and the work that arrives at each, in ns of the link's sending time."""
 STANDING_STEP_NS: Final = 5_000.0
 SAWTOOTH_NS: Final = 1_000_000.0
 SAWTOOTH: Final = 0.2
 RISE_SHARE: Final = 0.8
-"""Period of a standing queue's level under rate control, its swing around the mean, and the share of the
-period in which it rises."""
+"""A standing queue's level is periodic under rate control: it has the period SAWTOOTH_NS, swings by SAWTOOTH
+around its mean, and rises for RISE_SHARE of the period."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A queue of `depth_bytes` that flows under rate control hold at a link; it replaces the cross
-    traffic."""
+    """A queue of `depth_bytes` that rate-controlled flows hold at a link, in place of cross traffic."""
 
     link: int
     begin_ns: float
@@ -36,17 +35,17 @@ class Traffic:
     """The cross traffic of all links."""
 
     load: tuple[float, float] = (0.3, 0.5)
-    """Each link's mean load is uniform in this range, and zero for a share `idle` of the links."""
+    """Range of the links' mean loads, uniformly distributed; a share `idle` of the links has no load."""
     idle: float = 0.25
     batch_packets: int = 8
-    """Packets that arrive at once."""
+    """Number of packets that arrive at once."""
     on_ns: float = 2e6
     off_ns: float = 2e6
     swing: float = 0.5
-    """Mean lengths of the on and off periods of a link's sources, exponential; while on, the load is 1 +
-    swing times its mean, while off, 1 - swing times."""
+    """A link's sources turn on and off, for exponentially distributed times with means `on_ns` and `off_ns`.
+    The load is (1 + swing) times its mean while they are on, and (1 - swing) times while they are off."""
     incast_every_ns: float = 10e6
-    """Mean gap between two incasts of the fabric, exponential; 0 for none."""
+    """Mean gap between two incasts in the whole fabric, exponentially distributed; 0 for no incasts."""
     incast_bytes: tuple[float, float] = (100e3, 500e3)
     incast_senders: tuple[int, int] = (4, 12)
     standing: tuple[Standing, ...] = field(default=())
@@ -60,7 +59,7 @@ class Traffic:
     def background(
         self, load: float, begin_ns: float, end_ns: float, rate_bps: float, rng: np.random.Generator
     ) -> Arrivals:
-        """Draw the batches of one link in [begin, end)."""
+        """Draw the background traffic of one link in [begin, end): batches of packets."""
         work_ns = self.batch_packets * PACKET_BYTES * 8e9 / rate_bps
         if load <= 0:
             return np.zeros(0), np.zeros(0)
@@ -75,7 +74,7 @@ class Traffic:
     def _intensity(
         self, rate: float, begin_ns: float, end_ns: float, rng: np.random.Generator
     ) -> tuple[Float64s, Float64s]:
-        """Return times and expected arrivals until each: straight lines between the switches of the
+        """Return times and the number of arrivals expected until each. It is linear between switches of the
         sources."""
         if not self.swing:
             return np.array([begin_ns, end_ns]), np.array([0.0, rate * (end_ns - begin_ns)])
@@ -100,7 +99,7 @@ class Traffic:
         rate_bps: float,
         rng: np.random.Generator,
     ) -> dict[int, list[Arrivals]]:
-        """Draw the incasts into some links that begin in [begin, end), by link."""
+        """Draw the incasts that begin in [begin, end) at the given links; return their arrivals by link."""
         arrivals_by_link: dict[int, list[Arrivals]] = {}
         packet_ns = PACKET_BYTES * 8e9 / rate_bps
         now = begin_ns + rng.exponential(self.incast_every_ns) if self.incast_every_ns else end_ns
@@ -115,7 +114,7 @@ class Traffic:
 
 
 def standing_arrivals(standing: Standing, rate_bps: float, begin_ns: float, end_ns: float) -> Arrivals:
-    """Return the work that holds a standing queue in [begin, end): a sawtooth around its depth."""
+    """Return the arrivals that keep up a standing queue in [begin, end), as a sawtooth around its depth."""
     first = max(begin_ns, standing.begin_ns)
     last = min(end_ns, standing.end_ns)
     at = np.arange(first, last, STANDING_STEP_NS)

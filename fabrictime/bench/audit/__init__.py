@@ -43,9 +43,10 @@ PARTS: Final = {
     "scale": ("audit_1000_hosts_s", "audit_1000_hosts_mb"),
     "live": ("audit_64_hosts_s", "full_mesh_64_nics_s", "passive_cpu_share", "agent_rss_mb"),
 }
-"""Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
+"""Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
+quick)`."""
 
 
 def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
-    """Measure some parts, or all, one after another."""
+    """Measure the parts named in `parts`, or all if it is empty, one by one; return the figures by key."""
     return measure_parts(NAME, PARTS, parts, progress, quick)

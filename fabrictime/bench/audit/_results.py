@@ -14,7 +14,7 @@ from schemas.records import AuditFact, AuditResult
 
 RUN: Final = "bench"
 NOISE: Final = 0.01
-"""Relative standard deviation of measured figures between hosts."""
+"""Relative standard deviation between hosts of measured figures."""
 
 
 def host_results(sku: str = "recorded") -> list[AuditResult]:
@@ -27,7 +27,7 @@ def host_results(sku: str = "recorded") -> list[AuditResult]:
 
 
 def fleet_results(hosts: int, chance: np.random.Generator) -> list[AuditResult]:
-    """Return the results of hosts that are alike, but for noise in figures that are no whole numbers."""
+    """Return the results of `hosts` equal hosts; figures that are not whole numbers get some noise."""
     one = host_results()
     return [
         {**result, "host": f"h{number + 1}", "facts": [_noisy(fact, chance) for fact in result["facts"]]}

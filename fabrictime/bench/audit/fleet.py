@@ -26,11 +26,11 @@ NICS: Final = 1024
 MAX_SWAPS: Final = 4
 REPEATS, QUICK_REPEATS = 4, 1
 ODD_FACTOR, ODD_STEP = 2.0, 25.0
-"""A planted figure is this many times the usual one, and so much more."""
+"""A planted odd figure is the usual one times ODD_FACTOR, plus ODD_STEP."""
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about two minutes, or half of one with `quick`."""
+    """Measure and return the figures by key, in about two minutes, or half of one with `quick`."""
     draws = QUICK_DRAWS if quick else DRAWS
     progress(f"fleet: {draws} fleets of {HOSTS} hosts with an odd one")
     outcomes = list(side_by_side(_odd_one, range(draws)))
@@ -61,7 +61,7 @@ def _odd_one(seed: int) -> tuple[bool, int]:
 
 
 def made_odd(result: AuditResult, number: int) -> AuditResult:
-    """Return a result of which one fact has a value that no other host has."""
+    """Return a copy of a result in which one fact has a value that no other host has."""
     facts = list(result["facts"])
     fact = facts[number]
     if fact["number"] is None:
@@ -101,7 +101,7 @@ def _swaps_named_right(case: tuple[int, int]) -> bool:
 
 
 def _expected(fleet: Fleet, swaps: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return the remedy of each swapped NIC: the two ports of the leaves that have each other's cables."""
+    """Return the expected remedy of each swapped NIC: to exchange the cables of two leaf ports."""
 
     def port(nic: str) -> str:
         return fleet.link_ids[2 * fleet.nic_index[nic]].split(">")[1]

@@ -19,14 +19,14 @@ FAULTS: Final = faults.FAULTS | faults_network.FAULTS
 DRAWS, QUICK_DRAWS = 1_000, 100
 CHECKS_PER_DRAW: Final = 8
 MAX_REFUSED: Final = 20
-"""Files and commands that a draw takes away."""
+"""Maximum number of files and commands that one draw makes unreadable."""
 NAMED: Final = 8
-"""Faults that a note names."""
+"""Maximum number of faults that a note lists by name."""
 SEED: Final = 26
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for some seconds."""
+    """Measure and return the figures by key, in some seconds."""
     progress(f"hosts: {len(CHECKS)} checks, {len(FAULTS)} planted faults")
     rows = covered([*((check.check_id, check.rows) for check in CHECKS.values()), *COMPUTED.items()])
     without = [f"{row} {ROWS[row]}" for row, checks in rows.items() if not checks]
@@ -50,7 +50,7 @@ def _first(label: str, names: list[str]) -> str | None:
 
 
 def _is_found(name: str) -> bool:
-    """Return whether a planted fault fails its check and no other."""
+    """Return whether exactly the right check fails with a planted fault."""
     check_id, plant = FAULTS[name]
     host = HEALTHY.copy()
     plant(host)
@@ -58,7 +58,7 @@ def _is_found(name: str) -> bool:
 
 
 def _failed(host: RecordedHost) -> set[str]:
-    """Return the checks that fail, each on a copy: a check that waits for counters changes its host."""
+    """Return the ids of the checks that fail. Each gets a copy of the host, as some checks change it."""
     return {
         check.check_id
         for check in CHECKS.values()
@@ -67,7 +67,7 @@ def _failed(host: RecordedHost) -> set[str]:
 
 
 def _errors(host: RecordedHost) -> set[str]:
-    """Return the checks of severity ERROR that fail on a host, the active ones included."""
+    """Return the ids of the checks with severity ERROR, active ones included, that fail on a host."""
     return {check for check in _failed(host) if CHECKS[check].severity is AuditSeverity.ERROR}
 
 

@@ -38,22 +38,22 @@ clock_pages = false
 [audit]
 every_s = 0
 """
-"""Few probes: two processors carry 64 hosts and all their switches."""
+"""Settings with few probes, so that two processors can run 64 hosts and all their switches."""
 LIMIT_S: Final = 120
 START_S: Final = 600.0
-"""Time until 64 agents run, each with an interpreter of its own."""
+"""Time for 64 agents to start, each with its own interpreter."""
 CONNECTIVITY: Final = "fabric.connectivity"
 KEYS: Final = ("audit_64_hosts_s", "full_mesh_64_nics_s", "agent_rss_mb")
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for some minutes."""
+    """Measure and return the figures by key, in some minutes."""
     progress("live: passive checks of this host")
     return {"passive_cpu_share": _cpu_share()} | _on_fabric(progress, quick)
 
 
 def _cpu_share() -> Figure:
-    """Return the share of a processor of hourly passive checks, with the commands that they run."""
+    """Return the share of a processor that hourly passive checks use, including the commands they start."""
     checks = [check for check in CHECKS.values() if not check.active]
     before_s = _processor_s()
     count = sum(1 for _ in run_checks(checks, LiveHost()))
@@ -87,7 +87,7 @@ def _on_fabric(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _audit(fabric: RunningFabric, *options: str) -> tuple[AuditReport, float]:
-    """Run the command; return its report and the time that it took. Raises CannotRun."""
+    """Run an audit; return its report and the seconds that it took. Raises CannotRun."""
     command = [sys.executable, "-m", "fabrictime", "audit", "--fleet", "--json", "--log", fabric.bootstrap]
     begin_s = time.perf_counter()
     done = subprocess.run([*command, *options], capture_output=True, check=False, timeout=2 * LIMIT_S)

@@ -30,12 +30,12 @@ from schemas.records import AuditResult
 HOSTS, QUICK_HOSTS = 1_000, 100
 SEED: Final = 26
 LENGTH: Final = struct.Struct("<I")
-"""Length of a message, before it in the file."""
+"""Format of a message's length, which precedes the message in the file."""
 MESSAGES: Final = "messages"
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure in a process of its own, for about a minute."""
+    """Measure in a separate process, for about a minute; return the figures by key."""
     hosts = QUICK_HOSTS if quick else HOSTS
     with TemporaryDirectory() as folder:
         progress(f"scale: messages of {hosts:,} hosts")
@@ -64,7 +64,7 @@ def _messages(folder: Path) -> Iterator[bytes]:
 
 
 def _report(task: tuple[int, Path]) -> tuple[float, float, float, str]:
-    """Decode, collect, evaluate and write; return s, peak MB, MB before, and a remark."""
+    """Process all messages to the finished report; return the time, s, peak and initial MB, and a remark."""
     hosts, folder = task
     files = {name: folder / name for name in ("HTML", "JUnit", "JSON")}
     before_mb = peak_mb()

@@ -68,7 +68,7 @@ MODULES: Final = {
         "windows_to_100ns_load80_bursty",
     ),
 }
-"""Modules with a `measure(progress, quick)` of their own, and the figures that they owe."""
+"""Modules with their own `measure(progress, quick)`, and the keys of the figures they must return."""
 
 RIVAL_WINDOWS: Final = 12
 QUICK_FLEET: Final = (12, 4)
@@ -77,8 +77,8 @@ QUICK_RIVAL_WINDOWS: Final = 4
 
 
 def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about ten minutes, or a quarter of one with `quick` (12 NICs, headline scenarios, step,
-    holdover)."""
+    """Measure and return the figures by key, in about ten minutes, or a quarter of one with `quick` (12 NICs,
+    headline scenarios, step, holdover)."""
     figures: dict[str, Value] = {}
     scenario_names = (*HEADLINE, "clock_step", "holdover") if quick else tuple(SCENARIOS)
     scores: dict[str, Score] = {}
@@ -111,7 +111,7 @@ def _rivals() -> list[Estimator]:
 
 
 def _part(module: str, keys: Sequence[str], progress: Progress, quick: bool) -> Mapping[str, Value]:
-    """Return the figures of a part that stands in a module of its own."""
+    """Return the figures of one of the bench's other modules."""
     name = f"{__name__}.{module}"
     if find_spec(name) is None:
         return {key: Missing(f"{module}.py is not there yet") for key in keys}
@@ -120,7 +120,7 @@ def _part(module: str, keys: Sequence[str], progress: Progress, quick: bool) -> 
 
 
 def run_cli(arguments: Sequence[str]) -> int:
-    """Run scenarios from the command line and print a line each; return the exit code."""
+    """Run scenarios from the command line, print one line for each, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fabrictime.bench.clock")
     parser.add_argument("scenario", nargs="*", help="names, or all; none: list them")
     parser.add_argument("--windows", type=int, help="how many; default: as many as the scenario has")

@@ -22,12 +22,13 @@ Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
 SLOTS: Final = 8
-"""Stages of NTP's clock filter."""
+"""Number of stages of NTP's clock filter; also used for past windows and for slots of a window."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairLine:
-    """The peer's clock minus the prober's is offset_ns + drift_ppb * 1e-9 * (c - at_ns) at the prober's c."""
+    """A pair's clock difference: peer minus prober is offset_ns + drift_ppb * 1e-9 * (c - at_ns) when the
+    prober reads c."""
 
     prober: int
     peer: int
@@ -38,38 +39,39 @@ class PairLine:
 
 @dataclass(slots=True)
 class PairSamples:
-    """A directed pair's samples of a window; readings relative to `at_ns` and clock difference `base_ns`."""
+    """The samples of a directed pair in one window, relative to `at_ns` and the clock difference
+    `base_ns`."""
 
     peer: int
     at_ns: int
     base_ns: int
     sent_s: Float64s
     back_s: Float64s
-    """t1 and t4. With theta(t) the clock difference, t2 - t1 is the delay plus theta(t1), and t3 - t4 is
-    theta(t4) less the delay, both delays by the peer's clock: so each cloud stands over the prober's own
-    stamp."""
+    """Stamps t1 and t4. With theta(t) the clock difference, t2 - t1 is the delay plus theta(t1), and t3 - t4
+    is theta(t4) minus the delay; the peer's clock measures both delays. So each cloud of points is drawn over
+    a stamp of the prober."""
     forward: Float64s
     reverse: Float64s
     coded: NDArray[np.bool_]
-    """Samples 2k and 2k + 1 are a coded pair where [2k] and [2k + 1] are set."""
+    """Whether a sample is half of a coded pair: samples 2k and 2k + 1 are a pair if both are set."""
 
 
 class MinimumFilter:
-    """The clock filter of NTP (RFC 5905, section 10) and of PTP clients: of a pair's samples the one with the
-    least round trip gives the offset.
+    """The clock filter of NTP (RFC 5905, section 10) and of PTP clients: a pair's offset is that of the
+    sample with the shortest round trip.
 
-    It gets more than such clients have: the mesh, and rates from each clock's solved offsets of the last
-    eight windows.
+    Unlike such clients it also uses the mesh, and rates from the solved offsets of the last eight windows.
     """
 
     name = "minimum filter"
 
     def __init__(self) -> None:
         self._past: list[tuple[list[int], Int64s, Float64s]] = []
-        """The last windows: the clocks, their readings at the common instant, their offsets."""
+        """The last windows: the numbers of the clocks, their readings at the common instant, and their
+        offsets."""
 
     def window(self, window_input: WindowInput) -> Mapping[str, Line]:
-        """Return the lines."""
+        """Return the line of each clock for this window."""
         rates = self._rates()
         pairs = [
             _min_round_trip(pair, prober, rates)
@@ -86,8 +88,8 @@ class MinimumFilter:
         return _named(window_input, clocks, readings, offsets, drifts)
 
     def _rates(self) -> dict[int, float] | None:
-        """Return each clock's rate of offset (ppb) by a line through its past offsets; None with under
-        two."""
+        """Return each clock's rate of change of offset, ppb, by a line through past offsets; None with fewer
+        than two."""
         if len(self._past) < 2:
             return None
         clocks, last, _ = self._past[-1]
@@ -121,11 +123,11 @@ class Huygens:
         self.penalty = penalty or (10.0 if guard_ns is None else 50.0)
         self._machine: Any = LinearSVC
         self.fit_s = 0.0
-        """Seconds in filter and machine, the samples taken apart before."""
+        """Seconds spent in the filter and the support vector machine, without preparing the samples."""
         self.fitted = self.samples = self.not_converged = 0
 
     def window(self, window_input: WindowInput) -> Mapping[str, Line]:
-        """Return the lines."""
+        """Return the line of each clock for this window."""
         pairs = []
         for prober, columns in _by_prober(window_input):
             for pair in pairs_of(columns, window_input):
@@ -139,11 +141,11 @@ class Huygens:
         return _named(window_input, *mesh_lines(window_input, pairs))
 
     def fit(self, pair: PairSamples, prober: int) -> PairLine | None:
-        """Return the pair's line; None where the filter leaves one cloud empty.
+        """Return the pair's line, or None if the filter leaves no sample in one direction.
 
-        The machine sees x in halves of the window and y in halves of the gap between the clouds, both around
-        a rough line, so that its margin is measured along y, as good as, and its intercept (which it would
-        keep small) is next to nothing.
+        The machine gets x in units of half the window and y in units of half the gap between the clouds, both
+        relative to a rough line. So its margin is nearly along y, and the intercept, which it keeps small, is
+        almost 0.
         """
         pure_forward, pure_reverse = self._pure(pair, pair.forward), self._pure(pair, pair.reverse)
         if not pure_forward.any() or not pure_reverse.any():
@@ -175,7 +177,7 @@ class Huygens:
         )
 
     def _pure(self, pair: PairSamples, delay: Float64s) -> NDArray[np.bool_]:
-        """Return which samples' coded pairs kept their spacing; single probes never did."""
+        """Return which samples belong to a coded pair that kept its spacing; single probes do not."""
         if self.guard_ns is None:
             return np.ones(len(delay), np.bool_)
         even = len(delay) // 2 * 2
@@ -190,10 +192,10 @@ def mesh_lines(
 ) -> tuple[list[int], Int64s, Float64s, Float64s]:
     """Return (clocks, readings, offsets, drifts) at one common instant, by unweighted least squares.
 
-    The projection of Huygens (delta - A' inv(A A') A delta, with A the loops) equals the fit of least squares
-    over the clocks: both take the nearest differences that sum to 0 around every loop. Offsets are added to a
-    clock. A pair's offset holds at a reading of its prober. The readings at the common instant are estimated
-    from the flushes, and better known once the offsets are, so there are three iterations.
+    The projection of Huygens (delta - A' inv(A A') A delta, with A the loops) equals a least-squares fit over
+    the clocks: both find the nearest differences that sum to 0 around every loop. Offsets are added to a
+    clock. A pair's offset holds at a reading of its prober. The readings at the common instant are first
+    estimated from the flushes. As better offsets improve them, there are three iterations.
     """
     clocks = sorted({end for pair in pairs for end in (pair.prober, pair.peer)})
     place = {clock: i for i, clock in enumerate(clocks)}
@@ -210,7 +212,7 @@ def mesh_lines(
     normal += 1.0 / n
 
     def solved(value: Float64s) -> Float64s:
-        """theta with value = theta[prober] - theta[peer] and mean 0."""
+        """Return theta with mean 0 that best fits value = theta[prober] - theta[peer]."""
         right = np.bincount(prober, value, n) - np.bincount(peer, value, n)
         return np.asarray(np.linalg.solve(normal, right), np.float64)
 
@@ -245,7 +247,7 @@ def _by_prober(window_input: WindowInput) -> Iterator[tuple[int, ProbeColumns]]:
 
 
 def pairs_of(columns: ProbeColumns, window_input: WindowInput) -> Iterator[PairSamples]:
-    """Yield a prober's pairs, all paths of a peer together."""
+    """Yield the samples of each of a prober's pairs; all paths to a peer are combined."""
     by_peer: dict[str, list[int]] = {}
     for group, peer in enumerate(columns.peers):
         if columns.start[group + 1] > columns.start[group]:
@@ -275,14 +277,14 @@ def pairs_of(columns: ProbeColumns, window_input: WindowInput) -> Iterator[PairS
 class _Rough:
     offset: float
     drift: float
-    """ns a second"""
+    """Drift, ns per second."""
 
     def __call__(self, x: Float64s) -> Float64s:
         return self.offset + self.drift * x
 
 
 def _rough_line(pair: PairSamples) -> _Rough:
-    """Return a line through the smallest round trips of eight slots of the window."""
+    """Return a line through the shortest round trip of each of eight slots of the window."""
     trip = pair.forward + pair.reverse
     slot = np.minimum(
         ((pair.sent_s / max(1e-9, np.abs(pair.sent_s).max()) + 1) * (SLOTS / 2)).astype(int), SLOTS - 1
@@ -298,8 +300,10 @@ def _rough_line(pair: PairSamples) -> _Rough:
 
 
 def _min_round_trip(pair: PairSamples, prober: int, rates: dict[int, float] | None) -> PairLine:
-    """Return the offset of the sample with the least round trip; the rates of the clocks carry it to the
-    window's middle, in the first windows the rough line's does."""
+    """Return the offset of the sample with the shortest round trip, carried to the middle of the window.
+
+    The clocks' rates carry it, or, in the first windows, the rate of the rough line.
+    """
     best = int(np.argmin(pair.forward + pair.reverse))
     offset = (pair.forward[best] - pair.reverse[best]) / 2
     if rates is not None and prober in rates and pair.peer in rates:

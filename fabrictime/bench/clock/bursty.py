@@ -33,23 +33,23 @@ TARGETS: Final = {
 
 WINDOW_NS: Final = 2_000_000_000
 STRETCHES: Final = 8
-"""Parts of a window that are drawn one after another, because of memory."""
+"""Number of parts of a window that are drawn one by one, to save memory."""
 PAIRS_PER_S: Final = 250.0
-"""Coded pairs of a directed pair of NICs: 500 samples a second."""
+"""Coded pairs per second of a directed pair of NICs, which are 500 samples per second."""
 SPACING_NS: Final = 20_000
 PORT: Final = 40_000
 ASYMMETRY_NS: Final = 10.0
 FLUSH_NS: Final = 100_000_000
 APPEND_NS: Final = 1_000_000
 SETTLED: Final = 5
-"""Windows that the accuracy leaves out."""
+"""Number of first windows that the accuracy leaves out."""
 GOOD_NS: Final = 100.0
 TRAFFIC: Final = Traffic(load=(0.8, 0.8), idle=0.0, swing=0.2)
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The clocks of the fabric, as the score needs them."""
+    """The clocks of the fabric, in the form that the score needs."""
 
     names: list[str]
     epoch_ns: list[int]
@@ -57,16 +57,16 @@ class _Names:
 
     @property
     def index(self) -> dict[str, int]:
-        """Name to number."""
+        """The number of each clock, by name."""
         return {name: number for number, name in enumerate(self.names)}
 
     def ahead_ns(self, nic: int, t_ns: Float64s) -> Float64s:
-        """Return the clock's reading minus truth."""
+        """Return the clock's reading minus the true time, ns."""
         return self.clocks.ahead_ns(np.full(len(t_ns), nic), t_ns)
 
 
 class BurstyFleet:
-    """A fabric with its queues, clocks and probed pairs. `windows` yields shared and independent samples."""
+    """A fabric with its queues, its clocks and its probed pairs of NICs."""
 
     def __init__(self, nics: int, peers: int, windows: int, seed: int, traffic: Traffic = TRAFFIC) -> None:
         self._rng = rng = np.random.default_rng(seed)
@@ -87,7 +87,8 @@ class BurstyFleet:
         self._half = (half - half.T)[self._nic, self._peer]
 
     def windows(self) -> Iterator[tuple[WindowInput, WindowInput]]:
-        """Yield each window twice: in shared queues, and in the same queues at independent times."""
+        """Yield the samples of each window twice: in shared queues, and in the same queues at independent
+        times."""
         for index in range(self._windows):
             begin, stretch = float(index * WINDOW_NS), WINDOW_NS / STRETCHES
             shared: list[Stamps] = []
@@ -128,7 +129,7 @@ class BurstyFleet:
         return row, Probes(self._nic[row], self._peer[row], port, sent, self._there[row], self._back[row])
 
     def _window(self, index: int, row: Int64s, stamps: Stamps) -> WindowInput:
-        """Return the samples of a window by prober, a group per pair."""
+        """Return the samples of a window by prober, with one group per pair of NICs."""
         read = stamps.read(self._truth.clocks, EPOCH_NS, self._rng)
         names = self._truth.names
         order = np.argsort(row, kind="stable")
@@ -185,7 +186,7 @@ class BurstyFleet:
 
 
 def scores(nics: int, peers: int, windows: int, seed: int, progress: Progress) -> tuple[Score, Score]:
-    """Return the scores in shared and in independent queues."""
+    """Return two scores of our estimator: in shared queues, and in independent queues."""
     shared, apart = EstimatorRun(Fabrictime()), EstimatorRun(Fabrictime())
     scenario = SCENARIOS["load80_500pps_asymmetry10"]
     for window, other in BurstyFleet(nics, peers, windows, seed).windows():
@@ -197,7 +198,8 @@ def scores(nics: int, peers: int, windows: int, seed: int, progress: Progress) -
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about three minutes, or a quarter of one with `quick` (16 NICs, 6 windows)."""
+    """Measure and return the figures by key, in about three minutes, or a quarter of one with `quick` (16
+    NICs, 6 windows)."""
     nics, peers, windows = (16, 4, 6) if quick else (32, 10, 16)
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     progress(f"clocks in shared queues at 80 %: {nics} NICs, {windows} windows, seed {seed}")

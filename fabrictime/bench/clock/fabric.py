@@ -30,10 +30,10 @@ from schemas.topics import CLOCK_OFFSETS
 
 LINK_BPS: Final = 20_000_000
 SHARE: Final = 0.3
-"""Share of a host's link for each of its two flows."""
+"""Load of each of a host's two flows, as a share of the link rate."""
 START_S: Final = 90.0
 WARM_S: Final = 15.0
-"""The first windows, in which floors and wander are learned, and those in which traffic starts."""
+"""Time left out at the start, while floors and wander are learned, and when traffic starts."""
 INTERVAL_S: Final = 40.0
 QUICK_S: Final = 15.0
 SETTINGS: Final = f"""
@@ -61,7 +61,8 @@ KEYS: Final = ("fabric_p99_ns_idle", "fabric_p99_ns_loaded", "fabric_p99_loaded_
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about two and a half minutes, or one and a half with `quick`."""
+    """Measure and return the figures by key, in about two and a half minutes, or one and a half with
+    `quick`."""
     interval_s = QUICK_S if quick else INTERVAL_S
     with running_fabric(progress, SETTINGS) as (control, bootstrap, _):
         clocks = _clocks(control)
@@ -93,7 +94,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _clocks(control: ControlClient) -> dict[str, TestClock]:
-    """Return the clock of each NIC, as it was given."""
+    """Return the configured clock of each NIC."""
     clocks = {}
     for nic in control.ask("show")["nics"]:
         truth = nic["clock"]
@@ -123,9 +124,11 @@ def _offsets(bootstrap: str) -> list[ClockOffsets]:
 def errors_of(
     records: list[ClockOffsets], clocks: Mapping[str, TestClock], begin_ns: int, end_ns: int
 ) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Return figures of the windows in an interval: `pairs`, |error| between any two SYNCED clocks of a
-    domain; `covered`, whether each clock's bound held against the domain's median; `bounds`; and `synced`,
-    whether each given clock was SYNCED."""
+    """Return figures of the windows in an interval, as arrays by name.
+
+    `pairs` is |error| between any two SYNCED clocks of a domain. `covered` is whether each clock's bound held
+    against the domain's median, and `bounds` has the bounds. `synced` is whether each given clock was SYNCED.
+    """
     pairs: list[float] = []
     covered: list[float] = []
     bounds: list[float] = []
@@ -165,7 +168,7 @@ def errors_of(
 
 @contextlib.contextmanager
 def _load(control: ControlClient, seconds: float) -> Iterator[None]:
-    """Two flows into every host, from two others, for as long as the block runs."""
+    """Send two flows into every host, from two other hosts, while the block runs."""
     hosts = sorted({nic["host"] for nic in control.ask("show")["nics"]})
     carried: dict[str, int] = {}
     flows: list[dict[str, Any]] = []

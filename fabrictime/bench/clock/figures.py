@@ -23,15 +23,16 @@ from streams.clock.solver import HOLDOVER
 
 LOAD80: Final = "load80_500pps_asymmetry10"
 GUARD_NS: Final = 25.0
-"""Of Huygens' coded-probe filter: three times the stamps' own noise in a difference of spacings."""
+"""Guard of Huygens' coded-probe filter: three times the noise of the stamps in a difference of spacings."""
 STEADY: Final = 3.0
-"""Times the steady 99th percentile that still counts as right."""
+"""A window is correct if its errors are at most this many times the steady 99th percentile."""
 TRIES: Final = 7
 NO_SKLEARN: Final = "scikit-learn is not installed: pip install fabrictime[bench]"
 
 
 def accuracy(name: str, ours: Score, rivals: Mapping[str, Score]) -> Iterator[tuple[str, Value]]:
-    """Yield our figures of a headline scenario, and for context each rival's and ours over its windows."""
+    """Yield our figures of a headline scenario and, for context, the rivals' and ours over the rivals'
+    windows."""
     yield f"p99_ns_{name}", ours.p99_ns()
     yield f"p99_live_ns_{name}", Figure(ours.p99_ns(live=True), "ns", "the line before, carried on")
     windows = min((len(other.state) for other in rivals.values()), default=0)
@@ -43,8 +44,7 @@ def accuracy(name: str, ours: Score, rivals: Mapping[str, Score]) -> Iterator[tu
 
 
 def against_huygens(figures: Mapping[str, Value]) -> Value:
-    """Return our error over that of the better of the two variants of Huygens, on the same windows of
-    `LOAD80`."""
+    """Return our error over the error of the better variant of Huygens, on the same windows of `LOAD80`."""
     huygens = {
         key: value.value
         for key, value in figures.items()
@@ -101,9 +101,9 @@ def recovery(scores: Mapping[str, Score]) -> dict[str, Value]:
 
 
 def _holdover(score: Score) -> dict[str, Value]:
-    """Return the worst of the NICs that went dark, 60 s later, and the worst error over its bound until then.
+    """Return the largest error of the NICs without probes after 60 s, and the largest error over its bound.
 
-    At the end of those 60 s a reader has the record of the previous window.
+    After those 60 s a reader still has the record of the previous window.
     """
     scenario = score.scenario
     dark = next(event for event in scenario.events if isinstance(event, Dark))
@@ -126,7 +126,7 @@ def _holdover(score: Score) -> dict[str, Value]:
 
 
 def speed(progress: Progress, quick: bool) -> dict[str, Value]:
-    """Return the cost of a fit, ours and LinearSVC's, on one window of `load40_symmetric`; one core."""
+    """Return the time of a fit, ours and LinearSVC's, on one window of `load40_symmetric` on one core."""
     progress("speed of a fit, ours and LinearSVC's")
     scenario = SCENARIOS["load40_symmetric"]
     window_input = next(simulate(scenario.smaller(12, 4, 1) if quick else scenario))

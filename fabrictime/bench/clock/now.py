@@ -25,7 +25,7 @@ from schemas.records import ClockSync
 CLIENTS: Final = Path(__file__).resolve().parents[3] / "clients"
 _S: Final = 1_000_000_000
 _LOOPS: Final = 200
-"""Short loops, many of them: on a busy machine some are left alone."""
+"""Number of loops. They are short and many, so that some run undisturbed on a busy machine."""
 _PROGRAM: Final = """
 #include "fabrictime_clock.h"
 
@@ -58,7 +58,7 @@ int main(int count, char **words) {
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Return `now_ns_per_call_c` and `now_ns_per_call_python`, and the system's calls beside."""
+    """Return `now_ns_per_call_c`, `now_ns_per_call_python`, and the system's clock calls for comparison."""
     if not CLIENTS.is_dir():
         why = Missing(f"{CLIENTS.name}/ is not beside this package: it takes a checkout")
         return {"now_ns_per_call_c": why, "now_ns_per_call_python": why}
@@ -76,7 +76,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _content() -> Content:
-    """Return a page that is SYNCED for as long as a bench takes, in a slew as pages often are."""
+    """Return a clock page that is SYNCED during the whole bench and slews, as pages often do."""
     now_ns, system_ns = raw_ns(), time.time_ns()
     end_ns = now_ns + 600 * _S
     slewed = SlewedModel(RawClockModel(now_ns, system_ns, 1_234.5, 80.0, 25.0, 1.0), -40.0, end_ns)

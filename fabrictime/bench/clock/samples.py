@@ -37,25 +37,25 @@ Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]
 
 EPOCH_NS: Final = 1_764_000_000_000_000_000
-"""The log's clock at a scenario's start; a whole number of windows, and of stamp steps."""
+"""The log's clock at a scenario's start; a multiple of both the window and the stamp step."""
 KNOT_NS: Final = 10_000_000
 FLUSH_NS: Final = 100_000_000
 FIRST_PORT: Final = 40_000
 TURNAROUND_NS: Final = (5_000.0, 15_000.0)
-"""From t2 to t3, for both probes of a coded pair but for TURN_JITTER_NS."""
+"""Range of the time from t2 to t3; both probes of a coded pair have the same, up to TURN_JITTER_NS."""
 TURNAROUND_JITTER_NS: Final = 500.0
 SPACING_JITTER_NS: Final = 500.0
 APPEND_NS: Final = 1_000_000
-"""From a flush to its append time."""
+"""Time from a flush to its append to the log."""
 TABLE: Final = 1 << 18
-"""Runs of a queue from which a window's probes draw; each hop of each probe draws separately."""
+"""Number of runs of a queue from which a window's probes draw; each hop of each probe draws separately."""
 LOAD_LEVELS: Final = 20
-"""Loads are rounded to 1/20, so that few queue tables do."""
+"""Loads are rounded to multiples of 1/20, so that few queue tables are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """The clock readings of a batch, and its log append time (ns)."""
+    """A prober's flush: its clock readings, and the time of its append to the log, ns."""
 
     run: int
     batch: int
@@ -65,29 +65,29 @@ class Flush:
 
 
 class KnownClocks(Protocol):
-    """Clocks whose readings are known: a clock reads its `epoch_ns` + t + `ahead_ns` at t since the start."""
+    """Clocks with known readings: at t since the start, a clock reads its `epoch_ns` + t + `ahead_ns`."""
 
     @property
     def names(self) -> list[str]:
-        """[n] names."""
+        """The names of the n clocks."""
 
     @property
     def index(self) -> dict[str, int]:
-        """Name to number."""
+        """The number of each clock, by name."""
 
     @property
     def epoch_ns(self) -> list[int]:
-        """[n] reading at the start, without `ahead_ns`."""
+        """Each clock's reading at the start, without `ahead_ns`."""
 
     def ahead_ns(self, nic: int, t_ns: Float64s) -> Float64s:
         """Return the clock's reading minus truth at the times `t_ns` since the start."""
 
 
 class Truth:
-    """The clocks of a scenario, `names` [n]: exact at any time from the start on, which is t = 0.
+    """The clocks of a scenario, known exactly at any time from the start, t = 0; `names` lists them.
 
-    A clock reads t + ahead(t). Its rate is a random walk in steps of 10 ms, plus the changes of events; its
-    phase is the exact integral, plus the steps of events.
+    A clock reads t + ahead(t). Its rate is a random walk in steps of 10 ms, plus the rate changes of events.
+    Its phase is the exact integral of the rate, plus the steps of events.
     """
 
     def __init__(self, scenario: Scenario, rng: np.random.Generator) -> None:
@@ -122,7 +122,7 @@ class Truth:
         grown = np.cumsum(ppb[:, :-1] * (KNOT_NS * 1e-9), axis=1)
         phase = begin[:, None] + np.concatenate([np.zeros((n, 1)), grown], axis=1)
         self._at_start = phase - ppb * seconds
-        """[n, knots] value at t = 0 of each knot's straight line"""
+        """Value at t = 0 of the straight line of each knot, [n, knots]."""
 
     def ahead_ns(self, nic: int, t_ns: Float64s) -> Float64s:
         """Return the clock's reading minus truth at the times `t_ns` since the start."""
@@ -135,39 +135,39 @@ class Truth:
         return ahead
 
     def reading_ns(self, nic: int, t_ns: float) -> int:
-        """Return the clock's reading."""
+        """Return the clock's reading, ns, at `t_ns` since the start."""
         return self.epoch_ns[nic] + round(t_ns + float(self.ahead_ns(nic, np.array([t_ns]))[0]))
 
 
 @dataclass(slots=True)
 class WindowInput:
-    """One window: the samples of the probers and the truth."""
+    """The samples of all probers in one window, with the truth."""
 
     scenario: Scenario
     number: int
-    """As in `ClockFits.window`."""
+    """Number of the window, like `ClockFits.window`."""
     index: int
-    """From 0 on."""
+    """Index of the window in the scenario, from 0."""
     start_ns: float
-    """Since the scenario's start; the window ends `window_ns` later."""
+    """Start of the window since the scenario's start; it lasts `window_ns`."""
     window_ns: int
     columns: dict[str, ProbeColumns]
-    """By prober: all its samples, groups in the order of its peers."""
+    """All samples of each prober, by prober; the groups are in the order of its peers."""
     flushes: dict[str, list[Flush]]
     alive: NDArray[np.bool_]
-    """[n] whether the NIC is there (its agent sends flushes) in the whole window."""
+    """Whether each of the n NICs is present, so that its agent sends flushes, during the whole window."""
     probed: NDArray[np.bool_]
-    """[n] whether any probe reached or left the NIC in this window."""
+    """Whether any probe reached or left each of the n NICs in this window."""
     truth: KnownClocks
 
     @property
     def samples(self) -> int:
-        """Samples of all probers."""
+        """The number of samples of all probers."""
         return sum(len(columns.sent) for columns in self.columns.values())
 
 
 def simulate(scenario: Scenario, windows: int | None = None, seed: int = 1) -> Iterator[WindowInput]:
-    """Yield the scenario's windows, as many as it has or `windows`."""
+    """Yield the first `windows` windows of a scenario, or all of them if None."""
     fleet = _Fleet(scenario, seed)
     for index in range(scenario.windows if windows is None else min(windows, scenario.windows)):
         yield fleet.window(index)
@@ -175,7 +175,7 @@ def simulate(scenario: Scenario, windows: int | None = None, seed: int = 1) -> I
 
 @lru_cache(maxsize=64)
 def coded_queue(load: float, frame_ns: float, spacing_ns: float, size: int = TABLE) -> Float32s:
-    """Return [size, 2]: the delays of two probes, spacing_ns apart, in one M/M/1 queue; in ns of work.
+    """Return the delays of two probes sent spacing_ns apart into one M/M/1 queue, [size, 2], in ns of work.
 
     The first is stationary: 0 with probability 1 - load, else exponential with mean frame / (1 - load). The
     second follows by Lindley's recursion over the frames that arrive in between (Poisson at load / frame,
@@ -201,14 +201,13 @@ def coded_queue(load: float, frame_ns: float, spacing_ns: float, size: int = TAB
 
 
 class _Fleet:
-    """The fleet of a scenario between its windows.
+    """The state of a scenario's fleet from window to window.
 
-    A direction of a path is a fixed delay plus the work in `hops` queues. The second probe of a coded pair
-    meets the rest of the same queues, see `coded_queue`; each hop is met at the spacing at which the pair was
-    sent. Hops, directions and coded pairs are independent. The last holds because a queue forgets within some
-    30 us (at load 0.8), and pairs are 0.5 to 4 ms apart. Fixed delays belong to two NICs and a path, in
-    either direction of probing. A timestamp is the clock's reading plus normal noise, rounded to the clock's
-    step.
+    A direction of a path has a fixed delay plus the work in `hops` queues. The second probe of a coded pair
+    meets what remains of the same queues, see `coded_queue`; at each hop their spacing is that at sending.
+    Hops, directions and coded pairs are independent. Coded pairs can be, as a queue forgets within some 30 us
+    (at load 0.8) and pairs are 0.5 to 4 ms apart. Fixed delays belong to two NICs and a path, whichever NIC
+    probes. A timestamp is the clock's reading plus normal noise, rounded to the clock's step.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -225,14 +224,14 @@ class _Fleet:
         for k in rng.permutation(len(pairs))[: s.asymmetric_pairs]:
             half[(slice(None), *pairs[k])] += s.asymmetric_ns * rng.choice([-1, 1])
         self.delay = delay + delay.transpose(0, 2, 1) + half - half.transpose(0, 2, 1)
-        """[paths, from, to] ns"""
+        """Fixed delay, ns, [paths, from, to]."""
         self.lies = rng.normal(0, 1, (n, n))
         self.system_ahead_ns = rng.normal(0, s.system_error_ns, n)
         self.runs = rng.integers(1, 2**62, n)
         self.batches = np.zeros(n, np.int64)
         spread = rng.uniform(-s.load_spread, s.load_spread, (n, 2))
         self.link_load = np.clip(s.load + spread, 0.0, 0.95)
-        """[n, 2] of each NIC's link out and in"""
+        """Load of each NIC's outgoing and incoming link, [n, 2]."""
         self.load = s.load
         self.restarted: set[int] = set()
         self.drawn = 0
@@ -420,9 +419,11 @@ class _Fleet:
         )
 
     def _poisson(self, count: Int64s, group: NDArray[np.intp]) -> Float64s:
-        """Return the points of Poisson processes in a window, `count` of each group, ascending in a group.
+        """Draw Poisson processes in a window: `count` points of each group, in ascending order within the
+        group.
 
-        Given their number n, the points are the sums of n + 1 exponential gaps over all of them.
+        Given their number n, the points are partial sums of n + 1 exponential gaps, divided by the sum of all
+        gaps.
         """
         gaps = np.cumsum(self.rng.standard_exponential(len(group) + len(count)))
         if not len(count):
@@ -436,8 +437,10 @@ class _Fleet:
         return points
 
     def _queues(self, sender: Float64s, receiver: Float64s, edges: Int64s, halves: int) -> Float64s:
-        """Return [halves, probes]: ns of queueing in all hops of one direction. `sender` and `receiver`
-        (scalar or [groups]) are the loads of the first and the last hop."""
+        """Return the queueing time, ns, in all hops of one direction, [halves, probes].
+
+        `sender` and `receiver` (scalar or [groups]) are the loads of the first and the last hop.
+        """
         s = self.scenario
         total = np.zeros((int(edges[-1]), halves), np.float32)
         middle = np.array(self.load)
@@ -449,7 +452,8 @@ class _Fleet:
         return total.T.astype(np.float64)
 
     def _stamped(self, t: Float64s) -> Int64s:
-        """Return the clock's steps nearest to `t` and its noise, as columns: the halves of a pair in turn.
+        """Return stamps of `t` with noise, rounded to the clock's step, in columns that alternate a pair's
+        halves.
 
         They are relative to the clock's epoch.
         """
@@ -465,8 +469,10 @@ class _Fleet:
 
 
 def _by_level(levels: Float64s, edges: Int64s) -> Iterator[tuple[float, slice]]:
-    """Yield the rows of neighbouring groups with one level, where it is above 0; `levels`: one, or a
-    group's."""
+    """Yield each load level above 0 with the rows of neighbouring groups that have it.
+
+    `levels` has one value for all groups, or one per group.
+    """
     if levels.ndim == 0 or len(levels) == 0:
         cuts, levels = np.array([0, len(edges) - 1]), np.atleast_1d(levels)
     else:
@@ -479,8 +485,10 @@ def _by_level(levels: Float64s, edges: Int64s) -> Iterator[tuple[float, slice]]:
 def _lose(
     loss: float, group: NDArray[np.intp], groups: int, halves: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.intp], Int64s, Int64s]:
-    """Return the samples that are kept (whole probes by group, then single halves by group), their counts and
-    the lost requests, both [2 * groups]."""
+    """Return the indices of kept samples, their counts, and the lost requests; the last two are [2 * groups].
+
+    Whole probes come first, by group, then single halves, by group.
+    """
     there = np.asarray(rng.random((len(group), halves)) >= loss)
     both = np.asarray(there.all(axis=1))
     number = np.arange(there.size).reshape(there.shape)
@@ -497,7 +505,7 @@ def _lose(
 
 
 def _spoiled(batch: ProbeColumns, share: float, rng: np.random.Generator) -> ProbeColumns:
-    """Return the batch with a share of its samples made nonsense, in kinds that devices are known for."""
+    """Return the batch with a share of its samples spoiled, in ways that are known from devices."""
     n = len(batch.sent)
     which = np.flatnonzero(rng.random(n) < share)
     kind = rng.integers(0, 5, len(which))

@@ -21,7 +21,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """The rates of `nics` move by `ppb`, as 1 - exp(-(t - at_s) / settle_s)."""
+    """The rates of `nics` change by up to `ppb`, with the time course 1 - exp(-(t - at_s) / settle_s)."""
 
     at_s: float
     nics: tuple[int, ...]
@@ -31,7 +31,7 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """`nic` comes back with another clock: `offset_ns` away from the old one, at another rate, a new run."""
+    """`nic` returns with a new run and another clock: `offset_ns` away from the old one, at another rate."""
 
     at_s: float
     nic: int
@@ -51,7 +51,7 @@ class Dark:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """No probe gets from `nics` to the others or back."""
+    """No probe passes between `nics` and the other NICs, in either direction."""
 
     at_s: float
     until_s: float
@@ -60,15 +60,14 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Redraw:
-    """Everyone takes new peers."""
+    """Every NIC chooses new peers."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Falseticker:
-    """`nic` stamps wrongly: t2 and t3 of each prober's probes are off by an amount of their own, `rms_ns`
-    rms."""
+    """`nic` stamps wrongly: t2 and t3 have an error that differs by prober, `rms_ns` rms."""
 
     at_s: float
     until_s: float
@@ -86,7 +85,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Incast:
-    """Each packet into `nic` is delayed by half of `delay_ns` to all of it."""
+    """Each packet into `nic` is delayed by an amount between half of `delay_ns` and all of it."""
 
     at_s: float
     until_s: float
@@ -96,14 +95,14 @@ class Incast:
 
 @dataclass(frozen=True, slots=True)
 class BadStamps:
-    """A `share` of all samples has a stamp of 0, of another epoch, or out of order, or comes twice."""
+    """A `share` of all samples is duplicated, or has a stamp that is 0, of another epoch, or out of order."""
 
     share: float
 
 
 UPTIME_NS: Final = 10**12
 FLEET: Final = 64
-"""Events number their NICs in a fleet of this size."""
+"""The size of the fleet in which events number their NICs."""
 
 Event: TypeAlias = (
     Step | Temperature | Restart | Dark | Apart | Redraw | Falseticker | Load | Incast | BadStamps
@@ -127,43 +126,44 @@ class Scenario:
     windows: int = 30
     window_s: float = 2.0
     rate_pps: float = 500.0
-    """Samples a second of a directed pair, in coded pairs with exponential gaps; all its paths together."""
+    """Samples per second of a directed pair, over all its paths; they are coded pairs with exponential
+    gaps."""
     spacing_ns: int = 20_000
-    """The probers' default; 0: single probes."""
+    """Spacing of a coded pair, by default that of the probers; 0 sends single probes."""
     paths: int = 1
     load: float = 0.4
     load_spread: float = 0.0
-    """Each NIC's own two links, in and out, have a load within load +- load_spread."""
+    """The loads of each NIC's own two links, in and out, are drawn within load +- load_spread."""
     hops: int = 4
     """Queueing hops per direction: the first is the sender's link, the last the receiver's."""
     frame_ns: float = 334.0
     delay_ns: tuple[float, float] = (3_000.0, 8_000.0)
-    """One-way delay without queues, uniform over pairs of NICs, the same in both directions but for the
+    """One-way delay without queues, uniform over pairs of NICs; both directions differ only by the
     asymmetry."""
     asymmetry_ns: float = 0.0
     """Rms over pairs of NICs of half of (delay out - delay back): the error of the pair's offset."""
     asymmetric_pairs: int = 0
-    """Probed pairs of NICs whose path is asymmetric by `asymmetric_ns` more."""
+    """Number of probed pairs of NICs whose path has `asymmetric_ns` of additional asymmetry."""
     asymmetric_ns: float = 0.0
     stamp_noise_ns: float = 4.0
     stamp_step_ns: float = 8.0
     stamp_late_ns: float = 0.0
-    """Mean of a kernel's lateness: exponential, receive stamps late and send stamps early."""
+    """Mean lateness of a kernel, exponential: it makes receive stamps late and send stamps early."""
     offset_ns: float = 1e9
-    """Clocks begin up to so far from truth, log-uniform from 1 ms on, either sign."""
+    """Largest distance of a clock from the truth at the start: log-uniform from 1 ms on, of either sign."""
     power_on: bool = False
-    """Clocks count from their power-on, `UPTIME_NS` apart, instead of the Unix epoch."""
+    """Whether clocks count from their power-on instead of the Unix epoch; power-ons are `UPTIME_NS` apart."""
     drift_ppb: float = 5_000.0
     wander_ppb_per_sqrt_s: float = 1.0
     system_error_ns: float = 2e6
-    """Rms of the hosts' system clocks."""
+    """Rms error of the hosts' system clocks."""
     loss: float = 0.0
     one_direction: bool = False
-    """Each pair of NICs is probed from one end only."""
+    """Whether only one NIC of each pair probes the other."""
     events: tuple[Event, ...] = ()
 
     def smaller(self, nics: int, peers: int, windows: int) -> Scenario:
-        """Return the same with a smaller fleet and fewer windows."""
+        """Return the same scenario with a smaller fleet and fewer windows."""
         peers = min(peers, self.peers)
         asymmetric = -(-self.asymmetric_pairs * nics * peers // (self.nics * self.peers))
         return replace(
@@ -171,11 +171,11 @@ class Scenario:
         )
 
     def member(self, nic: int) -> int:
-        """Return which NIC of this fleet an event's `nic` (of 64) is."""
+        """Return the NIC of this fleet that corresponds to an event's `nic` in a fleet of 64."""
         return nic * self.nics // FLEET
 
     def members(self, nics: tuple[int, ...]) -> list[int]:
-        """Return the same for several, as large a share of this fleet as they are of 64."""
+        """Return the NICs of this fleet that correspond to `nics` of 64: the same share of the fleet."""
         numbers = sorted({self.member(nic) for nic in nics})
         count = -(-len(nics) * self.nics // FLEET)
         return numbers[:: max(1, len(numbers) // count)][:count]
@@ -187,7 +187,7 @@ HEADLINE: Final = (
     "load80_500pps_asymmetry10",
     "load80_4000pps_asymmetry10",
 )
-"""The scenarios of the issue's accuracy figures."""
+"""The scenarios of the headline accuracy figures."""
 
 _EIGHT: Final = tuple(range(0, 64, 8))
 

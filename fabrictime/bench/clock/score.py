@@ -37,7 +37,7 @@ AT: Final = (0.0, 0.5, 1.0)
 """Positions in a window where lines are compared with the truth: start, middle, end."""
 MIDDLE: Final = 1
 WARM_UP: Final = 3
-"""Windows that accuracy figures leave out, as the issue has it."""
+"""Number of first windows that the accuracy figures leave out."""
 SHARD: Final = "bench"
 STATES: Final[dict[str, int]] = {UNSYNCED: 0, HOLDOVER: 1, SYNCED: 2}
 ABSENT: Final = -1
@@ -45,8 +45,8 @@ ABSENT: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An estimate of a clock: reading c is c + offset_ns + offset_fraction_ns + drift_ppb * 1e-9 * (c -
-    at_ns) in common time. `bound_ns` NaN: no bound."""
+    """An estimate of a clock: its reading c corresponds to the common time c + offset_ns + offset_fraction_ns
+    + drift_ppb * 1e-9 * (c - at_ns). `bound_ns` is NaN if there is no bound."""
 
     at_ns: int
     offset_ns: int | float
@@ -58,17 +58,18 @@ class Line:
 
 
 class Estimator(Protocol):
-    """Takes a scenario's windows in order."""
+    """An estimator of clocks, which takes a scenario's windows in order."""
 
     name: str
 
     def window(self, window_input: WindowInput) -> Mapping[str, Line]:
-        """Return the clocks' lines for this window, by clock."""
+        """Return each clock's line for this window, by the name of the clock."""
         ...
 
 
 class Fabrictime:
-    """Ours: per prober a `NicWindow`, then `clock_fits`, then `ShardClocks`. A NIC is a clock of its own."""
+    """Our own estimator: a `NicWindow` per prober, then `clock_fits`, then `ShardClocks`; each NIC is one
+    clock."""
 
     name = "fabrictime"
 
@@ -81,7 +82,7 @@ class Fabrictime:
         self._states: dict[str, NicState] = {}
 
     def window(self, window_input: WindowInput) -> Mapping[str, Line]:
-        """Fit, solve, and return the lines of the published records."""
+        """Fit and solve a window; return the lines of the records as they would be published."""
         closed = ClosedWindow(
             "bench/0", Cut(window_input.number, window_input.number, window_input.number + 1, 1)
         )
@@ -125,37 +126,37 @@ class Fabrictime:
 class Score:
     """Errors of an estimator over W windows and n clocks.
 
-    `error_ns` and `live_ns` are NaN without a line. `live_ns` uses the line of the former window,
-    extrapolated, as a reader of the newest record does.
+    `error_ns` and `live_ns` are NaN if there is no line. `live_ns` extrapolates the line of the previous
+    window, like a reader of the newest record.
     """
 
     scenario: Scenario
     names: list[str]
     error_ns: Float64s
-    """[W, 3, n] corrected reading minus truth, at the window's start, middle and end; gauge included."""
+    """Corrected reading minus truth at each window's start, middle and end, [W, 3, n]; it includes the
+    gauge."""
     live_ns: Float64s
     bound_ns: Float64s
-    """[W, n] at the middle"""
+    """Bound at the window's middle, [W, n]."""
     state: NDArray[np.int8]
-    """[W, n] as in `STATES`; -1: no line."""
+    """State of each clock, [W, n], an index of `STATES`; -1 if it has no line."""
     domain: NDArray[np.int16]
-    """[W, n] number of the domain; NICs with equal numbers can be compared."""
+    """Number of each clock's domain, [W, n]; only NICs of one domain can be compared."""
     alive: NDArray[np.bool_]
-    """[W, n] the NIC was there, and by the scenario could be measured."""
+    """Whether each NIC was present and could be measured in the scenario, [W, n]."""
     seconds: float
     samples: int
 
     def pair_errors_ns(self, windows: slice, *, live: bool = False) -> Float64s:
-        """Return |difference of two clocks' corrected readings from truth|: all pairs of a domain, all
-        instants.
+        """Return |error between two clocks| for all pairs of a domain, at all instants of the windows.
 
-        Every clock that could be measured counts, whatever it calls itself; one without a line is infinitely
-        wrong.
+        The error is the difference of their corrected readings' errors. Every clock that could be measured
+        counts, in any state; the error of one without a line is infinite.
         """
         return self.errors_among(self.alive, windows, live=live)
 
     def errors_among(self, is_selected: NDArray[np.bool_], windows: slice, *, live: bool = False) -> Float64s:
-        """Return the same for the clocks that are `is_selected` [W, n] in each window."""
+        """Return such pair errors for those clocks alone that are `is_selected`, [W, n], in each window."""
         errors = (self.live_ns if live else self.error_ns)[windows]
         parts = []
         for off, domain, members in zip(errors, self.domain[windows], is_selected[windows], strict=True):
@@ -168,11 +169,12 @@ class Score:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def p99_ns(self, *, live: bool = False, until: int | None = None) -> float:
-        """Return the 99th percentile over all pairs of clocks and windows after the third."""
+        """Return the 99th percentile of pair errors over all pairs of clocks and the windows after the
+        third."""
         return _percentile(self.pair_errors_ns(slice(WARM_UP, until), live=live), 99)
 
     def clock_errors_ns(self) -> Float64s:
-        """Return [W, n] each clock's error at the window's middle against its domain's own time."""
+        """Return each clock's error at the window's middle against its domain's own time, [W, n]."""
         middle = self.error_ns[:, MIDDLE]
         errors_ns = np.full(middle.shape, np.nan)
         for w in range(len(middle)):
@@ -188,7 +190,7 @@ class Score:
         return errors_ns
 
     def covered(self) -> tuple[int, int]:
-        """Return (how many stated bounds held, how many there were): SYNCED and HOLDOVER clocks, every
+        """Return the numbers of bounds that held and of all bounds, of SYNCED and HOLDOVER clocks in every
         window."""
         errors = self.clock_errors_ns()
         stated = (self.state >= STATES[HOLDOVER]) & ~np.isnan(errors)
@@ -196,7 +198,8 @@ class Score:
         return int(covered.sum()), int(stated.sum())
 
     def pairs_covered(self) -> tuple[int, int]:
-        """Return the same for pairs of clocks: the difference against the sum of the two bounds."""
+        """Return the same two numbers for pairs of clocks: their difference is compared with the sum of both
+        bounds."""
         covered = every = 0
         for w in range(len(self.state)):
             members = np.flatnonzero(self.state[w] >= STATES[HOLDOVER])
@@ -209,7 +212,8 @@ class Score:
         return covered, every
 
     def bound_over_p99(self) -> float:
-        """Return the median over pairs and windows after the third of (sum of both bounds), over `p99_ns`."""
+        """Return the median sum of two clocks' bounds, over pairs and windows after the third, over
+        `p99_ns`."""
         bounds = [
             (row[:, None] + row[None])[np.triu_indices(len(row), 1)]
             for row in (self.bound_ns[w, self.alive[w]] for w in range(WARM_UP, len(self.bound_ns)))
@@ -217,12 +221,14 @@ class Score:
         return float(np.median(np.concatenate(bounds))) / self.p99_ns() if bounds else float("nan")
 
     def p99_of_window_ns(self, window: int) -> float:
-        """Return the 99th percentile over all pairs of clocks of one window."""
+        """Return the 99th percentile of the errors of all pairs of clocks in one window."""
         return _percentile(self.pair_errors_ns(slice(window, window + 1)), 99)
 
     def windows_to_sync(self, limit_ns: float) -> int | None:
-        """Return the number, from 1, of the first window in which all clocks are SYNCED and
-        `p99_of_window_ns` is within `limit_ns`; None: never."""
+        """Return the number, from 1, of the first window that is good, or None if none is.
+
+        In a good window all clocks are SYNCED and `p99_of_window_ns` is at most `limit_ns`.
+        """
         for w in range(len(self.state)):
             synced = (self.state[w, self.alive[w]] == STATES[SYNCED]).all()
             if synced and self.p99_of_window_ns(w) <= limit_ns:
@@ -230,8 +236,11 @@ class Score:
         return None
 
     def windows_to_recover(self, nic: int, first: int, limit_ns: float) -> int | None:
-        """Return how many windows it took until `nic` is SYNCED again and off by `limit_ns` at most, at every
-        instant, against the median of its domain's other SYNCED clocks; `first`, in which it happened, is 1.
+        """Return how many windows pass until `nic` has recovered, counted from the window `first` as 1; None
+        if never.
+
+        It has recovered once it is SYNCED and, at every instant, within `limit_ns` of the median of the other
+        SYNCED clocks of its domain.
         """
         for w in range(first, len(self.state)):
             others = (self.state[w] == STATES[SYNCED]) & (self.domain[w] == self.domain[w, nic])
@@ -244,8 +253,7 @@ class Score:
         return None
 
     def against_fleet_ns(self, nics: list[int], *, live: bool = False) -> Float64s:
-        """Return [W, 3, len(nics)]: errors of `nics` against the median of the SYNCED clocks of all
-        domains."""
+        """Return the errors of `nics` against the median of all domains' SYNCED clocks, [W, 3, len(nics)]."""
         errors = self.live_ns if live else self.error_ns
         fleet = np.full(errors.shape[:2], np.nan)
         for w, state in enumerate(self.state):
@@ -255,7 +263,7 @@ class Score:
         return np.asarray(errors[:, :, nics] - fleet[..., None], np.float64)
 
     def line(self) -> str:
-        """Return the score in a line for people."""
+        """Return the score as one line of text."""
         errors = self.pair_errors_ns(slice(WARM_UP, None))
         if not len(errors):
             return f"nothing after window {WARM_UP}"
@@ -278,8 +286,11 @@ def score(
     rival_windows: int | None = None,
     watch: Callable[[WindowInput, Estimator, Mapping[str, Line]], None] | None = None,
 ) -> dict[str, Score]:
-    """Run estimators over the same samples of a scenario; return their scores by name. All but the first stop
-    after `rival_windows`. `watch` is called with each result of each window."""
+    """Run estimators over the same samples of a scenario; return their scores by name.
+
+    All estimators but the first stop after `rival_windows`. `watch` is called with the lines of each
+    estimator in each window.
+    """
     runs = {one.name: EstimatorRun(one) for one in estimators}
     for window_input in simulate(scenario, windows, seed):
         for number, estimator in enumerate(estimators):
@@ -292,7 +303,7 @@ def score(
 
 
 class EstimatorRun:
-    """An estimator, and the rows of its `Score` as the windows go by."""
+    """An estimator that runs, and the rows of its `Score` so far."""
 
     def __init__(self, estimator: Estimator) -> None:
         self.rows: list[tuple[Any, ...]] = []
@@ -303,7 +314,7 @@ class EstimatorRun:
         self._before: Mapping[str, Line] = {}
 
     def take(self, window_input: WindowInput) -> Mapping[str, Line]:
-        """Estimate the next window's lines, add their errors, and return them."""
+        """Let the estimator process the next window; record the errors of its lines and return the lines."""
         begin = time.perf_counter()
         lines = self._estimator.window(window_input)
         self.seconds += time.perf_counter() - begin
@@ -342,8 +353,8 @@ class EstimatorRun:
 
 
 def _error(line: Line, t_ns: Float64s, ahead_ns: Float64s, epoch_ns: int) -> Float64s:
-    """Return corrected reading minus truth. Readings stand relative to the epoch: a double holds them
-    well."""
+    """Return corrected reading minus truth, ns. It uses readings relative to the epoch, which a double can
+    hold."""
     since = (epoch_ns - line.at_ns) + (t_ns + ahead_ns)
     offset_ns = (line.offset_ns + (epoch_ns - EPOCH_NS)) + line.offset_fraction_ns
     return ahead_ns + offset_ns + line.drift_ppb * 1e-9 * since
@@ -356,7 +367,7 @@ def _weighted_median(values: Float64s, weight: Float64s) -> float:
 
 
 def _percentile(values: Float64s, share: float) -> float:
-    """Return the percentile without interpolation, which infinities would turn into NaN."""
+    """Return a percentile without interpolation, since interpolation would turn infinities into NaN."""
     if not len(values):
         return float("nan")
     return float(np.percentile(values, share, method="inverted_cdf"))

@@ -36,7 +36,8 @@ LIMIT_S: Final = 240.0
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Return the figures; some 20 s, or 3 s where `quick`, which takes a fleet of a fiftieth."""
+    """Return the figures, after some 20 s, or 3 s with `quick`, which uses a fleet of a fiftieth of the
+    size."""
     nics, factor_nics = (NICS // 50, FACTOR_NICS // 4) if quick else (NICS, FACTOR_NICS)
     progress(f"mesh solve: {nics} NICs, {nics * PEERS} edges")
     figures: dict[str, Value] = {}
@@ -66,7 +67,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _child(kind: str, nics: int) -> Any:
-    """Return the result of a child process, or the reason of its failure."""
+    """Measure in a child process; return its result, or Missing with the reason of its failure."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "fabrictime.bench.clock.solve", kind, str(nics)],
@@ -86,7 +87,7 @@ def _child(kind: str, nics: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A mesh and its truth; times in ns."""
+    """A mesh of measured pairs and the true clocks, in ns."""
 
     truth: NDArray[np.float64]
     a: NDArray[np.int32]
@@ -98,7 +99,7 @@ class Fleet:
 
     @classmethod
     def of(cls, nics: int, seed: int = 1) -> Fleet:
-        """Return the fleet that the module describes."""
+        """Draw the fleet that the module's docstring describes."""
         rng = np.random.default_rng(seed)
         a = np.repeat(np.arange(nics, dtype=np.int32), PEERS)
         b = ((a + rng.integers(1, nics, a.size)) % nics).astype(np.int32)
@@ -112,14 +113,14 @@ class Fleet:
         return cls(truth, a, b, value, sigma, prior, np.full(nics, PRIOR_NS))
 
     def solve(self) -> MeshSolution:
-        """Return our solution."""
+        """Solve the mesh with our solver."""
         return solve_mesh(
             len(self.truth), self.a, self.b, self.value, self.sigma, self.prior, self.prior_sigma
         )
 
 
 def ours(nics: int) -> dict[str, float]:
-    """Return time, memory and truth of our solve."""
+    """Return the time, the memory and the errors of our solver."""
     fleet = Fleet.of(nics)
     before_mb = _memory_mb()
     solution = fleet.solve()
@@ -183,13 +184,13 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _memory_mb() -> float:
-    """Return this process's resident memory, and restart its peak from there."""
+    """Return this process's resident memory, in MB, and reset its peak to that."""
     Path("/proc/self/clear_refs").write_text("5")
     return float(psutil.Process().memory_info().rss) / 1e6
 
 
 def main() -> int:
-    """Carry out the parent's order; print one JSON object."""
+    """Measure what the parent process asks for; print one JSON object."""
     kind, nics = sys.argv[1], int(sys.argv[2])
     print(json.dumps(ours(nics) if kind == "ours" else scipys(kind, nics)))
     return 0

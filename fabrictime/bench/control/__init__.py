@@ -70,10 +70,11 @@ PARTS: Final = {
     "slices": ("slice_guarantee_error", "idle_bandwidth_reused"),
     "collision": ("probe_delay_p99_after_vs_before",),
 }
-"""Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
+"""Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
+quick)`."""
 
 
 def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
-    """Measure some parts, or all, one after another."""
+    """Measure the parts named in `parts`, or all if it is empty, one by one; return the figures by key."""
     figures = measure_parts(NAME, PARTS, parts, progress, quick)
     return figures if parts else figures | {key: Missing(reason) for key, reason in ELSEWHERE.items()}

@@ -53,7 +53,7 @@ KEYS: Final = (
 def _job(
     control: ControlClient, name: str, hosts: Sequence[str], seed: int, duration_s: float, **ports: Any
 ) -> JobRun:
-    """Start an all-to-all among some hosts."""
+    """Start an all-to-all job among `hosts`."""
     return JobRun(
         control,
         kind="alltoall",
@@ -70,7 +70,7 @@ def _job(
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about seven minutes, or two with `quick`."""
+    """Measure and return the figures by key, in about seven minutes, or two with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
         return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
 
@@ -133,7 +133,7 @@ def _seeds(
 
 
 def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[str]) -> float:
-    """Return the goodput over the best that there is, with source ports that spread each step evenly."""
+    """Return the goodput over the best possible one, with source ports that spread each step evenly."""
     pause.pause(LiveRecords(bootstrap), revert=False)
     links = [link.split(">") for link in control.ask("show")["links"]]
     leaf_of = {a.split(":")[0]: b.split(":")[0] for a, b in links if a.split(":")[0] in hosts}
@@ -174,7 +174,7 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
 
 
 def _steered_back(watch: Watch) -> list[str]:
-    """Return flows that were steered from some links to others and then to the first again."""
+    """Return the flows that were steered from some links to others and later back to the first."""
     paths_by_flow: dict[str, set[int]] = defaultdict(set)
     returned_flows = []
     for decision in sorted(

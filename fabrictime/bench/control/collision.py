@@ -34,25 +34,26 @@ FLOW_BPS: Final = 14_000_000
 SEEDS, QUICK_SEEDS = 10, 2
 MET_S: Final = 4.0
 CLEAR_S: Final = 12.0
-"""Within this of the begin of acting the flows are to be apart."""
+"""Time from the start of acting within which the two flows must be on different links."""
 SETTLE_S: Final = 1.0
 AFTER_S: Final = 4.0
 KNOWN_S: Final = 4.0
 START_S: Final = 20.0
 PORTS: Final = range(20_000, 32_000)
 LIGHT_BYTES, LIGHT_GAP_S = 40_000, 0.5
-"""An all-to-all beside them, 0.6 Mbit/s of each host: limits are shares of all flows that there are."""
+"""Size and gap of a light all-to-all beside the two flows, 0.6 Mbit/s per host. Without it the policy's
+limits, which are shares of all flows, would apply to two flows only."""
 TRIED: Final = 64
-"""Source ports that are looked at to make two flows meet: on four spines one of four does."""
+"""Number of source ports tried to make two flows meet; with four spines about one in four does."""
 KEYS: Final = ("probe_delay_p99_after_vs_before",)
 
 Delays = dict[str, list[tuple[float, float]]]
-"""Link to (when, s since the Unix epoch; ns under way) of the probes that crossed it."""
+"""By link: (send time, s since the Unix epoch; delay, ns) of the probes that crossed it."""
 
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about four minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about four minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
         light = JobRun(
             control,
@@ -160,7 +161,7 @@ def _seeds(
 def _meeting(
     control: ControlClient, nics: list[dict[str, Any]], chance: random.Random
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Return a link from a leaf to a spine and two flows that both take it, from two hosts to two others."""
+    """Return a link from a leaf to a spine, and two flows between four different hosts that both cross it."""
     leaf = chance.choice(sorted({nic["leaf"] for nic in nics}))
     near = chance.sample(sorted(nic["host"] for nic in nics if nic["leaf"] == leaf), 2)
     far = chance.sample(sorted(nic["host"] for nic in nics if nic["leaf"] != leaf), 2)
@@ -196,18 +197,18 @@ def _meeting(
 
 
 def _between(link: str) -> tuple[str, str]:
-    """Return the leaf or host where a link begins, and the kind of its far end."""
+    """Return the node at which a link begins, and the kind of node at its other end."""
     begin, _, end = link.partition(">")
     return begin.partition(":")[0], end.partition(":")[0].rstrip("0123456789")
 
 
 def _known(watch: Watch, job: str) -> dict[str, Flow]:
-    """Return a job's flows with known links."""
+    """Return those flows of a job whose links are known."""
     return {name: flow for name, flow in watch.flows.items() if flow["job"] == job and flow["links"]}
 
 
 def _shared(watch: Watch, job: str) -> bool:
-    """Return whether two of a job's flows share a link, according to reports."""
+    """Return whether, according to the flow reports, two of a job's flows share a link."""
     flows = [set(flow["links"]) for flow in _known(watch, job).values()]
     return len(flows) < 2 or bool(flows[0] & flows[1])
 
@@ -219,7 +220,7 @@ def _span(seconds: float) -> Span:
 
 
 def _p99_us(delays: Iterable[tuple[float, float]], span: Span) -> float:
-    """Return the 99th percentile within a span. Raises CannotRun where no probe crossed."""
+    """Return the 99th percentile of delays, us, within a span. Raises CannotRun if no probe crossed."""
     delays_us = [ns / 1e3 for at_s, ns in delays if span[0] <= at_s <= span[1]]
     if not delays_us:
         raise CannotRun("no probe crossed the link")
@@ -227,7 +228,7 @@ def _p99_us(delays: Iterable[tuple[float, float]], span: Span) -> float:
 
 
 def _delays(bootstrap: str, links: set[str]) -> Delays:
-    """Return the delays of all probes of the log that crossed some links, on their way out."""
+    """Return the delays of all requests in the log that crossed the given links."""
     crossing: dict[tuple[str, str, int], set[str]] = {}
     for record in _records(bootstrap, PATHS):
         for path in record["paths"]:
@@ -247,7 +248,7 @@ def _delays(bootstrap: str, links: set[str]) -> Delays:
 
 
 def _records(bootstrap: str, topic: Topic[R]) -> Iterable[R]:
-    """Yield all records of a topic, as it is now."""
+    """Yield all records that a topic has at the time of the call."""
     with TopicReader(bootstrap, {topic: BEGINNING}) as reader:
         for message in reader.connect(10).read_to_end():
             if message.value is not None:

@@ -17,24 +17,24 @@ from streams.policy.rules import Rules
 
 DONE: Final = (ActionOutcome.APPLIED, ActionOutcome.DUPLICATE)
 STEP_S: Final = 0.02
-"""How finely is looked for how long a way was well."""
+"""Step, s, of the search for how long a route was healthy."""
 
 
 class Away(NamedTuple):
-    """A time in which a flow was away from the port that it had before it left a bad link."""
+    """A period in which a flow was not on the port that it had before it left a bad link."""
 
     flow_id: str
     home: int
     begin_s: float
     end_s: float
     back: bool
-    """Whether it ended with a return, and not with another failover or a steering."""
+    """Whether the period ended with a return, not with another failover or with steering."""
 
 
 def times_away(
     decisions: Iterable[Decision], actions: Iterable[ActionReport]
 ) -> tuple[list[Away], list[Away]]:
-    """Return the times away that have ended, and those that last (their `end_s` is when they began)."""
+    """Return the periods away that have ended, and those that have not, whose `end_s` equals `begin_s`."""
     ended: list[Away] = []
     away: dict[str, Away] = {}
     done = {action["decision_id"] for action in actions if action["outcome"] in DONE}
@@ -56,10 +56,10 @@ def times_away(
 def could_be_home(
     aways: Sequence[Away], routes: Sequence[Sequence[str]], health: Iterable[LinkHealth]
 ) -> tuple[list[float], int]:
-    """Return the longest time, s, for which the home route was healthy during each time away, and how many
-    flows returned before.
+    """Return, for each period away, the longest time, s, for which the home route was healthy; and a count.
 
-    `routes` has the links of each home route, in both directions. A link is healthy as the policy defines it
+    The count is that of flows that returned while their home route was not healthy. `routes` has the links of
+    each home route, in both directions. A link is healthy as the policy defines it
     (streams/policy/path_health.py): every link UP, and its hold-down over.
     """
     published = sorted(health, key=lambda record: record["evaluated_ns"])

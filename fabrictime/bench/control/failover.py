@@ -59,7 +59,7 @@ FLOW_BPS: Final = 5_000_000
 NEVER_MS: Final = 10_000
 SLOT_S: Final = 0.005
 OVER_SLOTS: Final = 4
-"""Throughput is that of so many slots, 20 ms: TCP sends in bursts."""
+"""Number of slots, 20 ms in total, over which throughput is averaged, because TCP sends in bursts."""
 TRIALS, QUICK_TRIALS = 24, 6
 FAULT_S: Final = 1.2
 REST_S: Final = (0.4, 0.9)
@@ -67,9 +67,9 @@ READY_S: Final = 60.0
 KNOWN_S: Final = 20.0
 HEAL_S: Final = 20.0
 AWAY_S: Final = 40.0
-"""How long flows that are away are waited for."""
+"""Longest time to wait for flows that are away from their own paths."""
 LOST_MS: Final = 1_000.0
-"""A flow that has not come back within this is not counted as failed over."""
+"""A flow that needs longer than this to recover does not count as failed over."""
 KEYS: Final = (
     "failover_to_90pct_ms_p50",
     "failover_to_90pct_ms_p99",
@@ -103,7 +103,7 @@ def watched_fabric(
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about two minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about two minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, _, _, watch):
         return _trials(control, watch, progress, QUICK_TRIALS if quick else TRIALS)
 
@@ -169,7 +169,7 @@ def _trials(control: ControlClient, watch: Watch, progress: Progress, trials: in
 def steady_flows(
     control: ControlClient, watch: Watch, chance: random.Random, duration_s: float, progress: Progress
 ) -> Iterator[list[Steady]]:
-    """Run a TCP flow from each host to one on the other leaf, each way; results stand when it has ended."""
+    """Run a TCP flow from each host to one on the other leaf; the results are complete after the context."""
     hosts = [nic["host"] for nic in control.ask("show")["nics"]]
     half = len(hosts) // 2
     pairs = [(a, hosts[half + (i + shift) % half]) for shift in (0, 1) for i, a in enumerate(hosts[:half])]
@@ -211,7 +211,7 @@ def steady_flows(
 
 
 def _known(watch: Watch, flows: list[Steady]) -> dict[str, Flow]:
-    """Return the flows as reported that have their links, by the port that they began with."""
+    """Return the flows whose links are reported, by the ports with which they began."""
     dports = {(flow.source, flow.dport): flow for flow in flows}
     return {
         name: flow
@@ -221,19 +221,19 @@ def _known(watch: Watch, flows: list[Steady]) -> dict[str, Flow]:
 
 
 def flow_of(flows: list[Steady], key: str) -> Steady:
-    """Return the flow of a host:dport."""
+    """Return the flow with the key `key`, which is host:dport."""
     host, _, dport = key.partition(":")
     return next(flow for flow in flows if (flow.source, flow.dport) == (host, int(dport)))
 
 
 def crossed(watch: Watch, flows: list[Steady]) -> list[str]:
-    """Return the links between leaf and spine that flows' data take."""
+    """Return the links between leaves and spines that carry the data of the flows."""
     links = {link for flow in _known(watch, flows).values() for link in flow["links"][1:-1]}
     return sorted(links)
 
 
 def over(watch: Watch, flows: list[Steady], link: str) -> list[str]:
-    """Return the flows whose data cross a link, as host:dport."""
+    """Return the keys, host:dport, of the flows whose data cross a link."""
     return [
         f"{flow['nic'].split('/')[0]}:{flow['peer_port']}"
         for flow in _known(watch, flows).values()
@@ -242,14 +242,16 @@ def over(watch: Watch, flows: list[Steady], link: str) -> list[str]:
 
 
 def fault(control: ControlClient, link: str) -> float:
-    """Make a silent blackhole of a directed link; return the moment before, s since the Unix epoch."""
+    """Make a directed link lose all packets silently; return the time just before, s since the Unix epoch."""
     ends = ">".join(end.partition(":")[0] for end in link.split(">"))
     return float(control.ask("fault", line=f"blackhole {ends}")["start_begin_ns"]) / 1e9
 
 
 def regained_ms(flow: Steady, began_s: float) -> float | None:
-    """Return ms from a fault until 20 ms in which 90 % of the flow's throughput before arrived; None where it
-    never fell below."""
+    """Return ms from a fault until the flow again reaches 90 % of its throughput before, over 20 ms.
+
+    Returns None if the throughput never fell below that.
+    """
     result = flow.result
     slots = np.array(result["interval_bytes"], float)
     wall_s = time.time() - time.monotonic() + result["begin_monotonic_ns"] / 1e9
@@ -290,8 +292,11 @@ def _successive(
 
 
 def _failback(watch: Watch, progress: Progress) -> Value:
-    """Return the longest time, s, for which any flow stayed away from its own path though all hold-downs
-    there had ended; over the whole run, whether it went back then or not."""
+    """Return the longest time, s, that a flow stayed away although its own path was healthy again.
+
+    It is healthy once all hold-downs there have ended. All flows of the run count, whether they returned or
+    not.
+    """
 
     def aways() -> tuple[list[Away], list[Away]]:
         return times_away(list(watch.decisions.values()), list(watch.actions))
@@ -316,7 +321,7 @@ def _failback(watch: Watch, progress: Progress) -> Value:
 
 
 def _onto_dead(watch: Watch, spans: list[tuple[str, float, float]]) -> list[str]:
-    """Return a line for each flow that was led onto a link that was cut then, by the truth of the faults."""
+    """Return a line of text for each flow that was moved onto a link that a fault had cut at that time."""
     lines = []
     for action in watch.actions:
         decision = watch.decisions.get(action["decision_id"])

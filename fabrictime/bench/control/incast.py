@@ -35,9 +35,9 @@ from schemas.ids import host_of
 
 RATE_BPS: Final = 50_000_000
 SENDERS, CONNECTIONS = 4, 4
-"""16 connections to one host, from four."""
+"""Number of sending hosts, and of connections of each: 16 connections into one host."""
 SIZE_BYTES: Final = 125_000
-"""Bytes that each sends per iteration: 2 MB a batch, 0.33 s at line rate."""
+"""Bytes that each connection sends per iteration: 2 MB a batch, which takes 0.33 s at line rate."""
 GAP_S: Final = 0.05
 RPC_BYTES: Final = 1_000
 RPC_GAP_S: Final = 0.004
@@ -75,7 +75,7 @@ class _Interval:
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about four minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about four minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
         configure(bootstrap, "allowed_actions=REROUTE,RESTORE,PACE,UNPACE")
         return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
@@ -148,7 +148,7 @@ def _seeds(
 
 
 def _flows(watch: Watch, job: JobRun) -> list[str]:
-    """Return ids of the job's flows as reported."""
+    """Return the ids of the job's flows in the flow reports."""
     hosts = {host for host, _, _ in job.ports}
     peer_ports = {peer_port for _, _, peer_port in job.ports}
     return [
@@ -159,7 +159,8 @@ def _flows(watch: Watch, job: JobRun) -> list[str]:
 
 
 def _paced(watch: Watch, job: JobRun, since: int) -> set[str]:
-    """Return ids of the job's flows that an actuator has paced, of the reports from number `since` on."""
+    """Return the ids of the job's flows that an actuator paced, according to reports from index `since`
+    on."""
     flows = set(_flows(watch, job))
     return {
         action["flow_id"]

@@ -24,25 +24,25 @@ from schemas.limits import EVERYONE
 Reply = dict[str, Any]
 """A reply of the test fabric's control socket."""
 Span = tuple[float, float]
-"""From and to, s."""
+"""Begin and end of an interval, s."""
 
 FRAME_BYTES: Final = 1_514
 PAYLOAD_BYTES: Final = 1_448
 """Payload of a full TCP segment with timestamps, in a frame of `FRAME_BYTES`."""
 _SLOT_S: Final = 0.02
 _NO_LOOP: Final = "fabrictime.testbed.fork_server"
-"""The process that sends; not counted as part of the loop."""
+"""Name in the command line of the process that sends traffic, which does not count as part of the loop."""
 
 
 class JobRun:
-    """A job that runs, its iterations as they end."""
+    """A running job and its iterations that have ended so far."""
 
     def __init__(self, control: ControlClient, **spec: Any) -> None:
         self._stream = control.stream("job", **spec)
         self.started: Reply = next(self._stream)
         self.bytes: int = self.started["iteration_bytes"]
         self.iterations: list[tuple[float, float]] = []
-        """Begin and end of each, s."""
+        """Begin and end of each iteration, s."""
         self.result: Reply = {}
         self._leaving = False
         self._thread = threading.Thread(target=self._listen, name="job", daemon=True)
@@ -65,28 +65,28 @@ class JobRun:
 
     @property
     def ports(self) -> set[tuple[str, int, int]]:
-        """(host, source port, peer port) of its connections as they began."""
+        """(host, source port, peer port) of the job's connections at its begin."""
         return {(one["source"], one["source_port"], one["peer_port"]) for one in self.started["connections"]}
 
     def goodput_bps(self, span: Span) -> float:
-        """Return the throughput of complete iterations in an interval, bit/s; 0 with fewer than two ends."""
+        """Return the goodput, bit/s, of complete iterations in a span; 0 if fewer than two ended in it."""
         ends = [end for _, end in self.iterations if span[0] <= end <= span[1]]
         return (len(ends) - 1) * self.bytes * 8 / (ends[-1] - ends[0]) if len(ends) > 1 else 0.0
 
     def took_s(self, span: Span) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return how long the iterations took that lie within a span, s."""
+        """Return the durations, s, of the iterations that lie within a span."""
         return np.array(
             [end - begin for begin, end in self.iterations if span[0] <= begin and end <= span[1]]
         )
 
     def leave(self) -> None:
-        """Let it end now."""
+        """End the job now."""
         self._leaving = True
         self._thread.join(20)
 
 
 class FlowRun:
-    """A running TCP flow; its received bytes over time are known once it has ended."""
+    """A running TCP flow; when it has ended, its received bytes over time are known."""
 
     def __init__(self, control: ControlClient, **spec: Any) -> None:
         self._stream = control.stream("flow", protocol="tcp", interval_s=_SLOT_S, **spec)
@@ -100,13 +100,13 @@ class FlowRun:
             self._result = next(self._stream)
 
     def join(self) -> None:
-        """Wait for its end. Raises CannotRun where it has no result."""
+        """Wait until the flow has ended. Raises CannotRun if it has no result."""
         self._thread.join(120)
         if not self._result:
             raise CannotRun("a flow ended without a result")
 
     def frames_bps(self, span: Span) -> float:
-        """Return the rate of its frames that arrived within a span, bit/s."""
+        """Return the rate, bit/s, of the flow's frames that arrived within a span."""
         slots = np.array(self._result["interval_bytes"], float)
         begin_s = self._result["begin_monotonic_ns"] / 1e9
         first, last = (round((at_s - begin_s) / _SLOT_S) for at_s in span)
@@ -115,7 +115,7 @@ class FlowRun:
 
 
 class QueueLog:
-    """Bytes that wait at some links, by the truth, each `interval_s`."""
+    """The true queues, in bytes, at some links, sampled every `interval_s`."""
 
     def __init__(
         self, control: ControlClient, links: Sequence[str], duration_s: float, interval_s: float = 0.005
@@ -140,18 +140,18 @@ class QueueLog:
         self._stream.close()
 
     def within(self, span: Span) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return bytes by sample and link, within a span."""
+        """Return the bytes within a span, [samples, links]."""
         at_s = np.array(self._at_s)
         return np.array(self._bytes, float)[: len(at_s)][(at_s >= span[0]) & (at_s <= span[1])]
 
     def leave(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._leaving = True
         self._thread.join(20)
 
 
 class Loop:
-    """Processor time of the loop: all that `fabrictime up` runs but senders."""
+    """Processor time of the control loop: everything that `fabrictime up` runs except senders of traffic."""
 
     def __init__(self) -> None:
         self._busy = self._now()
@@ -178,7 +178,7 @@ class Loop:
 
 
 def configure(bootstrap: str, *settings: str, unset: Sequence[str] = ()) -> None:
-    """Set `NAME=VALUE` limits for everyone, as `fabrictime config set` does. Raises CannotRun."""
+    """Set limits, given as `NAME=VALUE`, for everyone like `fabrictime config set`. Raises CannotRun."""
     live = LiveRecords(bootstrap)
     try:
         live.publish(changed(live.records.get(EVERYONE), EVERYONE, settings, unset))
@@ -187,13 +187,13 @@ def configure(bootstrap: str, *settings: str, unset: Sequence[str] = ()) -> None
 
 
 def last_link(control: ControlClient, host: str) -> str:
-    """Return the link that ends at a host's first NIC."""
+    """Return the link that ends at the first NIC of a host."""
     links: list[str] = control.ask("show")["links"]
     return next(link for link in links if link.partition(">")[2].partition(":")[0] == host)
 
 
 def until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something holds, at most so many s; return whether it does."""
+    """Wait at most `seconds` until `holds()` is true; return whether it is."""
     end_s = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end_s:

@@ -36,13 +36,13 @@ LOCAL_REPAIR_MS: Final = 30
 TRIALS, QUICK_TRIALS = 12, 4
 FAULT_S: Final = 1.2
 REST_S: Final = 3.0
-"""For the log's readers to come up again, and flows' new links to be known."""
+"""Pause in which the log's readers reconnect and new links of flows become known."""
 KEYS: Final = ("local_repair_failover_ms_p99",)
 
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; a minute and a half, or less where `quick`."""
+    """Measure and return the figures by key, in a minute and a half, or less with `quick`."""
     with watched_fabric(progress, RATE_BPS, LOCAL_REPAIR_MS) as (control, _, data, watch):
         return _trials(control, watch, data, progress, QUICK_TRIALS if quick else TRIALS)
 

@@ -37,12 +37,14 @@ RATE_BPS: Final = 100_000_000_000
 SEEDS, QUICK_SEEDS = 10, 2
 MORE_CONNECTIONS: Final = 2
 PORTS: Final = 128
-"""Source ports whose routes hosts trace for a pair: eight times the spines, as the setting advises."""
+"""Number of source ports whose routes hosts trace for each pair: eight times the spines, as its setting
+advises."""
 ALL_PAIRS: Final = 1_000_000
 FLOWLET_US: Final = 64.0
-"""As switches have it that spread flowlets: some round trips."""
+"""Flowlet gap of some round trips, as in switches that balance flowlets."""
 QUEUES_LAG_NS: Final = 75 * MS
-"""Delay of a window of queues: batches of 25 ms, map of 25 ms, inference, three times through the log."""
+"""Delay of a window of queues: 25 ms of batching, 25 ms of map, inference, and three passes through the
+log."""
 WARM_S, STEER_S, MEASURE_S = 1.0, 6.0, 1.5
 OBSERVE_S: Final = 1.5
 PROBES_PPS: Final = 100.0
@@ -56,8 +58,10 @@ KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The load of the fleet. Jobs are all-to-alls within rails, in pairwise steps, each on hosts of its own
-    that are drawn over the fleet; together they take all NICs."""
+    """The jobs of the fleet: all-to-alls within rails, in pairwise steps.
+
+    Each job has its own hosts, drawn from the whole fleet; together the jobs use all NICs.
+    """
 
     jobs: int = 2
     connections: int = 1
@@ -66,7 +70,7 @@ class Scenario:
     nics: int = NICS
 
     def settings(self, seed: int, *, flowlet_us: float = 0.0) -> SimSettings:
-        """Return the fleet with its jobs."""
+        """Return the settings of the simulated fleet with its jobs."""
         return SimSettings.model_validate(
             {
                 "nics": self.nics,
@@ -98,24 +102,24 @@ class Scenario:
 
 @dataclass(slots=True)
 class Stretch:
-    """The figures of an interval."""
+    """The figures of an interval of simulated time."""
 
     share: float
-    """Mean share of the line rate."""
+    """Mean throughput as a share of the line rate."""
     delay_us_p99: float
-    """One-way delay of probe packets from port to port."""
+    """99th percentile of the one-way delay of probe packets, from port to port."""
     iterations: int
 
 
 def simulation(settings: SimSettings, fleet: Fleet | None = None) -> Simulation:
-    """Return a fleet for `Loop`; hosts trace the routes of new flows within 250 ms."""
+    """Return a simulation for `Loop`, whose hosts trace the routes of new flows within 250 ms."""
     settings = settings.model_copy(update={"candidate_ports": PORTS, "route_pairs": ALL_PAIRS})
     topics = (INVENTORY, FLOWS, FLOW_ROUTES, PROBES)
     return Simulation(settings, fleet=fleet, topics=topics, route_pairs_at_once=ALL_PAIRS)
 
 
 class Loop:
-    """One fleet under policy. `act`: decisions are carried out; `decides`: there is a policy at all."""
+    """A simulated fleet under a policy. `act`: carry out decisions; `decides`: run the policy at all."""
 
     def __init__(self, run: Simulation, act: bool, *, decides: bool = True) -> None:
         self.run = run
@@ -124,19 +128,19 @@ class Loop:
             run, stages, acts=act, config={"max_moved_share": 1.0}, clock=time.process_time_ns
         )
         self.busy_s = 0.0
-        """Processor time of flow reports, contention and policy, and of the log."""
+        """Processor time of flow reports, contention, policy and log."""
         self.outputs: list[SimOutput] = []
-        """Outputs of the stages."""
+        """Everything that the stages have published."""
         self._queues = TrueQueues(run)
         self._delays: list[NDArray[np.float64]] = []
 
     @property
     def decisions(self) -> list[Decision]:
-        """All decisions."""
+        """All decisions so far."""
         return self.pipeline.decisions
 
     def advance(self, seconds: float) -> Stretch:
-        """Run the fleet on; return its figures of that time."""
+        """Advance the fleet by `seconds`; return its figures over this time."""
         self._delays.clear()
         before = self.run.kernel.flow_sums()[0][:, 0].sum()
         done = sum(job["iterations"] for job in self.run.job_state())
@@ -166,12 +170,13 @@ class Loop:
             pipeline.runner.publish(Output(QUEUES, SHARD, queues), self.run.now_ns + QUEUES_LAG_NS)
 
     def moved(self) -> int:
-        """Return how many flows decisions were about."""
+        """Return the number of flows that decisions concern."""
         return len({decision["flow_id"] for decision in self.decisions})
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about a quarter of an hour on two cores, or three minutes with `quick`."""
+    """Measure and return the figures by key, in about a quarter of an hour on two cores, or three minutes
+    with `quick`."""
     seeds = [random.SystemRandom().randrange(2**31) for _ in range(QUICK_SEEDS if quick else SEEDS)]
     runs = [(Scenario(), seed) for seed in seeds]
     if not quick:
@@ -205,16 +210,16 @@ class _Seed:
     best: Stretch
     steered: Stretch
     moved: float
-    """Share of flows."""
+    """Share of the flows that were moved."""
     decisions: int
     cpu: float
-    """Cost of the loop: share of a core per simulated second."""
+    """Processor time of the loop, in cores per simulated second."""
     observed: int
-    """Decisions in OBSERVE."""
+    """Number of decisions in OBSERVE."""
     flows: int
 
     def published(self) -> str:
-        """Return it in words."""
+        """Return the seed's results as text."""
         return (
             f"of the line rate ECMP {self.ecmp.share:.3f} (with policy in OBSERVE), flowlets "
             f"{self.flowlet.share:.3f}, steered {self.steered.share:.3f}, best {self.best.share:.3f}; delay "
@@ -256,7 +261,7 @@ def _alone(run: Simulation) -> Stretch:
 
 
 def lead_apart(run: Simulation) -> None:
-    """Pin the flows of each NIC to a spine of its own: the optimum, because no flows ever meet."""
+    """Pin the flows of each NIC to their own spine: the optimum, since flows never meet."""
     fleet = run.fleet
     leaves = fleet.nic_leaf.tolist()
     slot: dict[int, int] = {}
@@ -268,7 +273,7 @@ def lead_apart(run: Simulation) -> None:
 
 
 def _worst_of(values: list[float], unit: str, note: str = "", *, maximum: bool = False) -> Figure:
-    """Return the median of seeds, the worst and all else in its note."""
+    """Return the median over seeds as a figure; its note has the worst value and `note`."""
     worst = max(values) if maximum else min(values)
     text = f"worst {worst:.3f} of {len(values)} seeds"
     return Figure(float(np.median(values)), unit, f"{text}; {note}" if note else text)

@@ -24,15 +24,15 @@ from fabrictime.testbed.control import ControlClient
 
 RATE_BPS: Final = 50_000_000
 GUARANTEE_BPS: Final = 20_000_000
-"""Also the tenant's ceiling: more than it is as wrong as less."""
+"""Guaranteed rate of a tenant, and also its ceiling, as too much is as wrong as too little."""
 GREEDY: Final = 4
-"""Flows of the other tenant, which has no limit of its own, to the same host."""
+"""Number of flows that the other tenant, which has no limit, sends to the same host."""
 SEEDS, QUICK_SEEDS = 10, 2
 OBSERVE_S: Final = 3.0
 SETTLE_S: Final = 3.0
 STEADY_S: Final = 4.0
 AFTER_S: Final = 2.0
-"""From the end of the guaranteed tenant's traffic until the other tenant's rate is measured."""
+"""Pause between the end of the guaranteed tenant's traffic and the measurement of the other tenant's rate."""
 IDLE_S: Final = 4.0
 KNOWN_S: Final = 15.0
 PORTS: Final = range(20_000, 32_000)
@@ -41,7 +41,7 @@ KEYS: Final = ("slice_guarantee_error", "idle_bandwidth_reused")
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about four minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about four minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
         configure(
             bootstrap,
@@ -146,7 +146,7 @@ def _seeds(
 
 
 def _names(watch: Watch, number: int) -> set[str]:
-    """Return ids of a seed's flows, as far as their links are known."""
+    """Return the ids of those flows of a seed whose links are known."""
     jobs = (f"gold-{number}", f"greedy-{number}")
     return {name for name, flow in watch.flows.items() if flow["job"] in jobs and flow["links"]}
 

@@ -22,17 +22,17 @@ TOPICS: Final[tuple[Topic, ...]] = (FLOWS, FLOW_ROUTES, LINK_HEALTH, DECISIONS, 
 
 
 class Watch:
-    """Follows a log from its beginning until the end of the `with`."""
+    """A reader that follows a log from its beginning until its `with` block ends."""
 
     def __init__(self, bootstrap: str) -> None:
         self.flows: dict[str, Flow] = {}
-        """Open flows by id, as last reported."""
+        """Open flows by id, in their last reported state."""
         self.routes: dict[tuple[str, str, FlowLeg, int, int], tuple[str, ...]] = {}
-        """(nic, peer, leg, flow's port, flow's peer port) to links."""
+        """Links by (NIC, peer, leg, port of the flow, peer port of the flow)."""
         self.health: dict[str, LinkHealth] = {}
-        """Subject to its newest record."""
+        """The newest record of each subject, by subject."""
         self.health_records: list[LinkHealth] = []
-        """All records of all subjects."""
+        """All records of all subjects, in order."""
         self.decisions: dict[str, Decision] = {}
         self.actions: list[ActionReport] = []
         self.movable = 0
@@ -53,12 +53,12 @@ class Watch:
         self._reader.close()
 
     def until(self, holds: Callable[[], bool], seconds: float, kind: str) -> None:
-        """Wait until something holds. Raises CannotRun after so many s."""
+        """Wait until `holds()` is true. Raises CannotRun, with `kind`, after `seconds`."""
         if not self.soon(holds, seconds):
             raise CannotRun(f"{kind}: not within {seconds:g} s")
 
     def soon(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something holds, at most so many s; return whether it does."""
+        """Wait at most `seconds` until `holds()` is true; return whether it is."""
         end_s = time.monotonic() + seconds
         while True:
             with self._lock:
@@ -74,7 +74,7 @@ class Watch:
         return (*flow["links"], *self.routes.get(key, ()))
 
     def route_of(self, flow: Flow, port: int) -> tuple[str, ...]:
-        """Return the links that a flow takes from a source port, there and back, as far as they are known."""
+        """Return the known links, there and back, that a flow takes with a given source port."""
         there = (flow["nic"], flow["peer"], FlowLeg.DATA, port, flow["peer_port"])
         back = (flow["peer"], flow["nic"], FlowLeg.ACK, port, flow["peer_port"])
         return (*self.routes.get(there, ()), *self.routes.get(back, ()))

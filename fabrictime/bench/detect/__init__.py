@@ -150,9 +150,10 @@ PARTS: Final = {
     "sim": ("sim_realtime_factor",),
     "web": ("web_names_fault_s_worst", "web_names_fault_right"),
 }
-"""Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
+"""Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
+quick)`."""
 
 
 def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
-    """Measure some parts, or all, one after another."""
+    """Measure the parts named in `parts`, or all if it is empty, one by one; return the figures by key."""
     return measure_parts(NAME, PARTS, parts, progress, quick)

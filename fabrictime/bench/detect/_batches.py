@@ -13,7 +13,7 @@ from native.core import ProbeColumns
 EPOCH_NS: Final = 1_800_000_000 * 1_000_000_000
 FLUSH_NS: Final = 50_000_000
 FETCH_NS: Final = 20_000_000
-"""Time until a batch's last stamps are fetched."""
+"""Time until the last stamps of a batch are fetched."""
 
 
 def batches_of(
@@ -22,10 +22,11 @@ def batches_of(
     times_ns: tuple[NDArray[np.floating], NDArray[np.floating]],
     stamps: Sequence[NDArray[np.int64]],
 ) -> list[tuple[int, ProbeColumns]]:
-    """Return (flush time, batch) of all NICs, by time.
+    """Return (flush time, batch) of all NICs, in the order of time.
 
-    `names`: of the NICs. `ends`: [N] number of each probe's NIC and peer, and its path. `times_ns`: [N] true
-    times at which it left and its answer came, since EPOCH_NS. `stamps`: t1 to t4 as read, [N] each.
+    `names` are those of the NICs. `ends` has the number of the NIC, the number of the peer, and the path of
+    each of the N probes. `times_ns` has the true times, since EPOCH_NS, at which each left and its answer
+    came. `stamps` has t1 to t4 as read, each [N].
     """
     nic, peer, path = ends
     flush = ((times_ns[1] + FETCH_NS) // FLUSH_NS).astype(np.int64) + 1
@@ -57,5 +58,5 @@ def batches_of(
 
 
 def _cuts(*keys: NDArray[np.integer]) -> NDArray[np.intp]:
-    """Return where any of the sorted keys changes."""
+    """Return the indices at which any of the sorted keys changes."""
     return np.flatnonzero(np.any(np.diff(np.stack(keys), axis=1) != 0, axis=0)) + 1

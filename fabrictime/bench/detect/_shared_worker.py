@@ -29,24 +29,24 @@ from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.tables import Member
 
 Lines = Callable[[int], Mapping[str, ClockLine]]
-"""The clock models as of a time of the log."""
+"""A function that returns the clock models by NIC as of a time of the log."""
 
 
 @dataclass(slots=True)
 class Work:
-    """The worker's load."""
+    """What a worker did: the batches it skipped, the slots it published, and its lag."""
 
     spent_s: float = 0.0
     skipped: int = 0
-    """Batches that were too old."""
+    """Number of batches that were skipped as too old."""
     slots: Counter[int] = field(default_factory=Counter)
-    """Published time, ns, by the number of slots that were combined."""
+    """Published time, ns, by the number of slots combined into one."""
     behind_ns: int = 0
-    """Largest age of a published block, from its end."""
+    """Largest age of a block at its publication, measured from the end of the block."""
 
 
 class Worker:
-    """One worker; it takes batches, reduces them, and solves blocks, encoding and decoding as it would."""
+    """A worker that takes batches, reduces them and solves blocks, with all encoding and decoding."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Worker:
         lines: Lines | None = None,
         clock_ns: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        """`clock_ns` returns the processor time that work has taken."""
+        """Set up the worker; `clock_ns` returns the processor time that work has taken."""
         names = scene.fabric.nic_names()
         line_by_nic = dict.fromkeys(names, ClockLine(EPOCH_NS, 0, 0.0, CLOCK_BOUND_NS))
         rate_bps = round(scene.fabric.rate_bps)
         self.work = Work()
         self.now_ns = 0
-        """The worker's time, on the log's clock."""
+        """The worker's present time, on the log's clock."""
         self._scene, self._cores, self._clock_ns = scene, cores, clock_ns
         self.lines: Lines = lines or (lambda _: line_by_nic)
         self.members = {nic: Member(nic, host_of(nic), SHARD, nic) for nic in names}
@@ -70,7 +70,7 @@ class Worker:
         self._waited_ns = 0
 
     def run(self) -> Iterator[tuple[int, LinkQueues]]:
-        """Yield (time of the worker, record) in order."""
+        """Yield (the worker's time, record), in order."""
         flushes = [
             (when, [batch for _, batch in group])
             for when, group in groupby(self._scene.batches(), key=lambda timed_batch: timed_batch[0])
@@ -91,7 +91,7 @@ class Worker:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Let the worker's time pass as the work takes."""
+        """Advance the worker's time by the processor time of the block's work."""
         began_ns = self._clock_ns()
         yield
         took_ns = self._clock_ns() - began_ns

@@ -27,13 +27,13 @@ STEPS_NS: Final = (1_000_000.0, -1_000_000.0, 100_000.0, -100_000.0)
 STEP_AT_NS: Final = 2_300 * MS
 WINDOW_NS: Final = 1_000 * MS
 SOLVED_NS: Final = 200 * MS
-"""Time from a window's end until its clocks are known."""
+"""Time from the end of a window until its clock models are known."""
 DEEP_BYTES: Final = 50e3
-"""Depth from which a slot of an idle link is a false queue: as deep as contention."""
+"""Depth at which a queue on an idle link counts as false: that of contention."""
 
 
 class SteppedModels:
-    """The models of the clocks, of which one steps."""
+    """The clock models by time; one of the clocks steps."""
 
     def __init__(self, names: list[str], stepped: str, by_ns: float) -> None:
         right = ClockLine(EPOCH_NS, 0, 0.0, CLOCK_BOUND_NS)
@@ -44,13 +44,13 @@ class SteppedModels:
         self._unsynced_ns = window_end_ns + SOLVED_NS
 
     def at(self, when_ns: int) -> Mapping[str, ClockLine]:
-        """Return the models as of a time of the log."""
+        """Return the clock models by NIC as of a time of the log."""
         passed = (when_ns - self._unsynced_ns) // WINDOW_NS
         return self._known[0 if passed < 0 else 1 if passed == 0 else 2]
 
 
 def false_seconds(scene: Scene, worker: Worker) -> tuple[float, float]:
-    """Return (s of false contention windows, s of deep slots on idle links) after the step."""
+    """Return the seconds of false contention windows, and of deep slots on idle links, after the step."""
     watch, records = Watch(scene, None), []
     for now_ns, record in worker.run():
         watch.take(now_ns, record, 0.0)
@@ -73,7 +73,7 @@ def _deep_seconds(scene: Scene, records: list[LinkQueues]) -> float:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about half a minute, or half of it with `quick`."""
+    """Measure and return the figures by key, in about half a minute, or half of it with `quick`."""
     steps, notes, worst = STEPS_NS[::2] if quick else STEPS_NS, [], 0.0
     for by_ns in steps:
         seed = int(np.random.SeedSequence().generate_state(1)[0])

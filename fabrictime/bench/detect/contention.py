@@ -55,21 +55,22 @@ RUNS: Final = 4
 WARM_UP_S: Final = 3.0
 """Time for floors and clocks to settle; contention that begins before is not scored."""
 GATHER_NS: Final = 10 * MS
-"""Additional wait of a worker's fetch, at each of the hops, as in streams/app.py."""
+"""Additional wait of a worker's fetch at each hop through the log, like in streams/app.py."""
 HOPS: Final = 3
-"""Times that a message passes the log: probes, path queueing, queues, to where windows are sent from."""
+"""Passes through the log until windows can be published: probes, path queueing, queues."""
 SHORT_NS: Final = 150 * MS
-"""True contention that is over sooner need not be seen: it may be over before its window has to open."""
+"""True contention that is shorter than this need not be detected: it may end before its window has to
+open."""
 SLACK_NS: Final = 150 * MS
-"""Tolerance of a match in time."""
+"""Tolerance for the times when a window is matched with true contention."""
 REPORTED, UNREPORTED = "with flow reports", "without flow reports"
 GREY: Final = 0.4
-"""Share of the true contention depth from which a detected queue counts as present."""
+"""A detected queue counts as present if its true depth is at least this share of the contention depth."""
 
 
 @dataclass(slots=True)
 class Detected:
-    """One published window: its time in the simulation, and the pipeline's cost."""
+    """One published window: its times in the simulation, and the pipeline's cost."""
 
     link: str
     others: list[str]
@@ -82,13 +83,13 @@ class Detected:
 
     @property
     def links(self) -> set[str]:
-        """Return the link with those of the same queue."""
+        """Return the link together with those that belong to the same queue."""
         return {self.link, *self.others}
 
 
 @dataclass(slots=True)
 class Score:
-    """The results of one or several runs."""
+    """The counts and delays of one or several runs."""
 
     open_ms: list[float] = field(default_factory=list)
     close_ms: list[float] = field(default_factory=list)
@@ -102,7 +103,7 @@ class Score:
     invented: Counter[str] = field(default_factory=Counter)
 
     def figures(self) -> dict[str, Value]:
-        """Return the figures over all windows."""
+        """Return the figures by key, over all windows."""
         kinds = ", ".join(
             f"{true} published as {published} {n}"
             for (true, published), n in self.confused.most_common()
@@ -131,7 +132,7 @@ def _p95(values: list[float]) -> float:
 
 
 class Run:
-    """One simulated stretch with its events, seen through the pipeline."""
+    """One simulated stretch of time with its events, as the pipeline sees it."""
 
     def __init__(self, seed: int, seconds: float, hop_ns: float) -> None:
         self.seconds = seconds
@@ -178,12 +179,12 @@ class Run:
 
     @property
     def busy_s(self) -> float:
-        """Processor time of inference and windows."""
+        """The processor time, s, of queue inference and windows."""
         busy_ns = self._pipeline.runner.busy_ns
         return (busy_ns[QueuesStage.name] + busy_ns[ContentionStage.name]) / 1e9
 
     def go(self) -> None:
-        """Run it to its end, and half a second on."""
+        """Run the simulation to its end, and half a second longer."""
         depth = self.sim.kernel.link_sums()[0].copy()
         without = self._runners[UNREPORTED]
         for _ in range(round((self.seconds + 0.5) * 100)):
@@ -206,7 +207,7 @@ class Run:
         self._note_truth(self.sim.contention())
 
     def _timed(self, name: str, work: Callable[[], list[SimOutput]]) -> list[SimOutput]:
-        """Note the windows of `work`, whose processor time delays them; return all its outputs."""
+        """Run `work`, note its windows, delayed by its processor time, and return all its outputs."""
         busy_ns = self._runners[name].busy_ns
         before_ns = busy_ns.total()
         outputs = work()
@@ -237,7 +238,8 @@ class Run:
             published.closed_ns, published.close_at_ns = window["closed_ns"], at_ns
 
     def score(self, into: Score, reports: str, verbose: bool = False) -> None:
-        """Compare the contention detected with or without `reports` with the truth."""
+        """Add to `into` how the contention that was detected, with or without `reports`, compares with the
+        truth."""
         first_ns = self.sim.start_ns + round(WARM_UP_S * 1e9)
         last_ns = self.sim.start_ns + round(self.seconds * 1e9)
         matched: set[int] = set()
@@ -281,7 +283,7 @@ class Run:
                     print(f"  false {published.link} {published.kind} at {at_ms:.0f} ms")
 
     def _there(self, published: Detected) -> bool:
-        """Return whether a queue was present that is only a little too small to count as contention."""
+        """Return whether the link had a queue that was just too small to count as contention."""
         mark = GREY * 0.5 * 0.1 * self.sim.fleet.shape.buffer_bytes
         end_ns = published.closed_ns or self.sim.now_ns
         return any(
@@ -299,7 +301,8 @@ def _meet(published: Detected, true: TrueContention) -> bool:
 
 
 def _events(rng: np.random.Generator, seconds: float) -> Iterator[str]:
-    """Draw faults of every kind one after the other, each for 600 to 1,500 ms; jobs collide by themselves."""
+    """Draw faults of every kind, one by one, each for 600 to 1,500 ms; collisions come from the jobs
+    themselves."""
     at_s = WARM_UP_S + 0.2
     nics = Fleet(Shape.of(NICS)).nic_ids
     kinds = ["incast", "slow-receiver", "slow-sender", "pause-storm"]
@@ -320,8 +323,8 @@ def _events(rng: np.random.Generator, seconds: float) -> Iterator[str]:
 
 
 def log_hop_ns(progress: Progress) -> float:
-    """Return the 95th percentile of the time from a message's sending to its being read, over an embedded
-    log here."""
+    """Return the 95th percentile of the time from sending a message to reading it, ns, with an embedded
+    log."""
     progress("one message through the log")
     delays_ns = []
     with TemporaryDirectory() as directory, embedded_log(Path(directory), 1) as bootstrap:
@@ -339,7 +342,7 @@ def log_hop_ns(progress: Progress) -> float:
 
 
 def measure(progress: Progress, quick: bool = False, *, verbose: bool = False) -> dict[str, Value]:
-    """Measure for about four minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about four minutes, or one with `quick`."""
     hop_ns = log_hop_ns(progress)
     scores = {name: Score() for name in (REPORTED, UNREPORTED)}
     seconds = QUICK_SECONDS if quick else SECONDS

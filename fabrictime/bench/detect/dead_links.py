@@ -41,21 +41,22 @@ KINDS: Final = ("blackhole", "down")
 START_S: Final = 90.0
 WARM_S: Final = 12.0
 CALM_S: Final = 10.0
-"""Over which probes and processor time are counted."""
+"""Interval over which probes and processor time are counted."""
 FLOWS_S: Final = 600.0
 MAX_PPS: Final = 10_000
-"""Probes a second that all NICs together may send."""
+"""Maximum number of probes per second of all NICs together."""
 GIVE_UP_S: Final = 5.0
 HEAL_S: Final = 20.0
 REST_S: Final = (0.3, 0.8)
-"""Between the link's return and the next fault, drawn at random."""
+"""Range of the pause between the healing of a link and the next fault, which is drawn at random."""
 RATE_PPS: Final = 600
-"""Requests a second of each of the eight NICs: 4,800 in all. A probe that leaves its leaf crosses four of the
-32 directed links between switches, out and back: one crosses each link every 2 ms."""
+"""Requests per second of each of the eight NICs, 4,800 in all. A probe that leaves its leaf crosses four of
+the 32 directed links between switches, out and back. So a probe crosses each link every 2 ms."""
 FLOW_PPS: Final = 500
-"""And the same maximum again for flow routes, two per NIC: 8,800 in total."""
+"""Maximum of the additional probes for flow routes, per second; with two per NIC the total is 8,800."""
 FLOW_GAP_MS: Final = 3.3
-"""The objective: a probe leaves within the first half of its slot, so two are at most 1.5 slots apart."""
+"""Objective for the gap between probes of a flow: a probe leaves within the first half of its slot, so two
+are at most 1.5 slots apart."""
 SETTINGS: Final = f"""
 [up]
 web = false
@@ -83,7 +84,7 @@ KEYS: Final = (
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about three minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about three minutes, or one with `quick`."""
     with running_fabric(progress, SETTINGS) as fabric:
         return _trials(*fabric, progress, QUICK_TRIALS if quick else TRIALS)
 
@@ -144,8 +145,10 @@ def _trials(
 def _one(
     control: ControlClient, flaps: _Tail[LinkHealth], line: str, cable: str
 ) -> tuple[float | None, list[str]]:
-    """Break a link and heal it; return the ms until its cable was DOWN (None: not in time) and the other
-    cables that were DOWN meanwhile."""
+    """Break a link and heal it; return the ms until its cable was DOWN, or None if that came too late.
+
+    The second result lists the other cables that were DOWN meanwhile.
+    """
     others: list[str] = []
     down: list[float] = []
 
@@ -170,7 +173,7 @@ def _one(
 
 
 class _Tail(Generic[R]):
-    """Reads a topic from its beginning, or from now on."""
+    """Reads a topic, from its beginning or, with `new`, from now on."""
 
     def __init__(self, bootstrap: str, topic: Topic[R], new: bool = False) -> None:
         self._topic = topic
@@ -178,7 +181,8 @@ class _Tail(Generic[R]):
         self._reader = TopicReader.open(bootstrap, {topic: start}, fetch_wait_ms=10)
 
     def until(self, matches: Callable[[R], Any], seconds: float) -> float | None:
-        """Return the append time, ms, of the next record that is wanted; None: none came in this time."""
+        """Return the append time, ms, of the next record for which `matches` is true; None if none comes in
+        `seconds`."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             for message in self._reader.poll(min(left, 0.5), 1, at_once=True):
@@ -188,12 +192,12 @@ class _Tail(Generic[R]):
         return None
 
     def close(self) -> None:
-        """Let go of the consumer."""
+        """Close the consumer."""
         self._reader.close()
 
 
 def _wait_traced(paths: _Tail[PathMaps], nics: int) -> None:
-    """Return once the paths of every NIC to every other are known. Raises CannotRun after START_S."""
+    """Wait until the paths between all NICs are known. Raises CannotRun after START_S."""
     traced_pairs: set[tuple[str, str]] = set()
 
     def all_known(record: PathMaps) -> bool:
@@ -209,8 +213,11 @@ def _wait_traced(paths: _Tail[PathMaps], nics: int) -> None:
 def _calm(
     control: ControlClient, bootstrap: str, data: Path, links: Sequence[str], flows: Sequence[Flow]
 ) -> tuple[dict[str, float], dict[str, Value]]:
-    """Return figures of the agents without a fault: `agents`, processors; `probes`, requests/s; and the probe
-    intervals of links and flow routes."""
+    """Return figures of an interval without faults.
+
+    The first result has the agents' processors, `agents`, and requests per second, `probes`. The second has
+    the probe intervals of links and flow routes.
+    """
     probers = [
         psutil.Process(row["pid"])
         for row in status.read(data)["children"]

@@ -33,7 +33,7 @@ TARGETS: Final = {
     "ways_known_s": Target("s"),
 }
 FLOWS_EACH: Final = 6
-"""Of UDP, and as many of TCP."""
+"""Number of UDP flows, and also of TCP flows."""
 RATE_BPS: Final = 2_000_000
 FLOW_S: Final = 60.0
 LIMIT_S: Final = 40.0
@@ -44,7 +44,7 @@ PEER_PORT: Final = 5201
 def measure_routes(
     control: ControlClient, bootstrap: str, socket: Path, progress: Progress
 ) -> dict[str, Value]:
-    """Measure for about half a minute."""
+    """Measure and return the figures by key, in about half a minute."""
     nics = {nic["nic"]: nic for nic in control.ask("show")["nics"]}
     follower = _Follower(bootstrap)
     try:
@@ -60,18 +60,18 @@ TOPICS: Final[tuple[Topic, ...]] = (FLOWS, FLOW_ROUTES)
 
 
 class _Follower:
-    """Reads flows and routes from now on."""
+    """Reads flow reports and flow routes from now on."""
 
     def __init__(self, bootstrap: str) -> None:
         starts = dict.fromkeys(TOPICS, BEGINNING)
         self._reader = TopicReader.open(bootstrap, starts, fetch_wait_ms=20)
         self.book = FlowRouteTable()
         self.hops: dict[tuple[str, str, int, int], tuple[float, list[str]]] = {}
-        """Protocol, NIC and ports of a flow to the time (s) of its first published links, and the newest
+        """By protocol, NIC and ports of a flow: the time, s, of its first published links, and the newest
         links."""
 
     def until(self, subject: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
-        """Read until it is so; return whether it is."""
+        """Read the log until `subject()` is true, for at most `limit_s`; return whether it is."""
         deadline = time.monotonic() + limit_s
         while not subject():
             if time.monotonic() > deadline:
@@ -81,7 +81,7 @@ class _Follower:
         return True
 
     def close(self) -> None:
-        """Leave the log."""
+        """Close the consumer."""
         self._reader.close()
 
     def _take(self, message: Message) -> None:
@@ -155,7 +155,8 @@ def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) ->
 def _all_to_all(
     control: ControlClient, follower: _Follower, nics: dict[str, dict[str, Any]], socket: Path
 ) -> dict[str, Value]:
-    """Register a movable flow from each NIC to each of other hosts, and wait for all routes."""
+    """Register a movable flow from each NIC to each other host's NIC; wait until all their routes are
+    known."""
     pairs = [(a, b) for a in nics for b in nics if nics[a]["host"] != nics[b]["host"]]
     with ExitStack() as stack:
         program = stack.enter_context(connect(socket, 10))

@@ -34,14 +34,14 @@ from streams.runtime.tables import Member
 NICS: Final = 64
 PARTITIONS: Final = 4
 PUBLISH_TICKS: Final = 3
-"""Ticks of 10 ms between two records of a partition."""
+"""Number of 10 ms ticks between two records of a partition."""
 BOUND_NS: Final = 100.0
 WARM_UP_S: Final = 4.0
-"""Time until depths are calibrated: not counted."""
+"""Time until depths are calibrated, which is not measured."""
 
 
 class Cost(NamedTuple):
-    """Processor time of inference: seconds, of them those of messages, per slot and link, and in cores."""
+    """Processor time of inference: in total and for messages alone, per slot and link; and in cores."""
 
     us_per_slot_link: float
     message_us_per_slot_link: float
@@ -70,7 +70,7 @@ class FleetLog:
         self._sources = [SourceQueueing(f"{PROBES.name}/{n}", slot_ns) for n in range(PARTITIONS)]
 
     def messages(self, seconds: float) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield (time, messages of all partitions) of so many seconds."""
+        """Yield (time, messages of all partitions) for the next `seconds`."""
         is_scheduled, offset, sim = False, 0, self._sim
         while sim.now_ns < self.start_ns + seconds * 1e9:
             for out in sim.tick():
@@ -91,7 +91,7 @@ class FleetLog:
 
 
 def replay(log: FleetLog, seconds: float) -> Cost:
-    """Infer the queues of a log as the stage does; return the cost without the warm-up."""
+    """Infer the queues from a log like the stage does; return the cost after the warm-up."""
     queues = ShardQueues(log.settings.shard, lambda link: int(log.rates_bps.get(link, 0)))
     links: set[str] = set()
     spent_s, messages_s, slots = 0.0, 0.0, 0.0
@@ -119,7 +119,7 @@ def replay(log: FleetLog, seconds: float) -> Cost:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about ten seconds, or half of that with `quick`."""
+    """Measure and return the figures by key, in about ten seconds, or half of that with `quick`."""
     seed, seconds = int(np.random.SeedSequence().generate_state(1)[0]), 8.0 if quick else 14.0
     progress(f"cost of inference: {NICS} NICs, {seconds:g} s, seed {seed}")
     cost = replay(FleetLog(NICS, seed), seconds)

@@ -24,10 +24,10 @@ FULL_BYTES: Final = 9_000
 """MTU of all NICs."""
 SIZE_CHECK_S: Final = 0.5
 SIZE_SEARCH_NS: Final = 3_000 * MS
-"""Interval between two checks of a NIC's paths for large packets, and time to find the limit of one."""
+"""Time between two checks of a NIC's paths for large packets, and to find the largest size that passes."""
 HOST_SILENT_NS: Final = 300 * MS
 HOST_PROBE_NS: Final = 1000 * MS
-"""Silence of a peer after which its host is probed, and the interval of these probes."""
+"""Time without answers after which a peer's host is probed, and the interval between these probes."""
 
 
 class FleetPaths:
@@ -40,43 +40,42 @@ class FleetPaths:
         self._reverse: dict[tuple[str, str, int], tuple[str, ...]] = {}
 
     def add(self, nic: str, peer: str, path: int, forward: tuple[str, ...], reverse: tuple[str, ...]) -> None:
-        """Take one path."""
+        """Add one path."""
         self._forward[nic, peer, path] = forward
         self._reverse[nic, peer, path] = reverse
 
     def requests(self) -> Iterable[tuple[tuple[str, str, int], tuple[str, ...]]]:
-        """Return (nic, peer, path) and the links of its requests, of every path."""
+        """Return (nic, peer, path) and the links of the requests, for every path."""
         return self._forward.items()
 
     def answers(self) -> Iterable[tuple[tuple[str, str, int], tuple[str, ...]]]:
-        """Return (nic, peer, path) and the links of the answers, of every path."""
+        """Return (nic, peer, path) and the links of the answers, for every path."""
         return self._reverse.items()
 
     def changed(self, since: int) -> set[tuple[str, str]] | None:
-        """Return the pairs that have changed, whatever `since`; None: any may have."""
+        """Return the pairs whose paths have changed, regardless of `since`; None if any may have."""
         return self.moved
 
     def forward(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
-        """Return the links of the requests; empty where they are not known."""
+        """Return the links of a path's requests, or an empty tuple if they are not known."""
         return self._forward.get((nic, peer, path), ())
 
     def reverse(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
-        """Return the links of the answers; empty where they are not known."""
+        """Return the links of a path's answers, or an empty tuple if they are not known."""
         return self._reverse.get((nic, peer, path), ())
 
     def known(self, nic: str, peer: str, path: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the links of requests and answers, which are known as a whole or not at all."""
+        """Return the links of requests and of answers; both are known completely or not at all."""
         return self.forward(nic, peer, path), self.reverse(nic, peer, path)
 
 
 class ProbedFleet:
-    """NICs that probe `peers` random others over `paths` source ports each, `rate_hz` probes a second per
-    NIC.
+    """NICs that each probe `peers` random others over `paths` source ports, at `rate_hz` probes per second.
 
-    `down` [L], `loss` [L] and `class_loss` [C, L] set the state of links from now on, `gone` [N] the NICs
-    that neither probe nor answer, `stopped` [N] agents that do neither while their hosts live, `starve` those
-    that answer late. A NIC reports loss streaks and recoveries at once (at most every `gather_ns`), and
-    everything each `beat_ns`; a message takes some ms to the log.
+    `down` [L], `loss` [L] and `class_loss` [C, L] set the state of links from now on. NICs in `gone` [N]
+    neither probe nor answer; agents in `stopped` [N] do neither while their hosts live; `starve` makes agents
+    answer late. A NIC reports loss streaks and recoveries at once, but at most every `gather_ns`, and
+    everything every `beat_ns`. A message takes some ms to the log.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class ProbedFleet:
         start_ns: int = 1_760_000_000_000_000_000,
         dscps: Sequence[int] = (0,),
     ) -> None:
-        """`dscps`: of the traffic classes, which the probes of a path take in turn."""
+        """Set up the fleet; the probes of a path take the traffic classes of `dscps` in turn."""
         self.fleet = fleet
         self.dscps = tuple(dscps)
         self.rng = np.random.default_rng(seed)
@@ -126,25 +125,25 @@ class ProbedFleet:
         self.down = np.zeros(fleet.links + 1, np.bool_)
         self.loss = np.zeros(fleet.links + 1)
         self.class_loss = np.zeros((len(self.dscps), fleet.links + 1))
-        """[C, L] share of a class's packets that a link loses beside `loss`."""
+        """Share of a class's packets that a link loses in addition to `loss`, [C, L]."""
         self.rewrites: dict[int, dict[int, int]] = {}
-        """Link to the DSCPs that its packets have after it, by the DSCP before it."""
+        """By link: the DSCP that packets have after it, by the DSCP that they had before it."""
         self.mtu_bytes = np.full(fleet.links + 1, FULL_BYTES)
-        """[L] packets above this size are lost, as NICs report if `size_probes` is set."""
+        """Largest packet that each link passes, [L]; NICs report the limit if `size_probes` is set."""
         self.size_probes = False
         self.gone = np.zeros(n, np.bool_)
         self.stopped = np.zeros(n, np.bool_)
         self.host_probes = False
         """Whether agents probe the hosts of silent peers, each second."""
         self.muzzled = np.zeros(n, np.bool_)
-        """[N] agents whose reports do not reach the log."""
+        """Whether the reports of each agent fail to reach the log, [N]."""
         self.starvation_end_ns = np.zeros(n, np.int64)
         self.now_ns = start_ns
         self.timeout_ns = 2 * MS
         self.gather_ns = 10 * MS
         self.beat_ns = 1000 * MS
         self.confess = True
-        """Whether an agent without CPU time reports that."""
+        """Whether an agent that gets no CPU time reports so."""
 
         size = len(src)
         self._lost = np.zeros(size, np.int64)
@@ -152,7 +151,7 @@ class ProbedFleet:
         self._latecomers = np.zeros(size, np.int64)
         self._next_class = np.zeros(size, np.int64)
         self._by_class = np.zeros((3, len(self.dscps), size), np.int64)
-        """Lost, answered and late answers of each class and path."""
+        """Numbers of lost probes, answers and late answers, for each class and path."""
         self._row = np.zeros(size, np.int64)
         self._first = np.zeros(size, np.int64)
         self._last = np.zeros(size, np.int64)
@@ -165,11 +164,11 @@ class ProbedFleet:
         self._clock = rng.integers(-(10**15), 10**15, n)
         self._trouble = np.zeros(n, np.int64)
         self._waiting: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []
-        """Time of probes without an answer, their paths and their classes."""
+        """Probes that got no answer: the time of sending, their paths, and their classes."""
         self._late: list[tuple[int, int, int, int]] = []
         self._queue: list[tuple[int, int, LinkEvent]] = []
         self.forward_links = np.full((len(src), int(out.hops.max())), -1, np.int64)
-        """[P, hops] links of the requests alone, filled with -1."""
+        """Links of the requests only, padded with -1, [P, hops]."""
         for p in range(len(src)):
             self.forward_links[p, : len(out.of(p))] = out.of(p)
         self._size_path = 7 * np.arange(n) % (peers * paths)
@@ -178,12 +177,13 @@ class ProbedFleet:
         self._count = 0
 
     def starve(self, nic: int, for_ns: int) -> None:
-        """Take the processor from a NIC's agent for some time: it sends no probes, and answers late."""
+        """Take the processor away from a NIC's agent for `for_ns`, so that it sends no probes and answers
+        late."""
         self.starvation_end_ns[nic] = self.now_ns + for_ns
         self._trouble[nic] = for_ns
 
     def run(self, for_ns: int) -> Iterator[tuple[int, LinkEvent]]:
-        """Let time pass; yield (append time, event) in the log's order."""
+        """Advance the time by `for_ns`; yield (append time, event) in the log's order."""
         end_ns = self.now_ns + for_ns
         while self.now_ns < end_ns:
             self.now_ns += STEP_NS
@@ -195,7 +195,7 @@ class ProbedFleet:
 
     @property
     def _absent(self) -> NDArray[np.bool_]:
-        """[N] NICs whose agents neither probe nor answer."""
+        """Return which NICs have agents that neither probe nor answer, [N]."""
         return self.gone | self.stopped
 
     def _probe(self) -> None:
@@ -257,7 +257,7 @@ class ProbedFleet:
                 self._probe_hosts(nic, now_ns)
 
     def _probe_hosts(self, nic: int, now_ns: int) -> None:
-        """Send the answers of the hosts of peers that have been silent for a while."""
+        """Report the answers of hosts whose NICs, peers of `nic`, have been silent for a while."""
         own_paths = self._of_nic[nic]
         hosts: list[HostEvidence] = []
         for peer in np.unique(self.dst[own_paths]).tolist():
@@ -277,7 +277,7 @@ class ProbedFleet:
             self._publish(nic, {**self._event_of(nic, now_ns), "kind": EvidenceKind.HOST, "hosts": hosts})
 
     def _check_sizes(self, now_ns: int) -> None:
-        """Let each NIC check its next path, and report the limits that it has found."""
+        """Let each NIC check its next path for large packets, and report the size limits that were found."""
         every_ns = round(SIZE_CHECK_S * 1e9)
         phase = np.arange(len(self.gone)) * 37 * MS
         for nic in np.flatnonzero(((now_ns + phase) % every_ns < STEP_NS) & ~self._absent).tolist():
@@ -307,7 +307,7 @@ class ProbedFleet:
         self._publish(nic, {**self._event_of(nic, now_ns), "kind": EvidenceKind.SIZE, "sizes": [size]})
 
     def _event_of(self, nic: int, now_ns: int) -> LinkEvent:
-        """Return a NIC's next event, without the fields of its kind."""
+        """Return a NIC's next event, without the fields that depend on its kind."""
         self._event[nic] += 1
         return {
             "nic": self.fleet.nic_ids[nic],
@@ -399,7 +399,7 @@ class ProbedFleet:
         return classes if len(self.dscps) > 1 or is_changed else []
 
     def _rewritten(self, sent: int, links: Iterable[int]) -> int | None:
-        """Return the DSCP with which packets arrive over links, if it is another one."""
+        """Return the DSCP with which packets arrive after the given links, or None if it is unchanged."""
         if not self.rewrites:
             return None
         now = sent

@@ -36,14 +36,14 @@ from streams.runtime.route_table import RouteTable
 
 MS: Final = 1_000_000
 LATENCY_NS: Final = 3 * MS
-"""From an agent to the log, as it is on one machine."""
+"""Time from an agent to the log, as on one machine."""
 WARM_S: Final = 2.5
 BROKEN_S: Final = 1.0
 HEALED_S: Final = 1.6
 GREY_S: Final = 3.0
 GREY_HEALED_S: Final = 8.0
 REPORT_EVERY: Final = 5
-"""Trials between two lines of progress."""
+"""Number of trials between two progress messages."""
 FLAP_SETTINGS: Final = {"stages": ["links"], "session_timeout_s": 2}
 
 
@@ -62,7 +62,7 @@ class _Evaluated:
         """(log time, `LinkHealth`) of everything since the last `forget`."""
 
     def pump(self, seconds: float) -> None:
-        """Let simulated time pass."""
+        """Advance simulated time by `seconds`."""
         for out in self.run.advance(seconds):
             if out.topic is PATHS:
                 self.book.take(out.key.encode(), out.value(), None, out.at_ns)
@@ -78,7 +78,7 @@ class _Evaluated:
             self.published += [(self.now_ns, record) for _, record in changes if record is not None]
 
     def named(self, state: str) -> dict[str, int]:
-        """Return the subjects that entered a state, with the time of its publication."""
+        """Return the time at which each subject entered `state`, by subject."""
         first_ns: dict[str, int] = {}
         for at_ns, record in self.published:
             if record["state"] == state:
@@ -97,7 +97,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _dead_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[str, Value]:
-    """Break one to three links at once, again and again; a verdict counts within `BROKEN_S`."""
+    """Repeatedly break one to three links at once; a verdict counts if it comes within `BROKEN_S`."""
     progress(f"dead links: {trials} times 1 to 3 of {nics} NICs' links at once, seed {seed}")
     it, rng = _Evaluated(nics, seed), np.random.default_rng(seed)
     it.pump(WARM_S)
@@ -132,8 +132,10 @@ def _dead_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[s
 
 
 def _grey_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[str, Value]:
-    """Lose 5 % on one link at a time; return the 95th percentile of the detection time, infinite for missed
-    ones."""
+    """Let single links lose 5 % of packets, one by one; return the 95th percentile of the detection time.
+
+    An undetected link counts as infinite.
+    """
     progress(f"lossy links: {trials} times 5 % on a link of {nics} NICs")
     it, rng = _Evaluated(nics, seed + 1), np.random.default_rng(seed + 1)
     it.pump(WARM_S)
@@ -163,7 +165,8 @@ def _grey_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[s
 
 
 def _flaps(progress: Progress, times: int, seed: int) -> dict[str, Value]:
-    """Flap a link of a small fleet before a real worker that is killed at random; compare the counts."""
+    """Flap a link of a small fleet while a real worker is killed at random; compare its counts with the
+    truth."""
     progress(f"flaps: {times} of them, the worker killed on the way")
     rng = np.random.default_rng(seed)
     link = "leaf2:swp5>spine3:swp2"
@@ -225,12 +228,15 @@ host_rate_bps = 20000000
 fabric_rate_bps = 20000000
 """
 LOAD: Final = 0.6
-"""Share of each host's link, to the host half the ring away: over spines, because a leaf has two hosts."""
+"""Load as a share of a host's link. Each host sends halfway round the ring, which takes the traffic over
+spines, because a leaf has two hosts."""
 
 
 def _false_alarms(progress: Progress, seconds: float) -> dict[str, Value]:
-    """Run everything on the fabric of packets under load, beside two processes that occupy the cores; count
-    the false verdicts of link health and alerts."""
+    """Run everything on the fabric of packets, under load and beside two processes that keep the cores busy.
+
+    Returns the numbers of false verdicts of link health and of false alerts.
+    """
     progress(f"false alarms: the fabric at {LOAD:.0%} load for {seconds:g} s beside two hogs")
     with tempfile.TemporaryDirectory(prefix="ft-false-") as name:
         folder = Path(name)
@@ -272,7 +278,7 @@ def _fabrictime(*arguments: str) -> str:
 
 
 def _wait_ready(common: list[str]) -> None:
-    """Wait until clocks are there: probes flow, and the worker works."""
+    """Wait until clocks are available, which shows that probes flow and the worker works."""
     end_s = time.monotonic() + 90
     while time.monotonic() < end_s:
         try:
@@ -315,7 +321,7 @@ def _up(common: list[str], max_s: float) -> Iterator[None]:
 
 @contextmanager
 def _load(seconds: float, data: Path) -> Iterator[None]:
-    """Let every host send to the one half the ring away, for so long."""
+    """Let every host send to the host halfway round the ring, for `seconds`."""
     flows = [
         subprocess.Popen(
             [

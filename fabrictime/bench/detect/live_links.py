@@ -21,7 +21,7 @@ SLICE_NS: Final = 5_000_000
 
 
 class LiveLinks:
-    """Feeds a log in real time; call `run` to let time pass."""
+    """Sends a fleet's evidence to a log in real time; call `run` to let time pass."""
 
     def __init__(self, bootstrap: str, probes: ProbedFleet) -> None:
         self.probes = probes
@@ -31,7 +31,7 @@ class LiveLinks:
         self._reader = TopicReader.open(bootstrap, {LINK_HEALTH: BEGINNING}, fetch_wait_ms=10)
 
     def publish_paths(self) -> None:
-        """Publish the links of all paths, each end's own directions."""
+        """Publish the links of all paths; each end publishes its own directions."""
         probes, names = self.probes, self.probes.fleet.nic_ids
         pairs: dict[tuple[str, str], list[PathMap]] = {}
         for src, dst, port in zip(
@@ -75,8 +75,10 @@ class LiveLinks:
         self._send(LINKS, event["shard"], event)
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let `seconds` of the fleet's time pass, no faster than the clock on the wall and slower where the
-        machine is busy; return whether `until` came true (True where there is none)."""
+        """Advance the fleet's time by `seconds`, in real time, or more slowly on a busy machine.
+
+        Stops early once `until` is true. Returns whether it became true, or True without an `until`.
+        """
         begin_s, begin_ns = time.monotonic(), self.probes.now_ns
         while self.probes.now_ns - begin_ns < seconds * 1e9:
             behind_ns = begin_ns + int((time.monotonic() - begin_s) * 1e9) - self.probes.now_ns
@@ -99,7 +101,7 @@ class LiveLinks:
         return next((r for _, _, r, key in reversed(self.records) if key == subject), None)
 
     def state(self, subject: str) -> LinkState | None:
-        """Return a subject's state; None where nothing is known of it."""
+        """Return a subject's state, or None if it has no record."""
         record = self.last(subject)
         return None if record is None else record["state"]
 
@@ -108,6 +110,6 @@ class LiveLinks:
         return {key for _, _, r, key in self.records if r is not None and r["state"] == state}
 
     def close(self) -> None:
-        """Leave the log."""
+        """Close the connections to the log."""
         self._producer.flush(5)
         self._reader.close()

@@ -52,7 +52,7 @@ TARGETS: Final = {
 
 @needs_fabric(TARGETS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about a minute, less with `quick`."""
+    """Measure and return the figures by key, in about a minute, less with `quick`."""
     settings = SETTINGS.format(hosts=4 if quick else 8, leaves=2 if quick else 4, spines=3 if quick else 4)
     with (
         running_fabric(progress, settings) as (control, bootstrap, data),
@@ -92,7 +92,7 @@ def _measure(
 
 @dataclass(slots=True)
 class _Comparison:
-    """Compares published paths with the truth."""
+    """Compares published paths with the fabric's true paths."""
 
     control: ControlClient
     reader: Reader
@@ -100,14 +100,14 @@ class _Comparison:
     path_count: int = 0
 
     def until_right(self) -> float:
-        """Wait until all is right; return the share at the end."""
+        """Wait until all paths are right, for at most `LIMIT_S`; return the share that is right then."""
         deadline = time.monotonic() + LIMIT_S
         while (share := self.share()) < 1 and time.monotonic() < deadline:
             self.reader.follow(0.5)
         return share
 
     def share(self) -> float:
-        """Return the share of paths that are named as they are."""
+        """Return the share of paths whose published links are the true ones."""
         while self.reader.follow(0.05):
             pass
         nics = self.reader.nics()

@@ -24,9 +24,10 @@ from schemas.records import ProbeBatch
 
 Links = tuple[str, ...]
 Route = Callable[[str, str, int, int], Links]
-"""(source NIC, destination NIC, source port, destination port) to the links that such packets take."""
+"""A function of (source NIC, destination NIC, source port, destination port) that returns the links of such
+packets."""
 Times = Mapping[tuple[str, str, int], NDArray[np.int64]]
-"""(NIC, peer, source port) to when requests were sent, ns of the system clock."""
+"""Times at which requests were sent, ns of the system clock, by (NIC, peer, source port)."""
 
 ASKED_MS: Final = 5.0
 FLOW_BPS: Final = 500_000
@@ -35,7 +36,7 @@ READY_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A live flow, by its port pair."""
+    """A live flow, identified by its NICs and ports."""
 
     nic: str
     peer: str
@@ -45,7 +46,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Intervals between probes, ns, in order of time; for a subject with fewer than two probes, the measured
+    """Gaps between the probes of each subject, ns, in order; with fewer than two probes, the whole
     interval."""
 
     gaps_ns: Mapping[Any, NDArray[np.int64]]
@@ -65,8 +66,10 @@ class Cover:
 
 
 def times_of(batches: Iterable[ProbeBatch], begin_ns: int, end_ns: int) -> dict[Any, NDArray[np.int64]]:
-    """Return when answered requests left within an interval, from `ProbeBatch` records: (NIC, peer, source
-    port) to ns of the system clock."""
+    """Return the times at which answered requests were sent in an interval, from `ProbeBatch` records.
+
+    They are in ns of the system clock, by (NIC, peer, source port).
+    """
     times_by_path: dict[tuple[str, str, int], list[NDArray[np.int64]]] = {}
     for batch in batches:
         ahead_ns = batch["clock_ns"] - batch["system_ns"]
@@ -83,8 +86,10 @@ def times_of(batches: Iterable[ProbeBatch], begin_ns: int, end_ns: int) -> dict[
 
 
 def cover_of(probes: Mapping[Any, Sequence[NDArray[np.int64]]], begin_ns: int, end_ns: int) -> Cover:
-    """Return the probe intervals of each subject; the ends of the measured interval count as probes, so that
-    a subject with one probe has long intervals."""
+    """Return the gaps between probes of each subject.
+
+    The ends of the measured interval count as probes, so that a subject with one probe has long gaps.
+    """
     gaps = {}
     for subject, parts in probes.items():
         at_ns = np.sort(np.concatenate([np.array([begin_ns, end_ns], np.int64), *parts]))
@@ -100,9 +105,10 @@ def figures_of(
     route: Route,
     interval: tuple[int, int],
 ) -> dict[str, Value]:
-    """Return the probe intervals of links and flow routes. `ports`: NIC to its probe port; `interval`: begin
-    and
-    end, ns of the system clock."""
+    """Return the figures about the probe intervals of links and of flow routes.
+
+    `ports` has the probe port of each NIC; `interval` is begin and end, ns of the system clock.
+    """
     of_link: dict[str, list[NDArray[np.int64]]] = {link: [] for link in links}
     of_flow: dict[Flow, list[NDArray[np.int64]]] = {flow: [] for flow in flows}
     true = {flow: route(flow.nic, flow.peer, flow.port, flow.peer_port) for flow in flows}
@@ -133,7 +139,10 @@ def figures_of(
 def live_flows(
     control: ControlClient, pairs: Sequence[tuple[str, str]], seconds: float
 ) -> Iterator[list[Flow]]:
-    """Let a slow UDP flow run for each (NIC, peer); yield them once all run. Raises CannotRun."""
+    """Run a slow UDP flow for each (NIC, peer) during the context; yield the flows once all run.
+
+    Raises CannotRun.
+    """
     started: list[Flow] = []
     ready, ended = threading.Semaphore(0), threading.Event()
 

@@ -36,7 +36,7 @@ MS: Final = 1_000_000
 RATE_BPS: Final = 10_000_000_000
 SLOT_NS: Final = MS
 WARM_UP_NS: Final = 100 * MS
-"""Time until the floors are known: not counted."""
+"""Time until the floors are known, which is not measured."""
 PROBES_PPS: Final = 4_000.0
 PEERS: Final = 10
 PATHS: Final = 8
@@ -48,9 +48,11 @@ TARGET_BYTES: Final = 4_000.0
 
 
 class Traffic:
-    """Traffic of the fleet beside the probes: `load` of the NICs' rate, a third of it single packets, the
-    rest messages from 64 kB to 8 MB under a rate control, from anyone to anyone; with `incast`, every 4 ms
-    some 8 to 24 senders hit one receiver with 32 kB each at once."""
+    """Traffic of the fleet in addition to the probes: `load` of the NICs' rate between random NICs.
+
+    A third of it are single packets, the rest messages from 64 kB to 8 MB under rate control. With `incast`,
+    8 to 24 senders hit one receiver at once, with 32 kB each, every 4 ms.
+    """
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class Traffic:
 
 
 class Run:
-    """One simulated stretch of traffic and probes, seen through the pipeline's pure parts."""
+    """One simulated stretch of traffic and probes, processed by the pipeline's pure functions."""
 
     def __init__(self, nics: int, seed: int, seconds: float, load: float, incast: bool) -> None:
         rng = np.random.default_rng(seed)
@@ -120,7 +122,7 @@ class Run:
             inner[np.asarray(paths.start[:-1])] = False
             self.crossed[np.asarray(paths.link)[inner]] = True
         self.flow_bps: list[dict[str, float]] = []
-        """For each complete second, bit/s over each link from the sent flows."""
+        """Rate, bit/s, of the sent flows over each link, for each complete second."""
         sent = np.zeros(sum(len(paths.start) - 1 for paths in traffic.paths))
         for second in range(1, int(seconds) + 1):
             sim.run(second * 1e9)
@@ -154,7 +156,7 @@ class Run:
         return batches_of(names, (nic, peer, path), (true[0], true[3]), stamps)
 
     def infer(self, flows: bool = False) -> list[LinkQueues]:
-        """Return the `LinkQueues` that the pipeline makes of it; with `flows`, of flow reports too."""
+        """Return the `LinkQueues` that the pipeline infers; with `flows` it also uses flow reports."""
         source = SourceQueueing("bench/0", SLOT_NS // SUB_SLOTS)
         rates = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
         shard = ShardQueues("fabric", lambda link: int(rates[link]))
@@ -177,7 +179,8 @@ class Run:
         return records
 
     def depths(self, records: list[LinkQueues]) -> tuple[Any, Any, Any]:
-        """Return (true, inferred, bound) bytes, [slots, links crossed], of the slots after the warm-up."""
+        """Return true depth, inferred depth and bound, bytes, each [slots, links crossed], after the
+        warm-up."""
         number = {name: k for k, name in enumerate(self.fleet.link_ids)}
         published, bound = np.zeros(self.truth.depth_bytes.shape), np.zeros(self.truth.depth_bytes.shape)
         last = 0
@@ -198,7 +201,7 @@ class Run:
 
 
 def _add_probes(fleet: Fleet, sim: PacketSim, book: RouteTable) -> None:
-    """Let all NICs probe by the turns that the solve stage lays for them, one probe in each."""
+    """Let all NICs probe in the turns that the solve stage schedules, with one probe per turn."""
     number = {name: at for at, name in enumerate(fleet.nic_ids)}
     slot_ns = round(1e9 / PROBES_PPS)
     plans = plan_shard(dict.fromkeys(fleet.nic_ids, (slot_ns, 1)), book)
@@ -213,7 +216,7 @@ def _add_probes(fleet: Fleet, sim: PacketSim, book: RouteTable) -> None:
 
 
 def _over_links(fleet: Fleet, paths: list[Any], sent_bytes: Any) -> dict[str, float]:
-    """Return bit/s over each link, of flows that sent so much within a second."""
+    """Return the rate, bit/s, over each link of flows that sent `sent_bytes` within a second."""
     start = 0
     total = np.zeros(len(fleet.rate_bps))
     for some in paths:
@@ -225,7 +228,7 @@ def _over_links(fleet: Fleet, paths: list[Any], sent_bytes: Any) -> dict[str, fl
 
 
 def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -> RouteTable:
-    """Return the path book as tracing would fill it."""
+    """Return the route table as tracing would fill it."""
     book, ids, names = RouteTable(), fleet.link_ids, fleet.nic_ids
     records: dict[tuple[int, int], list[PathMap]] = {}
     for row, (a, b, entropy) in enumerate(zip(nic.tolist(), peer.tolist(), port.tolist(), strict=True)):
@@ -257,7 +260,7 @@ def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -
 
 
 def measure(progress: Progress, quick: bool = False, seeds: int = 3) -> dict[str, Value]:
-    """Measure for about six minutes, or half of one with `quick`."""
+    """Measure and return the figures by key, in about six minutes, or half of one with `quick`."""
     figures = _accuracy(progress, 1 if quick else seeds, 0.3 if quick else 0.8)
     figures.update(_utilisation(progress, quick))
     figures.update(_speed(progress, quick))
@@ -330,7 +333,8 @@ def _utilisation(progress: Progress, quick: bool) -> dict[str, Value]:
 
 
 def _speed(progress: Progress, quick: bool) -> dict[str, Value]:
-    """Time the solver on 1,024 NICs with the default 1,000 probes/s each, against non-negative Lasso."""
+    """Time the solver for 1,024 NICs at the default 1,000 probes/s each, in comparison with non-negative
+    Lasso."""
     progress("queue inference of 1,024 NICs against the clock")
     rng = np.random.default_rng(1)
     fleet = Fleet(Shape.of(1024, rate_bps=RATE_BPS), 1)
@@ -388,7 +392,7 @@ def _speed(progress: Progress, quick: bool) -> dict[str, Value]:
 
 
 def _queues(rng: np.random.Generator, fleet: Fleet, slots: int) -> Any:
-    """Return [slots, links] ns: one link in twenty queues, some 10 to 300 us, and walks."""
+    """Draw queues, [slots, links] ns: a link in twenty has one, of some 10 to 300 us, which walks."""
     links = len(fleet.rate_bps)
     depth = np.zeros((slots, links))
     deep = rng.permutation(links)[: links // 20]

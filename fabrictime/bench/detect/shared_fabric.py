@@ -52,16 +52,16 @@ CLOCK_BOUND_NS: Final = 10.0
 
 @dataclass(slots=True)
 class Costs:
-    """Processor time of the pipeline's parts, s."""
+    """Processor time, s, of each part of the pipeline."""
 
     map_s: float = 0.0
     solve_s: list[float] = field(default_factory=list)
-    """One value per block."""
+    """Time of each solved block."""
 
 
 @dataclass(slots=True)
 class Scene:
-    """A stretch of the true fabric and its probes."""
+    """A stretch of time of the true fabric, with the probes sent in it."""
 
     fabric: LeafSpine
     stamps: Stamps
@@ -74,17 +74,17 @@ class Scene:
 
     @property
     def crossed(self) -> NDArray[np.bool_]:
-        """Links behind a stamp: all but those out of hosts."""
+        """The links that lie after a send stamp: all but those out of hosts."""
         return np.arange(self.fabric.links) >= self.fabric.nics
 
     def batches(self) -> list[tuple[int, ProbeColumns]]:
-        """Return (flush time, batch) of all NICs in order."""
+        """Return (flush time, batch) of all NICs, in the order of time."""
         s, probes = self.stamps, self.stamps.probes
         read = s.read(self.clocks, EPOCH_NS, self.rng)
         return batches_of(self.fabric.nic_names(), (probes.nic, probes.peer, probes.path), (s.t1, s.t4), read)
 
     def infer(self, costs: Costs | None = None) -> Iterator[tuple[int, LinkQueues]]:
-        """Yield (time of the log, record) of the pipeline, in order."""
+        """Yield (log time, record) as the pipeline publishes them, in order."""
         costs = costs or Costs()
         names = self.fabric.nic_names()
         source = SourceQueueing("bench/0", self.slot_ns // SUB_SLOTS)
@@ -114,7 +114,10 @@ class Scene:
 def draw(
     fabric: LeafSpine, traffic: Traffic, seed: int, seconds: float, rate_pps: float, *, even: bool = True
 ) -> Scene:
-    """Draw a stretch of the fabric; each NIC sends `rate_pps`, by a schedule or with exponential gaps."""
+    """Draw a stretch of the fabric in which each NIC sends `rate_pps` probes per second.
+
+    With `even` they follow a schedule, otherwise they have exponential gaps.
+    """
     rng = np.random.default_rng(seed)
     nic, peer, path, there, back = _paths(fabric, rng)
     routes = route_table(fabric, nic, peer, path, there, back)
@@ -191,7 +194,7 @@ def _sent(
 def route_table(
     fabric: LeafSpine, nic: Int64s, peer: Int64s, path: Int64s, there: Int64s, back: Int64s
 ) -> RouteTable:
-    """Return the routes as tracing would find them."""
+    """Return the route table as tracing would fill it."""
     ids, names = fabric.names(), fabric.nic_names()
     records: dict[tuple[int, int], list[PathMap]] = {}
     for row, (a, b, entropy) in enumerate(zip(nic.tolist(), peer.tolist(), path.tolist(), strict=True)):

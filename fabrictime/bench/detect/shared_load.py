@@ -28,12 +28,12 @@ NICS, RATE_PPS = 32, 4_000
 WARM_UP_NS: Final = 300 * MS
 """Time until the first block."""
 END_NS: Final = 200 * MS
-"""Time at the end that is not complete when the last batch arrives."""
+"""Time at the end that is left out, since its data is incomplete when the last batch arrives."""
 BEHIND_NS: Final = 1_000 * MS
 
 
 def published_share(scene: Scene) -> Figure:
-    """Return the share of slots that one worker publishes, with the lengths of slots that it chose."""
+    """Return the share of slots that one worker publishes; the note has the slot lengths it chose."""
     there = np.zeros(len(scene.slots.depth_bytes), np.bool_)
     worker = Worker(scene)
     for _, record in worker.run():
@@ -55,7 +55,8 @@ def published_share(scene: Scene) -> Figure:
 
 
 def backlog_cost(scene: Scene) -> Figure:
-    """Return the median cost of a block 1 s behind over that of the same block without a backlog."""
+    """Return the median cost of solving a block with a backlog of 1 s over the cost of the same block
+    without."""
     rate_bps = round(scene.fabric.rate_bps)
     shards = [ShardQueues(SHARD, lambda link: rate_bps) for _ in range(2)]
     costs: list[dict[int, float]] = [{}, {}]
@@ -90,7 +91,7 @@ def backlog_cost(scene: Scene) -> Figure:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about half a minute, or a third of it with `quick`."""
+    """Measure and return the figures by key, in about half a minute, or a third of it with `quick`."""
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     progress(f"shared load: {NICS} NICs, {RATE_PPS}/s, one worker, seed {seed}")
     fabric, seconds = LeafSpine(NICS), 3.0 if quick else 8.0

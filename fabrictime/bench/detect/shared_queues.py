@@ -34,7 +34,7 @@ TARGETS: Final = {
 }
 
 WARM_UP_NS: Final = 1_500_000_000
-"""Time until floors are known and depths are calibrated: not counted."""
+"""Time until floors are known and depths are calibrated, which is not measured."""
 IDLE_BYTES: Final = 3_000.0
 EVIDENCE_SIGMAS: Final = 5.0
 SECOND_NS: Final = 1_000_000_000
@@ -42,7 +42,7 @@ SECOND_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table: its fabric and its probes."""
+    """The conditions of a row of the table: its fabric and its probes."""
 
     nics: int
     rate_pps: int
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        """The row in a few characters."""
+        """A short label of the row."""
         return f"{self.nics} NICs, {'even' if self.even else 'random'}, {self.rate_pps}/s, batch {self.batch}"
 
 
@@ -68,7 +68,7 @@ ROWS: Final = (
 
 @dataclass(slots=True)
 class Found:
-    """The figures of a row. Depths in bytes."""
+    """The figures of a row; depths are in bytes."""
 
     row: Row
     seed: int
@@ -91,7 +91,7 @@ class Found:
     cores: float
 
     def line(self) -> str:
-        """Return the row of the table."""
+        """Return the row as one line of text."""
         rms = "/".join(
             f"{rms_bytes / 1e3:.1f}" for rms_bytes in (self.ours, self.zero, self.last_slot, self.perfect)
         )
@@ -112,7 +112,8 @@ class Found:
 
 
 def depths(scene: Scene, records: list[LinkQueues]) -> tuple[Float64s, Float64s, NDArray[np.bool_]]:
-    """Return ([slots, links] published depth, its bound, [slots] whether the slot was published)."""
+    """Return published depths and their bounds, [slots, links], and whether each slot was published,
+    [slots]."""
     number = link_numbers(scene.fabric)
     shape = scene.slots.depth_bytes.shape
     depth, bound, there = np.zeros(shape), np.zeros(shape), np.zeros(shape[0], bool)
@@ -133,7 +134,7 @@ def depths(scene: Scene, records: list[LinkQueues]) -> tuple[Float64s, Float64s,
 
 
 def perfect(scene: Scene) -> Float64s:
-    """Return [slots, links] depths from the true queues at the probes' times, with straight lines between."""
+    """Return depths from the true queues at the probes' times, linearly interpolated, [slots, links]."""
     count, links = scene.slots.depth_bytes.shape
     at, met, link = _met(scene)
     edges = np.arange(count + 1) * float(SLOT_NS)
@@ -159,9 +160,9 @@ def _met(scene: Scene) -> tuple[Float64s, Float64s, NDArray[np.int64]]:
 
 
 def evidence(scene: Scene) -> Float64s:
-    """Return [slots, links] bytes: the largest delay of a probe that crossed the link about that slot.
+    """Return the largest delay, bytes, of the probes that crossed each link near each slot, [slots, links].
 
-    The time of its sending counts as well as that of its arrival at the link.
+    The time at which a probe was sent counts as well as its arrival at the link.
     """
     stamps, (count, links) = scene.stamps, scene.slots.depth_bytes.shape
     hops = stamps.probes.there.shape[1]
@@ -187,7 +188,7 @@ def evidence(scene: Scene) -> Float64s:
 
 
 def found_in(row: Row, seed: int, seconds: float) -> Found:
-    """Measure a row."""
+    """Measure one row and return its figures."""
     traffic = Traffic(batch_packets=row.batch)
     scene = draw(LeafSpine(row.nics), traffic, seed, seconds, row.rate_pps, even=row.even)
     costs = Costs()
@@ -255,7 +256,7 @@ def _rms(values: Float64s) -> float:
 
 
 def figures_of(rows: list[Found]) -> dict[str, Value]:
-    """Return the figures of all rows: of several the worst, with its row."""
+    """Return the figures of all rows; for several rows, the worst value with the name of its row."""
     figures: dict[str, Value] = {}
     for measured_row in rows:
         if measured_row.row.nics == 16 and measured_row.row.even:
@@ -279,7 +280,8 @@ def figures_of(rows: list[Found]) -> dict[str, Value]:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about four minutes, or a quarter of one with `quick` (two rows, shorter)."""
+    """Measure and return the figures by key, in about four minutes, or a quarter of one with `quick` (two
+    rows, shorter)."""
     rows = [Row(16, 4_000, 8), Row(16, 1_000, 8)] if quick else ROWS
     results = []
     for row in rows:
@@ -291,7 +293,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def main() -> int:
-    """Measure a row from the command line, or all; print a line each."""
+    """Measure one row as the command line describes it, or all rows; print a line for each."""
     parser = argparse.ArgumentParser(prog="python -m fabrictime.bench.detect.shared_queues")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--nics", type=int, help="measure one row: its NICs")

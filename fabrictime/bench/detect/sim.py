@@ -16,12 +16,16 @@ from fabrictime.bench import Figure, Progress, Value
 NICS: Final = 1_024
 SECONDS: Final = 6
 QUICK_NICS: Final = 64
-"""Traffic: each NIC sends a fifth of its rate in two flows to random others, and a quarter of the NICs run a
-ring all-reduce whose flows collide. Probes: 200/s per NIC, ten peers, four paths each."""
+"""Number of NICs in a quick run.
+
+Traffic: each NIC sends a fifth of its rate in two flows to random others, and a quarter of the NICs run a
+ring all-reduce whose flows collide. Probes: 200/s per NIC, ten peers, four paths each.
+"""
 
 
 def measure(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-    """Return the factor by the least processor time of several simulated seconds, all messages made."""
+    """Return the factor by the shortest processor time of several simulated seconds, with all messages
+    made."""
     from producers.sim.settings import JobSettings, SimSettings
     from producers.sim.simulation import TICK_NS, Simulation
 

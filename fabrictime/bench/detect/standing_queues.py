@@ -48,7 +48,7 @@ NICS: Final = 16
 FIRST_NS, EVERY_NS, LASTS_NS = 1_600 * MS, 500 * MS, 300 * MS
 DEPTH_BYTES: Final = 250e3
 PRESENT_BYTES: Final = 25e3
-"""Mean over 50 ms from which a queue is there, although no standing one was drawn."""
+"""Mean depth over 50 ms from which a queue counts as present even if no standing queue was drawn there."""
 PRESENT_SLOTS: Final = 50 * MS // SLOT_NS
 SLACK_NS: Final = 150 * MS
 REPORT_NS: Final = 100 * MS
@@ -57,7 +57,7 @@ SENDERS: Final = {ContentionKind.INCAST: 4, ContentionKind.COLLISION: 2}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A standing queue that was drawn."""
+    """A standing queue that was drawn, with its link and times."""
 
     standing: Standing
     kind: ContentionKind
@@ -65,17 +65,17 @@ class Event:
 
     @property
     def begin_ns(self) -> int:
-        """Fabric time."""
+        """Begin, ns of fabric time."""
         return EPOCH_NS + round(self.standing.begin_ns)
 
     @property
     def end_ns(self) -> int:
-        """Fabric time."""
+        """End, ns of fabric time."""
         return EPOCH_NS + round(self.standing.end_ns)
 
 
 def draw_events(fabric: LeafSpine, seconds: float, rng: np.random.Generator) -> list[Event]:
-    """Draw standing queues one after another, at links between switches and into hosts in turn."""
+    """Draw standing queues one by one, alternately at links between switches and at links into hosts."""
     names = fabric.names()
     events: list[Event] = []
     inner = fabric.nics, fabric.links - fabric.nics
@@ -90,17 +90,18 @@ def draw_events(fabric: LeafSpine, seconds: float, rng: np.random.Generator) -> 
 
 
 class Reports:
-    """The flow reports of all hosts: the flows of standing queues, and one for each link's other traffic."""
+    """The flow reports of all hosts, for flows of standing queues and for one flow of other traffic per
+    link."""
 
     def __init__(self, scene: Scene, events: list[Event], rng: np.random.Generator) -> None:
         self._nics, self._links = scene.fabric.nic_names(), scene.fabric.names()
         self._rate_bps = scene.fabric.rate_bps
         self._load, self.events = scene.load, events
         self._ends = [tuple(rng.choice(self._nics, 8, replace=False).tolist()) for _ in self._links]
-        """Of each link the NICs whose flows cross it."""
+        """The NICs whose flows cross each link."""
 
     def at(self, end_ns: int) -> Iterator[FlowReports]:
-        """Yield the reports of the `REPORT_NS` before a time."""
+        """Yield the flow reports for the `REPORT_NS` that end at `end_ns`."""
         flows: dict[str, list[Flow]] = {host_of(nic): [] for nic in self._nics}
         for number, load in enumerate(self._load.tolist()):
             event = self._event_at(number, end_ns)
@@ -115,7 +116,7 @@ class Reports:
             yield _report(host, end_ns, own, is_complete=True)
 
     def begun(self, event: Event) -> Iterator[FlowReports]:
-        """Yield the reports of a standing queue's flows as they begin: agents publish new flows at once."""
+        """Yield the first reports of a standing queue's flows, since agents publish new flows at once."""
         flows: dict[str, list[Flow]] = {host_of(nic): [] for nic in self._nics}
         for sender in range(SENDERS[event.kind]):
             self._add(flows, event.standing.link, sender, 0.0)
@@ -185,7 +186,7 @@ class Published:
 
 
 class Watch:
-    """Detects contention on the worker's records, with the reports given or without any."""
+    """Detects contention in the worker's records, with flow reports or, if `reports` is None, without."""
 
     def __init__(self, scene: Scene, reports: Reports | None) -> None:
         nics, rate_bps = set(scene.fabric.nic_names()), round(scene.fabric.rate_bps)
@@ -198,7 +199,7 @@ class Watch:
         )
 
     def take(self, now_ns: int, record: LinkQueues, late_ns: float) -> None:
-        """Take a record of queues at the worker's time; its results are published `late_ns` later."""
+        """Process a queue record at the worker's time `now_ns`; its results are published `late_ns` later."""
         if self._reports is not None:
             self._take_reports(self._reports, now_ns)
         self._detector.flows.advance(now_ns - FLOW_LAG_NS)
@@ -206,7 +207,7 @@ class Watch:
             self._note(window, now_ns + late_ns)
 
     def _take_reports(self, reports: Reports, now_ns: int) -> None:
-        """Take the flow reports up to a time, in its order."""
+        """Process the flow reports up to a time, in their order."""
         while True:
             begins = [event for event in reports.events if self._begun_ns < event.begin_ns <= now_ns]
             first = min(begins, key=lambda event: event.begin_ns, default=None)
@@ -232,7 +233,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Score:
-    """The results of one rate, with or without reports."""
+    """The results for one probe rate, with or without flow reports."""
 
     opened_ms: list[float] = field(default_factory=list)
     missed: int = 0
@@ -262,11 +263,11 @@ class Score:
 
     @property
     def found(self) -> int:
-        """Standing queues with a window."""
+        """The number of standing queues for which a window was published."""
         return len(self.opened_ms)
 
     def figures(self, rate: int, reports: str) -> dict[str, Value]:
-        """Return the figures of the rate."""
+        """Return the figures by key; `rate` and `reports` are parts of the keys."""
         events = self.found + self.missed
         note = f"{events} queues, {self.missed} missed, {self.false} false windows"
         return {
@@ -286,7 +287,7 @@ def _meet(window: Published, event: Event) -> bool:
 
 
 def present_queues(scene: Scene) -> np.ndarray:
-    """Return [slots, links] whether a queue was there over the `PRESENT_SLOTS` around a slot."""
+    """Return whether a queue was present over the `PRESENT_SLOTS` around each slot, [slots, links]."""
     sums = np.cumsum(np.pad(scene.slots.depth_bytes, ((1, 0), (0, 0))), axis=0)
     after = np.minimum(np.arange(len(sums) - 1) + PRESENT_SLOTS // 2, len(sums) - 1)
     before = np.maximum(after - PRESENT_SLOTS, 0)
@@ -295,7 +296,7 @@ def present_queues(scene: Scene) -> np.ndarray:
 
 
 def is_there(window: Published, scene: Scene, present: np.ndarray) -> bool:
-    """Return whether one of a window's links had a queue while it was open."""
+    """Return whether any link of a window had a queue while the window was open."""
     number = {name: n for n, name in enumerate(scene.fabric.names())}
     first = max(0, (window.opened_ns - EPOCH_NS) // SLOT_NS)
     last = len(present) if window.closed_ns is None else (window.closed_ns - EPOCH_NS) // SLOT_NS + 1
@@ -303,7 +304,8 @@ def is_there(window: Published, scene: Scene, present: np.ndarray) -> bool:
 
 
 def run(rate: int, seed: int, seconds: float, late: float, scores: dict[str, Score]) -> None:
-    """Add one run at a rate to the scores; `late`: ns that a message needs through the log."""
+    """Add one run at a probe rate to the scores; `late` is the time, ns, that a message takes through the
+    log."""
     rng = np.random.default_rng(seed)
     fabric = LeafSpine(NICS)
     events = draw_events(fabric, seconds, rng)
@@ -321,7 +323,7 @@ def run(rate: int, seed: int, seconds: float, late: float, scores: dict[str, Sco
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about two minutes, or half of one with `quick`."""
+    """Measure and return the figures by key, in about two minutes, or half of one with `quick`."""
     late_ns = log_hop_ns(progress)
     figures: dict[str, Value] = {}
     all_scores: dict[str, list[Score]] = {"with_reports": [], "without_reports": []}

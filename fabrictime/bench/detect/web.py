@@ -34,7 +34,8 @@ from fabrictime.testbed.control import ControlClient
 from schemas.ids import cable_id
 
 LINK_BPS: Final = 100_000_000
-"""Rate of every link: two flows on two cores fill it, but not 1 Gbit/s. All else is the default."""
+"""Rate of every link. Two flows on two cores can fill it, but not 1 Gbit/s. Other settings keep their
+defaults."""
 SETTINGS: Final = f"""
 [log]
 port = 0
@@ -48,7 +49,7 @@ fabric_rate_bps = {LINK_BPS}
 """
 START_S: Final = 90.0
 WARM_S: Final = 12.0
-"""Time after the first delays until paths are traced and agents have learned their expectations."""
+"""Time after the first delays in which paths are traced and agents learn what to expect."""
 GIVE_UP_S: Final = 8.0
 STAND_S: Final = 1.2
 """Time for which a fault stays after it was named: further verdicts about it count too."""
@@ -57,14 +58,14 @@ CALM_S: Final = 1.0
 PULL_S: Final = 0.05
 MOVED_S: Final = 60.0
 FLAPS: Final = 9
-"""More than `flaps_max`."""
+"""Number of flaps, which is more than `flaps_max`."""
 FLAP_S: Final = 0.35
 STANDS_BYTES: Final = 20_000
 STANDS_MS: Final = 60.0
-"""A queue stands in truth once it is as deep in all looks of so long."""
+"""A true queue counts as standing if it has been deep in all samples of this time."""
 TRAFFIC_S: Final = 8.0
 TRAFFIC_BPS: Final = 70_000_000
-"""Rate of each of two flows into one link: neither sender's own link is full."""
+"""Rate of each of two flows into one link; neither flow fills its sender's own link."""
 KEYS: Final = ("web_names_fault_s_worst", "web_names_fault_right")
 
 LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_detect_s_p95 has 2 s"
@@ -72,11 +73,12 @@ LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_det
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fault and the rows that the page must show for it.
+    """A fault, and the rows that the page must show for it.
 
-    `make` and `heal` create and remove it. `expected_kinds`: subject to kind, all of which must be shown.
-    `allowed`: further permitted rows. `slow`: the reason why it cannot be named within a second. `from_end`:
-    times count from the end of `make` and `heal`, which take a while. `stays`: the page keeps the row.
+    `make` and `heal` create and remove it. `expected_kinds` maps each subject that must be shown to its kind;
+    `allowed` has further permitted rows. `slow` is the reason why it cannot be named within a second. With
+    `from_end`, times count from the end of `make` and `heal`, which take a while. With `stays`, the page
+    keeps the row.
     """
 
     subject: str
@@ -91,7 +93,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The page's rows of a case. Times in s from its creation and from its removal, None: not in time."""
+    """The rows that the page showed for a case.
+
+    Times are in s, from the fault's creation and from its removal; None if the page was too late.
+    """
 
     case: Case
     named_s: float | None
@@ -101,12 +106,13 @@ class Seen:
 
     @property
     def right(self) -> bool:
-        """Whether all was named that ought to be, and nothing else."""
+        """Whether the page named all that it should, and nothing else."""
         return self.named_s is not None and not self.wrong
 
 
 def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float) -> Seen:
-    """Return the result of a case, from all sightings between its creation and the quiet time after it."""
+    """Return the result of a case, from all sightings from its creation to the end of the quiet time after
+    it."""
     named_s = cleared_s = None
     wrong: dict[str, None] = {}
     lines = ""
@@ -137,7 +143,8 @@ def _passed(case: Case, rows: Iterable[Named]) -> bool:
 
 
 def _wrong(case: Case, rows: Iterable[Named], stands: bool) -> Iterator[str]:
-    """Yield the rows that a case does not explain; another kind is wrong once the expected one `stands`."""
+    """Yield the rows that the case does not explain. A second kind is wrong once the expected one
+    `stands`."""
     for row in rows:
         is_expected = row.subject in case.expected_kinds or row.subject in case.allowed
         other = stands and case.expected_kinds.get(row.subject, row.kind) != row.kind
@@ -147,7 +154,8 @@ def _wrong(case: Case, rows: Iterable[Named], stands: bool) -> Iterator[str]:
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about five minutes, or one and a quarter with `quick` (a case of each kind)."""
+    """Measure and return the figures by key, in about five minutes, or one and a quarter with `quick` (a case
+    of each kind)."""
     with running_fabric(progress, SETTINGS) as (control, bootstrap, data):
         url = _web_url(data)
         missing = browser_missing()
@@ -187,7 +195,8 @@ def _figures(results: Sequence[Seen], moved_s: float | None, how: str, quick: bo
 
 
 def _slowest(results: Sequence[Seen], how: str) -> Value:
-    """Return the longest time until a fault was named; slow kinds of faults are only noted."""
+    """Return the longest time until a fault was named; kinds of faults that are slow appear only in the
+    note."""
     soon = [result for result in results if result.case.slow is None]
     missed = [result.case.subject for result in soon if result.named_s is None]
     if missed:
@@ -203,7 +212,7 @@ def _slowest(results: Sequence[Seen], how: str) -> Value:
 
 
 def table(results: Sequence[Seen]) -> list[str]:
-    """Return a line a fault, for people."""
+    """Return a line of text for each fault."""
     lines = [f"{'fault':<34} {'named':>8} {'cleared':>8}  rows of the page"]
     for result in results:
         rows_text = result.lines or "nothing"
@@ -224,8 +233,10 @@ def _s(seconds: float | None) -> str:
 def link_cases(
     links: Sequence[str], nics: Sequence[Mapping[str, Any]], ask: Callable[..., object]
 ) -> list[Case]:
-    """Return every kind of fault of the testbed, on each kind of target; the first `QUICK` are one case of
-    each kind. `ask` is the testbed's control."""
+    """Return a case for every kind of fault of the testbed and every kind of target.
+
+    The first `QUICK` cases contain each kind once. `ask` sends a command to the testbed's control.
+    """
     ends = {link: tuple(end.partition(":")[0] for end in link.split(">")) for link in links}
 
     def cable(a: str, b: str) -> str:
@@ -278,7 +289,7 @@ def link_cases(
 
 
 QUICK: Final = 4
-"""Cases of `link_cases` that a quick run takes."""
+"""Number of `link_cases` that a quick run uses."""
 
 
 def _all(reader: Reader, control: ControlClient, progress: Progress, quick: bool) -> list[Seen]:
@@ -303,7 +314,7 @@ def _all(reader: Reader, control: ControlClient, progress: Progress, quick: bool
 
 
 def _flapping(links: Sequence[str], control: ControlClient) -> Case:
-    """A link that went down more often than it may; timed from the moment at which it is whole again."""
+    """Return the case of a link that went down too often; its time counts from when the link is up again."""
     link = next(link for link in links if link.startswith("leaf4:") and ">spine3:" in link)
 
     def flap() -> None:
@@ -320,7 +331,7 @@ def _flapping(links: Sequence[str], control: ControlClient) -> Case:
 
 
 def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
-    """Two flows into one link that cannot carry both: one that they end in, and one within the fabric."""
+    """Return the cases of two flows that overload a link: one into a host, one within the fabric."""
 
     def path(source: str, destination: str, sport: int, dport: int) -> list[str]:
         route: list[str] = control.ask(
@@ -335,7 +346,7 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
         return route
 
     def disjoint(pairs: Sequence[tuple[str, str]], uplink: str | None) -> list[dict[str, Any]]:
-        """Flows on paths that share no link within the fabric, or the one `uplink`."""
+        """Return flows whose paths share no link within the fabric, except `uplink` if given."""
         used: set[str] = set()
         flows = []
         for number, (source, destination) in enumerate(pairs):
@@ -372,7 +383,7 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
 
 
 class _Load:
-    """TCP flows that run until they are ended, and the link at which their queue ought to stand."""
+    """TCP flows that run for `TRAFFIC_S`, and the link at which they should make a queue."""
 
     def __init__(self, control: ControlClient, flows: Sequence[Mapping[str, Any]], link: str) -> None:
         self._control = control
@@ -381,8 +392,10 @@ class _Load:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> float:
-        """Start them all; return the ms of CLOCK_REALTIME since when their queue stands in truth: on a busy
-        machine that is a while after they began."""
+        """Start all flows; return when their true queue began to stand, ms of CLOCK_REALTIME.
+
+        On a busy machine that is some time after the flows began.
+        """
         running = [threading.Event() for _ in self._flows]
 
         def send(flow: Mapping[str, Any], runs: threading.Event) -> None:
@@ -415,7 +428,7 @@ class _Load:
         return time.time_ns() / 1e6
 
     def end(self) -> None:
-        """Wait for their end."""
+        """Wait until the flows have ended."""
         for thread in self._threads:
             thread.join(TRAFFIC_S + 10)
 
@@ -424,7 +437,8 @@ class _Load:
 
 
 def _one(reader: Reader, case: Case) -> Seen:
-    """Make a fault, look until it is named and a while longer, heal it, and look until all is calm."""
+    """Make a fault, watch the page until it names the fault and a while longer, heal it, and watch until it
+    is calm."""
     sights: list[Sight] = []
 
     def check(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
@@ -452,7 +466,7 @@ def _one(reader: Reader, case: Case) -> Seen:
 
 
 def _timed(do: Callable[[], object], from_end: bool) -> float:
-    """Run it; return the ms of CLOCK_REALTIME at which it began or ended, or the start that it reports."""
+    """Run `do`; return the start that it reports, or when it began or ended, ms of CLOCK_REALTIME."""
     began_ms = time.time_ns() / 1e6
     published = do()
     if isinstance(published, float):
@@ -461,14 +475,15 @@ def _timed(do: Callable[[], object], from_end: bool) -> float:
 
 
 def _since(sights: Sequence[Sight], at_ms: float) -> list[Sight]:
-    """Return the sightings from a moment on, and the rows shown then."""
+    """Return the sightings from `at_ms` on, preceded by the rows shown at that time."""
     before = [sight for sight in sights if sight.at_ms < at_ms]
     stood = Sight(at_ms, before[-1].rows if before else ())
     return [stood, *(sight for sight in sights if sight.at_ms >= at_ms)]
 
 
 def _moved_s(reader: Reader, control: ControlClient) -> float | None:
-    """Exchange two spines at a leaf; return the s until the page draws the cables as they are now."""
+    """Exchange two spines at a leaf; return the s until the page draws the new cables, or None if it never
+    does."""
     reader.open("fabric")
     _wait_drawn(reader, control)
     before = {cable_id(link) for link in control.ask("show")["links"]}
@@ -484,7 +499,7 @@ def _moved_s(reader: Reader, control: ControlClient) -> float | None:
 
 
 def _web_url(data: Path) -> str:
-    """Return the page's address once it answers. Raises CannotRun."""
+    """Wait until the page answers and return its address. Raises CannotRun."""
     end_s = time.monotonic() + START_S
     while time.monotonic() < end_s:
         with contextlib.suppress(ValueError, KeyError):
@@ -497,7 +512,7 @@ def _web_url(data: Path) -> str:
 
 
 def _wait_drawn(reader: Reader, control: ControlClient) -> None:
-    """Wait until the page draws every cable of the fabric, and some more. Raises CannotRun."""
+    """Wait until the page draws every cable of the fabric, and a while longer. Raises CannotRun."""
     reader.open("fabric")
     cables = {cable_id(link) for link in control.ask("show")["links"]}
     end_s = time.monotonic() + START_S

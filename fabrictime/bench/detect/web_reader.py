@@ -35,19 +35,19 @@ class Named(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """From `at_ms` on the page showed `rows`, of the tab that was open."""
+    """The `rows` of the open tab, which the page showed from `at_ms` on."""
 
     at_ms: float
     rows: tuple[Named, ...]
 
 
 class Reader(Protocol):
-    """Reads one tab at a time."""
+    """Reads the rows of one tab of the page at a time."""
 
     how: str
 
     def open(self, tab: Tab) -> None:
-        """Show a tab, and forget earlier sightings."""
+        """Open a tab, and forget earlier sightings."""
 
     def news(self) -> list[Sight]:
         """Return the changes since the last call, oldest first."""
@@ -56,11 +56,11 @@ class Reader(Protocol):
         """Return the cables that the tab Fabric draws, by id."""
 
     def close(self) -> None:
-        """End it."""
+        """Close the reader."""
 
 
 def browser_missing() -> str | None:
-    """Return why there is no browser to look with; None where there is one."""
+    """Return why no browser can be used, or None if one can."""
     for path in (CHROMIUM, CHROMEDRIVER):
         if not Path(path).exists():
             return f"{path} is missing (Debian: apt-get install chromium chromium-driver)"
@@ -88,7 +88,7 @@ new MutationObserver(() => { if (!due) { due = true; requestAnimationFrame(() =>
   .observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true});
 read();
 """
-"""Rows are read once the frame that follows a change is painted."""
+"""Script that records the rows after each change, once the frame that shows the change is painted."""
 
 SHOWN_S: Final = 120.0
 STANDS: Final = """
@@ -98,7 +98,8 @@ return !!document.querySelector(`[data-testid=${picture}]`) && cables !== '—';
 """
 SHOWN: Final = "return document.body?.innerText ?? '';"
 IDLE: Final = "requestIdleCallback(arguments[arguments.length - 1], {timeout: 10000});"
-"""A tab stands once it shows its figures and the browser has nothing left to do for it."""
+"""Script that waits until the browser is idle; a tab is complete once it shows its figures and this
+returns."""
 
 DRAWN: Final = """
 const d = document.querySelector('[data-testid=fabric]')?.ft?.drawer;
@@ -109,7 +110,7 @@ return d.plan.cables.map((c) => [`${n[c[0]][0]}:${c[1]}`, `${n[c[2]][0]}:${c[3]}
 
 
 class BrowserReader:
-    """Headless Chromium on the page."""
+    """Reads the page in headless Chromium."""
 
     how = "as painted by headless Chromium"
 
@@ -139,7 +140,7 @@ class BrowserReader:
         self.driver.set_window_size(1400, 900)
 
     def open(self, tab: Tab) -> None:
-        """Show a tab, wait until it is complete, and forget earlier sightings."""
+        """Open a tab, wait until it is complete, and forget earlier sightings."""
         self.driver.get(f"{self._url}{tab}")
         end_s = time.monotonic() + SHOWN_S
         while not self.driver.execute_script(STANDS, tab):
@@ -170,7 +171,7 @@ class BrowserReader:
 
 
 class TopicReader_:
-    """The page's own feed and rows in this process, for a machine without a browser."""
+    """Runs the page's own feed and rows in this process, on a machine without a browser."""
 
     how = f"as the page's feed makes it, {PERIOD_S * 1e3:g} ms added for the page's own period; not drawn"
 
@@ -183,7 +184,7 @@ class TopicReader_:
         self._consumer.start()
 
     def open(self, tab: Tab) -> None:
-        """Read that tab's rows, and forget earlier sightings."""
+        """Select a tab, whose rows are then read, and forget earlier sightings."""
         with self._state.lock:
             self._tab, self._last = tab, None
             self._seen.clear()
@@ -203,7 +204,7 @@ class TopicReader_:
             return {self._state.cable_graph.cable(number) for number in links[::2]}
 
     def close(self) -> None:
-        """End the feed."""
+        """Close the feed."""
         self._consumer.stop()
 
     def _changed(self, parts: frozenset[Part]) -> None:
@@ -225,5 +226,5 @@ class TopicReader_:
 
 
 def _id(subject: str) -> str:
-    """Return the id of a link, cable, NIC or host from how the page writes it."""
+    """Return the id of a link, cable, NIC or host from the text that the page shows for it."""
     return subject.replace(" ⇄ ", "<>").replace(" → ", ">")

@@ -63,9 +63,10 @@ PARTS: Final = {
     "imports": ("imports_right", "imports_fuzzed", "import_crashes"),
     "agent": ("agent_install_mb", "agent_import_s", "agent_rss_mb"),
 }
-"""Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
+"""Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
+quick)`."""
 
 
 def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
-    """Measure some parts, or all, one after another."""
+    """Measure the parts named in `parts`, or all if it is empty, one by one; return the figures by key."""
     return measure_parts(NAME, PARTS, parts, progress, quick)

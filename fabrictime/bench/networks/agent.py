@@ -37,7 +37,7 @@ MB: Final = 1e6
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for half a minute."""
+    """Measure and return the figures by key, in half a minute."""
     own, others = _own_bytes(), {name: install_bytes(name) for name in sorted(needed(_requirements()))}
     largest = sorted(others, key=lambda name: -others[name])[:3]
     starts = [_import_s() for _ in range(QUICK_RUNS if quick else RUNS)]
@@ -69,7 +69,7 @@ def _requirements() -> list[str]:
 
 
 def needed(requirements: Iterable[str]) -> set[str]:
-    """Return the installed packages that requirements need, and those that these need in turn.
+    """Return the installed packages that the given requirements need, directly or through other packages.
 
     Requirements of an extra, and packages that are not installed on this platform, are left out.
     """
@@ -120,7 +120,7 @@ def _children_s() -> float:
 
 
 def _rss_mb() -> float:
-    """Return the memory of the largest prober. Raises CannotRun."""
+    """Return the resident memory, MB, of the largest prober. Raises CannotRun."""
     with TemporaryDirectory(prefix="fabrictime-bench-") as folder:
         config, data, output = (Path(folder, name) for name in ("fabrictime.toml", "data", "up.log"))
         config.write_text(SETTINGS, encoding="utf-8")

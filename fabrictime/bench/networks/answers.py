@@ -33,44 +33,46 @@ RATE_LIMITED_TRACES: Final = 12
 
 
 class Form(StrEnum):
-    """How switches answer traces."""
+    """The ways in which switches answer traces."""
 
     PORTS = "ports"
-    """Each from the port at which the packet came in; cables have /31 prefixes."""
+    """Each switch answers from the port at which the packet came in; cables have /31 prefixes."""
     TRANSIT_30 = "transit_30"
     TRANSIT_24 = "transit_24"
     LOOPBACK = "loopback"
-    """Each from its loopback, as with unnumbered BGP."""
+    """Each switch answers from its loopback address, as with unnumbered BGP."""
     ANYCAST = "anycast"
-    """Leaves have one gateway address for hosts; other ports have addresses of their own."""
+    """All leaves have the same gateway address for hosts; other ports have their own addresses."""
     ANYCAST_LOOPBACK = "anycast_loopback"
-    """The same gateway; else loopbacks."""
+    """All leaves have the same gateway address for hosts; other answers come from loopback addresses."""
     RATE_LIMITED = "rate_limited"
-    """From ports, but half of the answers are missing."""
+    """Like PORTS, but half of the answers are missing."""
     SILENT_SPINES = "silent_spines"
     SILENT = "silent"
     """No switch answers."""
     TUNNEL = "tunnel"
-    """Spines are hidden: leaves tunnel through them and answer from loopbacks."""
+    """Spines are hidden, as leaves tunnel through them; leaves answer from their loopback addresses."""
     FLAT = "flat"
-    """One subnet: no router."""
+    """All hosts are in one subnet, without routers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The addresses that answer, by the link over which a packet comes in."""
+    """The addresses from which switches answer, by the link over which a packet came in."""
 
     form: Form
     cable_number: dict[str, int]
 
     def of(self, link: str, rng: random.Random) -> str | None:
-        """Return the address that answers one packet that came in over `link`; None: silence."""
+        """Return the address that answers one packet that came in over `link`, or None if nothing answers
+        it."""
         if self.form is Form.RATE_LIMITED and rng.random() < RATE_LIMITED_SHARE:
             return None
         return self.address(link)
 
     def address(self, link: str) -> str | None:
-        """Return the address of the answers to packets that came in over `link`; None: there is none."""
+        """Return the address from which packets that came in over `link` are answered, or None if there is
+        none."""
         form, far = self.form, end_parts(link.partition(">")[2]).node
         from_host = not link.startswith(("leaf", "spine"))
         number = int("".join(c for c in far if c.isdigit()))
@@ -93,9 +95,9 @@ class Answers:
 
 
 class NamedFleet:
-    """The paths of a probed fleet under the names that its agents give them.
+    """The paths of a probed fleet, with links named as its agents would name them.
 
-    The probes' own `book` is replaced by that of the names, and `names` has the cables behind them.
+    The table replaces the probes' own `book`. `names` has the true cables of each name.
     """
 
     def __init__(
@@ -149,7 +151,7 @@ class NamedFleet:
         return tuple(self._answers.of(link, self._rng) for link in switches)
 
     def _known(self, path: _Path) -> Hops:
-        """Return the hops that an agent knows after several traces."""
+        """Return the hops of a path that an agent knows after several traces."""
         first = self._hops(path.links)
         if self.form is not Form.RATE_LIMITED:
             return first
@@ -166,7 +168,7 @@ class NamedFleet:
         return self._answers.address(links[0]) if self.form is not Form.SILENT else None
 
     def _name(self, nic: str, paths: Sequence[_Path], prefix: LinkPrefix) -> None:
-        """Publish the routes of one NIC as its agent does."""
+        """Publish the routes of one NIC like its agent."""
         names = RouteNames(nic, prefix)
         names.set_topology(self.topology)
         path_hops = [(path, self._known(path), self._first_hop(path.peer)) for path in paths]
@@ -202,7 +204,7 @@ class NamedFleet:
             self.book.take(key.encode(), codec.encode(PATHS.type, record))
 
     def _at_switch(self) -> dict[str, set[str]]:
-        """Name or address of a switch, or a NIC, to the true cables of the switch."""
+        """Return the true cables of a switch by its names, its addresses, and the NICs at it."""
         cables_at: dict[str, set[str]] = defaultdict(set)
         for link in self.fleet.link_ids:
             near, _, far = link.partition(">")
@@ -224,7 +226,7 @@ class NamedFleet:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """A path as the agent at its begin traces it, with its true links."""
+    """A path as the agent at its start traces it, with its true links."""
 
     peer: str
     path: int

@@ -44,7 +44,7 @@ LOADED: Final = "leaf1:swp9>spine1:swp1"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A queue at one link in the second class, from `from_s` to `until_s` of the run."""
+    """A queue of the second class at one link, from `from_s` to `until_s` of the run."""
 
     depth_bytes: float
     mark_bytes: float
@@ -54,13 +54,13 @@ class Load:
     rise_s: float = 0.02
 
     def delay_ns(self, at_ns: np.ndarray) -> np.ndarray:
-        """Return the wait at the link of a packet of the second class, ns."""
+        """Return how long a packet of the second class that arrives at each time waits at the link, ns."""
         s = at_ns * 1e-9
         share = np.clip((s - self.from_s) / self.rise_s, 0, 1) * (s < self.until_s)
         return np.asarray(share * self.depth_bytes * 8e9 / RATE_BPS)
 
     def marks(self, at_ns: np.ndarray) -> np.ndarray:
-        """Return whether the queue marks a packet of the second class that arrives then."""
+        """Return whether the queue marks a packet of the second class that arrives at each time."""
         return np.asarray(self.delay_ns(at_ns) * RATE_BPS / 8e9 > self.mark_bytes)
 
 
@@ -76,7 +76,7 @@ def links_of(source: int, target: int, port: int) -> list[str]:
 
 
 def routes() -> RouteTable:
-    """Return the routes of all pairs, as tracing would find them."""
+    """Return the route table of all pairs, as tracing would fill it."""
     pairs = [(a, b) for a in range(1, HOSTS + 1) for b in range(1, HOSTS + 1) if a != b]
     return route_table(
         {
@@ -91,7 +91,7 @@ def routes() -> RouteTable:
 
 
 def route_table(routes_of: Mapping[tuple[str, str], Sequence[tuple[int, Leg, list[str]]]]) -> RouteTable:
-    """Return a table of (path, leg, links) from each NIC to each peer, which are known from end to end."""
+    """Return a route table from the (path, leg, links) by (NIC, peer); all its links count as known."""
     table = RouteTable()
     for (nic, peer), entries in routes_of.items():
         maps: list[PathMap] = [
@@ -121,13 +121,13 @@ def route_table(routes_of: Mapping[tuple[str, str], Sequence[tuple[int, Leg, lis
 
 @dataclass(slots=True)
 class Probes:
-    """The probes of a run, each with its class, and the truth of their waits and marks."""
+    """The probes of a run with their classes, their true waits, and their true marks."""
 
     load: Load
     seconds: float
     seed: int
     true_marks: dict[tuple[str, str, int, int], list[int]] = field(default_factory=dict)
-    """(prober, peer, path, DSCP) to marked requests and marked replies."""
+    """Numbers of marked requests and of marked replies, by (prober, peer, path, DSCP)."""
 
     def batches(self, marking: bool = True) -> list[tuple[int, ProbeColumns]]:
         """Return (flush time, batch) of all NICs in the log's order; without `marking`, nothing is marked."""
@@ -206,7 +206,10 @@ def inferred(
     rate_of: Callable[[str], int] = lambda _: RATE_BPS,
     slot_ns: int = SLOT_NS,
 ) -> list[LinkQueues]:
-    """Return the `LinkQueues` that the pipeline makes of the batches. `table` None: the bench's routes."""
+    """Return the `LinkQueues` that the pipeline infers from the batches.
+
+    It uses the bench's own routes if `table` is None.
+    """
     source, table = SourceQueueing("bench/0", slot_ns // SUB_SLOTS), table or routes()
     shard = ShardQueues("fabric", rate_of)
     names = sorted({batch.nic for _, batch in batches})
@@ -228,7 +231,7 @@ def inferred(
 def opened_ns(
     records: list[LinkQueues], rate_of: Callable[[str], int] = lambda _: RATE_BPS, nics: int = HOSTS
 ) -> dict[str, int]:
-    """Return link to the end of the data with which its first window opened."""
+    """Return for each link the end of the data, ns, with which its first contention window opened."""
     flows = FlowTable(RouteTable(), lambda _: True).of("fabric")
     detector = ContentionDetector("fabric", flows, lambda _: False, lambda: nics, rate_of)
     times_ns: dict[str, int] = {}
@@ -241,9 +244,10 @@ def opened_ns(
 def delays(
     batches: list[tuple[int, ProbeColumns]],
 ) -> dict[tuple[str, str, int, int], tuple[float, int, int]]:
-    """Return (prober, peer, path, DSCP) to p99 of the forward delay and marked requests and replies.
+    """Return the p99 of the forward delay, and the marked requests and replies, by (prober, peer, path,
+    DSCP).
 
-    The batches pass the wire. One window holds them all.
+    The batches are encoded and decoded as on the wire, and one window holds them all.
     """
     windows: dict[str, NicWindow] = {}
     for _, batch in batches:
@@ -268,7 +272,8 @@ def delays(
 
 
 def _right_share(probes: Probes, by_path: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
-    """Return the share of paths and classes whose p99 shows the load if, and only if, it waits with them."""
+    """Return the share of paths and classes that are right: their p99 shows the load exactly if they meet
+    it."""
     depth_ns = probes.load.depth_bytes * 8e9 / RATE_BPS
     right = 0
     for (nic, peer, path, dscp), (p99_ns, _, _) in by_path.items():
@@ -280,7 +285,7 @@ def _right_share(probes: Probes, by_path: dict[tuple[str, str, int, int], tuple[
 
 
 def _count_error(probes: Probes, by_path: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
-    """Return the sum of the differences to the recorder's marks, as a share of its marks."""
+    """Return the sum of differences to the recorder's mark counts, as a share of all its marks."""
     wrong = total = 0
     for name, (_, out, back) in by_path.items():
         true = probes.true_marks.get(name, [0, 0])
@@ -290,7 +295,7 @@ def _count_error(probes: Probes, by_path: dict[tuple[str, str, int, int], tuple[
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure queues of several depths and thresholds; `quick` takes one."""
+    """Measure queues of several depths and marking thresholds, or a single one with `quick`."""
     depths = (200_000.0,) if quick else (60_000.0, 200_000.0, 500_000.0)
     apart, error, later, named = [], [], [], []
     for seed, depth in enumerate(depths):
@@ -314,4 +319,4 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 _ALIAS: Final = "spine1:swp2>leaf2:swp9"
-"""All paths over the loaded link cross it."""
+"""Another link, which all paths over the loaded link cross."""

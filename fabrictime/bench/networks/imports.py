@@ -22,7 +22,7 @@ from fabrictime.testbed.topology import Plan, make_plan
 
 SHAPE: Final = FabricSettings(hosts=16, leaves=4, spines=3)
 FUZZED_SHAPE: Final = FabricSettings(hosts=2, leaves=2, spines=1)
-"""A small one: short texts are read faster, and a change hits structure more often."""
+"""A small fabric: short texts are read faster, and a random change hits the structure more often."""
 INPUTS, QUICK_INPUTS = 1_000_000, 2_000
 MAX_CHANGES, MAX_CUT = 6, 12
 INSERTED: Final = '"[]{}<>/\\=:,;#\0\n\té\U0001f600-0159'
@@ -31,7 +31,7 @@ MAX_SHOWN: Final = 3
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Import each format's files, then read a million changed texts of each; with `quick` 2,000."""
+    """Import the files of each format, then a million changed texts of each format, or 2,000 with `quick`."""
     plan = make_plan(SHAPE)
     wrong = {name: difference for name in FORMATS if (difference := differences(name, plan))}
     for name, difference in wrong.items():
@@ -53,7 +53,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def differences(name: str, plan: Plan) -> str:
-    """Return the first difference between a format's import and the plan; empty if there is none."""
+    """Return the first difference between a format's import and the plan, or '' if they are equal."""
     files = FILES[name](plan)
     with TemporaryDirectory() as folder:
         paths = [Path(folder, file) for file in files.texts]
@@ -78,7 +78,7 @@ def differences(name: str, plan: Plan) -> str:
 
 
 def fuzz(task: tuple[str, int]) -> list[str]:
-    """Read changed texts of a format; return the crashes, one line each."""
+    """Read randomly changed texts of a format; return a line for each crash."""
     name, inputs = task
     draw = random.Random(f"{SEED} {name}")  # noqa: S311  # repeatable
     texts = list(FILES[name](make_plan(FUZZED_SHAPE)).texts.values())

@@ -34,7 +34,7 @@ STEP_NS: Final = 5 * MS
 WARM_NS: Final = 2_200 * MS
 OBSERVED_NS: Final = 3_500 * MS
 FOUND_NS: Final = 300 * MS
-"""A link that was found is observed this much longer, for false verdicts beside it."""
+"""How much longer the fleet is observed after a link was found, to catch false verdicts about other links."""
 SHAPE: Final = Shape(hosts=6, hosts_per_rack=2, spines=3)
 RATE_HZ: Final = 600.0
 QUICK_LINKS: Final = 1
@@ -43,20 +43,20 @@ BLIND: Final = (Form.SILENT, Form.SILENT_SPINES, Form.TUNNEL, Form.FLAT)
 
 @dataclass(slots=True)
 class Outcome:
-    """The verdicts after one link died."""
+    """The verdicts after one link failed."""
 
     named: bool = False
-    """Whether its cable is in the stated set."""
+    """Whether the stated set of cables contains that of the link."""
     cables: int = 0
-    """Size of the set."""
+    """Number of cables in the stated set."""
     false: list[str] = field(default_factory=list)
-    """Subjects that were DOWN and stood for living cables only."""
+    """Subjects that were DOWN although all cables they stand for were working."""
     took_s: float | None = None
-    """Time until a report stated the set."""
+    """Time until a report stated the set; None if none did."""
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Let links die in every form; with `quick` two links of each, else every link."""
+    """Let every link fail in turn, in every form; with `quick` only two links of each form."""
     fleet = Fleet(SHAPE, SEED)
     outcomes: dict[str, list[Outcome]] = {}
     invented: list[str] = []
@@ -77,7 +77,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def kill(fleet: Fleet, names: NamedFleet, link: int) -> Outcome:
-    """Let one directed link die, and return the verdicts."""
+    """Let one directed link fail; return the verdicts."""
     probes = ProbedFleet(fleet, peers=7, seed=SEED, rate_hz=RATE_HZ)
     health = ShardHealth("fabric")
     health.topology = names.topology
@@ -106,7 +106,8 @@ def _observe(
     for_ns: int,
     is_found: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, Change]]:
-    """Let time pass, but not long after the link was found; yield the changes with their times."""
+    """Let time pass, until `for_ns` or a short time after `is_found()`; yield the changes with their
+    times."""
     end_ns = probes.now_ns + for_ns
     while probes.now_ns < end_ns:
         if is_found():

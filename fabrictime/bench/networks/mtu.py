@@ -29,7 +29,7 @@ NIC_BYTES: Final = 9_000
 SIZES: Final = (1_400, 1_500, 4_096, 8_999)
 STEP_S: Final = 0.05
 RATE_PPS: Final = 2.0
-"""The default of probes.size_pps."""
+"""Size probes per second: the default of probes.size_pps."""
 LOSS: Final = 0.002
 MUCH_LOSS: Final = 0.2
 WARM_S: Final = 15.0
@@ -40,13 +40,13 @@ QUICK_LINKS: Final = 3
 
 @dataclass(slots=True)
 class Outcome:
-    """The verdicts on one fault, and the time until it was found; None: it was not."""
+    """The verdicts on one fault, and the time until it was found, or None if it was not."""
 
     found_s: float | None = None
     cleared_s: float | None = None
-    """Time from the end of the fault until its cable was UP."""
+    """Time from the end of the fault until its cable was UP; None if it never was."""
     false: set[str] = field(default_factory=set)
-    """Other cables that were GREY, or the right one with another size."""
+    """Other cables that were GREY, and the right one if it was GREY with a wrong size."""
 
 
 class Network:
@@ -62,7 +62,7 @@ class Network:
         self.health = ShardHealth("fabric")
         self.now_s = 0.0
         self.grey: dict[str, int | None] = {}
-        """Cable that is GREY to its size."""
+        """Cables that are GREY, with their reported sizes."""
         self._row = {
             (fleet.nic_ids[a], fleet.nic_ids[b], int(port)): row
             for row, (a, b, port) in enumerate(
@@ -78,7 +78,7 @@ class Network:
             self._events[nic] = LinkEvents(nic, "fabric", 1)
 
     def run(self, for_s: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Let time pass; return whether it ended early."""
+        """Let time pass, for `for_s` or until `until()` is true; return whether it ended early."""
         end_s = self.now_s + for_s
         while self.now_s < end_s:
             self.now_s += STEP_S
@@ -97,7 +97,7 @@ class Network:
         return False
 
     def _arrives(self, nic: str, probe: SizeProbe) -> bool:
-        """Return whether a packet passes the links of its request, and the answer its own."""
+        """Return whether a packet passes all links of its request and its answer passes all links back."""
         row = self._row[(nic, *probe.key)]
         if probe.size_bytes > self.mtu_bytes[self._probes.forward_links[row]].min():
             return False
@@ -133,7 +133,8 @@ def plant(fleet: Fleet, link: int, size_bytes: int, seed: int) -> Outcome:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Plant a fault on each link once, with `quick` on three; then lose packets without such a fault."""
+    """Plant a fault on each link in turn, or on three with `quick`; then lose packets without such a
+    fault."""
     fleet = Fleet(SHAPE, SEED)
     links = range(fleet.links)[:: max(1, fleet.links // QUICK_LINKS) if quick else 1]
     outcomes = [plant(fleet, link, SIZES[n % len(SIZES)], SEED + n) for n, link in enumerate(links)]

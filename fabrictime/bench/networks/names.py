@@ -9,22 +9,22 @@ from schemas.ids import cable_id, end_parts
 
 
 class CableNames:
-    """The true cables behind the names that agents give. `cables` are all cables of the network.
+    """The true cables behind the names that agents give; `cables` are all cables of the network.
 
-    `places` maps the names of a switch, and the NICs at it, to the cables of the switch.
+    `places` maps the names of a switch, and of the NICs at it, to the cables of the switch.
     """
 
     def __init__(self, cables: Iterable[str], places: Mapping[str, set[str]]) -> None:
         self.cables = frozenset(cables)
         self.stands_for: dict[str, set[str]] = defaultdict(set)
-        """Name of a directed link to the cables that it stood for on any path."""
+        """By name of a directed link: the cables that it stood for on any path."""
         self._places = places
 
     def note(self, names: Sequence[str], links: Sequence[str], *, layer_2: bool = False) -> None:
-        """Note what each link of a complete path stands for; `links` are the true ones.
+        """Record what each name on a complete path stands for; `links` are the path's true links.
 
-        With fewer names than links, the leaves hide the links between them. In a layer-2 network the names
-        are those of the two NICs' cables.
+        If there are fewer names than links, the leaves hide the links between them. In a layer-2 network the
+        names are those of the two NICs' cables.
         """
         hidden = len(links) - len(names)
         for at, name in enumerate(names):
@@ -37,7 +37,8 @@ class CableNames:
             self.stands_for[name].update(cable_id(link) for link in true)
 
     def cables_of(self, names: Iterable[str]) -> set[str]:
-        """Return the true cables that names of cables, or of NICs for their own cables, stand for."""
+        """Return the true cables that the names of cables stand for, and the NICs' own cables for names of
+        NICs."""
         cables: set[str] = set()
         for name in names:
             near, mark, far = name.partition("<>")
@@ -50,13 +51,14 @@ class CableNames:
         return cables
 
     def cables_beside(self, names: Iterable[str]) -> set[str]:
-        """Return the same, where a switch stands for all of its cables, and a NIC for those of its leaf."""
+        """Return the true cables of names; a switch stands for all of its cables, a NIC for those of its
+        leaf."""
         places = set(names)
         cables = self.cables_of(name for name in places if "<>" in name)
         return cables.union(*(self._places.get(name, ()) for name in places))
 
     def merged(self) -> dict[str, set[str]]:
-        """Return the names that stood for cables between different switches: invented links."""
+        """Return the invented links: names that stood for cables between different switches."""
         return {
             name: cables
             for name, cables in self.stands_for.items()

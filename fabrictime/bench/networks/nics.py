@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 HOSTS: Final = 3
 PACKETS: Final = 50
-"""Packets sent from each NIC; ARP and other NICs' traffic are far fewer."""
+"""Number of packets sent from each NIC, which is many more than those of ARP and of other NICs."""
 RATE_PPS: Final = 50.0
 SETTLE_S: Final = 12.0
-"""Time after which the rails that never answered are known: 10 s, with a margin."""
+"""Time after which a NIC knows the rails that never answered: 10 s, with a margin."""
 POLL_S: Final = 0.5
 MEASURED: Final = tuple(name for name in FORMS if name not in ("arp-flux", "strict-filter"))
-"""The other forms are faults of hosts, for tests of their reports."""
+"""The forms that are measured; the others are faults of hosts, for tests of their reports."""
 QUICK: Final = ("one-subnet", "own-subnets")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One form: NICs, those whose packets left by their own cables, peers chosen, those out of reach."""
+    """The counts of one form: NICs, NICs whose packets left by their own cables, peers chosen, peers out of
+    reach."""
 
     nics: int
     egress_right: int
@@ -46,7 +47,7 @@ class Outcome:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure all forms that this kernel can build."""
+    """Measure all forms that this kernel can build; return the figures by key."""
     if (denied := namespaces_allowed()) is not None:
         return dict.fromkeys(("egress_right", "unreachable_peers_chosen"), Missing(denied))
     outcomes: list[Outcome] = []
@@ -69,7 +70,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def figures_of(outcomes: list[Outcome], absent: list[str]) -> dict[str, Value]:
-    """Return the figures over all forms; `absent`: forms that this kernel cannot build."""
+    """Return the figures over all forms; `absent` lists the forms that this kernel cannot build."""
     nics = sum(outcome.nics for outcome in outcomes)
     if not nics:
         reason = f"no form could be built, tried {', '.join(absent)}"
@@ -85,7 +86,7 @@ def figures_of(outcomes: list[Outcome], absent: list[str]) -> dict[str, Value]:
 
 
 def measure_form(form: Form, settle_s: float) -> Outcome:
-    """Build a form, run a prober's transport on each NIC, and compare with the truth."""
+    """Build a form, run a prober's transport on each NIC, and compare with the truth; return the counts."""
     with TemporaryDirectory() as folder, MultiNic(form, HOSTS) as net:
         key_file = Path(folder, "key")
         key_file.write_bytes(os.urandom(16))
@@ -115,7 +116,7 @@ def _transport(port: MultiNicPort, key_file: Path) -> UdpTransport:
 
 
 def _choose_peers(transports: dict[str, UdpTransport], settle_s: float) -> None:
-    """Have each NIC choose its peers among all, and again as evidence comes."""
+    """Let each NIC choose its peers among all NICs, and choose again as evidence arrives."""
     from producers.inventory.nics import PeerTable
 
     table = PeerTable(3600)
@@ -133,7 +134,8 @@ def _choose_peers(transports: dict[str, UdpTransport], settle_s: float) -> None:
 
 
 def _leaves_by_its_own(net: MultiNic, port: MultiNicPort) -> bool:
-    """Return whether packets of a NIC's sockets leave by its own cables, by the interfaces' counters."""
+    """Return whether the packets of a NIC's sockets leave by its own cables, according to interface
+    counters."""
     from native.core.probe import open_socket
     from producers.nic_network import read_nic_network
     from producers.settings import NicSettings

@@ -41,7 +41,8 @@ SETTINGS: Final = FabricSettings(
     buffer_bytes=1_000_000,
     classes=(FabricClass(mark_percent=90), FabricClass(dscp=DATA_DSCP, priority=1, mark_percent=90)),
 )
-"""Hosts send faster than a link between switches, which so has the queue, and buffers that drop nothing."""
+"""Settings in which hosts send faster than a link between switches, which therefore has the queue. Its buffer
+is so large that it drops nothing."""
 LOAD_BPS: Final = 21_500_000
 LOAD_PORTS: Final = (7_000, 7_001)
 PROBE_PORT, FIRST_PATH_PORT, PATHS = 9_319, 9_320, 2
@@ -51,14 +52,16 @@ SETTLE_S, DRAIN_S = 0.5, 1.0
 KEY: Final = bytes(16)
 QUANTILE: Final = 0.9
 SLOT_NS: Final = 10_000_000
-"""Slots of queue inference, as on slow links."""
+"""Slot length of queue inference, which is that for slow links."""
 DELAYED_SHARE, FREE_SHARE = 0.4, 0.2
-"""Shares of the deepest recorded queue: a class that waits there is above one, any other below the other."""
+"""Thresholds as shares of the deepest recorded queue: the delay of a class that waits there must be above the
+first, that of any other class below the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Probes of one path, class and direction. `waits`: they are of the loaded class at the loaded link."""
+    """What probes of one path, class and direction saw. `waits`: they are of the loaded class at the loaded
+    link."""
 
     dscp: int
     waits: bool
@@ -69,22 +72,23 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A run: what probes saw, and the recorder: the deepest queue as a delay, and marks by DSCP."""
+    """The result of a run: what probes saw, and the recorder's deepest queue, as a delay, and marks by
+    DSCP."""
 
     directions: list[Seen]
     deepest_ns: float
     marked_by_switches: dict[int, int]
     lost: int
     loaded: tuple[str, ...]
-    """The loaded link, and links that all its paths cross too."""
+    """The loaded link, followed by the other links that all its paths cross."""
     opened_ns: dict[str, int]
-    """Link to the end of the data with which its first contention window opened."""
+    """By link: the end of the data with which its first contention window opened."""
     opened_unmarked_ns: dict[str, int]
-    """The same without the marks of the probes."""
+    """The same times as in `opened_ns`, but computed without the marks of the probes."""
 
     @property
     def open_by_ce_ms(self) -> float:
-        """Time by which the loaded link's window opens later with marks than by delay alone; NaN: never."""
+        """Difference of the loaded link's opening with marks and without, ms; NaN if it never opened."""
         times = [
             min((at_ns for link, at_ns in opened.items() if link in self.loaded), default=None)
             for opened in (self.opened_ns, self.opened_unmarked_ns)
@@ -95,7 +99,8 @@ class Outcome:
 
     @property
     def right_share(self) -> float:
-        """Share of paths, classes and directions whose delay and marks show the load if it is theirs."""
+        """Share of paths, classes and directions whose delay and marks show the load exactly if they meet
+        it."""
         right = [
             direction.delay_ns > DELAYED_SHARE * self.deepest_ns and direction.marked > 0
             if direction.waits
@@ -106,7 +111,8 @@ class Outcome:
 
     @property
     def count_error(self) -> float:
-        """Return the difference to the marks of switches, over all classes, as a share of their marks."""
+        """Return the differences to the switches' mark counts, summed over all classes, as a share of their
+        marks."""
         wrong = sum(
             abs(sum(direction.marked for direction in self.directions if direction.dscp == dscp) - count)
             for dscp, count in self.marked_by_switches.items()
@@ -115,7 +121,7 @@ class Outcome:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure a load of some seconds in one class."""
+    """Load one class for some seconds, and return the figures by key."""
     keys = ("switch_classes_told_apart", "switch_ce_count_error", "switch_contention_open_by_ce_ms")
     if (denied := namespaces_allowed()) is not None:
         return dict.fromkeys(keys, Missing(denied))
@@ -135,7 +141,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def measure_load(load_s: float) -> Outcome:
-    """Load one class for a time. Call it inside namespaces."""
+    """Load one class for `load_s`; return the outcome. Call it inside namespaces."""
     with Testbed(SETTINGS) as testbed:
         probers = _Probers(testbed)
         try:
@@ -167,7 +173,7 @@ def measure_load(load_s: float) -> Outcome:
 
 
 def _routes(testbed: Testbed) -> dict[tuple[str, str], list[tuple[int, Leg, list[str]]]]:
-    """Return (path, leg, links) from each NIC to each peer: of its requests, and of its answers."""
+    """Return the (path, leg, links) of requests and answers, from each NIC to each peer."""
     names = [nic.nic for nic in testbed.fabric.nics()]
     paths = range(FIRST_PATH_PORT, FIRST_PATH_PORT + PATHS)
     truth = testbed.truth
@@ -185,7 +191,7 @@ def _routes(testbed: Testbed) -> dict[tuple[str, str], list[tuple[int, Leg, list
 def _aliased(
     routes: Mapping[tuple[str, str], list[tuple[int, Leg, list[str]]]], link: str
 ) -> tuple[str, ...]:
-    """Return a link, and the others that exactly the same routes cross."""
+    """Return a link, followed by the other links that exactly the same routes cross."""
     crossed: dict[str, set[tuple[str, str, int, Leg]]] = defaultdict(set)
     for (nic, peer), entries in routes.items():
         for path, leg, links in entries:
@@ -199,7 +205,8 @@ def _opened_ns(
     routes: Mapping[tuple[str, str], list[tuple[int, Leg, list[str]]]],
     marking: bool,
 ) -> dict[str, int]:
-    """Return link to the end of the data with which contention opens; without `marking`, as if unmarked."""
+    """Return for each link the end of the data with which contention opens; without `marking`, ignore
+    marks."""
     import numpy as np
 
     from fabrictime.bench.networks.classes import inferred, opened_ns, route_table
@@ -215,12 +222,15 @@ def _opened_ns(
 
 
 def _rate_of(link: str) -> int:
-    """Return the rate of a link: those of hosts are faster."""
+    """Return the rate of a link, bit/s; links of hosts are faster."""
     return HOST_BPS if any(end_parts(end).node.startswith("h") for end in link_ends(link)) else LINK_BPS
 
 
 def _seen(testbed: Testbed, loaded: str, batches: list[ProbeColumns], during: int) -> list[Seen]:
-    """Group probes by path, class and direction. Delays are those of the first batches, `during` the load."""
+    """Group the probes by path, class and direction.
+
+    Delays come from the first `during` batches, which were sent during the load.
+    """
     import numpy as np
 
     delays: dict[tuple[str, str, int, int, bool], list[int]] = defaultdict(list)
@@ -246,7 +256,7 @@ def _seen(testbed: Testbed, loaded: str, batches: list[ProbeColumns], during: in
 
 
 class _Probers:
-    """A probe engine on each NIC of a testbed, which probes all others in both classes."""
+    """A probe engine on each NIC of a testbed; each probes all other NICs in both classes."""
 
     def __init__(self, testbed: Testbed) -> None:
         from native.core.probe import Engine, Peer
@@ -272,12 +282,12 @@ class _Probers:
             self._threads[-1].start()
 
     def collect(self, seconds: float) -> None:
-        """Wait, then take the probes answered since."""
+        """Wait for `seconds`, then take the probes that were answered meanwhile."""
         time.sleep(seconds)
         self.batches += [engine.drain() for engine in self._engines]
 
     def close(self) -> None:
-        """End the engines."""
+        """Stop the engines."""
         for engine in self._engines:
             engine.stop()
         for thread in self._threads:

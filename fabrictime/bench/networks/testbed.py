@@ -44,20 +44,20 @@ RETRACE_S: Final = 5.0
 POLL_S: Final = 0.004
 FLUSH_S: Final = 0.1
 SETTLED_S: Final = 3.0
-"""Tracing is complete if no route changes for this long."""
+"""Tracing is complete once no route has changed for this time."""
 LEARN_LIMIT_S: Final = 30.0
 LEARN_S: Final[dict[AnswerForm, float]] = {"rate_limited": 60.0}
-"""Time to learn routes that answers at a limited rate take. Two thirds of the paths are known after it."""
+"""Time to learn routes when answers are rate-limited; about two thirds of the paths are known after it."""
 OBSERVED_S: Final = 8.0
 FOUND_S: Final = 1.0
 """A link that was found is observed this much longer: for false verdicts beside it, and until the search for
 losses has run again with more evidence."""
 HEALED_S: Final = 1.5
-"""All is UP for this long before the next link dies."""
+"""How long all must be UP before the next link fails."""
 HEAL_LIMIT_S: Final = 20.0
 FORM_TIMEOUT_S: Final = 600.0
 ADDRESS_PORT: Final = "ip"
-"""Port of an end that is known only by its address."""
+"""Port name of an end of which only the address is known."""
 KEYS: Final = (
     "dead_link_named_or_in_set",
     "false_links",
@@ -67,7 +67,7 @@ KEYS: Final = (
 
 
 class FormOutcome:
-    """One form: an outcome per dead link, and invented names."""
+    """The results of one form: an outcome for each failed link, and invented names."""
 
     def __init__(self) -> None:
         self.deaths: dict[str, Outcome] = {}
@@ -75,25 +75,26 @@ class FormOutcome:
         self.complete_share = 0.0
         """Share of the paths whose links are all known."""
         self.alerts_s: list[float] = []
-        """Time to the record of unexplained losses, of each link whose death caused one."""
+        """Time from the failure to the record of unexplained losses, for each link whose failure caused
+        one."""
         self.leaves: set[frozenset[str]] = set()
-        """NICs that agents find at one leaf."""
+        """NICs at each leaf, as the agents group them."""
         self.is_blind = False
         """True if blind tracing was reported."""
 
     @property
     def missed(self) -> list[str]:
-        """Dead links that were not named."""
+        """Failed links that were not named."""
         return [link for link, death in self.deaths.items() if not death.named]
 
     @property
     def false(self) -> list[str]:
-        """Names that were invented, and healthy links that were named."""
+        """Invented names, and working links that were named."""
         return [*self.invented, *(name for death in self.deaths.values() for name in death.false)]
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Let each link die in each form; with `quick` two links of three forms."""
+    """Let every link fail in turn, in each form; with `quick` two links of three forms."""
     if (denied := namespaces_allowed()) is not None:
         return dict.fromkeys(KEYS, Missing(denied))
     outcomes: dict[str, FormOutcome] = {}
@@ -113,7 +114,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def figures_of(outcomes: dict[str, FormOutcome], absent: Sequence[str] = ()) -> dict[str, Value]:
-    """Return the figures over all forms; `absent`: forms that this kernel cannot build."""
+    """Return the figures over all forms; `absent` lists the forms that this kernel cannot build."""
     if not outcomes:
         return dict.fromkeys(KEYS, Missing(f"no form could be built, tried {', '.join(absent)}"))
     deaths = [death for outcome in outcomes.values() for death in outcome.deaths.values()]
@@ -143,8 +144,9 @@ def measure_form(
     max_links: int | None = None,
     learn_s: float | None = None,
 ) -> FormOutcome:
-    """Build a fabric of one form and let its links die, all or `max_links` of them. Call it inside
-    namespaces.
+    """Build a fabric of one form and let its links fail, all of them or `max_links`.
+
+    Call it inside namespaces.
     """
     settings = FabricSettings(hosts=HOSTS, leaves=LEAVES, spines=SPINES, answers=form)
     outcome = FormOutcome()
@@ -169,7 +171,7 @@ def measure_form(
 
 
 def _kill(testbed: Testbed, agents: Agents, link: str, alerts_s: list[float]) -> Outcome:
-    """Let one directed link die, and return the verdicts."""
+    """Let one directed link fail; return the verdicts."""
     from schemas.records import HealthKind, LinkState
 
     outcome, cable, alert_s = Outcome(), cable_id(link), None
@@ -260,7 +262,7 @@ class Agents:
             agent.transport.update_peers(self._table)
 
     def learn(self, for_s: float | None) -> None:
-        """Run for some time; None: until the traces find nothing new."""
+        """Run for `for_s`, or, if None, until the traces find nothing new."""
         begin_s = time.monotonic()
         while (now_s := time.monotonic()) < begin_s + (for_s or LEARN_LIMIT_S):
             if for_s is None and now_s >= self._routes_changed_s + SETTLED_S:
@@ -276,7 +278,7 @@ class Agents:
                 since_s = time.monotonic()
 
     def run(self, for_s: float, is_found: Callable[[], bool]) -> Iterator[Change]:
-        """Let time pass, but not long after the link was found; yield the changes."""
+        """Let time pass, until `for_s` or a short time after `is_found()`; yield the changes."""
         end_s = time.monotonic() + for_s
         while time.monotonic() < end_s:
             yield from self._step()
@@ -284,7 +286,7 @@ class Agents:
                 end_s, is_found = time.monotonic() + FOUND_S, lambda: False
 
     def note_names(self) -> float:
-        """Compare the names of all complete paths with the true links; return the share of such paths."""
+        """Compare the names on all complete paths with the true links; return the share of complete paths."""
         complete, count = 0, 0
         for agent in self._agents:
             port_to = agent.transport.port
@@ -303,7 +305,7 @@ class Agents:
         return complete / max(1, count)
 
     def leaves(self) -> set[frozenset[str]]:
-        """Return the NICs of each leaf, by the names that agents give switches."""
+        """Return the NICs of each leaf, grouped by the names that agents give switches."""
         from streams.runtime.switch_names import Groups, SwitchNames, leaf_name, names_of
 
         names, groups, first_hops = SwitchNames(), Groups(), {}
@@ -319,7 +321,7 @@ class Agents:
         return {frozenset(nics) for nics in nics_by_leaf.values()}
 
     def close(self) -> None:
-        """End the agents."""
+        """Stop the agents."""
         for agent in self._agents:
             agent.close()
 
@@ -394,11 +396,11 @@ class _Agent:
 
     @property
     def has_news(self) -> bool:
-        """True if the announcement changed since `record`."""
+        """Whether the announcement has changed since the last `record`."""
         return self.tracer.announcement_changed
 
     def record(self) -> Nic:
-        """Return the announcement."""
+        """Return the announcement of the NIC."""
         self.tracer.announcement_changed = False
         self.transport.first_hop = self.tracer.first_hop
         return self.transport.record()
@@ -423,7 +425,8 @@ class _Agent:
 
 
 def _pairs_of_addresses(testbed: Testbed) -> dict[str, str]:
-    """Return the names of links by the addresses of their ports, where no other port has these."""
+    """Return the names of links by the addresses of their ports, for those addresses that only one port
+    has."""
     links = testbed.fabric.links
     count = Counter(near.address for near, _ in links.values())
     return {
@@ -434,7 +437,7 @@ def _pairs_of_addresses(testbed: Testbed) -> dict[str, str]:
 
 
 def _places(testbed: Testbed) -> dict[str, set[str]]:
-    """Return names and addresses of each switch, and its NICs, with the cables of the switch."""
+    """Return the cables of each switch, by its names, by its addresses, and by its NICs."""
     plan = testbed.fabric.plan
     nodes_at: dict[str, set[str]] = defaultdict(set)
     for node in plan.nodes.values():

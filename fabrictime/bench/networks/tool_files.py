@@ -19,7 +19,7 @@ SONIC_KINDS: Final = {"host": "Server", "leaf": "ToRRouter", "spine": "SpineRout
 
 @dataclass(slots=True)
 class ToolFiles:
-    """Files by name, and the pairs of ends that they wire."""
+    """The texts of files by name, and the cables that they describe, as pairs of ends."""
 
     texts: dict[str, str] = field(default_factory=dict)
     cables: set[frozenset[str]] = field(default_factory=set)
@@ -192,4 +192,4 @@ FILES: Final[dict[str, Callable[[Plan], ToolFiles]]] = {
     "ptm": _ptm,
     "netbox": _netbox,
 }
-"""Writers by the name of the format."""
+"""Functions that write the files of a format, by the name of the format."""

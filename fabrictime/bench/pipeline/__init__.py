@@ -55,9 +55,10 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     "capacity": ("nics_per_worker_core",),
     "tour": ("tour_right_within_3s", "detection_to_first_move_s_p95"),
 }
-"""Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
+"""Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
+quick)`."""
 
 
 def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
-    """Measure some parts, or all, one after another."""
+    """Measure the parts named in `parts`, or all if it is empty, one by one; return the figures by key."""
     return measure_parts(NAME, PARTS, parts, progress, quick)

@@ -25,14 +25,14 @@ COUNT_EVERY: Final = 10_000
 
 
 class _Counts:
-    """The messages of all partitions of this process."""
+    """The number of messages of all partitions of this process."""
 
     file: Path
 
     def __init__(self) -> None:
         self._counted = 0
         self._first: dict[str, float] = {}
-        """The report before the first message."""
+        """The counts as reported before the first message."""
 
     def add(self, messages: int) -> None:
         """Count messages."""
@@ -50,14 +50,14 @@ class _Counts:
 
 
 class _CountOperator(Operator):
-    """Counts the messages of a partition, which are done at once."""
+    """Counts the messages of a partition; each is done at once."""
 
     def __init__(self, counts: _Counts) -> None:
         super().__init__()
         self._counts = counts
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Note the processor time before the first message; nothing is to be restored."""
+        """Record the processor time before the first message; there is no state to restore."""
         self._counts.report()
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
@@ -65,16 +65,16 @@ class _CountOperator(Operator):
         self._counts.add(len(messages))
 
     def due_ns(self) -> int:
-        """Return that nothing is ever due."""
+        """Return a time that never comes, since nothing becomes due."""
         return NEVER_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
-        """Publish nothing."""
+        """Return no outputs."""
         return ()
 
 
 class _CountStage(Stage):
-    """Counts messages in place of the delay stage."""
+    """A stage that only counts messages, in place of the delay stage."""
 
     name = "delays"
     owner = PROBES

@@ -20,14 +20,15 @@ PERCENTS: Final = (50, 99)
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[R]):
-    """A record and the time at which it was appended, s since the Unix epoch."""
+    """A record and its append time, s since the Unix epoch."""
 
     at_s: float
     record: R
 
 
 def events_of(bootstrap: str, topic: Topic[R], begin_s: float) -> list[Event[R]]:
-    """Return all records of a topic since a moment, in the order of their append times."""
+    """Return all records of a topic that were appended since `begin_s`, in the order of their append
+    times."""
     events = []
     with TopicReader.open(bootstrap, {topic: since(int(begin_s * 1e9))}) as reader:
         for message in reader.read_to_end():
@@ -38,7 +39,8 @@ def events_of(bootstrap: str, topic: Topic[R], begin_s: float) -> list[Event[R]]
 
 
 def latency_figures(name: str, took_ms: list[float], trials: int) -> dict[str, Value]:
-    """Return `NAME_ms_p50` and `NAME_ms_p99` of trials with an effect, and the share of others."""
+    """Return `NAME_ms_p50` and `NAME_ms_p99` over trials with an effect, and the share of trials without
+    one."""
     keys = [f"{name}_ms_p{percent}" for percent in PERCENTS]
     missed = Figure((trials - len(took_ms)) / trials, "1", f"of {trials}") if trials else Missing("no trial")
     figures: dict[str, Value] = {f"{name}_missed": missed}

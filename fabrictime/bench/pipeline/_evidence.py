@@ -30,11 +30,11 @@ from schemas.topics import (
 
 Float64s = NDArray[np.float64]
 BEFORE_NS: Final = 10_000_000_000
-"""Read before the interval, for the content that was newest at its begin."""
+"""Time before the interval that is also read, for the content that was newest at the interval's begin."""
 SAMPLED: Final = 500
-"""Probe batches whose samples are counted."""
+"""Number of probe batches whose samples are counted."""
 GRID_NS: Final = 10_000_000
-"""Between the instants at which a reader looks."""
+"""Time between the instants at which the age of the newest content is taken."""
 
 
 def _end_of_queueing(value: bytes) -> int:
@@ -55,7 +55,7 @@ CONTENT_END_NS: Final[Mapping[str, Callable[[bytes], int]]] = {
     QUEUES.name: _end_of_queues,
     CONTENTION.name: _end_of_contention,
 }
-"""By topic the instant that a record's content describes: its end, ns of fabric time."""
+"""Functions that return the end of what a record describes, ns of fabric time, by topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +69,19 @@ class Ages:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int]], *, is_windowed: bool) -> Ages:
-        """Return (append time, content end) of records in any order as columns."""
+        """Return columns for rows of (append time, content end), which may be in any order."""
         table = np.array(sorted(rows), np.int64).reshape(-1, 2)
         return cls(table[:, 0], table[:, 1], is_windowed)
 
     def record_ages_s(self, clock: FleetClock, span_ns: tuple[int, int]) -> Float64s:
-        """Return the age of each record that was appended within a span, s."""
+        """Return the age, s, of each record that was appended within a span."""
         inside = (self.append_ns >= span_ns[0]) & (self.append_ns < span_ns[1])
         return np.asarray((self._now_ns(clock, self.append_ns[inside]) - self.content_ns[inside]) / 1e9)
 
     def reader_ages_s(self, clock: FleetClock, span_ns: tuple[int, int]) -> Float64s:
-        """Return the age of the newest content at regular instants of a span, s.
+        """Return the age, s, of the newest content at regular instants of a span.
 
-        Instants before the first record of all have no age.
+        Instants before the first record of all are left out.
         """
         instants = np.arange(*span_ns, GRID_NS, dtype=np.int64)
         place = np.searchsorted(self.append_ns, instants, "right") - 1
@@ -94,10 +94,11 @@ class Ages:
 
 
 class FleetClock:
-    """The fleet's system clock by log append time; the log's own time where the fleet is real."""
+    """The fleet's system clock as a function of log append time; for a real fleet, the log's own time."""
 
     def __init__(self, marks: Sequence[tuple[int, int]]) -> None:
-        """`marks` are (append time, the fleet's system time) of probe batches; none for a real fleet."""
+        """Set up the clock from (append time, the fleet's system time) of probe batches; empty for a real
+        fleet."""
         newest: list[tuple[int, int]] = []
         for append_ns, system_ns in sorted(marks):
             if not newest or append_ns - newest[-1][0] >= 100_000_000:
@@ -108,7 +109,8 @@ class FleetClock:
         self._system_ns = [system_ns for _, system_ns in newest]
 
     def at(self, append_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the fleet's time at some append times, ns; between two marks it passes as real time."""
+        """Return the fleet's time, ns, at the given append times; between two marks it passes as fast as real
+        time."""
         if not self._append_ns:
             return append_ns
         place = np.maximum(np.searchsorted(self._append_ns, append_ns, "right") - 1, 0)
@@ -118,31 +120,31 @@ class FleetClock:
 
 @dataclass(slots=True)
 class Interval:
-    """An interval of the log."""
+    """What was in the log during an interval of append time."""
 
     begin_ns: int
     end_ns: int
     messages: dict[str, int] = field(default_factory=dict)
-    """By topic, within the interval."""
+    """Number of messages within the interval, by topic."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes of the values by topic, within the interval."""
+    """Total bytes of the message values within the interval, by topic."""
     ages: dict[str, Ages] = field(default_factory=dict)
     clock: FleetClock = field(default_factory=lambda: FleetClock(()))
     probe_samples: list[int] = field(default_factory=list)
-    """Samples of each of the first probe batches."""
+    """Number of samples in each of the first probe batches."""
     slots: int = 0
-    """Slots of queue inference that were published."""
+    """Number of slots that queue inference published."""
     folds: set[int] = field(default_factory=set)
-    """How many slots of the usual length each of them combined."""
+    """Numbers of slots of the usual length that published slots combined."""
 
     @property
     def seconds(self) -> float:
-        """Length of the interval."""
+        """Length of the interval, s."""
         return (self.end_ns - self.begin_ns) / 1e9
 
 
 def read_interval(bootstrap: str, begin_ns: int, end_ns: int, *, simulated: bool) -> Interval:
-    """Read all topics of a log over an interval of append time."""
+    """Read all topics of a log over an interval of append times, ns; return what was in it."""
     records = _Records(Interval(begin_ns, end_ns), simulated=simulated)
     topics = dict.fromkeys(TOPICS.values(), since(begin_ns - BEFORE_NS))
     with TopicReader.open(bootstrap, topics) as reader:
@@ -153,16 +155,16 @@ def read_interval(bootstrap: str, begin_ns: int, end_ns: int, *, simulated: bool
 
 
 class _Records:
-    """The messages of an interval and of the time before it, as far as they were read."""
+    """The messages of an interval, and of the time before it, that have been read so far."""
 
     def __init__(self, interval: Interval, *, simulated: bool) -> None:
         self._interval, self._simulated = interval, simulated
         self._marks: list[tuple[int, int]] = []
         self._content: dict[str, list[tuple[int, int]]] = {}
         self._window_end_ns: dict[int, int] = {}
-        """By number of a window its end on the log's clock."""
+        """End of each window on the log's clock, by the window's number."""
         self._windows: dict[str, list[tuple[int, int]]] = {}
-        """By topic (append time, window)."""
+        """(append time, window) of records, by topic."""
 
     def take(self, message: Message, value: bytes) -> None:
         """Take a message that was appended before the interval's end."""
@@ -195,7 +197,7 @@ class _Records:
             interval.slots += head["slots"] if head["part"] == 0 else 0
 
     def interval_with_ages(self) -> Interval:
-        """Return the interval, once all is read."""
+        """Return the interval including ages, after all messages were read."""
         ages = {topic: Ages.of(rows, is_windowed=False) for topic, rows in self._content.items()}
         for topic, rows in self._windows.items():
             ends = [

@@ -26,31 +26,32 @@ EVIDENCE: Final[Mapping[str, str]] = {
     "delays": DELAYS.name,
     "contention": CONTENTION.name,
 }
-"""By name in figures the topic of a kind of evidence."""
+"""The topic of each kind of evidence, by the kind's name in figures."""
 FULL_PACE: Final = 0.97
-"""Simulated seconds per second from which a fleet counts as in real time, as in the fleet's own status."""
+"""Simulated seconds per second from which a fleet counts as running in real time, as in the fleet's
+status."""
 TOPICS_NAMED: Final = 6
-"""Topics with most messages that a remark names."""
+"""Maximum number of topics that a remark lists, those with the most messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Seconds of the steps of a measurement."""
+    """The length, s, of each step of a measurement."""
 
     warm_s: float = 25.0
-    """Between 'all ready' and the measured interval: clocks, routes and caches are filled."""
+    """Time from 'all ready' to the measured interval, in which clocks, routes and caches are filled."""
     calm_s: float = 30.0
     profile_s: float = 20.0
 
     @classmethod
     def of(cls, *, quick: bool) -> Lengths:
-        """Return the usual lengths, or those that only prove that the bench runs."""
+        """Return the usual lengths or, with `quick`, lengths that only prove that the bench runs."""
         return cls(10.0, 8.0, 5.0) if quick else cls()
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """An interval of a running product."""
+    """What was observed of a running product over an interval."""
 
     cores: list[Cores]
     pace: float | None
@@ -59,7 +60,8 @@ class Observed:
 
     @property
     def offered(self) -> float:
-        """Share of the load of real time that the fleet offered: a simulated one waits for its worker."""
+        """Load offered by the fleet, as a share of that in real time; a simulated fleet waits for its
+        worker."""
         return 1.0 if self.pace is None or self.pace >= FULL_PACE else self.pace
 
 
@@ -70,9 +72,9 @@ def measure_fleet(
     suffix: str,
     beside: Callable[[ExitStack], None] = lambda _: None,
 ) -> dict[str, Value]:
-    """Run `up` on a fleet and return its figures; `suffix` ends their keys.
+    """Run `up` on a fleet and return its figures; each key ends with `suffix`.
 
-    `beside` starts a load, once all is ready, that its stack ends. Raises CannotRun.
+    `beside` starts an additional load once all is ready, which the stack passed to it ends. Raises CannotRun.
     """
     lengths = Lengths.of(quick=quick)
     with running_product(progress, fleet) as product, ExitStack() as stack:
@@ -84,7 +86,7 @@ def measure_fleet(
 
 
 def observe(product: Product, lengths: Lengths, progress: Progress) -> Observed:
-    """Let a product become warm, then observe it for an interval, and read that from its log."""
+    """Let a product warm up, observe it for an interval, and read this interval from its log."""
     progress(f"{product.fleet}: {lengths.warm_s:g} s until it is warm")
     time.sleep(lengths.warm_s)
     progress(f"{product.fleet}: processor time over {lengths.calm_s:g} s")
@@ -100,7 +102,7 @@ def observe(product: Product, lengths: Lengths, progress: Progress) -> Observed:
 
 
 def core_figures(observed: Observed, suffix: str) -> dict[str, Value]:
-    """Return processor time: all services, each kind of service, and a single prober."""
+    """Return the processor time of all services together, each kind of service, and a single prober."""
     pace = observed.pace
     by_kind: dict[str, list[float]] = {}
     for row in observed.cores:
@@ -129,7 +131,7 @@ def core_figures(observed: Observed, suffix: str) -> dict[str, Value]:
 
 
 def age_figures(interval: Interval, suffix: str) -> dict[str, Value]:
-    """Return the ages of all kinds of evidence, the latency of offsets, and the message rates."""
+    """Return the ages of all kinds of evidence, the latency of clock offsets, and the message rates."""
     figures: dict[str, Value] = {}
     for name, topic in EVIDENCE.items():
         figures |= _ages_of(interval, name, topic, suffix)
@@ -154,7 +156,7 @@ def age_figures(interval: Interval, suffix: str) -> dict[str, Value]:
 
 
 def _offsets(interval: Interval, suffix: str) -> dict[str, Value]:
-    """Return how long after a window's end its offsets are in the log."""
+    """Return how long after the end of a window its clock offsets are in the log."""
     keys = [f"offsets_ms_p{percent}{suffix}" for percent in (50, 99)]
     ages = interval.ages.get(CLOCK_OFFSETS.name)
     late_s = (
@@ -201,7 +203,7 @@ def _profiled(product: Product, lengths: Lengths, progress: Progress) -> Split |
 def _cost_figures(
     product: Product, observed: Observed, worker: Split | Missing, suffix: str
 ) -> dict[str, Value]:
-    """Return the worker's processor time by kind, per probe batch and per slot and link."""
+    """Return the worker's processor time by kind, per probe batch, and per slot and link."""
     keys = [f"{kind}_us_per_message{suffix}" for kind in ("transport", "operators")]
     keys += [f"inference_cores{suffix}", f"inference_us_per_slot_and_link{suffix}"]
     if isinstance(worker, Missing):

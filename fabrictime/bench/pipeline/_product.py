@@ -30,18 +30,19 @@ port = 0
 [web]
 port = 0
 """
-"""The defaults but for the ports: any free ones, so that several products run beside each other."""
+"""The default settings, but with any free ports, so that several products can run on one machine."""
 LIMIT: Final = "30m"
-"""Time after which `up` ends, even if the bench is killed."""
+"""Time after which `up` ends by itself, even if the bench was killed."""
 _TICKS_HZ: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Processor seconds per second of a service."""
+    """The processor seconds per second that a service uses."""
 
     service: str
-    """Name as in `fabrictime status`, such as `prober h1/eth0`; `up` for the process that started all."""
+    """Name of the service as in `fabrictime status`, such as `prober h1/eth0`, or `up` for the starting
+    process."""
     cores: float
 
     @property
@@ -60,7 +61,7 @@ class Product:
         self.fleet: str = state["fleet"]
 
     def services(self) -> dict[int, str]:
-        """Return the service of each process id, the starting process as `up`."""
+        """Return the service of each process by process id; that of the starting process is `up`."""
         rows = status.read(self.data)["children"]
         return {self.up_pid: "up"} | {row["pid"]: row["name"] for row in rows if row["pid"] is not None}
 
@@ -69,7 +70,7 @@ class Product:
         return [pid for pid, name in self.services().items() if name.startswith("worker")]
 
     def cpu_times(self) -> CpuTimes:
-        """Return the processor time of all services until now."""
+        """Return the processor time that each service has used so far."""
         return CpuTimes(time.monotonic(), self._cpu_s())
 
     def links(self) -> int:
@@ -79,7 +80,7 @@ class Product:
         return len(ControlClient(socket_path(self.data)).ask("show")["links"])
 
     def sim_now_s(self) -> float | None:
-        """Return the simulated fleet's own time, s; None where the fleet is not simulated."""
+        """Return the simulated fleet's own time, s, or None if the fleet is not simulated."""
         if self.fleet != "sim":
             return None
         return float(self._ask_sim()["now_ns"]) / 1e9
@@ -89,7 +90,8 @@ class Product:
         return reply
 
     def _cpu_s(self) -> dict[tuple[str, int], float]:
-        """Return seconds by service and process; a process counts for its nearest ancestor with a name."""
+        """Return processor seconds by service and process; a process counts for its nearest ancestor that is
+        a service."""
         services = self.services()
         times: dict[tuple[str, int], float] = {}
         up = psutil.Process(self.up_pid)
@@ -102,13 +104,13 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """The processor time of all processes at one moment."""
+    """The processor time that all processes have used at one moment."""
 
     at_s: float
     by_process: Mapping[tuple[str, int], float]
 
     def cores_since(self, before: CpuTimes) -> list[Cores]:
-        """Return the cores of each service between two moments, the largest first."""
+        """Return the cores that each service used since `before`, largest first."""
         used_s: dict[str, float] = {}
         for (service, pid), seconds in self.by_process.items():
             spent_s = max(0.0, seconds - before.by_process.get((service, pid), 0.0))
@@ -132,7 +134,10 @@ def threads_cpu_s(pid: int) -> dict[int, float]:
 
 @contextlib.contextmanager
 def running_product(progress: Progress, fleet: str | None, settings: str = "") -> Iterator[Product]:
-    """Run `up` on a fleet (None: the default one), with the defaults and `settings`. Raises CannotRun."""
+    """Run `up` on a fleet, or the default one if None, with default settings plus `settings`; yield it.
+
+    Raises CannotRun.
+    """
     progress("up: starting")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
         config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
@@ -144,7 +149,7 @@ def running_product(progress: Progress, fleet: str | None, settings: str = "") -
 
 
 def _service_of(process: psutil.Process, services: Mapping[int, str]) -> str:
-    """Return the service of a process; of a helper process, that of the process that started it."""
+    """Return the service of a process; for a helper process, that of the process that started it."""
     for ancestor in (process, *process.parents()):
         if ancestor.pid in services:
             return services[ancestor.pid]

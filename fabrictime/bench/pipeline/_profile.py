@@ -29,20 +29,20 @@ RATE_HZ: Final = 100
 _THREAD: Final = re.compile(r"^thread \((\d+)\)")
 _FILE: Final = re.compile(r"\(([^()]+?)(?::\d+)?\)$")
 _WAITS: Final = re.compile(r"\((?:\S*/)?(?:selectors|threading|queue)\.py(?::\d+)?\)$")
-"""Innermost frames that wait, or poll at most."""
+"""Matches innermost frames that wait, or only poll."""
 _OURS: Final = re.compile(r"(?:^|/)(streams|schemas|native|fabrictime)/(\w+(?:/\w+)*)\.\w+$")
 _RUNTIME: Final = ("streams/runtime/", "streams/app", "fabrictime/", "schemas/kafka/")
 _INFERENCE: Final = "streams/queues/"
 _INFERENCE_STAGE: Final = "streams/queues/stage"
-"""Receives and publishes, so counts as an operator."""
+"""This module receives and publishes, so it counts as an operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The processor seconds of a worker over an interval."""
+    """How a worker's processor time over an interval divides into kinds."""
 
     seconds: Mapping[str, float]
-    """By kind, one of KINDS."""
+    """Processor seconds of each kind, by kind, one of KINDS."""
     total_s: float
     span_s: float
     begin_ns: int
@@ -51,7 +51,7 @@ class Split:
 
 
 def profile(pid: int, seconds: float) -> Split | Missing:
-    """Sample a worker for some time and return its split; Missing where no profiler can run here."""
+    """Sample a worker for `seconds` and return its split, or Missing if no profiler can run here."""
     program = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
     if program is None:
         return Missing("py-spy is not installed: pip install 'fabrictime[bench]'")
@@ -72,9 +72,10 @@ def profile(pid: int, seconds: float) -> Split | Missing:
 
 
 def split(lines: Iterable[str], used_s: Mapping[int, float]) -> tuple[dict[str, float], int]:
-    """Divide each thread's processor seconds by the kinds of its samples; return them and the samples.
+    """Divide each thread's processor seconds by the kinds of its samples; return these and the number of
+    samples.
 
-    `lines` are those of py-spy's raw format: frames from the outermost, separated by semicolons, and a count.
+    `lines` are in py-spy's raw format: frames from the outermost, separated by semicolons, and a count.
     """
     busy: dict[int, Counter[str]] = {}
     waiting: Counter[int] = Counter()
@@ -100,7 +101,8 @@ def split(lines: Iterable[str], used_s: Mapping[int, float]) -> tuple[dict[str, 
 
 
 def kind_of(frames: Iterable[str]) -> str:
-    """Return the kind of a stack, given from its outermost frame, by the innermost frame of this project."""
+    """Return the kind of a stack: that of its innermost frame in this project. `frames` start from the
+    outermost."""
     for frame in reversed(list(frames)):
         file = _FILE.search(frame)
         ours = None if file is None or "site-packages" in file[1] else _OURS.search(file[1])

@@ -13,11 +13,11 @@ from fabrictime.bench.pipeline._fleet_run import measure_fleet
 FLEET: Final = "sim:16,rate_pps=4000"
 BUSY: Final = 3
 SPIN: Final = "import time\nend_s = time.monotonic() + 900\nwhile time.monotonic() < end_s: pass"
-"""A program that uses a processor for at most 15 minutes, even if the bench is killed."""
+"""A program that keeps a processor busy for at most 15 minutes, even if the bench was killed."""
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about two minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about two minutes, or one with `quick`."""
     return measure_fleet(progress, quick, FLEET, "_busy", _spin)
 
 

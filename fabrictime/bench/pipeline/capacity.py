@@ -21,9 +21,10 @@ from schemas.topics import QUEUES
 KEY: Final = "nics_per_worker_core"
 FIRST, MAX_NICS = 32, 1024
 RESOLUTION: Final = 16
-"""NICs between the largest fleet that is carried and the smallest that is not."""
+"""Largest difference, in NICs, between the largest fleet that is carried and the smallest that is not."""
 LENGTHS: Final = Lengths(warm_s=30.0, calm_s=15.0, profile_s=0.0)
-"""A worker that starts behind combines slots, and needs up to 20 s of calm to end that."""
+"""Lengths of the steps. A worker that starts behind combines slots, and takes up to 20 s of calm to
+recover."""
 QUICK_RESOLUTION: Final = 64
 MAX_AGE_S: Final = 1.0
 SLOTS: Final = "[streams]\nqueue_slot_us = 1000\n"
@@ -31,7 +32,7 @@ SLOTS: Final = "[streams]\nqueue_slot_us = 1000\n"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One fleet: whether it was carried, and the first reason why not."""
+    """The result for one fleet: whether it was carried, and if not, the first reason."""
 
     nics: int
     text: str
@@ -39,7 +40,8 @@ class Trial:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about eight minutes, or four with `quick`; each fleet takes a minute."""
+    """Measure and return the figures by key, in about eight minutes, or four with `quick`; each fleet takes a
+    minute."""
     trials = search(lambda nics: _try(nics, progress), QUICK_RESOLUTION if quick else RESOLUTION)
     note = "; ".join(trial.text for trial in trials)
     carried = [trial.nics for trial in trials if trial.carried]
@@ -47,7 +49,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def search(attempt: Callable[[int], Trial], resolution: int) -> list[Trial]:
-    """Return the trials, in order: doubled until one is not carried, then halved up to the resolution."""
+    """Return the trials in order: sizes double until one is not carried, then the interval is halved."""
     trials = [attempt(FIRST)]
     while trials[-1].carried and trials[-1].nics < MAX_NICS:
         trials.append(attempt(2 * trials[-1].nics))

@@ -24,7 +24,7 @@ TRIALS, QUICK_TRIALS = 10, 2
 WARM_S: Final = 15.0
 LOAD_S: Final = 5.0
 SHARE: Final = 0.7
-"""Rate of each transfer: either fits the link, both together exceed it by 40 %."""
+"""Rate of each transfer as a share of the link's: each fits the link, both together exceed it by 40 %."""
 PORTS: Final = range(20_000, 32_000)
 TRIED: Final = 64
 REST_S: Final = (2.0, 4.0)
@@ -33,7 +33,7 @@ KEYS: Final = ("contention_ms_p50", "contention_ms_p99")
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about two minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about two minutes, or one with `quick`."""
     count = QUICK_TRIALS if quick else TRIALS
     with running_product(progress, None) as product:
         control = ControlClient(socket_path(product.data))
@@ -64,7 +64,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _collide(control: ControlClient, link: str, chance: random.Random) -> float:
-    """Let two transfers meet on an uplink until both have ended; return when the second began, s."""
+    """Let two transfers meet on an uplink and wait until both have ended; return when the second began, s."""
     fabric_state = control.ask("show")
     rate_bps = round(fabric_state["settings"]["fabric_rate_bps"] * SHARE)
     leaf = near_node(link)
@@ -97,7 +97,8 @@ def _ports(
 
 
 def _opened_s(windows: list[Event[ContentionWindow]], begin_s: float, link: str) -> float | None:
-    """Return when a link's window was first in the log, of the load that began then."""
+    """Return when the log first had a window of the link for the load that began at `begin_s`, or None if
+    never."""
     for event in windows:
         is_here = link == event.record["link"] or link in event.record["candidates"]
         is_open = event.record["state"] != ContentionState.CLOSED
@@ -107,7 +108,7 @@ def _opened_s(windows: list[Event[ContentionWindow]], begin_s: float, link: str)
 
 
 def _moved_s(actions: list[Event[ActionReport]], begin_s: float, end_s: float) -> float | None:
-    """Return when the first flow was moved within a span."""
+    """Return when the first flow was moved within a span, or None if none was."""
     for event in actions:
         is_move = event.record["action"] == "REROUTE" and event.record["outcome"] == "APPLIED"
         if is_move and begin_s <= event.at_s <= end_s:

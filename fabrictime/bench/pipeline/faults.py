@@ -35,7 +35,7 @@ DOWN: Final = (LinkState.DOWN, LinkState.FLAPPING)
 ACTED: Final = ("APPLIED", "LOCAL_REPAIR")
 HEALTHY_S: Final = 20.0
 GIVE_UP_S: Final = 5.0
-"""After this a record is no effect of the fault."""
+"""A record that comes later than this after a fault does not count as its effect."""
 KEYS: Final = tuple(f"{name}_ms_p{percent}" for name in ("dead_link", "failover") for percent in (50, 99))
 
 
@@ -50,7 +50,7 @@ class Trial:
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about three minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about three minutes, or one with `quick`."""
     count = QUICK_TRIALS if quick else TRIALS
     with running_product(progress, None) as product, Watch(product.bootstrap) as watch:
         control = ControlClient(socket_path(product.data))
@@ -76,10 +76,10 @@ def planted(
     count: int,
     progress: Progress,
 ) -> list[Trial]:
-    """Break links one at a time, those first that broke least often.
+    """Break links one at a time, those first that were broken least often; return the trials.
 
-    `candidates` returns the links that may break now, with the flows that cross them. Raises CannotRun where
-    there is none for some time.
+    `candidates` returns the links that may be broken now, with the flows that cross them. Raises CannotRun if
+    it returns none for some time.
     """
     chance = random.SystemRandom()
     trials: list[Trial] = []
@@ -106,13 +106,13 @@ def planted(
 
 
 def is_up(watch: Watch, cable: str) -> bool:
-    """Return whether nothing bad is known of a cable."""
+    """Return whether link health reports nothing bad about a cable."""
     health = watch.health.get(cable)
     return health is None or health["state"] == LinkState.UP
 
 
 def _crossed(watch: Watch) -> dict[str, list[str]]:
-    """Return the healthy links between switches that flows cross there or back, with these flows."""
+    """Return the healthy links between switches that flows cross in either direction, with these flows."""
     flows: dict[str, list[str]] = {}
     for flow_id, flow in list(watch.flows.items()):
         for link in watch.links_of(flow):
@@ -122,7 +122,7 @@ def _crossed(watch: Watch) -> dict[str, list[str]]:
 
 
 def verdicts_ms(trials: list[Trial], health: list[Event[LinkHealth]]) -> list[float]:
-    """Return the ms from each fault to the verdict about its cable, where there is one in time."""
+    """Return the ms from each fault to the verdict about its cable, if one came in time."""
     return _firsts_ms(
         trials,
         [(event.at_s, event.record["subject"]) for event in health if event.record["state"] in DOWN],
@@ -145,7 +145,7 @@ def _actions_ms(trials: list[Trial], actions: list[Event[ActionReport]]) -> list
 def _firsts_ms(
     trials: list[Trial], effects: list[tuple[float, str]], subjects_of: Callable[[Trial], Iterable[str]]
 ) -> list[float]:
-    """Return for each subject of a trial the ms until its first effect, where there is one in time."""
+    """Return the ms until the first effect on each subject of each trial, if one came in time."""
     took_ms = []
     for trial in trials:
         for subject in subjects_of(trial):

@@ -30,13 +30,13 @@ KEYS: Final = ("saturated_dead_link_ms_p50",)
 WARM_S: Final = 20.0
 NICS: Final = 64
 MESSAGES_PER_S: Final = 20_000
-"""Twice as many as a worker reads on one core at 0.1 ms each."""
+"""Rate of the flood, twice what a worker reads on one core at 0.1 ms per message."""
 BURST: Final = 500
 
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about two minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about two minutes, or one with `quick`."""
     count = QUICK_TRIALS if quick else TRIALS
     with running_fabric(progress, SETTINGS) as fabric, Watch(fabric.bootstrap) as watch:
         time.sleep(WARM_S)
@@ -55,7 +55,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _healthy(control: ControlClient, watch: Watch) -> dict[str, list[str]]:
-    """Return the healthy links between switches; no flow is known to cross them."""
+    """Return the healthy links between switches, each with an empty list, as no flow is known to cross it."""
     return {
         link: [] for link in control.ask("show")["links"] if "spine" in link and is_up(watch, cable_id(link))
     }
@@ -63,7 +63,7 @@ def _healthy(control: ControlClient, watch: Watch) -> dict[str, list[str]]:
 
 @contextmanager
 def _flood(bootstrap: str) -> Iterator[None]:
-    """Publish probe batches of unknown NICs at a bounded rate."""
+    """Publish probe batches of NICs that do not exist, at a limited rate, while the block runs."""
     fleet = SyntheticFleet(NICS, peers=10, paths=1, epoch_ns=time.time_ns())
     ended = threading.Event()
     producer = load_producer(bootstrap, {})

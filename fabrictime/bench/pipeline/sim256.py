@@ -7,5 +7,5 @@ from fabrictime.bench.pipeline._fleet_run import measure_fleet
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about two minutes, or one with `quick`."""
+    """Measure and return the figures by key, in about two minutes, or one with `quick`."""
     return measure_fleet(progress, quick, "sim:256", "_sim256")

@@ -34,12 +34,12 @@ LIMIT_S: Final = 600.0
 """Longest time of a tour, its start included."""
 
 Step = Mapping[str, Any]
-"""A step of `fabrictime demo --json`."""
+"""A step in the output of `fabrictime demo --json`."""
 
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about fifteen minutes, or three with `quick`."""
+    """Measure and return the figures by key, in about fifteen minutes, or three with `quick`."""
     runs = QUICK_RUNS if quick else RUNS
     steps: list[Step] = []
     no_browser = browser_missing()
@@ -62,7 +62,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def right_in_time(step: Step) -> bool:
-    """Return whether a fault was named right within 3 s; the first drop of a flapping link must be."""
+    """Return whether a fault was named correctly within 3 s; for a flapping link, its first drop counts."""
     if "right_in_time" in step:
         return bool(step["right_in_time"])
     in_time = step["detected_ms"] is not None and step["detected_ms"] <= IN_TIME_MS
@@ -75,7 +75,8 @@ def _text(step: Step) -> str:
 
 
 def moves_s(steps: Sequence[Step]) -> list[float]:
-    """Return for each detected fault the time from its detection to the first move, infinite without one."""
+    """Return the time from the detection of each detected fault to the first move; infinite without a
+    move."""
     times = []
     for step in steps:
         if step["detected_ms"] is not None:
@@ -87,13 +88,13 @@ def moves_s(steps: Sequence[Step]) -> list[float]:
 
 
 def move_s_p95(times: Sequence[float]) -> float:
-    """Return the smallest time that at least 95 % do not exceed; infinite for none."""
+    """Return the smallest time that at least 95 % of the times do not exceed; infinite if there are none."""
     return sorted(times)[math.ceil(0.95 * len(times)) - 1] if times else math.inf
 
 
 @contextlib.contextmanager
 def _on_cores(count: int) -> Iterator[None]:
-    """Let this process, and all that it starts, use so many processors."""
+    """Restrict this process, and all that it starts, to `count` processors while the block runs."""
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(usable)[:count]))
     try:
@@ -130,7 +131,7 @@ def _tour(with_browser: bool) -> list[Step]:
 
 
 def _open_page(stack: contextlib.ExitStack, demo: subprocess.Popen[bytes], data: Path) -> None:
-    """Open the live page in a browser, once it is served, until the stack ends."""
+    """Open the live page in a browser once it is served; `stack` closes it."""
     deadline_s = time.monotonic() + LIMIT_S / 2
     while demo.poll() is None and time.monotonic() < deadline_s:
         with contextlib.suppress(ValueError, KeyError):

@@ -24,17 +24,17 @@ from schemas.kafka.producer import load_producer
 from schemas.topics import PROBES
 
 BATCHES: Final[Mapping[str, int]] = {"small_messages_per_core_s": 1, "batched_messages_per_core_s": 1_000}
-"""By figure the most messages of a record batch."""
+"""Largest number of messages in a record batch, by the key of the figure."""
 MESSAGE_BYTES: Final = 400
 MESSAGES, QUICK_MESSAGES = 200_000, 40_000
 LIMIT_S, QUICK_LIMIT_S = 90.0, 20.0
-"""A slow worker is measured over the messages that it counts in this time."""
+"""Maximum time of a measurement; a slow worker is measured over the messages it counts within it."""
 KEYS: Final = 64
-"""Different keys, as of NICs, over all partitions."""
+"""Number of different keys, which stand for NICs, over all partitions."""
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about two minutes, or half a minute with `quick`."""
+    """Measure and return the figures by key, in about two minutes, or half a minute with `quick`."""
     return {key: _measured(key, batch, progress, quick=quick) for key, batch in BATCHES.items()}
 
 
@@ -88,7 +88,7 @@ def _counting_worker(bootstrap: str, folder: Path) -> Iterator[tuple[Service, Pa
 def _counted(
     file: Path, worker: Service, expected: int, limit_s: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the worker's progress at its assignment and at its last message, or after `limit_s`."""
+    """Return the worker's reports at its assignment and at its last message, or after `limit_s`."""
     first: dict[str, Any] = {}
     last: dict[str, Any] = {}
     deadline_s = time.monotonic() + limit_s

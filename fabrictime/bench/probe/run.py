@@ -22,7 +22,8 @@ from fabrictime.testbed.settings import FabricSettings
 
 IRTT_PORT = 2112
 IRTT_INTERVALS = {"": "1ms", "_at_its_fastest": "5us"}
-"""The first is a prober's default rate, as near as irtt's timer comes to it; the other is for context."""
+"""Sending intervals of irtt: the default interval of a prober, as closely as irtt's timer can keep it, and,
+for context, the shortest one."""
 OFFERED_PPS = (62_000, 70_000, 80_000, 90_000)
 
 
@@ -46,14 +47,14 @@ class Worker:
         )
 
     def read(self) -> dict[str, Any]:
-        """Return the worker's next answer. Raises RuntimeError where it died."""
+        """Return the worker's next answer. Raises RuntimeError if the worker has died."""
         line = cast(IO[str], self.process.stdout).readline()
         if not line:
             raise RuntimeError(f"probe worker of {self.nic.nic}: ended with {self.process.wait()}")
         return cast(dict[str, Any], json.loads(line))
 
     def ask(self, peer: FabricNic, seconds: float) -> dict[str, Any]:
-        """Probe `peer` for so long."""
+        """Probe `peer` for `seconds`; return the worker's answer."""
         command = {"ask": [peer.nic, peer.address, 9319], "seconds": seconds}
         cast(IO[str], self.process.stdin).write(json.dumps(command) + "\n")
         cast(IO[str], self.process.stdin).flush()
@@ -66,14 +67,14 @@ class Worker:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time of a living process: the clock id of clock_getcpuclockid(3)."""
+    """Return the processor time, s, of a running process, by the clock id of clock_getcpuclockid(3)."""
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def measure(
     prober: FabricNic, responder: FabricNic, paths: int, rate_pps: float, seconds: float
 ) -> dict[str, Any]:
-    """Probe from one host to the other; return the asker's figures with the answerer's processor time."""
+    """Probe from one host to the other; return the prober's figures and the responder's processor time."""
     far, near = Worker(responder, paths, 1.0), Worker(prober, paths, rate_pps)
     try:
         far.read()
@@ -87,7 +88,7 @@ def measure(
 
 
 def fastest(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, float]:
-    """Return the highest rate at which nothing was lost: the median of several runs at each offered rate."""
+    """Return the highest offered rate without any loss, by the median of several runs at each rate."""
     best = {"probes_per_second_one_thread": 0.0, "offered_pps": 0.0}
     for offered in OFFERED_PPS[:1] if quick else OFFERED_PPS:
         runs = []
@@ -114,9 +115,10 @@ def fastest(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, f
 def irtt_once(
     prober: FabricNic, responder: FabricNic, server: int, interval: str, seconds: float
 ) -> tuple[float, float]:
-    """Run irtt's client once: the rate that it comes to, 1/s, and both sides' processor time a probe, us.
+    """Run irtt's client once; return the rate that it reaches, 1/s, and both sides' processor time per probe,
+    us.
 
-    The cost of a client that sends nothing (its start) is subtracted.
+    The cost of a client that sends nothing, which is that of starting, is subtracted.
     """
     idle = irtt_client(prober, responder, "-n")[1]
     before = cpu_s(server)
@@ -149,7 +151,8 @@ def irtt_client(prober: FabricNic, responder: FabricNic, *options: str) -> tuple
 
 
 def against_irtt(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, float | str]:
-    """Return processor time a probe of ours and of irtt's, in turn, at the rate that irtt comes to."""
+    """Return the processor time per probe of ours and of irtt's, measured in turn, at the rate that irtt
+    reaches."""
     if shutil.which("irtt") is None:
         return {"missing": "irtt is not installed (Debian: apt-get install irtt)"}
     seconds = 0.5 if quick else 3.0
@@ -186,7 +189,7 @@ def against_irtt(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[s
 
 
 def wait_for_server(prober: FabricNic, responder: FabricNic) -> None:
-    """Return once irtt's server answers. Raises RuntimeError after 10 s."""
+    """Wait until irtt's server answers. Raises RuntimeError after 10 s."""
     end = time.monotonic() + 10
     while True:
         try:
@@ -199,12 +202,12 @@ def wait_for_server(prober: FabricNic, responder: FabricNic) -> None:
 
 
 def report(text: str) -> None:
-    """Report progress."""
+    """Print a progress message as JSON."""
     print(json.dumps({"progress": text}), flush=True)
 
 
 def main() -> int:
-    """Run both parts; 3 where namespaces are not to be had."""
+    """Run both parts; return the exit code, which is 3 if namespaces are not available."""
     quick = bool(json.loads(sys.argv[1])["quick"])
     try:
         userns.enter()

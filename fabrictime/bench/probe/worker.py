@@ -22,7 +22,7 @@ TIMEOUT_MS = 500.0
 
 
 def main() -> int:
-    """Serve commands until standard input ends."""
+    """Process commands until standard input ends; return the exit code."""
     options = json.loads(sys.argv[1])
     sockets = in_netns(
         options["netns"], lambda: open_sockets(options["address"], 9319, 9320, options["paths"], BUFFER_BYTES)
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _ask(engine: Engine, peer: Peer, seconds: float) -> dict[str, Any]:
-    """Probe for so long; count complete and incomplete probes."""
+    """Probe `peer` for `seconds`; return the numbers of complete and incomplete probes, and the cost."""
     before = engine.counters()
     cpu, start = time.process_time(), time.monotonic()
     engine.set_peers([peer])

@@ -39,7 +39,7 @@ HOSTS, CUT_HOSTS = 8, 3
 OUTAGE_S: Final = (1.0, 30.0)
 CUT_S: Final = 8.0
 SETTLE_S: Final = 4.0
-"""After a trial: late verdicts count too."""
+"""Time after a trial in which late verdicts still count."""
 SIM_WARM_S: Final = 2.5
 SIM_RATE_HZ: Final = 600.0
 WARM_S: Final = 12.0
@@ -52,11 +52,11 @@ web = false
 clock_pages = false
 """
 NO_ANSWER: Final = "does not answer"
-"""In the text of an alert AGENT of a silent prober; the others are about busy ones."""
+"""Part of the text of an alert AGENT about a silent prober; other alerts AGENT are about busy ones."""
 
 
 class Trial(NamedTuple):
-    """An agent of NIC number `nic` is down for `outage_s`; `is_cut`: its whole host is."""
+    """A trial: the agent of NIC number `nic`, or with `is_cut` its whole host, is down for `outage_s`."""
 
     nic: int
     outage_s: float
@@ -68,9 +68,9 @@ class Verdicts:
     """Verdicts during one trial and its settling time."""
 
     down: set[str] = field(default_factory=set)
-    """Subjects of link health that were DOWN."""
+    """Subjects that link health reported as DOWN."""
     silent_agents: set[str] = field(default_factory=set)
-    """Hosts with an alert that their prober does not answer while they do."""
+    """Hosts with an alert that says that their prober is silent while the host itself answers."""
 
 
 def outages_s(trials: int) -> list[float]:
@@ -79,22 +79,22 @@ def outages_s(trials: int) -> list[float]:
 
 
 def called_host_down(host: str, verdicts: Verdicts) -> bool:
-    """Return whether a host, a NIC or a cable of it was called DOWN."""
+    """Return whether a host, one of its NICs or one of its cables was reported as DOWN."""
     return any(host in _nodes(subject) for subject in verdicts.down)
 
 
 def called_agent_down(host: str, verdicts: Verdicts) -> bool:
-    """Return whether only the prober of a host was called silent."""
+    """Return whether an alert said that only the prober of a host was silent."""
     return host in verdicts.silent_agents
 
 
 def _nodes(subject: str) -> set[str]:
-    """Return the nodes of a subject of link health: a cable, a NIC or a host."""
+    """Return the nodes that a subject of link health, which is a cable, a NIC or a host, belongs to."""
     return {end_parts(end).node for end in cable_ends(subject)} if "<>" in subject else {host_of(subject)}
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about ten minutes, or two with `quick`."""
+    """Measure and return the figures by key, in about ten minutes, or two with `quick`."""
     live, live_missing = _live_trials(progress, quick)
     stops = (QUICK_STOPS if quick else STOPS) - sum(not trial.is_cut for trial, _ in live)
     cuts = (QUICK_CUTS if quick else CUTS) - sum(trial.is_cut for trial, _ in live)
@@ -133,7 +133,10 @@ def _host(trial: Trial) -> str:
 
 
 def _trials(stops: int, cuts: int) -> list[Trial]:
-    """Return trials in a random order. Hosts that are cut off have no stopped agents: alerts stay a while."""
+    """Return trials in random order.
+
+    Hosts that are cut off have no trials with stopped agents, as alerts last for a while.
+    """
     chance = np.random.default_rng(SEED)
     trials = [Trial(int(chance.integers(HOSTS - CUT_HOSTS)), duration_s) for duration_s in outages_s(stops)]
     trials += [Trial(HOSTS - 1 - number % CUT_HOSTS, CUT_S, is_cut=True) for number in range(cuts)]
@@ -144,7 +147,7 @@ def _trials(stops: int, cuts: int) -> list[Trial]:
 
 
 class _Simulated:
-    """A small fleet as the testbed's, with the logic that judges its evidence."""
+    """A small fleet like the testbed's, with the stages' logic that evaluates its evidence."""
 
     def __init__(self, seed: int) -> None:
         fleet = Fleet(Shape(hosts=8, hosts_per_rack=2, spines=4), seed)
@@ -156,7 +159,7 @@ class _Simulated:
         self._events = 0
 
     def run(self, seconds: float) -> None:
-        """Let simulated time pass."""
+        """Advance simulated time by `seconds`."""
         for _ in range(round(seconds * 200)):
             for append_ns, event in self.probes.run(5 * MS):
                 self._take(self.health.ingest(event, append_ns, self.probes.book, self._events))
@@ -173,7 +176,7 @@ class _Simulated:
 
 
 def _simulate(trial: Trial) -> tuple[Trial, Verdicts]:
-    """Run one trial on a fleet of its own."""
+    """Run one trial on its own simulated fleet; return the trial and its verdicts."""
     it = _Simulated(SEED + round(trial.outage_s * 1000))
     it.run(SIM_WARM_S)
     absent = it.probes.gone if trial.is_cut else it.probes.stopped
@@ -193,7 +196,7 @@ def _is_silent(kind: str, text: str) -> bool:
 
 
 def _live_trials(progress: Progress, quick: bool) -> tuple[list[tuple[Trial, Verdicts]], str]:
-    """Return the trials on the fabric of packets, or none and the reason."""
+    """Return the trials on the fabric of packets; or an empty list, and the reason."""
     trials = _trials(QUICK_LIVE_STOPS if quick else LIVE_STOPS, 1 if quick else LIVE_CUTS)
     try:
         with running_fabric(progress, SETTINGS) as fabric, _Live(fabric) as live:
@@ -228,7 +231,7 @@ class _Live:
         self._reader.close()
 
     def wait_traced(self) -> None:
-        """Return once all paths are known and the agents have learned them. Raises CannotRun."""
+        """Wait until all paths are known and the agents have learned them. Raises CannotRun."""
         fabric_state = self._fabric.control.ask("show")
         pairs = len(fabric_state["nics"]) * (len(fabric_state["nics"]) - 1)
         traced_pairs: set[str] = set()
@@ -241,7 +244,7 @@ class _Live:
         self._watch(WARM_S)
 
     def stop(self, trial: Trial, *, is_kill: bool) -> Verdicts:
-        """Kill a prober, which `up` starts again, or stop it for a while."""
+        """Kill a prober, which `up` restarts, or stop it for a while; return the verdicts."""
         self._found = Verdicts()
         pid = self._pid(trial)
         os.kill(pid, signal.SIGKILL if is_kill else signal.SIGSTOP)
@@ -254,7 +257,10 @@ class _Live:
         return self._found
 
     def cut(self, trial: Trial) -> Verdicts:
-        """Stop a prober while its host's cable loses everything, until the host is UP again."""
+        """Stop a prober, and let its host's cable lose everything, for a while; return the verdicts.
+
+        Waits until the host is UP again.
+        """
         self._found = Verdicts()
         pid = self._pid(trial)
         self._fabric.control.ask("fault", line=f"blackhole {_host(trial)}")

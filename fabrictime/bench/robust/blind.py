@@ -33,7 +33,7 @@ SERVICES: Final = (PROBER, WORKER, LINKS)
 
 
 class Command(NamedTuple):
-    """Something that reports health. `needs`: services without which it has no fresh evidence."""
+    """A command that reports health; without the services in `needs` it has no fresh evidence."""
 
     name: str
     needs: frozenset[str]
@@ -46,13 +46,13 @@ COMMANDS: Final = (
     Command("status", frozenset(SERVICES)),
 )
 PAGE_TABS: Final = {PROBER: "fabric", WORKER: "clocks", LINKS: "fabric"}
-"""The page's tab that needs a service."""
+"""The tab of the page that needs each service, by service."""
 
 FRESH_S: Final = 7.0
-"""Evidence this old is still fresh: the 5 s of the product, its period of 1 s, and one more."""
+"""Evidence up to this age counts as fresh: the product's 5 s, its period of 1 s, and one second more."""
 STOP_S, QUICK_STOP_S = 60.0, 20.0
 WELL_S: Final = 90.0
-"""Time until everything reports health, before a service is stopped."""
+"""Maximum time until everything reports health, before a service is stopped."""
 COMMAND_S: Final = 30.0
 HUNT_S: Final = 0.1
 START_S: Final = 600
@@ -73,7 +73,7 @@ return banner === null || (banner.offsetParent !== null ? banner.textContent : '
 
 
 class Answer(NamedTuple):
-    """An answer of a command or the page. `asked_s`: since the service was stopped."""
+    """Whether a command or the page reported health; `asked_s` is the time since the service was stopped."""
 
     name: str
     asked_s: float
@@ -81,9 +81,10 @@ class Answer(NamedTuple):
 
 
 def blind_s(answers: Iterable[Answer], fresh_s: float = FRESH_S) -> float:
-    """Return the time over which health was reported without fresh evidence, over all that were asked.
+    """Return the total time, s, over which commands and the page reported health without fresh evidence.
 
-    An answer holds back to the previous one of the same name, and to the end of the fresh evidence.
+    An answer counts for the time since the previous answer of the same name, but not before evidence was
+    stale.
     """
     blind = 0.0
     asked_s: dict[str, float] = {}
@@ -97,7 +98,7 @@ def blind_s(answers: Iterable[Answer], fresh_s: float = FRESH_S) -> float:
 
 @needs_fabric(("blind_but_well",))
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about six minutes, or three with `quick`."""
+    """Measure and return the figures by key, in about six minutes, or three with `quick`."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-blind-") as name, contextlib.ExitStack() as stack:
         config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
         config.write_text(SETTINGS, encoding="utf-8")
@@ -136,7 +137,7 @@ def _figure(answers_by_service: dict[str, list[Answer]], unwell: Iterable[str], 
 
 
 class _Asked:
-    """Asks the commands of one running `up`, and its page where there is a browser."""
+    """Runs the commands against one running `up`, and reads its page if there is a browser."""
 
     def __init__(self, data: Path, page: _Page | None) -> None:
         self._data, self._page = data, page
@@ -151,7 +152,7 @@ class _Asked:
         return unwell
 
     def while_stopped(self, service: str, seconds: float, progress: Progress) -> list[Answer]:
-        """Stop a service and ask all that need it, until the time is over."""
+        """Stop a service for `seconds`; return the answers of all that need it, asked repeatedly."""
         progress(f"blind: {service} is stopped for {seconds:g} s")
         answers: list[Answer] = []
         with _stopped(self._data, service):
@@ -181,7 +182,7 @@ class _Asked:
 
 
 class _Page:
-    """The page in a browser, one tab at a time."""
+    """The page, opened in a browser with one tab at a time."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -196,13 +197,13 @@ class _Page:
         return bool(self._browser.driver.execute_script(BANNER) == "")
 
     def close(self) -> None:
-        """End the browser."""
+        """Close the browser."""
         self._browser.close()
 
 
 @contextlib.contextmanager
 def _page(data: Path) -> Iterator[_Page | None]:
-    """Open the page; None where there is no browser."""
+    """Open the page and yield it, or yield None if there is no browser."""
     if browser_missing() is not None:
         yield None
         return
@@ -226,7 +227,8 @@ def _state(data: Path) -> Any:
 
 @contextlib.contextmanager
 def _stopped(data: Path, service: str) -> Iterator[None]:
-    """Stop the processes of a service, and those that `up` starts instead, before they do any work."""
+    """Stop a service's processes while the block runs, and those that `up` starts instead before they do any
+    work."""
     up = psutil.Process(int(_state(data)["pid"]))
     pids: set[int] = set()
     is_over = threading.Event()
@@ -254,7 +256,7 @@ def _stopped(data: Path, service: str) -> Iterator[None]:
 
 
 def kind_of(command: Sequence[str]) -> str | None:
-    """Return the kind of service that a command line of `up` starts."""
+    """Return the kind of service that a command line of `up` starts, or None if it starts none."""
     module = "fabrictime.runtime.service"
     if module not in command[:-1]:
         return None

@@ -18,13 +18,13 @@ from fabrictime.bench.clock.score import Fabrictime, Score, score
 
 UNIX: Final = "load40_symmetric"
 POWER_ON: Final = "power_on"
-"""The scenario `UNIX` with clocks that count from power-on."""
+"""Name of a scenario like `UNIX`, but with clocks that count from power-on."""
 QUICK_FLEET: Final = (12, 4, 6)
-"""NICs, peers and windows of a quick run."""
+"""Numbers of NICs, peers and windows in a quick run."""
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure all scenarios for about five minutes, or the headline ones with few NICs with `quick`."""
+    """Measure all scenarios in about five minutes; with `quick` only the headline ones, with few NICs."""
     names = (*HEADLINE, POWER_ON) if quick else tuple(SCENARIOS)
     scenarios = [_wanted(SCENARIOS[name], quick) for name in names]
     scores: dict[str, Score] = {}
@@ -36,7 +36,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def compared(scores: Mapping[str, Score]) -> dict[str, Value]:
-    """Return the error of clocks that count from power-on over that of clocks near Unix time."""
+    """Return the errors of clocks that count from power-on divided by those of clocks near Unix time."""
     unix, free = scores[UNIX].p99_ns(), scores[POWER_ON].p99_ns()
     note = f"{free:.2f} ns with offsets of 1.8e18 ns, {unix:.2f} ns near Unix time"
     return {"free_running_p99_over_unix_p99": Figure(free / unix, note=note)}

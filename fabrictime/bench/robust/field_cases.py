@@ -16,7 +16,7 @@ from fabrictime.bench import Figure, Missing, Progress, Value
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 LIMIT_S: Final = 900
-"""For all tests together."""
+"""Time limit for all tests together, s."""
 
 _RUNTIME: Final = "tests/fabrictime/runtime"
 _PIPELINE: Final = "tests/streams/test_pipeline.py"
@@ -95,13 +95,13 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_RUNTIME}/test_config.py::test_roces_port_is_refused_for_udp_probes",
     ),
 }
-"""Row of field-cases.md -> the tests of its right behaviour, as pytest names them."""
+"""The tests that prove the right behaviour, as pytest names them, by row of field-cases.md."""
 
 _LINE: Final = re.compile(r"^(tests/[^\s:]+::\w+)(?:\[.*\])?\s+(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Run the tests, about three minutes; with `quick` without those that start a pipeline."""
+    """Run the tests, in about three minutes; with `quick` leave out those that start a pipeline."""
     if not (ROOT / "tests").is_dir():
         return {"field_cases_right": Missing(f"no tests in {ROOT}: run it in a checkout")}
     selected = {test for tests in CASES.values() for test in tests}
@@ -133,7 +133,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def outcomes(lines: Iterable[str]) -> dict[str, set[str]]:
-    """Return the outcomes by test from the output of `pytest -v`; parameters of a test count together."""
+    """Return the outcomes of each test from the output of `pytest -v`, with all its parameters combined."""
     by_test: dict[str, set[str]] = {}
     for line in lines:
         match = _LINE.match(line)
@@ -143,7 +143,8 @@ def outcomes(lines: Iterable[str]) -> dict[str, set[str]]:
 
 
 def wrong_cases(cases: Mapping[str, Sequence[str]], by_test: Mapping[str, set[str]]) -> dict[str, str]:
-    """Return the cases of which a test did not pass, did not run or is missing, with the first reason."""
+    """Return the cases with a test that failed, did not run or is missing, each with the first such
+    reason."""
     wrong: dict[str, str] = {}
     for case, tests in cases.items():
         bad = [

@@ -44,15 +44,15 @@ EXTREME_BYTES: Final = (b"", b"\x00" * 4096, b"\xff")
 KINDS: Final = ("extreme", "mutated", "truncated", "foreign", "null", "wrong_key", "old", "nonsense")
 
 MIN_EPOCH_NS: Final = 10**18
-"""Longs from here on are times since the Unix epoch."""
+"""A long integer of at least this size is taken for a time since the Unix epoch."""
 PAST_S: Final = (3600, 10 * 365 * 86400)
-"""An old record is this much older than a good one: from an hour to ten years."""
+"""Range of how much older an old record is than a good one: from an hour to ten years."""
 
 Path = tuple[str | int, ...]
 
 
 class Message(NamedTuple):
-    """One message to publish."""
+    """A message to publish, with the kind of hostile change in it."""
 
     topic: str
     key: bytes | None
@@ -81,10 +81,13 @@ def places_of(value: Any, schema: Any, path: Path = ()) -> Iterator[tuple[Path, 
 
 
 class HostileMaker:
-    """Makes hostile messages of all topics, from good messages by topic."""
+    """Makes hostile messages for all topics from good messages."""
 
     def __init__(self, good: Mapping[str, Sequence[tuple[bytes | None, bytes]]], seed: int) -> None:
-        """`good`: key and value of good messages by topic; topics without any get none of their kinds."""
+        """Set up the maker from the keys and values of `good` messages by topic.
+
+        A topic without good messages gets only messages of kinds that need none.
+        """
         self._good = {topic: list(messages) for topic, messages in good.items() if messages}
         self._random = random.Random(seed)  # noqa: S311  # repeatable, not secret
         self._topics = sorted(self._good)
@@ -93,7 +96,7 @@ class HostileMaker:
             raise ValueError("no good message of any topic")
 
     def make(self) -> Message:
-        """Return the next message."""
+        """Return the next hostile message."""
         topic = self._random.choice(self._topics)
         kind = self._random.choice(KINDS)
         index = self._random.randrange(len(self._good[topic]))
@@ -117,7 +120,7 @@ class HostileMaker:
         return Message(topic, key, self._random.randbytes(size), kind)
 
     def _extreme(self, topic: str, index: int) -> bytes:
-        """Return a record with one field at an extreme, written without any check."""
+        """Return an encoded record with one field at an extreme value, without checking it."""
         name = TOPICS[topic].record
         schema = codec.raw_schema(name)
         record = self._record(topic, index, name)
@@ -132,7 +135,7 @@ class HostileMaker:
         return codec.header(name)
 
     def _old(self, topic: str, index: int) -> bytes:
-        """Return a good record whose times lie in the past."""
+        """Return an encoded good record whose times are moved into the past."""
         name = TOPICS[topic].record
         record = copy.deepcopy(self._record(topic, index, name))
         past_ns = self._random.randint(*PAST_S) * 1_000_000_000
@@ -178,7 +181,7 @@ def _put(record: Any, path: Path, value: Any) -> None:
 
 
 def _written(name: str, record: Any) -> bytes | None:
-    """Return a record without any check; None where Avro cannot write it."""
+    """Encode a record without checking it; return None if Avro cannot encode it."""
     out = io.BytesIO()
     try:
         fastavro.schemaless_writer(out, codec.parsed_schema(name), record)

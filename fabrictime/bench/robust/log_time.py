@@ -30,11 +30,11 @@ from schemas.topics import CLOCK_OFFSETS, PROBES
 PARTITIONS: Final = 4
 NICS: Final = 6
 WINDOW_MS: Final = 1000
-"""The default."""
+"""Length of a clock window: the default."""
 WORKER: Final = {"stages": ["map", "solve"], "session_timeout_s": 3, "window_ms": WINDOW_MS}
 FLUSH_S: Final = 0.05
 PAIRS: Final = 4
-"""Coded pairs of a peer and flush."""
+"""Number of coded pairs per peer and flush."""
 WARM_S: Final = 60.0
 WATCH_S: Final = 12.0
 """Time for which windows are watched after a jump."""
@@ -42,14 +42,15 @@ GIVE_UP_S: Final = 60.0
 """Time after a jump until all clocks must be SYNCED again."""
 CHECK_S: Final = 60.0
 MAX_APART_NS: Final = 10_000_000_000
-"""A window this far from present log time belongs to the time before the jump."""
+"""A window this far or farther from the present log time belongs to the time before the jump."""
 SYNCED: Final = "SYNCED"
 
 
 class Jump(NamedTuple):
-    """A step of log time to `wrong_s` off the system clock; `is_leader`: of every second partition alone.
+    """A step of the log's clock, so that it is `wrong_s` off the system clock.
 
-    `check_code`: the exit code that `fabrictime clock --check` must have from then on.
+    With `is_leader` only every second partition's clock steps. `check_code` is the exit code that `fabrictime
+    clock --check` must have from then on.
     """
 
     name: str
@@ -70,17 +71,17 @@ QUICK_JUMPS: Final = (JUMPS[0], JUMPS[1], JUMPS[4])
 
 
 class Window(NamedTuple):
-    """A clock window as it was received. Times: s since the jump, ns of log time."""
+    """A received clock window; `_s` times count from the jump, `_ns` times are log time."""
 
     received_s: float
     end_ns: int
-    """By the window's number, which counts in log time."""
+    """End of the window, computed from its number, which counts in log time."""
     is_synced: bool
     """Whether all clocks are SYNCED."""
 
 
 class Outcome(NamedTuple):
-    """The effect of a jump; None: not within the time watched."""
+    """The effect of a jump; a time is None if it was not reached while windows were watched."""
 
     resume_s: float | None
     """Longest time without a new window in the new log time."""
@@ -89,7 +90,7 @@ class Outcome(NamedTuple):
 
 
 def evaluated(windows: Sequence[Window], jump_ns: int, watched_s: float) -> Outcome:
-    """Return the outcome of a jump to log time `jump_ns` from the windows received within `watched_s`."""
+    """Return the effect of a jump to log time `jump_ns`, from the windows received within `watched_s`."""
     new = [
         window
         for window in windows
@@ -106,7 +107,8 @@ def evaluated(windows: Sequence[Window], jump_ns: int, watched_s: float) -> Outc
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about three minutes; with `quick` without the jump of eight hours."""
+    """Measure and return the figures by key, in about three minutes; with `quick` without the jump of eight
+    hours."""
     jumps = QUICK_JUMPS if quick else JUMPS
     problems: dict[str, list[str]] = {}
     outcomes: list[Outcome] = []
@@ -155,7 +157,7 @@ def _figures(outcomes: Iterable[Outcome], problems: dict[str, list[str]], how: s
 
 
 def _one(log: SteppedLog, probing: _Probing, worker: Service, jump: Jump) -> tuple[Outcome, list[str]]:
-    """Step log time and return the outcome with its problems."""
+    """Step log time; return the outcome and a list of problems."""
     jump_ns, began_s = time.time_ns(), time.monotonic()
     if jump.is_leader:
         log.change_leader(jump.wrong_s)
@@ -192,7 +194,7 @@ def _text(outcome: Outcome, problems: Sequence[str]) -> str:
 
 
 def _check(bootstrap: str, probing: _Probing) -> tuple[int | None, str]:
-    """Return exit code and last line of `fabrictime clock --check` while probes go on."""
+    """Return the exit code and the last line of `fabrictime clock --check`, while probes continue."""
     command = [sys.executable, "-m", "fabrictime", "clock", "--check", "--log", bootstrap]
     check = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     probing.until(CHECK_S, lambda: check.poll() is not None)
@@ -203,7 +205,7 @@ def _check(bootstrap: str, probing: _Probing) -> tuple[int | None, str]:
 
 
 def _create_time(embedded: str, folder: Path) -> tuple[list[str], str]:
-    """Return the problems of topics with CreateTime, and how they were tried."""
+    """Return the problems with topics that use CreateTime, and a text on how they were tried."""
     problems = [] if _refuses_create_time(embedded) else ["the embedded log takes it"]
     folder.mkdir()
     try:
@@ -225,7 +227,10 @@ def _refuses_create_time(bootstrap: str) -> bool:
 
 
 def _at_start(bootstrap: str) -> str:
-    """Create a topic with CreateTime; return `refused`, or its type of time after the start of ours."""
+    """Create a topic with CreateTime, and let the product create its topics.
+
+    Returns `refused` if it raised an error, or else the topic's timestamp type afterwards.
+    """
     create_topic(bootstrap, PROBES.name, PARTITIONS, {TIMESTAMP_TYPE: CREATE_TIME})
     try:
         create_topics(bootstrap, partitions=PARTITIONS, topics={PROBES.name: PROBES})
@@ -235,11 +240,11 @@ def _at_start(bootstrap: str) -> str:
 
 
 class _Probing:
-    """Sends the batches of all NICs each 50 ms and receives the clock windows."""
+    """Sends the batches of all NICs every 50 ms, and receives the clock windows."""
 
     def __init__(self, bootstrap: str) -> None:
         self.windows: list[Window] = []
-        """`received_s` is monotonic time."""
+        """Received windows; their `received_s` is monotonic time."""
         self._fleet = SyntheticFleet(NICS, peers=NICS - 1, paths=1, epoch_ns=time.time_ns())
         self._producer = load_producer(bootstrap, {})
         self._reader = TopicReader.open(bootstrap, {CLOCK_OFFSETS: END}, fetch_wait_ms=10)
@@ -250,7 +255,7 @@ class _Probing:
         return bool(self.windows) and self.windows[-1].is_synced
 
     def until(self, seconds: float, condition: Callable[[], bool] | None = None) -> None:
-        """Probe for some time, or until a condition holds."""
+        """Send probes for `seconds`, or until `condition()` is true."""
         end_s = time.monotonic() + seconds
         while (now_s := time.monotonic()) < end_s and not (condition is not None and condition()):
             now_ns = time.time_ns()
@@ -269,6 +274,6 @@ class _Probing:
                 self.windows.append(Window(time.monotonic(), end_ns, is_synced))
 
     def close(self) -> None:
-        """Leave the log."""
+        """Close the connections to the log."""
         self._producer.flush(5)
         self._reader.close()

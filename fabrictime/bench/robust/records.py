@@ -35,27 +35,28 @@ spines = 4
 RECORDS, QUICK_RECORDS = 800_000, 50_000
 KAFKA_RECORDS, KAFKA_QUICK = 200_000, 20_000
 MINUTES: Final = 60
-"""For one log, on a busy machine."""
+"""Time limit of a run with one log, for a busy machine."""
 PUBLISH_S: Final = 1_500.0
 """Longest time in which hostile records are published to one log."""
 PUBLISH_PER_S: Final = 800.0
-"""Hostile records a second, a third more than the flood that once ended every prober of a fleet."""
+"""Hostile records per second: a third more than in the flood that once ended every prober of a fleet."""
 PUBLISH_NICENESS: Final = -10
-"""Hostile writers are other hosts, and take no processor time from these services."""
+"""Niceness of the writers of hostile records: they stand for other hosts, so they must not slow the
+services."""
 CATCH_UP_S: Final = 900.0
 """Longest time after the last hostile record until link health and clocks follow from later evidence. A
 worker that shares two processors with writers, log and probers is minutes behind then."""
 NAMED: Final = 12
-"""Findings that a note names."""
+"""Maximum number of findings that a note lists."""
 SAMPLES: Final = 20
-"""Good messages of each partition from which hostile ones are made."""
+"""Number of good messages of each partition from which hostile ones are made."""
 STEADY_S: Final = 20.0
 DETECT_S: Final = 30.0
 SETTLE_S: Final = 15.0
 MAX_P99_NS: Final = 10e9
 MAX_LATE_MS: Final = 600e3
 MAX_LOG_OFFSET_NS: Final = 1_000_000_000
-"""All clocks of the testbed are this host's, and the log's is too."""
+"""Maximum difference of fabric time and log time, which both come from this host's clock."""
 SEED: Final = 25
 
 
@@ -74,7 +75,8 @@ KEYS: Final = ("hostile_records", "processes_ended", "verdicts_changed", "figure
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure on fabrics of eight hosts, with the embedded log and with Apache Kafka; some minutes each."""
+    """Measure on fabrics of eight hosts, with the embedded log and with Apache Kafka; each takes some
+    minutes."""
     spoils = [_on("embedded log", SETTINGS, progress, QUICK_RECORDS if quick else RECORDS)]
     missing = ""
     try:
@@ -143,7 +145,7 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
 
 
 def good_messages(bootstrap: str) -> dict[str, list[tuple[bytes | None, bytes]]]:
-    """Return key and value of the newest messages of each topic."""
+    """Return the keys and values of the newest messages of each topic, by topic."""
     messages: dict[str, list[tuple[bytes | None, bytes]]] = {}
     with contextlib.closing(TopicReader(bootstrap, dict.fromkeys(TOPICS.values(), tail(SAMPLES)))) as reader:
         reader.connect()
@@ -154,12 +156,13 @@ def good_messages(bootstrap: str) -> dict[str, list[tuple[bytes | None, bytes]]]
 
 
 def ended_processes(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
-    """Return the names of processes that were restarted or are gone, by their numbers of starts."""
+    """Return the names of processes that were restarted or have gone, from their restart counts before and
+    after."""
     return sorted(name for name, restarts in before.items() if after.get(name, -1) != restarts)
 
 
 def spoilt_figures(view: View, nics: set[str]) -> list[str]:
-    """Return the figures of the live table that cannot be: strange NICs, impossible losses and delays."""
+    """Return impossible figures in the live table: unknown NICs, impossible losses and delays."""
     with view.lock:
         spoilt = [f"NIC {name}" for name in sorted(view.nics.keys() - nics)]
         spoilt += [
@@ -178,7 +181,7 @@ def spoilt_figures(view: View, nics: set[str]) -> list[str]:
 
 
 def restarts(state: Mapping[str, Any]) -> dict[str, int]:
-    """Return the processes of a running `up` with their numbers of restarts."""
+    """Return how often each process of a running `up` was restarted, by name."""
     return {row["name"]: row["restarts"] for row in state["children"]}
 
 
@@ -187,7 +190,7 @@ def _last_exit(state: Mapping[str, Any], name: str) -> str:
 
 
 def critical_line(data: Path, name: str) -> str:
-    """Return the last line of a process's log that says why it ended; empty without one."""
+    """Return the last line of a process's log that says why it ended, or '' if there is none."""
     try:
         lines = (data / "run" / f"{name.replace('/', '-')}.log").read_text(errors="replace").splitlines()
     except OSError:
@@ -220,7 +223,7 @@ def _publish(bootstrap: str, maker: HostileMaker, records: int, progress: Progre
 
 @contextlib.contextmanager
 def _niceness(value: int) -> Iterator[None]:
-    """Run at another niceness, where this user may."""
+    """Run the block with another niceness, if this user is allowed to."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         with contextlib.suppress(PermissionError):
@@ -232,24 +235,25 @@ def _niceness(value: int) -> Iterator[None]:
 
 
 class CatchUp:
-    """The topics without a record that follows from evidence after `began_ns`, ns since the Unix epoch.
+    """The topics that have no record yet based on evidence after `began_ns`, ns since the Unix epoch.
 
-    A worker behind a flood, or one that was restarted, publishes old windows first, and rightly shows them
-    as late. Figures are judged once it has caught up.
+    A worker that is behind, or was restarted, publishes old windows first, and correctly shows them as late.
+    So figures are evaluated only after it has caught up.
     """
 
     def __init__(self, began_ns: int, link_events: Mapping[str, int]) -> None:
-        """`link_events`: the end of each partition of fabric.links, by its name, at `began_ns`."""
+        """Set up the state; `link_events` has the end of each partition of fabric.links at `began_ns`, by its
+        name."""
         self.behind = {LINK_HEALTH.name, CLOCK_OFFSETS.name}
         self.log_offset_ns = 0
         """Fabric time minus log time in the newest window of clocks."""
         self._began_ns, self._link_events = began_ns, link_events
 
     def take(self, topic: str, record: Any) -> None:
-        """Take a record of one of the topics.
+        """Process a record of one of the topics.
 
-        Link health is not judged by `evaluated_ns`, which stays while a subject's state stays: the record of
-        the dead link is published again each ten seconds, with the evidence that it covers.
+        For link health, `evaluated_ns` is not used, since it only changes with the subject's state. The
+        record of the dead link is published again every ten seconds, with the evidence that it covers.
         """
         if topic == LINK_HEALTH.name:
             end = self._link_events.get(record["evidence_source"])
@@ -293,7 +297,7 @@ def _wait_down(bootstrap: str, cable: str) -> None:
 
 
 def _verdicts(bootstrap: str) -> dict[str, str]:
-    """Return the subjects that are not UP, with state and text."""
+    """Return the state and the text of each subject that is not UP, by subject."""
     records: dict[str, LinkHealth] = {}
     with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: BEGINNING})) as reader:
         reader.connect()

@@ -47,9 +47,10 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     "explain": ("explain_answer_s", "explain_log_bytes"),
     "diagnosis": ("diagnosis_right", "network_blamed_wrongly", "anomaly_s_p90", "root_cause_s_p60"),
 }
-"""Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
+"""Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
+quick)`."""
 
 
 def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
-    """Measure some parts, or all, one after another."""
+    """Measure the parts named in `parts`, or all if it is empty, one by one; return the figures by key."""
     return measure_parts(NAME, PARTS, parts, progress, quick)

@@ -23,36 +23,37 @@ from schemas.topics import Topic
 
 JOB, OTHER = "train", "serve"
 HARMLESS: Final = 0.05
-"""Share by which an iteration may be longer without a verdict's being due."""
+"""An iteration may take longer by this share without any verdict being due."""
 Rng = np.random.Generator
 
 
 @dataclass(slots=True)
 class Incident:
-    """A planted incident. `lines` are its faults."""
+    """An incident to plant: its faults, in `lines`, and the verdicts that are right about it."""
 
     kind: str
     seed: int
     verdicts: frozenset[Verdict]
-    """Right verdicts."""
+    """The verdicts that count as right."""
     lines: list[str]
     subjects: frozenset[str] = frozenset()
-    """Names of which the verdict must contain one; empty: none is asked for."""
+    """Subjects of which the verdict must name at least one; if empty, it need not name any."""
     ranks: frozenset[int] = frozenset()
     jobs: frozenset[str] = frozenset()
-    """Jobs that the verdict must name."""
+    """Jobs that the verdict must all name."""
     is_network: bool | None = False
-    """Whether the network causes it; None: it may be blamed or not."""
+    """Whether the network is the cause; None if the network may be blamed or not."""
     is_decoy: bool = False
-    """Whether the job is healthy."""
+    """Whether the job is healthy, so that the faults are only decoys."""
     decoys: list[str] = field(default_factory=list)
-    """Faults beside it that explain nothing."""
+    """Additional faults that explain nothing."""
     prepare: Callable[[Simulation], None] | None = None
     """Called when the incident begins, before its faults."""
 
 
 def simulation(kind: str, seed: int, topics: Sequence[Topic[Any]], *, ranks: int = 16) -> Simulation:
-    """Return a fleet with rails and two jobs, drawn by the seed. Leaves have more uplinks than they need."""
+    """Return a simulation with rails and two jobs, drawn from the seed; leaves have more uplinks than they
+    need."""
     rng = np.random.default_rng([seed, 1])
     work = str(rng.choice(["allreduce", "rail-alltoall"]))
     spread = kind == "few-queue-pairs"
@@ -108,17 +109,17 @@ def simulation(kind: str, seed: int, topics: Sequence[Topic[Any]], *, ranks: int
 
 RATE_BPS: Final = 100_000_000_000
 PROBES_PPS: Final = 200.0
-"""The default: fewer probes miss the queue of two flows on one link."""
+"""Probes per second of each NIC: the default, since fewer probes miss the queue of two flows on one link."""
 FLUSH_MS: Final = 100
 PORTS_TRIED: Final = 40
-"""Source ports among which a flow's route is chosen."""
+"""Number of source ports from which a flow's route is chosen."""
 
 
 def _spread(sim: Simulation, rng: Rng) -> None:
-    """Give the flows routes on which no two meet at a time, if there are any: so the job is healthy.
+    """Choose routes on which no two flows meet at the same time, if possible, so that the job is healthy.
 
-    Flows of different phases of an operation do not send at a time. The connections of one NIC share its port
-    evenly, as its scheduler has it.
+    Flows of different phases of an operation do not send at the same time. The connections of one NIC share
+    its port evenly, as its scheduler does.
     """
     load = np.zeros((1, sim.fleet.links))
     for job in sim.jobs.jobs:
@@ -165,7 +166,8 @@ def _nic_names(sim: Simulation, nic: int) -> frozenset[str]:
 
 
 def _link(verdict: Verdict, text: str) -> Callable[[Simulation, Rng, int], Incident]:
-    """Return the draw of a fault of a link that the job crosses; `text` with {share} and {link}."""
+    """Return a function that draws a fault of a link that the job crosses; `text` contains {share} and
+    {link}."""
 
     def drawn(sim: Simulation, rng: Rng, seed: int) -> Incident:
         _, link = _crossed(sim, rng)
@@ -176,7 +178,7 @@ def _link(verdict: Verdict, text: str) -> Callable[[Simulation, Rng, int], Incid
 
 
 def _nic(verdict: Verdict, text: str, is_network: bool | None) -> Callable[[Simulation, Rng, int], Incident]:
-    """Return the draw of a fault of a NIC of the job; `text` with {share} and {nic}."""
+    """Return a function that draws a fault of a NIC of the job; `text` contains {share} and {nic}."""
 
     def drawn(sim: Simulation, rng: Rng, seed: int) -> Incident:
         nic = _job(sim).nics[int(rng.integers(len(_job(sim).nics)))]
@@ -191,7 +193,7 @@ def _nic(verdict: Verdict, text: str, is_network: bool | None) -> Callable[[Simu
 
 
 def _rank(verdict: Verdict, text: str) -> Callable[[Simulation, Rng, int], Incident]:
-    """Return the draw of a fault of a rank; `text` with {ms}, {share} and {rank}."""
+    """Return a function that draws a fault of a rank; `text` contains {ms}, {share} and {rank}."""
 
     def drawn(sim: Simulation, rng: Rng, seed: int) -> Incident:
         job = _job(sim)
@@ -209,7 +211,7 @@ def _rank(verdict: Verdict, text: str) -> Callable[[Simulation, Rng, int], Incid
 def _whole(
     verdict: Verdict, text: str, is_network: bool | None = False
 ) -> Callable[[Simulation, Rng, int], Incident]:
-    """Return the draw of a fault of the whole job; `text` with {share} and {us}."""
+    """Return a function that draws a fault of the whole job; `text` contains {share} and {us}."""
 
     def drawn(sim: Simulation, rng: Rng, seed: int) -> Incident:
         line = text.format(
@@ -221,7 +223,7 @@ def _whole(
 
 
 def _collide(sim: Simulation, rng: Rng, flows: Sequence[SimFlow], link: int) -> None:
-    """Give flows routes over a link, where they have one."""
+    """Move flows onto routes over a link, where they have such routes."""
     for flow in flows:
         for port in rng.integers(49_152, 65_536, 60).tolist():
             if link in sim.fleet.paths(flow.source, flow.destination, port, FLOW_PORT).of(0):
@@ -230,7 +232,8 @@ def _collide(sim: Simulation, rng: Rng, flows: Sequence[SimFlow], link: int) -> 
 
 
 def _contention(sim: Simulation, rng: Rng, seed: int) -> Incident:
-    """Let the other job begin, with one of its flows and one of the job's over one link of the fabric."""
+    """Let the second job begin, so that one of its flows and one of the first job's share a link of the
+    fabric."""
     ends = [
         (flow, place, int(sim.fleet.nic_leaf[(flow.source, flow.destination)[place - 1]]))
         for flow in _job(sim, OTHER).flows
@@ -263,12 +266,12 @@ def _contention(sim: Simulation, rng: Rng, seed: int) -> Incident:
 
 
 def _crossed_by(sim: Simulation, job: str) -> set[int]:
-    """Return the links of the fabric that a job's flows cross."""
+    """Return the links between switches that a job's flows cross."""
     return {int(link) for flow in _job(sim, job).flows for link in flow.links[1:-1]}
 
 
 def _healthy(text: str) -> Callable[[Simulation, Rng, int], Incident]:
-    """Return the draw of a fault that does not harm the job."""
+    """Return a function that draws a fault which does not harm the job."""
 
     def drawn(sim: Simulation, rng: Rng, seed: int) -> Incident:
         lines = [] if not text else [FAULTS_ELSEWHERE[text](sim, rng)]
@@ -286,7 +289,7 @@ def _unsynced(sim: Simulation, rng: Rng) -> str:
 
 
 def _fault_elsewhere(sim: Simulation, rng: Rng) -> str:
-    """Return a fault of a link between leaf and spine that no flow of the job crosses."""
+    """Return the line of a fault of a link between leaf and spine that no flow of the job crosses."""
     used = {int(link) ^ side for flow in _job(sim).flows for link in flow.links for side in (0, 1)}
     kinds = (LinkKind.LEAF_UP, LinkKind.SPINE_DOWN)
     free = [link for link in range(sim.fleet.links) if link not in used and sim.fleet.kind[link] in kinds]
@@ -295,7 +298,7 @@ def _fault_elsewhere(sim: Simulation, rng: Rng) -> str:
 
 
 def _queue_elsewhere(sim: Simulation, rng: Rng) -> str:
-    """Return a slow receiver outside of the job, with a queue that no flow of the job meets."""
+    """Return the line of a slow receiver outside the job, whose queue no flow of the job meets."""
     nics = _job(sim, OTHER).nics
     return f"slow-receiver 15% {sim.fleet.nic_ids[nics[int(rng.integers(len(nics)))]]}"
 
@@ -306,7 +309,7 @@ FAULTS_ELSEWHERE: Final[dict[str, Callable[[Simulation, Rng], str]]] = {
     "fault-elsewhere": _fault_elsewhere,
     "queue-elsewhere": _queue_elsewhere,
 }
-"""Faults that explain nothing about the job."""
+"""Functions that draw faults which explain nothing about the job, by name."""
 
 KINDS: Final[dict[str, Callable[[Simulation, Rng, int], Incident]]] = {
     "down": _link(Verdict.DEAD_LINK, "down {link}"),
@@ -335,12 +338,12 @@ KINDS: Final[dict[str, Callable[[Simulation, Rng, int], Incident]]] = {
     "fault-elsewhere": _healthy("fault-elsewhere"),
     "queue-elsewhere": _healthy("queue-elsewhere"),
 }
-"""Kind to its draw."""
+"""Functions that draw incidents, by the kind of incident."""
 
 REROUTED: Final = ("wrong-rail", "few-queue-pairs")
-"""Kinds whose faults give the job's flows other routes, which may cross any link."""
+"""Kinds of incidents that give the job's flows other routes, which may cross any link."""
 DECOY_SHARE: Final = 0.2
-"""Share of the incidents with a fault beside them that explains nothing."""
+"""Share of the incidents that have an additional fault that explains nothing."""
 
 
 def draw(kind: str, sim: Simulation, seed: int) -> Incident:

@@ -39,34 +39,34 @@ start_timeout_s = 300
 [audit]
 every_s = 0
 """
-"""A rate that two processors carry beside the pipeline, and few probes for the same reason."""
+"""Settings with a rate, and few probes, that two processors can run beside the pipeline."""
 HOSTS: Final = ("h1", "h3", "h5")
 """One host per leaf, so that all messages cross a spine."""
 OTHERS: Final = ("h2", "h4")
-"""The second job's hosts, at the leaves of the first two."""
+"""The hosts of the second job, at the same leaves as the first two of HOSTS."""
 PROGRAM: Final = MpiProgram("alltoall", 40_000, compute_ms=40, duration_s=600)
 LOAD: Final = MpiProgram("exchange", 1_000_000, compute_ms=0, duration_s=600)
 FIRST_PORT: Final = 20_000
 """Listening port of the first job; each has its own, since the kernel keeps a former job's for a minute."""
 PORTS: Final = range(40_000, 40_064)
 CONNECTIONS: Final = 2
-"""Connections of each pair of ranks: as many as spines, so that both are in use."""
+"""Connections between each pair of ranks: as many as there are spines, so that all are used."""
 LOAD_CONNECTIONS: Final = 6
-"""Connections of the second job over one link: it gets the greater part of the link."""
+"""Connections of the second job over one link, enough to take most of the link."""
 COMMAND_S, START_S, GOOD_S, FOUND_S = 60.0, 60.0, 20.0, 40.0
 POLL_S: Final = 3.0
-"""Time between two answers: the command itself takes a second of a processor."""
+"""Time between two calls of `fabrictime explain`, each of which uses a processor for a second."""
 
 
 @dataclass(slots=True)
 class Explained:
-    """Answers of `fabrictime explain`: those after the plant, the newest last."""
+    """The answers of `fabrictime explain` after the incident was planted, in order."""
 
     incident: str
     answers: list[dict[str, Any]] = field(default_factory=list)
     right_after_s: float | None = None
     error: str = ""
-    """Reason why the incident could not run."""
+    """The reason why the incident could not run; empty if it ran."""
 
     @property
     def blamed_network(self) -> bool:
@@ -83,7 +83,7 @@ class Explained:
 
 
 class JobFabric:
-    """A running fabric with the pipeline, for jobs."""
+    """A running fabric with the pipeline, on which jobs run."""
 
     def __init__(self, fabric: RunningFabric, program: Path) -> None:
         self.control, self.data, self._program = fabric.control, fabric.data, program
@@ -98,7 +98,7 @@ class JobFabric:
         tenant: str | None = None,
         connections: int = CONNECTIONS,
     ) -> MpiJob:
-        """Start a job with a name of its own."""
+        """Start a job with its own name and port."""
         port = self._next_port
         self._started += 1
         options = ["--job", f"job-{self._started}", "--connections", str(connections)]
@@ -107,11 +107,11 @@ class JobFabric:
         return MpiJob(self.data, self._program, hosts, program, options)
 
     def command(self, *command: str) -> str:
-        """Run a command of fabrictime on this data directory; its output. Raises CannotRun."""
+        """Run a fabrictime command on this data directory; return its output. Raises CannotRun."""
         return _output([sys.executable, "-m", "fabrictime", *command, "--dir", str(self.data)])
 
     def inside(self, host: str, *command: str) -> str:
-        """Run a command in a host's network. Raises CannotRun."""
+        """Run a command in the network namespace of a host; return its output. Raises CannotRun."""
         [netns] = {nic["netns"] for nic in self._fabric["nics"] if nic["host"] == host}
         return _output([*enter_command(self._fabric["pid"]), "nsenter", f"--net={netns}", *command])
 
@@ -140,7 +140,7 @@ class JobFabric:
         return diagnosis
 
     def route(self, source: str, destination: str, source_port: int, peer_port: int) -> list[str]:
-        """Return the links that TCP packets take."""
+        """Return the links that TCP packets with the given ports take."""
         links: list[str] = self.control.ask(
             "path",
             source=source,
@@ -168,7 +168,7 @@ class JobFabric:
         return FIRST_PORT + self._started % 10_000
 
     def set_ports(self, source: str, destination: str, link: str) -> None:
-        """Have the next job's messages from one host to another cross a link, whichever end connects."""
+        """Make the next job's messages from one host to another cross a link, whichever of them connects."""
         port = self._next_port
         ends = {
             source: [p for p in PORTS if link not in self.route(source, destination, p, port)],
@@ -179,11 +179,11 @@ class JobFabric:
             self.set_kernel(host, "ip_local_reserved_ports", ",".join(map(str, others)))
 
     def set_kernel(self, host: str, name: str, value: str) -> None:
-        """Write a setting of a host's TCP."""
+        """Set a TCP setting of a host."""
         self.inside(host, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/{name}")
 
     def kernel(self, host: str, name: str) -> str:
-        """Return a setting of a host's TCP."""
+        """Return a TCP setting of a host."""
         return " ".join(self.inside(host, "cat", f"/proc/sys/net/ipv4/{name}").split())
 
     def wait_good(self, job: MpiJob, limit_s: float = START_S) -> None:
@@ -200,8 +200,8 @@ class JobFabric:
 class Incident:
     """A cause of a slow job, and the verdicts that name it.
 
-    `plant` yields the subject that the verdict must name, or an empty text. `before`: planted before the job
-    starts, else beside it. `network`: whether the network is the cause.
+    `plant` yields the subject that the verdict must name, or ''. With `before` it is planted before the job
+    starts, otherwise while it runs. `network` says whether the network is the cause.
     """
 
     name: str
@@ -213,7 +213,8 @@ class Incident:
     tenant: str | None = None
 
     def run(self, fabric: JobFabric) -> Explained:
-        """Plant it and ask until the answer is right, or `FOUND_S` long. Without a fault, ask so long."""
+        """Plant the incident and ask until the answer is right, for at most `FOUND_S`; without a fault, for
+        all of it."""
         explained = Explained(self.name)
         with ExitStack() as stack:
             subject = stack.enter_context(contextmanager(self.plant)(fabric, None)) if self.before else ""
@@ -236,7 +237,7 @@ class Incident:
         return explained
 
     def is_right(self, answer: dict[str, Any], subject: str) -> bool:
-        """Return whether an answer has the verdict and names the subject."""
+        """Return whether an answer has a right verdict and names `subject`."""
         named = {answer["subject"], *answer["subjects"], *answer["links"], *answer["jobs"]}
         return answer["verdict"] in self.verdicts and (not subject or any(subject in name for name in named))
 
@@ -279,7 +280,7 @@ def _collision(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
 
 
 def _slow_host(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
-    """Give a host buffers for a single packet, as a wrong setting does."""
+    """Give a host TCP buffers for only one packet, as a wrong setting would."""
     host = HOSTS[2]
     former = {name: fabric.kernel(host, name) for name in ("tcp_rmem", "tcp_wmem")}
     for name in former:

@@ -17,7 +17,7 @@ _SOURCE: Final = Path(__file__).with_name("mpi_job.c")
 
 
 def compiled(folder: Path) -> Path:
-    """Compile the program of the jobs into a folder. Raises CannotRun without MPI."""
+    """Compile the jobs' program into a folder; return its path. Raises CannotRun without MPI."""
     program = folder / "mpi_job"
     command = ["mpicc", "-O2", "-o", str(program), str(_SOURCE)]
     try:
@@ -31,9 +31,10 @@ def compiled(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class MpiProgram:
-    """Arguments of the program: a collective, its bytes, and the computing before it.
+    """The arguments of the program: a collective, its bytes, and the computing before it.
 
-    `slow_rank` computes `slow_ms` longer; below 0: none. `duration_s` 0: `iterations` instead.
+    Rank `slow_rank` computes `slow_ms` longer; a negative number means no rank. The job ends after
+    `duration_s`, or, if that is 0, after `iterations`.
     """
 
     collective: str
@@ -45,7 +46,7 @@ class MpiProgram:
     slow_ms: float = 0.0
 
     def arguments(self) -> list[str]:
-        """Return the command line."""
+        """Return the arguments as on the command line."""
         end = f"{self.duration_s:g}s" if self.duration_s else str(self.iterations)
         slow = [str(self.slow_rank), f"{self.slow_ms:g}"] if self.slow_rank >= 0 else []
         return [self.collective, str(self.size_bytes), f"{self.compute_ms:g}", end, *slow]
@@ -62,7 +63,7 @@ class MpiJob:
         arguments: MpiProgram,
         options: Sequence[str],
     ) -> None:
-        """Start it. `options`: of `fabrictime fabric mpi`, at least --job NAME."""
+        """Start the job; `options` are those of `fabrictime fabric mpi`, at least --job NAME."""
         command = [sys.executable, "-m", "fabrictime", "fabric", "mpi", "--dir", str(data)]
         command += ["--hosts", ",".join(hosts), *options, "--", str(program), *arguments.arguments()]
         self.name = options[options.index("--job") + 1]
@@ -84,16 +85,16 @@ class MpiJob:
             self._changed.notify_all()
 
     def iterations_s(self) -> list[float]:
-        """Return the times of the iterations that are over."""
+        """Return the durations, s, of the iterations that have ended."""
         with self._changed:
             return list(self._iterations_s)
 
     def wait_iterations(self, count: int, timeout_s: float) -> None:
-        """Wait until so many iterations are over. Raises CannotRun."""
+        """Wait until `count` iterations have ended. Raises CannotRun."""
         self._wait(lambda: len(self._iterations_s) >= count, f"{count} iterations", timeout_s)
 
     def wait(self, timeout_s: float) -> list[float]:
-        """Wait for the job's end and return the times of its iterations. Raises CannotRun."""
+        """Wait until the job has ended; return the durations of its iterations, s. Raises CannotRun."""
         self._wait(lambda: self._over, "its end", timeout_s)
         return self.iterations_s()
 

@@ -20,11 +20,11 @@ from streams.runtime.pipeline_constants import HOP_NS
 from streams.runtime.units import NS_PER_S
 
 TOPICS: Final = (*FLEET_TOPICS, DECISIONS)
-"""Topics of the fleet; its jobs tell how they were moved."""
+"""Topics of the fleet, and of decisions, by which its jobs learn how they were moved."""
 
 
 class Pipeline:
-    """The stages of one fleet that the diagnosis needs. `job`: the job whose diagnoses are yielded."""
+    """The pipeline of one fleet with the stages that the diagnosis needs; it yields diagnoses of `job`."""
 
     def __init__(self, sim: Simulation, job: str) -> None:
         stages = [
@@ -40,11 +40,12 @@ class Pipeline:
 
     @property
     def busy_s(self) -> float:
-        """Processor time of the diagnosis and its reading of messages."""
+        """Processor time, s, of the diagnosis, including reading messages."""
         return self._pipeline.runner.busy_ns[DiagnosisStage.name] / NS_PER_S
 
     def advance(self, seconds: float) -> Iterator[tuple[int, Diagnosis]]:
-        """Let simulated time pass; yield each published diagnosis with the time at which it can be read."""
+        """Advance simulated time; yield each published diagnosis with the time, ns, from which it can be
+        read."""
         for _ in range(round(seconds * NS_PER_S / TICK_NS)):
             for at_ns, output in self._pipeline.tick():
                 if output.topic is DIAGNOSES and output.key == self._job:

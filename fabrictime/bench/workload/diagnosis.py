@@ -25,22 +25,23 @@ from schemas.records import Diagnosis, Verdict
 
 INCIDENTS, QUICK_EACH = 400, 1
 LARGE: Final = 8
-"""Incidents of jobs with 256 ranks, in addition."""
+"""Number of additional incidents with jobs of 256 ranks."""
 LARGE_RANKS: Final = 256
 WARM_S: Final = 8.0
-"""Time in which the job's good time is learned."""
+"""Time in which the diagnosis learns the job's normal iteration time."""
 INCIDENT_S: Final = 9.0
 LONG_S: Final = 24.0
-"""A long incident, one of each kind: its verdict must hold while evidence for it comes and goes."""
+"""Length of a long incident, of which each kind has one. Its verdict must hold while evidence comes and
+goes."""
 BEFORE_S, AFTER_S = 2.0, 4.0
-"""Times in which the true iterations are counted: before the incident, and at its end."""
+"""Periods in which true iterations are counted: before the incident, and at its end."""
 MAX_RANKS: Final = 8
-"""Ranks that a right verdict may name beside the right one."""
+"""Largest number of ranks that a right verdict may name."""
 REPORT_EVERY: Final = 25
 
 
 class Asked(NamedTuple):
-    """An incident to run."""
+    """An incident to run: its kind, seed and size."""
 
     kind: str
     seed: int
@@ -50,7 +51,7 @@ class Asked(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """One incident and its verdicts."""
+    """An incident that was run, and the verdicts on it."""
 
     kind: str
     seed: int
@@ -62,20 +63,20 @@ class Outcome:
     text: str
     lines: list[str]
     slowdown: float
-    """Share by which true iterations are rarer than before."""
+    """Share by which true iterations are less frequent than before the incident."""
     anomaly_s: float | None = None
-    """From the begin until a verdict other than HEALTHY; None: never."""
+    """Time from the incident's begin to the first verdict other than HEALTHY; None if there was none."""
     root_cause_s: float | None = None
-    """From the begin until the right verdict, after which no wrong one came; None: never."""
+    """Time from the begin to the right verdict after which no wrong one came; None if there was none."""
     cpu_s: float = 0.0
     length_s: float = INCIDENT_S
     log_lines: list[str] = field(default_factory=list)
 
 
 def is_right(incident: Incident, diagnosis: Diagnosis, slowdown: float) -> bool:
-    """Return whether a verdict names the incident's cause and its place.
+    """Return whether a diagnosis names the incident's cause and its place.
 
-    A fault that does not slow the job may be named or not.
+    If the fault does not slow the job down, HEALTHY is right as well.
     """
     harmless = slowdown < HARMLESS and incident.is_network is not False
     if diagnosis["verdict"] == Verdict.HEALTHY and harmless:
@@ -94,7 +95,8 @@ def is_right(incident: Incident, diagnosis: Diagnosis, slowdown: float) -> bool:
 
 
 def run_incident(case: Asked) -> Outcome:
-    """Run an incident. A seed whose fleet has no place for it moves on."""
+    """Run an incident and return its outcome; if the fleet of a seed has no place for it, try further
+    seeds."""
     seed = case.seed
     while True:
         sim = simulation(case.kind, seed, TOPICS, ranks=case.ranks)
@@ -180,7 +182,8 @@ def _line(sim: Simulation, at_ns: int, diagnosis: Diagnosis) -> str:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about an hour on two cores, or some minutes with `quick` (one of each kind)."""
+    """Measure and return the figures by key, in about an hour on two cores, or some minutes with `quick` (one
+    of each kind)."""
     kinds = list(KINDS)
     first = secrets.randbits(31)
     count = QUICK_EACH * len(kinds) if quick else INCIDENTS
@@ -204,7 +207,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
-    """Return the figures of incidents, with a table by kind in the notes."""
+    """Return the figures over all incidents; the notes contain a table by kind."""
     lasting = _lasting([outcome for outcome in outcomes if outcome.length_s > INCIDENT_S])
     outcomes = [outcome for outcome in outcomes if outcome.length_s <= INCIDENT_S]
     right = sum(outcome.is_right for outcome in outcomes)

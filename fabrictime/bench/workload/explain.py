@@ -29,15 +29,15 @@ from streams.diagnosis.inputs import FAULT_WHOLE_TICKS, WHOLE_TICKS
 
 RANKS: Final = 256
 FLOWS: Final = 256
-"""Flows of a record: as many as are published."""
+"""Number of flows in each record, as many as the product publishes."""
 JOBS: Final = 8
-"""Jobs that publish as much as the one that is explained."""
+"""Number of other jobs, which publish as much as the job that is explained."""
 HOUR_S: Final = 3600
 QUICK_S: Final = 300
 PERIOD_S: Final = 5
 CALLS: Final = 5
 SLOW_S: Final = 600
-"""The last s of the job are slow."""
+"""Length of the job's slow period, at its end."""
 S: Final = 1_000_000_000
 
 
@@ -55,7 +55,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _call(address: str) -> float:
-    """Return the seconds of one call. Raises RuntimeError if its answer is wrong."""
+    """Run the command once; return the seconds that it took. Raises RuntimeError if its answer is wrong."""
     began_s = time.monotonic()
     command = [sys.executable, "-m", "fabrictime", "explain", "job0", "--since", "2h", "--log", address]
     process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -68,7 +68,7 @@ def _call(address: str) -> float:
 
 
 def _fill(address: str, seconds: int) -> int:
-    """Write the records of all jobs; return the bytes of the job that is explained."""
+    """Write the records of all jobs; return the total bytes of those of the explained job."""
     from schemas.kafka.producer import load_producer
 
     producer = load_producer(address, {"linger.ms": 20})
@@ -90,7 +90,7 @@ def _fill(address: str, seconds: int) -> int:
 
 
 def _records(now_ns: int, seconds: int) -> Iterator[Diagnosis]:
-    """Yield a record for every period up to now: of a healthy job that is contended in the end."""
+    """Yield a record for every period up to now, of a healthy job that meets contention at the end."""
     flows = [_flow(rank % RANKS, 1 + rank // RANKS) for rank in range(FLOWS)]
     for number in range(seconds // PERIOD_S):
         end_ns = now_ns - (seconds - (number + 1) * PERIOD_S) * S

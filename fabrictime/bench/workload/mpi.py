@@ -31,7 +31,8 @@ from schemas.kafka.reader import TopicReader, back
 from schemas.topics import COLLECTIVES
 
 FABRIC: Final = ("--hosts", "4", "--leaves", "2", "--spines", "1")
-"""One spine: no run is faster than another by the luck of its paths."""
+"""Options of a fabric with one spine, so that runs do not differ by the paths that their flows happen to
+take."""
 HOSTS: Final = ("h1", "h2", "h3", "h4")
 PROGRAM: Final = MpiProgram("allreduce", 100_000, compute_ms=10, iterations=100)
 PAIRS, QUICK_PAIRS = 24, 3
@@ -43,11 +44,11 @@ RUNS, QUICK_RUNS = 5, 1
 
 
 class Drain:
-    """Receives the segments of the jobs' processes and reads them as the host's reporter does."""
+    """Receives the trace segments of the jobs' processes, and reads them as the host's reporter does."""
 
     def __init__(self, folder: Path) -> None:
         self.ended = 0
-        """Operations that have ended."""
+        """Number of operations that have ended."""
         self.dropped = 0
         self._selector = selectors.DefaultSelector()
         for host in HOSTS:
@@ -97,13 +98,13 @@ class Drain:
 
 
 def measure(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-    """Measure for some minutes."""
+    """Measure and return the figures by key, in some minutes."""
     return _slowdown(progress, quick) | _live(progress, quick)
 
 
 @needs_fabric(("job_slowdown",))
 def _slowdown(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Run the same job with and without the profiler, in pairs whose order alternates."""
+    """Run the same job with and without the profiler, in pairs of alternating order; return the figures."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name, _fabric(Path(name)):
         folder = Path(name)
         program = compiled(folder)
@@ -124,7 +125,7 @@ def _slowdown(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 @needs_fabric(("trace_bytes_per_rank_hour", "real_job_diagnosis_right", "real_job_network_blamed_wrongly"))
 def _live(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Run jobs beside the whole pipeline, and plant incidents."""
+    """Run jobs together with the whole pipeline, and plant incidents; return the figures."""
     with (
         tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name,
         running_fabric(progress, SETTINGS, minutes=60) as running,
@@ -156,7 +157,7 @@ def _is_networks(result: Explained) -> bool:
 
 
 def _explained(progress: Progress, fabric: JobFabric, incident: Incident, number: int) -> Explained:
-    """Run one incident; one that cannot run is wrong."""
+    """Run one incident; one that cannot run counts as wrongly diagnosed."""
     progress(f"mpi: {incident.name}, run {number + 1}")
     try:
         result = incident.run(fabric)
@@ -168,7 +169,8 @@ def _explained(progress: Progress, fabric: JobFabric, incident: Incident, number
 
 
 def _trace_bytes(progress: Progress, fabric: JobFabric, bootstrap: str) -> Figure:
-    """Return the bytes of a rank's records on the log, for an hour at the rate of a running job."""
+    """Return the bytes per hour that the records of one rank take in the log, at the rate of a running
+    job."""
     progress("mpi: bytes of the trace")
     with fabric.job() as job:
         fabric.wait_good(job)
@@ -188,7 +190,7 @@ def _median_s(folder: Path, program: Path, profiled: bool) -> float:
 
 @contextlib.contextmanager
 def _fabric(folder: Path) -> Iterator[None]:
-    """Run a fabric without the pipeline, whose folder is `folder`. Raises CannotRun."""
+    """Run a fabric without the pipeline, with the data directory `folder`. Raises CannotRun."""
     command = [sys.executable, "-m", "fabrictime", "fabric", "up", "--dir", str(folder), "--for", "1h"]
     owner = subprocess.Popen([*command, *FABRIC], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     client, deadline_s = ControlClient(socket_path(folder)), time.monotonic() + START_S

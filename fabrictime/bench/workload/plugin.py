@@ -20,11 +20,11 @@ from native import nccl
 THREADS: Final = 8
 EVENTS_PER_S: Final = 2_000_000
 TIMEOUT_S: Final = 600
-"""Of one program: on an idle machine, each takes seconds."""
+"""Time limit of one program, s; on an idle machine each takes a few seconds."""
 
 
 def _replay(program: str, *arguments: object, **environment: str) -> dict[str, Any]:
-    """Run a program and return its JSON object. Raises RuntimeError where it fails."""
+    """Run a program and return the JSON object that it prints. Raises RuntimeError if it fails."""
     path = nccl.program("nccl-split" if program == "split" else "nccl-replay")
     with tempfile.TemporaryDirectory(prefix="fabrictime-") as folder:
         done = subprocess.run(
@@ -87,7 +87,7 @@ def _split(quick: bool) -> dict[str, Value]:
 
 
 def measure(progress: Progress, quick: bool) -> Mapping[str, Value]:
-    """Return the figures of the plugin."""
+    """Return the figures of the plugin by key."""
     figures: dict[str, Value] = {}
     parts: Mapping[str, tuple[Callable[[bool], dict[str, Value]], Sequence[str]]] = {
         "cost of a call": (_cost, ("plugin_ns_per_event_p50", "plugin_ns_per_event_p99")),

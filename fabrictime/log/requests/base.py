@@ -1,4 +1,4 @@
-"""Types that the answers to all requests share."""
+"""Types that all request handlers share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Response = Sequence[Chunk] | None
 
 
 class Peer(NamedTuple):
-    """One end of a connection."""
+    """Address of one end of a connection."""
 
     host: str
     port: int

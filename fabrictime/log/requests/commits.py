@@ -13,7 +13,7 @@ from fabrictime.log.store import Store
 from fabrictime.log.wire import Fields
 
 MAX_METADATA_BYTES: Final = 32 * 1024
-"""Longest note that a commit may carry; Kafka's own limit is 4 KiB."""
+"""Longest metadata that a commit may carry; Kafka's own limit is 4 KiB."""
 _NOT_COMMITTED: Final = Committed(-1, "")
 
 
@@ -26,7 +26,9 @@ class CommitRequests:
         self._groups = groups
 
     def offset_commit(self, _: int, fields: Fields) -> Fields:
-        """Store the offsets of a group's member; refuse all where it is not of this generation."""
+        """Store the offsets that a group's member commits. Refuse all of them if it does not belong to the
+        present generation.
+        """
         group = fields["consumer_group"] or ""
         refused = self._refusal(group, fields)
         checked = [(name, entry, refused or self._check(name, entry)) for name, entry in _entries(fields)]

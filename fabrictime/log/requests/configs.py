@@ -67,7 +67,7 @@ class ConfigRequests:
         return topic.overrides
 
     def alter_configs(self, _: int, fields: Fields) -> Fields:
-        """Replace the overrides of topics, or only check them."""
+        """Replace the overrides of topics, or only check them if the client asks for that."""
         answers = []
         for resource in fields["resources"] or ():
             code, message = Code.NONE, None

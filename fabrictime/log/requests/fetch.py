@@ -50,7 +50,7 @@ class _Fetch(NamedTuple):
 
 
 class _Fetched(NamedTuple):
-    """The answer for one partition; the offsets are -1 where it does not exist."""
+    """The result for one partition. Its offsets are -1 if the partition does not exist."""
 
     number: int
     code: Code
@@ -59,7 +59,7 @@ class _Fetched(NamedTuple):
     data: Range | None
 
     def encode_head(self, version: int) -> bytes:
-        """Return the bytes that precede the data."""
+        """Return the bytes of the response that precede the partition's data."""
         number, code, start, end, data = self
         size = data.size if data else 0
         if version >= 11:
@@ -70,7 +70,7 @@ class _Fetched(NamedTuple):
 
 
 class _FetchWait:
-    """A fetch that waits until its partitions have enough, or its time is over."""
+    """A fetch that waits until its partitions have enough bytes or its time is over."""
 
     def __init__(
         self, requests: FetchRequests, fetch: _Fetch, available_bytes: int, partitions: list[Partition]
@@ -91,13 +91,15 @@ class _FetchWait:
             partition.waiters[self] = None
 
     def more(self, size: int) -> None:
-        """Count the appended messages; the response leaves after the current round of requests."""
+        """Count appended bytes. Once there are enough, the response is sent after the requests that are being
+        handled now.
+        """
         self._available_bytes += size
         if self._available_bytes >= self._fetch.min_bytes:
             self.gone()
 
     def gone(self) -> None:
-        """Answer soon, whatever there is."""
+        """Respond soon, with whatever data there is."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._answer)
@@ -119,7 +121,9 @@ class FetchRequests:
         self._store = store
 
     def fetch(self, version: int, reader: Reader) -> Response | asyncio.Future[Response]:
-        """Return the data that there is, or wait for it as long as the client wants."""
+        """Return the response with the available data; if there is too little, a future that waits as long as
+        the client allows.
+        """
         _, max_wait_ms, min_bytes, max_bytes, _ = reader.take(_FETCH_HEAD)
         if version >= 7:
             session_id, session_epoch = reader.take(_FETCH_SESSION)
@@ -130,7 +134,7 @@ class FetchRequests:
         return self._wait(fetch) or self.fetched(fetch)
 
     def _wait(self, fetch: _Fetch) -> asyncio.Future[Response] | None:
-        """Return the future answer of a fetch, or None where the answer is due now."""
+        """Return the future response of a fetch that must wait; None if the response is due now."""
         available_bytes = 0
         partitions = []
         for want in fetch.wants:
@@ -147,7 +151,7 @@ class FetchRequests:
         return _FetchWait(self, fetch, available_bytes, partitions).future if fetch.max_wait_ms else None
 
     def fetched(self, fetch: _Fetch) -> Response:
-        """Return the data that a fetch can get now."""
+        """Return the response with the data that is available now."""
         version, left = fetch.version, fetch.max_bytes
         chunks: list[Chunk] = []
         head = bytearray(_ZERO)

@@ -20,7 +20,7 @@ class GroupRequests:
         self._groups = groups
 
     def find_coordinator(self, _: int, fields: Fields) -> Fields:
-        """Name this node as the coordinator of every group."""
+        """Return this node as the coordinator of every group."""
         is_group = fields.get("coordinator_type", 0) == 0
         return {
             "error_code": Code.NONE if is_group else Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -75,7 +75,7 @@ class GroupRequests:
         return [wire.encode(Api.JOIN_GROUP, head.version, answer)]
 
     async def sync(self, version: int, fields: Fields) -> Response:
-        """Wait for the member's assignment; the leader brings everyone's."""
+        """Return the member's assignment, after the leader has sent the assignments of all members."""
         code, assignment = Code.NONE, b""
         assignments = {
             entry["member_id"] or "": entry["member_metadata"] or b""
@@ -94,7 +94,7 @@ class GroupRequests:
         return [wire.encode(Api.SYNC_GROUP, version, {"error_code": code, "member_assignment": assignment})]
 
     def heartbeat(self, _: int, fields: Fields) -> Fields:
-        """Keep a member alive."""
+        """Restart a member's session timeout."""
         try:
             self._groups.heartbeat(
                 fields["group"] or "",
@@ -107,7 +107,7 @@ class GroupRequests:
         return {"error_code": Code.NONE}
 
     def leave(self, _: int, fields: Fields) -> Fields:
-        """Take a member out of its group."""
+        """Remove a member from its group."""
         try:
             self._groups.leave(fields["group"] or "", fields["member_id"] or "")
         except LogError as error:

@@ -45,13 +45,13 @@ class _Produced(NamedTuple):
 
 
 class ProduceRequests:
-    """Requests of producers."""
+    """Handles the requests of producers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def produce(self, version: int, reader: Reader) -> Response:
-        """Append the batches of one request, each partition by itself."""
+        """Append the batches of one request. Each partition succeeds or fails on its own."""
         reader.string()
         acks, _ = reader.take(_ACKS_TIMEOUT)
         topics = reader.int32()
@@ -97,7 +97,7 @@ class ProduceRequests:
             log.debug("refused: %s", error)
 
     def init_producer_id(self, _: int, fields: Fields) -> Fields:
-        """Return a new id for an idempotent producer; there are no transactions."""
+        """Return a new id for an idempotent producer. Transactions are not supported."""
         answer = {"error_code": Code.NONE, "producer_id": -1, "producer_epoch": -1}
         if fields["transactional_id"] is not None:
             answer["error_code"] = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicRequests:
-    """Requests about which topics exist."""
+    """Handles requests for the list of topics, and to create and delete topics."""
 
     def __init__(self, settings: LogSettings, address: Peer, store: Store, offsets: OffsetStore) -> None:
         self._settings = settings
@@ -24,7 +24,7 @@ class TopicRequests:
         self._offsets = offsets
 
     def metadata(self, version: int, fields: Fields) -> Fields:
-        """Describe the broker and the requested topics; may create those that do not exist."""
+        """Return the broker and the requested topics. Topics that do not exist may be created."""
         names = fields["topics"]
         if names is None or (version == 0 and not names):
             names = list(self._store.topics)
@@ -58,7 +58,7 @@ class TopicRequests:
         }
 
     def _find_or_create(self, name: str, may_create: bool) -> Code:
-        """Create a topic that does not exist, if it may; return the error code for the client."""
+        """Create the topic if it does not exist and may be created. Return the error code for the client."""
         partitions = self._settings.partitions
         try:
             if may_create:
@@ -70,7 +70,7 @@ class TopicRequests:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
 
     def create_topics(self, _: int, fields: Fields) -> Fields:
-        """Create topics, or only check that they could be created."""
+        """Create topics, or only check that they could be created if the client asks for that."""
         answers = []
         for want in fields["create_topic_requests"] or ():
             name, code, message = want["topic"] or "", Code.NONE, None

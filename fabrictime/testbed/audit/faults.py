@@ -17,12 +17,12 @@ NIC = "/sys/bus/pci/devices/0000:17:00.0"
 
 
 def text(path: str, content: str | bytes) -> Plant:
-    """Replace a file."""
+    """Return a fault that replaces the content of a file."""
     return lambda host: host.files.__setitem__(path, content)
 
 
 def instead(path: str, old: str, new: str) -> Plant:
-    """Replace a part of a file."""
+    """Return a fault that replaces the part `old` of a file by `new`."""
 
     def plant(host: RecordedHost) -> None:
         content = host.files[path]
@@ -34,7 +34,7 @@ def instead(path: str, old: str, new: str) -> Plant:
 
 
 def gone(path: str) -> Plant:
-    """Remove a file."""
+    """Return a fault that removes a file."""
 
     def plant(host: RecordedHost) -> None:
         del host.files[path]
@@ -43,7 +43,7 @@ def gone(path: str) -> Plant:
 
 
 def logged(line: str, times: int = 1) -> Plant:
-    """Add lines to the kernel log, a minute ago."""
+    """Return a fault that adds a line to the kernel log `times` times, as of a minute ago."""
 
     def plant(host: RecordedHost) -> None:
         host.commands[DMESG] += f"{line}\n" * times
@@ -53,7 +53,7 @@ def logged(line: str, times: int = 1) -> Plant:
 
 
 def warned(line: str) -> Plant:
-    """Add a line to the warnings of the kernel log."""
+    """Return a fault that adds a line to the warnings in the kernel log."""
     return lambda host: host.commands.__setitem__(LOG, host.commands[LOG] + f"{line}\n")
 
 

@@ -55,7 +55,7 @@ LIBRARY: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def changed(report: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return a report with other values of the bad GPU."""
+    """Return a copy of a report in which the bad GPU has other values."""
     old = report["gpus"][BAD]
     report["gpus"][BAD] = values if "lost" in values else {**old, **values}
     return report
@@ -71,7 +71,7 @@ def _reported(change: Callable[[dict[str, Any]], object]) -> Callable[[RecordedH
 
 
 def no_peers(report: dict[str, Any]) -> None:
-    """Take away the bad GPU's access to the others, and theirs to it."""
+    """Remove the peer access between the bad GPU and all others, in both directions."""
     for index, gpu in enumerate(report["gpus"]):
         gpu["peers"] = [5 if index != BAD else 0 if other == BAD else 5 for other in range(GPUS)]
         if index != BAD:
@@ -87,7 +87,7 @@ def _no_xgmi(host: RecordedHost) -> None:
 
 
 def _no_simd(host: RecordedHost) -> None:
-    """Take a GPU away from the driver. Its links go with it."""
+    """Remove a GPU, with its links, from the driver."""
     host.files = {path: text for path, text in host.files.items() if "/topology/nodes/2/" not in path}
 
 

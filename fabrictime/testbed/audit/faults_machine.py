@@ -58,7 +58,7 @@ def _unit(name: str, old: str, new: str) -> Plant:
 
 
 def _no_answer(*command: str) -> Plant:
-    """Make a command take too long."""
+    """Return a fault that makes a command exceed its time limit."""
 
     def plant(host: RecordedHost) -> None:
         del host.commands[command]
@@ -79,7 +79,7 @@ def _other_kernel(host: RecordedHost) -> None:
 
 
 def _uneven_sockets(host: RecordedHost) -> None:
-    """Give socket 0 another processor than socket 1 has."""
+    """Give socket 0 one processor more than socket 1."""
     cpus = "/sys/devices/system/cpu"
     for path, content in list(host.files.items()):
         if path.startswith(f"{cpus}/cpu0/"):

@@ -39,7 +39,7 @@ BACK = DEVICES["mlx5_1"]
 
 
 def interface(name: str, **changes: Any) -> Plant:
-    """Change an interface."""
+    """Return a fault that changes fields of an interface."""
 
     def plant(host: RecordedHost) -> None:
         interfaces = host.network["interfaces"]
@@ -51,7 +51,7 @@ def interface(name: str, **changes: Any) -> Plant:
 
 
 def counted(name: str, **counters: int) -> Plant:
-    """Change counters of an interface."""
+    """Return a fault that changes counters of an interface."""
 
     def plant(host: RecordedHost) -> None:
         before = next(nic for nic in host.network["interfaces"] if nic.name == name)
@@ -61,12 +61,12 @@ def counted(name: str, **counters: int) -> Plant:
 
 
 def added(read: str, value: Any) -> Plant:
-    """Add a route, rule or neighbour."""
+    """Return a fault that adds a route, rule or neighbour."""
     return lambda host: host.network[read].append(value)
 
 
 def without(read: str, **fields: Any) -> Plant:
-    """Remove the routes, rules or neighbours with these values."""
+    """Return a fault that removes the routes, rules or neighbours with these values."""
 
     def plant(host: RecordedHost) -> None:
         entries = host.network[read]
@@ -80,7 +80,7 @@ def without(read: str, **fields: Any) -> Plant:
 
 
 def neighbour(address: str, state: str) -> Plant:
-    """Change a neighbour's state."""
+    """Return a fault that changes a neighbour's state."""
 
     def plant(host: RecordedHost) -> None:
         without("neighbours", address=address)(host)
@@ -90,7 +90,7 @@ def neighbour(address: str, state: str) -> Plant:
 
 
 def dcb(name: str, **changes: Any) -> Plant:
-    """Change a NIC's settings of flow control."""
+    """Return a fault that changes a NIC's flow control settings."""
 
     def plant(host: RecordedHost) -> None:
         before: Dcb = host.network["dcb"][name]
@@ -100,27 +100,27 @@ def dcb(name: str, **changes: Any) -> Plant:
 
 
 def statistics(name: str, **counters: int) -> Plant:
-    """Change counters of a driver."""
+    """Return a fault that changes a driver's counters."""
     return lambda host: host.network["ethtool_statistics"][name].update(counters)
 
 
 def reach(**changes: Any) -> Plant:
-    """Change which hosts answer."""
+    """Return a fault that changes which hosts answer."""
     return lambda host: host.network["reach"].update(changes)
 
 
 def link(name: str, settings: LinkSettings) -> Plant:
-    """Change the settings of a link."""
+    """Return a fault that changes the settings of a link."""
     return lambda host: host.network["link_settings"].__setitem__(name, settings)
 
 
 def later(path: str, value: int) -> Plant:
-    """Let a counter grow between two readings."""
+    """Return a fault that makes a counter grow between two readings."""
     return lambda host: host.later.__setitem__(path, str(value))
 
 
 def prints(command: tuple[str, ...], output: str) -> Plant:
-    """Change what a command prints."""
+    """Return a fault that changes the output of a command."""
 
     def plant(host: RecordedHost) -> None:
         require(command in host.commands, f"{command} in the recorded host")
@@ -130,7 +130,7 @@ def prints(command: tuple[str, ...], output: str) -> Plant:
 
 
 def both(*plants: Plant) -> Plant:
-    """Plant several faults that belong together."""
+    """Return a fault that consists of several faults."""
 
     def plant(host: RecordedHost) -> None:
         for plant_fault in plants:
@@ -140,13 +140,13 @@ def both(*plants: Plant) -> Plant:
 
 
 def events(*lines: tuple[float, str]) -> Plant:
-    """Add lines to the kernel log, each so many seconds ago."""
+    """Return a fault that adds lines to the kernel log, each given with its age in seconds."""
     more = "".join(f"[{UPTIME_S - ago_s:12.6f}] {line}\n" for ago_s, line in lines)
     return prints(TIMED, LOG + more)
 
 
 def flaps(count: int, apart_s: float, down_s: float) -> Plant:
-    """Let a link go down and up."""
+    """Return a fault that makes a link go down and up `count` times."""
     return events(
         *(
             (count * apart_s - number * apart_s + 60 - at_s, f"mlx5_core 0000:17:00.0 eth0: Link {state}")
@@ -157,7 +157,7 @@ def flaps(count: int, apart_s: float, down_s: float) -> Plant:
 
 
 def mlxlink(old: str, new: str) -> Plant:
-    """Change the report of a link."""
+    """Return a fault that changes part of the mlxlink report on a link."""
     require(old in MLXLINK, f"{old} in the recorded host")
     return prints(("mlxlink", "-d", BACK, "-c", "-e"), MLXLINK.replace(old, new))
 

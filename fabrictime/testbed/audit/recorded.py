@@ -26,28 +26,28 @@ UNITS = ("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", 
 
 
 class RecordedHost(RecordedNetwork):
-    """A host of the interface `Host` whose files, commands, sizes and network are given."""
+    """A host, with the interface of `Host`, whose files, commands, sizes and network are given values."""
 
     def __init__(self, files: Mapping[str, str | bytes], commands: Mapping[tuple[str, ...], str]) -> None:
         super().__init__()
         self.files = dict(files)
         self.commands = dict(commands)
         self.later: dict[str, str] = {}
-        """Files that change between two readings of a counter."""
+        """New contents of files that change between two readings of a counter, by path."""
         self.under_load: dict[str, str] = {}
-        """Files that change during a round of traffic."""
+        """New contents of files that change during a round of traffic, by path."""
         self.links: dict[str, str] = {}
-        """Symbolic links: a device's folder at the bus leads to its place in the tree."""
+        """Symbolic links, from a device's folder at its bus to its place in the device tree."""
         self.settings = CheckSettings(volume_namespace="storage-audit")
         self.status = 0
         self.spaces = {"/": (10**12, 5 * 10**11, 10**6, 9 * 10**5)}
         self.denied: set[str] = set()
-        """Paths, commands and reads of the network that answer 'permission denied'."""
+        """Paths, commands and network reads that fail with 'permission denied'."""
         self.slow: set[tuple[str, ...]] = set()
-        """Commands that do not end within their limit."""
+        """Commands that exceed their time limit."""
         self.refusals = 0
         self.touched: set[str] = set()
-        """Everything that was read."""
+        """Names of everything that was read."""
         self._tree: dict[str, set[str]] = {}
         self._indexed: set[str] = set()
 
@@ -57,7 +57,7 @@ class RecordedHost(RecordedNetwork):
         return sorted([*self.files, *commands, "adjtimex", *self.links, *READS])
 
     def copy(self) -> RecordedHost:
-        """Return a host that may be changed."""
+        """Return a copy of the host that can be changed independently."""
         other = copy(self)
         other.files, other.commands = dict(self.files), dict(self.commands)
         other.spaces, other.links, other.denied = dict(self.spaces), dict(self.links), set()
@@ -74,11 +74,11 @@ class RecordedHost(RecordedNetwork):
             raise Unreadable(f"{name}: Permission denied")
 
     def read(self, path: str) -> str:
-        """Return a file's text."""
+        """Return the content of a file as text."""
         return self.read_bytes(path).decode("utf-8", "replace").strip("\n\x00 ")
 
     def read_bytes(self, path: str) -> bytes:
-        """Return a file's content."""
+        """Return the content of a file as bytes."""
         self._check(path)
         if path not in self.files:
             raise Missing(f"{path}: No such file or directory")
@@ -103,18 +103,18 @@ class RecordedHost(RecordedNetwork):
                 folder, _, name = folder.rpartition("/")
 
     def space(self, path: str) -> tuple[int, int, int, int]:
-        """Return a file system's size and free bytes, inodes and free inodes."""
+        """Return the size and the free bytes of a file system, its inodes and its free inodes."""
         self._check(path)
         if path not in self.spaces:
             raise Missing(f"{path}: No such file or directory")
         return self.spaces[path]
 
     def now_s(self) -> float:
-        """Return a time within the certificates' validity."""
+        """Return a time, s, at which the host's certificates are valid."""
         return recorded_services.NOW_S
 
     def pause(self, wanted_s: float) -> float:
-        """Return at once, with the counters as they are later."""
+        """Apply the changes in `later` instead of waiting; return the requested time."""
         self.files |= self.later
         return wanted_s
 
@@ -124,14 +124,14 @@ class RecordedHost(RecordedNetwork):
         return self.status
 
     def target(self, path: str) -> str:
-        """Return the path that a symbolic link leads to."""
+        """Return the target of a symbolic link."""
         self._check(path)
         if path not in self.links:
             raise Missing(f"{path}: No such file or directory")
         return self.links[path]
 
     def run(self, *command: str) -> str:
-        """Return what a command prints."""
+        """Return the output of a command."""
         self._check(command[0])
         if command in self.slow:
             raise Unreadable(f"{' '.join(command)}: no end within 5 s")
@@ -140,13 +140,13 @@ class RecordedHost(RecordedNetwork):
         return self.commands[command]
 
     def load(self, limit_s: float, *command: str) -> str:
-        """Return what a command of an active check prints."""
+        """Return the output of a load program of an active check."""
         if command[0] == TRAFFIC:
             self.files |= self.under_load
         return self.run(*command)
 
     def traffic_round(self) -> TrafficRound:
-        """Return a round of which this host is the first."""
+        """Return a round of traffic in which this host is the first one."""
         return recorded_active.ROUND
 
 

@@ -80,12 +80,12 @@ HOP = {"steps": 300, "hop_p50_ms": 0.3, "hop_p90_ms": 0.5, "hop_max_ms": 2.0}
 
 
 def traffic(check_id: str) -> tuple[str, ...]:
-    """Return the command of this host's part of a round."""
+    """Return the command for this host's part of a round of traffic."""
     return (TRAFFIC, PLANS[check_id](ROUND).text())
 
 
 def traffic_output(check_id: str, **last: float) -> str:
-    """Return what it prints, with changed figures of the last flow."""
+    """Return the output of that command, with changed figures for the last flow."""
     flows = [planned_flow.flow for planned_flow in PLANS[check_id](ROUND).flows if planned_flow.is_client]
     figures = dict.fromkeys(flows, HOP if check_id == RING_CHECK else FLOW)
     figures[flows[-1]] = {**figures[flows[-1]], **last}
@@ -93,12 +93,12 @@ def traffic_output(check_id: str, **last: float) -> str:
 
 
 def reduced(bandwidth: float, wrong: int = 0) -> str:
-    """Return what all_reduce_perf prints."""
+    """Return the output of all_reduce_perf."""
     return REDUCED.format(bus=bandwidth, wrong=wrong, verdict="FAILED" if wrong else "OK")
 
 
 def over_nics(shape: str, pairs: int) -> tuple[str, ...]:
-    """Return the command of an all-reduce over the NICs."""
+    """Return the command that runs an all-reduce over the NICs."""
     environment = (
         "NCCL_P2P_DISABLE=1",
         "NCCL_SHM_DISABLE=1",
@@ -109,36 +109,36 @@ def over_nics(shape: str, pairs: int) -> tuple[str, ...]:
 
 
 def loopback(program: str, device: str, *options: str) -> tuple[str, ...]:
-    """Return the command of perftest on one device."""
+    """Return the command that runs perftest on one device."""
     number = list(DEVICES).index(device)
     arguments = (f"/usr/bin/{program}", f"--ib-dev={device}", f"--port={18515 + number}", *options)
     return ("sh", "-c", LOOPBACK, *arguments)
 
 
 def bandwidth(device: str) -> tuple[str, ...]:
-    """Return the command of the write bandwidth from host memory."""
+    """Return the command that measures the RDMA write bandwidth from host memory."""
     return loopback("ib_write_bw", device, "--report_gbits", "--duration=5")
 
 
 def gpu_bandwidth(device: str) -> tuple[str, ...]:
-    """Return the command of the write bandwidth from GPU memory."""
+    """Return the command that measures the RDMA write bandwidth from GPU memory."""
     return loopback("ib_write_bw", device, "--report_gbits", "--duration=5", "--use_cuda=0")
 
 
 def latency(device: str) -> tuple[str, ...]:
-    """Return the command of the write latency."""
+    """Return the command that measures the RDMA write latency."""
     return loopback("ib_write_lat", device, "--size=2", "--iters=5000")
 
 
 def copies(lowest: float) -> str:
-    """Return what nvbandwidth prints."""
+    """Return the output of nvbandwidth."""
     tests = [{"name": name, "status": "Passed", "min": 55.1, "max": 55.3} for name in COPY_TESTS]
     tests[0]["min"] = lowest
     return json.dumps({"nvbandwidth": {"testcases": tests}})
 
 
 def trained(bad: int | None = None, **changes: object) -> str:
-    """Return what training.py prints on eight GPUs. `changes`: other values of GPU `bad`."""
+    """Return the output of training.py on eight GPUs; `changes` are other values of GPU `bad`."""
     common = {"tflops": 655.2, "first_loss": 0.5573, "loss": 0.0094, "digest": "447711327a26ec41"}
     devices: list[dict[str, object]] = [
         {"device": f"cuda:{gpu}", **common, "repeats": True, **(changes if gpu == bad else {})}
@@ -148,14 +148,14 @@ def trained(bad: int | None = None, **changes: object) -> str:
 
 
 def overlapped(both_s: float, right: int = 8) -> str:
-    """Return what overlap.py prints on eight GPUs."""
+    """Return the output of overlap.py on eight GPUs."""
     times = {"compute_s": 0.0031, "gather_s": 0.0029, "both_s": both_s}
     figures = {"hidden_share": hidden_share(**times), "gather_gb_per_s": 162.0, "right_ranks": right}
     return json.dumps({"torch": "2.7.1", "ranks": 8, "repeats": 2, **times, **figures})
 
 
 def files() -> dict[str, str | bytes]:
-    """Return the programs."""
+    """Return the files of the load programs, by path."""
     paths = (
         *(f"/usr/bin/{name}" for name in ("ib_write_bw", "ib_write_lat")),
         *(command[0] for command in (DCGM, COPIES, FIO_READ, SUITE, BURN, GDRCOPY)),
@@ -165,7 +165,7 @@ def files() -> dict[str, str | bytes]:
 
 
 def commands() -> dict[tuple[str, ...], str]:
-    """Return the programs' output."""
+    """Return the output of the load programs, by command."""
     outputs = {
         IN_HOST: reduced(462.4),
         (RCCL, *ALL_REDUCE, "2"): reduced(318.2),

@@ -24,7 +24,7 @@ nvidia: loading out-of-tree module taints kernel.
 NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.127.08  Tue Oct  8 08:15:16 UTC 2024
 pci 0000:00:01.0: bridge window [io  size 0x1000]: can't assign; no space
 """
-"""Lines of the kernel log of levels from warning up."""
+"""Lines of the kernel log with the level warning or above."""
 MOUNTS = ("/shared home", "/data")
 MACHINE_HEALTH: dict[str, dict[str, Any]] = {
     "smart_status": {"passed": True},
@@ -39,7 +39,8 @@ MACHINE_HEALTH: dict[str, dict[str, Any]] = {
 
 
 def _places() -> dict[str, tuple[str, int]]:
-    """Return path in the PCIe tree and NUMA node by address: a switch has one NIC and two GPUs."""
+    """Return the path in the PCIe tree and the NUMA node of each address; a switch has one NIC and two
+    GPUs."""
     places = {}
     for index in range(len(NICS)):
         bus = 0x15 + 0x20 * index
@@ -53,7 +54,7 @@ def _places() -> dict[str, tuple[str, int]]:
 
 
 def links() -> dict[str, str]:
-    """Return the links of devices to their places in the PCIe tree."""
+    """Return the symbolic links from devices to their places in the PCIe tree."""
     link_targets = {f"/sys/bus/pci/devices/{device}": path for device, (path, _) in _places().items()}
     for device, nic in (DEVICES | {EFA: EFA_ADDRESS}).items():
         link_targets[f"/sys/class/infiniband/{device}/device"] = link_targets[f"/sys/bus/pci/devices/{nic}"]
@@ -62,7 +63,7 @@ def links() -> dict[str, str]:
 
 
 def files() -> dict[str, str | bytes]:
-    """Return the machine's files."""
+    """Return the machine's files, by path."""
     contents: dict[str, str | bytes] = {
         "/proc/interrupts": (
             "           CPU0       CPU1\n   0:         12          0   IO-APIC   2-edge      timer\n"
@@ -151,7 +152,7 @@ def _units() -> str:
 
 
 def commands() -> dict[tuple[str, ...], str]:
-    """Return the output of the machine's commands."""
+    """Return the output of the machine's commands, by command."""
     outputs = {
         DMIDECODE: _dimm("A1") + _dimm("B1") + _dimm("C1"),
         EVENTS: "   1 | 11/20/2026 | 10:00:00 | System Event #0x83 | Timestamp Clock Sync | Asserted\n",

@@ -11,7 +11,7 @@ from producers.ports.ethtool import LinkSettings
 UP = frozenset({"UP", "LOWER_UP", "RUNNING", "BROADCAST", "MULTICAST"})
 LOOPBACK = frozenset({"UP", "LOWER_UP", "LOOPBACK"})
 READS = ("interfaces", "routes", "rules", "neighbours", "dcb", "ethtool_statistics", "link_settings", "reach")
-"""Reads that can be denied."""
+"""Names of the network reads that can be denied."""
 FABRIC = ("eth0", "eth1")
 """Interfaces with RoCE; eth2 and eth3 are IP over InfiniBand."""
 
@@ -47,31 +47,31 @@ class RecordedNetwork:
         return list(self._of("neighbours"))
 
     def dcb(self, interface: str) -> Dcb | None:
-        """Return flow control settings."""
+        """Return the flow control settings of an interface, or None if it has none."""
         dcb: Dcb | None = self._of("dcb").get(interface)
         return dcb
 
     def ethtool_statistics(self, interface: str) -> dict[str, int]:
-        """Return the driver's counters."""
+        """Return the counters of the interface's driver."""
         return dict(self._of("ethtool_statistics").get(interface, {}))
 
     def link_settings(self, interface: str) -> LinkSettings | None:
-        """Return the settings of the link."""
+        """Return the link settings of an interface, or None if it has none."""
         settings: LinkSettings | None = self._of("link_settings").get(interface)
         return settings
 
     def echo(self, address: str, size: int) -> float | None:
-        """Return the seconds to the answer of an echo request."""
+        """Return the time, s, until an echo request is answered, or None if it is not."""
         reach = self._of("reach")
         is_heard = address not in reach["silent"] and size <= reach["largest"]
         return reach["seconds"] if is_heard else None
 
     def connect(self, address: str, port: int) -> float | None:
-        """Return the seconds until TCP accepts or refuses a connection."""
+        """Return the time, s, until TCP accepts or refuses a connection, or None if it does neither."""
         return None if address in self._of("reach")["filtered"] else 0.0002
 
     def exchange(self, address: str, port: int, request: bytes) -> bytes | None:
-        """Return the answer of a name server."""
+        """Return the answer of a name server to a request, or None if there is none."""
         reach = self._of("reach")
         code: int = reach["code"]
         return None if address in reach["silent"] else request[:2] + bytes([0x81, code]) + request[4:]
@@ -143,10 +143,10 @@ NETWORK: dict[str, Any] = {
         **{name: LinkSettings(400_000_000_000, "full", True) for name in FABRIC},
     },
 }
-"""Each read's answer."""
+"""The answer to each read of a healthy host."""
 
 
 def require(holds: bool, thing: str) -> None:
-    """Raise ValueError if a fault cannot be planted, because the recorded host has changed."""
+    """Raise ValueError if `holds` is false: `thing` is missing, so a fault cannot be planted."""
     if not holds:
         raise ValueError(f"expected {thing}")

@@ -202,7 +202,7 @@ LINKS = {
 
 
 def files() -> dict[str, str | bytes]:
-    """Return the files of the recorded host that its network and services have."""
+    """Return the recorded host's files that belong to its network and services, by path."""
     return {**_kernel(), **_etc(), **_cards(), **_efa(), **_interfaces()}
 
 

@@ -24,10 +24,10 @@ T0 = 1_760_000_000_000_000_000
 
 @dataclass
 class Simulated:
-    """A fleet as its agents see it.
+    """The records of a fleet as its agents publish them, with planted faults.
 
-    `swaps`: NICs with swapped cables; `extra_ns`: delay added to a link; `offset_ns`: error of a NIC's clock;
-    `dead`: NICs that answer nothing; `dead_pairs`: directed pairs without answers.
+    `swaps` has pairs of NICs with swapped cables, `extra_ns` the additional delay of links, and `offset_ns`
+    the error of NICs' clocks. NICs in `dead` answer nothing; `dead_pairs` are directed pairs without answers.
     """
 
     fleet: Fleet
@@ -42,7 +42,7 @@ class Simulated:
     dead: frozenset[str] = frozenset()
     dead_pairs: frozenset[tuple[str, str]] = frozenset()
     lost_links: frozenset[str] = frozenset()
-    """Links that no route takes, though the plan has them."""
+    """Links of the plan that no route takes."""
 
     def __post_init__(self) -> None:
         fleet, rng = self.fleet, np.random.default_rng(self.seed)
@@ -77,7 +77,7 @@ class Simulated:
         return ["{}:{}>{}:{}".format(*a, *b) for a, b in ends]
 
     def nics(self) -> list[Nic]:
-        """Return the announcements."""
+        """Return the announcements of all NICs."""
         rails = self.fleet.shape.rails > 1
         return [
             nic_record(
@@ -101,7 +101,7 @@ class Simulated:
         ]
 
     def path_maps(self) -> list[PathMaps]:
-        """Return the traced routes."""
+        """Return the traced routes of all NICs."""
         paths_by_pair: dict[tuple[int, int], list[Any]] = {}
         for row, (a, b) in enumerate(zip(self.src.tolist(), self.dst.tolist(), strict=True)):
             for leg, key in ((Leg.REQUEST, (a, b)), (Leg.ANSWER, (b, a))):
@@ -124,7 +124,7 @@ class Simulated:
         ]
 
     def delays(self) -> list[PathDelays]:
-        """Return a window's delays of every NIC."""
+        """Return the delays of every NIC in one window."""
         fleet, ids = self.fleet, self.fleet.nic_ids
         extra = np.zeros(fleet.links)
         for link, ns in self.extra_ns.items():
@@ -181,7 +181,7 @@ def _row(peer: str, path: int, forward: float, reverse: float, bound: float, los
 
 
 def railed(nics: int = 64, rails: int = 8) -> Fleet:
-    """Return a railed fleet in two tiers."""
+    """Return a fleet with rails and two tiers of switches."""
     hosts = nics // rails
     return Fleet(
         Shape(hosts=hosts, hosts_per_rack=max(2, hosts // 2), spines=4, nics_per_host=rails, rails=rails), 1
@@ -189,7 +189,7 @@ def railed(nics: int = 64, rails: int = 8) -> Fleet:
 
 
 def drawn_swaps(fleet: Fleet, count: int, rng: np.random.Generator) -> list[tuple[str, str]]:
-    """Return swaps of cables between two rails of one rack, each NIC in at most one."""
+    """Draw `count` swaps of cables between two rails of one rack, with each NIC in at most one swap."""
     used: set[int] = set()
 
     def draw() -> Iterator[tuple[int, int]]:

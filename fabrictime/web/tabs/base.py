@@ -43,7 +43,9 @@ PAGES = {
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """Settings, history and live state. Those that read the log are None without its address."""
+    """What all tabs share: settings, history and live state. The fields that need the log are None without
+    its address.
+    """
 
     settings: WebSettings
     poller: QueryPoller
@@ -58,10 +60,10 @@ class AppContext:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The choices of a tab, which its address keeps."""
+    """The reader's choices on a tab, which its address holds as query parameters."""
 
     def address(self) -> str:
-        """Return the query of this choice without the defaults."""
+        """Return the address query of these choices; defaults are left out."""
         default = asdict(type(self)())
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
@@ -70,7 +72,9 @@ TabChoice = TypeVar("TabChoice", bound=Choice)
 
 
 def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> str:
-    """Return the banner for an old newest window of the history: it names the part that is late."""
+    """Return the banner for a history whose newest window is old. It says whether the log or the history is
+    late.
+    """
     if log_s is None:
         return (
             f"The newest window in the history is {seconds_text(history_s)} old: probers, log, workers or "
@@ -88,7 +92,9 @@ def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> s
 
 
 def with_pace(message: str, kind: str, slow: str) -> tuple[str, str]:
-    """Return a banner's text and kind with the pace of a slow simulation; `slow` is empty at full pace."""
+    """Add the pace of a slow simulation to a banner and return its text and kind. `slow` is empty at full
+    pace.
+    """
     if not slow:
         return message, kind
     sentence = f"{slow[0].upper()}{slow[1:]}."
@@ -96,7 +102,7 @@ def with_pace(message: str, kind: str, slow: str) -> tuple[str, str]:
 
 
 class Tab(ABC, Generic[TabChoice]):
-    """One tab of the page in one browser."""
+    """One tab of the page, open in one browser."""
 
     address = "/"
 
@@ -112,7 +118,9 @@ class Tab(ABC, Generic[TabChoice]):
 
     @abstractmethod
     def start(self) -> None:
-        """Subscribe to history queries, also after the browser was disconnected. `stop` ends this."""
+        """Subscribe to history queries; called again when the browser reconnects. `stop` ends the
+        subscriptions.
+        """
 
     def start_live(self) -> None:
         """Subscribe to the live state. `stop` ends this."""
@@ -126,7 +134,7 @@ class Tab(ABC, Generic[TabChoice]):
         self._unsubscribe.clear()
 
     def age_s(self, fleet: Fleet) -> float | None:
-        """Return the age of the tab's data, or None without data."""
+        """Return the age of the data that the tab shows, s; None without data."""
         return fleet.delays_age_s
 
     def _choose(self, **changes: Any) -> None:
@@ -203,7 +211,7 @@ class Tab(ABC, Generic[TabChoice]):
         return "", "ok"
 
     def _log_age_s(self) -> float | None:
-        """Return the age of the newest record that arrived from the log; None without one."""
+        """Return the age of the newest record that arrived from the log, s; None without one."""
         live = self.context.live
         return None if live is None else live.state.age_s(live.log_now_ns())
 
@@ -225,7 +233,9 @@ class Tab(ABC, Generic[TabChoice]):
         callback: Callable[[Snapshot[T]], None],
         period_s: float = 0.0,
     ) -> None:
-        """Replace the slot's subscription. Tabs that follow a query with the same arguments share it."""
+        """Replace the subscription of `slot` by one to `query(*arguments)`. Tabs with the same query and
+        arguments share one poll.
+        """
         self.unfollow(slot)
         self._unsubscribe[slot] = self.context.poller.subscribe(
             (query, *arguments), lambda: query(*arguments), callback, period_s

@@ -30,7 +30,7 @@ class LiveTab(Tab[TabChoice]):
 
     @property
     def live(self) -> LiveFabric:
-        """The live state. Only valid with a log address."""
+        """The live state. Valid only if there is a log address."""
         assert self.context.live is not None  # noqa: S101 - without it, no live callback runs
         return self.context.live
 
@@ -83,7 +83,7 @@ class LiveTab(Tab[TabChoice]):
         self._kpi_of_faults("alerts", len(alerts), alerts[0]["text"] if alerts else "none")
 
     def _kpi_of_faults(self, key: str, count: int, note: str) -> None:
-        """Show a number of faults; without fresh evidence, that there are none is not known."""
+        """Show a number of faults. A number of 0 is shown as not known unless the evidence is fresh."""
         if count or self.live.verdict().is_fresh:
             self._kpi(key, count_text(count), note)
         else:

@@ -1,8 +1,9 @@
 """Selects a prober's GID and spreads its packets over several paths.
 
-RoCE v2 is spread by UDP source port. Soft-RoCE derives it from the queue pair number and ignores flow labels
-on UD; mlx5 and hns derive it from the address handle's flow label. InfiniBand is spread by LID path bits. The
-inputs are the RDMA device's ports in sysfs, its vendor and its queue pair numbers.
+RoCE v2 packets are spread by their UDP source port. Soft-RoCE derives it from the queue pair number and
+ignores flow labels on UD; mlx5 and hns derive it from the address handle's flow label. InfiniBand packets are
+spread by LID path bits. The inputs are the RDMA device's ports in sysfs, its vendor and its queue pair
+numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Port:
     infiniband: bool
     lid: int
     path_bits: int
-    """Number of low LID bits that are free to choose (LMC)."""
+    """Number of low LID bits that can be chosen freely (LMC)."""
     speed_bps: int | None
     gids: tuple[Gid, ...]
 
@@ -61,11 +62,11 @@ class UdPath:
     flow_label: int
     path_bits: int
     sure: bool
-    """True if the driver is known to work this way; otherwise the value is only a name."""
+    """True if the driver is known to use this entropy value; otherwise the value only identifies the path."""
 
 
 def read_ports(device: str, sysfs: Path = Path("/sys")) -> list[Port]:
-    """Return a device's ports from sysfs; empty if there is no such device."""
+    """Return a device's ports from sysfs; empty if the device does not exist."""
     return [_port(device, folder) for folder in _folders(device, sysfs)]
 
 
@@ -78,7 +79,7 @@ def netdevs_of(device: str, sysfs: Path = Path("/sys")) -> set[str]:
 
 
 def choose_port(device: str, ports: Sequence[Port], number: int = 0) -> Port:
-    """Return the port to probe with: `number`, or with 0 the first active one. Raises ValueError."""
+    """Return the port to probe with: port `number`, or the first active one if it is 0. Raises ValueError."""
     if not ports:
         raise ValueError(f"{device}: no such RDMA device")
     for port in ports:
@@ -94,8 +95,8 @@ def choose_port(device: str, ports: Sequence[Port], number: int = 0) -> Port:
 def choose_gid(port: Port, address: str | None) -> Gid:
     """Return the GID to send from.
 
-    On InfiniBand this is the first one. On RoCE it is the one of `address`, v2 before v1; without an address,
-    any v2 GID that is not link-local. Raises ValueError.
+    On InfiniBand this is the first GID. On RoCE it is the GID of `address`, with v2 preferred to v1; without
+    an address it is any v2 GID that is not link-local. Raises ValueError.
     """
     if port.infiniband:
         if not port.gids:
@@ -116,12 +117,12 @@ def choose_gid(port: Port, address: str | None) -> Gid:
 
 
 def port_of_label(label: int) -> int:
-    """Return the UDP source port that results from a flow label other than 0."""
+    """Return the UDP source port that the driver derives from a flow label other than 0."""
     return _FIRST_PORT | (label & 0x3FFF) ^ (label >> 14 & 0x3F)
 
 
 def label_of_port(port: int) -> int:
-    """Return a flow label, never 0, that results in a UDP source port of 49152 to 65535."""
+    """Return a flow label, never 0, from which the driver derives `port`, which is from 49152 to 65535."""
     return port & 0x3FFF or 0x4001
 
 
@@ -133,9 +134,10 @@ def port_of_number(number: int) -> int:
 def plan_paths(
     kind: str, vendor: int, numbers: Sequence[int], first_port: int, path_bits: int = 0
 ) -> list[UdPath]:
-    """Return the path of each queue pair in `numbers`; chosen source ports start at `first_port`.
+    """Return the path of each queue pair in `numbers`.
 
-    Two queue pair numbers of Soft-RoCE may give the same port; the second is left out.
+    If source ports can be chosen, they start at `first_port`. Two queue pair numbers of Soft-RoCE may give
+    the same port; the second is left out.
     """
     paths: list[UdPath] = []
     for number in numbers:
@@ -155,7 +157,7 @@ def plan_paths(
 
 
 def target_lid(lid: int, path_bits: int, path: int) -> int:
-    """Return the LID of a path to an InfiniBand port that has 2^path_bits of them; 0 without a LID."""
+    """Return the LID of path number `path` to an InfiniBand port with 2^path_bits LIDs; 0 without a LID."""
     return lid and lid + path % (1 << path_bits)
 
 
@@ -196,7 +198,7 @@ def _gids(folder: Path, infiniband: bool) -> Iterator[Gid]:
 
 
 def _text(path: Path) -> str:
-    """Return a file's text; empty if the kernel refuses, as for unused table entries."""
+    """Return a file's text; empty if the kernel refuses to read it, as it does for unused table entries."""
     with contextlib.suppress(OSError):
         return path.read_text(encoding="ascii", errors="replace").strip()
     return ""

@@ -1,16 +1,16 @@
-"""Encodes, authenticates and decodes the probe packets on UD queue pairs. Knows no verbs.
+"""Encodes, authenticates and decodes the probe packets on UD queue pairs. This module does not use verbs.
 
-All kinds have one length, so equal links delay them equally, and no answer is larger than its request. The
-format is big endian:
+All kinds have the same length, so that equal links delay them equally, and no answer is larger than its
+request. The format is big endian:
 
     magic 'FU', version, kind, u32 seq, u64 run, u32 hash of the target NIC's name, u32 arrived, i64 first,
     i64 second
 
-In a reply, `arrived` is the traffic class with which the request arrived, plus 256; elsewhere 0. Packets of
-version 1 have 0 there, and are answered in version 1.
+In a reply, `arrived` is the traffic class with which the request arrived, plus 256; in other packets it is 0.
+Packets of version 1 have 0 there, and are answered in version 1.
 
-It ends with 8 bytes of keyed BLAKE2b over source GID and queue pair, target GID and queue pair, and all of
-the above. SipHash, as in UDP probes, would be 50 times slower in Python.
+A packet ends with 8 bytes of keyed BLAKE2b over source GID and queue pair, target GID and queue pair, and all
+of the above. SipHash, which UDP probes use, would be 50 times slower in Python.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 REQUEST: Final = 1
-"""First: the prober's system clock."""
+"""Kind of a request. Its field `first` is the prober's system clock."""
 REPLY: Final = 2
-"""First and second: t2 and t3. With hardware timestamps t3 is NO_STAMP, because it is not known yet."""
+"""Kind of a reply. Its fields are t2 and t3. With hardware timestamps t3 is NO_STAMP, because it is not known
+yet."""
 COLLECT: Final = 3
-"""Requests the follow-up of a request. First: the prober's system clock."""
+"""Kind of a packet that requests the follow-up of a probe. Its field `first` is the prober's system clock."""
 FOLLOW_UP: Final = 4
-"""First and second: t2 and t3."""
+"""Kind of a follow-up. Its fields are t2 and t3."""
 NO_STAMP: Final = -(1 << 63)
 
 _MAGIC: Final = b"FU"
@@ -36,14 +37,14 @@ _BODY: Final = struct.Struct(">2sBBIQIIqq")
 _ENDS: Final = struct.Struct(">16sI16sI")
 _MAC_BYTES: Final = 8
 _KNOWN: Final = 256
-"""Beside a traffic class, so that 0 means not known."""
+"""Added to a traffic class in `arrived`, so that 0 means not known."""
 BYTES: Final = _BODY.size + _MAC_BYTES
 GRH_BYTES: Final = 40
 _V4_PREFIX: Final = bytes(10) + b"\xff\xff"
 
 
 class BadPacket(ValueError):
-    """A packet that is not from the fleet. `reason` is malformed or bad_mac."""
+    """A packet that no member of the fleet has sent. `reason` is malformed or bad_mac."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -59,7 +60,7 @@ class Address(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """The fields of a packet; times in ns. `arrived`: traffic class of the answered request, if known."""
+    """The fields of a packet, times in ns. `arrived` is the answered request's traffic class, if known."""
 
     kind: int
     seq: int
@@ -83,7 +84,7 @@ def q_key(key: bytes) -> int:
 
 
 def pack(packet: Packet, key: bytes, source: Address, target: Address) -> bytes:
-    """Return the bytes of a packet from one queue pair to another."""
+    """Return the bytes of a packet between two queue pairs, with its authentication code."""
     kind, seq, run, target_hash, first, second, arrived, version = packet
     returned = 0 if arrived is None or version < _VERSION else _KNOWN | arrived
     body = _BODY.pack(_MAGIC, version, kind, seq, run, target_hash, returned, first, second)
@@ -91,7 +92,10 @@ def pack(packet: Packet, key: bytes, source: Address, target: Address) -> bytes:
 
 
 def parse(data: bytes, key: bytes, source: Address, target: Address) -> Packet:
-    """Return the fields of a packet. Raises BadPacket if no member of the fleet sent it between these two."""
+    """Return the fields of a packet.
+
+    Raises BadPacket unless a member of the fleet sent it from `source` to `target`.
+    """
     if len(data) != BYTES:
         raise BadPacket("malformed")
     body = data[: _BODY.size]
@@ -106,10 +110,10 @@ def parse(data: bytes, key: bytes, source: Address, target: Address) -> Packet:
 
 
 def source_gid(header: bytes, mapped: bool) -> bytes | None:
-    """Return the sender's GID from the 40 bytes before a UD payload; None if they are invalid.
+    """Return the sender's GID from the 40 bytes before a UD payload; None if these bytes are invalid.
 
-    The bytes are a GRH or an IPv6 header. If our own GID is a `mapped` IPv4 address, the last 20 are an IPv4
-    header.
+    The bytes are a GRH or an IPv6 header. If `mapped`, our own GID is a mapped IPv4 address, and the last 20
+    bytes are an IPv4 header.
     """
     if len(header) != GRH_BYTES or header[20 if mapped else 0] >> 4 != (4 if mapped else 6):
         return None
@@ -117,12 +121,12 @@ def source_gid(header: bytes, mapped: bool) -> bytes | None:
 
 
 def traffic_class_of(header: bytes, mapped: bool) -> int:
-    """Return the byte of DSCP and ECN from the 40 bytes before a UD payload, as `source_gid` reads them."""
+    """Return the byte of DSCP and ECN from the 40 bytes before a UD payload; `mapped` as in `source_gid`."""
     return header[21] if mapped else (header[0] & 15) << 4 | header[1] >> 4
 
 
 def is_mapped(gid: bytes) -> bool:
-    """Return True if a GID is an IPv4 address."""
+    """Return whether a GID is a mapped IPv4 address."""
     return gid[:12] == _V4_PREFIX
 
 

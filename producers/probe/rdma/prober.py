@@ -1,6 +1,6 @@
-"""The logic of a prober on UD queue pairs: schedules requests, pairs answers, answers other probers.
+"""The logic of a prober on UD queue pairs: schedules requests, matches their answers, answers other probers.
 
-It knows no verbs and reads no clock. The results are samples and losses by peer and path, as in `ProbeBatch`.
+It uses no verbs and reads no clock. The results are samples and losses by peer and path, as in `ProbeBatch`.
 
     prober                          responder
       | t1 --------- request -------> t2 |    all of one length
@@ -8,7 +8,7 @@ It knows no verbs and reads no clock. The results are samples and losses by peer
       | ------------ collect ----------> |
       | <----------- follow-up --------- |    carries t2 and t3
 
-A reply is sent from the queue pair that received the request, so its path back is that pair's own.
+A reply is sent from the queue pair that received the request, so its path back is that of this queue pair.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOOK: Final = 1000
 _MAX_PLAUSIBLE_NS: Final = 1 << 62
 _TURNAROUND_NS: Final = 10_000_000_000
 _CE: Final = 3
-"""ECN field of a marked packet, and the field's mask."""
+"""Value of the ECN field of a marked packet, and mask of that field."""
 
 
 class UdProberSettings(NamedTuple):
@@ -56,7 +56,7 @@ class UdProberSettings(NamedTuple):
     answer_max_pps: float
     max_age_ns: int
     hardware: bool
-    """True if the NIC sets timestamps; that of a sent packet then arrives later, by `on_timestamp`."""
+    """True if the NIC sets timestamps. That of a sent packet is then passed to `on_timestamp` later."""
 
 
 class UdPeer(NamedTuple):
@@ -76,16 +76,17 @@ class OutgoingPacket:
     path: int
     to: Address
     path_bits: int
-    """Number of free low LID bits of the target's InfiniBand port."""
+    """Number of low LID bits that can be chosen freely at the target's InfiniBand port."""
     packet: Packet
     token: object = None
 
 
 @dataclass(slots=True)
 class PathSamples:
-    """Samples of one peer and path since the last drain, in ns; `sent` is absolute.
+    """Samples of one peer and path since the last drain, in ns. `sent` is absolute; the others are durations.
 
-    `ecn`: samples that arrived ECN-capable both ways. `forward_ce`, `reverse_ce`: indices of those with CE.
+    `ecn` counts samples that arrived ECN-capable in both directions. `forward_ce` and `reverse_ce` hold the
+    indices of those marked CE in that direction.
     """
 
     lost: int = 0
@@ -143,7 +144,7 @@ class UdProber:
         seed: int,
         now_ns: int,
     ) -> None:
-        """`own` holds our paths with the queue pair of each."""
+        """Start without peers. `own` holds our paths, each with the address of its queue pair."""
         self._key, self._settings, self._run = key, settings, run
         self._hash = name_hash(nic)
         self._own = list(own)
@@ -152,7 +153,7 @@ class UdProber:
         self._peers: list[UdPeer] = []
         self._period: list[tuple[UdPeer, int]] = []
         self._open: OrderedDict[int, _Probe] = OrderedDict()
-        """Requests without a reply, oldest first."""
+        """Requests without a reply by sequence number, oldest first."""
         self._replied: dict[int, _Probe] = {}
         self._collects: deque[tuple[int, int]] = deque()
         self._tickets: OrderedDict[tuple[bytes, int, int, int], _FollowUpData] = OrderedDict()
@@ -174,7 +175,7 @@ class UdProber:
         self._peers, self._period = [peer for peer in peers if peer.numbers], []
 
     def next_ns(self) -> int | None:
-        """Return when `poll` has work next; None: after the next packet."""
+        """Return the time of the next work for `poll`, ns; None if there is none until a packet arrives."""
         times = [self._next_probe_ns] if self._peers else []
         if self._open:
             times.append(next(iter(self._open.values())).deadline_ns)
@@ -201,9 +202,9 @@ class UdProber:
         return packets
 
     def pack(self, out: OutgoingPacket, stamp_ns: int) -> bytes:
-        """Return the bytes of a packet that is sent right now.
+        """Return the bytes of a packet that is about to be sent.
 
-        With user-space timestamps, `stamp_ns` is t1 of a request, or t3 in a reply.
+        With user-space timestamps, `stamp_ns` is t1 in a request and t3 in a reply.
         """
         packet = out.packet
         if not self._settings.hardware:
@@ -216,13 +217,13 @@ class UdProber:
         return pack(packet, self._key, self._own[out.path][1], out.to)
 
     def on_unsent(self, out: OutgoingPacket) -> None:
-        """Note that a packet could not be sent, which is no loss of the path."""
+        """Record that a packet could not be sent. It does not count as a loss of the path."""
         self.counters["send_errors"] += 1
         if isinstance(out.token, _Probe):
             self._open.pop(out.token.seq, None)
 
     def on_timestamp(self, token: object, stamp_ns: int) -> None:
-        """Receive the NIC's timestamp of a sent packet, or the completion time with user-space timestamps."""
+        """Receive the timestamp of a sent packet. With user-space timestamps it is the completion time."""
         if not self._settings.hardware:
             if isinstance(token, _Probe):
                 self._took_ns.append(stamp_ns - token.t1)
@@ -242,9 +243,9 @@ class UdProber:
         system_ns: int,
         arrived: int = 0,
     ) -> OutgoingPacket | None:
-        """Receive a packet on our queue pair of path `path`; return the answer to send.
+        """Receive a packet on our queue pair of path number `path`; return the answer to send, or None.
 
-        `arrived`: the traffic class with which it arrived.
+        `arrived` is the traffic class with which the packet arrived.
         """
         try:
             packet = parse(data, self._key, source, self._own[path][1])
@@ -263,15 +264,14 @@ class UdProber:
 
     @property
     def stamp_error_ns(self) -> int:
-        """Minimum time from a request's timestamp to its completion in user space.
+        """Minimum recent time from a request's timestamp to its completion in user space.
 
-        In the best case, which clock estimation relies on, user-space timestamps are no further from the
-        wire.
+        It bounds the error of user-space timestamps in the best case, on which clock estimation relies.
         """
         return max(0, min(self._took_ns, default=0))
 
     def drain(self) -> dict[tuple[str, int], PathSamples]:
-        """Return the samples and losses since the last call by (peer, the path's entropy value)."""
+        """Return the samples and losses since the last call, by peer and entropy value of the path."""
         groups, self._groups, self._samples = self._groups, {}, 0
         return groups
 

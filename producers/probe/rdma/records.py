@@ -14,8 +14,8 @@ from schemas.ids import clock_id, nic_id
 from schemas.records import GidKind, Nic, Stamp
 
 PORT: Final = 4791
-"""UDP port of RoCE v2. It is announced on all kinds of network, because 0 means that the NIC does not answer.
-"""
+"""UDP port of RoCE v2. It is announced on other networks too, because 0 would mean that the NIC does not
+answer."""
 
 
 def nic_record(
@@ -27,9 +27,9 @@ def nic_record(
     announced_ns: int,
     stamp_error_ns: int,
 ) -> Nic:
-    """Return the announcement of an RDMA prober; `nic.device` is the RDMA device.
+    """Return the announcement of an RDMA prober. `nic.device` is the RDMA device.
 
-    It has no address, so UDP probers do not probe it.
+    The announcement has no address, so that UDP probers do not probe the NIC.
     """
     hardware, sure = ready["hardware"], ready["sure"]
     return {
@@ -68,7 +68,7 @@ def nic_record(
 
 
 def peers_of(records: Iterable[Nic], kind: str) -> dict[str, UdPeerLine]:
-    """Return the NICs on the same kind of network by name, in the form of the worker process.
+    """Return the NICs on networks of this `kind` by name, in the form that the worker process reads.
 
     Each entry holds name, GID in hexadecimal, LID, number of free LID bits and queue pair numbers.
     """
@@ -90,7 +90,7 @@ def peers_of(records: Iterable[Nic], kind: str) -> dict[str, UdPeerLine]:
 def columns_of(nic: str, run: int, batch: Batch, dscp: int = 0) -> ProbeColumns:
     """Return a batch of the worker process as columns, from which `ProbeBatch` is encoded.
 
-    `dscp`: traffic class of its probes.
+    `dscp` is the traffic class of the batch's probes.
     """
     groups = batch["groups"]
     counts = [len(group[4]) for group in groups]

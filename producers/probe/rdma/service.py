@@ -1,7 +1,7 @@
 """The RDMA prober service: runs one RDMA device's prober process and publishes its measurements.
 
-Verbs are used in another process (`verbs_worker.py`), because pyverbs holds the interpreter lock in every
-call. Batches are always raw.
+Verbs are used in a separate process (`verbs_worker.py`), because pyverbs holds the interpreter lock in every
+call. Batches are always published raw.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from schemas.topics import INVENTORY
 _log = logging.getLogger(__name__)
 
 OPEN_S: Final = 30.0
-"""Timeout for opening the device, and for importing pyverbs."""
+"""Timeout for importing pyverbs and opening the device."""
 RETRY_S: Final = 10.0
-"""Interval at which an unavailable device is tried."""
+"""Interval of the attempts to open an unavailable device."""
 UPDATE_PEERS_S: Final = 1.0
 POLL_S: Final = 0.1
 SYSFS: Final = Path("/sys")
@@ -125,7 +125,7 @@ class UdTransport:
         self._settings = settings
 
     def record(self) -> Nic:
-        """Return the NIC's announcement as of now."""
+        """Return the NIC's announcement with its present state."""
         return nic_record(
             self.nic,
             self.ready,
@@ -155,7 +155,7 @@ class UdTransport:
         return self._batches(early + self.worker.read())
 
     def close(self) -> list[bytes]:
-        """End the process; return the last `ProbeBatch`es."""
+        """End the process; return the `ProbeBatch`es that it left."""
         return self._batches(self._early + self.worker.close())
 
     def _batches(self, messages: list[Message]) -> list[bytes]:
@@ -186,7 +186,7 @@ class RdmaProbeService:
     """Probes while the device is available, and looks for it while it is not."""
 
     def __init__(self, settings: RdmaProbeSettings, nic: NicSettings, device: str, sysfs: Path) -> None:
-        """Raises KeyFileError."""
+        """Prepare the service. Raises KeyFileError."""
         self._settings, self._nic, self._device, self._sysfs = settings, nic, device, sysfs
         self._key = read_key(settings.key_file)
         self._publisher = ProbePublisher(settings)
@@ -195,7 +195,7 @@ class RdmaProbeService:
         self._last_warning = ""
 
     def run(self, stop: StopRequest) -> None:
-        """Work until a stop is requested."""
+        """Probe until a stop is requested."""
         self._publisher.supervisor.notify("READY=1")  # a device that is down now may come up later
         retry_at_s = 0.0
         while not stop.is_set():
@@ -221,7 +221,7 @@ class RdmaProbeService:
         self._reader.close()
 
     def _probe(self, transport: UdTransport, stop: StopRequest) -> str | None:
-        """Run one worker process until a stop is requested; return the reason if it ended before."""
+        """Run one worker process until a stop is requested; return why it ended if it ended before that."""
         announce_at_s = peers_at_s = status_at_s = 0.0
         peers = 0
         publisher = self._publisher
@@ -249,7 +249,7 @@ class RdmaProbeService:
             self._publisher.publish_batch(name, batch)
 
     def _warn(self, reason: str) -> None:
-        """Log why there are no probes, each reason once."""
+        """Log why no probes are sent, each reason only once."""
         if reason != self._last_warning:
             self._last_warning = reason
             _log.warning("%s/%s: %s; tried again every %.0f s", self._nic.host, self._device, reason, RETRY_S)
@@ -274,7 +274,8 @@ class RdmaProbeService:
 def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = SYSFS) -> int:
     """Probe until SIGTERM or SIGINT.
 
-    Returns the exit code: 0 stopped, or nothing to probe here, with one line in the log; 2 cannot start.
+    Returns the exit code: 0 if stopped or if there is nothing to probe here (logged in one line), 2 if it
+    cannot start.
     """
     stop = StopRequest()
     stop.set_on_signals()

@@ -69,7 +69,7 @@ class RdmaProbeSettings(StrictModel):
 
     @property
     def traffic_class(self) -> int:
-        """The byte of DSCP and ECN in the queue pairs' packets."""
+        """Byte of DSCP and ECN in the packets of the queue pairs."""
         return self.dscp << 2 | (2 if self.ecn else 0)
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
-"""Timestamps of RDMA probes: the NIC's clock if completions carry it, otherwise user space.
+"""Timestamps of RDMA probes: from the NIC's clock if completions carry it, otherwise from user space.
 
-A NIC's counter becomes a clock in ns, and is read together with the system clock. The module is pure except
-for the callbacks that it gets.
+A NIC's counter is converted to a clock in ns, and is read together with the system clock. The module has no
+side effects except for the callbacks that it receives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _TRIES: Final = 8
 
 
 class CrossTimestamp(NamedTuple):
-    """A cross-timestamp: `clock_ns` is within `bound_ns` of the clock's reading at `system_ns`."""
+    """A pair of simultaneous readings: at `system_ns`, the clock read `clock_ns` to within `bound_ns`."""
 
     clock_ns: int
     system_ns: int
@@ -28,7 +28,10 @@ class TickClock:
     """
 
     def __init__(self, mask: int, khz: int, ticks: int, system_ns: int) -> None:
-        """`mask` has ones for all valid bits, from the lowest one on. Raises ValueError."""
+        """Start the clock at `system_ns`.
+
+        `mask` has ones for all valid bits, from the lowest one on. Raises ValueError.
+        """
         if mask < 0xFFFF or mask & (mask + 1):
             raise ValueError(f"completion stamps' mask {mask:#x}: expected ones from the lowest bit on")
         if khz < 1:
@@ -38,17 +41,17 @@ class TickClock:
         self._epoch_ns = system_ns
 
     def read(self, ticks: int) -> int:
-        """Return a current reading in ns, and remember it."""
+        """Return the counter's present reading `ticks` as ns, and resolve later timestamps relative to it."""
         self._last = self._unwrapped(ticks)
         return self._ns(self._last)
 
     def stamp(self, ticks: int) -> int:
-        """Return a recent timestamp in ns."""
+        """Return the time of a recent timestamp, ns."""
         return self._ns(self._unwrapped(ticks))
 
     @property
     def wraps_s(self) -> float:
-        """Period of the counter."""
+        """Period after which the counter wraps."""
         return (self._mask + 1) / (self._khz * 1e3)
 
     @property
@@ -67,7 +70,7 @@ class TickClock:
 def cross_timestamp(
     read: Callable[[], int], system: Callable[[], int], tries: int = _TRIES
 ) -> CrossTimestamp:
-    """Read a clock and the system clock together and return the tightest of some tries.
+    """Read a clock together with the system clock several times; return the pair with the smallest bound.
 
     The system time is the middle of the two readings around the clock's, and the bound is half their
     distance.

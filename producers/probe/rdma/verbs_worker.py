@@ -52,15 +52,16 @@ _HARDWARE_WAIT_S: Final = 0.001
 _IDLE_S: Final = 1.0
 _BACKLOG_BYTES: Final = 8 << 20
 _FLUSH_AFTER_NS: Final = 33_000_000
-"""A flush is this long after round times of the system clock, when the answers to earlier requests are in."""
+"""Time from a round time of the system clock to a flush. By then, the answers to earlier requests have
+arrived."""
 
 
 class DeviceError(ValueError):
-    """One line with the refusal of a device, its driver or pyverbs."""
+    """A device, its driver or pyverbs refused an operation. The exception's text is one line."""
 
 
 class _Lines:
-    """JSON lines in and out, without blocking."""
+    """Reads JSON lines from standard input and writes them to standard output, without blocking."""
 
     def __init__(self) -> None:
         self._in, self._out = b"", bytearray()
@@ -115,7 +116,7 @@ class _Device:
         self.refused: list[str] = []
         self.clock: TickClock | None = None
         self.descriptor: int | None = None
-        """Readable after completions; None: completions must be polled."""
+        """Descriptor that becomes readable after a completion; None if completions must be polled."""
         self._cq: Any = None
         depth = paths * (_RECEIVES + _SENDS)
         if request["hardware"]:
@@ -126,12 +127,12 @@ class _Device:
             self._open_pairs(paths, request["first_path_port"])
         self._handles: OrderedDict[tuple[bytes, int, int, int], Any] = OrderedDict()
         self._hopeless: dict[tuple[bytes, int, int, int], tuple[int, int]] = {}
-        """Time of the next try for an address handle, ns, and the number of refusals."""
+        """Time of the next attempt, ns, and number of refusals of each address handle that was refused."""
         self._tokens: list[object] = [None] * _SENDS
         self._free = list(range(_SENDS))
 
     def now(self) -> CrossTimestamp:
-        """Return a cross-timestamp of the timestamping clock."""
+        """Return a cross-timestamp of the clock that timestamps the packets."""
         clock = self.clock
         if clock is None:
             now = time.time_ns()
@@ -144,12 +145,12 @@ class _Device:
             self._cq.req_notify()
 
     def woken(self) -> None:
-        """Consume a wake-up."""
+        """Acknowledge a wake-up."""
         self._channel.get_cq_event(self._cq)
         self._cq.ack_events(1)
 
     def send(self, prober: UdProber, out: OutgoingPacket) -> None:
-        """Post a packet."""
+        """Send a packet of the prober."""
         handle = self._handle(out)
         if handle is None or not self._free:
             prober.on_unsent(out)
@@ -199,7 +200,7 @@ class _Device:
             )
 
     def own(self) -> list[tuple[UdPath, Address]]:
-        """Return our paths with their queue pairs."""
+        """Return our paths, each with the address of its queue pair."""
         return [(path, Address(self.gid.value, self.port.lid, path.number)) for path in self.paths]
 
     def _open_stamped(self, depth: int) -> None:
@@ -243,7 +244,7 @@ class _Device:
         self.wait_armed()
 
     def _choose_pairs(self, count: int, first_port: int) -> None:
-        """Open queue pairs until `count` have source ports of their own, and close the others."""
+        """Open queue pairs until `count` of them have distinct source ports, and close the others."""
         pairs: list[Any] = []
         self.paths: list[UdPath] = []
         spare = count  # two queue pair numbers of Soft-RoCE may give the same source port
@@ -294,10 +295,10 @@ class _Device:
         return pair
 
     def _handle(self, out: OutgoingPacket) -> Any:
-        """Return an address handle; None if it cannot be made.
+        """Return the address handle for a packet; None if it cannot be created.
 
-        A refused handle is tried again after growing pauses: resolving an absent peer blocks everything for a
-        second.
+        A refused handle is tried again after growing pauses, because resolving an absent peer blocks the
+        worker for a second.
         """
         path = self.paths[out.path]
         lid = target_lid(out.to.lid, out.path_bits, out.path)
@@ -335,7 +336,7 @@ class _Device:
         return handle
 
     def _polled(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """Yield request, status, bytes, the sender's queue pair, its LID and the timestamp."""
+        """Yield per completion: request, status, byte count, sender's queue pair and LID, and timestamp."""
         if self.clock is None:
             while True:
                 count, completions = self._cq.poll(_POLL)
@@ -426,7 +427,10 @@ def _serve(device: _Device, prober: UdProber, lines: _Lines, flush_ns: int) -> N
 
 
 def _step(device: _Device, prober: UdProber, woken: bool) -> None:
-    """Receive the packets that arrived, then send those that are due: an unread packet is not lost."""
+    """Receive the packets that arrived, then send those that are due.
+
+    So an unread packet does not count as lost.
+    """
     if woken:
         device.woken()
         device.wait_armed()  # before polling, so that a later completion wakes again
@@ -469,7 +473,7 @@ def _batch(device: _Device, prober: UdProber, number: int) -> Batch:
 
 
 def _stamp_error(device: _Device, prober: UdProber) -> int:
-    """Return the timestamps' maximum error in ns; for user space, as seen in recent sends."""
+    """Return the maximum error of the timestamps, ns; in user space, that seen in recent sends."""
     return prober.stamp_error_ns if device.clock is None else device.clock.tick_ns
 
 
@@ -560,7 +564,7 @@ def _pyverbs() -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _refusals(message: str) -> Iterator[None]:
-    """Convert pyverbs' errors to ours."""
+    """Convert pyverbs' exceptions to DeviceError. `message` begins its text."""
     from pyverbs.pyverbs_error import PyverbsError
 
     try:

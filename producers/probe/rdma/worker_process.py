@@ -1,4 +1,4 @@
-"""Starts and talks to the worker process of `verbs_worker.py`, by JSON lines and without blocking.
+"""Starts the worker process of `verbs_worker.py` and exchanges JSON lines with it, without blocking.
 
 It uses only the standard library.
 """
@@ -40,7 +40,7 @@ class OpenRequest(TypedDict):
 
 
 class Ready(TypedDict):
-    """The device that a worker has opened."""
+    """A worker's message that its device is open, with the device's properties."""
 
     device: str
     port: int
@@ -58,7 +58,7 @@ class Ready(TypedDict):
 
 
 class Batch(TypedDict):
-    """The samples of a worker since its last batch."""
+    """A worker's message with the samples since its last batch."""
 
     number: int
     clock_ns: int
@@ -67,11 +67,11 @@ class Batch(TypedDict):
     counters: dict[str, int]
     stamp_error_ns: int
     groups: list[list[Any]]
-    """Per path: peer, path, lost, no_t3 and the columns sent, forward, turnaround, reverse."""
+    """One list per path: peer, path, lost, no_t3 and the columns sent, forward, turnaround, reverse."""
 
 
 class Message(TypedDict, total=False):
-    """A line of a worker: one of these."""
+    """A line from a worker. Exactly one of the fields is set."""
 
     ready: Ready
     batch: Batch
@@ -79,7 +79,7 @@ class Message(TypedDict, total=False):
 
 
 UdPeerLine: TypeAlias = "tuple[str, str, int, int, Sequence[int]]"
-"""Name, GID in hexadecimal, LID, number of free LID bits, queue pair numbers."""
+"""Name, GID in hexadecimal, LID, number of free LID bits and queue pair numbers of a peer."""
 
 _END_S: Final = 2.0
 _READ_BYTES: Final = 1 << 16
@@ -127,7 +127,7 @@ def open_request(
 
 
 class WorkerProcess:
-    """The worker process of a device. Wait on `fileno`; `read` never blocks."""
+    """The worker process of a device. `fileno` becomes readable when it has written; `read` never blocks."""
 
     def __init__(self, first: OpenRequest, python: str | None = None) -> None:
         """Start the process. Raises OSError if that fails."""
@@ -148,7 +148,7 @@ class WorkerProcess:
         self._send(first)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable after output."""
+        """Return the descriptor that becomes readable when the worker has written."""
         return self._out
 
     def set_peers(self, peers: Sequence[UdPeerLine]) -> None:
@@ -175,7 +175,7 @@ class WorkerProcess:
         return messages
 
     def close(self) -> list[Message]:
-        """End the process; return its last messages."""
+        """End the process; return the messages that it left."""
         process = self._process
         assert process.stdin is not None  # noqa: S101  # pipes were asked for
         assert process.stdout is not None  # noqa: S101

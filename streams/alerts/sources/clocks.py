@@ -2,7 +2,7 @@
 
 Fabric time starts at the median of the hosts' system clocks and never steps. So `log_offset_ns`, fabric time
 minus append time, shows the difference between the log's clock and those of many hosts. Simulated hosts have
-no system clocks that could show it, and a slow simulation leaves too few probes for a window.
+no system clocks that could show this difference, and a slow simulation leaves too few probes for a window.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG_SUBJECT: Final = "log"
 
 @dataclass(slots=True)
 class _Window:
-    """Clocks of one window, as far as its parts have come."""
+    """Clocks of one window, from the parts received so far."""
 
     parts: set[int] = field(default_factory=set)
     count: int = 0
@@ -35,8 +35,8 @@ class _Window:
 
 
 class ClockAlerts:
-    """Alert of `ClockOffsets` records. `health`: newest link health; clocks of dead hosts do not count.
-    `simulation`: whether the shard's NICs are simulated, and slow."""
+    """Alerts from `ClockOffsets` records. `health`: newest link health, because clocks of dead hosts do not
+    count. `simulation`: tells whether the shard's NICs are simulated, and whether they are slow."""
 
     def __init__(
         self, book: AlertBook, health: Mapping[str, LinkHealth], simulation: SimulationAlerts
@@ -47,7 +47,7 @@ class ClockAlerts:
         self._unsynced_from_ns: int | None = None
 
     def ingest(self, record: ClockOffsets) -> None:
-        """Take one part of a window."""
+        """Take one part of a window of clock offsets."""
         self._evaluate_log_time(record)
         number = record["window"]
         if self._order.steps_back(record) and self._windows and max(self._windows) > number:
@@ -69,7 +69,7 @@ class ClockAlerts:
             self._evaluate(window, record)
 
     def _evaluate(self, window: _Window, record: ClockOffsets) -> None:
-        """Raise, hold or end the alert for a complete window."""
+        """Raise, hold or end the alert about clocks for a complete window."""
         book = self._book
         unsynced = sorted(window.unsynced)
         percent = 100 * len(unsynced) / max(window.count, 1)

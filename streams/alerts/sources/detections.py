@@ -11,9 +11,10 @@ from streams.runtime.detection import SINCE, Detection
 
 
 class DetectionAlerts:
-    """Alerts of `Detection`s. Detections that are made again for an earlier time are no news.
+    """Alerts from `Detection`s. A detection that is repeated for an earlier time is ignored.
 
-    `forget_agent`: takes a host whose prober is not reported while the whole host is dead.
+    `forget_agent` is called with a host whose silent prober is not reported because the whole host is
+    dead.
     """
 
     def __init__(self, book: AlertBook, forget_agent: Callable[[str], None] = lambda host: None) -> None:
@@ -39,7 +40,7 @@ class DetectionAlerts:
             self._book.update(alert, at_ns)
 
     def _is_of_dead_host(self, detection: Detection) -> bool:
-        """Return whether it is the agent of a host whose own alert is active."""
+        """Return whether the detection is about the agent of a host that has an active alert itself."""
         host = self._book.find(AlertKind.HOST_DOWN, detection.subject)
         return detection.kind == AlertKind.AGENT and host is not None
 

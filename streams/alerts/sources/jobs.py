@@ -1,7 +1,7 @@
 """Alerts from diagnoses of jobs: one hangs, is slow because of the network, or has a straggler.
 
-A diagnosis comes every 5 s, and once more at the job's end. An alert ends with the first diagnosis of another
-kind, or when none comes any more.
+A diagnosis comes every 5 s, and once more at the job's end. An alert ends with the first diagnosis that calls
+for no alert of its kind, or when diagnoses stop.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _BY_VERDICT: Final = {
 
 
 def kind_of(head: Mapping[str, Any]) -> AlertKind | None:
-    """Return the kind of alert that a diagnosis calls for; None: none."""
+    """Return the kind of alert that a diagnosis calls for; None if it calls for no alert."""
     kind = _BY_VERDICT.get(head["verdict"])
     return AlertKind.JOB_SLOW if kind is None and head["blames_network"] else kind
 
 
 class JobAlerts:
-    """Alerts of `Diagnosis` records, of which only the head is needed."""
+    """Alerts from `Diagnosis` records, of which only the leading fields are needed."""
 
     def __init__(self, book: AlertBook) -> None:
         self._book = book
         self._causes: dict[str, tuple[str, str]] = {}
-        """Active alert to the verdict and subject that its text names."""
+        """Maps id of an active alert to the verdict and subject that its text names."""
 
     def recover(self, alert: OpenAlert) -> None:
-        """Restore an active alert: it ends if its job is silent from now on."""
+        """Restore an active alert; it ends if its job publishes no more diagnoses."""
         if alert.kind in JOB_KINDS:
             alert.over_ns = alert.updated_ns
             alert.clear_at_ns = alert.updated_ns - self._book.log_offset_ns + JOB_SILENT_NS
@@ -61,7 +61,8 @@ class JobAlerts:
             self._raise(detected_kind, head)
 
     def _persists(self, kind: AlertKind, head: Mapping[str, Any]) -> bool:
-        """Return whether a verdict holds for long enough. A hang has lasted when it is found."""
+        """Return whether a verdict has held for long enough. A hang has lasted long enough when it is
+        found."""
         lasted_ns = head["end_ns"] - head["since_ns"]
         return kind == AlertKind.JOB_HANG or lasted_ns >= self._book.thresholds.ns("alert_job_s")
 

@@ -1,4 +1,4 @@
-"""Alerts from latency SLOs: a rule that is broken, until it is met again or removed."""
+"""Alerts from latency SLOs: a rule is violated, until it is met again or removed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from streams.alerts.book import AlertBook, OpenAlert, evidence_ref
 from streams.alerts.latency_slo import Change, LatencyRules
 
 SUBJECT_PREFIX: Final = "latency:"
-"""Before the name of a latency rule, it makes the subject of its alert."""
+"""Prefix of a latency rule's name in the subject of its alert."""
 
 
 class LatencyAlerts:
-    """Alerts of latency rules. `groups`: groups of a NIC, see streams/alerts/latency_slo.py."""
+    """Alerts from latency rules. `groups` returns the groups of a NIC, see latency_slo.py."""
 
     def __init__(self, book: AlertBook, groups: Callable[[str], frozenset[str]]) -> None:
         self._book = book
@@ -23,20 +23,20 @@ class LatencyAlerts:
 
     @property
     def lookback_s(self) -> float:
-        """Time of `fabric.delays` that a new owner must read again; 0 without rules."""
+        """Time span of `fabric.delays` that a new owner must read again, s; 0 without rules."""
         return self._rules.longest_s
 
     def wants(self, nic: str) -> bool:
-        """Return whether a NIC's `PathDelays` matter to any rule."""
+        """Return whether any rule uses a NIC's `PathDelays`."""
         return self._rules.wants(nic)
 
     def recover(self, alert: OpenAlert) -> None:
-        """Restore the state of a broken rule."""
+        """Restore the state of a violated rule from its active alert."""
         if alert.kind == AlertKind.LATENCY:
             self._rules.restore(alert.subject.removeprefix(SUBJECT_PREFIX), alert.raised_ns)
 
     def set_rules(self, rules: Iterable[LatencyRule]) -> None:
-        """Set the rules in force; the alert of a removed rule is cleared."""
+        """Set the active rules; the alert of a removed rule is cleared."""
         self._apply(self._rules.set_rules(rules))
 
     def ingest(self, record: PathDelays) -> None:

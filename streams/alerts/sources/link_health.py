@@ -1,8 +1,8 @@
 """Alerts from link health: dead and grey cables, NICs and hosts, grouped by cause.
 
-One dead cable is one alert. Cables of one switch that die together are one alert on the switch, and those of
-a host are one on the host. A cable that flaps keeps its alert open longer each time. From the threshold on,
-the alert is LINK_FLAPPING.
+One dead cable gives one alert. Cables of one switch that die together give one alert about the switch, and
+those of a host one about the host. Each flap of a cable doubles the time for which its alert stays open. From
+a threshold of flaps on, the alert is LINK_FLAPPING.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ DEATHS: Final = {
     HealthKind.NIC: AlertKind.NIC_DOWN,
     HealthKind.HOST: AlertKind.HOST_DOWN,
 }
-"""Kind of a subject to the kind of alert of its death."""
+"""Maps kind of a subject to the kind of alert for its death."""
 DEATH_KINDS: Final = frozenset(DEATHS.values())
 OF_SHARD: Final = {
     HealthKind.PATHS: AlertKind.UNEXPLAINED_LOSS,
     HealthKind.TRACES: AlertKind.TRACING_BLIND,
     HealthKind.CLASSES: AlertKind.CLASS_REWRITTEN,
 }
-"""Kind of a subject that stands for a whole shard to its alert."""
+"""Maps kind of a subject that stands for a whole shard to the kind of its alert."""
 HEALTH_KINDS: Final = frozenset(
     {AlertKind.LINK_GREY, AlertKind.LINK_FLAPPING, *OF_SHARD.values(), *DEATH_KINDS}
 )
 
 
 class LinkHealthAlerts:
-    """Alerts of `LinkHealth` records.
+    """Alerts from `LinkHealth` records.
 
-    `cables_of`: number of a switch's cables, 0 if unknown. `forget_agent`: takes a host whose alert replaced
-    that of its prober.
+    `cables_of` returns the number of a switch's cables, 0 if unknown. `forget_agent` is called with a host
+    whose alert replaced that of its prober.
     """
 
     def __init__(
@@ -49,15 +49,16 @@ class LinkHealthAlerts:
         forget_agent: Callable[[str], None] = lambda host: None,
     ) -> None:
         self.health: dict[str, LinkHealth] = {}
-        """Subject to its newest record."""
+        """Maps subject to its newest record."""
         self._book = book
         self._cables_of, self._forget_agent = cables_of, forget_agent
         self._waiting: dict[str, tuple[int, LinkHealth]] = {}
-        """DOWN subject without an alert to (append time at which the alert is raised, its record)."""
+        """Maps DOWN subject without an alert to the append time at which the alert is raised, and its
+        record."""
 
     @property
     def due_ns(self) -> int:
-        """Time at which `raise_due` next has something to do."""
+        """Append time at which `raise_due` next has something to do."""
         return min((at_ns for at_ns, _ in self._waiting.values()), default=NEVER_NS)
 
     def recover(self, alert: OpenAlert) -> None:
@@ -69,13 +70,13 @@ class LinkHealthAlerts:
             alert.members.discard(alert.subject)  # a switch is active through its cables
 
     def raise_due(self, to_ns: int) -> None:
-        """Raise the deaths that have waited long enough."""
+        """Raise the alerts of deaths that have waited long enough by `to_ns`."""
         for subject in sorted(s for s, (at_ns, _) in self._waiting.items() if at_ns <= to_ns):
             if subject in self._waiting:
                 self._raise_death(subject)
 
     def ingest(self, subject: str, record: LinkHealth | None) -> None:
-        """Take one record; None: the subject was forgotten."""
+        """Take the record of a subject; None if the subject was forgotten."""
         if record is None:
             self._forget(subject)
             return
@@ -98,7 +99,7 @@ class LinkHealthAlerts:
     # --------------------------------------------------------------------------------------- one subject
 
     def _wanted_kind(self, record: LinkHealth) -> AlertKind | None:
-        """Return the kind of alert that a record calls for."""
+        """Return the kind of alert that a record calls for; None if it calls for no alert."""
         state = record["state"]
         often = (
             record["kind"] == HealthKind.LINK and record["flaps_hour"] > self._book.thresholds["flaps_max"]
@@ -110,7 +111,7 @@ class LinkHealthAlerts:
         return OF_SHARD.get(record["kind"], AlertKind.LINK_GREY) if state == LinkState.GREY else None
 
     def _alert_of(self, subject: str) -> OpenAlert | None:
-        """Return the alert that a subject's health belongs to."""
+        """Return the alert to which a subject's health belongs; None if there is none."""
         return self._book.newest(lambda a: a.kind in HEALTH_KINDS and subject in a.covers())
 
     def _begin(self, kind: AlertKind, subject: str, record: LinkHealth) -> None:
@@ -140,7 +141,7 @@ class LinkHealthAlerts:
         )
 
     def _continue(self, alert: OpenAlert, alert_kind: AlertKind, subject: str, record: LinkHealth) -> None:
-        """Take a new record of a subject whose alert is active."""
+        """Process a new record of a subject whose alert is active."""
         if alert.subject == subject and alert_kind != alert.kind and not alert.grouped:
             alert.over_ns = record["since_ns"]
             alert.text = f"{alert.text}; now {alert_kind}"
@@ -157,7 +158,7 @@ class LinkHealthAlerts:
         self._update(alert, subject, record)
 
     def _update(self, alert: OpenAlert, subject: str, record: LinkHealth) -> None:
-        """Publish an active alert again if it became worse, or has new evidence of a death."""
+        """Publish an active alert again if its state is worse, or if there is new evidence of a death."""
         severity = self._severity(alert.kind, record)
         is_worse = severity == Severity.CRITICAL and alert.severity != Severity.CRITICAL
         is_new_death = record["state"] == LinkState.DOWN and record["evaluated_ns"] > alert.updated_ns
@@ -168,7 +169,7 @@ class LinkHealthAlerts:
             self._book.update(alert, record["evaluated_ns"])
 
     def _end(self, alert: OpenAlert, subject: str, record: LinkHealth) -> None:
-        """Release a subject that is UP; each flap of the past hour doubles the hold-down."""
+        """Remove a subject that is UP from its alert; each flap of the past hour doubles the hold-down."""
         if record["evaluated_ns"] < alert.raised_ns or subject not in alert.members:
             return
         doublings = min(max(record["flaps_hour"] - 1, 0), MAX_FLAP_DOUBLINGS)
@@ -218,7 +219,7 @@ class LinkHealthAlerts:
             self._end_agent(subject, record)
 
     def _join_host(self, subject: str, record: LinkHealth) -> bool:
-        """Add a NIC or cable of a dead host to that host's alert; return whether there is one."""
+        """Add a NIC or cable of a dead host to that host's alert; return False if there is no such alert."""
         if record["kind"] == HealthKind.HOST:
             return False
         nodes = nodes_of(record["subject"])
@@ -231,7 +232,7 @@ class LinkHealthAlerts:
         return False
 
     def _join(self, alert: OpenAlert, subject: str, record: LinkHealth) -> bool:
-        """Add a subject to an alert; return whether the alert has news."""
+        """Add a subject to an alert; return whether the alert changed and must be published."""
         is_new = subject not in alert.covers()
         alert.add_names(links=record["links"], nics=_nics_of([record]), grouped=[subject] if is_new else [])
         alert.hold(subject)
@@ -253,7 +254,7 @@ class LinkHealthAlerts:
             self._book.group(of_host, alert, record["evaluated_ns"])
 
     def _end_agent(self, host: str, record: LinkHealth) -> None:
-        """Clear the alert that only the prober of a host is silent: the whole host is dead."""
+        """Clear the alert about a host's silent prober: the whole host is dead."""
         alert = self._book.find(AlertKind.AGENT, host)
         if alert is not None:
             alert.over_ns = record["evaluated_ns"]
@@ -266,7 +267,8 @@ class LinkHealthAlerts:
         return is_at_host and alert.subject in self.health and alert.kind not in DETECTED
 
     def _dead_switch(self, record: LinkHealth) -> str | None:
-        """Return the switch most of whose cables died at about the same time; None: only the cable did."""
+        """Return the switch most of whose cables died at about the same time as this one; None if no switch
+        qualifies."""
         if record["kind"] != HealthKind.LINK:
             return None
         best: tuple[int, str] | None = None
@@ -277,7 +279,7 @@ class LinkHealthAlerts:
         return None if best is None else best[1]
 
     def _dead_cables_at(self, node: str, about_ns: int) -> list[str]:
-        """Return the cables of a switch that are DOWN since about a time."""
+        """Return the cables of a switch that have been DOWN since about the given time."""
         window_ns = DOWN_CABLES.window_ns or 0
         return sorted(
             subject
@@ -289,8 +291,8 @@ class LinkHealthAlerts:
         )
 
     def _raise_switch(self, node: str, record: LinkHealth) -> None:
-        """Group the cables of a dead switch: under the alert of one of them if it is active, else the
-        switch's."""
+        """Group the deaths of a dead switch's cables: under the active alert of one of them, else under a new
+        alert."""
         book = self._book
         dead = self._dead_cables_at(node, record["since_ns"])
         active = [
@@ -352,7 +354,7 @@ def _nics_of(records: Iterable[LinkHealth]) -> list[str]:
 
 
 def _links_of(record: LinkHealth) -> list[str]:
-    """Return the links of a record; of a whole shard, the cables that may be at fault."""
+    """Return the links of a record; for a whole shard, the cables that may be at fault."""
     if record["kind"] not in OF_SHARD:
         return list(record["links"])
     return [name for name in record["candidates"] if "<>" in name]

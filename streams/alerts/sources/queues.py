@@ -1,4 +1,5 @@
-"""Alerts from contention: queues that persist, or the alert of the cause that they follow from.
+"""Alerts from contention: queues that persist. A queue that follows from another cause belongs to that
+cause's alert.
 
 A queue behind a dead cable belongs to the cable's alert, and a queue in a pause storm to the storm's.
 """
@@ -14,7 +15,7 @@ from streams.alerts.sources.link_health import DEATHS, nodes_of
 
 
 class QueueAlerts:
-    """Alerts of `ContentionWindow` records."""
+    """Alerts from `ContentionWindow` records."""
 
     def __init__(self, book: AlertBook) -> None:
         self._book = book
@@ -52,15 +53,16 @@ class QueueAlerts:
         return is_long and not self._book.was_covered(window["link"], window["opened_ns"])
 
     def _alert_of(self, link: str) -> OpenAlert | None:
-        """Return the alert that a link's queue belongs to."""
+        """Return the alert to which a link's queue belongs; None if there is none."""
         return self._book.newest(
             lambda a: a.kind not in DETECTED and (link in a.covers() or link in a.members)
         )
 
     def _cause_of(self, window: ContentionWindow) -> OpenAlert | None:
-        """Return the alert whose cause a queue follows from.
+        """Return the alert about the cause of a queue; None if there is none.
 
-        It is a cable of the same switch that died just before, or a NIC that holds all traffic back.
+        The cause is a cable of the same switch that died just before, or a NIC that holds all traffic
+        back.
         """
         for alert in sorted(self._book.open.values(), key=lambda a: (a.raised_ns, a.alert_id)):
             if _follows_death(window, alert) or _is_same_storm(window, alert):
@@ -69,7 +71,7 @@ class QueueAlerts:
 
 
 def _follows_death(window: ContentionWindow, alert: OpenAlert) -> bool:
-    """Return whether a queue formed just after a death at one of its switches."""
+    """Return whether a queue formed just after the death that an alert reports, at one of its switches."""
     if alert.kind not in DEATHS.values() or not alert.members:
         return False
     near = {end_parts(end).node for end in window["link"].split(">")}

@@ -1,7 +1,7 @@
-"""Alert of a simulated fleet whose time passes more slowly than real time.
+"""Alert about a simulated fleet whose time passes more slowly than real time.
 
-The pace comes from the inventory. While a fleet is slow, windows hold too few probes of it, so clocks may
-look UNSYNCED. The one alert of this source replaces those about clocks.
+The pace comes from the inventory. While a fleet is slow, windows contain too few of its probes, so clocks may
+look UNSYNCED. This alert then replaces those about clocks.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class FleetPace:
 
 
 class SimulationAlerts:
-    """Alert of slow simulation in one shard."""
+    """Alert about the slow simulation of one shard."""
 
     def __init__(self, book: AlertBook) -> None:
         self._book = book
         self._fleet: FleetPace | None = None
         self._slow_from_ns: int | None = None
-        """Log append time since which the fleet is slow."""
+        """Log append time since which the fleet has been slow; None if it is not slow."""
         self._shown_pace: float | None = None
-        """Pace in the published text; None: an earlier owner published it."""
+        """Pace in the published text; None if an earlier owner published it."""
 
     @property
     def is_simulated(self) -> bool:
@@ -51,11 +51,11 @@ class SimulationAlerts:
 
     @property
     def due_ns(self) -> int:
-        """Log append time at which a fleet has been slow for long enough."""
+        """Log append time at which the fleet will have been slow for long enough."""
         return NEVER_NS if self._slow_from_ns is None or self._alert() else self._slow_from_ns + SLOW_NS
 
     def ingest(self, fleet: FleetPace | None) -> None:
-        """Take the shard's pace; None: not all of its NICs are simulated."""
+        """Take the shard's pace; None if not all of its NICs are simulated."""
         self._fleet = fleet
         alert, now_ns = self._alert(), self._book.now_ns
         if not self.is_slow:
@@ -75,7 +75,7 @@ class SimulationAlerts:
                 self._book.update(alert, now_ns + self._book.log_offset_ns)
 
     def raise_due(self, now_ns: int) -> None:
-        """Raise the alert of a fleet that has been slow for long enough."""
+        """Raise the alert if the fleet has been slow for long enough."""
         if self.due_ns > now_ns or self._fleet is None or self._slow_from_ns is None:
             return
         shard, text = self._book.shard, self._fleet.text

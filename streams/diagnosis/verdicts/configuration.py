@@ -15,13 +15,13 @@ from streams.diagnosis.network_view import Pace
 from streams.diagnosis.traffic import NicPair
 
 QUIET_US: Final = 20.0
-"""us between the median and the least delay of probes up to which they see no queue."""
+"""Difference between the median and the smallest delay of probes up to which they see no queue, us."""
 CLASS_CHECKS: Final = ("roce", "gid", "dscp", "traffic", "pfc", "ecn", "priority", "trust")
-"""Parts of the ids of checks about the kind and class of RDMA traffic."""
+"""Parts of the ids of checks that concern the kind and class of RDMA traffic."""
 MINORITY: Final = 0.5
-"""Up to this share of pairs between rails counts as a mistake; more is the job's pattern."""
+"""Largest share of pairs between rails that counts as a mistake; a larger one is the job's pattern."""
 NIC_SHARE: Final = 0.7
-"""Share of a NIC's pairs that must disagree."""
+"""Share of a NIC's pairs with a mismatch from which on the NIC is the common cause."""
 
 
 def rail_mismatch(case: Case) -> Iterator[Candidate]:
@@ -74,7 +74,10 @@ def rail_mismatch(case: Case) -> Iterator[Candidate]:
 
 
 def _times_slower(some: list[NicPair], others: list[NicPair]) -> float:
-    """Return the median in-band delay of some pairs over that of others, measured alike; 1: unknown."""
+    """Return the ratio of the median in-band delays of some pairs and of others; 1 if unknown.
+
+    Only pairs that were measured in the same way are compared.
+    """
     for source in ("queue pair", "transfer", "operation"):
         first = [p.data_ns for p in some if p.source == source and p.data_ns]
         second = [p.data_ns for p in others if p.source == source and p.data_ns]
@@ -87,7 +90,8 @@ def _times_slower(some: list[NicPair], others: list[NicPair]) -> float:
 
 
 def delay_mismatch(case: Case) -> Iterator[Candidate]:
-    """Explain in-band delays far above those of probes that see no queue by wrong settings of the data."""
+    """Explain in-band delays far above those of probes that see no queue: the settings of the data are
+    wrong."""
     pairs = [p for p in case.traffic.measured if p.source in ("queue pair", "transfer")]
     excess = {(p.nic, p.peer): pair_excess for p in pairs if (pair_excess := _excess(case, p)) is not None}
     wrong = [p for p in pairs if (p.nic, p.peer) in excess and _is_wrong(case, excess[p.nic, p.peer])]
@@ -150,7 +154,7 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
 def _odd_class(case: Case, name: str) -> DiagnosisEvidence | None:
     """Return the DSCP of a NIC's RDMA data, by its host's audit, if most NICs of the job have another one.
 
-    None: it is the same, or not known.
+    None if the DSCP is the same, or unknown.
     """
     own = _data_dscp(case, name)
     others = Counter(
@@ -166,7 +170,8 @@ def _odd_class(case: Case, name: str) -> DiagnosisEvidence | None:
 
 
 def _unprobed_class(case: Case, name: str) -> DiagnosisEvidence | None:
-    """Return the DSCP of a NIC's RDMA data if its probes have others, so that they measure another queue."""
+    """Return the DSCP of a NIC's RDMA data if its probes have other DSCPs, so that they measure another
+    queue."""
     own = _data_dscp(case, name)
     probed = sorted(
         {
@@ -197,9 +202,10 @@ def _data_dscp(case: Case, name: str) -> int | None:
 
 
 def _excess(case: Case, pair: NicPair) -> tuple[float, float] | None:
-    """Return the in-band delay without serialisation, and that of probes, ns; None: unknown or a queue.
+    """Return the in-band delay without serialisation, and the delay of probes, ns; None if unknown or there
+    is a queue.
 
-    The least delay of a queue pair counts: later chunks wait for earlier ones.
+    Of a queue pair, the smallest delay counts: later chunks wait for earlier ones.
     """
     probes = case.probes(pair)
     if probes is None or probes.p50_ns is None or probes.min_ns is None or pair.data_ns is None:
@@ -220,7 +226,8 @@ def _is_wrong(case: Case, excess: tuple[float, float]) -> bool:
 
 
 def _common_nic(pairs: list[NicPair], wrong: list[NicPair]) -> str | None:
-    """Return the NIC of which nearly all pairs disagree, and that all wrong pairs share."""
+    """Return the NIC that all mismatched pairs share, if nearly all of its pairs are mismatched; else
+    None."""
     every = Counter(nic for p in pairs for nic in (p.nic, p.peer))
     bad = Counter(nic for p in wrong for nic in (p.nic, p.peer))
     nics = [
@@ -257,7 +264,7 @@ def _is_roce_v1(case: Case, name: str) -> bool:
 
 
 def own_pacing(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by rate limits of this system on the job's flows."""
+    """Explain lost time by rate limits that this system put on the job's flows."""
     paces = case.network.paces(case.begin_ns, case.end_ns)
     limited: list[tuple[Flow, float, Pace | None]] = []
     for name, flow in sorted(case.traffic.flows.items()):
@@ -313,14 +320,14 @@ def own_pacing(case: Case) -> Iterator[Candidate]:
 
 
 def _is_at_limit(case: Case, flow: Flow, limit: float) -> bool:
-    """Return whether a flow sends as fast as it may while it sends."""
+    """Return whether a flow sends at its rate limit whenever it sends."""
     busy = flow["busy_share"] if flow["busy_share"] is not None else max(case.network_share, 0.05)
     while_busy = flow["rate_bps"] / min(1.0, max(busy, 0.05))
     return max(while_busy, flow["rate_bps"]) >= case.rules.paced_share * limit
 
 
 def _line_bps(case: Case, flow: Flow) -> float:
-    """Return the rate that the flow could have: its NIC's, else the greatest of the job's flows."""
+    """Return the rate that a flow could have, bit/s: its NIC's, else the greatest of the job's flows."""
     nic = case.network.inventory.get(flow["nic"])
     if nic is not None and nic["speed_bps"]:
         return float(nic["speed_bps"])

@@ -16,20 +16,21 @@ from streams.diagnosis.outliers import common_end
 from streams.diagnosis.traffic import NicPair
 
 MIN_PAIRS: Final = 6
-"""Fewest pairs of NICs with usual delays, before the job's good time is known."""
+"""Smallest number of NIC pairs with usual delays that is needed before the job's baseline is known."""
 OTHERS_UNKNOWN: Final = "flows without a job"
 MORE_TIMES: Final = 1.25
-"""Times the pairs of the fullest link in the job's good time from which on a link has more of them.
+"""Ratio, to the fullest link's pairs in the job's baseline, from which on a link has more pairs than then.
 
-Such a link also counts as uneven with so many times the traffic of its like.
+A link with this ratio of its traffic to that of comparable links also counts as uneven.
 """
 SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, ContentionKind.UNKNOWN)
 
 
 def slow_flow(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by one pair with in-band delays far above those of its like.
+    """Explain lost time by one pair with in-band delays far above those of comparable pairs.
 
-    New connections are slow. So before the job's good time is known, only many pairs show the usual delay.
+    New connections are slow. So before the job's baseline is known, only a comparison with many pairs
+    counts.
     """
     if not case.outliers:
         return
@@ -98,7 +99,7 @@ def _route_text(links: Links) -> str:
 
 
 def _usual_probe_ns(case: Case, pair: NicPair) -> float | None:
-    """Return the median delay of probes of the other pairs; None: unknown."""
+    """Return the median delay of the other pairs' probes, ns; None if unknown."""
     others = [
         probes.p50_ns
         for key in sorted(case.traffic.pairs)[:256]
@@ -117,7 +118,8 @@ def _is_quiet(case: Case, pair: NicPair) -> bool:
 
 
 def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
-    """Explain a slower job without in-band delays by a pair with probes and flows slower than all others."""
+    """Explain a slower job without in-band delays by the pair whose probes and flows are slower than all
+    others."""
     if case.traffic.measured or not (case.network_excess or 0.0) >= case.rules.min_loss_share:
         return
     pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:512]]
@@ -153,7 +155,7 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
 
 
 def contention(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by queues on links that flows of others share with the job's."""
+    """Explain lost time by queues on links that the job's flows share with flows of others."""
     by_link: dict[str, list[ContentionWindow]] = defaultdict(list)
     for window in case.windows:
         if window["kind"] in SHARED_KINDS:
@@ -251,20 +253,21 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
 
 
 def others_share(case: Case, window: ContentionWindow) -> float:
-    """Return the share of a contended link's traffic that is not of the job."""
+    """Return the share of a contended link's traffic that does not belong to the job."""
     job, own = case.job.job, case.traffic.flows
     return sum(f["share"] for f in window["flows"] if f["job"] != job and f["flow_id"] not in own)
 
 
 def _window_marks(link: str, window: ContentionWindow) -> Iterator[DiagnosisEvidence]:
-    """Yield the CE marks that a contention window rests on, with the class whose queue it is."""
+    """Yield the CE marks on which a contention window is based, with the class whose queue it is."""
     if window["ce_share"] > 0:
         text = f"{link} marked {window['ce_share']:.0%} of the probes with DSCP {window['dscp']}"
         yield observation(CONTENTION.name, link, "ce_share", window["ce_share"], 0.0, text)
 
 
 def contention_by_marks(case: Case) -> Iterator[Candidate]:
-    """Explain the slowest pair by a queue that marks its probes with CE, where no window names the queue."""
+    """Explain the slowest pair by a queue that CE-marks its probes, if no contention window names that
+    queue."""
     if not case.outliers:
         return
     worst = case.outliers[0]
@@ -318,10 +321,10 @@ def _path_over(case: Case, link: str, pairs: list[NicPair]) -> int | None:
 
 
 def few_queue_pairs(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by fewer flows than links between leaf and spines, which load them unevenly.
+    """Explain lost time by too few flows for the links between leaf and spines, which are loaded unevenly.
 
-    The link must have more of the job's pairs than any link in the job's good time. Where that is not known,
-    a queue of the job's own flows shows that it costs time.
+    The link must have more of the job's pairs than any link had in the job's baseline. Where that is not
+    known, a queue of the job's own flows must show that the link costs time.
     """
     per_pair = max(
         (max(pair.queue_pairs, len(pair.flows)) for pair in case.traffic.pairs.values()), default=0
@@ -390,7 +393,8 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
 def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionWindow]]) -> LinkLoad | None:
     """Return the uneven link that costs time: one of the slowest pair, else of a slow pair, else the fullest.
 
-    `per_pair`: flows between two NICs; `queued`: link to the contention windows of the job's own flows.
+    `per_pair`: number of flows between two NICs; `queued`: contention windows of the job's own flows, by
+    link.
     """
     slow = [
         {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers[:count]} for count in (1, None)
@@ -412,19 +416,19 @@ def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionW
 
 
 def _began(case: Case, own: list[ContentionWindow]) -> int:
-    """Return the begin of a link's queue of the job's own flows."""
+    """Return the time at which a queue of the job's own flows on a link began."""
     opened_ns = min(window["opened_ns"] for window in own)
     return case.job.causes.began(Verdict.FEW_QUEUE_PAIRS, own[0]["link"], opened_ns)
 
 
 def _is_fuller(case: Case, load: LinkLoad) -> bool:
-    """Return whether a link has more of the job's pairs than any link while the job was fast."""
+    """Return whether a link has more of the job's pairs than any link had while the job was fast."""
     before = case.usual_pairs
     return before is not None and load.pairs >= MORE_TIMES * before
 
 
 def _queued_by_own(case: Case) -> dict[str, list[ContentionWindow]]:
-    """Return link to the contention windows of the job's own flows alone."""
+    """Return the contention windows that involve only the job's own flows, by link."""
     by_link: dict[str, list[ContentionWindow]] = defaultdict(list)
     for window in case.windows:
         if window["kind"] in SHARED_KINDS and set(window["jobs"]) <= {case.job.job}:
@@ -433,7 +437,8 @@ def _queued_by_own(case: Case) -> dict[str, list[ContentionWindow]]:
 
 
 def _costs_time(case: Case, link: str, own: list[ContentionWindow]) -> bool:
-    """Return whether an uneven link can cost time: one flow alone fills no link, but for a long queue."""
+    """Return whether an uneven link can cost time: a single flow cannot fill a link, unless its queue is
+    long."""
     sharing = sum(
         link in case.traffic.routes.get(flow["flow_id"], ())
         for pair in case.traffic.crossing([link])[0]

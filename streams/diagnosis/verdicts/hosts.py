@@ -27,13 +27,13 @@ from streams.diagnosis.verdicts.flows import SHARED_KINDS, others_share
 from streams.runtime.units import NS_PER_S
 
 TIMES_OTHERS: Final = 3.0
-"""Times the median of the other ranks from which on a rank's waiting for its GPU stands out."""
+"""Ratio to the other ranks' median from which on a rank's wait for its GPU stands out."""
 MAX_SHORT_NS: Final = NS_PER_S // 2
-"""A window of this length counts in any interval."""
+"""Length of a contention window from which on it counts in any interval."""
 LIMITED_SHARE: Final = 0.5
-"""Share of the busy time from which on one end limits a flow."""
+"""Share of the busy time from which on one end counts as limiting a flow."""
 MIN_LIMITED_SHARE: Final = 0.1
-"""Share of the interval below which a limit costs nothing."""
+"""Share of the interval below which a limit does not cost time."""
 _END_KINDS: Final = {
     ContentionKind.SLOW_SENDER: Verdict.SLOW_SENDER,
     ContentionKind.SLOW_RECEIVER: Verdict.SLOW_RECEIVER,
@@ -98,7 +98,8 @@ def pcie_limit(case: Case) -> Iterator[Candidate]:
 
 
 def _standing_out(case: Case, values: Floats, limit: float) -> tuple[list[int], float, float]:
-    """Return the positions of one host's ranks that wait much longer than others, and both shares."""
+    """Return one host's ranks that wait much longer than others, by position, and the shares of both
+    groups."""
     busy = np.maximum(case.work.times.busy, 1.0)
     share = values / busy
     if len(share) < 2:
@@ -116,7 +117,7 @@ def _standing_out(case: Case, values: Floats, limit: float) -> tuple[list[int], 
 
 
 def _gpu_verdict(case: Case, nic: str, is_flush: bool) -> Verdict:
-    """Return the verdict by the direction in which a NIC's transfers wait for the GPU."""
+    """Return the verdict for the direction in which a NIC's transfers wait for the GPU."""
     limit = case.rules.gpu_share
     sends = any(p.gpu_late_share >= limit for p in case.traffic.pairs.values() if p.nic == nic)
     receives = any(p.receive_gpu_share >= limit for p in case.traffic.pairs.values() if p.peer == nic)
@@ -180,8 +181,8 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
 def _confidence(case: Case, nic: str, verdict: Verdict, *, normal: bool, failed: bool) -> float:
     """Return the confidence in a slow end.
 
-    It is lower for a slow PCIe link if the ranks never wait for their GPU, and for a slow receiver if others
-    send to it.
+    It is lower for a slow PCIe link whose ranks never wait for their GPU, and for a slow receiver to which
+    others send.
     """
     if failed:
         return 0.93
@@ -191,7 +192,7 @@ def _confidence(case: Case, nic: str, verdict: Verdict, *, normal: bool, failed:
 
 
 def _is_shared(case: Case, nic: str) -> bool:
-    """Return whether flows of others queue on the link to a NIC: so it has no need to be slow itself."""
+    """Return whether flows of others queue on the link to a NIC; the NIC itself need not be slow then."""
     links = _links_to(case, nic)
     return any(
         window["kind"] in SHARED_KINDS
@@ -202,7 +203,8 @@ def _is_shared(case: Case, nic: str) -> bool:
 
 
 def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by a host that limits its flows, by their own reports or by contention windows."""
+    """Explain lost time by a host that limits its flows, according to their own reports or contention
+    windows."""
     by_end: dict[tuple[Verdict, str], list[DiagnosisEvidence]] = defaultdict(list)
     begins: dict[tuple[Verdict, str], int] = {}
     for flow in case.traffic.flows.values():
@@ -250,7 +252,7 @@ def _lasts(case: Case, window: ContentionWindow) -> bool:
 
 
 def _open_ns(case: Case, window: ContentionWindow) -> int:
-    """Return the ns of the interval in which a window was open."""
+    """Return the time within the interval for which a window was open, ns."""
     closed_ns = case.end_ns if window["closed_ns"] is None else min(window["closed_ns"], case.end_ns)
     return max(0, closed_ns - max(window["opened_ns"], case.begin_ns))
 
@@ -287,12 +289,14 @@ def _limited_host(
 
 
 def _limited_end(flow: Flow) -> Verdict | None:
-    """Return the end that limited a flow for most of the time in which it had data to send."""
+    """Return the end that limited a flow for most of the time in which it had data to send; None if none
+    did."""
     return _limit_of(flow)[0]
 
 
 def _limit_of(flow: Flow) -> tuple[Verdict | None, float]:
-    """Return the end that limited a flow, and the share of the time in which it had data to send."""
+    """Return the end that limited a flow, if any, and the share of the interval in which it had data to
+    send."""
     busy = 1.0 if flow["busy_share"] is None else flow["busy_share"]
     limit = flow["rate_limit_bps"]
     paced = limit is not None and flow["rate_bps"] >= 0.85 * limit
@@ -308,7 +312,7 @@ def _limit_of(flow: Flow) -> tuple[Verdict | None, float]:
 
 
 def _end_of(window: ContentionWindow, verdict: Verdict) -> str:
-    """Return the NIC at the slow end of a window's flows."""
+    """Return the NIC at that end of a window's flows which a verdict calls slow."""
     flows = window["flows"]
     if not flows:
         return ""
@@ -316,7 +320,7 @@ def _end_of(window: ContentionWindow, verdict: Verdict) -> str:
 
 
 def pause_storm(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by a NIC that pauses the fabric, by contention windows or by counters."""
+    """Explain lost time by a NIC that pauses the fabric, according to contention windows or counters."""
     storms = [window for window in case.windows if window["kind"] == ContentionKind.PAUSE_STORM]
     sent = _pauses_per_s(case)
     nic = max(sent, key=lambda name: (sent[name], name), default="")
@@ -373,9 +377,9 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
 
 
 def _receives_nothing(case: Case, nic: str) -> bool:
-    """Return whether probes find a NIC's link dead towards it.
+    """Return whether probes find the link towards a NIC dead.
 
-    A NIC that sends pause frames beside is alive: it does not take what its switch holds.
+    A NIC that also sends pause frames is alive: it does not accept what its switch holds for it.
     """
     episodes = case.network.episodes([nic], case.begin_ns, case.end_ns)
     episodes += case.network.episodes(_links_to(case, nic), case.begin_ns, case.end_ns)
@@ -390,7 +394,7 @@ def _links_to(case: Case, nic: str) -> set[str]:
 
 
 def _storm_confidence(case: Case, storms: list[ContentionWindow], root: str) -> float:
-    """Return the confidence in a storm: low where the NIC was a slow receiver for longer."""
+    """Return the confidence in a pause storm: low if the NIC was a slow receiver for a longer time."""
     if not storms:
         return 0.8
     slow = [
@@ -405,7 +409,7 @@ def _storm_confidence(case: Case, storms: list[ContentionWindow], root: str) -> 
 
 
 def _pauses_per_s(case: Case) -> dict[str, float]:
-    """Return NIC to the pause frames that it sent per second."""
+    """Return the number of pause frames per second that each NIC sent."""
     total: dict[str, int] = defaultdict(int)
     for counter in case.columns.counters:
         total[counter["nic"]] += counter["pause_sent"] or 0

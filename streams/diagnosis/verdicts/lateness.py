@@ -13,15 +13,15 @@ from streams.diagnosis.arrivals import Floats
 from streams.diagnosis.base import Candidate, Case, observation
 
 KNOWN: Final = 0.95
-"""Confidence if the rank's own time outside of operations was seen."""
+"""Confidence if it was measured that the rank spent the time outside of operations."""
 INFERRED: Final = 0.85
-"""Confidence if it was late, and nothing shows the cause of that."""
+"""Confidence if the rank was late but nothing shows why."""
 SOME: Final = 0.2
-"""Part of a host's lateness that a rank must cause to be named with it."""
+"""Share of a host's lateness from which on a rank is named with the host."""
 
 
 def _host_of_share(case: Case, shares: Floats) -> tuple[str, list[int], float]:
-    """Return the host with the greatest sum, its positions, and that sum."""
+    """Return the host with the greatest sum of shares, the positions of its ranks, and that sum."""
     by_host: dict[str, list[int]] = {}
     for at, rank in enumerate(case.members):
         by_host.setdefault(rank.host, []).append(at)
@@ -32,7 +32,8 @@ def _host_of_share(case: Case, shares: Floats) -> tuple[str, list[int], float]:
 
 
 def _network_at(case: Case, places: list[int]) -> float:
-    """Return how much more of their time these ranks moved data than the others did."""
+    """Return by how much the share of time in which these ranks moved data exceeds that of the other
+    ranks."""
     times = case.work.times
     observed = np.maximum(times.observed, 1.0)
     share = times.network_late / observed
@@ -95,7 +96,7 @@ def straggler(case: Case) -> Iterator[Candidate]:
 
 
 def launch_skew(case: Case) -> Iterator[Candidate]:
-    """Explain waiting by kernels that begin late after their call, at one host or at all ranks."""
+    """Explain waiting by kernels that begin long after their call, at one host or at all ranks."""
     rules, late = case.rules, case.lateness
     host, places, lost = _host_of_share(case, late.launch)
     every = float(late.total.sum())

@@ -26,30 +26,36 @@ from streams.runtime.units import NS_PER_S
 
 CERTAIN: Final = 0.92
 POSSIBLE: Final = 0.6
-"""Confidence if the routes of the job's flows are not known, but some route between its NICs crosses."""
+"""Confidence if the routes of the job's flows are unknown, but some route between its NICs crosses the
+link."""
 PROBED: Final = 0.85
 """Confidence in a loss rate of probes that the links service does not confirm."""
 FLAPS: Final = 3
-"""Outages within one fault, or flaps within the hour, that make a link flapping and not just dead."""
+"""Number of outages within one fault, or of flaps within an hour, that make a link flapping instead of
+dead."""
 RETURNS: Final = 2
-"""Outages after which losses of the same fault count as another outage: one may leave a dirty connector."""
+"""Number of outages after which losses in the same fault count as another outage; a single one may leave a
+dirty connector."""
 FAULT_GAP_NS: Final = 5 * NS_PER_S
-"""Time between two states of one link within which they are one fault."""
+"""Longest time between two states of one link that belong to one fault."""
 LEFT: Final = 0.8
-"""Confidence if all flows have left the link: less than in contention with another job on their new links."""
+"""Confidence if all flows have left the link. It is below that of contention with another job on their new
+links."""
 LEFT_STATES: Final = (LinkState.DOWN, LinkState.FLAPPING)
 """States in which routing moves flows."""
 LEFT_BEFORE_NS: Final = 5 * NS_PER_S
-"""Flows that left a link so long before its fault count: routing may act before the fault is known."""
+"""Time before its fault within which flows that left a link count: routing may act before the fault is
+known."""
 HEAVY_LOSS: Final = 0.005
-"""Share of lost packets that stalls a transport: one of 200 packets makes go-back-N repeat a window."""
+"""Share of lost packets that stalls a transport: if one of 200 packets is lost, go-back-N repeats a window
+for it."""
 _VERDICTS: Final = {
     LinkState.DOWN: Verdict.DEAD_LINK,
     LinkState.GREY: Verdict.GREY_LINK,
     LinkState.FLAPPING: Verdict.FLAPPING_LINK,
 }
 _ESTIMATES: Final = {LinkState.DOWN: 0.6, LinkState.GREY: 0.6, LinkState.FLAPPING: 0.5}
-"""Part of the time of moving data that a fault costs, where the job's good time is not known."""
+"""Assumed share of the time of moving data that a fault costs if the job's baseline is not known."""
 SET_MTU: Final = "set the MTU of all NICs on both ends of {}, and drain it until then"
 _REMEDIES: Final = {
     Verdict.DEAD_LINK: "replace the cable or port of {}; flows are to be moved off it until then",
@@ -59,7 +65,7 @@ _REMEDIES: Final = {
 
 
 def faulty_links(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by links with a fault that the job's flows cross while it lasts."""
+    """Explain lost time by faulty links that the job's flows cross during the fault."""
     traffic = case.traffic
     subjects = {*traffic.links, *traffic.possible, *traffic.nics, *map(host_of, traffic.nics)}
     moved = _moved_off(case)
@@ -74,7 +80,8 @@ def faulty_links(case: Case) -> Iterator[Candidate]:
 
 
 def links_with_losses(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by links that lose probes of the job's NICs, where the links service names none."""
+    """Explain lost time by links that lose probes of the job's NICs, if the links service names no such
+    link."""
     if not case.is_slow and case.stuck is None:
         return
     for lossy in lossy_links(case.network, case.traffic.nics, case.end_ns):
@@ -127,7 +134,7 @@ def _retransmits(pairs: list[NicPair]) -> Iterator[DiagnosisEvidence]:
 
 
 def _moved_off(case: Case) -> dict[str, list[Decision]]:
-    """Return subject to the decisions that moved flows of the job off it."""
+    """Return the decisions that moved flows of the job off a subject, by subject."""
     by_subject: dict[str, list[Decision]] = defaultdict(list)
     for decision in case.network.decisions(case.begin_ns - int(case.rules.coincide_s * 1e9), case.end_ns):
         if decision["action"] == FlowAction.REROUTE and decision["flow_id"] in case.traffic.flows:
@@ -218,7 +225,8 @@ def _faulty_link(
 
 
 def _estimate(case: Case, record: LinkHealth) -> float:
-    """Return the part of the job's time that a fault of a crossed link costs, if no good time is known."""
+    """Return the assumed share of the job's time that a fault of a crossed link costs, if no baseline is
+    known."""
     estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
     if record["loss_rate"] is not None and record["max_packet_bytes"] is None:
         estimate *= min(1.0, record["loss_rate"] / HEAVY_LOSS)
@@ -226,9 +234,9 @@ def _estimate(case: Case, record: LinkHealth) -> float:
 
 
 def _follows(case: Case, verdict: Verdict, subject: str) -> bool:
-    """Return whether this was the verdict before, and the job may be slow still.
+    """Return whether this was the previous verdict, and the job may still be slow.
 
-    After a restart, the good time of moving data is not known, so its excess cannot be measured.
+    After a restart, the baseline of moving data is not known, so its excess cannot be measured.
     """
     last = case.job.last
     is_last = last is not None and (last.verdict, last.subject) == (verdict, subject)
@@ -236,9 +244,10 @@ def _follows(case: Case, verdict: Verdict, subject: str) -> bool:
 
 
 def _left(case: Case, links: list[str], begin_ns: int, links_left: LinksLeft) -> list[str]:
-    """Return the flows that left a link since its fault began, or just before it was seen.
+    """Return the flows that left a link after its fault began, or just before it was detected.
 
-    Routing takes both directions of a link out of use. A flow that still crosses one has not left it.
+    Routing takes both directions of a link out of use. A flow that still crosses one of them has not left
+    it.
     """
     both = {*links, *_reversed(links)}
     flows = {
@@ -256,7 +265,7 @@ def _pairs_of(case: Case, flows: list[str]) -> list[NicPair]:
 
 
 def _beside(case: Case, flows: list[str]) -> set[tuple[str, str]]:
-    """Return the pairs of these flows, and those that share a link between switches with them now."""
+    """Return the pairs of these flows, and the pairs that now share a link between switches with them."""
     links = {link for name in flows for link in case.traffic.routes.get(name, ())[1:-1]}
     keys = {key for link in links for key in case.traffic.links.get(link, ())}
     return keys | _keys_of(_pairs_of(case, flows))
@@ -265,8 +274,8 @@ def _beside(case: Case, flows: list[str]) -> set[tuple[str, str]]:
 def _outages(episodes: list[Episode]) -> int:
     """Return how often a link went down within one fault.
 
-    A link that came up twice and then loses packets went down again. An outage that routing bypasses, or that
-    ends before it is declared, leaves a loss rate alone.
+    A link that came up twice and then loses packets counts as down once more. An outage that routing
+    bypasses, or that ends before it is declared, appears only as a loss rate.
     """
     downs = returns = 0
     up_ns = None
@@ -279,10 +288,10 @@ def _outages(episodes: list[Episode]) -> int:
 
 
 def _stops(case: Case, episode: Episode) -> bool:
-    """Return whether a fault that lasts holds up an operation that all ranks began.
+    """Return whether an ongoing fault holds up an operation that all ranks began.
 
-    A dead link does so at once. A link that loses packets is to blame once the operation hangs: a transport
-    that starts again from each lost packet hardly moves.
+    A dead link does so at once. A link that loses packets is the cause once the operation hangs: a transport
+    that starts again at each lost packet hardly progresses.
     """
     stuck = case.stuck
     if stuck is None or stuck.missing or episode.end_ns < stuck.since_ns:
@@ -306,7 +315,7 @@ def _crossing(case: Case, subject: str, links: list[str], is_nic: bool) -> tuple
 
 
 def _directed(subject: str, links: list[str]) -> list[str]:
-    """Return the faulty directions of a link: both, if none is named."""
+    """Return the faulty directions of a link; both if none is named."""
     if links or "<>" not in subject:
         return list(links)
     near, far = subject.split("<>", 1)
@@ -322,6 +331,6 @@ def _keys_of(pairs: list[NicPair]) -> set[tuple[str, str]]:
 
 
 def _fit_of_pairs(case: Case, pairs: set[tuple[str, str]]) -> float:
-    """Return how well in-band delays agree with a fault: outliers elsewhere speak against it."""
+    """Return how well in-band delays agree with a fault; outliers among other pairs contradict it."""
     slow = {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers}
     return 1.0 if not slow or slow & pairs else 0.45

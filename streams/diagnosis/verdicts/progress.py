@@ -1,4 +1,4 @@
-"""Verdicts about jobs that do not go on: HANG, DEAD_RANK, PROGRAM_MISMATCH."""
+"""Verdicts about jobs that make no progress: HANG, DEAD_RANK, PROGRAM_MISMATCH."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ EQUAL_BYTES: Final = tuple(
     FUNCTIONS.index(function)
     for function in (CollectiveFunction.ALL_REDUCE, CollectiveFunction.BROADCAST, CollectiveFunction.REDUCE)
 )
-"""Functions whose messages have one size at all ranks."""
+"""Indices of the functions whose messages have the same size at all ranks."""
 MAX_NAMED: Final = 8
-"""Ranks that a text names."""
+"""Largest number of ranks that a text names."""
 
 
 def ranks_text(ranks: list[Rank]) -> str:
-    """Return the names of ranks."""
+    """Return the names of ranks as text."""
     names = ", ".join(rank.name for rank in ranks[:MAX_NAMED])
     return names + (f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else "")
 
 
 def operation_text(case: Case, stuck: Stuck) -> str:
-    """Return the operation that does not end, and for how long it runs."""
+    """Return text about the operation that does not end, with the time for which it has run."""
     communicator = case.ranks.communicators.get(stuck.communicator)
     name = communicator.id if communicator is not None else "?"
     age_s = (case.end_ns - stuck.since_ns) / 1e9
@@ -59,7 +59,7 @@ def _stuck_evidence(case: Case, stuck: Stuck) -> DiagnosisEvidence:
 
 
 def _reported(case: Case, states: tuple[RankCondition, ...]) -> list[tuple[Rank, str]]:
-    """Return the ranks that NCCL itself reports in a state, with its reason."""
+    """Return the ranks that NCCL itself reports in one of these states, each with its reason."""
     by_id = {entry.id: name for name, entry in case.ranks.communicators.items()}
     newest: dict[tuple[str, int], tuple[int, RankCondition, str]] = {}
     for at_ns, state in case.columns.states:
@@ -83,7 +83,7 @@ def _state_evidence(states: dict[Rank, str]) -> list[DiagnosisEvidence]:
 
 
 def hang(case: Case) -> Iterator[Candidate]:
-    """Explain an operation that does not end by the rank that did not begin it."""
+    """Explain an operation that does not end: a rank did not begin it."""
     stuck = case.stuck
     if stuck is None or not stuck.hangs or stuck.is_circle:
         return
@@ -119,7 +119,7 @@ def hang(case: Case) -> Iterator[Candidate]:
 
 
 def dead_rank(case: Case) -> Iterator[Candidate]:
-    """Explain an operation that does not end by a process or host that has died."""
+    """Explain an operation that does not end: a process or host has died."""
     stuck = case.stuck
     reported = dict(_reported(case, (RankCondition.DEAD, RankCondition.ABORTED, RankCondition.ERROR)))
     if stuck is None:
@@ -160,7 +160,7 @@ def dead_rank(case: Case) -> Iterator[Candidate]:
 
 
 def program_mismatch(case: Case) -> Iterator[Candidate]:
-    """Explain wrong results or a stop by ranks that call different operations under one number."""
+    """Explain wrong results or a stop: ranks call different operations under one number."""
     work, stuck = case.work, case.stuck
     groups, grouped = work.groups, work.grouped
     if stuck is not None and stuck.is_circle and stuck.hangs:

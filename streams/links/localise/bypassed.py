@@ -3,10 +3,10 @@
 If switches see a carrier go, they reroute at once, and no probe is lost that could show it. Instead, paths
 depart from the link until none crosses it.
 
-Rerouting for other reasons leaves some paths on every link. m paths that are hashed again to n uplinks leave
-one of these empty with probability (1 - 1/n)^m. Of c cables, c times that many are empty by chance. Unless
-that number is far below one, an empty cable means nothing. So a link counts if too many paths departed from
-its cable for chance, or from all cables of a switch inside the fabric of which all are empty.
+Rerouting for other reasons leaves some paths on every link. If m paths are hashed again to n uplinks, a given
+uplink stays empty with probability (1 - 1/n)^m. The expected number of empty ones among c cables is c times
+that. Unless it is far below one, an empty cable means nothing. So a link counts as bypassed if too many paths
+left its cable for chance. It also counts if they left a switch inside the fabric whose cables are all empty.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def localise_bypassed(evidence: Evidence, now_ns: int) -> list[Fault]:
 
 
 def _empty_links(evidence: Evidence, in_use: Bools, at_nics: set[int], now_ns: int) -> dict[int, set[int]]:
-    """Return link to the paths that departed from it, for unused links; forget old departures."""
+    """Return the paths that left each link that no path uses now; forget old departures."""
     empty: dict[int, set[int]] = {}
     for link, departures in list(evidence.departures.items()):
         is_old = now_ns - departures.newest_ns > DEPARTED_KEPT_NS
@@ -82,9 +82,9 @@ def _fault(evidence: Evidence, link: int, paths: NDArray[np.intp]) -> Fault:
 
 
 def _departed(evidence: Evidence, departures: Departures, at_nics: set[int], since_ns: int) -> set[int]:
-    """Return the living paths that departed from a link for links that were known before.
+    """Return the living paths that left a link and now cross only links that were known before.
 
-    A link first seen at that time may be the same link under a name from a new topology file.
+    A link first seen when paths left may be the same link under a name from a new topology file.
     """
     paths = np.array(sorted(departures.paths), np.intp)
     paths = paths[(evidence.path_event_ns[paths] > since_ns) & (evidence.loss_streak[paths] == 0)]
@@ -96,7 +96,7 @@ def _departed(evidence: Evidence, departures: Departures, at_nics: set[int], sin
 
 
 class _Chance:
-    """The number of cables that would be as empty as a given one by chance."""
+    """Expected number of cables that chance alone would leave as empty as a given one."""
 
     def __init__(
         self, evidence: Evidence, in_use: Bools, at_nics: set[int], empty: Mapping[int, set[int]]
@@ -110,7 +110,7 @@ class _Chance:
         self._cables = 1 + len(inner) // 2
 
     def of(self, link: int) -> float:
-        """Return the minimum over its cable and the switches inside the fabric at its ends."""
+        """Return the expected number for a link: the lower of those for its cable and its empty switches."""
         near, far = self._evidence.nodes_of(link)
         # A path that comes from a leaf chooses among the leaf's uplinks; the downlink follows from that
         # choice.

@@ -14,13 +14,13 @@ class Fault:
     subject: str
     kind: HealthKind
     elements: tuple[int, ...]
-    """Elements that are dead with it, in the order in which they are marked."""
+    """Elements that are dead with the subject, in the order in which they are to be marked."""
     begin_ns: int
     """Start of the outage, log append time."""
     cause: str
     """Text that explains the evidence."""
     detected_by: DetectedBy = DetectedBy.PROBES
     candidates: tuple[str, ...] = ()
-    """Names that cannot be told apart from the subject."""
+    """Other subjects that the evidence cannot tell apart from this one."""
     yields_to_carrier: bool = False
-    """Whether the fault is dropped if the subject's own port already reports no carrier."""
+    """Whether to drop the fault if the subject's own port has already reported that it has no carrier."""

@@ -21,7 +21,7 @@ from streams.runtime.units import NS_PER_MS
 def localise_links(
     evidence: Evidence, thresholds: Thresholds, paths: NDArray[np.intp], now_ns: int
 ) -> tuple[list[Fault], int]:
-    """Return the dead links, and the time at which the present evidence may show more (`NEVER_NS`: none)."""
+    """Return the dead links, and the next time at which present evidence may show more, or `NEVER_NS`."""
     suspicion = against_links(evidence, paths)
     faults: list[Fault] = []
     wait_ns = NEVER_NS

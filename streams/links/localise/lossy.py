@@ -1,4 +1,4 @@
-"""Localise grey links: elements with a loss rate that no burst and no busy host explains.
+"""Localise grey links: elements with a loss rate that neither a burst nor a busy host explains.
 
 A switch may lose the packets of one traffic class only: its queue is full or broken, or the class is
 configured otherwise there. So losses are also localised class by class. A class is named if the others
@@ -31,18 +31,18 @@ from streams.runtime.units import NS_PER_S
 
 
 class LossyFaults(NamedTuple):
-    """Elements with losses: all of them, and those whose losses make a link or NIC GREY."""
+    """All elements that lose packets, and those whose losses make a link or NIC GREY."""
 
     by_element: dict[int, Lossy]
     grey: list[Lossy]
     requests: NDArray[np.float64]
-    """[P] requests within the window."""
+    """[P] number of requests within the window."""
 
 
 def localise_lossy(
     evidence: Evidence, thresholds: Thresholds, now_ns: int, *, is_warm: bool = True
 ) -> LossyFaults:
-    """Return the lossy elements. `is_warm`: whether all NICs have reported, so that rates can be trusted."""
+    """Return the lossy elements; none unless `is_warm`, which means that all NICs have reported."""
     min_share = thresholds["grey_loss_percent"] / 100
     requests, lossy_by_element = _lossy_within(evidence, now_ns, WINDOW_PARTS, min_share, is_warm=is_warm)
     # A loss that began a moment ago shows more clearly in the newer half of the window.
@@ -57,7 +57,7 @@ def localise_lossy(
 def _lossy_within(
     evidence: Evidence, now_ns: int, parts: int, min_share: float, *, is_warm: bool
 ) -> tuple[NDArray[np.float64], dict[int, Lossy]]:
-    """Return [P] requests within the newest `parts` of the window, and the lossy elements."""
+    """Return [P] requests within the newest `parts` of the window, and the lossy elements by number."""
     lost, answered = evidence.counts(now_ns, parts)
     short = evidence.unsettled_paths(now_ns, parts)
     lost[short] += evidence.unsettled[short]
@@ -90,9 +90,9 @@ def _by_class(
     requests: NDArray[np.float64],
     min_share: float,
 ) -> dict[int, Lossy]:
-    """Return the lossy elements of all classes together, and of each class if others lose less there.
+    """Return the lossy elements with their loss rates by class, and those that only some classes show.
 
-    `lost`, `requests`: [P, C].
+    `lossy_by_element`: result over all classes together. `lost`, `requests`: [P, C] counts.
     """
     n, classes = requests.shape
     rows = evidence.rows[:n]
@@ -122,7 +122,7 @@ def _by_class(
 
 
 def _of_element(element: int, by_class: Sequence[Sequence[Lossy]], dscps: Sequence[int]) -> dict[int, Lossy]:
-    """Return DSCP to the loss rate that may be an element's."""
+    """Return by DSCP the losses of each class that the element may cause."""
     return {
         dscp: lossy
         for dscp, lossy_elements in zip(dscps, by_class, strict=True)
@@ -147,9 +147,9 @@ def _rate(
     lost: NDArray[np.float64],
     requests: NDArray[np.float64],
 ) -> ClassRate | None:
-    """Return the loss rate of a class on an element; None without a packet.
+    """Return the loss rate of a class on an element; None if no packet of the class crossed it.
 
-    `lossy_elements`: those elements of the class. `lost`, `requests`: [P], of the class.
+    `lossy_elements`: lossy elements of the class. `lost`, `requests`: [P] counts of the class.
     """
     for lossy in lossy_elements:
         if _explains(lossy, element):
@@ -164,7 +164,7 @@ def _rate(
 def _named(
     class_rates: Sequence[ClassRate | None], lossy_by_dscp: Mapping[int, Lossy], min_share: float
 ) -> tuple[ClassRate, ...]:
-    """Return the rates with the lossy classes named, if each other one clearly loses less."""
+    """Return the rates; mark the lossy classes if each other class clearly loses less."""
     lossy = {dscp for dscp, loss in lossy_by_dscp.items() if loss.low >= min_share}
     rates = [rate for rate in class_rates if rate is not None]
     is_clear = _are_separate(
@@ -174,13 +174,13 @@ def _named(
 
 
 def _are_separate(lossy: Sequence[ClassRate], others: Sequence[ClassRate]) -> bool:
-    """Return whether there are other classes, and each clearly loses less than each lossy one."""
+    """Return whether there are other classes and each of them clearly loses less than every lossy class."""
     low = min((rate.low for rate in lossy), default=0.0)
     return bool(others) and all(rate.high < low for rate in others)
 
 
 def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: int) -> bool:
-    """Return whether losses are high enough, spread over time, and not the host's."""
+    """Return whether losses are high enough, spread over time, and not caused by the host."""
     min_share = thresholds["grey_loss_percent"] / 100
     if lossy.low < min_share or lossy.lost < MIN_GREY_LOSSES:
         return False
@@ -204,7 +204,7 @@ def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: i
 
 
 def _parts_with_losses(evidence: Evidence, lossy: Lossy, now_ns: int) -> NDArray[np.bool_]:
-    """Return [WINDOW_PARTS] whether any path over an element lost packets in a part of the window."""
+    """Return [WINDOW_PARTS] whether any path over the lossy element lost packets in that part."""
     paths = evidence.paths_over(lossy.element)
     has_losses: NDArray[np.bool_] = np.asarray((evidence.lost[paths] > 0).any(axis=0))
     short = np.intersect1d(paths, evidence.unsettled_paths(now_ns))

@@ -1,9 +1,8 @@
 """Localise NICs that answer no peer, and the cause behind them: port, NIC, host or leaf switch.
 
-A silent agent whose host answers is none of them: prober_health.py reports it.
+This module ignores a silent agent whose host answers: prober_health.py reports it.
 
-A host that is short of CPU looks like a dead one for a while, so these thresholds are longer than those of
-links.
+A host that is short of CPU looks dead for a while, so the time thresholds are longer here than for links.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_MS
 
 IsMember = Callable[[str], bool]
-"""Whether a NIC is in the inventory: one that was removed in order is not missed."""
+"""Returns whether a NIC is in the inventory: a NIC that was removed on purpose is no fault."""
 
 
 class _Cause(Enum):
@@ -41,7 +40,7 @@ def localise_nics(
 ) -> Iterator[Fault]:
     """Yield the faults behind NICs that answer no peer.
 
-    Mark a fault's elements as down before you take the next: later faults depend on it.
+    The caller must mark a fault's elements as down before it takes the next fault, which depends on it.
     """
     answers_ns = evidence.last_answer_ns[evidence.rows[paths, :2]]
     if now_ns - int(answers_ns.min()) < thresholds.ns("nic_dead_ms"):
@@ -72,7 +71,7 @@ def _evaluate_nic(
     nic: int,
     now_ns: int,
 ) -> _Cause | None:
-    """Return the cause of a NIC's silence; None: wait for more evidence."""
+    """Return the cause of a NIC's silence; None if there is no fault or not enough evidence yet."""
     min_losses = thresholds["dead_losses"]
     answer_ns = int(evidence.last_answer_ns[nic])
     alive_ns = _last_sign_ns(evidence, [nic])
@@ -96,7 +95,7 @@ def _evaluate_nic(
 
 
 def _port_is_dead(evidence: Evidence, thresholds: Thresholds, suspicion: Suspicion, nic: int) -> bool:
-    """Return whether a NIC's own probes were lost for long enough while its agent was healthy."""
+    """Return whether enough of a NIC's own probes were lost, for long enough, while its agent was healthy."""
     crossing = suspicion.of(nic)
     lost_ns = int(evidence.last_lost_ns[suspicion.paths[crossing]].max())
     reported_ns = int(evidence.nic_event_ns[nic])
@@ -122,7 +121,7 @@ def _probing_hosts(evidence: Evidence, nic: int, now_ns: int) -> set[str]:
 
 
 def _silent_switches(evidence: Evidence, due: Mapping[int, _Cause]) -> Iterator[tuple[str, set[int]]]:
-    """Yield the leaf switches whose NICs fell silent together, with those NICs."""
+    """Yield each leaf switch whose NICs fell silent together, and those NICs. `due`: all silent NICs."""
     for switch, nics in sorted(group_by_node((nic, _switches_of(evidence, nic)) for nic in due).items()):
         answers_ns = evidence.last_answer_ns[list(nics)]
         spread_ns = int(answers_ns.max()) - int(answers_ns.min())
@@ -133,7 +132,7 @@ def _silent_switches(evidence: Evidence, due: Mapping[int, _Cause]) -> Iterator[
 
 
 def _switch_faults(evidence: Evidence, switch: str, nics: set[int]) -> Iterator[Fault] | None:
-    """Return the faults of a dead leaf switch; None if an answer crossed one of its links later."""
+    """Return the faults of a dead leaf switch; None if an answer crossed a link after `nics` fell silent."""
     last_ns = int(evidence.last_answer_ns[list(nics)].max())
     links = [e for e in evidence.links_at[switch] if evidence.has_answered[e] and not evidence.down[e]]
     if any(evidence.last_answer_ns[e] > last_ns for e in links):
@@ -187,7 +186,7 @@ def _nic_fault(
 
 
 def _last_sign_ns(evidence: Evidence, nics: list[int]) -> int:
-    """Return the newest answer of NICs' probers, or of their hosts' kernels."""
+    """Return the time of the newest answer from NICs' agents or from their hosts' kernels, ns."""
     return int(max(evidence.last_answer_ns[nics].max(), evidence.host_answer_ns[nics].max()))
 
 

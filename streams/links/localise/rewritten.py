@@ -1,8 +1,8 @@
-"""Localises where the network changes the DSCP of probes: from there on, they wait in another class's queue.
+"""Localises where the network changes the DSCP of probes; beyond it, they use another class's queues.
 
 Each prober reports the DSCP with which its requests and the replies arrive, by path and class. A link or
-switch that every changed route crosses, and no unchanged one, is the place. The fewest such places are
-stated.
+switch that changed routes cross, and no unchanged route, may be the place. The fewest places that explain all
+changed routes are published.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from streams.links.text import count_text
 from streams.runtime.units import NS_PER_S
 
 LASTING_NS: Final = 2 * NS_PER_S
-"""A changed DSCP counts after this time: a route may just have moved, and its new links may not be known."""
+"""Time for which a DSCP must stay changed: a route may just have moved to links that are unknown yet."""
 FRESH_NS: Final = 5 * NS_PER_S
-"""A path with an answer within this time is evidence; each path with answers is reported each second."""
+"""Age up to which an answer makes its path evidence; paths with answers are reported each second."""
 MIN_ROUTES: Final = 2
-"""Changed routes that are needed, unless no other route is probed in that class."""
+"""Changed routes needed to publish a change, unless only one route is probed in that class."""
 MAX_NAMED: Final = 3
 SEARCH_GAP_NS_PER_PATH: Final = 50_000
-"""Time between two searches per path of the shard, so that searches take a small part of a processor."""
+"""Time between two searches, per path of the shard, so that searches take little CPU time."""
 
 _Key = tuple[str, str, int]
 
@@ -41,11 +41,11 @@ class RewrittenClass:
     routes: int
     all_routes: int
     places: tuple[tuple[str, ...], ...]
-    """Each a set that cannot be told apart."""
+    """Each place is a group of cables and switches that cannot be told apart."""
     since_ns: int
 
     def text(self, since: str) -> str:
-        """Return one line for people."""
+        """Return a readable line that describes the change and its place."""
         named = [" or ".join(place[:MAX_NAMED]) for place in self.places[:MAX_NAMED]]
         more = len(self.places) - len(named)
         where = ", ".join(named) + (f" and {count_text(more, 'more place')}" if more > 0 else "")
@@ -57,7 +57,7 @@ class RewrittenClass:
 
 @dataclass(slots=True)
 class _Change:
-    """The DSCPs with which requests and replies of one class arrive; None: as sent."""
+    """The DSCPs with which requests and replies of one class arrive; None for one that arrives as sent."""
 
     arrived: tuple[int | None, int | None]
     since_ns: int
@@ -68,7 +68,7 @@ UNCHANGED: Final = _Change((None, None), 0, 0)
 
 
 class DscpChanges:
-    """The paths of a shard on which the network changes a DSCP. Pure; times are ns of log append time."""
+    """The paths of a shard on which the network changes a DSCP. Times are ns of log append time."""
 
     def __init__(self) -> None:
         self._paths: dict[_Key, dict[int, _Change]] = {}
@@ -80,7 +80,7 @@ class DscpChanges:
         return not self._paths
 
     def ingest(self, event: LinkEvent, now_ns: int) -> None:
-        """Take the reports of one event, which ended at `now_ns`."""
+        """Ingest one event's reports of the DSCPs with which packets arrive; `now_ns`: time of the event."""
         for row in event["paths"]:
             key = (event["nic"], row["peer"], row["path"])
             if not row["classes"]:  # one class, which keeps its DSCP
@@ -109,14 +109,14 @@ class DscpChanges:
             self._paths.setdefault(key, {})[sent] = _Change(arrived, now_ns, now_ns)
 
     def is_due(self, paths: int, now_ns: int) -> bool:
-        """Return whether to search now; with many paths, searches take longer and are rarer."""
+        """Return whether to search now, and if so, schedule the next search: the more paths, the later."""
         if now_ns < self._due_ns:
             return False
         self._due_ns = now_ns + paths * SEARCH_GAP_NS_PER_PATH
         return True
 
     def find(self, evidence: Evidence, routes: Routes, now_ns: int) -> list[RewrittenClass]:
-        """Return the DSCPs that the network changes now, with the places."""
+        """Return the DSCPs that the network changes now, and where it changes them."""
         self._forget(now_ns - 4 * FRESH_NS)
         rewritten: list[RewrittenClass] = []
         for sent in sorted({sent for classes in self._paths.values() for sent in classes}):
@@ -139,9 +139,10 @@ class DscpChanges:
     def _routes_of(
         self, sent: int, evidence: Evidence, routes: Routes, now_ns: int
     ) -> tuple[Mapping[int, list[tuple[Links, int]]], list[Links]]:
-        """Return the directed routes of a class that change it, by the DSCP that arrives, and all others.
+        """Return the routes that change the DSCP `sent`, by the DSCP that arrives, and those that keep it.
 
-        Those have the begin of the change beside them. A route is empty where its links are not known.
+        Routes are directed. Each changed one is paired with the start of the change, ns. A route whose links
+        are unknown is empty.
         """
         changed: dict[int, list[tuple[Links, int]]] = defaultdict(list)
         unchanged: list[Links] = []
@@ -164,7 +165,7 @@ class DscpChanges:
 
 
 def _places(changed: Iterable[Links], unchanged: Iterable[Links]) -> tuple[tuple[str, ...], ...]:
-    """Return the fewest links or switches that explain the changed routes, each with its aliases."""
+    """Return the fewest places that explain the changed routes, each with those that explain the same."""
     innocent = set(_of_route(tuple(set().union(*unchanged))))
     over: dict[str, set[int]] = defaultdict(set)
     left: set[int] = set()
@@ -189,7 +190,7 @@ def _places(changed: Iterable[Links], unchanged: Iterable[Links]) -> tuple[tuple
 
 
 def _of_route(links: Links) -> list[str]:
-    """Return the links of a route, and the nodes that send into them or receive from them."""
+    """Return the links of a route, and the nodes at their ends."""
     return list(dict.fromkeys([*links, *(end_parts(end).node for link in links for end in link_ends(link))]))
 
 

@@ -1,8 +1,8 @@
 """Localises links that drop packets above a size, while smaller ones pass.
 
 Each prober reports the largest packet that each of its paths passes (`PathSize`). A path whose limit is below
-the MTU of both NICs crosses a link with that limit. A link that passes a larger packet of any path is not the
-cause. The fewest links that explain all such paths are named.
+the MTU of both NICs crosses a link with that limit. A link over which any path passes a larger packet is not
+the cause. The fewest links that explain all such paths are published.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from streams.runtime.units import NS_PER_S
 KEPT_NS: Final = 300 * NS_PER_S
 """Age at which a result no longer counts: the prober checks each path far more often."""
 MIN_PATHS: Final = 2
-"""Paths with a limit that a link needs, if so many cross it: one result may be wrong."""
+"""Limited paths needed to blame a link, or all its paths if it has fewer: one result may be wrong."""
 MIN_NICS: Final = 2
-"""NICs that must see the limit, if paths of so many cross the link."""
+"""NICs that must see the limit, or all NICs with paths over the link if they are fewer."""
 CHECKED_SHARE: Final = 0.5
-"""Share of the link's paths that must have been checked since; another link may limit the first ones."""
+"""Share of a link's paths that must have been checked since the limit appeared, before it is blamed."""
 MAX_WAIT_NS: Final = 30 * NS_PER_S
-"""Time to check the other paths of all links that may be the cause. After it a single path counts where no
-other crosses the link."""
+"""Time to wait for checks of the other paths over all links that may be the cause. After it, a single path
+suffices if no other path crosses the link."""
 
 CHECK_NS: Final = 5 * NS_PER_S
-"""Longest time of one check. Its packets may be older than a fault's end, though its result is later."""
+"""Longest duration of a check: a fault may end after its packets were sent but before its result."""
 
 _Key = tuple[str, str, int]
 
@@ -41,19 +41,19 @@ class SizeLimit:
 
     link: str
     aliased: tuple[str, ...] = ()
-    """Links that explain the same paths."""
+    """Other links that explain exactly the same paths."""
     passed_bytes: int = 0
     probed_bytes: int = 0
-    """Largest packet that was dropped; 0: not known any more."""
+    """Largest packet that was dropped; 0 if it is no longer known."""
     router_mtu_bytes: int = 0
-    """MTU that a router stated; 0: the packets vanish."""
+    """MTU that a router reported; 0 if packets are dropped without a report."""
     since_ns: int = 0
     dscp: int | None = None
-    """The only traffic class whose large packets are dropped; None: all classes are alike."""
+    """DSCP of the only class whose large packets are dropped; None if the classes do not differ."""
 
     @property
     def text(self) -> str:
-        """Return the limit for people."""
+        """The limit as a readable text."""
         stated = self.router_mtu_bytes
         how = f"a router states an MTU of {stated:,} bytes" if stated else "no router reports it"
         of_class = "" if self.dscp is None else f" of DSCP {self.dscp}"
@@ -63,7 +63,7 @@ class SizeLimit:
 
 @dataclass(slots=True)
 class CheckedPath:
-    """The newest result of one path. `key`: prober, peer and entropy value."""
+    """The newest size check of one path. `key`: prober, peer and entropy value."""
 
     key: _Key
     passed_bytes: int
@@ -73,18 +73,18 @@ class CheckedPath:
     """Links of its requests at the time of the check."""
     at_ns: int
     since_ns: int
-    """Begin of the first check with this limit."""
+    """Time of the first check that found this limit."""
     dscp: int | None = None
-    """The only traffic class with this limit; None: all classes are alike."""
+    """DSCP of the only class with this limit; None if the classes do not differ."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether it drops packets that both NICs can send."""
+        """Whether the path drops packets that both NICs can send."""
         return self.passed_bytes < self.probed_bytes
 
 
 class PathSizes:
-    """The largest packets that the paths of a shard pass. Pure; times are ns of log append time."""
+    """The largest packet that each path of a shard passes. Times are ns of log append time."""
 
     def __init__(self) -> None:
         self._paths: dict[_Key, CheckedPath] = {}
@@ -94,7 +94,7 @@ class PathSizes:
         """Time of the first result."""
 
     def ingest(self, event: LinkEvent, now_ns: int, routes: Routes) -> None:
-        """Take the results of one event, which ended at `now_ns`."""
+        """Ingest the size checks that one event reports; `now_ns`: time of the event."""
         for row in event["sizes"]:
             self.first_ns = min(self.first_ns, now_ns)
             key = (event["nic"], row["peer"], row["path"])
@@ -116,13 +116,13 @@ class PathSizes:
             self.any_limited = self.any_limited or checked.is_limited
 
     def forget(self, now_ns: int) -> None:
-        """Drop old results."""
+        """Drop the results that are older than `KEPT_NS`."""
         for key in [key for key, path in self._paths.items() if path.at_ns < now_ns - KEPT_NS]:
             del self._paths[key]
         self.any_limited = any(path.is_limited for path in self._paths.values())
 
     def limits(self, routes: Routes, now_ns: int) -> list[SizeLimit]:
-        """Return the links that drop large packets. Results of paths that have moved since do not count."""
+        """Return the links that drop large packets. Ignore paths whose route has changed since checked."""
         if not self.any_limited:
             return []
         over = self._by_link(routes)
@@ -152,10 +152,10 @@ class PathSizes:
         )
 
     def limited_without_link(self, routes: Routes) -> list[CheckedPath]:
-        """Return the limited paths whose limit can be of no known link.
+        """Return the limited paths whose limit no known link explains.
 
-        Their requests take a route that is not known from end to end, or each of its links passed a larger
-        packet between two checks of the path: a name then stands for several cables.
+        Such a path has a route with gaps, or each of its links passed a larger packet between two checks of
+        the path. In the second case, one name stands for several cables.
         """
         over = self._by_link(routes) if self.any_limited else {}
         return [
@@ -169,7 +169,7 @@ class PathSizes:
         ]
 
     def by_known_link(self, routes: Routes) -> dict[str, list[CheckedPath]]:
-        """Return link to the results of paths that are known to cross it, also if their routes have gaps."""
+        """Return the results of the paths known to cross each link, even if their routes have gaps."""
         paths_by_link = self._by_link(routes)
         for key, path in self._paths.items():
             if not routes.forward(*key):
@@ -178,7 +178,7 @@ class PathSizes:
         return paths_by_link
 
     def _by_link(self, routes: Routes) -> dict[str, list[CheckedPath]]:
-        """Return link to the results of the paths whose requests cross it now as they did then."""
+        """Return for each link the results of the paths that cross it now as they did when checked."""
         paths_by_link: dict[str, list[CheckedPath]] = defaultdict(list)
         for key, path in self._paths.items():
             if path.links and routes.forward(*key) == path.links:
@@ -190,7 +190,7 @@ class PathSizes:
 def _explained_by(
     paths: Iterable[CheckedPath], over: Mapping[str, list[CheckedPath]]
 ) -> dict[str, list[CheckedPath]]:
-    """Return link to the paths whose limit may be the link's: it has passed nothing larger since."""
+    """Return for each link the paths whose limit it may cause, because it has passed nothing larger since."""
     paths_by_link: dict[str, list[CheckedPath]] = defaultdict(list)
     for path in paths:
         for link in dict.fromkeys(path.links):
@@ -200,7 +200,7 @@ def _explained_by(
 
 
 def _passed_within(over: Iterable[CheckedPath], limited: CheckedPath) -> bool:
-    """Return whether a path over a link passed a larger packet between two checks of a limited path."""
+    """Return whether a path in `over` passed a larger packet between two checks of the limited path."""
     before_ns = limited.at_ns - CHECK_NS
     return any(
         path.passed_bytes > limited.passed_bytes and limited.since_ns <= path.at_ns <= before_ns
@@ -209,7 +209,7 @@ def _passed_within(over: Iterable[CheckedPath], limited: CheckedPath) -> bool:
 
 
 def _is_agreed(limited: list[CheckedPath], over: list[CheckedPath]) -> bool:
-    """Return whether enough NICs and paths see a limit, of those that cross the link: one may be wrong."""
+    """Return whether enough of the NICs and paths that use a link see its limit: one may be wrong."""
     nics = len({path.key[0] for path in limited}), len({path.key[0] for path in over})
     return nics[0] >= min(MIN_NICS, nics[1]) and len(limited) >= min(MIN_PATHS, len(over))
 
@@ -219,7 +219,7 @@ def _is_checked(over: list[CheckedPath], since_ns: int) -> bool:
 
 
 def _is_open(links: list[str], over: Mapping[str, list[CheckedPath]], since_ns: int) -> bool:
-    """Return whether paths that tell links apart have not been checked since."""
+    """Return whether a path that could tell `links` apart has not been checked since `since_ns`."""
     if len(links) < 2:
         return False
     return any(

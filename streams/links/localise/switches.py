@@ -1,7 +1,7 @@
 """Localise dead switches inside the fabric: no answer crosses any of their links.
 
-Without this localiser, a dead switch would show as several dead links, and no path would ever distinguish the
-last of them from a living link.
+Without this localiser, a dead switch would show as several dead links. No path could distinguish the last of
+these links from a living one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def localise_switches(
 ) -> Iterator[Fault]:
     """Yield a fault per cable of each dead switch.
 
-    Mark a fault's elements as down before you take the next: later switches depend on it.
+    The caller must mark a fault's elements as down before it takes the next: later switches depend on it.
     """
     at_nics = (evidence.nic_of != NOTHING) & evidence.has_answered
     crossed = np.unique(evidence.rows[suspects, 2:])
@@ -79,7 +79,7 @@ def _localise_switch(
 
 
 def links_by_cable(evidence: Evidence, links: Iterable[int]) -> dict[str, list[int]]:
-    """Group links by their cable."""
+    """Return the links of each cable, by cable id."""
     by_cable: dict[str, list[int]] = {}
     for link in links:
         by_cable.setdefault(cable_id(evidence.names[link]), []).append(link)
@@ -87,7 +87,7 @@ def links_by_cable(evidence: Evidence, links: Iterable[int]) -> dict[str, list[i
 
 
 def _links_within(evidence: Evidence, node: str) -> NDArray[np.intp]:
-    """Return the links of a switch that lived until it fell silent; none if all are known to be DOWN."""
+    """Return the links of a switch that worked until it fell silent; none if all are known to be DOWN."""
     links = np.array(sorted(evidence.links_at[node]), np.intp)
     links = links[evidence.has_answered[links]]
     if evidence.down[links].all():

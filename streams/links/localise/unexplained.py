@@ -1,9 +1,9 @@
-"""Finds losses that no known link explains, and states the links or switches that may cause them.
+"""Finds losses that no known link explains, and lists the links or switches that may cause them.
 
-A path that loses every probe while both of its NICs live crosses a dead link. If all links that it is known
-to cross live, the dead one is hidden: no switch answers there, a tunnel hides it, or one name stands for
-several cables. The possible links come from the topology file, else from the switches or NICs beside the gap.
-The fewest that explain all such paths are stated; those that explain the same cannot be told apart.
+A path that loses every probe while both of its NICs live crosses a dead link. If all its known links live,
+the dead link is hidden: no switch answers there, a tunnel hides it, or one name stands for several cables.
+The topology file gives the possible links; without it, the switches or NICs beside the gap are candidates.
+The fewest that explain all such paths are listed, with those that cannot be told apart from them.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from streams.links.text import count_text
 from streams.runtime.units import NS_PER_S
 
 MIN_STREAK: Final = 6
-"""Losses in a row of a path."""
+"""Losses in a row from which a path counts as dead."""
 MIN_LASTING_NS: Final = 2 * NS_PER_S
-"""Time for which a path has lost every probe: longer than any link needs to be found."""
+"""Time for which a path must have lost every probe, longer than it takes to find any dead link."""
 ALIVE_NS: Final = NS_PER_S
 """A link or NIC with an answer within this time lives."""
 MIN_PATHS: Final = 2
 MAX_PLACES: Final = 8
-"""Places of a cover; more are as good as none."""
+"""Most places of an answer; if more are needed, none is given."""
 MAX_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """Dead paths without a dead link. `candidates`: cables, switches or NICs of which some explain them."""
+    """Dead paths without a known dead link. `candidates`: cables, switches or NICs that may be the cause."""
 
     paths: int
     nics: int
@@ -46,14 +46,14 @@ class Unexplained:
     candidates: tuple[str, ...]
 
     def text(self, since: str) -> str:
-        """Return one line for people."""
+        """Return a readable line that describes the paths and the possible cause."""
         paths = f"{count_text(self.paths, 'path')} of {count_text(self.nics, 'NIC')}"
         place = place_text(self.candidates)
         return f"no known link explains why {paths} lose every probe since {since}; {place}"
 
 
 def place_text(candidates: Sequence[str]) -> str:
-    """Return where the cause of losses may be, for people."""
+    """Return a readable text on where the cause of losses may be."""
     named = ", ".join(candidates[:MAX_NAMED])
     more = f" and {len(candidates) - MAX_NAMED} more" if len(candidates) > MAX_NAMED else ""
     return f"the cause is at one of: {named}{more}" if named else "nothing is known of their routes"
@@ -62,7 +62,7 @@ def place_text(candidates: Sequence[str]) -> str:
 def find_unexplained(
     evidence: Evidence, routes: Routes, topology: Topology, suspects: NDArray[np.intp], now_ns: int
 ) -> Unexplained | None:
-    """Return the dead paths among `suspects` that cross no dead element; None if there are none."""
+    """Return the dead paths among `suspects` that no dead element explains; None if there are too few."""
     dead = _lasting(evidence, suspects, now_ns)
     if len(dead) < MIN_PATHS:
         return None
@@ -84,14 +84,14 @@ def find_unexplained(
 
 
 def blind_share(evidence: Evidence, now_ns: int) -> tuple[int, int]:
-    """Return the recent paths that are not known from end to end, and all recent paths."""
+    """Return the number of recent paths with an incomplete route, and of all recent paths."""
     n = evidence.paths
     recent = evidence.path_event_ns[:n] > now_ns - STALE_NS
     return int((recent & evidence.incomplete[:n]).sum()), int(recent.sum())
 
 
 def _known_dead(evidence: Evidence) -> set[str]:
-    """Return the cables and switches of links that are known to be dead: traces end there."""
+    """Return the cables of known dead links, and the nodes at their ends, because traces end there."""
     dead_places: set[str] = set()
     for element in np.flatnonzero(evidence.down[: len(evidence.names)]).tolist():
         name = evidence.names[element]
@@ -101,7 +101,7 @@ def _known_dead(evidence: Evidence) -> set[str]:
 
 
 def _lasting(evidence: Evidence, suspects: NDArray[np.intp], now_ns: int) -> NDArray[np.intp]:
-    """Return the paths that have lost every probe for long, while both of their NICs answered others."""
+    """Return the paths that have long lost every probe, though both of their NICs answer on other paths."""
     rows = evidence.rows[suspects]
     # Losses from before a link or host came up again show nothing: its next answer is still to come.
     began_ns = np.maximum(evidence.first_lost_ns[suspects], evidence.recovered_ns[rows].max(axis=1))
@@ -116,7 +116,7 @@ def _lasting(evidence: Evidence, suspects: NDArray[np.intp], now_ns: int) -> NDA
 def _places(
     evidence: Evidence, routes: Routes, topology: Topology, path: tuple[str, str, int], now_ns: int
 ) -> Iterator[str]:
-    """Yield the cables or nodes of both directions of a path where its losses may be."""
+    """Yield the cables or nodes at which a path may lose packets, in both directions."""
     nic, peer, port = path
     forward, reverse = routes.known(nic, peer, port)
     for a, b, links, complete in (
@@ -129,7 +129,7 @@ def _places(
 
 
 def possible_links(topology: Topology, nic: str, peer: str, links: Links) -> Iterable[str]:
-    """Return the links of all routes of the file that contain the known ones."""
+    """Return the links of all routes in the topology file that contain the known `links`."""
     routes = topology.routes(nic_end(nic), nic_end(peer))
     required_links = set(links)
     return {link for route in routes if required_links <= set(route) for link in route}
@@ -145,7 +145,7 @@ def _lives(evidence: Evidence, link: str, now_ns: int) -> bool:
 
 
 def nodes_of(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]:
-    """Yield the switches of a route, or of those beside its gap; a NIC if its switch is unknown."""
+    """Yield the switches of a complete route, else those beside its gap, or the NIC if one is unknown."""
     if complete and len(links) > 2:
         for link in links[1:-1]:
             yield from (end_parts(end).node for end in link_ends(link))
@@ -160,7 +160,7 @@ def nodes_of(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]
 
 
 def fewest_places(places: list[set[str]]) -> tuple[str, ...]:
-    """Return the fewest places that explain all paths, with those that explain as many; none: too many."""
+    """Return the fewest places that explain all paths, and equally good ones; empty if they are too many."""
     fewest: set[str] = set()
     left = [candidates for candidates in places if candidates]
     for _ in range(MAX_PLACES):

@@ -1,9 +1,9 @@
-"""Finds limits of packet size that no known link explains, and states where the cause may be.
+"""Finds limits of packet size that no known link explains, and lists where the cause may be.
 
 A path with a limit crosses a link that drops large packets. If the path's route is not known from end to end,
-or larger packets pass all of its links, that link has no name of its own. The possible links come from the
-topology file, without those that passed a larger packet since. Else the switches or NICs beside the gap are
-stated: the fewest that explain all such paths.
+or larger packets pass all of its links, that link has no name of its own. The topology file gives the
+possible links, without those that have passed a larger packet since. If there are none, the switches or NICs
+beside the gap are possible causes. The fewest that explain all such paths are listed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from streams.links.text import count_text
 
 @dataclass(frozen=True, slots=True)
 class UnnamedLimit:
-    """Paths that drop large packets without a known link that does. Times are ns of log append time."""
+    """Paths that drop large packets, though no known link does. Times are log append time, ns."""
 
     paths: int
     nics: int
     passed_bytes: int
     probed_bytes: int
     router_mtu_bytes: int
-    """MTU that a router stated; 0: the packets vanish."""
+    """MTU that a router reported; 0 if packets are dropped without a report."""
     since_ns: int
     candidates: tuple[str, ...]
-    """Cables, switches or NICs of which some are the cause."""
+    """Cables, switches or NICs that may be the cause."""
 
     def text(self, since: str) -> str:
-        """Return one line for people."""
+        """Return a readable line that describes the limit and its possible cause."""
         paths = f"{count_text(self.paths, 'path')} of {count_text(self.nics, 'NIC')}"
         stated = self.router_mtu_bytes
         how = f"a router states an MTU of {stated:,} bytes" if stated else "no router reports it"
@@ -45,7 +45,7 @@ class UnnamedLimit:
 
 
 def unnamed_limits(sizes: PathSizes, routes: Routes, named: Collection[str]) -> list[CheckedPath]:
-    """Return the limited paths without a known link that cross none of the `named` ones.
+    """Return the limited paths whose limit no known link explains and that cross none of the `named` links.
 
     `named`: links that are known to drop large packets.
     """
@@ -59,7 +59,7 @@ def unnamed_limits(sizes: PathSizes, routes: Routes, named: Collection[str]) -> 
 def find_unnamed_limit(
     limited: Sequence[CheckedPath], sizes: PathSizes, routes: Routes, topology: Topology, now_ns: int
 ) -> UnnamedLimit | None:
-    """Return what limits paths without a known link; None if they are too few to be sure."""
+    """Return the limit of paths that no known link explains; None if they are too few to be sure."""
     if len(limited) < MIN_PATHS:
         return None
     since_ns = min(path.since_ns for path in limited)
@@ -82,7 +82,7 @@ def find_unnamed_limit(
 def _places(
     path: CheckedPath, routes: Routes, topology: Topology, passed_by: dict[str, list[CheckedPath]]
 ) -> set[str]:
-    """Return the cables or nodes where the requests of a path may lose large packets."""
+    """Return the cables or nodes at which a path's requests may lose large packets."""
     nic, peer, _ = path.key
     traced_links, _ = routes.known(*path.key)
     if routes.forward(*path.key):

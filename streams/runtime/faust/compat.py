@@ -25,12 +25,13 @@ from faust.types import TP
 log = logging.getLogger(__name__)
 
 NO_READ_AHEAD_S: Final = 0.1
-"""Read-ahead delay of a worker that must react fast: fetches do not leave out partitions with buffered
-messages."""
+"""Read-ahead delay of a worker that must react fast, s. Fetches then do not leave out partitions with
+buffered messages."""
 FETCH_TIMEOUT_S: Final = 1.0
-"""Longest wait for messages, s."""
+"""Longest time that a fetch waits for messages, s."""
 CAPACITY_CHECK_S: Final = 0.01
-"""s between two checks whether a receiver has capacity again; receivers without capacity are at work."""
+"""Interval at which receivers without capacity are checked again, s. Such receivers are busy with earlier
+messages."""
 
 
 def tune_fetcher(app: Any, read_ahead_s: float, wait_ms: int, min_bytes: int = 1) -> None:
@@ -64,8 +65,8 @@ def highwater(app: faust.App, tp: TP) -> int | None:
 async def committed_offset(app: Any, tp: TP) -> int | None:
     """Return the group's committed offset of a partition; None if the group has never committed one.
 
-    Faust knows it only after its own seek, which comes later. No issue. One of a log that was replaced counts
-    as none.
+    Faust knows the offset only after its own seek, which comes later. No issue. An offset beyond the
+    partition's end counts as none: the log was replaced.
     """
     thread = app.consumer._thread
     found = await thread.call_thread(thread._consumer.committed, TopicPartition(tp.topic, tp.partition))
@@ -106,10 +107,11 @@ class Receiver(Protocol):
         """Whether more messages may be delivered; without capacity, the topic is not read."""
 
     def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> bool:
-        """Take the next messages of a partition, in order; False if they must be fetched again."""
+        """Take the next messages of a partition, in order; return False if they must be fetched again."""
 
     def commit_position(self, tp: TP) -> int | None:
-        """Return the offset from which a new owner must read the partition; None: no commit."""
+        """Return the offset from which a new owner must read the partition; None if nothing is to be
+        committed."""
 
 
 def read_batches(app: Any, topic: str, receiver: Receiver | None) -> None:
@@ -200,9 +202,10 @@ class _Consumer(driver.Consumer):
                 raise
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Seek all partitions to their committed offsets, or to the begin of a log that was replaced.
+        """Seek all partitions to their committed offsets, or to the beginning of a log that was replaced.
 
-        Faust would pass on no message below the committed offset, and commit none.
+        In a replaced log, Faust itself would ignore all messages below the old committed offset, and commit
+        nothing.
         """
         thread: Any = self._thread
         committed: dict[Any, Any] = dict(await super().seek_to_committed())
@@ -243,7 +246,7 @@ class _Consumer(driver.Consumer):
         return records
 
     def _deliver(self, tp: TP, batch: Sequence[ConsumerRecord], active: set[TP] | None) -> bool:
-        """Pass on the messages that were not read before; return whether somebody takes them."""
+        """Pass on messages that were not delivered before; return whether a receiver takes them."""
         receiver = self._receivers[tp.topic]
         if receiver is None or (active is not None and tp not in active):
             return False

@@ -38,11 +38,11 @@ from streams.runtime.units import NS_PER_MS
 log = logging.getLogger(__name__)
 
 ABORT_S: Final = 5.0
-"""s that an aborting worker has to stop; then the process exits."""
+"""Time that an aborting worker has to stop before the process exits, s."""
 EXIT_CODE: Final = 70
 TOPOLOGY_CHECK_S: Final = 5.0
 FLOWS_TAIL_S: Final = 30.0
-"""s of flow reports that are read at the start: longer than a dead worker's partitions are without an
+"""Time span of flow reports that are read at the start, s: longer than a dead worker's partitions lack an
 owner."""
 TABLE_STARTS: Final[Mapping[Topic, Start]] = {
     INVENTORY: BEGINNING,
@@ -82,7 +82,7 @@ class WorkerContext:
         self.rejected = 0
         self.reject_budget = RejectBudget()
         self.failed_evaluations = 0
-        """Evaluations that ended with an unexpected error; see `survive`."""
+        """Number of evaluations that ended with an unexpected error; see `survive`."""
         self.reject: Callable[[Message, codec.BadRecord], None] = lambda message, error: None
         """Publishes the reject of a global table's message."""
         self.note: Callable[[str, str], None] = lambda subject, text: None
@@ -102,7 +102,7 @@ class WorkerContext:
 
     @property
     def topology(self) -> Topology:
-        """The current content of the topology file; empty without one."""
+        """The current content of the topology file; an empty topology if there is no file."""
         return self.tables.topology
 
     def _set_topology(self) -> None:
@@ -120,7 +120,7 @@ class WorkerContext:
                 log.error("%s; the previous topology stays in use", error)
 
     def start_tables(self) -> None:
-        """Start to fill the global tables; does nothing if started."""
+        """Start to fill the global tables; do nothing if this has already started."""
         if self._tables_started:
             return
         self._tables_started = True
@@ -175,11 +175,13 @@ class WorkerContext:
         loop.call_later(ABORT_S, os._exit, EXIT_CODE)
 
     async def send(self, topic: Topic[R], key: str, record: R) -> Awaitable[Any]:
-        """Encode a record and pass it to the producer; await the result for the log's acknowledgement."""
+        """Encode a record and pass it to the producer; return an awaitable that ends when the log
+        acknowledges it."""
         return await self.send_bytes(topic.name, key, codec.encode(topic.type, record, self.registry))
 
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
-        """Pass an encoded record, or a tombstone (None), to the producer.
+        """Pass an encoded record, or a tombstone (None), to the producer; return an awaitable for the
+        acknowledgement.
 
         Raises ValueError for a record that is too large for the log.
         """
@@ -194,7 +196,7 @@ class WorkerContext:
         self.log_clock.observe(append_ns, time.monotonic_ns())
 
     def highwater(self, tp: TP) -> int | None:
-        """Return a partition's end offset, as far as the consumer knows."""
+        """Return a partition's end offset; None if the consumer does not know it yet."""
         return compat.highwater(self.app, tp)
 
     async def committed(self, tp: TP) -> int | None:

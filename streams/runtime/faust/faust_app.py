@@ -16,9 +16,9 @@ from streams.runtime.settings import StreamSettings
 
 READ_AHEAD_S: Final = 0.015
 URGENT_WAIT_MS: Final = 500
-"""ms of an urgent fetch, which ends with the first message."""
+"""Longest wait of an urgent fetch, ms. It ends with the first message."""
 GATHER_BYTES: Final = 1 << 20
-"""Bytes at which a fetch that gathers messages returns at once."""
+"""Bytes after which a fetch that gathers messages returns without further wait."""
 
 
 def fetch_at_once(app: Any) -> None:
@@ -67,7 +67,8 @@ def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
 
 
 def _credentials(cluster: KafkaSettings) -> CredentialsT | None:
-    """Return the cluster's security as Faust takes it. Raises ValueError for an unreadable file."""
+    """Return the cluster's security settings as Faust credentials. Raises ValueError for an unreadable
+    file."""
     options = cluster.aiokafka_options()
     context = options.get("ssl_context")
     if "sasl_oauth_token_provider" in options:

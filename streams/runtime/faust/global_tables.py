@@ -25,10 +25,10 @@ OnRejected = Callable[[Message, codec.BadRecord], None]
 
 POLL_S: Final = 0.25
 MAX_POLL_MESSAGES: Final = 500
-"""Messages between two returns to the event loop: stages share it."""
+"""Largest number of messages processed before control returns to the event loop, which stages share."""
 CLOCK_TAIL: Final = 1000
-"""Newest records of each partition of `fabric.clock.offsets` that are read at the start: some minutes at
-least. The topic keeps a day of windows for replays."""
+"""Number of newest records of each partition of `fabric.clock.offsets` that are read at the start. They cover
+at least some minutes; the topic keeps a day of windows for replays."""
 
 
 class GlobalTableReader:
@@ -41,14 +41,14 @@ class GlobalTableReader:
         cluster: KafkaSettings,
         on_rejected: OnRejected,
     ) -> None:
-        """`starts`: topics of the tables, each with the place from which it is read."""
+        """`starts`: the tables' topics, each with the place from which it is read."""
         self.caught_up = asyncio.Event()
         self._tables, self._starts = tables, starts
         self._cluster = cluster
         self._on_rejected = on_rejected
 
     async def run(self) -> None:
-        """Fill the tables; returns only by cancellation."""
+        """Fill the tables until cancelled."""
         async with AsyncTopicReader(self._cluster) as reader:
             await reader.assign(self._starts)
             while True:

@@ -1,7 +1,7 @@
 """Runs a stage whose operator reads its inputs without a consumer group, for all partitions of an owner.
 
-Faust's group decides who owns the partitions. A new owner restores the published records and reads the inputs
-from where the stage says to their ends; then it follows the log. Timed stages are advanced to
+Faust's group decides who owns the partitions. A new owner restores the published records. It reads each input
+from the place that the stage states to its end, and then follows the log. Timed stages are advanced to
 `INPUT_DELAY_NS` behind the log's clock, the others when they are due. An advance is over when the log has
 acknowledged its outputs: the next owner continues from what the log has.
 """
@@ -31,21 +31,21 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05
-"""s between two advances of a timed stage without a new message; short against `INPUT_DELAY_NS`."""
+"""Interval between two advances of a timed stage without a new message, s; short against `INPUT_DELAY_NS`."""
 IDLE_POLL_S: Final = 0.5
-"""The same for a stage that waits for its first message."""
+"""Interval between two advances of a timed stage that waits for its first message, s."""
 MAX_POLL_MESSAGES: Final = 500
-"""Messages between two returns to the event loop: other stages share it."""
+"""Largest number of messages processed before control returns to the event loop, which other stages share."""
 CATCH_UP_S: Final = 0.1
-"""s between two checks whether the past has been read."""
+"""Interval at which the stage checks whether the past has been read, s."""
 FAILED_S: Final = 0.1
-"""s after an evaluation that failed: it may be due again at once."""
+"""Pause after an evaluation that failed, s: it may be due again at once."""
 READ_AHEAD_S: Final = 0.001
 """Pause of aiokafka's fetcher between two fetches for a stage that takes its inputs at once, s."""
 
 
 class GrouplessStage(Ownership):
-    """One stage of a worker, over all generations."""
+    """One stage of a worker, over all generations of its partitions."""
 
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage)
@@ -57,7 +57,8 @@ class GrouplessStage(Ownership):
                 context.taps[each.topic.name] = self._tap
 
     def register(self) -> None:
-        """Make the topic part of the consumer group, where no other stage reads it, without its messages."""
+        """Make the topic part of the consumer group, unless another stage reads it; fetch none of its
+        messages."""
         if self.topic in self.definition.outputs:
             read_batches(self.context.app, self.topic.name, None)
 
@@ -82,7 +83,7 @@ class _Owner:
     def __init__(
         self, context: WorkerContext, stage: Stage, generation: Generation, sent: Acknowledgements
     ) -> None:
-        """`sent`: to be filled with the acknowledgements for which a revocation waits."""
+        """`sent`: list to which outputs' acknowledgements are added; a revocation waits for them."""
         self._context, self._stage, self._generation, self._sent = context, stage, generation, sent
         self._tables = context.tables
         self._publisher = Publisher(context, stage, stage.outputs[-1])
@@ -91,13 +92,14 @@ class _Owner:
         self._reader: AsyncTopicReader
         self._needed: NeededReader
         self._times: LogTime | None = None
-        """Set at the end of recovery."""
+        """The steady times of the log's clock and of partitions; set at the end of recovery."""
         self._log_ns, self._advanced_ns = 0, time.monotonic_ns()
-        """Log time of the last advance, and its time on the monotonic clock."""
+        """Log time of the last advance, and the monotonic time at which it was made."""
         self._tap_from: dict[Place, int] = {}
-        """Tapped partition to the offset from which another stage passes on its messages."""
+        """Maps tapped partition to the offset from which another stage passes on its messages."""
         self._early: list[Message] | None = []
-        """Messages that were passed on while the past is read, or during slow work; else None."""
+        """Messages passed on by another stage while the past is read or slow work runs; None at other
+        times."""
         self._late = 0
 
     async def run(self) -> None:
@@ -142,7 +144,7 @@ class _Owner:
         log.info("%s: epoch %d", stage.name, epoch)
 
     async def _past(self, log_ns: int, count: int) -> tuple[Past, int]:
-        """Return what the stage restores, and the owner's epoch."""
+        """Return the records that the stage restores, and the owner's epoch."""
         restores = self._stage.restores(self._tables, count)
         past, _ = await read_past(self._context.settings.kafka, restores, log_ns, self._context.registry)
         return past, self._stage.epoch(log_ns, past, self._context.registry)
@@ -161,7 +163,7 @@ class _Owner:
                 await self._advance_to(min(mark_ns - 1, begin_ns - INPUT_DELAY_NS))
 
     def _follow_tap(self) -> None:
-        """Read the tapped inputs no more: another stage reads and decodes them anyway."""
+        """Stop reading the tapped inputs: another stage reads and decodes them anyway."""
         self._reader.pause(self._tap_from)
         self._take_early()
 
@@ -203,7 +205,8 @@ class _Owner:
         return messages
 
     async def _read_to_ends(self) -> None:
-        """Read to the end of the log: a slow reader must not evaluate unread time."""
+        """Read to the end of the log: a slow reader must not evaluate a time whose messages it has not
+        read."""
         needed = self._needed
         if not needed.is_needed:
             return
@@ -218,7 +221,8 @@ class _Owner:
         await needed.update(self._log_now_ns())
 
     def _take(self, messages: Sequence[Message], *, is_old: bool = False) -> None:
-        """Pass messages on at their log times. `is_old`: they may be much older than the log's clock."""
+        """Pass messages to the operator at their log times. `is_old`: they may be much older than the log's
+        clock."""
         monotonic_ns = time.monotonic_ns()
         for message in messages:
             if not is_old:
@@ -249,7 +253,7 @@ class _Owner:
     # ------------------------------------------------------------------------------------------ advancing
 
     def _wait_s(self) -> float:
-        """Return for how long to wait for messages."""
+        """Return how long to wait for messages, s."""
         if not self._is_timed:
             return max(0.0, (self._operator.due_ns() - self._reached_ns()) / NS_PER_S)
         is_idle = self._operator.due_ns() == NEVER_NS and not self._tap_from
@@ -276,14 +280,14 @@ class _Owner:
             await asyncio.sleep(0)
 
     async def _evaluate(self, moment: Moment) -> Sequence[Output] | None:
-        """Return the outputs of an advance; None if it failed."""
+        """Advance the operator to a moment; return its outputs, or None if the evaluation failed."""
         result: Sequence[Output] | Work | None = None
         with self._publisher.survive(self._stage.name):
             result = self._operator.advance(moment, self._tables)
         return await self._done(result) if callable(result) else result
 
     async def _done(self, work: Work) -> Sequence[Output] | None:
-        """Do an operator's slow work in a thread; messages that are passed on meanwhile wait."""
+        """Do an operator's slow work in a thread; meanwhile, messages that other stages pass on wait."""
         is_open, self._early = self._early is None, self._early or []
         outputs: Sequence[Output] | None = None
         with self._publisher.survive(self._stage.name):
@@ -293,7 +297,7 @@ class _Owner:
         return outputs
 
     def _moment(self, log_ns: int) -> Moment:
-        """Return the moment of an advance; of a stage that is not timed it is the present."""
+        """Return the moment for an advance to `log_ns`; a stage that is not timed gets the present."""
         offset_ns, times = self._tables.clocks.log_offset_ns, self._times
         if self._is_timed or times is None:
             shift_ns = 0 if times is None else times.shifted_ns(0)
@@ -303,7 +307,8 @@ class _Owner:
         return Moment(self._log_ns, fabric_ns - self._log_ns)
 
     async def _publish(self, outputs: Sequence[Output]) -> None:
-        """Publish outputs and rejects, and wait for the log's acknowledgements. Raises a send's error."""
+        """Publish outputs and rejects, and wait for the log's acknowledgements. Raises the error of a failed
+        send."""
         operator = self._operator
         self._sent.clear()
         await self._publisher.publish(operator, outputs, self._sent)

@@ -1,4 +1,4 @@
-"""Reads the inputs that a stage needs only at times, without a consumer group."""
+"""Reads, without a consumer group, the inputs that a stage needs only at times."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import Operator, Stage
 
 LINGER_S: Final = 60.0
-"""Time for which inputs that are needed no more are still read, s."""
+"""Time for which inputs are still read after they were last needed, s."""
 
 
 class NeededReader:
-    """The inputs of a stage that state when they are needed; all of them are read, or none."""
+    """Reads those inputs of a stage that state when they are needed: all of them, or none."""
 
     MAX_POLL: ClassVar[int] = 100
-    """Messages of a poll: the stage's other inputs are read in between."""
+    """Largest number of messages per poll: the stage's other inputs are read in between."""
 
     def __init__(
         self, cluster: KafkaSettings, stage: Stage, operator: Operator, tables: FabricTables, begin_ns: int
     ) -> None:
-        """`begin_ns`: log time from which the first reading starts, if it is needed at once."""
+        """`begin_ns`: log time from which messages are read if they are needed at the start."""
         self._inputs = [each for each in stage.inputs if each.is_needed is not None]
         self._cluster, self._operator, self._tables = cluster, operator, tables
         self.reader: AsyncTopicReader | None = None
@@ -35,12 +35,12 @@ class NeededReader:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the stage needs its messages now."""
+        """Whether the stage needs messages of these inputs now."""
         operator, tables = self._operator, self._tables
         return any(each.is_needed(operator, tables) for each in self._inputs if each.is_needed)
 
     async def update(self, log_ns: int) -> None:
-        """Start or stop to read, and tell the operator whether it is behind."""
+        """Start or stop reading, and tell the operator whether these inputs are behind."""
         if not self._inputs:
             return
         if self.is_needed:
@@ -54,11 +54,11 @@ class NeededReader:
             self._operator.behind = frozenset()
 
     async def poll(self) -> list[Message]:
-        """Return messages that have come."""
+        """Return the messages that have arrived."""
         return [] if self.reader is None else await self.reader.poll(0.0, self.MAX_POLL)
 
     async def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         reader, self.reader = self.reader, None
         self._operator.behind = frozenset()
         if reader is not None:

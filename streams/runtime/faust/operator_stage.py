@@ -1,7 +1,7 @@
 """Runs the operators of one as-read stage on the partitions that Faust's group assigns to this worker.
 
 Whole batches of a partition go to its operator, one advance after another. The position that the operator
-needs is committed once the outputs before it are acknowledged. Each advance is a step of `fabric.steps`.
+needs is committed once all earlier outputs are acknowledged. Each advance is a step of `fabric.steps`.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ IDLE_S: Final = 0.1
 """Longest wait of a stage, s."""
 MIN_WAIT_S: Final = 0.001
 STEPS_S: Final = 0.5
-"""s between two records of steps."""
+"""Interval between two records of steps, s."""
 RELEASE_S: Final = 0.25
-"""s between two checks of acknowledgements; commits are a second apart."""
+"""Interval between two checks of acknowledgements, s; commits are a second apart."""
 MAX_PENDING: Final = 1_000
-"""Unacknowledged outputs of a partition at which it waits for the log."""
+"""Number of unacknowledged outputs from which on a partition waits for the log."""
 LATE_NS: Final = 100 * NS_PER_MS
-"""ns without an advance after which a partition without messages waits no longer for those with some."""
+"""Time since its last advance after which a due partition without messages no longer waits for those with
+messages."""
 WARN_S: Final = 10.0
 
 
 class OperatorStage(Ownership):
-    """The operators of one stage. A `Receiver` of the app's consumer."""
+    """The operators of one stage; takes messages as a `Receiver` of the app's consumer."""
 
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage)
@@ -70,7 +71,7 @@ class OperatorStage(Ownership):
 
     @property
     def has_capacity(self) -> bool:
-        """Whether fewer messages wait than the stage may buffer."""
+        """Whether fewer messages wait than the stage's buffer limit."""
         return self._queued < self.context.settings.buffer_messages
 
     def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> bool:
@@ -87,7 +88,8 @@ class OperatorStage(Ownership):
         return True
 
     def commit_position(self, tp: TP) -> int | None:
-        """Return the offset from which a new owner must read the partition; None: no commit."""
+        """Return the offset from which a new owner must read the partition; None if nothing is to be
+        committed."""
         partition = self._partitions.get(tp)
         return None if partition is None or self.generation.revoking else partition.commit
 
@@ -102,12 +104,12 @@ class OperatorStage(Ownership):
 
     @property
     def skipped(self) -> int:
-        """Messages of this generation that arrived too late."""
+        """Number of messages of this generation that arrived too late."""
         return sum(partition.skipped for partition in self._partitions.values())
 
     @property
     def positions(self) -> dict[TP, int]:
-        """Partition to one past its last taken offset, for partitions that have one."""
+        """Maps partition to one past its last taken offset, for partitions that have one."""
         return {each.tp: each.next_offset for each in self._active if each.next_offset is not None}
 
     @property
@@ -127,7 +129,7 @@ class OperatorStage(Ownership):
         self._partitions, self._early, self._queued = {}, {}, 0
 
     def _queue(self, partition: Partition, records: Iterable[ConsumerRecord]) -> None:
-        """Queue the messages that no earlier owner has finished, with their log time."""
+        """Queue, with their log times, the messages that no earlier owner has finished."""
         monotonic_ns = time.monotonic_ns()
         for record in records:
             if partition.next_offset is not None and record.offset < partition.next_offset:
@@ -140,7 +142,8 @@ class OperatorStage(Ownership):
                 partition.add(message, monotonic_ns)
 
     def _message(self, partition: Partition, record: ConsumerRecord) -> Message:
-        """Return a message; one whose time the log did not set is rejected and only counts for positions."""
+        """Return the record as a message. If the log did not set its time, it is rejected and counts only for
+        positions."""
         append_ns = NO_APPEND_TIME_NS
         refused: BadRecord | None = None
         try:
@@ -156,7 +159,7 @@ class OperatorStage(Ownership):
     # ------------------------------------------------------------------------------------------ generation
 
     async def _serve(self, generation: Generation) -> None:
-        """Restore the operators of a generation, then advance them until it ends."""
+        """Restore the operators of a generation, then advance them until the generation ends."""
         await self._restore(generation)
         generation.recovered.set()
         numbers = ", ".join(str(tp.partition) for tp in generation.tps)
@@ -167,7 +170,7 @@ class OperatorStage(Ownership):
             await _completed(self._advance_due())
 
     async def _advance_due(self) -> None:
-        """Advance the operators that are due. A revocation waits for its end."""
+        """Advance the operators that are due. A revocation waits until this is done."""
         self._was_useful = False
         for partition in self._next_partitions():
             if partition in self._active:
@@ -182,9 +185,10 @@ class OperatorStage(Ownership):
             await self._publish_steps()
 
     def _next_partitions(self) -> list[Partition]:
-        """Return the partitions to advance: those with messages, else one that is due, the longest first.
+        """Return the partitions to advance: those with messages or long not advanced, else one that is due.
 
-        Messages come first: a partition's slow work must not delay the evidence of the others.
+        The least recently advanced comes first. Partitions with messages have precedence: a partition's slow
+        work must not delay the evidence of the others.
         """
         due = [partition for partition in self._partitions.values() if partition.is_due]
         due.sort(key=lambda partition: partition.advanced_ns)
@@ -299,7 +303,7 @@ class OperatorStage(Ownership):
         await asyncio.sleep(0)
 
     def _report(self, partition: Partition, status: str) -> None:
-        """Show a change of an operator's status to the service manager and in the log."""
+        """Report a change of an operator's status to the service manager and to the service's log."""
         if status == partition.status:
             return
         partition.status = status
@@ -324,11 +328,11 @@ class OperatorStage(Ownership):
             log.warning(text, self.stage, messages)
 
     def _may_send(self, partition: Partition) -> bool:
-        """Return whether no other worker may own the partition."""
+        """Return whether no other worker can own the partition yet, so that outputs may be sent."""
         return not self.generation.revoked and self._partitions.get(partition.tp) is partition
 
     def _release(self) -> None:
-        """Make the positions of acknowledged advances ready for the commit. Raises the error of a send."""
+        """Allow the positions of acknowledged advances to be committed. Raises the error of a failed send."""
         for partition in self._partitions.values():
             partition.release()
 
@@ -339,7 +343,7 @@ class OperatorStage(Ownership):
                     self.context.task("steps", _acknowledged(sending))
 
     async def _send_steps(self) -> list[Awaitable[Any]]:
-        """Send the steps that were not published; await the results for the acknowledgements."""
+        """Send the steps that are not yet published; return awaitables for their acknowledgements."""
         acknowledgements = []
         for partition in self._partitions.values():
             record = partition.steps.record()
@@ -357,7 +361,7 @@ class OperatorStage(Ownership):
 
 
 async def _completed(work: Coroutine[Any, Any, None]) -> None:
-    """Run work to its end, even if this task is cancelled meanwhile."""
+    """Run a coroutine to its end, even if this task is cancelled meanwhile."""
     running = asyncio.ensure_future(work)
     try:
         await asyncio.shield(running)

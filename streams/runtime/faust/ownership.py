@@ -19,42 +19,43 @@ from streams.runtime.operator import Stage
 log = logging.getLogger(__name__)
 
 REVOKE_S: Final = 3.0
-"""s that a revocation waits for running work and unacknowledged records."""
+"""Longest time that a revocation waits for running work and unacknowledged records, s."""
 
 
 class Generation:
-    """The time from an assignment of partitions to its revocation."""
+    """The time from an assignment of partitions to their revocation."""
 
     def __init__(self, tps: Iterable[TP] = ()) -> None:
         self.tps: Final = tuple(tps)
         self.recovered = asyncio.Event()
         """Set when the state is recovered, and at the latest when the generation ends."""
         self.revoking = False
-        """No new work starts; results of running work may still be sent."""
+        """Whether a revocation has begun: no new work starts, but results of running work may still be
+        sent."""
         self.revoked = False
-        """Another worker may own the partitions: nothing is sent."""
+        """Whether the revocation is over: another worker may own the partitions, so nothing is sent."""
         if not self.tps:
             self.recovered.set()
 
 
 class Ownership:
-    """A topic's partitions that one stage of this worker owns, over all generations."""
+    """The partitions of a topic that one stage of this worker owns, over all generations."""
 
     def __init__(self, context: WorkerContext, definition: Stage) -> None:
         self.context, self.definition = context, definition
         self.stage, self.topic = definition.name, definition.owner
         self.generation = Generation()
         self.lock = asyncio.Lock()
-        """Taken to change or publish state; a revocation waits for it."""
+        """Held while state is changed or published; a revocation waits for it."""
         self._serving: asyncio.Task[None] | None = None
 
     @property
     def positions(self) -> dict[TP, int]:
-        """Partition to one past its last processed offset, for partitions that have one."""
+        """Maps partition to one past its last processed offset, for partitions that have one."""
         return {}
 
     def register(self) -> None:
-        """Make the app read the partitions, where no other stage does; by default nothing is to be done."""
+        """Make the app read the partitions unless another stage already does; the default does nothing."""
 
     def assign(self, partitions: Iterable[TP]) -> None:
         """Start a generation with exactly these partitions."""
@@ -93,7 +94,7 @@ class Ownership:
         await self._serve(generation)
 
     def _end(self) -> asyncio.Task[None] | None:
-        """End the generation if it has not ended; return its cancelled task."""
+        """End the generation if it has not ended; return its task, which has been cancelled."""
         self.generation.revoking = True
         self.generation.recovered.set()
         serving, self._serving = self._serving, None

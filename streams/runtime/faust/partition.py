@@ -1,4 +1,4 @@
-"""One partition of a worker's stage in one generation: its messages, its time, its steps, its positions."""
+"""One partition of a worker's stage in one generation: its messages, log time, steps and positions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from streams.runtime.units import NS_PER_S
 
 MAX_MESSAGES: Final = 256
 MAX_BYTES: Final = 128 * 1024
-"""Limits of one advance: some milliseconds of work, so that other stages run."""
+"""Largest size of an advance's messages, bytes: some milliseconds of work, so that other stages get to
+run."""
 MAX_MOVES: Final = 1_000
-"""Moves of the tables that a step without a message notes."""
+"""Largest number of moves of the tables that a step without a message notes."""
 NO_APPEND_TIME_NS: Final = 0
-"""Append time of a message whose time the log did not set: no operator takes it."""
+"""Append time given to a message whose time the log did not set; operators do not take such a message."""
 QUIET_NS: Final = NS_PER_S
-"""ns without a message after which the worker's estimate of the log's clock counts: the partition's last
-message may be before a step."""
+"""Time without a message after which the worker's estimate of the log's clock counts. The partition's last
+message may be older than a step of that clock."""
 
 
 @dataclass(slots=True)
@@ -41,10 +42,10 @@ class Sent:
 
 
 def waited_ns(age_ns: int, offset: int, highwater: int | None) -> int:
-    """Return how long a message has waited, and others wait behind it; 0 if it is the partition's newest.
+    """Return for how long a message and those behind it have waited, ns; 0 if it is the partition's newest.
 
-    A leader whose clock is behind is not late. `highwater` is the offset after the partition's last message;
-    None if it is unknown.
+    The newest message counts as 0 so that a leader whose clock is behind does not look late. `highwater` is
+    the offset after the partition's last message; None if it is unknown.
     """
     is_newest = highwater is not None and offset >= highwater - 1
     return 0 if is_newest else max(0, age_ns)
@@ -71,20 +72,21 @@ class Partition:
         positions = context.tables.positions.items()
         self.steps.start((place, position) for place, position in positions if place[0] in topics)
         self.moves = context.tables.moves(topics)
-        """How the tables that the stage looks up were read further since the last step."""
+        """Moves of the tables that the stage looks up, since the last step."""
         self.next_offset = epoch.committed
-        """One past the last message that the operator took; None: the group has not committed yet."""
+        """One past the last message that the operator took; None if the group has not committed an offset
+        yet."""
         self.commit = epoch.committed
         """The position to commit."""
         self.sent: deque[Sent] = deque()
         self.advanced_ns = 0
         """Monotonic time of the last advance."""
         self.status = ""
-        """The operator's status as reported last."""
+        """The operator's status as it was last reported."""
         self.skipped = 0
-        """Messages that arrived too late."""
+        """Number of messages that arrived too late."""
         self.waited_ns = 0
-        """How long the newest message waited, if others wait behind it."""
+        """Time that the newest message has waited, ns; 0 if no other message is behind it."""
         self._context, self._stage = context, stage
         self._steady_clock, self._steady = steady_clock, SteadyTime()
         self._received_ns = monotonic_ns - QUIET_NS
@@ -96,9 +98,10 @@ class Partition:
         self._moment_ns = 0
         """Log time of the last advance."""
         self._offset_ns: int | None = None
-        """Fabric time minus log time, where it once differed from that of the clock table."""
+        """Fabric time minus log time, ns, once it has differed from that of the clock table; None before."""
         self._corrections: deque[tuple[int, int]] = deque()
-        """Changes of log time minus append time that no message was taken with: first offset, ns."""
+        """Changes of the correction (log time minus append time) with which no message was taken yet: first
+        offset, ns."""
         self._level = ""
         self._topology = context.topology
 
@@ -117,10 +120,10 @@ class Partition:
         self._received_ns, self._received_append_ns = monotonic_ns, message.append_ns
 
     def log_ns(self, monotonic_ns: int) -> int:
-        """Return log time now.
+        """Return the present log time.
 
-        Leaders may have different clocks, and an estimate follows a step late: append time goes on from the
-        partition's newest message.
+        Leaders may have different clocks, and an estimate follows a clock's step late. So append time
+        continues from the partition's newest message.
         """
         if not self._stage.uses_append_time:
             return self._steady_clock.now_ns(monotonic_ns)
@@ -131,7 +134,7 @@ class Partition:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether the operator has taken all of its partition, as far as the consumer knows."""
+        """Whether the operator has taken all messages of its partition, as far as the consumer knows."""
         if self.queue:
             return False
         highwater = self._context.highwater(self.tp)
@@ -152,13 +155,13 @@ class Partition:
         return due_ns == 0 or self.is_caught_up
 
     def _steps_back(self, now_ns: int, before_ns: int) -> bool:
-        """Return whether the log's clock stepped back, for a stage that follows its steps."""
+        """Return whether the stage follows steps of the log's clock and that clock stepped back."""
         return self._stage.uses_append_time and now_ns < before_ns - STEP_NS
 
     # ------------------------------------------------------------------------------------------ steps
 
     def next_messages(self, monotonic_ns: int) -> Iterator[Message]:
-        """Take messages from the queue, without those that are too old while newer ones wait.
+        """Yield messages from the queue, but skip those that are too old while newer ones wait.
 
         All messages of a step have the same correction of log time.
         """
@@ -194,7 +197,8 @@ class Partition:
         return self.waited_ns > limit_ns
 
     def note_step(self, monotonic_ns: int) -> Moment:
-        """Note an advance with all that its output depends on; return its moment."""
+        """Record a step with all that the output of its advance depends on; return the moment of the
+        advance."""
         log_ns, steps = self._newest_ns, self.steps
         if self.is_caught_up:
             now_ns = self.log_ns(monotonic_ns)
@@ -215,7 +219,8 @@ class Partition:
         return Moment(steps.note(log_ns, positions), offset_ns)
 
     def _note_offset(self, monotonic_ns: int) -> int:
-        """Return fabric time minus log time; note it where it is not that of the clock table."""
+        """Return fabric time minus log time, ns; note it in the steps if it differs from that of the clock
+        table."""
         offset_ns = of_table_ns = self._context.tables.clocks.log_offset_ns
         if not self._stage.uses_append_time:
             offset_ns = self._steady.offset_ns(of_table_ns, monotonic_ns)
@@ -229,7 +234,7 @@ class Partition:
 
     @property
     def unacknowledged(self) -> list[asyncio.Future[Any]]:
-        """The outputs that no release has seen acknowledged."""
+        """The outputs that `release` has not yet found acknowledged."""
         return [future for sent in self.sent for future in sent.futures]
 
     @property
@@ -238,7 +243,7 @@ class Partition:
         return self.sent[-1].position if self.sent else self.commit
 
     def release(self) -> None:
-        """Make the positions of acknowledged advances ready for the commit. Raises the error of a send."""
+        """Allow the positions of acknowledged advances to be committed. Raises the error of a failed send."""
         while self.sent and all(future.done() for future in self.sent[0].futures):
             sent = self.sent.popleft()
             for future in sent.futures:

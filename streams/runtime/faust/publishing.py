@@ -1,6 +1,6 @@
 """Publishes what the operators of a stage return: outputs, rejected messages and failed evaluations.
 
-An error costs a message or an output, never the worker.
+An error costs one message or output, but never stops the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Acknowledgements = list[asyncio.Future[Any]]
 
 
 class Publisher:
-    """Publishes for the operators of one stage. `topic`: stands in the rejects of failed evaluations."""
+    """Publishes for the operators of one stage. `topic` is named in the rejects of failed evaluations."""
 
     def __init__(self, context: WorkerContext, stage: Stage, topic: Topic) -> None:
         self._context, self._stage, self._topic = context, stage, topic
@@ -83,7 +83,7 @@ class Publisher:
             sent.append(asyncio.ensure_future(sending))
 
     def reject(self, message: Message, error: Exception, reader: str | None = None) -> asyncio.Future[None]:
-        """Publish the reject of a message; the result is done once the log has acknowledged it."""
+        """Publish the reject of a message; return a future that is done once the log has acknowledged it."""
         reader = reader or self._stage.reject_reader
         return asyncio.ensure_future(send_reject(self._context, message, reader, error))
 
@@ -93,10 +93,10 @@ class Publisher:
 
 
 def take(operator: Operator, messages: Sequence[Message], tables: FabricTables) -> bool:
-    """Let an operator take messages; return whether it could.
+    """Let an operator take messages; return False if an error prevented it.
 
-    Operators reject bad messages one by one. An error that they do not foresee costs the whole batch: which
-    message caused it is not known, and none may be taken twice. So all are rejected.
+    Operators reject bad messages one by one. An error that they do not foresee costs the whole batch: the
+    message that caused it is not known, and none may be taken twice. So all messages are rejected.
     """
     try:
         operator.take(messages, tables)

@@ -13,10 +13,11 @@ class Readiness:
     def __init__(self) -> None:
         self._partitions: list[int | None] = []
         self._notes: dict[str, str] = {}
-        """Subject to a line of the status."""
+        """Maps subject to its line in the status."""
 
     def part(self) -> Callable[[int], None]:
-        """Add a service; return the function that it calls with the number of its partitions."""
+        """Register a service; return the function to which it passes its number of partitions when it is
+        ready."""
         at = len(self._partitions)
         self._partitions.append(None)
 

@@ -26,11 +26,11 @@ class RejectBudget:
 
     def __init__(self) -> None:
         self.dropped = 0
-        """Rejects that were only counted."""
+        """Number of rejects that were counted but not published."""
         self._tokens, self._at_s = float(BURST), 0.0
 
     def take(self, now_s: float) -> bool:
-        """Return whether one more reject may be published at `now_s` of a monotonic clock."""
+        """Return whether one more reject may be published. `now_s`: time of a monotonic clock."""
         self._tokens = min(BURST, self._tokens + (now_s - self._at_s) * REJECTS_PER_S)
         self._at_s = now_s
         if self._tokens < 1:
@@ -43,8 +43,9 @@ class RejectBudget:
 async def send_reject(context: WorkerContext, message: Message, reader: str, error: Exception) -> None:
     """Publish the `Reject` of a message, and wait until the log has acknowledged it.
 
-    An `error` other than `BadRecord` and `BadBatch` is published with its class and place. A flood of bad
-    messages does not become a flood of rejects: those beyond `RejectBudget` are only counted.
+    For an `error` other than `BadRecord` and `BadBatch`, the reject names the error's class and code
+    location. Rejects beyond `RejectBudget` are only counted, so that a flood of bad messages does not fill
+    the log.
     """
     context.rejected += 1
     budget = context.reject_budget

@@ -18,7 +18,7 @@ POLL_S: Final = 0.25
 async def read_past(
     cluster: KafkaSettings, restores: Iterable[Restore], log_ns: int, registry: codec.Registry | None = None
 ) -> tuple[Past, dict[Place, int]]:
-    """Return the messages of some restores, and the end offsets up to which they were read.
+    """Return the messages that these restores ask for, and the end offsets up to which they were read.
 
     `log_ns`: log time at which the owner begins.
     """

@@ -1,4 +1,4 @@
-"""One Faust app and consumer group of a worker, with the stages that it runs."""
+"""One Faust app and its consumer group in a worker, with the stages that it runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Service:
         readiness: Readiness,
         gather_ms: int,
     ) -> None:
-        """`gather_ms`: ms for which fetches gather messages; 0: they return at the first."""
+        """`gather_ms`: time for which fetches gather messages; if 0, they return at the first message."""
         self.app = app
         uses_tables = any(stage.store is None for stage in stages)
         uses_flows = any(FLOWS in stage.tables for stage in stages)
@@ -57,7 +57,7 @@ class Service:
         signals.on_before_shutdown.connect(self._stopping)
 
     def _ownership(self, stage: Stage) -> Ownership:
-        """Return the partitions of a stage that this service runs."""
+        """Return the object that runs a stage on this service's partitions."""
         if stage.store is not None:
             return SinkStage(self.context, stage, stage.store)
         if stage.per_partition:

@@ -1,6 +1,8 @@
-"""Runs a stage that makes rows of the messages of one topic: its store inserts them, then positions follow.
+"""Runs a stage that turns the messages of one topic into rows. Positions are committed once the store has the
+rows.
 
-While the store is away, no more messages are read, so that the lag grows in the log and not in memory.
+While the store is unavailable, no more messages are read: the backlog stays in the log and does not fill
+memory.
 """
 
 from __future__ import annotations
@@ -35,25 +37,25 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 log = logging.getLogger(__name__)
 
 RECORD_BYTES: Final = 200
-"""Bytes of memory of a waiting message beside its value."""
+"""Memory that a waiting message takes in addition to its value, bytes."""
 
 T = TypeVar("T")
 
 
 class SinkStage(Ownership):
-    """One topic of a store. A `Receiver` of the app's consumer."""
+    """Stores the messages of one topic; takes them as a `Receiver` of the app's consumer."""
 
     def __init__(self, context: WorkerContext, stage: Stage, store: Store) -> None:
         super().__init__(context, stage)
         self._store = store
         self._settings = context.settings.history or HistorySinkSettings()
         self._clock = LogClock(time.time_ns(), time.monotonic_ns())
-        """Time by which batches are cut: it never steps."""
+        """The clock by which batches are cut: it never steps."""
         self._waiting: deque[Message] = deque()
         self._unstored_bytes = 0
         self._arrived = asyncio.Event()
         self._next_offsets: dict[TP, int] = {}
-        """Partition to one past its last message that is stored, with all before it."""
+        """Maps partition to one past the last message up to which all are stored."""
         self._pool = ThreadPoolExecutor(1, self.topic.name)
 
     @property
@@ -72,7 +74,7 @@ class SinkStage(Ownership):
         return True
 
     def commit_position(self, tp: TP) -> int | None:
-        """Return the first offset that is not stored; None: nothing was stored."""
+        """Return the first offset that is not stored; None if nothing was stored."""
         return None if self.generation.revoking else self._next_offsets.get(tp)
 
     def register(self) -> None:
@@ -102,7 +104,7 @@ class SinkStage(Ownership):
             self._unstored_bytes -= sum(map(_size_bytes, batch))
 
     async def _next_batch(self, operator: Operator) -> list[Message]:
-        """Let the operator take messages until its advance is due; return them."""
+        """Let the operator take messages until its advance is due; return these messages."""
         batch: list[Message] = []
         while True:
             now_ns = self._clock.now_ns(time.monotonic_ns())
@@ -119,7 +121,7 @@ class SinkStage(Ownership):
                     await self._arrived.wait()
 
     async def _store_rows(self, operator: Operator, messages: Sequence[Message]) -> None:
-        """Store the rows of messages that the operator took, in halves if one of them is unfit."""
+        """Store the rows of messages that the operator took; if the store refuses them, try each half."""
         try:
             result = operator.advance(operator.moment, self.context.tables)
             for output in await self._in_thread(result) if callable(result) else result:
@@ -139,7 +141,8 @@ class SinkStage(Ownership):
             await self._reject(operator, message, refused)
 
     async def _insert(self, table: str, rows: Any, token: str) -> None:
-        """Insert the rows of a table, with retries until the store answers. Raises BadRecord."""
+        """Insert the rows into a table, with retries until the store answers. Raises BadRecord if it refuses
+        them."""
         wait_s = self._settings.retry_ms / 1000
         while True:
             try:
@@ -150,11 +153,13 @@ class SinkStage(Ownership):
                 wait_s = min(2 * wait_s, self._settings.retry_max_ms / 1000)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in this stage's only thread: a cancelled call ends before the next begins."""
+        """Call a function in this stage's only thread, so that a cancelled call ends before the next one
+        begins."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     async def _reject(self, operator: Operator, message: Message, error: Exception) -> None:
-        """Publish the reject of a message; store that of a bad Reject, which would return for ever."""
+        """Publish the reject of a message; if that message is itself a Reject, store its reject to avoid an
+        endless cycle."""
         reader = self.definition.reject_reader
         if message.topic != REJECTS.name:
             await send_reject(self.context, message, reader, error)

@@ -29,9 +29,10 @@ log = logging.getLogger(__name__)
 CHECK_S: Final = 1.0
 REBALANCE_S: Final = 60.0
 BUSY_WEIGHT: Final = 1 / 6
-"""Weight of time in which the worker computes: partitions wait for each other then, but not for ever."""
+"""Weight of time in which the worker computes. Partitions then wait for each other, but they must not wait
+for ever."""
 BACKLOG_WEIGHT: Final = 1 / 10
-"""Weight of time in which the worker works off the backlog of another partition."""
+"""Weight of time in which the worker processes the backlog of another partition."""
 TASKS: Final = Path("/proc/self/task")
 
 
@@ -49,7 +50,7 @@ class CpuTimeClock:
         self._s = 0.0
 
     def now_s(self) -> float:
-        """Return the time since construction."""
+        """Return the seconds that this clock has counted since its construction."""
         now_s, wanted_s = self._now_s(), self._wanted()
         passed_s = now_s - self._read_s
         busy_s = min(max(wanted_s - self._wanted_s, 0.0), passed_s)
@@ -58,7 +59,7 @@ class CpuTimeClock:
         return self._s
 
     def _wanted(self) -> float:
-        """Return s that all threads ran or waited for a processor: schedstat's first two fields."""
+        """Return the time that all threads ran or waited for a processor, s: schedstat's first two fields."""
         ns = 0
         for file in self._tasks.glob("*/schedstat"):
             with contextlib.suppress(OSError, ValueError):  # the thread has just ended
@@ -69,7 +70,7 @@ class CpuTimeClock:
 class StallWatch:
     """Decides which partitions have stalled.
 
-    Time counts little while another partition moves and is behind: a flood delays all the others.
+    Time counts less while another partition is behind and moving: a flood delays all the others.
     """
 
     def __init__(self, stall_s: float) -> None:
@@ -78,7 +79,8 @@ class StallWatch:
         self._since: dict[TP, tuple[int, float]] = {}
 
     def check(self, now_s: float, ends: Mapping[TP, int], positions: Mapping[TP, int]) -> list[TP]:
-        """Return the partitions that have not moved for too long."""
+        """Return the partitions that have not moved for too long. `ends`, `positions`: offset of each
+        partition."""
         stalled = []
         passed_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
@@ -103,7 +105,7 @@ class StallWatch:
 
 
 async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:
-    """Check once a second; return after aborting the worker."""
+    """Check the owned partitions once a second; abort the worker and return if one has stalled."""
     stalls = StallWatch(context.settings.stall_s)
     clock = CpuTimeClock()
     rebalancing_since_s: float | None = None

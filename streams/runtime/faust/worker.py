@@ -26,23 +26,23 @@ from streams.runtime.operator import Stage
 from streams.runtime.settings import StreamSettings
 
 REPEAT_S: Final = 10.0
-"""s between two prints of the same log line of a client library."""
+"""Interval within which a repeated log line of a client library is not printed again, s."""
 EXIT_S: Final = 2.0
-"""s that threads have to end after the worker stopped; their messages are unacknowledged."""
+"""Time that threads have to end after the worker stopped, s; their messages are unacknowledged."""
 
 
 class AppStages(NamedTuple):
     """The stages of one app."""
 
     suffix: str
-    """Suffix of its consumer group."""
+    """Suffix of the name of the app's consumer group."""
     stages: Sequence[Stage]
     gather_ms: int
-    """ms for which the broker collects messages; 0: fetches return at the first message."""
+    """Time for which the broker collects messages, ms; if 0, fetches return at the first message."""
 
 
 def run(settings: StreamSettings, apps: Sequence[AppStages]) -> int:
-    """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 after an abort."""
+    """Run one worker in this process; return the exit code: 0 after SIGTERM or SIGINT, 70 after an abort."""
     if not apps:
         raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
     _quiet_libraries()
@@ -92,7 +92,7 @@ def _quiet_libraries() -> None:
 
 
 def _end_soon(code: int) -> None:
-    """Exit the process with `code` soon, even if a thread hangs, for instance in an insert."""
+    """Make the process exit with `code` soon, even if a thread hangs, for instance in an insert."""
     last = threading.Timer(EXIT_S, os._exit, (code,))
     last.daemon = True
     last.start()

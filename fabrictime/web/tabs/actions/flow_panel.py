@@ -31,16 +31,16 @@ MOVE_PERIOD_S: Final = 3.0
 
 
 class FlowPanel:
-    """The flow of the chosen decision, or the flow in the filter."""
+    """Shows the flow of the chosen decision, or else the flow that the filter names."""
 
     def __init__(self, tab: ActionsTab) -> None:
         self._tab = tab
         self._move_of = ""
-        """Decision whose probe delays are followed."""
+        """Id of the decision whose probe delays are subscribed to; empty if there is none."""
         self._move: MoveDelays | None = None
 
     def build(self, spans: dict[int, str], span: int) -> None:
-        """Create the panel's elements."""
+        """Create the panel's elements. `spans` are the selectable spans in s and their labels."""
         self.nothing = empty(HINT, "action-nothing")
         self.part = part("action")
         with self.part:
@@ -73,7 +73,7 @@ class FlowPanel:
         alerts: Sequence[Alert],
         now_ns: int,
     ) -> None:
-        """Show a flow, one of its entries and all of them."""
+        """Show a flow, one of its action entries, and a list of all of them."""
         self.part.set_visibility(flow_id is not None)
         self.nothing.set_visibility(flow_id is None)
         if flow_id is None:
@@ -128,7 +128,9 @@ class FlowPanel:
         self.links.put([(label, label, address) for label, address in links])
 
     def _follow_move(self, entry: ActionEntry | None) -> MoveDelays | None:
-        """Subscribe to the probe delays over the links that a move left and took. Return the last answer."""
+        """Subscribe to the probe delays over the links that a move left and entered. Return the newest
+        result.
+        """
         queries, tab = self._tab.context.links, self._tab
         moved = entry is not None and entry.done_ns is not None and (entry.effect.left or entry.effect.taken)
         if entry is None or not moved or queries is None:

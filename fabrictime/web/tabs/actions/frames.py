@@ -15,12 +15,12 @@ from schemas.reasons import Reason
 from schemas.records import Alert
 
 GAP_NS: Final = 2 * NS_PER_S
-"""A pause in the reports that is drawn as a gap: reports arrive every second."""
+"""Time without a report after which the chart shows a gap, ns: reports arrive every second."""
 MAX_LABEL: Final = 90
 
 
 def cause_links(kind: str, reason: Reason, alerts: Iterable[Alert]) -> list[tuple[str, str]]:
-    """Return (label, address) of the tabs that show a decision's cause."""
+    """Return (label, address) for each tab that shows the cause of a decision."""
     links: list[tuple[str, str]] = []
     subject = ""
     if kind in LINK_CAUSES and reason.subject:
@@ -45,9 +45,10 @@ def cause_links(kind: str, reason: Reason, alerts: Iterable[Alert]) -> list[tupl
 def flow_history_frame(
     samples: Sequence[Sample], entries: Iterable[ActionEntry], flow_id: str, now_ns: int, span_ns: int
 ) -> dict[str, Any]:
-    """Return one flow's last `span_ns`: rate, limit, round trip, path, and a mark for each action.
+    """Return the chart frame of one flow's last `span_ns`: rate, limit, round trip, path, and a mark for each
+    action.
 
-    Times are in ms. A gap in the reports is a null.
+    Times are in ms. A null stands for a gap in the reports.
     """
     begin_ns = now_ns - span_ns
     t: list[int] = []

@@ -33,7 +33,7 @@ ENTRIES_SHOWN: Final = 250
 SUPPRESSED_SHOWN: Final = 200
 PACED_SHOWN: Final = 50
 MIN_REDRAW_S: Final = 0.3
-"""Shortest interval between two drawings."""
+"""Shortest interval between two redraws, s."""
 SILENT_POLICY_NS: Final = 10 * NS_PER_S
 """Age of the newest policy cycle above which the page reports it."""
 KPIS: Final = (
@@ -48,7 +48,7 @@ KPIS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ActionsChoice(Choice):
-    """The tab's choices. Invalid values in the address become the defaults."""
+    """The reader's choices on the tab. Invalid values in the address become the defaults."""
 
     flow: str | None = None
     decision: str | None = None
@@ -57,7 +57,7 @@ class ActionsChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str]) -> ActionsChoice:
-        """Return the choice of an address's query."""
+        """Return the choices that an address's query holds."""
         choice = ActionsChoice(flow=query.get("flow") or None, decision=query.get("decision") or None)
         if query.get("listed") in get_args(Listed):
             choice = replace(choice, listed=query["listed"])  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ class ActionsChoice(Choice):
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The state of all actions as the tab shows it, read under one lock."""
+    """A consistent copy of all that the tab shows, read under one lock."""
 
     entries: list[ActionEntry]
     listed: list[ActionEntry]
@@ -78,7 +78,7 @@ class _View:
     suppressed_total: int
     suppressed: list[SuppressedAction]
     policies: dict[str, tuple[int, bool]]
-    """Shard to the time of its newest policy cycle, and whether its suppressed actions are unknown."""
+    """Shard to (time of its newest policy cycle in ns, whether its suppressed actions are unknown)."""
     limits: list[LimitUse]
     act: bool
     mode_text: str
@@ -87,7 +87,7 @@ class _View:
 
 
 class ActionsTab(LiveTab[ActionsChoice]):
-    """All decisions, and one flow with its decisions."""
+    """Shows all decisions, and one flow with its decisions."""
 
     address = "/actions"
 
@@ -192,7 +192,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
     # ----------------------------------------------------------------------------------------------- filling
 
     def start_live(self) -> None:
-        """Subscribe to the live state, also after the browser was disconnected."""
+        """Subscribe to the live state; called again when the browser reconnects."""
         super().start_live()
         self.flow.chart.resume()
         if self.context.live is None:
@@ -202,7 +202,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
             self.follow("pacing", self.context.links.pacing, (), self._show_pacing, 2.0)
 
     def on_live(self, parts: frozenset[Part]) -> None:
-        """Show changed actions. Suppressed actions are shown by the timer."""
+        """Redraw if actions changed. A timer redraws the suppressed actions."""
         if "actions" in parts and time.monotonic() - self._shown_s > MIN_REDRAW_S:
             self.show()
 
@@ -210,7 +210,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         """Do nothing: `show` sets this tab's own header figures."""
 
     def show(self) -> None:
-        """Show the present state."""
+        """Show the present state of all actions."""
         if self.context.live is None:
             return
         self._shown_s = time.monotonic()

@@ -27,18 +27,20 @@ from schemas.topics import (
 READABLE_TOPICS: Final = (LINKS, LINK_HEALTH, QUEUES, CONTENTION, FLOWS, PATHS, DELAYS, CLOCK_OFFSETS, ALERTS)
 """Topics that the search reads."""
 AROUND_NS: Final = 3_000_000_000
-"""Searched interval on both sides of the evidence's time."""
+"""How far before and after the evidence's time the search reads, ns."""
 MAX_MESSAGES: Final = 4_000
 TIMEOUT_S: Final = 4.0
 CONNECT_TIMEOUT_S: Final = 2.0
 POLL_S: Final = 0.2
 
 EvidenceReader = Callable[[str, str, int, str], LogRecord]
-"""(topic, key, at_ns, text) to the record."""
+"""A function of (topic, key, at_ns, text) that returns the record."""
 
 
 def evidence_reader(cluster: KafkaSettings) -> EvidenceReader:
-    """Return a function that finds a record. It blocks, and raises HistoryError."""
+    """Return a function that finds the record of an alert's evidence. The function blocks and raises
+    HistoryError.
+    """
     registry = cluster.registry()
 
     def find(topic: str, key: str, at_ns: int, text: str) -> LogRecord:
@@ -62,7 +64,7 @@ def evidence_reader(cluster: KafkaSettings) -> EvidenceReader:
 def _around(
     cluster: KafkaSettings, topic: str, key: str, at_ns: int, registry: codec.Registry | None
 ) -> list[tuple[int, str, Any]]:
-    """Return (append time, position, record) of a key's records within `AROUND_NS`."""
+    """Return (append time, position, record) of each record of a key within `AROUND_NS` of `at_ns`."""
     key_records: list[tuple[int, str, Any]] = []
     end_s = time.monotonic() + TIMEOUT_S
     with TopicReader(cluster, {TOPICS[topic]: since(at_ns - AROUND_NS)}, key=key) as reader:

@@ -1,4 +1,4 @@
-"""Alerts and any record as rows of names and values."""
+"""Formats alerts and records as rows of names and values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 MAX_LINKS: Final = 8
 MAX_ITEMS: Final = 12
 MIN_EPOCH_NS: Final = 10**17
-"""Larger values of a field `*_ns` are times since the Unix epoch, smaller ones durations."""
+"""A field `*_ns` with a value above this is a time since the Unix epoch, else a duration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def ordered(alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def age_text(alert: Alert, now_ns: int) -> str:
-    """Return how long an alert has been or was active."""
+    """Return a text for how long an alert has been active, or was."""
     end = alert["cleared_ns"] if alert["cleared_ns"] is not None else now_ns
     return seconds_text((end - alert["raised_ns"]) / 1e9)
 
@@ -71,7 +71,7 @@ def figures(alert: Alert, now_ns: int) -> list[tuple[str, str]]:
 
 
 def related_links(alert: Alert) -> list[tuple[str, str]]:
-    """Return (label, address) of an alert's links, or else of its hosts, and of its jobs."""
+    """Return (label, address) of the links that an alert names, or else of its hosts, and of its jobs."""
     links = list(alert["links"]) or [alert["subject"]] * (">" in alert["subject"])
     cables: dict[str, str] = {}
     for link in links:
@@ -92,10 +92,11 @@ def time_text(ns: int) -> str:
 def nearest(
     candidates: Sequence[tuple[int, AnyRecord]], at_ns: int, text: str
 ) -> tuple[int, AnyRecord] | None:
-    """Return the (append time, record) that an alert's evidence refers to.
+    """Return (append time, record) of the candidate that an alert's evidence most likely refers to.
 
-    A record that contains the time `at_ns` comes first, then one whose NIC the evidence's text names, then
-    the one with the nearest append time."""
+    A record that covers the time `at_ns` comes first, then one whose NIC the evidence's `text` names, then
+    the one with the nearest append time.
+    """
 
     def rank(candidate: tuple[int, AnyRecord]) -> tuple[bool, bool, int]:
         append_ns, record = candidate

@@ -31,14 +31,14 @@ EVIDENCE_PERIOD_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AlertsChoice(Choice):
-    """The tab's choices. Invalid values in the address become the defaults."""
+    """The reader's choices on the tab. Invalid values in the address become the defaults."""
 
     listed: Listed = "all"
     alert: str | None = None
 
     @staticmethod
     def parse(query: dict[str, str]) -> AlertsChoice:
-        """Return the choice of an address's query."""
+        """Return the choices that an address's query holds."""
         choice = AlertsChoice(alert=query.get("alert") or None)
         if query.get("listed") in get_args(Listed):
             choice = replace(choice, listed=query["listed"])  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ class AlertsChoice(Choice):
 
 
 class AlertsTab(LiveTab[AlertsChoice]):
-    """All alerts, and one of them in depth."""
+    """Shows all alerts, and one of them in depth."""
 
     address = "/alerts"
 
@@ -107,7 +107,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
     # ----------------------------------------------------------------------------------------------- filling
 
     def start_live(self) -> None:
-        """Subscribe to the live state, also after the browser was disconnected."""
+        """Subscribe to the live state; called again when the browser reconnects."""
         super().start_live()
         if self.context.live is None:
             self.part.set_visibility(False)

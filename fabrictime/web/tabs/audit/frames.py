@@ -1,4 +1,4 @@
-"""Figures and markup of the tab Audit, from rows of the history. Pure."""
+"""Turns history rows into figures and markup for the tab Audit. Pure."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from fabrictime.web.tabs.audit.queries import Cell, CheckRow, ResultRow
 from streams.audit.results import FLEET
 
 MAX_NAMED: Final = 96
-"""Hosts whose squares carry their names."""
+"""Largest number of hosts for which the squares show the hosts' names."""
 WHOLE_FLEET: Final = "whole fleet"
 
 
 @dataclass(slots=True)
 class HostSquare:
-    """A host's counts, and its worst level in each category."""
+    """A host's number of results by level, and its worst level in each category."""
 
     host: str
     counts: Counter[Level] = field(default_factory=Counter)
     by_category: dict[str, Level] = field(default_factory=dict)
 
     def level(self, category: str) -> Level:
-        """Return the worst level in a category, of all if it is empty."""
+        """Return the host's worst level in a category, or in all categories if `category` is empty."""
         return self.by_category.get(category, Level.SKIPPED) if category else worst_of(self.counts)
 
 
 def squares(cells: Iterable[Cell]) -> list[HostSquare]:
-    """Return the hosts in the order of their names; the fleet's own results stand first."""
+    """Return one square per host in the order of names; the square of fleet-wide results comes first."""
     square_by_host: dict[str, HostSquare] = {}
     for cell in cells:
         square = square_by_host.setdefault(cell.host, HostSquare(cell.host))
@@ -46,7 +46,7 @@ def squares(cells: Iterable[Cell]) -> list[HostSquare]:
 
 
 def grid_markup(hosts: Sequence[HostSquare], category: str, run: str, chosen_host: str | None) -> str:
-    """Return a square per host, coloured by its worst level, as links to the hosts."""
+    """Return HTML with a square per host, coloured by its worst level and linked to the host's results."""
     named = len(hosts) <= MAX_NAMED
     parts = []
     for square in hosts:
@@ -65,12 +65,12 @@ def grid_markup(hosts: Sequence[HostSquare], category: str, run: str, chosen_hos
 
 
 def shown_host(host: str) -> str:
-    """Return a host's name; results of the whole fleet have none."""
+    """Return the text to show for a host; results about the whole fleet have no host name."""
     return WHOLE_FLEET if host == FLEET else host
 
 
 def counts_text(counts: Mapping[Level, int]) -> str:
-    """Return the counts in words, the worst first."""
+    """Return the number of results by level as text, the worst level first."""
     texts = []
     for level in LEVELS:
         if counts.get(level):
@@ -80,12 +80,14 @@ def counts_text(counts: Mapping[Level, int]) -> str:
 
 
 def totals(hosts: Iterable[HostSquare]) -> Counter[Level]:
-    """Return the counts of all hosts."""
+    """Return the number of results by level, summed over all hosts."""
     return sum((square.counts for square in hosts), Counter[Level]())
 
 
 def categories(cells: Iterable[Cell]) -> dict[str, str]:
-    """Return the categories that were checked, with their titles, in the report's order; '' is all."""
+    """Return category to title for the categories that were checked, in the report's order. The key '' stands
+    for all.
+    """
     present = {cell.category for cell in cells}
     return {"": "all", **{str(category): title for category, title in TITLES.items() if category in present}}
 
@@ -104,17 +106,17 @@ def check_row(row: CheckRow) -> dict[str, Any]:
 
 
 def result_row(row: ResultRow, name: str) -> dict[str, Any]:
-    """Return a row of a result under the name of its host or its check."""
+    """Return a table row for a result. `name`: its host or its check."""
     return {"id": f"{row.host} {row.check}", "name": name, "level": str(row.level), "text": row.text}
 
 
 def open_results(results: Iterable[ResultRow]) -> list[ResultRow]:
-    """Return the results that did not pass, without those of things that are not there."""
+    """Return the results that neither passed nor were skipped."""
     return [row for row in results if row.level not in (Level.PASSED, Level.SKIPPED)]
 
 
 def hint(hosts: Sequence[HostSquare]) -> str:
-    """Return the sentence that stands where nothing is chosen."""
+    """Return the sentence that is shown while nothing is chosen."""
     unfit = sum(square.counts[Level.ERROR] > 0 for square in hosts if square.host != FLEET)
     fleet = sum(square.host != FLEET for square in hosts)
     if not hosts:

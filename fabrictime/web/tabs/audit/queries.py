@@ -1,6 +1,6 @@
-"""History queries about audits: the newest result of each host and check, of one run or of the last day.
+"""History queries about audits: the newest result of each host and check, within one run or the last day.
 
-The aggregates ignore repeated rows, so the queries read without FINAL.
+Their aggregates ignore repeated rows, so they read without FINAL.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Arguments = TypeVarTuple("Arguments")
 
 MAX_CHECKS: Final = 300
 MAX_HOSTS: Final = 500
-"""Hosts of one check."""
+"""Largest number of hosts that are listed for one check."""
 MAX_RESULTS: Final = 500
-"""Results of one host."""
+"""Largest number of results that are listed for one host."""
 
 MAX_RUNS: Final = 8
 HOUR_NS: Final = 3_600_000_000_000
 DAY_NS: Final = 24 * HOUR_NS
 RUN_DAYS: Final = 7
-"""Days of which the runs are listed."""
+"""Runs of this many days are listed."""
 
 _RANK: Final = f"indexOf([{', '.join(repr(level.name) for level in LEVELS)}], level)"
 _SCOPE: Final = (
@@ -39,19 +39,19 @@ _SCOPE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The results that count: of one run, or of all runs if `run` is empty, from `since_ns` on."""
+    """Selects results: those of one run, or of all runs if `run` is empty, checked at `since_ns` or later."""
 
     run: str
     since_ns: int
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return the parameters of a query."""
+        """Return the query parameters that select these results."""
         return {"run": self.run, "since_ns": self.since_ns}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Counts of one host in one category, in the order of `LEVELS`."""
+    """One host's number of results in one category, by level in the order of `LEVELS`."""
 
     host: str
     category: str
@@ -60,7 +60,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """A check that did not pass on some hosts."""
+    """A check that did not pass, and the number of hosts where it did not."""
 
     check: str
     title: str
@@ -83,7 +83,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """A check's newest result on one host; `findings`: subject, status and text."""
+    """A check's newest result on one host. `findings` are (subject, status, text)."""
 
     host: str
     check: str
@@ -101,7 +101,7 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True)
 class AuditFleet:
-    """All hosts, and the checks that did not pass, the worst first."""
+    """The counts of all hosts, and the checks that did not pass, the worst first."""
 
     cells: list[Cell]
     checks: list[CheckRow]
@@ -111,9 +111,9 @@ class AuditFleet:
 def audited(
     history: HistoryReader, query: Callable[[History, Scope, *Arguments], T], run: str, *arguments: *Arguments
 ) -> T:
-    """Return a query's result about one run, or about the last day if `run` is empty.
+    """Run `query` for one run, or for the last day if `run` is empty, and return its result.
 
-    The result is reused until an audit has a new one.
+    The result is cached until the history has a new audit result.
     """
     scope = Scope(run, 0 if run else (history.now_ns() - DAY_NS) // HOUR_NS * HOUR_NS)
     key = (query, scope, *arguments)
@@ -127,19 +127,19 @@ def _state_now(history: HistoryReader, scope: Scope) -> tuple[int, int]:
 
 @kept_for(5.0)
 def newest_runs(history: HistoryReader) -> list[RunRow]:
-    """Return the newest runs of the last days."""
+    """Return the newest runs of the last `RUN_DAYS` days."""
     return runs(history, history.now_ns() - RUN_DAYS * DAY_NS, MAX_RUNS)
 
 
 def state(history: History, scope: Scope) -> tuple[int, int]:
-    """Return figures that change with every new result."""
+    """Return the number of results and the newest recording time, ns: they change with every new result."""
     sql = f"SELECT count(), max(recorded_ns) {_rows(history)}"
     count, recorded_ns = next(rows(history, sql, **scope.parameters()))
     return int(count), int(recorded_ns)
 
 
 def fleet(history: History, scope: Scope) -> AuditFleet:
-    """Return the counts of each host and category, and the checks that did not pass."""
+    """Return the number of results by host, category and level, and the checks that did not pass."""
     sql = (
         "SELECT host, category, check, lower(level) AS outcome, count(), toUnixTimestamp64Nano(max(at)) "
         f"FROM ({queries.newest_results(_rows(history), ('category',))}) "
@@ -160,7 +160,9 @@ def fleet(history: History, scope: Scope) -> AuditFleet:
 
 
 def _checks(history: History, scope: Scope, hosts: Mapping[tuple[str, str], int]) -> list[CheckRow]:
-    """Return the checks that did not pass, the worst first. `hosts`: check and level to number of hosts."""
+    """Return the checks that did not pass, the worst first. `hosts`: (check, level) to its number
+    of hosts.
+    """
     texts = ("title", "action", "remedy", "category")
     newest = ", ".join(f"argMax({name}, (checked, recorded_ns))" for name in texts)
     sql = (

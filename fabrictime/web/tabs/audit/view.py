@@ -45,12 +45,16 @@ PICK_HOST: Final = (
     "(e) => { const host = e.target.closest('[data-host]'); "
     "if (host && !e.ctrlKey && !e.metaKey) { e.preventDefault(); emit(host.dataset.host); } }"
 )
-"""A click chooses a host without loading a page; with Ctrl it opens the host in a new tab."""
+"""JavaScript of a click on a square: chooses the host without loading a page; with Ctrl, the host opens in a
+new tab.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditChoice(Choice):
-    """The tab's choices. Without a run, the newest result of each host and check counts."""
+    """The reader's choices on the tab. Without a chosen run, the newest result of each host and
+    check counts.
+    """
 
     run: str = ""
     category: str = ""
@@ -59,7 +63,7 @@ class AuditChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str]) -> AuditChoice:
-        """Return the choice of an address's query."""
+        """Return the choices that an address's query holds."""
         return AuditChoice(
             query.get("run", ""),
             query.get("category", ""),
@@ -69,7 +73,7 @@ class AuditChoice(Choice):
 
 
 class AuditTab(Tab[AuditChoice]):
-    """Hosts, failed checks, and the chosen host's or check's results with their findings."""
+    """Shows hosts, failed checks, and the chosen host's or check's results with their findings."""
 
     address = "/audit"
 
@@ -140,7 +144,9 @@ class AuditTab(Tab[AuditChoice]):
     # --------------------------------------------------------------------------------------------- following
 
     def start(self) -> None:
-        """Subscribe to history queries, also after the browser was disconnected. `stop` ends this."""
+        """Subscribe to history queries; called again when the browser reconnects. `stop` ends the
+        subscriptions.
+        """
         self.follow("runs", queries.newest_runs, (self.context.history,), self._on_runs, 5.0)
         self._follow_all()
 
@@ -150,7 +156,7 @@ class AuditTab(Tab[AuditChoice]):
         self._follow_results()
 
     def _follow_results(self) -> None:
-        """Follow the results of the chosen host, else of the chosen check."""
+        """Subscribe to the results of the chosen host, or else of the chosen check."""
         history, run, host, check = self.context.history, self.choice.run, self.choice.host, self.choice.check
         self._results = []
         if host is not None:
@@ -214,7 +220,7 @@ class AuditTab(Tab[AuditChoice]):
         self._choose(host=None, check=row["check"])
 
     def _on_result_row(self, row: Row) -> None:
-        """Open a host's check. The rows of a check's hosts lead to the host as well."""
+        """Open the result of a clicked row. In the list of a check's hosts, this also chooses the host."""
         host, _, check = str(row["id"]).partition(" ")
         self._choose(host=host, check=check)
 
@@ -306,7 +312,7 @@ class AuditTab(Tab[AuditChoice]):
         )
 
     def age_s(self, fleet: Fleet) -> float | None:
-        """Return None: this tab has no windows."""
+        """Return None: this tab shows no windows, so it has no age."""
         return None
 
     def _show_banner(self) -> None:
@@ -331,7 +337,7 @@ def _when(ns: int) -> str:
 
 
 def _remedy(row: ResultRow | None) -> str:
-    """Return the remedy of a check that did not pass."""
+    """Return the remedy of a check that did not pass; empty otherwise."""
     return f"{row.action.lower()}: {row.remedy}" if row and frames.open_results([row]) else ""
 
 

@@ -1,5 +1,6 @@
-"""Chart frames of the Clocks tab: bounds, offsets, residuals, the strip of bounds, state timelines, the
-mesh."""
+"""Chart frames of the Clocks tab: bounds, offsets, residuals, the strip of all clocks' bounds, state
+timelines, and the probe mesh.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +32,24 @@ OffsetView = Literal["wander", "offset"]
 
 STATES = ("SYNCED", "HOLDOVER", "UNSYNCED")
 MAX_MARKS = 40
-"""Events that a chart marks."""
+"""Largest number of events that a chart marks."""
 MAX_BOUND_BANDS = 3
-"""Bands around more clocks would hide each other."""
+"""Largest number of clocks drawn with a band for their bound: more bands would hide each other."""
 STRIP_POINTS = 600
 STRIP_WORST = 200
-"""A strip of more than `STRIP_POINTS` clocks shows this many of the widest bounds and every n-th other
-clock."""
+"""With more than `STRIP_POINTS` clocks, the strip shows those with the widest bounds, this many, and every
+n-th of the others.
+"""
 GROUP_GAP = 1.2
-"""Gap between two groups on the mesh's circle, in NICs."""
+"""Gap between two groups on the mesh's circle, in units of the distance between two NICs."""
 MAX_NIC_LABELS = 40
-"""A larger mesh labels only its groups."""
+"""Largest number of NICs that are labelled; a larger mesh labels only its groups."""
 MAX_HOST_GROUPS = 24
-"""A mesh with more hosts and several racks is grouped by rack."""
+"""Largest number of hosts that form groups; with more hosts and several racks, racks form the groups."""
 
 
 def event_text(event: str, event_ns: float) -> str:
-    """Return an event with its figure: 'STEP +1.00 ms', 'FALSETICKER 250 ns rms'."""
+    """Return an event with its figure, such as 'STEP +1.00 ms' or 'FALSETICKER 250 ns rms'."""
     if event in ("STEP", "MERGED"):
         return f"{event} {signed_delay_text(event_ns)}"
     if event == "RATE_CHANGE":
@@ -56,7 +58,9 @@ def event_text(event: str, event_ns: float) -> str:
 
 
 def _marks(events: Sequence[EventRow], drawn: set[str], t: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the newest events of the drawn clocks as marks on a time axis."""
+    """Return at most `MAX_MARKS` of the drawn clocks' events as marks on the time axis `t`, the
+    newest first.
+    """
     begin_ms = t[0] if t else 0
     return [
         {
@@ -73,7 +77,9 @@ def _marks(events: Sequence[EventRow], drawn: set[str], t: Sequence[int]) -> lis
 def _columns(
     points: Sequence[ClockPoint], index: dict[int, int], step_ns: int, size: int, field: str
 ) -> dict[str, Values]:
-    """Return one field of each clock on the axis. A step in which the clock was UNSYNCED is a gap."""
+    """Return clock to the values of one field by step. A step in which the clock was UNSYNCED is a gap
+    (None).
+    """
     values: dict[str, Values] = {}
     for point in points:
         i = index.get(point.at_ns // step_ns)
@@ -98,7 +104,7 @@ def _clock_lines(values: dict[str, Values]) -> list[dict[str, Any]]:
 def _quantiles(
     points: Sequence[Any], names: Sequence[str], prefix: str, step_ns: int, index: dict[int, int]
 ) -> dict[str, Values]:
-    """Return the fields `{prefix}{name}_ns` of all points on the axis."""
+    """Return name to the values of the field `{prefix}{name}_ns` by step; None for a step without a point."""
     columns: dict[str, Values] = {name: [None] * len(index) for name in names}
     for point in points:
         i = index.get(point.at_ns // step_ns)
@@ -109,7 +115,7 @@ def _quantiles(
 
 
 def _worst_clocks(fleet: ClockFleet, field: str, index: dict[int, int]) -> list[str | None]:
-    """Return the worst clock of each step."""
+    """Return the clock that `field` names in each step; None for a step without one."""
     worst_by_step: list[str | None] = [None] * len(index)
     for point in fleet.points:
         i = index.get(point.at_ns // fleet.span.step_ns)
@@ -119,7 +125,7 @@ def _worst_clocks(fleet: ClockFleet, field: str, index: dict[int, int]) -> list[
 
 
 def bounds_frame(fleet: ClockFleet, drawn: ClockSeries) -> dict[str, Any]:
-    """Return error bounds over time: quantiles over all clocks, and each drawn clock."""
+    """Return the chart frame of error bounds over time: quantiles over all clocks, and each drawn clock."""
     t, index = time_axis(fleet.span, (p.at_ns for p in fleet.points))
     columns = _columns(drawn.points, index, fleet.span.step_ns, len(t), "bound_ns")
     quantiles: dict[str, Values] = {}
@@ -139,9 +145,10 @@ def bounds_frame(fleet: ClockFleet, drawn: ClockSeries) -> dict[str, Any]:
 
 
 def residuals_frame(fleet: ClockFleet, drawn: ClockSeries) -> dict[str, Any]:
-    """Return residuals over time: quantiles over all clocks, and each drawn clock.
+    """Return the chart frame of residuals over time: quantiles over all clocks, and each drawn clock.
 
-    A clock without a pair has a residual of 0 in its record. It becomes a gap, as the axis is logarithmic.
+    A clock without a pair has the residual 0 in its record. It becomes a gap, because the axis is
+    logarithmic.
     """
     t, index = time_axis(fleet.span, (p.at_ns for p in fleet.points))
     columns = {
@@ -163,9 +170,10 @@ def residuals_frame(fleet: ClockFleet, drawn: ClockSeries) -> dict[str, Any]:
 
 
 def offsets_frame(fleet: ClockFleet, drawn: ClockSeries, view: OffsetView) -> dict[str, Any]:
-    """Return the drawn clocks' offsets over time with their bounds as bands.
+    """Return the chart frame of the drawn clocks' offsets over time, with their bounds as bands.
 
-    `wander` is offset_ns minus its linear fit, over the wander of all clocks. `offset` is offset_ns.
+    The view `wander` shows offset_ns minus its linear fit, over the wander of all clocks. The view `offset`
+    shows offset_ns.
     """
     step_ns = fleet.span.step_ns
     times_ns = [*(p.at_ns for p in fleet.points), *(p.at_ns for p in drawn.points)]
@@ -204,7 +212,7 @@ def _bound_band(name: str, color: int, values: Values, bounds: Values) -> dict[s
 
 
 def _is_large(fleet: ClockFleet) -> bool:
-    """Return whether there are more clocks than are drawn one by one, so that quantiles are meaningful."""
+    """Return whether there are too many clocks to draw each one, so that quantiles are drawn."""
     return any(
         point.synced + point.holdover + point.unsynced > DRAW_ALL_CLOCKS for point in fleet.points[-3:]
     )
@@ -237,7 +245,8 @@ def _fleet_bands(
 
 
 def strip_frame(rows: Sequence[ClockRow], drawn: Sequence[str]) -> dict[str, Any]:
-    """Return the present bounds, the widest first, as [rank, bound, state, clock, offset, residual, drawn].
+    """Return the frame of the strip: [rank, bound, state, clock, offset, residual, drawn] for each clock, the
+    widest bound first.
 
     UNSYNCED clocks come first, without a bound.
     """
@@ -264,9 +273,10 @@ def strip_frame(rows: Sequence[ClockRow], drawn: Sequence[str]) -> dict[str, Any
 
 
 def timeline_frame(fleet: ClockFleet) -> dict[str, Any]:
-    """Return the states of the clocks with most trouble as segments [row, from ms, to ms, state], and events.
+    """Return the frame of the timeline: events, and the states of the clocks with the most trouble as
+    segments [row, from ms, to ms, state].
 
-    Events of other clocks are only in the list of events.
+    Events of other clocks appear only in the list of events.
     """
     step_ms = fleet.span.step_ns // 1_000_000
     states: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -292,7 +302,9 @@ def timeline_frame(fleet: ClockFleet) -> dict[str, Any]:
 
 
 def _segments(number: int, states: Sequence[tuple[int, int]], step_ms: int) -> list[list[int]]:
-    """Join steps of one state, across gaps of less than `GAP_STEPS`."""
+    """Return segments of consecutive steps with the same state. Gaps of less than `GAP_STEPS` do not end a
+    segment.
+    """
     segments: list[list[int]] = []
     for at, state in states:
         last = segments[-1] if segments else None
@@ -307,11 +319,13 @@ def _segments(number: int, states: Sequence[tuple[int, int]], step_ms: int) -> l
 
 
 def mesh_frame(mesh: Mesh, nics: Sequence[NicRow], clocks: Sequence[ClockRow]) -> dict[str, Any]:
-    """Return the mesh on a circle, NICs by rack and host: nodes, groups, edges and suspect edges.
+    """Return the frame of the mesh on a circle, NICs by rack and host: nodes, groups, edges and suspect
+    edges.
 
-    A node is [nic, x, y, clock, state, bound, pairs, suspects]. An edge joins both directions of a pair:
+    A node is [nic, x, y, clock, state, bound, pairs, suspects]. An edge combines both directions of a pair:
     [node, node, directions, sigma, smallest round trip, accepted]. A suspect is [node, node, asymmetry,
-    sigma, weight]. A mesh with more than `MAX_MESH_NICS` NICs has only the NICs of suspect pairs."""
+    sigma, weight]. A mesh with more than `MAX_MESH_NICS` NICs has only the NICs of suspect pairs.
+    """
     is_full = mesh.size.nics <= MAX_MESH_NICS
     inventory = {row.nic: row for row in nics}
     homes = _homes(mesh, inventory, is_full)
@@ -337,7 +351,9 @@ def mesh_frame(mesh: Mesh, nics: Sequence[NicRow], clocks: Sequence[ClockRow]) -
 
 
 def _group_level(homes: Sequence[Place]) -> Level:
-    """Return the level of the circle's groups: racks where there are several, and too many hosts."""
+    """Return what groups the NICs on the circle: racks if there are several and too many hosts,
+    else hosts.
+    """
     racks = {home.rack for home in homes if home.rack is not None}
     many_hosts = len({home.host for home in homes}) > MAX_HOST_GROUPS
     return "rack" if len(racks) > 1 and many_hosts else "host"
@@ -373,7 +389,9 @@ def _homes(mesh: Mesh, inventory: dict[str, NicRow], is_full: bool) -> list[Plac
 def _edges(
     pairs: Sequence[MeshPair], index: dict[str, int]
 ) -> tuple[list[list[float | int | None]], list[int]]:
-    """Return the edges, both directions of a pair joined, and the number of directed pairs of each NIC."""
+    """Return the edges, each combining both directions of a pair, and the number of directed pairs of each
+    NIC.
+    """
     edges: dict[tuple[int, int], list[float | int | None]] = {}
     degree = [0] * len(index)
     for pair in pairs:
@@ -392,8 +410,9 @@ def _edges(
 
 
 def _circle(groups: Sequence[str]) -> tuple[list[tuple[float, float]], list[list[Any]]]:
-    """Return (x, y) on the unit circle for each member of a group, and [group, x, y] for each group's
-    middle."""
+    """Return (x, y) on the unit circle for each NIC, and [group, x, y] for the middle of each group.
+    `groups`: the group of each NIC, in order.
+    """
     starts = [i for i, group in enumerate(groups) if i == 0 or group != groups[i - 1]]
     circumference = len(groups) + GROUP_GAP * len(starts)
     angles: list[float] = []

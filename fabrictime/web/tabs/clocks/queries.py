@@ -21,18 +21,22 @@ from fabrictime.web.history_sql import (
 from schemas import queries, tables
 
 MAX_DRAWN_CLOCKS = 16
-"""Clocks that the Delays tab draws one by one. More clocks are shown as a distribution."""
+"""Largest number of clocks that the Delays tab draws one by one. With more, it shows a distribution."""
 DRAW_ALL_CLOCKS = 8
-"""Clocks that the Clocks tab draws one by one. With more clocks, it draws the chosen or the widest ones."""
+"""Number of clocks up to which the Clocks tab draws all. With more, it draws the chosen or the
+widest ones.
+"""
 WIDEST_CLOCKS = 3
 MAX_TIMELINES = 16
 MAX_EVENTS = 200
 EVENTS_PER_KIND = 60
 MAX_SUSPECTS = 256
 MAX_MESH_NICS = 200
-"""With more NICs in the mesh, only the suspect pairs are queried and drawn."""
+"""Largest number of NICs in a mesh that is queried and drawn as a whole; of a larger one, only the suspect
+pairs are.
+"""
 MESH_AGE_NS = 10 * SECOND_NS
-"""Age at which a source's pairs leave the mesh."""
+"""Age at which a source's pairs leave the mesh, ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,9 @@ class ClockRow:
 
 @dataclass(frozen=True, slots=True)
 class ClockPoint:
-    """A clock in one step: its offset in the step's middle, and its worst state, bound and residual."""
+    """A clock in one step: its offset in the middle of the step, and the step's worst state, bound and
+    residual.
+    """
 
     clock: str
     at_ns: int
@@ -64,15 +70,16 @@ class ClockPoint:
     state: str
     residual_ns: float = 0.0
     moved_ns: float = 0.0
-    """The offset minus that of the clock's first point: exact for any offset."""
+    """The offset minus the whole ns of the clock's first offset, so that no precision is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPoint:
-    """All clocks of one step: clocks by state, and quantiles of their bounds and residuals.
+    """All clocks in one step: the number of clocks by state, and quantiles of their bounds and residuals.
 
     A clock counts with its worst state, widest bound and largest residual of the step. UNSYNCED clocks have
-    neither. `bound_clock` and `residual_clock` are the worst clocks. None: no clock is usable.
+    no bound and no residual. `bound_clock` and `residual_clock` have the largest values. The quantiles are
+    None if no clock is usable.
     """
 
     at_ns: int
@@ -92,7 +99,7 @@ class FleetPoint:
 
 @dataclass(frozen=True, slots=True)
 class WanderPoint:
-    """Quantiles over all clocks of one step of the offset minus the clock's linear fit."""
+    """Quantiles over all clocks, in one step, of the wander: the offset minus the clock's linear fit."""
 
     at_ns: int
     p1_ns: float
@@ -125,7 +132,9 @@ class StatePoint:
 
 @dataclass(frozen=True, slots=True)
 class SuspectRow:
-    """A pair with a suspected asymmetric path in its shard's newest window. `since_ns`: first in the span."""
+    """A pair with a suspected asymmetric path in its shard's newest window. `since_ns`: its first such window
+    in the span.
+    """
 
     prober: str
     peer: str
@@ -159,7 +168,7 @@ class MeshSize:
 
 @dataclass(frozen=True, slots=True)
 class ClockSeries:
-    """Clocks over time: `points` of few clocks, or the `spread` of many."""
+    """Clocks over time: `points` if the clocks are few, else the `spread` over all of them."""
 
     points: list[ClockPoint]
     spread: list[FleetPoint]
@@ -168,8 +177,9 @@ class ClockSeries:
 
 @dataclass(frozen=True, slots=True)
 class ClockFleet:
-    """All clocks over a span. `wander` is empty for few clocks, `states` holds the clocks with most
-    trouble."""
+    """All clocks over a span. `wander` is empty if the clocks are few. `states` holds the clocks with the
+    most trouble.
+    """
 
     points: list[FleetPoint]
     wander: list[WanderPoint]
@@ -180,7 +190,7 @@ class ClockFleet:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The mesh of the newest windows. `pairs` is empty with more than `MAX_MESH_NICS` NICs."""
+    """The probe mesh in the newest windows. `pairs` is empty with more than `MAX_MESH_NICS` NICs."""
 
     size: MeshSize
     pairs: list[MeshPair]
@@ -195,7 +205,7 @@ def clocks(history: HistoryReader, ends: Ends) -> list[ClockRow]:
 
 @until_changed(tables.CLOCKS)
 def clock_series(history: HistoryReader, ends: Ends, span_s: int) -> ClockSeries:
-    """Return each clock over the span, or the spread of many clocks."""
+    """Return each clock's points over the span, or the spread over all clocks if they are many."""
     span = Span.before(ends[tables.CLOCKS].end_ns, span_s)
     names = [row.clock for row in clocks(history)]
     if len(names) > MAX_DRAWN_CLOCKS:
@@ -205,7 +215,9 @@ def clock_series(history: HistoryReader, ends: Ends, span_s: int) -> ClockSeries
 
 @until_changed(tables.CLOCKS)
 def drawn_clocks(history: HistoryReader, ends: Ends, names: tuple[str, ...], span_s: int) -> ClockSeries:
-    """Return the named clocks over the span. Without names: all of few clocks, or the widest of many."""
+    """Return the points of the named clocks over the span. Without names: of all clocks if they are few, else
+    of those with the widest bounds.
+    """
     span = Span.before(ends[tables.CLOCKS].end_ns, span_s)
     drawn = names or sorted({row.clock for row in clocks(history)})
     if not names and len(drawn) > DRAW_ALL_CLOCKS:
@@ -229,7 +241,7 @@ def clock_fleet(history: HistoryReader, ends: Ends, span_s: int) -> ClockFleet:
 
 @until_changed(tables.CLOCKS, tables.PIPELINE)
 def mesh(history: HistoryReader, ends: Ends) -> Mesh:
-    """Return the newest mesh and its suspect pairs."""
+    """Return the newest probe mesh and its suspect pairs."""
     fits_ns = ends[tables.PIPELINE].end_ns or 0
     size = mesh_size(history, fits_ns)
     pairs = mesh_pairs(history, fits_ns) if size.nics <= MAX_MESH_NICS else []
@@ -265,12 +277,12 @@ def clock_points(history: History, span: Span, names: Sequence[str]) -> list[Clo
 
 
 def fleet_points(history: History, span: Span) -> list[FleetPoint]:
-    """Return states, bounds and residuals of all clocks, the oldest step first."""
+    """Return the states, bounds and residuals of all clocks by step, the oldest step first."""
     return records(FleetPoint, history, queries.clock_fleet(dialect(history)), span)
 
 
 def clock_wander(history: History, span: Span) -> list[WanderPoint]:
-    """Return how far all clocks deviate from their linear fits, the oldest step first."""
+    """Return the quantiles of all clocks' wander by step, the oldest step first."""
     window = "OVER (PARTITION BY shard, clock ORDER BY at)"
     sql = (
         "SELECT p.1 AS at, quantilesExact(0.01, 0.1, 0.5, 0.9, 0.99)(p.2) FROM (SELECT arrayJoin(arrayMap("
@@ -287,7 +299,7 @@ def clock_wander(history: History, span: Span) -> list[WanderPoint]:
 
 
 def widest_clocks(history: History, span: Span, limit: int) -> list[str]:
-    """Return the clocks with the widest mean bounds over the span, the widest first."""
+    """Return at most `limit` clocks with the widest mean bounds over the span, the widest first."""
     sql = (
         f"SELECT clock {dialect(history).rows(tables.CLOCKS)} "
         f"GROUP BY clock ORDER BY avgIf(bound_ns, {queries.USABLE}) DESC NULLS LAST, clock LIMIT {limit}"
@@ -296,14 +308,16 @@ def widest_clocks(history: History, span: Span, limit: int) -> list[str]:
 
 
 def clock_events(history: History, span: Span, limit: int) -> list[EventRow]:
-    """Return the events of clocks in the span, the newest first, at most `EVENTS_PER_KIND` of a kind."""
+    """Return the newest events of clocks in the span, the newest first: at most `EVENTS_PER_KIND` of each
+    kind.
+    """
     sql = queries.clock_events(dialect(history), EVENTS_PER_KIND, limit)
     columns = "toUnixTimestamp64Nano(window_start), clock, shard, event, event_ns, state"
     return records(EventRow, history, f"SELECT {columns} FROM ({sql})", span)
 
 
 def clock_states(history: History, span: Span, limit: int) -> list[StatePoint]:
-    """Return states over the span of the clocks with most trouble."""
+    """Return the states over the span of the `limit` clocks with the most trouble."""
     sql = queries.clock_states(dialect(history), limit)
     sql = f"SELECT clock, time, toString(worst) FROM ({sql}) ORDER BY clock, time"
     return records(StatePoint, history, sql, span)
@@ -317,7 +331,7 @@ def newest_suspects(history: History, span: Span, limit: int) -> list[SuspectRow
 
 
 def mesh_size(history: History, newest_ns: int) -> MeshSize:
-    """Return the size of the mesh in the newest windows. `newest_ns` is log append time."""
+    """Return the size of the mesh in the newest windows. `newest_ns`: the newest window's log append time."""
     sql = f"SELECT uniqExactArray([prober, peer]), uniqExact(prober, peer) FROM {_newest_fits(history)}"
     return records(MeshSize, history, sql, since_ns=newest_ns - MESH_AGE_NS)[0]
 

@@ -81,9 +81,10 @@ def suspect_row(row: SuspectRow) -> dict[str, Any]:
 
 
 class PagedClocks:
-    """Rows of clocks that the server sorts and pages: a fleet's are too many for a browser.
+    """A table page by page, sorted by the server: the clocks of a fleet are too many for a browser.
 
-    With `leaves_space`, several pages have one row fewer, so that their buttons need no more space.
+    With `leaves_space`, a table of several pages shows one row fewer, so that its buttons fit into the same
+    height.
     """
 
     def __init__(
@@ -102,14 +103,16 @@ class PagedClocks:
         }
 
     def attach(self, table: Any, on_click: Callable[[GenericEventArguments], None]) -> None:
-        """Show the rows in a table that was made with `page`. `on_click` gets a clicked clock."""
+        """Show the rows in `table`, which was created with `page` as its pagination. `on_click` gets a
+        clicked clock.
+        """
         self.table = table
         table.add_slot("body-cell-state", STATE_CELL)
         table.on("request", self.on_request)
         table.on("rowClick", on_click, js_handler="(e, row) => emit(row.clock)")
 
     def on_request(self, event: GenericEventArguments) -> None:
-        """Sort or turn the pages."""
+        """Apply the sort order and page that the browser requests."""
         request = event.args["pagination"]
         self.page.update({k: request[k] for k in ("sortBy", "descending", "page") if k in request})
         self.show(self._rows)

@@ -45,7 +45,7 @@ KPIS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClocksChoice(Choice):
-    """The tab's choices. Invalid values in the address become the defaults."""
+    """The reader's choices on the tab. Invalid values in the address become the defaults."""
 
     span: int = 600
     view: OffsetView = "wander"
@@ -53,7 +53,7 @@ class ClocksChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str], clocks: Sequence[str]) -> ClocksChoice:
-        """Return the choice of an address's query. `clocks` are all values of its field `clock`."""
+        """Return the choices that an address's query holds. `clocks`: all values of its parameter `clock`."""
         choice = ClocksChoice(clocks=tuple(dict.fromkeys(filter(None, clocks)))[:MAX_CHOSEN])
         span = query.get("span", "")
         if span.isdecimal() and int(span) in SPANS:
@@ -63,7 +63,7 @@ class ClocksChoice(Choice):
         return choice
 
     def address(self) -> str:
-        """Return the query of this choice without the defaults."""
+        """Return the address query of these choices; defaults are left out."""
         default = ClocksChoice()
         pairs: list[tuple[str, Any]] = [
             (name, getattr(self, name))
@@ -73,14 +73,16 @@ class ClocksChoice(Choice):
         return urlencode([*pairs, *(("clock", name) for name in self.clocks)])
 
     def toggled(self, clock: str) -> ClocksChoice:
-        """Add or remove a clock. The oldest clock goes if there are too many."""
+        """Return the choices with `clock` added, or removed if it was chosen. The clock chosen first is
+        dropped if there are too many.
+        """
         if clock in self.clocks:
             return replace(self, clocks=tuple(name for name in self.clocks if name != clock))
         return replace(self, clocks=(*self.clocks, clock)[-MAX_CHOSEN:])
 
 
 class ClocksTab(Tab[ClocksChoice]):
-    """Bounds, offsets, the mesh, residuals, states and events."""
+    """Shows clock bounds, offsets, the mesh, residuals, states and events."""
 
     address = "/clocks"
 
@@ -112,7 +114,9 @@ class ClocksTab(Tab[ClocksChoice]):
         ui.timer(0.5, self._show_banner)
 
     def start(self) -> None:
-        """Subscribe to history queries, also after the browser was disconnected. `stop` ends this."""
+        """Subscribe to history queries; called again when the browser reconnects. `stop` ends the
+        subscriptions.
+        """
         history = self.context.history
         self.follow("fleet", fleet, (history,), self._on_fleet)
         self.follow("clocks", queries.clocks, (history,), self._on_clocks, 1.0)
@@ -122,7 +126,7 @@ class ClocksTab(Tab[ClocksChoice]):
             chart.resume()
 
     def age_s(self, fleet: Fleet) -> float | None:
-        """Return the age of the newest window of clocks."""
+        """Return the age of the newest window of clocks, s."""
         return fleet.clocks_age_s
 
     def _build_choice(self) -> None:
@@ -349,7 +353,7 @@ class ClocksTab(Tab[ClocksChoice]):
 
 
 def _state_note(rows: Sequence[ClockRow], states: dict[str, int]) -> str:
-    """Return the clocks by state, and notes on several domains and on a reference."""
+    """Return a text of the number of clocks by state, with notes on several domains and on a reference."""
     note = " · ".join(f"{count:,} {state}" for state, count in states.items() if count)
     domains = len({(row.shard, row.domain) for row in rows})
     if domains > 1:

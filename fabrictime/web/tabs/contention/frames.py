@@ -10,10 +10,10 @@ from fabrictime.state.labels import arrow
 from schemas.records import ContentionWindow
 
 MAX_ROWS: Final = 24
-"""Links that the chart shows."""
+"""Largest number of links in the chart."""
 MAX_BARS: Final = 1_500
 ACTIVE_WEIGHT: Final = 1e18
-"""Weight that puts links with an active or chosen window before all others."""
+"""Added to the weight of a link with an active or chosen window, so that it comes before all others."""
 
 KINDS: Final = {
     "COLLISION": "collision in the fabric",
@@ -30,11 +30,13 @@ EVIDENCE: Final = {
     "BOTH": "waiting and marked probes",
     "FLOWS": "flows that an end limits",
 }
-"""Evidence of a window in words."""
+"""Text for each kind of evidence of a window."""
 
 
 def span_of(window: ContentionWindow, now_ns: int) -> tuple[int, int]:
-    """Return the opening of a window, and its end: now if active, else its closing or last update."""
+    """Return the opening time of a window and its end, ns: now if it is active, else its closing or last
+    update.
+    """
     end = now_ns if is_active(window, now_ns) else window["closed_ns"] or window["updated_ns"]
     return window["opened_ns"], max(end, window["opened_ns"])
 
@@ -48,7 +50,7 @@ def within(windows: Iterable[ContentionWindow], now_ns: int, span_ns: int) -> li
 def bars_frame(
     windows: Sequence[ContentionWindow], now_ns: int, span_ns: int, chosen_id: str | None
 ) -> dict[str, Any]:
-    """Return the chart's frame: one row per link, the heaviest first. Times are in ms.
+    """Return the chart's frame: one row per link, the link with the heaviest windows first. Times are in ms.
 
     A bar is [row, from, to, kind, severity in byte seconds, window id, active, largest depth in bytes].
     """

@@ -35,27 +35,29 @@ WINDOWS_SHOWN: Final = 60
 FLOWS_SHOWN: Final = 24
 LINKS_SHOWN: Final = 8
 REDRAWS_PER_SPAN: Final = 300
-"""Redraws per span while no window changes: a drawing keeps a browser busy for long."""
+"""Largest number of redraws while the chart moves by one span and no window changes: drawing takes a browser
+long.
+"""
 HINT: Final = "A click on a bar or a row opens its flows and jobs."
 
 
 @dataclass(frozen=True, slots=True)
 class ContentionChoice(Choice):
-    """The tab's choices. Invalid values in the address become the defaults."""
+    """The reader's choices on the tab. Invalid values in the address become the defaults."""
 
     span: int = 900
     window: str | None = None
 
     @staticmethod
     def parse(query: dict[str, str]) -> ContentionChoice:
-        """Return the choice of an address's query."""
+        """Return the choices that an address's query holds."""
         choice = ContentionChoice(window=query.get("window") or None)
         span = query.get("span", "")
         return replace(choice, span=int(span)) if span.isdecimal() and int(span) in SPANS else choice
 
 
 class ContentionTab(LiveTab[ContentionChoice]):
-    """Contention over time by link, and one window."""
+    """Shows contention windows over time by link, and one window in depth."""
 
     address = "/contention"
 
@@ -135,7 +137,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
     # ----------------------------------------------------------------------------------------------- filling
 
     def start_live(self) -> None:
-        """Subscribe to the live state, also after the browser was disconnected."""
+        """Subscribe to the live state; called again when the browser reconnects."""
         super().start_live()
         self.bars.resume()
         if self.context.live is None:
@@ -219,7 +221,9 @@ class ContentionTab(LiveTab[ContentionChoice]):
 
 
 def wait_text(depth_bytes: float, rate_bps: int) -> str:
-    """Return how long a packet waits behind so many bytes; a dash without a queue or a known rate."""
+    """Return how long a packet waits behind `depth_bytes`, as text; a dash without a queue or a
+    known rate.
+    """
     return delay_text(depth_bytes * 8e9 / rate_bps) if depth_bytes > 0 and rate_bps else "—"
 
 

@@ -24,7 +24,7 @@ _CLOCK_CELL: Final = """<q-td :props="props"><span v-if="props.row.color >= 0"
 
 
 class ClockPanel:
-    """Chart and table of clocks. `choose(name, value)` stores a choice in the page's address."""
+    """Chart and table of clocks. `choose(name, value)` is called to store a choice in the page's address."""
 
     def __init__(
         self, metric: ClockMetric, chosen_clock: str | None, choose: Callable[[str, Any], None]
@@ -38,7 +38,7 @@ class ClockPanel:
         self._pages = PagedClocks(ROWS_PER_PAGE, self._table_row, leaves_space=True)
 
     def build(self, spans: dict[int, str], span: int, choose_span: Callable[[int], None]) -> None:
-        """Create the panel's elements."""
+        """Create the panel's elements. `spans` are the selectable spans in s and their labels."""
         with card("ft-clocks"):
             with ui.element("div").classes("ft-head"):
                 text("Clocks against fabric time", "ft-title")

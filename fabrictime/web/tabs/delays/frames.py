@@ -22,9 +22,11 @@ Cell = list[float | int | None]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "reverse")
 STATISTICS = ("min", "p50", "p99")
 MAX_ROWS = 64
-"""A heat map with more rows shows hosts, then racks, if that makes it smaller."""
+"""Largest number of rows in a heat map of NICs; with more, it shows hosts, then racks, if that makes it
+smaller.
+"""
 COLOURS = 8
-"""Colours of lines. Further lines are dashed."""
+"""Number of line colours. Further lines repeat the colours and are dashed."""
 UNKNOWN_RACK = "no rack"
 
 # Columns of a cell that joins several pairs.
@@ -40,13 +42,13 @@ class Place:
     rack: str | None
 
     def at(self, level: Level) -> str:
-        """Return its name at a level of the heat map."""
+        """Return the name of the NIC, of its host or of its rack, as `level` says."""
         return self.nic if level == "nic" else self.host if level == "host" else self.rack or UNKNOWN_RACK
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A cell of a coarser heat map whose pairs are shown."""
+    """A cell of a coarser heat map, to show only the pairs inside it."""
 
     level: Level
     row: str
@@ -54,7 +56,7 @@ class Scope:
 
 
 def places(nics: Iterable[NicRow], pairs: Iterable[PairRow]) -> list[Place]:
-    """Return all NICs of the inventory and of the pairs by rack, host and device in natural order."""
+    """Return all NICs of the inventory and of the pairs, in natural order by rack, host and device."""
     place_by_nic = {row.nic: Place(row.nic, row.host, row.rack) for row in nics}
     for pair in pairs:
         for nic in (pair.nic, pair.peer):
@@ -88,11 +90,12 @@ def _level_inside(fleet: Sequence[Place], scope: Scope) -> Level:
 
 @dataclass(slots=True)
 class HeatMatrix:
-    """A heat map. Rows are probers, columns peers; a cell's number is row * columns + column.
+    """A heat map. Rows are probers, columns are peers. A cell's number is row * columns + column.
 
     A cell is [number, value, p50_ns, p99_ns, min_ns, count, lost, bound_ns, rtt_min_ns, pairs, nic, peer].
-    `value` is the metric (ns, or a share of 1 for loss), None if no one-way delay is known; `nic` and `peer`
-    are indices into `names`. A cell that joins pairs has the figures of the worst one, and the losses of all.
+    `value` is the metric in ns (for loss, a share of 1); None if no one-way delay is known. `nic` and `peer`
+    are indices into `names`. A cell of several pairs has the figures of the worst pair, but the losses of
+    all.
     """
 
     level: Level
@@ -105,7 +108,7 @@ class HeatMatrix:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Everything except the cells. A change needs a whole frame."""
+        """Everything except the cells. If it changes, the browser needs a whole frame."""
         labels = tuple((label["text"], label["silent"]) for label in (*self.rows, *self.cols))
         return (self.level, self.metric, self.direction, len(self.rows), labels)
 
@@ -118,7 +121,7 @@ def heat_matrix(
     level: Level,
     scope: Scope | None = None,
 ) -> HeatMatrix:
-    """Lay out pairs as a heat map at a level, inside a scope."""
+    """Return the heat map of pairs at a level. With a `scope`, it shows only the pairs inside that cell."""
     row_places = fleet if scope is None else [p for p in fleet if p.at(scope.level) == scope.row]
     col_places = fleet if scope is None else [p for p in fleet if p.at(scope.level) == scope.col]
     probers = {pair.nic for pair in pairs}
@@ -154,7 +157,7 @@ def _cell(pair: PairRow, metric: Metric, number: int, index: Mapping[str, int]) 
 
 
 def _joined(cell: Cell, other: Cell) -> Cell:
-    """Return the worse one of two cells, with the counts of both."""
+    """Return the cell with the worse value of two, with the counts of both added."""
     value, challenge = cell[_VALUE], other[_VALUE]
     worse = cell if challenge is None or (value is not None and value >= challenge) else other
     joined = list(worse)
@@ -164,7 +167,9 @@ def _joined(cell: Cell, other: Cell) -> Cell:
 
 
 def heat_frame(matrix: HeatMatrix, sent: HeatMatrix | None) -> dict[str, Any]:
-    """Return the difference between `matrix` and the matrix in the browser, or the whole of it."""
+    """Return the frame with the cells that differ from `sent`, the matrix in the browser, or with the whole
+    matrix.
+    """
     if sent is None or sent.shape != matrix.shape:
         return {
             "full": True,
@@ -185,7 +190,9 @@ def heat_frame(matrix: HeatMatrix, sent: HeatMatrix | None) -> dict[str, Any]:
 
 
 def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
-    """Return a pair's series on one time axis (ms since the Unix epoch), gaps as None."""
+    """Return the frame of a pair's series by path on one time axis, in ms since the Unix epoch. A gap is
+    None.
+    """
     step_ns = series.span.step_ns
     t, index = time_axis(series.span, (p.at_ns for p in series.points))
     paths = [
@@ -236,12 +243,13 @@ def _fill_lines(lines: dict[str, Any], point: PointRow, i: int) -> None:
 
 
 def clock_frame(series: ClockSeries, metric: ClockMetric, bold_clock: str | None) -> dict[str, Any]:
-    """Return the clocks over time.
+    """Return the chart frame of the clocks over time.
 
     `offset` is offset_ns as solved. `wander` is offset_ns minus its linear fit: the part that a steady drift
-    does not explain. `bound` is bound_ns. UNSYNCED is a gap: its offset has no meaning and its bound would
-    hide all others. The chosen clock is bold, with its bound as a band. Many clocks are shown as quantiles of
-    their bounds for every metric."""
+    does not explain. `bound` is bound_ns. A step with UNSYNCED is a gap, because its offset has no meaning
+    and its bound would hide all others. The chosen clock is bold, with its bound as a band. Many clocks are
+    shown as quantiles of their bounds, whatever the metric.
+    """
     times_ns = [point.at_ns for point in series.points if point.state != "UNSYNCED"]
     times_ns += [row.at_ns for row in series.spread]
     t, index = time_axis(series.span, times_ns)
@@ -301,7 +309,9 @@ def bound_band(values: Values, bounds: Values) -> tuple[Values, Values]:
 def _labels(
     fleet: Sequence[Place], level: Level, probers: set[str] | None
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return the labels of an axis and each NIC's index. A label without a probing NIC is silent."""
+    """Return the labels of an axis, and each NIC's index among them. A label is silent if none of its NICs is
+    in `probers`.
+    """
     labels: dict[str, dict[str, Any]] = {}
     index_of: dict[str, int] = {}
     order: dict[str, int] = {}

@@ -33,7 +33,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the pipeline section."""
+    """A check's line in the pipeline panel."""
 
     name: str
     state: State

@@ -18,7 +18,7 @@ REJECTS_PER_PAGE: Final = 8
 
 
 class PipelinePanel:
-    """One line per check."""
+    """Shows one line per check of the pipeline."""
 
     def __init__(self) -> None:
         self._checks: list[tuple[Any, LiveText, LiveText, LiveText]] = []

@@ -13,12 +13,12 @@ DAY_NS = 86_400_000_000_000
 RECENT_S = 10
 LONG_S = 600
 MAX_REJECTS = 200
-"""Rejects that are queried. With this many, there may be more."""
+"""Largest number of rejects that a query returns. If there are this many, there may be more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughputRow:
-    """Volume of the pipeline in a span."""
+    """Volume of data through the pipeline in a span."""
 
     windows: int
     span_s: float
@@ -36,7 +36,7 @@ class ThroughputRow:
 
 @dataclass(frozen=True, slots=True)
 class ProberRow:
-    """Sums over all probers in a span."""
+    """Counts summed over all probers in a span."""
 
     nics: int
     samples: int
@@ -50,7 +50,7 @@ class ProberRow:
 
 @dataclass(frozen=True, slots=True)
 class LagRow:
-    """A source's newest window: unread messages when it closed (-1: unknown)."""
+    """A source's newest window: how many messages were unread when it closed (-1: unknown)."""
 
     source: str
     lag_messages: int
@@ -59,7 +59,7 @@ class LagRow:
 
 @dataclass(frozen=True, slots=True)
 class LatencyRow:
-    """Time from a window's end to its solution, over a span."""
+    """Quantiles over a span of the time from a window's end to its solution."""
 
     windows: int
     p50_ms: float
@@ -82,7 +82,7 @@ class RejectRow:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRows:
-    """Inputs of the checks: `now` over the last 10 s, `recent` over the last 10 min."""
+    """Inputs of the checks. Fields `*_now` cover the last 10 s, fields `*_recent` the last 10 min."""
 
     throughput_now: ThroughputRow
     throughput_recent: ThroughputRow
@@ -124,7 +124,7 @@ def rejects(history: HistoryReader) -> list[RejectRow]:
 
 @until_changed(tables.PIPELINE)
 def recent(history: HistoryReader, ends: Ends) -> tuple[ThroughputRow, ProberRow]:
-    """Return volume and losses of the last 10 s."""
+    """Return the pipeline's volume and the probers' losses of the last 10 s."""
     span = Span.before(ends[tables.PIPELINE].end_ns, RECENT_S)
     return throughput(history, span), probers(history, span)
 
@@ -146,7 +146,7 @@ def _newest_latency(history: HistoryReader, ends: Ends) -> LatencyRow:
 
 
 def throughput(history: History, span: Span) -> ThroughputRow:
-    """Return the map stage's input in the span (log append time)."""
+    """Return the volume of the map stage's input in the span, which is in log append time."""
     sql = (
         f"SELECT uniqExact(window), (max({END}) - min({START})) / 1e9, sum(samples), sum(messages), "
         f"sum(bytes), sum(late), sum(rejected) {dialect(history).rows(tables.PIPELINE)}"
@@ -155,8 +155,9 @@ def throughput(history: History, span: Span) -> ThroughputRow:
 
 
 def probers(history: History, span: Span) -> ProberRow:
-    """Return losses, restarts and clock jumps of the probers in the span, and the NIC with the largest
-    loss."""
+    """Return the losses, restarts and clock jumps of all probers in the span, and the NIC with the largest
+    loss.
+    """
     loss = "lost / greatest(samples + lost, 1)"
     sql = (
         "SELECT count(), sum(samples), sum(lost), sum(lost_batches), sum(restarts), "
@@ -166,7 +167,7 @@ def probers(history: History, span: Span) -> ProberRow:
 
 
 def lags(history: History, span: Span) -> list[LagRow]:
-    """Return each source's newest window in the span, the largest lag first."""
+    """Return the lag of each source's newest window in the span, the largest lag first."""
     sql = (
         f"SELECT source, lag_messages, {END} AS at {dialect(history).rows(tables.PIPELINE, 'part = 0')} "
         "ORDER BY source, window DESC LIMIT 1 BY source"
@@ -175,7 +176,7 @@ def lags(history: History, span: Span) -> list[LagRow]:
 
 
 def offset_latency(history: History, span: Span) -> LatencyRow:
-    """Return the time from a window's end (in log time) to its solution, over the span."""
+    """Return quantiles over the span of the time from a window's end, in log time, to its solution."""
     delay = f"(solved_ns - ({END} - log_offset_ns)) / 1e6"
     sql = (
         "SELECT windows, if(windows > 0, ms[1], 0), if(windows > 0, ms[2], 0) FROM ("

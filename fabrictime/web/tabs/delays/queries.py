@@ -45,7 +45,9 @@ class NicRow:
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """One (prober, peer) over a span, with its paths merged. Delays are None if no one-way figure exists."""
+    """A pair (prober, peer) over a span, all its paths merged. A delay is None if no one-way delay
+    is known.
+    """
 
     nic: str
     peer: str
@@ -62,7 +64,7 @@ class PairRow:
 
 @dataclass(frozen=True, slots=True)
 class WorstRow:
-    """One path's worst window of the last seconds."""
+    """The worst window of one path within the last seconds."""
 
     nic: str
     peer: str
@@ -82,8 +84,9 @@ class WorstRow:
 class PointRow:
     """One path of a pair in one step of its series, with the step's windows merged.
 
-    p50 is the median of the windows' medians, weighted by samples; p99 is the worst window's; min the
-    smallest."""
+    p50 is the median of the windows' medians, weighted by samples. p99 is that of the worst window. min is
+    the smallest.
+    """
 
     path: int
     dscp: int
@@ -101,7 +104,7 @@ class PointRow:
 
     @property
     def label(self) -> int | str:
-        """The path, with its traffic class unless that is the usual one."""
+        """The path's number; a traffic class other than the usual one is appended."""
         return f"{self.path} DSCP {self.dscp}" if self.dscp else self.path
 
 
@@ -115,7 +118,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A pair's series."""
+    """The series of one pair: its points by path and step."""
 
     points: list[PointRow]
     span: Span
@@ -123,7 +126,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The header's figures. Ages in seconds by this machine's clock."""
+    """The figures in the header. Ages are in s by this machine's clock."""
 
     nics: list[NicRow]
     probing: int
@@ -153,7 +156,7 @@ def _worst_now(history: HistoryReader, ends: Ends) -> list[WorstRow]:
 
 
 def fleet(history: HistoryReader) -> Fleet:
-    """Return the fleet's summary: the worst paths of the last 3 s, rates of the last 10 s."""
+    """Return the figures in the header: the worst paths of the last 3 s, rates of the last 10 s."""
     throughput, probers = pipeline_queries.recent(history)
     ends = history.ends()
     return Fleet(
@@ -168,7 +171,7 @@ def fleet(history: HistoryReader) -> Fleet:
 
 @kept_for(5.0)
 def inventory(history: HistoryReader) -> list[NicRow]:
-    """Return the announced NICs by name."""
+    """Return the announced NICs in the order of their names."""
     sql = (
         "SELECT nic, host, device, shard, rail, rack, clock, toString(stamp) "
         f"FROM {history.database}.{tables.NICS} FINAL WHERE gone = 0 AND probe_port > 0 ORDER BY nic"
@@ -177,10 +180,11 @@ def inventory(history: HistoryReader) -> list[NicRow]:
 
 
 def pair_delays(history: History, span: Span, direction: Direction) -> list[PairRow]:
-    """Return every (nic, peer) with a window in the span, which ends with a window.
+    """Return every (nic, peer) that has a window in the span. The span's end must be the end of a window.
 
-    Spans up to a second use each NIC's own newest windows (at most 3 s old), because the windows of one
-    second do not reach the history together."""
+    In a span up to a second, each NIC's own newest windows count, at most 3 s old: the windows of one second
+    do not reach the history together.
+    """
     span_ns = span.end_ns - span.start_ns
     own = span_ns <= SECOND_NS
     source = f"FROM ({known_delays(dialect(history).rows(tables.DELAYS_1S), direction)})"
@@ -210,7 +214,7 @@ def worst_paths(history: History, span: Span, limit: int) -> list[WorstRow]:
 
 @dataclass(frozen=True, slots=True)
 class PathDelay:
-    """One path over a span: (p50, p99) per direction in ns; None if no one-way figure exists."""
+    """The (p50, p99) delays of one path over a span, per direction, ns; None if no one-way delay is known."""
 
     forward: tuple[float | None, float | None]
     reverse: tuple[float | None, float | None]
@@ -222,9 +226,9 @@ class PathDelay:
 def delays_of(
     history: History, paths: Sequence[tuple[str, str, int]], since_ns: int, until_ns: int = MAX_NS
 ) -> dict[tuple[str, str, int], PathDelay]:
-    """Return the delays of (nic, peer, path) in the windows that begin from `since_ns` to `until_ns`.
+    """Return the delays of each (nic, peer, path) over the windows that begin from `since_ns` to `until_ns`.
 
-    p50 is the median of the windows' medians, p99 the worst window's.
+    p50 is the median of the windows' medians, p99 that of the worst window.
     """
     is_delay_known = f"NOT {unknown_delay('rtt_p50_ns')}"
     figures = ", ".join(
@@ -260,7 +264,7 @@ def delays_of(
 
 
 def pair_series(history: History, span: Span, nic: str, peer: str) -> list[PointRow]:
-    """Return the series of one (nic, peer) by path, the oldest step first, from the base table."""
+    """Return the points of one (nic, peer) by path, the oldest step first. They come from the base table."""
     is_delay_known = f"NOT {unknown_delay('rtt_p50_ns')}"
     figures = ", ".join(
         f"minIf({direction}_min_ns, {is_delay_known}), "

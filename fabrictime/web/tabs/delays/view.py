@@ -39,12 +39,12 @@ CELL_NOTES: Final = {
     "rack": "a cell is its racks' worst pair · ",
 }
 SLOW_QUERY_S: Final = 1.0
-"""Duration above which the page shows how long the heat map's query takes."""
+"""Duration of the heat map's query, s, above which the page shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelaysChoice(Choice):
-    """The tab's choices. Invalid values in the address become the defaults."""
+    """The reader's choices on the tab. Invalid values in the address become the defaults."""
 
     metric: frames.Metric = "p99"
     direction: Direction = "forward"
@@ -58,7 +58,7 @@ class DelaysChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str]) -> DelaysChoice:
-        """Return the choice of an address's query."""
+        """Return the choices that an address's query holds."""
         choice = DelaysChoice()
         for name, allowed in (
             ("metric", get_args(frames.Metric)),
@@ -77,7 +77,7 @@ class DelaysChoice(Choice):
 
 
 class DelaysTab(Tab[DelaysChoice]):
-    """Heat map, a pair's series, clocks, pipeline."""
+    """Shows a heat map, one pair's series, clocks and the pipeline."""
 
     def __init__(self, context: AppContext, choice: DelaysChoice) -> None:
         super().__init__(context, choice)
@@ -111,7 +111,9 @@ class DelaysTab(Tab[DelaysChoice]):
         ui.timer(0.5, self._show_banner)
 
     def start(self) -> None:
-        """Subscribe to history queries, also after the browser was disconnected. `stop` ends this."""
+        """Subscribe to history queries; called again when the browser reconnects. `stop` ends the
+        subscriptions.
+        """
         history = self.context.history
         self.follow("fleet", queries.fleet, (history,), self._on_fleet)
         self.follow("clocks", clocks, (history,), self._on_clocks, 1.0)
@@ -342,7 +344,7 @@ class DelaysTab(Tab[DelaysChoice]):
 
 
 def _ends(row: WorstRow) -> tuple[str, str]:
-    """Return the sender and the receiver of a worst path."""
+    """Return the sending and the receiving NIC of a worst path."""
     return (row.nic, row.peer) if row.direction == "forward" else (row.peer, row.nic)
 
 

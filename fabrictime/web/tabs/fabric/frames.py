@@ -22,8 +22,7 @@ MINUTE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class DrawnPlan:
-    """A plan and the index of each link in it: 2 * k for the uplink of cable k, 2 * k + 1 for its
-    downlink."""
+    """A plan, and link number to index in it: 2 * k for the uplink of cable k, 2 * k + 1 for its downlink."""
 
     plan: Plan
     index: Mapping[int, int]
@@ -35,7 +34,7 @@ def draw_plan(plan: Plan) -> DrawnPlan:
 
 
 def plan_frame(plan: Plan, number: int) -> dict[str, Any]:
-    """Return the plan for the browser, with a number that later frames refer to."""
+    """Return the plan's frame for the browser. Later frames refer to it by `number`."""
     return {
         "plan": number,
         "nodes": plan.nodes,
@@ -46,10 +45,11 @@ def plan_frame(plan: Plan, number: int) -> dict[str, Any]:
 
 
 def links_frame(state: FabricState, drawn: DrawnPlan, number: int) -> dict[str, Any]:
-    """Return states (as digits) and inferred queues of the links of plan `number`.
+    """Return the links of plan `number`: their states, one digit each, and their inferred queues.
 
-    `queues` is four columns: index of the link, mean depth in bytes, its delay in ns, utilisation in
-    thousandths or -1."""
+    `queues` has four columns: index of the link, mean depth in bytes, its delay in ns, and utilisation in
+    thousandths, -1 if unknown.
+    """
     index: list[int] = []
     depth: list[int] = []
     wait: list[int] = []
@@ -78,7 +78,7 @@ def choice_frame(
     lit: Iterable[int],
     numbers: Collection[int],
 ) -> dict[str, Any]:
-    """Return the chosen cable and node, and the highlighted links, of plan `number`."""
+    """Return the frame of the chosen cable and node and of the highlighted links, in plan `number`."""
     drawn_numbers = [drawn.index[drawn_number] for drawn_number in numbers if drawn_number in drawn.index]
     return {
         "of": number,
@@ -99,7 +99,7 @@ class Summary:
     contention: list[ContentionWindow]
     active_alerts: list[Alert]
     fold: int = 1
-    """Slots of queues that are combined into one."""
+    """How many slots of queues are combined into one."""
 
 
 def summary(state: FabricState, now_ns: int) -> Summary:
@@ -119,7 +119,7 @@ def summary(state: FabricState, now_ns: int) -> Summary:
 
 
 def node_at(plan: Plan, k: int) -> str | None:
-    """Return the name of a drawn node."""
+    """Return the name of node `k` of a plan; None if there is no such node."""
     return plan.nodes[k][0] if 0 <= k < len(plan.nodes) else None
 
 
@@ -128,7 +128,7 @@ def node_at(plan: Plan, k: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DirectionFigures:
-    """The texts of one direction of a cable."""
+    """The figures of one direction of a cable, as texts."""
 
     link: str
     state: str
@@ -139,7 +139,7 @@ class DirectionFigures:
 
 
 def direction_figures(state: FabricState, number: int) -> DirectionFigures:
-    """Return one direction's texts."""
+    """Return the figures of link `number` as texts."""
     queue = state.queues.newest(number)
     return DirectionFigures(
         state.cable_graph.name(number),
@@ -152,7 +152,7 @@ def direction_figures(state: FabricState, number: int) -> DirectionFigures:
 
 
 def depth_text(queue: QueueDepth, depth_bytes: float) -> str:
-    """Return a depth with its bound and its delay."""
+    """Return a queue depth as text, with its bound and its delay."""
     delay = delay_text(queue.delay_ns(depth_bytes))
     if not queue.rate_bps:
         return f"{delay} (link rate unknown)"
@@ -160,7 +160,7 @@ def depth_text(queue: QueueDepth, depth_bytes: float) -> str:
 
 
 def load_text(queue: QueueDepth) -> str:
-    """Return a utilisation with its bound and its source."""
+    """Return a utilisation as text, with its bound and its source."""
     if queue.utilisation is None:
         return "—"
     bound = "" if queue.utilisation_bound is None else f" ± {percent_text(queue.utilisation_bound)}"
@@ -168,9 +168,10 @@ def load_text(queue: QueueDepth) -> str:
 
 
 def hour_frame(state: FabricState, number: int, now_ns: int) -> dict[str, Any]:
-    """Return a cable's past hour: spans (from, to, state) in ms, and when the cable went down.
+    """Return the past hour of a link's cable: spans [from, to, state] in ms, and the times at which the cable
+    went down.
 
-    Before the first known change, the state is the one that the change started from.
+    Before the first known change, the state is the one from which that change started.
     """
     begin_ms, now_ms = (now_ns - HOUR_NS) // 1_000_000, now_ns // 1_000_000
     cable = state.cable_graph.cable(number)
@@ -199,7 +200,9 @@ def hour_frame(state: FabricState, number: int, now_ns: int) -> dict[str, Any]:
 
 
 def minute_frame(state: FabricState, number: int) -> dict[str, Any]:
-    """Return both directions' last minute: times in ms, mean and largest depth, utilisation in per cent."""
+    """Return the last minute of a cable's directions: times in ms, mean and largest depth, utilisation in per
+    cent.
+    """
     directions = []
     for direction in (number & ~1, number | 1):
         series = state.queues.series(direction)
@@ -221,7 +224,7 @@ def minute_frame(state: FabricState, number: int) -> dict[str, Any]:
 
 
 def trouble_rows(state: FabricState) -> list[dict[str, Any]]:
-    """Return the cables, NICs and hosts that are not UP, the worst first, then the newest."""
+    """Return a row for each cable, NIC and host that is not UP, the worst first, then the newest."""
     ranked_rows = []
     for name, subject in state.subjects.items():
         record = subject.record
@@ -236,7 +239,9 @@ def trouble_rows(state: FabricState) -> list[dict[str, Any]]:
 
 
 def deepest_rows(state: FabricState, drawn: DrawnPlan, metric: LinkMetric) -> list[dict[str, Any]]:
-    """Return the links with the deepest queues, or for the metric `load` the busiest links."""
+    """Return a row for each of the links with the deepest queues; for the metric `load`, of the busiest
+    links.
+    """
     ranked_queues = [
         (queue.utilisation or 0.0 if metric == "load" else queue.delay_ns(queue.mean_bytes), number, queue)
         for number, queue in state.queues.all_newest().items()
@@ -261,7 +266,7 @@ def deepest_rows(state: FabricState, drawn: DrawnPlan, metric: LinkMetric) -> li
 
 
 def rack_rows(state: FabricState, drawn: DrawnPlan, rack: str) -> list[dict[str, Any]]:
-    """Return the NICs of a rack with their cables, the worst first."""
+    """Return a row for each NIC of a rack, with its cable, the worst first."""
     plan = drawn.plan
     ranked_rows = []
     for nic, _, rack_index, _, cable, _ in plan.nics:
@@ -275,7 +280,9 @@ def rack_rows(state: FabricState, drawn: DrawnPlan, rack: str) -> list[dict[str,
 
 
 def _port_row(state: FabricState, out: int, back: int, port: str, far: str) -> dict[str, Any]:
-    """Return the row of a port: state of its cable, queue and load of its link `out`."""
+    """Return the row of a port: the state of its cable, and queue and load of its outgoing link `out`. `back`
+    is the link in return.
+    """
     queue = state.queues.newest(out)
     load = None if queue is None else queue.utilisation
     return {
@@ -289,7 +296,7 @@ def _port_row(state: FabricState, out: int, back: int, port: str, far: str) -> d
 
 
 def node_rows(state: FabricState, drawn: DrawnPlan, node: str) -> list[dict[str, Any]]:
-    """Return a node's cables, the worst first."""
+    """Return a row for each cable of a node, the worst first."""
     plan = drawn.plan
     ranked_rows = []
     for k, (low, low_port, high, high_port) in enumerate(plan.cables):
@@ -309,7 +316,7 @@ def node_rows(state: FabricState, drawn: DrawnPlan, node: str) -> list[dict[str,
 
 
 def links_of_job(flows: Mapping[str, Flow], job: str, state: FabricState) -> set[int]:
-    """Return the links that a job's flows cross."""
+    """Return the numbers of the links that a job's flows cross."""
     numbers = {
         state.cable_graph.existing_number(link)
         for flow in flows.values()

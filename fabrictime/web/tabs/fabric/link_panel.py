@@ -31,7 +31,7 @@ CANDIDATES_SHOWN: Final = 6
 
 
 class LinkPanel:
-    """The chosen cable. `numbers` are its two links, empty while the cable is unknown."""
+    """Shows the chosen cable."""
 
     def __init__(self, close: Callable[[], None], choose_job: Callable[[str | None], None]) -> None:
         self._close = close
@@ -80,9 +80,10 @@ class LinkPanel:
     def show(
         self, state: FabricState, link: str, numbers: Sequence[int], now_ns: int, verdict: Verdict
     ) -> None:
-        """Show health, figures and queues. The caller holds the state's lock.
+        """Show health, figures and queues of a cable. The caller holds the state's lock.
 
-        `verdict`: whether the evidence about health is fresh.
+        `numbers` are its two links, empty while the cable is unknown. `verdict` says whether the evidence
+        about health is fresh.
         """
         if not numbers:
             self.title.set_text(arrow(link))
@@ -146,7 +147,7 @@ class LinkPanel:
         self.hour.show(lambda _is_full: frame)
 
     def show_traffic(self, traffic: LinkTraffic) -> None:
-        """Show paths, flows and jobs."""
+        """Show the cable's paths, flows and jobs."""
         total, pairs = count_text(traffic.total), count_text(traffic.pairs)
         self.paths_title.set_text(f"Paths over it: {total} of {pairs} pairs")
         note = "No traced path crosses it now."
@@ -180,7 +181,7 @@ def nic_chip(nic: str) -> tuple[str, str, str]:
 
 
 def _classes_text(record: LinkHealth) -> str:
-    """Return which traffic classes lose packets while others do not; empty if all classes are alike."""
+    """Return which traffic classes lose packets while others do not; empty if they do not differ."""
     lossy = [str(traffic_class["dscp"]) for traffic_class in record["classes"] if traffic_class["is_lossy"]]
     others = [
         str(traffic_class["dscp"]) for traffic_class in record["classes"] if not traffic_class["is_lossy"]

@@ -20,14 +20,16 @@ from fabrictime.web.tabs.delays import queries
 from fabrictime.web.tabs.fabric.frames import links_of_job
 
 MAX_QUERIED: Final = 300
-"""Paths of one link whose delays are queried."""
+"""Largest number of paths of one link whose delays are queried."""
 SPAN_NS: Final = 12_000_000_000
-"""Ten seconds, and the delay until windows reach the history."""
+"""Span of the queried delays, ns: ten seconds, and the time until windows reach the history."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathFigures:
-    """A path over the link, seen from the NIC that sends, with its delays of the last ten seconds or None."""
+    """A path over a link, seen from the NIC that sends, and its delays of the last ten seconds, None if there
+    are none.
+    """
 
     nic: str
     peer: str
@@ -42,7 +44,7 @@ class PathFigures:
 
 @dataclass(frozen=True, slots=True)
 class LinkTraffic:
-    """Paths, flows and jobs on a link. `trouble` is the reason for missing delays."""
+    """Paths, flows and jobs on a link or cable. `trouble` is the reason why delays are missing."""
 
     paths: list[PathFigures]
     total: int
@@ -55,9 +57,10 @@ class LinkTraffic:
 
 @dataclass(frozen=True, slots=True)
 class MoveDelays:
-    """One-way delay of probes around a flow's move: over the links left, before, and those taken, after.
+    """One-way delays of probes around a flow's move: before it, over the links that it left; after it, over
+    those that it entered.
 
-    The figures are the median path's median, or None without probes.
+    Each is the median over the paths of their median delays; None without probes.
     """
 
     before_ns: float | None
@@ -65,14 +68,16 @@ class MoveDelays:
 
 
 class LinkQueries:
-    """Queries about links."""
+    """Queries about links, for the poller's threads."""
 
     def __init__(self, state: FabricState, history: History) -> None:
         self._state = state
         self._history = history
 
     def traffic(self, numbers: Sequence[int], now_ns: Callable[[], int]) -> LinkTraffic:
-        """Return the traffic of the union of some links, such as both directions of a cable."""
+        """Return the paths, flows and jobs that cross at least one of some links, such as both directions of
+        a cable.
+        """
         state = self._state
         with state.lock:
             paths_on_link = list(
@@ -97,7 +102,7 @@ class LinkQueries:
         )
 
     def job_links(self, job: str) -> set[int]:
-        """Return the links that a job's flows cross."""
+        """Return the numbers of the links that a job's flows cross."""
         with self._state.lock:
             return links_of_job(self._state.flows.flows(), job, self._state)
 
@@ -109,9 +114,10 @@ class LinkQueries:
     def move_delays(
         self, left: Sequence[str], entered: Sequence[str], at_ns: int, done_ns: int
     ) -> MoveDelays:
-        """Return probe delays over the links left and entered, `SIDE_NS` before and after a move.
+        """Return probe delays before and after a move, over the links that the flow left and entered.
 
-        Raises HistoryError.
+        Each interval is `SIDE_NS` long: the first ends at `at_ns`, the second begins at `done_ns`. Raises
+        HistoryError.
         """
         return MoveDelays(
             self._median_over(left, at_ns - SIDE_NS, at_ns),
@@ -165,5 +171,7 @@ def _sample(paths: Sequence[PathOnLink]) -> list[PathOnLink]:
 
 
 def _history_key(path: PathOnLink) -> tuple[str, str, int]:
-    """Return (prober, peer, path). An answer's delay is the `reverse` delay of the NIC that it answers."""
+    """Return (prober, peer, path), by which the history knows a path. Answers travel in the `reverse`
+    direction of the NIC that they answer.
+    """
     return (path.peer, path.nic, path.path) if path.answer else (path.nic, path.peer, path.path)

@@ -30,7 +30,7 @@ TRAFFIC_PERIOD_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FabricChoice(Choice):
-    """The tab's choices. Invalid values in the address become the defaults."""
+    """The reader's choices on the tab. Invalid values in the address become the defaults."""
 
     metric: LinkMetric = "state"
     link: str | None = None
@@ -40,7 +40,7 @@ class FabricChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str]) -> FabricChoice:
-        """Return the choice of an address's query."""
+        """Return the choices that an address's query holds."""
         names: dict[str, Any] = {key: query.get(key) or None for key in ("link", "node", "rack", "job")}
         choice = FabricChoice(**names)
         if query.get("metric") in get_args(LinkMetric):
@@ -56,7 +56,7 @@ class FabricTab(LiveTab[FabricChoice]):
     def __init__(self, context: AppContext, choice: FabricChoice) -> None:
         super().__init__(context, choice)
         self._numbers: list[int] = []
-        """Both links of the chosen cable."""
+        """Numbers of both links of the chosen cable."""
         self._lit: set[int] = set()
         self._traffic: LinkTraffic | None = None
         self._plan_sent = -1
@@ -190,7 +190,7 @@ class FabricTab(LiveTab[FabricChoice]):
     # --------------------------------------------------------------------------------------------- following
 
     def start_live(self) -> None:
-        """Subscribe to the live state, also after the browser was disconnected."""
+        """Subscribe to the live state; called again when the browser reconnects."""
         self._plan_sent = -1
         super().start_live()
         if self.context.live is None:
@@ -211,7 +211,7 @@ class FabricTab(LiveTab[FabricChoice]):
             self._show_lists()
 
     def _open(self) -> None:
-        """Show the part of the panel that the choice needs, and subscribe to its queries."""
+        """Show the part of the panel that the choices need, and subscribe to its queries."""
         choice = self.choice
         self._numbers = self._known_numbers()
         has_link = choice.link is not None

@@ -22,17 +22,17 @@ FLOWS_SHOWN: Final = 60
 LINKS_SHOWN: Final = 60
 PAIRS_SHOWN: Final = 100
 MAX_SIDE: Final = 512
-"""NICs from which the matrix shows hosts, and hosts of which it shows the busiest."""
+"""Largest number of NICs in the matrix; with more it shows hosts, at most this many, the busiest."""
 LEVELS: Final = 254
 SLOW: Final = 3
-"""Times the median from which a delay is marked."""
+"""A delay of at least this many times the median is marked."""
 
 Metric = Literal["rate", "probes", "data"]
 METRICS: Final[dict[Metric, str]] = {"rate": "rate", "probes": "probe delay", "data": "data delay"}
 
 
 class Pair(NamedTuple):
-    """Sender and receiver."""
+    """A directed pair: sender and receiver."""
 
     nic: str
     peer: str
@@ -44,14 +44,16 @@ def pair_id(nic: str, peer: str) -> str:
 
 
 def value_of(flow: JobFlow, metric: Metric) -> float | None:
-    """Return a flow's figure."""
+    """Return a flow's value of a metric."""
     if metric == "rate":
         return flow["rate_bps"]
     return flow["delay_ns"] if metric == "probes" else flow["data_ns"]
 
 
 def merged(flows: Iterable[JobFlow], live: Iterable[JobFlow]) -> list[JobFlow]:
-    """Return the flows of a diagnosis with the present rates and links of the reported ones."""
+    """Return the flows of a diagnosis, with the rates and links of the flows that hosts report now; flows
+    that only hosts report are added.
+    """
     flow_by_pair = {Pair(flow["nic"], flow["peer"]): flow for flow in flows}
     for live_flow in live:
         pair = Pair(live_flow["nic"], live_flow["peer"])
@@ -73,7 +75,9 @@ def merged(flows: Iterable[JobFlow], live: Iterable[JobFlow]) -> list[JobFlow]:
 
 
 def flow_rows(flows: Sequence[JobFlow], nic: str | None) -> list[dict[str, Any]]:
-    """Return a row for each flow of a NIC, of all without one, by the delay of the data, then of probes."""
+    """Return a row for each flow of a NIC (None: of all NICs), ordered by the delay of the data, then by that
+    of probes.
+    """
     medians = {metric: _median(flows, metric) for metric in ("probes", "data")}
     nic_flows = [flow for flow in flows if nic in (None, flow["nic"], flow["peer"])]
     nic_flows.sort(key=lambda flow: (-(flow["data_ns"] or -1), -(flow["delay_ns"] or -1), -flow["rate_bps"]))
@@ -98,14 +102,14 @@ def _median(flows: Iterable[JobFlow], metric: Metric) -> float | None:
 
 
 def times(value: float | None, median: float | None) -> str:
-    """Return how many times the median a delay is, if it is far above it, else nothing."""
+    """Return how many times the median a delay is, as text; empty if it is not far above it."""
     if value is None or not median or value < SLOW * median:
         return ""
     return f"{value / median:.0f} times the median"
 
 
 def flow_figures(flow: JobFlow) -> list[tuple[str, str]]:
-    """Return the figures of one pair."""
+    """Return a flow's figures as names and texts."""
     return [
         ("rate", f"{bps_text(flow['rate_bps'])} on {counted(flow['paths'], 'flow')}"),
         ("delay of probes", f"{delay_text(flow['delay_ns'])}, median, one way"),
@@ -118,7 +122,9 @@ def flow_figures(flow: JobFlow) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The drawn matrix: names of its rows and columns, the browser's frame, and whether they are hosts."""
+    """The drawn matrix: the names of its rows and columns, the browser's frame, and whether they are hosts or
+    NICs.
+    """
 
     names: list[str]
     frame: dict[str, Any]
@@ -129,8 +135,8 @@ class Matrix:
 def matrix(flows: Sequence[JobFlow], metric: Metric, chosen_pair: str | None) -> Matrix:
     """Return the matrix of senders (rows) and receivers (columns).
 
-    A cell's level is 0 without a flow, else 1 to 255 on a logarithmic scale from `low` to `high`. Rates of a
-    cell add up; of delays the greatest counts.
+    A cell's level is 0 without a flow, else 1 to 255 on a logarithmic scale from `low` to `high`. Of several
+    flows in a cell, rates are added; of delays, the greatest counts.
     """
     names = {name for flow in flows for name in (flow["nic"], flow["peer"])}
     hosts = len(names) > MAX_SIDE
@@ -156,7 +162,7 @@ def matrix(flows: Sequence[JobFlow], metric: Metric, chosen_pair: str | None) ->
 def _values(
     flows: Iterable[JobFlow], metric: Metric, index: Mapping[str, int], of: Callable[[str], str]
 ) -> NDArray[np.float64]:
-    """Return the value of each cell, 0 without one."""
+    """Return the value of each cell; 0 without a flow."""
     values = np.zeros((len(index), len(index)))
     for flow in flows:
         at, value = (index.get(of(flow["nic"]), -1), index.get(of(flow["peer"]), -1)), value_of(flow, metric)
@@ -166,7 +172,7 @@ def _values(
 
 
 def _levels(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, float]:
-    """Return the level of each cell, and the values of the least and the greatest level."""
+    """Return the level of each cell, and the values that the lowest and the highest level stand for."""
     positive = values[values > 0]
     low, high = (float(positive.min()), float(positive.max())) if len(positive) else (1.0, 1.0)
     span = np.log(high / low) or 1.0
@@ -189,7 +195,8 @@ def _busiest(flows: Iterable[JobFlow], of: Callable[[str], str]) -> list[str]:
 def link_rows(
     state: FabricState, flows: Iterable[JobFlow], named: Iterable[str], now_ns: int
 ) -> list[dict[str, Any]]:
-    """Return the links that a job crosses: those that the verdict names, then the worst and the busiest.
+    """Return a row for each link that a job crosses: first those that the verdict names, then the worst and
+    the busiest.
 
     The caller holds the state's lock.
     """
@@ -224,7 +231,7 @@ def link_rows(
 def route_chips(
     state: FabricState, links: Iterable[str], job: str | None, now_ns: int
 ) -> list[tuple[str, str, str]]:
-    """Return a chip for each link of a flow, with its trouble, that leads to the link in the fabric.
+    """Return a chip for each link of a flow, with the link's trouble and its address on the Fabric tab.
 
     The caller holds the state's lock.
     """
@@ -244,7 +251,9 @@ def route_chips(
 
 
 def queue_pair_rows(pairs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each queue pair, the slowest first. A pair is a QueuePairDelay with its job."""
+    """Return a row for each queue pair, the slowest first. Each of `pairs` is a QueuePairDelay with `job` and
+    `process`.
+    """
     median = statistics.median([pair["mean_ns"] for pair in pairs]) if pairs else None
     ordered = sorted(pairs, key=lambda pair: -pair["p99_ns"])[:PAIRS_SHOWN]
     return [
@@ -276,7 +285,7 @@ COUNTERS: Final = {
 
 
 def counters_text(counters: Mapping[str, int]) -> str:
-    """Return the counters of a NIC that grew, in words."""
+    """Return a text of the NIC's counters that grew."""
     grown = [f"{count_text(counters[key])} {name}" for key, name in COUNTERS.items() if counters.get(key)]
     if grown:
         return ", ".join(grown)

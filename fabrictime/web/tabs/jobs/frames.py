@@ -26,14 +26,14 @@ PARTS: Final[dict[Part, str]] = {
     "network_late_ns": "network late",
     "flush_ns": "flush",
 }
-"""The parts of a rank's time, in the order of an operation."""
+"""Label of each part of a rank's time, in the order of an operation."""
 SORTS: Final[dict[str, str]] = {"rank": "rank", **{str(part): name for part, name in PARTS.items()}}
 BARS_SHOWN: Final = 24
-"""Ranks that are drawn as bars."""
+"""Largest number of ranks that are drawn as bars."""
 TREND_POINTS: Final = 60
 TREND_NS: Final = 600_000_000_000
 MIN_HEALTHY: Final = 5
-"""Healthy intervals from which the expected band is drawn."""
+"""Least number of healthy intervals with which the expected band is drawn."""
 CHIPS_SHOWN: Final = 12
 MISSING_SHOWN: Final = 8
 _SORT_OF_VERDICT: Final = {
@@ -114,19 +114,19 @@ def ended_text(head: Mapping[str, Any], now_ns: int) -> str:
 
 
 def since_text(since_ns: int, now_ns: int) -> str:
-    """Return since when a verdict holds, and for how long."""
+    """Return a text of the time since which a verdict holds, and for how long."""
     return f"{utc_time(since_ns)}, {delay_text(max(0, now_ns - since_ns))}"
 
 
 def against_text(value: float | None, expected: float | None, text: Any) -> str:
-    """Return a figure and the expected one beside it."""
+    """Return a figure with the expected one beside it. `text` formats a figure."""
     if value is None:
         return "—"
     return str(text(value)) if expected is None else f"{text(value)}, expected {text(expected)}"
 
 
 def ranks_text(head: Mapping[str, Any]) -> str:
-    """Return the ranks that report, and how many there are."""
+    """Return the number of ranks that report, and of how many if it is not all."""
     reporting, total = head["ranks_seen"], head["ranks_total"]
     return (
         count_text(reporting)
@@ -136,7 +136,9 @@ def ranks_text(head: Mapping[str, Any]) -> str:
 
 
 def trend(intervals: Sequence[Interval], now_ns: int) -> list[float]:
-    """Return the iteration times of the last ten minutes, thinned; bus bandwidth where none is known."""
+    """Return the iteration times of the last ten minutes, in ns and thinned out; without any, the bus
+    bandwidths in bit/s.
+    """
     recent = [
         *itertools.takewhile(lambda interval: interval.end_ns > now_ns - TREND_NS, reversed(intervals))
     ][::-1]
@@ -157,7 +159,7 @@ def within(intervals: Iterable[Interval], now_ns: int, span_ns: int) -> list[Int
 def iterations_frame(
     intervals: Sequence[Interval], now_ns: int, span_ns: int, chosen_key: str | None
 ) -> dict[str, Any]:
-    """Return iterations, bandwidth and verdicts over time. Times are in ms."""
+    """Return the chart frame of iterations, bandwidth and verdicts over time. Times are in ms."""
     names: dict[str, int] = {}
     verdicts = [names.setdefault(interval.verdict, len(names)) for interval in intervals]
     return {
@@ -180,7 +182,9 @@ def iterations_frame(
 
 
 def healthy_band(intervals: Iterable[Interval]) -> list[int] | None:
-    """Return the 10th and 90th percentile of the healthy intervals' iterations; None with too few."""
+    """Return the 10th and 90th percentile of the iteration times of healthy intervals, ns; None if these are
+    too few.
+    """
     healthy = [
         interval.iteration_ns
         for interval in intervals
@@ -192,7 +196,7 @@ def healthy_band(intervals: Iterable[Interval]) -> list[int] | None:
 
 
 def marks_of(intervals: Sequence[Interval]) -> list[list[Any]]:
-    """Return [time in ms, text, kind] where the verdict or its subject changed."""
+    """Return [time in ms, text, kind] for each change of the verdict or its subject."""
     return [
         [
             after.begin_ns // 1_000_000,
@@ -208,7 +212,7 @@ def marks_of(intervals: Sequence[Interval]) -> list[list[Any]]:
 
 
 def evidence_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each observation, the weightiest first."""
+    """Return a row for each observation of the evidence, the weightiest first."""
     return [
         {
             "id": str(k),
@@ -235,7 +239,7 @@ def alternative_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def head_figures(head: Mapping[str, Any], now_ns: int) -> list[tuple[str, str]]:
-    """Return the figures of a verdict."""
+    """Return a verdict's figures as names and texts."""
     begin, end = utc_time(head["begin_ns"]), utc_time(head["end_ns"])
     return [
         ("interval", f"{begin} to {end} UTC"),
@@ -251,12 +255,12 @@ def head_figures(head: Mapping[str, Any], now_ns: int) -> list[tuple[str, str]]:
 
 
 def missing_markup(missing: Sequence[str]) -> str:
-    """Return the evidence that was not there, as HTML with escaped text."""
+    """Return HTML that lists the missing evidence; text is escaped."""
     return "".join(f"<p>not known: {escape(line)}</p>" for line in missing[:MISSING_SHOWN])
 
 
 def subject_chips(head: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return chips that lead to the links, NICs and jobs that a verdict names."""
+    """Return chips with links to the links, NICs and jobs that a verdict names."""
     job = head["job"]
     chips = [(link, link, fabric_address(link=link, job=job)) for link in head["links"]]
     chips += [(nic, nic, jobs_address(job=job, nic=nic)) for nic in head["nics"]]
@@ -268,16 +272,17 @@ def subject_chips(head: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def sort_for(verdict: str) -> str:
-    """Return the part by which ranks are sorted while a reader has chosen none."""
+    """Return the part by which ranks are sorted until the reader chooses one."""
     return _SORT_OF_VERDICT.get(Verdict(verdict), "network_late_ns")
 
 
 def ranks_frame(
     splits: Sequence[RankTime], named: Iterable[int], length_ns: int, sort: str, chosen_rank: int | None
 ) -> dict[str, Any]:
-    """Return each rank's parts, sorted, in thousandths of the interval.
+    """Return the frame of the ranks, sorted, with each part of their time in thousandths of the interval.
 
-    `ranks`: [rank, host, NIC, named by the verdict]. `parts[p][k]` is part p of the k-th rank.
+    `ranks`: [rank, host, NIC, 1 if the verdict names it, number of last arrivals]. `parts[p][k]`: part p of
+    the k-th rank.
     """
     by_rank = sorted(splits, key=lambda split: split["rank"])
     for part in PARTS:
@@ -299,7 +304,7 @@ def ranks_frame(
 
 
 def rank_figures(split: RankTime) -> list[tuple[str, str]]:
-    """Return the parts of one rank's time."""
+    """Return the parts of one rank's time as names and texts."""
     total = sum(split[part] for part in PARTS)
     return [
         (name, f"{delay_text(split[part])}, {percent_text(split[part] / max(1, total))}")

@@ -1,4 +1,6 @@
-"""The panel of the tab Jobs about one NIC: its place, its jobs, and its queue pairs with in-band delay."""
+"""The panel of the tab Jobs about one NIC: its rack and host, its jobs, and its queue pairs with in-band
+delay.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from schemas.ids import host_of
 
 
 class NicPanel:
-    """One NIC. `choose` receives the changed choices of the tab."""
+    """Shows one NIC. `choose` receives the choices of the tab that change."""
 
     def __init__(self, choose: Callable[..., None]) -> None:
         self._choose = choose
@@ -52,7 +54,7 @@ class NicPanel:
                 self.pairs = table(columns, "queue-pairs", lambda row: self._choose(job=row["job"]), cells)
 
     def show(self, nic: str | None, inventory_nic: Nic | None, job: str | None) -> None:
-        """Show the NIC's place and where it leads."""
+        """Show the NIC's place and links to its host, rack and jobs."""
         self.nic_part.set_visibility(nic is not None)
         self.hint.set_visibility(nic is None)
         self.close.set_visibility(nic is not None)
@@ -72,7 +74,7 @@ class NicPanel:
         self.to.put([chip for chip in chips if chip[2]])
 
     def show_profile(self, profile: NicProfile | None, error: str, past: bool) -> None:
-        """Show the queue pairs."""
+        """Show the queue pairs and counters of the NIC. `past`: they belong to a past interval."""
         pairs = profile.pairs if profile is not None else []
         self.pairs.put(flow_frames.queue_pair_rows(pairs))
         if profile is None:

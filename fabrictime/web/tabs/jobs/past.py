@@ -1,6 +1,7 @@
-"""History queries about jobs: the last jobs, intervals of a long span, and one interval in full.
+"""History queries about jobs: the jobs of the last days, the intervals of a long span, and one interval in
+full.
 
-The aggregates ignore repeated rows, so the queries read without FINAL.
+Their aggregates ignore repeated rows, so they read without FINAL.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from schemas.records import Alternative, Diagnosis, DiagnosisEvidence, JobFlow, 
 
 MAX_JOBS: Final = 100
 STEPS: Final = 400
-"""Intervals that a long span shows; of each step, the worst one."""
+"""Number of steps of a long span; each shows its worst interval."""
 _BEGAN_NS: Final = "toUnixTimestamp64Nano(began)"
 _SINCE: Final = "began >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
 _ONE: Final = (
@@ -28,7 +29,9 @@ _NEAR: Final = (
     "AND began <= fromUnixTimestamp64Nano({began_ns:Int64}, 'UTC')"
 )
 BACK_NS: Final = 90_000_000_000
-"""Time back to the last ranks and flows: unchanged verdicts have them once a minute."""
+"""How far before an interval its ranks and flows are searched, ns: with an unchanged verdict they are
+published once a minute.
+"""
 _EVIDENCE: Final = tuple(name for name in DiagnosisEvidence.__annotations__ if name != "at_ns")
 _ALTERNATIVES: Final = tuple(Alternative.__annotations__)
 _RANKS: Final = tuple(RankTime.__annotations__)
@@ -49,7 +52,7 @@ def jobs(history: History, since_ns: int) -> list[dict[str, Any]]:
 
 
 def intervals(history: History, job: str, since_ns: int, span_ns: int) -> list[Interval]:
-    """Return a job's intervals from a time on: of each step of the span, the worst one."""
+    """Return a job's intervals from `since_ns` on: the worst one of each step, `STEPS` steps in `span_ns`."""
     worst = "(blames_network, verdict != 'HEALTHY', loss_share, began, number)"
     names = ", ".join(_FIGURES)
     sql = (
@@ -66,7 +69,7 @@ def intervals(history: History, job: str, since_ns: int, span_ns: int) -> list[I
 
 
 def diagnosis(history: History, job: str, key: str) -> Diagnosis | None:
-    """Return an interval's diagnosis, or None. `key` is that of `Interval`."""
+    """Return an interval's diagnosis; None if there is none. `key` is the interval's `Interval.key`."""
     began_ns, _, number = key.rpartition("-")
     if not (began_ns.lstrip("-").isdecimal() and number.isdecimal()):
         return None
@@ -92,14 +95,16 @@ def diagnosis(history: History, job: str, key: str) -> Diagnosis | None:
 
 
 def _items(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return the elements of a list whose fields are array columns."""
+    """Return the elements of a list whose fields are stored as array columns."""
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _parts(
     history: History, table: str, names: Sequence[str], order: str, at: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the rows of an interval, each once, of the nearest one before it if it has none itself."""
+    """Return the rows of an interval, each once. If it has none, they come from the nearest earlier interval
+    that has some.
+    """
     name, newest = _table(history, table), "(began, number)"
     sql = (
         f"SELECT {', '.join(names)} FROM {name} WHERE {_NEAR} "
@@ -114,7 +119,7 @@ def _head(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def _typed(head: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with the types of a record."""
+    """Return a row with its values converted to the types of the record."""
     return {**head, "verdict": Verdict(head["verdict"]), "blames_network": bool(head["blames_network"])}
 
 

@@ -1,7 +1,7 @@
 """Queries of the tab Jobs: one interval in full, present flows, queue pairs of a NIC.
 
-They run in the poller's threads. Profiles of collectives are many, so the page does not follow their topic.
-While a NIC is open, it reads a few seconds of one job and decodes the records of the NIC's host.
+They run in the poller's threads. The topic of collectives has too many records for the page to follow. While
+a NIC is open, the page reads a few seconds of one job and decodes the records of the NIC's host.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from schemas.topics import COLLECTIVES, DIAGNOSES
 
 KEPT_DIAGNOSES: Final = 16
 PAST_NS: Final = 7 * 86_400_000_000_000
-"""How far back the jobs of the history are listed."""
+"""How far back jobs are listed from the history, ns."""
 BATCH_HEAD_END: Final = "end_ns"
-"""Last field that is read of batches of other hosts and intervals."""
+"""Last field that is decoded of a batch before it is known to be needed."""
 RECENT_NS: Final = 15_000_000_000
-"""How far back the newest batches of a job's processes are searched."""
+"""How far back the newest batches of a job's processes are searched, ns."""
 LATE_NS: Final = 10_000_000_000
-"""How late after its interval a batch may be appended."""
+"""How long after an interval's end its batches may be appended, ns."""
 MAX_MESSAGES: Final = 20_000
 MAX_DECODED: Final = 64
-"""Processes of one host and job."""
+"""Largest number of processes of one host and job that are decoded."""
 MAX_JOBS_ON_NIC: Final = 8
 TIMEOUT_S: Final = 4.0
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -45,7 +45,7 @@ POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class NicProfile:
-    """Queue pairs of a NIC with the delay of their data, and increments of the NIC's counters.
+    """Queue pairs of a NIC with the delay of their data, and how much the NIC's counters grew.
 
     A pair is a QueuePairDelay with `job` and `process`.
     """
@@ -57,7 +57,7 @@ class NicProfile:
 
 
 class JobQueries:
-    """Queries about jobs."""
+    """Queries about jobs, for the poller's threads."""
 
     def __init__(self, state: FabricState, history: History, cluster: KafkaSettings) -> None:
         self._state = state
@@ -67,7 +67,8 @@ class JobQueries:
         self._decoded: OrderedDict[tuple[str, str], Diagnosis] = OrderedDict()
 
     def diagnosis(self, job: str, key: str | None) -> Diagnosis | None:
-        """Return an interval's diagnosis from memory or history, the newest without a key; None: none.
+        """Return the diagnosis of an interval (`key` None: of the newest one), from memory or the history;
+        None if there is none.
 
         Raises HistoryError.
         """
@@ -82,7 +83,9 @@ class JobQueries:
         return self._cached(job, key, lambda: past.diagnosis(self._history, job, key))
 
     def _with_parts(self, value: bytes, earlier: Iterable[bytes]) -> Diagnosis:
-        """Return a record, with the ranks and flows of an earlier one if it has none itself."""
+        """Return the decoded record; if it has no ranks and flows, with those of the nearest earlier record
+        that has them.
+        """
         record = codec.decode(value, DIAGNOSES.type, self._registry)
         for other in () if has_parts(record) else earlier:
             earlier_record = codec.decode(other, DIAGNOSES.type, self._registry)
@@ -107,7 +110,7 @@ class JobQueries:
         return past.jobs(self._history, time.time_ns() - PAST_NS)
 
     def past_intervals(self, job: str, span_ns: int) -> list[Interval]:
-        """Return a job's intervals of a long span. Raises HistoryError."""
+        """Return a job's intervals of the last `span_ns` from the history. Raises HistoryError."""
         return past.intervals(self._history, job, time.time_ns() - span_ns, span_ns)
 
     def flows(self, job: str) -> list[JobFlow]:
@@ -147,7 +150,8 @@ class JobQueries:
         return tuple(jobs[:MAX_JOBS_ON_NIC])
 
     def nic_profile(self, nic: str, job: str | None, span_ns: tuple[int, int] | None) -> NicProfile:
-        """Return the queue pairs of a NIC: those of one job or of all on it, now or in an interval.
+        """Return the queue pairs of a NIC that belong to a job (None: to any job on it), now or in the
+        interval `span_ns`.
 
         Raises HistoryError.
         """
@@ -163,7 +167,7 @@ class JobQueries:
         return profile_of(batches, nic, jobs)
 
     def _batches(self, job: str, host: str, span_ns: tuple[int, int] | None) -> list[CollectiveBatch]:
-        """Return each process's newest record of the present or of an interval."""
+        """Return the newest record of each process on a host, up to now or to the end of an interval."""
         from_ns, to_ns = span_ns or (time.time_ns() - RECENT_NS, None)
         newest: dict[tuple[str, str], tuple[int, bytes]] = {}
         with TopicReader(self._cluster, {COLLECTIVES: since(from_ns)}, key=job) as reader:
@@ -193,7 +197,7 @@ class JobQueries:
 
 
 def _until_end(reader: TopicReader, last_ns: int | None) -> Iterator[Message]:
-    """Yield messages up to the end of the log or an append time, within limits of number and time."""
+    """Yield messages up to the end of the log or the append time `last_ns`. Number and time are limited."""
     end_s, read = time.monotonic() + TIMEOUT_S, 0
     while reader.behind and read < MAX_MESSAGES and time.monotonic() < end_s:
         messages = reader.poll(POLL_S)

@@ -1,4 +1,4 @@
-"""The panel of the tab Jobs about ranks: the split of their time as bars or as a heat map, and one rank."""
+"""The panel of the tab Jobs about ranks: the parts of their time as bars or as a heat map, and one rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VIEWS: Final = {"bars": "bars", "map": "heat map"}
 
 
 class RankPanel:
-    """Ranks of one interval. `choose` receives the changed choices of the tab."""
+    """Shows the ranks of one interval. `choose` receives the choices of the tab that change."""
 
     def __init__(self, choose: Callable[..., None]) -> None:
         self._choose = choose
@@ -52,7 +52,7 @@ class RankPanel:
         self._choose(rank=int(rank))
 
     def resume(self) -> None:
-        """Draw again, after the browser was disconnected."""
+        """Draw again after the browser has reconnected."""
         self.bars.resume()
         self.map.resume()
 

@@ -21,7 +21,9 @@ VIEWS: Final = {"list": "list", "matrix": "matrix"}
 
 
 class TrafficPanel:
-    """Flows of one job and the links that they cross. `choose` receives the changed choices of the tab."""
+    """Shows the flows of one job and the links that they cross. `choose` receives the choices of the tab that
+    change.
+    """
 
     def __init__(self, choose: Callable[..., None]) -> None:
         self._choose = choose
@@ -151,7 +153,7 @@ class TrafficPanel:
 
 
 def _delay_cell(name: str) -> Callable[[Row], Cell]:
-    """Return the cell of a delay: marked where it is far above the median."""
+    """Return a function that makes the cell of a delay, marked if the delay is far above the median."""
 
     def cell(row: Row) -> Cell:
         slow = row[f"{name}_slow"]

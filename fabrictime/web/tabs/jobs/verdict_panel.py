@@ -1,4 +1,4 @@
-"""The panel of the tab Jobs about a verdict: text, remedy, evidence, and further explanations."""
+"""The panel of the tab Jobs about a verdict: text, remedy, evidence, and alternative explanations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fabrictime.web.widgets import Cell, Chips, LiveMarkup, Row
 
 
 class VerdictPanel:
-    """The verdict of one interval. `choose` receives the changed choices of the tab."""
+    """Shows the verdict of one interval. `choose` receives the choices of the tab that change."""
 
     def __init__(self, choose: Callable[..., None]) -> None:
         self._choose = choose
@@ -44,7 +44,7 @@ class VerdictPanel:
             self.figures = name_value_table("job-figures")
 
     def show(self, job: str, head: Mapping[str, Any] | None, now_ns: int) -> None:
-        """Show a verdict, or that there is none."""
+        """Show a verdict, or a line that there is none."""
         self.title.set_text(job)
         if head is None:
             self._show_nothing()

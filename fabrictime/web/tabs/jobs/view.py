@@ -37,13 +37,13 @@ KPIS: Final = (
 )
 SPANS: Final = {300: "5 min", 900: "15 min", 3600: "1 h", 86_400: "1 d", 604_800: "7 d"}
 MAX_LIVE_SPAN_S: Final = 3600
-"""Longest span that comes from memory; longer ones come from the history."""
+"""Longest span whose intervals come from memory, s; those of a longer span come from the history."""
 PAST_PERIOD_S: Final = 15.0
 DIAGNOSIS_PERIOD_S: Final = 1.0
 FLOWS_PERIOD_S: Final = 2.0
 NIC_PERIOD_S: Final = 4.0
 REDRAWS_PER_SPAN: Final = 150
-"""Redraws of the iterations per span while no interval ends."""
+"""Largest number of redraws while the chart moves by one span and no interval ends."""
 NO_JOB: Final = (
     "No job yet. Load a profiler into a job: NCCL and RCCL by "
     "NCCL_PROFILER_PLUGIN=…/libnccl-profiler-fabrictime.so, MPI by LD_PRELOAD=…/libfabrictime-mpi.so, both "
@@ -54,7 +54,7 @@ NO_JOB: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JobsChoice(Choice):
-    """The tab's choices. Invalid values in the address become the defaults."""
+    """The reader's choices on the tab. Invalid values in the address become the defaults."""
 
     job: str | None = None
     interval: str | None = None
@@ -69,7 +69,7 @@ class JobsChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str]) -> JobsChoice:
-        """Return the choice of an address's query."""
+        """Return the choices that an address's query holds."""
         names: dict[str, Any] = {key: query.get(key) or None for key in ("job", "interval", "flow", "nic")}
         choice = JobsChoice(**names)
         options: dict[str, Any] = {"ranks": RANK_VIEWS, "sort": frames.SORTS, "flows": FLOW_VIEWS}
@@ -84,7 +84,7 @@ class JobsChoice(Choice):
 
 
 class JobsTab(LiveTab[JobsChoice]):
-    """All jobs, and the chosen one."""
+    """Shows all jobs, and the chosen one in depth."""
 
     address = "/jobs"
 
@@ -177,14 +177,14 @@ class JobsTab(LiveTab[JobsChoice]):
         self._show()
 
     def _with_rank(self, choice: JobsChoice) -> JobsChoice:
-        """Return the choice with the NIC of its rank, and the slowest flow of that NIC."""
+        """Return the choices with the NIC of the chosen rank, and with the slowest flow of that NIC."""
         splits = self._record["time_splits"] if self._record is not None else []
         nic = next((split["nic"] for split in splits if split["rank"] == choice.rank and split["nic"]), None)
         rows = flow_frames.flow_rows(self._flows(), nic) if nic is not None else []
         return replace(choice, nic=nic, flow=rows[0]["id"] if rows else None)
 
     def _step(self, by: int) -> None:
-        """Open the interval before or after the shown one."""
+        """Open the interval that is `by` intervals after the shown one."""
         keys = [interval.key for interval in self._intervals()]
         if keys:
             at = keys.index(self.choice.interval) if self.choice.interval in keys else len(keys) - 1
@@ -203,7 +203,7 @@ class JobsTab(LiveTab[JobsChoice]):
     # --------------------------------------------------------------------------------------------- following
 
     def start_live(self) -> None:
-        """Subscribe to the live state, also after the browser was disconnected."""
+        """Subscribe to the live state; called again when the browser reconnects."""
         super().start_live()
         if self.context.live is None:
             self.job_part.set_visibility(False)
@@ -223,7 +223,7 @@ class JobsTab(LiveTab[JobsChoice]):
             self._show_links()
 
     def _follow(self, before: JobsChoice | None) -> None:
-        """Subscribe to the queries that the choice needs and the former one did not."""
+        """Subscribe to the queries that the present choices need and the former ones did not."""
         jobs, choice = self.context.jobs, self.choice
         if jobs is None:
             return
@@ -239,7 +239,9 @@ class JobsTab(LiveTab[JobsChoice]):
             self._follow_nic(jobs)
 
     def _follow_job(self, jobs: JobQueries) -> None:
-        """Follow the diagnosis of the shown interval, and the present flows while it is the newest."""
+        """Subscribe to the diagnosis of the shown interval, and while that is the newest, to the present
+        flows.
+        """
         job, key = self.choice.job, self.choice.interval
         self._record, self._live_flows = None, []
         self.unfollow("diagnosis")
@@ -251,7 +253,7 @@ class JobsTab(LiveTab[JobsChoice]):
             self.follow("flows", jobs.flows, (job,), self._on_flows, FLOWS_PERIOD_S)
 
     def _follow_past(self, jobs: JobQueries) -> None:
-        """Follow the jobs of the history, and the intervals of a long span."""
+        """Subscribe to the jobs in the history, and to the intervals of a long span."""
         job, span_s = self.choice.job, self.choice.span
         self._past = []
         self.follow("past jobs", jobs.past_jobs, (), self._on_past_jobs, PAST_PERIOD_S)
@@ -261,7 +263,7 @@ class JobsTab(LiveTab[JobsChoice]):
             self.follow("past", jobs.past_intervals, arguments, self._on_past, PAST_PERIOD_S)
 
     def _follow_nic(self, jobs: JobQueries) -> None:
-        """Follow the queue pairs of the chosen NIC."""
+        """Subscribe to the queue pairs of the chosen NIC."""
         job, key, nic = self.choice.job, self.choice.interval, self.choice.nic
         self.unfollow("nic")
         if nic is None:
@@ -392,7 +394,7 @@ def _job_cell(row: Row) -> Cell:
 
 
 def _against_cell(name: str) -> Callable[[Row], Cell]:
-    """Return the cell of a figure, with the expected one below."""
+    """Return a function that makes the cell of a figure, with the expected figure below it."""
 
     def cell(row: Row) -> Cell:
         value, _, expected = row[name].partition(", ")
