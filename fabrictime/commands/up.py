@@ -1,7 +1,7 @@
 """Runs the whole pipeline on this machine, from an empty directory to a live table.
 
-Services run until Ctrl-C or the end of `--for`; the result is an exit code. The process must enter the
-fabric's namespaces before any thread starts, so heavy modules are imported later.
+Services run until Ctrl-C or the end of `--for`; the result is an exit code. The process enters the fabric's
+namespaces before any thread starts, so heavy modules are imported later.
 """
 
 from __future__ import annotations
@@ -41,35 +41,32 @@ if TYPE_CHECKING:
     from schemas.topology import TopologyFile
 
 PLAIN_EVERY_S: Final = 5.0
-"""Pause between two lines of figures if the output is no terminal, s."""
+"""Pause between two lines of figures where the output is no terminal."""
 
 STATE_EVERY_S: Final = 1.0
 STATE_RETRY_S: Final = 10.0
-"""Pause after the state file could not be written, s."""
+"""Pause after the state could not be written."""
 GRACE_S: Final = 120.0
 """Time that `--for` waits beyond its end for late clocks and history, which run behind other services on a
 full machine."""
 
 CONTROL_VARIABLE: Final = "FABRICTIME_CONTROL"
-"""Environment variable from which flow endpoints learn the path of their actuator's control socket."""
+"""The variable that gives flow endpoints their actuator's control socket."""
 _KEY_BYTES: Final = 32
 FABRIC_PPS_PER_CPU: Final = 1200.0
 MIN_PPS: Final = 50.0
 FLOWS_SHARE: Final = 0.5
-"""Probe rates for a testbed fabric on this machine: probes/s of all NICs per processor, least probes/s of a
-NIC, and flow probes as a share of a NIC's probes.
-"""
+"""Probe rates on a fabric of this machine, probes/s: of all NICs together, the minimum per NIC, and the
+additional flow probes per NIC."""
 FEW_CPUS: Final = 2
 FEW_CPUS_FLUSH_MS: Final = 100
-"""Interval between two batches of a NIC if this machine has at most `FEW_CPUS` processors, which all agents
-and the workers share, ms.
-"""
+"""Between two batches of a NIC of a fabric on so few processors, which all agents and the workers share."""
 
 
 def main(path: Path | None, overrides: Mapping[str, Any], *, for_s: float | None, as_json: bool) -> int:
-    """Run until Ctrl-C, until `for_s` is over, or until a failure; return the exit code.
+    """Run until Ctrl-C, `for_s` or a failure; return the exit code.
 
-    Raises ConfigError; raises ValueError if another process uses the directory or a port.
+    Raises ConfigError, or ValueError where another process holds the directory or a port.
     """
     from fabrictime.runtime import fleet
 
@@ -121,9 +118,7 @@ def print_line(line: str) -> None:
 
 
 def _with_ports(config: Config) -> Config:
-    """Return the settings with a free port in place of each port 0. Raises ValueError, with the owner, if a
-    port is in use.
-    """
+    """Return the settings with free ports for 0. Raises ValueError with the owner of a port in use."""
     services = [("web", config.web.host, config.web.port)] if config.up.web else []
     if config.up.log_url is None:
         services.append(("log", config.log.host, config.log.port))
@@ -150,7 +145,7 @@ def _free_port(name: str, host: str, port: int) -> int:
 
 
 def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
-    """Determine the NICs of the run. For kind `fabric`, also enter the namespaces and build the fabric."""
+    """Find the NICs; for the fabric, enter the namespaces and build it."""
     kind = run.config.up.fleet
     if kind == "fabric":
         from fabrictime.testbed import userns
@@ -195,7 +190,7 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
 
 
 def _make_secrets(run: Run) -> None:
-    """Create the probe key if it is missing and ours, and write the settings and NICs for the children."""
+    """Create the probe key if it is missing and local, and write the children's settings."""
     from fabrictime.runtime.fleet import local_fleet, write_nics
 
     key = run.config.probes.key_file
@@ -223,16 +218,14 @@ def _make_secrets(run: Run) -> None:
 
 
 def _workers_here() -> int:
-    """Return how many workers this machine can run beside everything else. A second worker without a free
-    processor would waste a third of one.
-    """
+    """Return how many workers share this machine well with all else: a second one that finds no processor
+    free takes a third of one for nothing."""
     return 1 if len(os.sched_getaffinity(0)) <= FEW_CPUS else 2
 
 
 def _rate_for(nics: int) -> float:
-    """Return the probe rate per NIC, requests/s, that this machine can carry for a fabric of `nics` NICs. It
-    carries every hop of each probe there and back, not only one host's part.
-    """
+    """Return the requests a second of each NIC of a fabric that this machine carries beside everything else:
+    a probe costs it every hop there and back, not one host's work."""
     from producers.settings import ProbeSettings
 
     cpus = len(os.sched_getaffinity(0))
@@ -242,9 +235,7 @@ def _rate_for(nics: int) -> float:
 
 
 def _write_topology(run: Run) -> Path:
-    """Write names, cables and rates of the fabric in the form of an operator's topology file. Return its
-    path.
-    """
+    """Write names, cables and rates of the fabric, as an operator's topology file."""
     path = run.directory / "run" / "topology.json"
     topology = _topology_of(run)
     if topology is not None:
@@ -255,7 +246,7 @@ def _write_topology(run: Run) -> Path:
 
 
 def _topology_of(run: Run) -> TopologyFile | None:
-    """Return the description of a testbed fabric or simulated fleet; None for other fleets."""
+    """Return the description of a fabric made here, else None."""
     if run.fabric is not None:
         from fabrictime.testbed.topology import topology_file
 
@@ -268,9 +259,7 @@ def _topology_of(run: Run) -> TopologyFile | None:
 
 
 def _temporary(directory: Path, *, fresh: bool = False) -> Path:
-    """Return a directory for files that live as long as the children. A killed child leaves its
-    files there.
-    """
+    """Directory for files that live as long as the children; a killed child leaves them behind."""
     path = directory / "run" / "tmp"
     if fresh:
         shutil.rmtree(path, ignore_errors=True)
@@ -283,7 +272,7 @@ def _settings_file(run: Run) -> Path:
 
 
 def children(run: Run) -> list[Child | Step]:
-    """Return the services and steps to start, each after its prerequisites."""
+    """Return the services to start, each after its prerequisites."""
     up = run.config.up
     settings = str(_settings_file(run))
 
@@ -329,7 +318,7 @@ def children(run: Run) -> list[Child | Step]:
 
 
 def _stages(run: Run, after_history: tuple[str, ...]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield (name, kind, prerequisites) of the workers and of the stages that have their own processes."""
+    """Yield name, kind and prerequisites of the workers and of the stages with processes of their own."""
     stages = set(run.config.streams.stages)
     apart = bool(stages - set(APART))
     workers = _workers_here() if run.config.up.workers is None else run.config.up.workers
@@ -341,7 +330,7 @@ def _stages(run: Run, after_history: tuple[str, ...]) -> Iterator[tuple[str, str
 
 
 def _agents(run: Run) -> Iterator[tuple[str, ...]]:
-    """Yield (name, kind, argument) of the services that probe from this machine's NICs."""
+    """Yield name, kind and argument of the services that probe from this machine's NICs."""
     agents = [] if run.simulated else run.nics
     for nic in agents:
         name = f"{nic.host}/{nic.device}"
@@ -358,7 +347,7 @@ def _agents(run: Run) -> Iterator[tuple[str, ...]]:
 
 
 def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
-    """Return the NICs that get RDMA probes. For each NIC whose device is not used, report the reason."""
+    """Return the NICs with RDMA probes; report each NIC whose device is not used, with the reason."""
     if run.fleet in ("none", "loopback", "fabric"):
         return []
     from producers.probe.rdma.service import rdma_device_of, rdma_unavailable
@@ -376,12 +365,12 @@ def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
 
 
 def _acts(run: Run) -> bool:
-    """Return whether there are flows on which an actuator could act."""
+    """Whether there are flows that an actuator could act on."""
     return run.config.up.act != "off" and bool(run.nics) and run.fleet != "loopback"
 
 
 async def _set_mode(run: Run) -> None:
-    """Set mode ACT on `fabric.config`, if the settings want that and no mode is set there."""
+    """Enable actions on `fabric.config` unless a mode is set there."""
     mode = run.config.up.act
     if mode == "act" or (mode == "auto" and run.fleet in ("fabric", "sim")):
         from fabrictime.commands import live_config
@@ -399,7 +388,7 @@ async def _make_topics(config: Config) -> None:
 
 
 class _Seen(NamedTuple):
-    """What the live table and the scorecard show."""
+    """Sources of the live table and of the scorecard."""
 
     supervisor: Supervisor
     view: View
@@ -445,7 +434,7 @@ async def _run(run: Run) -> int:
 
 
 async def _started(supervisor: Supervisor, stop: asyncio.Event) -> bool:
-    """Start the children. Return False if a signal came before they were ready. Raises ChildFailed."""
+    """Start the children; return False where a signal came first. Raises ChildFailed."""
     starting = asyncio.create_task(supervisor.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -483,7 +472,7 @@ def _explain(console: Any, supervisor: Supervisor, failure: ChildFailed) -> None
 
 
 async def _show_until(run: Run, console: Any, sources: _Seen, stop: asyncio.Event) -> None:
-    """Update the live table (or print lines) and the state file until the run must end."""
+    """Keep the live table (or lines) and the state file fresh until it is time to end."""
     from rich.live import Live
 
     from fabrictime.commands.live_table import plain, table
@@ -530,9 +519,7 @@ def _state(run: Run, rows: list[dict[str, Any]], missing: Sequence[str]) -> dict
 
 
 async def _finish(run: Run, console: RunConsole, sources: _Seen, stop: asyncio.Event) -> int:
-    """Print the scorecard of a run with an end and return its exit code. A run that was stopped early has no
-    scorecard.
-    """
+    """Judge a run that had an end; a run that was stopped by hand has none."""
     if run.for_s is None or stop.is_set():
         return _stopped_code(run, console)
     from fabrictime.state.scorecard import PARTS, dumped, lines
@@ -555,9 +542,7 @@ async def _finish(run: Run, console: RunConsole, sources: _Seen, stop: asyncio.E
 
 
 def _stopped_code(run: Run, console: RunConsole) -> int:
-    """Return the exit code of a run without a scorecard: 1 if the reader of its output is gone, 130 if
-    `--for` was interrupted, else 0.
-    """
+    """Return the exit code of a run that ended early: 1 if the reader of its output is gone."""
     if console.is_closed:
         return 1
     return 0 if run.for_s is None else 130
@@ -589,7 +574,7 @@ async def _evaluated(run: Run, sources: _Seen) -> dict[str, Any]:
 
 
 def _readings(run: Run) -> dict[str, Reading] | None:
-    """Return NIC to a function that reads its test clock; None if the true time is not known."""
+    """Return the readings of the NICs' test clocks, from the truth recorder."""
     if not run.truth_known:
         return None
     from native.core.probe import TestClock

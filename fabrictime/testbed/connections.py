@@ -44,7 +44,7 @@ _SPARES, _MIN_SPARES = 12, 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place at which a rank runs."""
+    """The place of a rank."""
 
     host: str
     netns: str | None
@@ -53,7 +53,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Attempt:
-    """A new connection that is to carry a stream."""
+    """A connection on its way to carry a stream."""
 
     sock: socket.socket
     port: int
@@ -66,11 +66,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class Carried:
-    """One stream on a connection, and optionally `back`, a stream in the other direction on the same
-    connection.
-
-    A connection that carries two streams cannot be moved.
-    """
+    """One stream, and `back`, which rides on the same connection the other way; then it cannot be moved."""
 
     stream: int
     source: Place
@@ -79,15 +75,15 @@ class Carried:
     back: int | None = None
     pace_bps: int = 0
     own_pace_bps: int = 0
-    """Rate to which the job itself paces the stream, 0 for none; no command raises it."""
+    """The job's own pace, 0: none; no command raises it."""
     tx: socket.socket | None = None
     rx: socket.socket | None = None
     also: list[socket.socket] = field(default_factory=list)
-    """Duplicates of the sockets, for the stream in the other direction."""
+    """The same sockets again, for the stream back."""
     attempt: _Attempt | None = None
     number: int = 0
     in_force: int = -1
-    """Number of the attempt whose connection is in use as `tx`."""
+    """Number of the attempt that `tx` came from."""
     receiver_number: int = -1
     """Number of the newest attempt that the receiver has heard of."""
     again_ns: int = 0
@@ -96,7 +92,7 @@ class Carried:
 
 
 class Connections:
-    """The connections of one job; the sockets in `listeners` come from `listen`."""
+    """The connections of one job. `listeners[host]` is made by the caller's `listen`."""
 
     def __init__(
         self,
@@ -124,11 +120,10 @@ class Connections:
         self.moves: list[dict[str, Any]] = []
         """Every move: the stream, both ports, the times of the request and of the continuation."""
         self.lost = 0
-        """Number of connections that broke by themselves and were reopened."""
+        """Connections that broke by themselves and were opened again."""
         self._listeners: dict[str, socket.socket] = {}
         self._spares: dict[str | None, list[socket.socket]] = {one.source.netns: [] for one in carried}
-        """Sockets that were opened ahead, by namespace: to enter one takes a thread, for which a move has no
-        time."""
+        """By namespace sockets opened in it ahead: entering takes a thread, and a move has no time."""
         self.peer_port = peer_port
         for place in {one.peer.host: one.peer for one in carried}.values():
             self._listen(place)
@@ -138,8 +133,7 @@ class Connections:
     # -- the loop -------------------------------------------------------------------------------------------
 
     def open(self, until_ns: int, stop: Callable[[], bool]) -> bool:
-        """Open all connections; return whether all are established by `until_ns`. Raises OSError if a port is
-        refused."""
+        """Connect all of them; returns whether all stand by `until_ns`. Raises OSError for a port refused."""
         for netns, spares in self._spares.items():
             spares += self._opened(netns, sum(one.source.netns == netns for one in self.carried) + _SPARES)
         for one in self.carried:
@@ -164,7 +158,7 @@ class Connections:
         return why
 
     def tend(self) -> None:
-        """Process commands from the endpoint's socket, and handle connections that take too long."""
+        """Process commands of the endpoint's socket, and connections that take too long."""
         self._endpoint.poll()
         self._fill_spares()
         now_ns = time.monotonic_ns()
@@ -190,11 +184,7 @@ class Connections:
                     self._begin(one, self._random.randrange(*_PORTS))
 
     def move(self, one: Carried, port: int) -> int | None:
-        """Move a flow to a source port; return the port if it is in use already, or None if the move has
-        begun.
-
-        Raises OSError.
-        """
+        """Move a flow. Return the port if it is in force; None if the move has begun. Raises OSError."""
         if one.tx is not None and port == one.port:
             if one.attempt is not None and one.receiver_number >= one.attempt.number:
                 raise OSError(errno.EBUSY, f"on its way to port {one.attempt.port}")
@@ -205,18 +195,18 @@ class Connections:
         return None
 
     def pace(self, one: Carried, rate_bps: int) -> int:
-        """Limit a flow's rate, where 0 stands for the job's own pace; return the given rate."""
+        """Limit a flow's rate, 0: to the job's own pace. Return the given rate."""
         one.pace_bps = min((bps for bps in (rate_bps, one.own_pace_bps) if bps), default=0)
         if one.tx is not None:
             _pace(one.tx, one.pace_bps)
         return rate_bps
 
     def retransmits(self) -> int:
-        """Return the number of retransmitted segments on all connections so far."""
+        """Return how many segments were sent again, on all connections that there were."""
         return sum(one.retransmits + (_retransmits(one.tx) if one.tx else 0) for one in self.carried)
 
     def close(self) -> None:
-        """Reset all connections, so that their ports are free at once."""
+        """End them all by resets, so that every port is free again at once."""
         for one in self.carried:
             self._abandon(one, "the job ended")
             self._let_go(one)
@@ -228,7 +218,7 @@ class Connections:
     # -- the sender's side ----------------------------------------------------------------------------------
 
     def _begin(self, one: Carried, port: int) -> None:
-        """Begin to connect a stream from `port`. Raises OSError."""
+        """Begin to connect from `port`. Raises OSError."""
         one.number += 1
         begin_ns = time.monotonic_ns()
         sock = self._dial(one, port)
@@ -236,10 +226,8 @@ class Connections:
         self._watch(sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
 
     def _dial_again(self, one: Carried, attempt: _Attempt, now_ns: int) -> None:
-        """Retry a connection that got no answer.
-
-        The kernel would wait for a second, and full queues lose connection requests.
-        """
+        """Retry a connection without an answer: the kernel would wait for a second, and full queues lose
+        requests."""
         attempt.dialled_ns = now_ns
         self._unwatch(attempt.sock)
         _reset(attempt.sock)
@@ -268,7 +256,7 @@ class Connections:
         return userns.in_netns(netns, lambda: [_socket(self._congestion, self._dscp) for _ in range(count)])
 
     def _fill_spares(self) -> None:
-        """Open sockets ahead so that moves find some; each call serves one namespace."""
+        """See to it that moves find sockets; one namespace a turn."""
         for netns, spares in self._spares.items():
             if len(spares) < _MIN_SPARES:
                 spares += self._opened(netns, _SPARES)
@@ -298,7 +286,7 @@ class Connections:
             self._resume(one, attempt)
 
     def _resume(self, one: Carried, attempt: _Attempt) -> None:
-        """Continue the stream on the new connection, from the byte that the receiver asked for."""
+        """Continue the stream on the new connection from the receiver's byte."""
         (got,) = _ANSWER.unpack(attempt.answer)
         self._unwatch(attempt.sock)
         one.attempt = None
@@ -337,7 +325,7 @@ class Connections:
             )
 
     def _abandon(self, one: Carried, reason: str) -> None:
-        """Give up a connection attempt; the stream stays on its present connection."""
+        """Give up a connection on its way; the stream stays where it is."""
         if self._drop_attempt(one):
             _fail_move(one, reason)
 
@@ -349,9 +337,9 @@ class Connections:
         return attempt is not None
 
     def _broke(self, one: Carried) -> None:
-        """Handle a connection that ended by itself, or by a reset because the receiver knows a newer one.
+        """A connection ended by itself, or by the receiver's reset because it has heard of a newer one.
 
-        The newer one may already be replaced by another, which continues where the receiver is.
+        That one may be dropped by now for one that is newer still, which goes on where the receiver is.
         """
         if one.back is not None:
             raise OSError(errno.ECONNRESET, f"the connection from port {one.port} broke")
@@ -393,7 +381,7 @@ class Connections:
             self._watch(sock, select.EPOLLIN, lambda sock=sock: self._greeted(sock))  # type: ignore[misc]
 
     def _greeted(self, sock: socket.socket) -> None:
-        """Read which stream an accepted connection carries, and receive that stream from it."""
+        """Hear which stream a connection carries, and take it from there."""
         try:
             hello = sock.recv(_HELLO.size, socket.MSG_PEEK)
         except BlockingIOError:
@@ -461,7 +449,7 @@ def _fail_move(one: Carried, reason: str) -> None:
 
 
 def congestion_of(sock: socket.socket, name: str) -> None:
-    """Set TCP's congestion control. Raises an OSError that names it if the kernel lacks or forbids it."""
+    """Set TCP's congestion control. Raises OSError that names it where the kernel lacks or forbids it."""
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
     except PermissionError as error:
@@ -486,7 +474,7 @@ def _socket(congestion: str, dscp: int) -> socket.socket:
 
 
 def _pace(sock: socket.socket, rate_bps: int) -> None:
-    """Limit a connection to a rate of frames, including headers; the kernel paces the payload."""
+    """Limit a connection to a rate of frames; the kernel paces the payload."""
     rate = _UNPACED
     if rate_bps:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)

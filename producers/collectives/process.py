@@ -1,8 +1,8 @@
-"""One process of a job: drains its segment, and builds its records when they are due.
+"""One process of a job: drains its segment, and makes a record of it when one is due.
 
-A record is in flight until the log has acknowledged it. Until then its events stay in the rings, so that
-another reporter could read them again. Only if the rings fill up, their space is freed earlier, so that the
-job loses no events. Without the log, a record covers more and more time, and no sum is lost.
+A record is in flight until the log has acknowledged it. Meanwhile the rings keep its events, so that another
+reporter would read them again. Only when the rings fill up, their room is freed before, so that the job loses
+no events. Without the log, a record covers more and more time, and no sum is lost.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ from schemas.records import (
 
 _DRAIN_EVENTS: Final = 65_536
 _DRAINS: Final = 4
-"""Maximum number of reads from one segment before the next segment is read."""
+"""Readings of one segment before the next one is read."""
 _FULL_SHARE: Final = 0.5
-"""If unacknowledged and waiting events fill more of a ring than this, the space of those read is freed."""
+"""Share of a ring's events at which its room is freed before the log has acknowledged them."""
 _MIN_DRAIN_S: Final = 0.002
 _RUNNING_CHECK_S: Final = 0.5
 _MAX_RUNNING: Final = 16
 _MAX_RUNNING_AT_END: Final = 64
 _MAX_QUEUE_PAIRS: Final = 32
 _QUEUE_PAIRS_S: Final = 10.0
-"""Interval at which delays of queue pairs are published even if they are normal."""
+"""s after which delays of queue pairs are published even if they are usual."""
 _OPERATION_BYTES: Final = 80
 _TRANSFER_BYTES: Final = 60
-"""Encoded size of a transfer, which is rarely exceeded."""
+"""Encoded bytes, at most as a rule."""
 _FIRST_BASE_BYTES: Final = 300.0
 _HASH_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The identity of a process in records."""
+    """The identity of a process."""
 
     host: str
     boot: str
@@ -69,10 +69,7 @@ class Origin:
 
 
 class TracedProcess:
-    """A process with its segment.
-
-    `nic_of_device` returns an RDMA device's NIC, or None if the host lacks it.
-    """
+    """A process with its segment. `nic_of_device`: NIC of an RDMA device, None if the host lacks it."""
 
     def __init__(
         self,
@@ -94,7 +91,7 @@ class TracedProcess:
         self._new: list[int] = []
         self._nics: dict[int, str] = {}
         self._flows: dict[int, str] = {}
-        """First part of the flow ids of each device, by its index."""
+        """Begins of the ids of flows, by device."""
         self._queue_pairs = QueuePairs()
         self._queue_pairs_at_s = now_s
         self._dropped = 0
@@ -102,25 +99,25 @@ class TracedProcess:
         self._base_bytes = _FIRST_BASE_BYTES
         self._published_s = now_s
         self._begin_ns: int | None = None
-        """Fabric time at which the last record ended; None before the first reading of the clock."""
+        """Fabric time of the end of the last record."""
         self._running_at_s = self._running_check_s = -settings.repeat_s
         self._running: set[int] = set()
         self._has_new_running = False
         self._ended_before = 0
         self.rank_states: list[RankState] = []
-        """States of ranks to publish with the next record."""
+        """States of ranks for the next record."""
         self.gone = False
         """True once the process has ended; its last record is then due."""
         self.ended = False
-        """True when the log has acknowledged the last record."""
+        """True once the last record was acknowledged."""
         self.in_flight: tuple[str, bytes] | None = None
-        """Job and encoded record that the log has not acknowledged yet; None if there is none."""
+        """Job and encoded record that the log has not acknowledged."""
         self._last = False
 
     # ---- events
 
     def drain(self) -> int:
-        """Read the waiting events and return their number."""
+        """Read the events that wait, and return how many were read."""
         raw_ns = self._timeline.last.raw_ns if self._timeline.last else 0
         self._begin()
         if self.in_flight is not None and not self._is_full():
@@ -143,14 +140,14 @@ class TracedProcess:
         return count
 
     def _begin(self) -> None:
-        """Start the first record, or continue after the last one if the segment was opened again."""
+        """Begin the first record, or one after the last: the segment was opened again."""
         if self._begin_ns is None and self._timeline.last is not None:
             self._begin_ns = self._timeline.last.fabric_ns
         if self._last and self.in_flight is None and not self.has_ended:
             self._last = self.ended = False
 
     def drain_s(self, count: int) -> float:
-        """Return the time until the next reading, s, if the last one returned `count` events."""
+        """Return the s until the next reading, after one of `count` events."""
         ring_events = self.reader.capacity[1]
         usual_s = self._settings.drain_ms / 1e3
         if count * 4 <= ring_events:
@@ -169,7 +166,7 @@ class TracedProcess:
         return counters.dropped + counters.ringless
 
     def _refresh(self, events: npt.NDArray[Any]) -> None:
-        """Read the segment's tables again if events refer to an unknown communicator or device."""
+        """Read the tables of the segment again if events have a new communicator or device."""
         is_pair = events["kind"] == QUEUE_PAIR
         used = np.unique(events["communicator"][~is_pair])
         if any(int(number) not in self._known for number in used):
@@ -196,10 +193,7 @@ class TracedProcess:
 
     @property
     def job(self) -> str | None:
-        """The job's name: the given one, or else one from its first communicator.
-
-        None if neither is known yet.
-        """
+        """The job's name: the given one, else of the first communicator; None: unknown yet."""
         if self.reader.job:
             return self.reader.job
         if self._known:
@@ -208,13 +202,13 @@ class TracedProcess:
 
     @property
     def source(self) -> CollectiveSource:
-        """The library to which the profiler belongs."""
+        """The library that the profiler serves."""
         name = self.reader.source
         return CollectiveSource(name) if name in CollectiveSource.__members__ else CollectiveSource.UNKNOWN
 
     @property
     def ranks(self) -> Mapping[str, int]:
-        """The rank of this process in each communicator, by the communicator's id."""
+        """The rank of this process in each communicator, by id."""
         return {id_text(one.id): one.rank for one in self._known.values()}
 
     @property
@@ -224,13 +218,13 @@ class TracedProcess:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Number of dropped events and number of refused events."""
+        """Events that were dropped, and that were refused."""
         return self._dropped, self.reader.counters().invalid + self._fold.counts["invalid"]
 
     # ---- records
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether a record must be built now."""
+        """Return whether a record is to be made now."""
         if self.in_flight is not None or self._last or self._timeline.last is None:
             return False
         if self.has_ended:
@@ -246,7 +240,7 @@ class TracedProcess:
         return self._is_usual_due(since_s)
 
     def _is_usual_due(self, since_s: float) -> bool:
-        """Return whether a record is due without regard to slow and running operations."""
+        """Return whether a record is due that has neither slow nor running operations."""
         has_content = bool(self._fold.kinds or self._new or len(self._queue_pairs) or self.rank_states)
         wait_s = self._budget.interval_s(self._settings.report_ms / 1e3, self._base_bytes)
         if since_s < (wait_s if has_content else max(wait_s, self._settings.heartbeat_s)):
@@ -254,7 +248,7 @@ class TracedProcess:
         return self._budget.is_enough(self._base_bytes, urgent=False)
 
     def _check_running(self, now_s: float) -> None:
-        """Check for operations that have been running for long and were not published recently."""
+        """Look for operations that have not ended for long, and that were not published lately."""
         if now_s < self._running_check_s:
             return
         self._running_check_s = now_s + _RUNNING_CHECK_S
@@ -269,10 +263,7 @@ class TracedProcess:
         return self._fold.running(max(0, raw_ns - int(after_s * 1e9)), limit)
 
     def make(self, now_s: float, counters: Sequence[NicCounter]) -> CollectiveBatch | None:
-        """Build the record of the time since the last one, and keep it in flight.
-
-        Return None if the job is unknown.
-        """
+        """Make the record of the time since the last one, and take it in flight. None: the job is unknown."""
         self._read_communicators()
         job, last = self.job, self._timeline.last
         if job is None or last is None or self._begin_ns is None:
@@ -369,7 +360,7 @@ class TracedProcess:
         self._adapt(counts["ended"], costs, allowed / interval_s, interval_s)
 
     def _adapt(self, ended: int, costs: npt.NDArray[Any], allowed_per_s: float, interval_s: float) -> None:
-        """Set the share of operations that are sampled until the next record."""
+        """Choose the share of operations that are kept until the next record."""
         cost = float(costs.mean()) if len(costs) else float(_OPERATION_BYTES)
         wanted_per_s = (ended - self._ended_before) * cost / interval_s
         self._ended_before = ended
@@ -395,10 +386,7 @@ class TracedProcess:
         allowed: float,
         first: float,
     ) -> npt.NDArray[np.bool_]:
-        """Return True for each operation that fits: slow ones into `first` bytes, then sampled ones.
-
-        The sampled ones may use at most `allowed` bytes of the rest.
-        """
+        """Return which operations fit: slow ones into `first` bytes, sampled ones into `allowed` of them."""
         is_slow = reasons == REASONS.index(KeptReason.SLOW)
         is_selected: npt.NDArray[np.bool_] = is_slow & (np.cumsum(np.where(is_slow, costs, 0)) <= first)
         left = min(allowed, first - float(costs[is_selected].sum()))
@@ -416,7 +404,7 @@ class TracedProcess:
         return is_selected
 
     def acknowledged(self) -> None:
-        """Free the space of the record's events in the rings, because the log has acknowledged the record."""
+        """Free the room of the record's events: the log has it."""
         self.in_flight = None
         self.reader.batch += 1  # before the commit: a crash in between repeats events, and loses none
         self._commit()
@@ -428,7 +416,7 @@ class TracedProcess:
 
 
 def _costs(operations: npt.NDArray[Any], transfers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return the encoded size of each operation with its transfers, bytes."""
+    """Return the encoded bytes of each operation with its transfers."""
     numbers = np.sort(transfers["operation"])
     counts = np.searchsorted(numbers, operations["operation"], "right") - np.searchsorted(
         numbers, operations["operation"]
@@ -445,5 +433,5 @@ def _leading_zeros(ids: npt.NDArray[np.uint64], row: Any) -> int:
 
 
 def _part(name: str) -> str:
-    """Return a device's name in a form that can be a part of an id."""
+    """Return a device's name as a part of an id."""
     return "".join("_" if char in "/> " else char for char in name) or "unknown"

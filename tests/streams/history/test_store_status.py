@@ -52,7 +52,7 @@ def test_a_long_error_is_cut() -> None:
     assert len(lines[1]) < 300
 
 
-def test_a_topic_whose_insert_is_repeated_elsewhere_is_no_fault() -> None:
+def test_an_insert_that_another_sink_repeats_is_no_fault() -> None:
     lines: list[str] = []
     status = StoreStatus(URL, lines.append)
     status.failed("fabric.delays", "no room")
