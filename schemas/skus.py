@@ -83,7 +83,7 @@ class Sku(StrictModel):
         return float("inf") if maximum is None else maximum
 
     def is_part(self, gpus: float) -> bool:
-        """Return whether a host with this number of GPUs has a half, a third and so on of the type's."""
+        """Return whether `gpus` divides the GPU count of a whole host, as on a half or a quarter of one."""
         return 0 < gpus < self.gpus and self.gpus % gpus == 0
 
 

@@ -18,10 +18,10 @@ _INDEX: Final = struct.Struct("!I")
 
 
 def bind_to_device(sock: socket.socket, address: str, port: int, device: str | None) -> None:
-    """Bind a socket to `address` and `port`, and its packets to `device` of the calling thread's namespace.
+    """Bind a socket to `address` and `port`, and send by `device`, a name in the thread's network namespace.
 
-    None leaves the device to the kernel's routes. An address in a VRF exists only for sockets of that VRF's
-    devices, so such a socket is bound to the device for arrival too. Raises OSError if the kernel refuses.
+    None: the kernel's routes choose the device. An address in a VRF can be bound only by a socket of a device
+    of the VRF, so such a socket receives by that device alone, too. Raises OSError if the kernel refuses.
     """
     if device is None:
         sock.bind((address, port))

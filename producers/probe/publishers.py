@@ -26,7 +26,7 @@ class MeasurementPublisher(Protocol):
         """Publish the measurements since the last call; return them, or None if there are none."""
 
     def append_time_callback(self) -> Delivered | None:
-        """Return a callback for the append time of an announcement, or None if this form needs none."""
+        """Return a callback that takes the append time of an announcement; None if it is not needed."""
 
     def finish(self) -> None:
         """Publish the window that is still open."""

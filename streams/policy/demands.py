@@ -121,10 +121,10 @@ def _find_alternating(state: PolicyState, groups: Groups) -> None:
 def _full_speed_bps(
     state: PolicyState, of_sender: list[Speed], highest_of_job: Mapping[str, float]
 ) -> float | None:
-    """Return the full speed of a NIC's job, bit/s, or None if the NIC does not alternate between peers.
+    """Return the speed at which a NIC could send, bit/s, or None if it does not alternate between peers.
 
-    The full speed is the highest speed of any group of the job. If a queue is on the path of a flow, it is
-    the NIC's line rate.
+    That is the highest speed of any group (the flows of one job to one peer), at most the line rate. If a
+    queue is on the path of one of the NIC's flows, it is the line rate.
     """
     flows = [flow for _, group in of_sender for flow in group]
     line_bps = next((state.rate_of(flow.links[0]) for flow in flows if flow.links), 0)

@@ -16,11 +16,11 @@ from streams.runtime.tables import ClockTable, GlobalTable, Inventory
 
 
 class FabricTables:
-    """Inventory, clocks, routes, live configuration and flows, filled from whole topics; also the topology.
+    """The topology, and the tables that whole topics fill: inventory, clocks, routes, configuration, flows.
 
-    `positions` maps each topic and partition to the next offset that the tables will take. The tables also
-    depend on the order in which topics are read: a report of a NIC that the inventory lacks is refused. A
-    replay therefore reproduces the position changes that `moves` collected.
+    `positions` maps each topic and partition to the next offset that the tables will take. The result depends
+    on the order in which topics are read: a report of a NIC that the inventory lacks is refused. So a replay
+    repeats the order that a list of `moves` recorded.
     """
 
     def __init__(

@@ -97,7 +97,10 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _dead_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[str, Value]:
-    """Repeatedly break one to three links at once; a verdict counts if it comes within `BROKEN_S`."""
+    """Repeatedly break one to three links at once; return what was detected, when, and at which cost.
+
+    A verdict counts if it comes within `BROKEN_S`.
+    """
     progress(f"dead links: {trials} times 1 to 3 of {nics} NICs' links at once, seed {seed}")
     it, rng = _Evaluated(nics, seed), np.random.default_rng(seed)
     it.pump(WARM_S)
