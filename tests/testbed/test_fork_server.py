@@ -78,10 +78,11 @@ def test_many_workers_leave_no_descriptor_behind_here_or_there(fork_server):
     finish(first)
     del first
     here = psutil.Process()
-    before = here.num_fds(), there.num_fds()
+    here_before, there_before = here.num_fds(), there.num_fds()
     for _ in range(20):
         finish(fork_server.start("job"))
-    assert (here.num_fds(), there.num_fds()) == before
+    assert here.num_fds() <= here_before
+    assert there.num_fds() <= there_before, "the end of the first worker may still have been open"
     assert there.children() == []
 
 

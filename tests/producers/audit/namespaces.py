@@ -15,11 +15,12 @@ def named_namespaces(*names: str) -> Iterator[None]:
     """Make network namespaces, and remove them afterwards; skip the test where this user may not."""
     from pyroute2 import netns
 
-    refusal = _refusal(*names)
-    if refusal:
-        with warnings.catch_warnings():  # pyroute2 leaves the sockets of its child open
-            warnings.simplefilter("ignore", ResourceWarning)
+    with warnings.catch_warnings():  # where it is refused, pyroute2 leaves the sockets of its child open
+        warnings.simplefilter("ignore", ResourceWarning)
+        refusal = _refusal(*names)
+        if refusal:
             gc.collect()
+    if refusal:
         pytest.skip(f"no network namespaces here: {refusal}")
     try:
         yield
