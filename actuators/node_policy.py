@@ -2,7 +2,7 @@
 resume.
 
 Pure logic. Only drains by this system are ever resumed; their reasons are written by `reason_of`. A circuit
-breaker limits the share of nodes that are out of service, whoever drained them.
+breaker limits the share of nodes that are out of service. It counts those that others drained, too.
 """
 
 from __future__ import annotations

@@ -129,8 +129,7 @@ def _check_changes(
         old, now = before.get(check), after.get(check)
         change = _change(old, now)
         if change is not None:
-            result = now or old
-            assert result is not None  # noqa: S101 - the check is in one of them
+            result = now or before[check]
             remedy = (
                 f"{result['action'].lower()}: {result['remedy']}" if now and level_of(now) in _FAULTS else ""
             )

@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Throughput:
-    """The throughput of one worker, and what it cost."""
+    """The throughput of one worker, and its cost."""
 
     samples_per_second: float
     message_kb: float

@@ -70,8 +70,16 @@ _PROBES_TOO: Final = {
 }
 """Keys that get the value of the same key of [probes] if their table does not set them."""
 _WITH_KAFKA: Final = (
-    "probes", "rdma_probes", "flows", "collectives", "audit", "streams", "actuators", "web", "sim",
-)  # fmt: skip
+    "probes",
+    "rdma_probes",
+    "flows",
+    "collectives",
+    "audit",
+    "streams",
+    "actuators",
+    "web",
+    "sim",
+)
 
 SHARED: Final[dict[str, Source]] = {
     **{f"{table}.kafka": _KAFKA for table in _WITH_KAFKA},

@@ -174,9 +174,7 @@ class _Switches:
     """Addresses that several leaves have."""
 
     def at(self, end: End) -> str:
-        """Return the node of an end. An anycast leaf is told apart by its port, which has the name of the
-        NIC.
-        """
+        """Return the node of an end. An anycast leaf is identified by its port, which has the NIC's name."""
         return self.groups.find(leaf_name(end.node, end.port) if end.node in self.anycast else end.node)
 
 

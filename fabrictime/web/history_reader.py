@@ -79,7 +79,8 @@ class HistoryReader:
         with self._lock:
             cached_result = self._results.get(key)
         if cached_result is not None and cached_result[0] == state:
-            return cached_result[1]  # type: ignore[no-any-return]
+            result: T = cached_result[1]
+            return result
         result = query()
         with self._lock:
             self._results[key] = (state, result)

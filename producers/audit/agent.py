@@ -38,7 +38,7 @@ _CATEGORIES: Final = frozenset(category_name(category) for category in AuditCate
 
 OpenHost = Callable[[str, AuditRun | None], Host]
 """Returns a new `Host` for a host's name and a request, which is None for a scheduled run. Each run has its
-own `Host`, so that it runs all commands anew. A round of traffic gets its partners from the request."""
+own `Host`, so that it runs all commands again. A round of traffic gets its partners from the request."""
 
 
 class Choice(NamedTuple):

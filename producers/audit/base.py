@@ -147,7 +147,7 @@ def worst(statuses: Iterator[AuditStatus]) -> AuditStatus:
 
 
 def run_check(check: Check, host: Host) -> Result:
-    """Run a check. Its status is SKIPPED if what it reads is not there, UNKNOWN if that cannot be read."""
+    """Run a check. Its status is SKIPPED if its source is missing, UNKNOWN if its source cannot be read."""
     findings: list[Finding] = []
     try:
         findings.extend(check.find(host))

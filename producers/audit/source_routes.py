@@ -121,7 +121,7 @@ def plane_routes(host: Host) -> Iterator[Finding]:
 
 
 def plane_faults(host: Host, interfaces: list[Interface]) -> dict[str, str]:
-    """Return what is missing by interface: its own route, or a policy rule if other interfaces have one."""
+    """Return the missing part of each interface: its route, or a policy rule if other interfaces have one."""
     counts, rules = _route_counts(host), host.rules()
     ruled = {interface.name for interface in interfaces if is_ruled(interface, rules)}
     faults = {}

@@ -89,7 +89,7 @@ LINK_COUNTERS: Final = (
     (r"allowance_exceeded", "packets that a cloud's limits queued or dropped"),
     (r"pause|pfc|_ppp\d|_xoff|_xon|congest|(?:^|_)cnp|ecn", "flow control and congestion signals"),
 )
-"""Counters that show a link's health: patterns of their names, and what they count."""
+"""Counters that show a link's health: patterns of their names, and the events they count."""
 
 _INTERESTING: Final = re.compile("|".join(f"(?:{pattern})" for pattern, _ in LINK_COUNTERS), re.IGNORECASE)
 _PER_QUEUE: Final = re.compile(r"^(?:rx|tx|ch)_?\d+_|queue_?\d+|\[\d+\]|xdp|ktls|tls_|ipsec", re.IGNORECASE)

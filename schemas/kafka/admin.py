@@ -68,7 +68,7 @@ def create_topics(
     `retention_hours`: hours by the name of a topic's retention setting. Returns a line of text per topic.
     Raises TopicsError if the cluster does not answer, refuses, or has a topic with another partition count.
     """
-    wanted = TOPICS if topics is None else topics
+    expected_topics = TOPICS if topics is None else topics
     hours = retention_hours or {}
     quiet = logging.getLogger(f"{__name__}.librdkafka")
     quiet.propagate = False
@@ -79,9 +79,11 @@ def create_topics(
         present = client.list_topics(timeout=timeout_s).topics
     except KafkaException as error:
         raise TopicsError(f"log {settings.bootstrap}: {_text(error)}") from None
-    there = [topic for topic in wanted.values() if topic.name in present]
+    there = [topic for topic in expected_topics.values() if topic.name in present]
     missing = [
-        _new(topic, partitions, replication, hours) for topic in wanted.values() if topic.name not in present
+        _new(topic, partitions, replication, hours)
+        for topic in expected_topics.values()
+        if topic.name not in present
     ]
     # All topics are checked before one is created: a later attempt must not meet half of them.
     counts = {topic.name: len(present[topic.name].partitions) for topic in there}
@@ -93,7 +95,7 @@ def create_topics(
         lines |= _create(client, missing, timeout_s, wrong)
     if wrong:
         raise TopicsError("\n".join(wrong))
-    return [lines[name] for name in wanted if name in lines]
+    return [lines[name] for name in expected_topics if name in lines]
 
 
 def other_partitions(
@@ -105,24 +107,24 @@ def other_partitions(
     """
     data = {counts[topic.name] for topic in there if topic.partitions is Partitions.DATA}
     same = f"set log.partitions = {min(data)}, or " if len(data) == 1 and not incomplete else ""
-    found = []
+    lines = []
     for topic in there:
         expected, count = _partitions(topic, partitions), counts[topic.name]
         if count != expected:
             remedy = f"{same if topic.partitions is Partitions.DATA else ''}delete it and create it again"
             cause = "; the broker's auto.create.topics.enable must be false" if incomplete else ""
-            found.append(
+            lines.append(
                 f"{topic.name}: has {count} partitions, expected {expected} (log.partitions); "
                 f"nothing was created: {remedy}{cause}"
             )
-    return found
+    return lines
 
 
 def _create(client: Any, missing: list[Any], timeout_s: float, wrong: list[str]) -> dict[str, str]:
-    made: dict[str, Future[None]] = client.create_topics(missing, request_timeout=timeout_s)
+    creations: dict[str, Future[None]] = client.create_topics(missing, request_timeout=timeout_s)
     lines: dict[str, str] = {}
     for new in missing:
-        error_text = _failure(made[new.topic], timeout_s)
+        error_text = _failure(creations[new.topic], timeout_s)
         if error_text is None:
             lines[new.topic] = f"{new.topic}: created, {new.num_partitions} partitions"
         elif "TOPIC_ALREADY_EXISTS" not in error_text:
@@ -155,14 +157,14 @@ def _configure(
     """
     if not topics:
         return {}
-    asked = {topic.name: admin.ConfigResource(admin.ResourceType.TOPIC, topic.name) for topic in topics}
-    found = client.describe_configs(list(asked.values()), request_timeout=timeout_s)
+    resources = {topic.name: admin.ConfigResource(admin.ResourceType.TOPIC, topic.name) for topic in topics}
+    descriptions = client.describe_configs(list(resources.values()), request_timeout=timeout_s)
     lines: dict[str, str] = {}
     changes: dict[str, tuple[Any, list[str]]] = {}
     stamped: dict[str, str | None] = {}
     for topic in topics:
         try:
-            present = found[asked[topic.name]].result(timeout_s)
+            present = descriptions[resources[topic.name]].result(timeout_s)
         except (KafkaException, TimeoutError) as error:
             wrong.append(f"{topic.name}: configuration not read: {_text(error)}")
             continue
@@ -187,8 +189,8 @@ def _configure(
             resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic.name, incremental_configs=entries)
             changes[topic.name] = (resource, sorted(differing))
     if changes:
-        resources = [resource for resource, _ in changes.values()]
-        set_ = client.incremental_alter_configs(resources, request_timeout=timeout_s)
+        altered = [resource for resource, _ in changes.values()]
+        set_ = client.incremental_alter_configs(altered, request_timeout=timeout_s)
         for name, (resource, keys) in changes.items():
             error_text = _failure(set_[resource], timeout_s)
             if error_text is None:

@@ -21,18 +21,18 @@ def test_a_target_is_answered_as_series_or_as_a_table(series, kind, number):
 
 def test_a_figure_changes_its_colour_from_each_value_on():
     steps = ((None, panels.BLUE), (5.0, panels.ORANGE))
-    made = panels.stat_panel("Lag", "Messages.", "SELECT 1", "short", {5.0: panels.ORANGE}).build()
-    thresholds = made.field_config.defaults.thresholds.steps
+    panel = panels.stat_panel("Lag", "Messages.", "SELECT 1", "short", {5.0: panels.ORANGE}).build()
+    thresholds = panel.field_config.defaults.thresholds.steps
     assert [(step.value, step.color) for step in thresholds] == list(steps)
-    assert made.field_config.defaults.unit == "short"
+    assert panel.field_config.defaults.unit == "short"
 
 
 @pytest.mark.parametrize("uid", sorted(build.DASHBOARDS))
 def test_links_lead_to_dashboards_and_variables_that_exist(uid):
     for target, variables in re.findall(r'"/d/([\w-]+)\?([^"]*)"', text(uid)):
         assert target in build.DASHBOARDS
-        known = {each["name"] for each in build.made(target)["templating"].get("list", [])}
-        assert set(re.findall(r"var-(\w+)=", variables)) <= known, f"{uid} to {target}"
+        names = {variable["name"] for variable in build.made(target)["templating"].get("list", [])}
+        assert set(re.findall(r"var-(\w+)=", variables)) <= names, f"{uid} to {target}"
 
 
 def test_colours_are_those_for_colour_blind_readers():
@@ -42,7 +42,7 @@ def test_colours_are_those_for_colour_blind_readers():
 
 
 def test_every_query_is_shown_somewhere():
-    shown = "".join(text(uid) for uid in build.DASHBOARDS)
+    dashboards = "".join(text(uid) for uid in build.DASHBOARDS)
     texts = {name: sql.replace('"', '\\"') for name, sql in vars(queries).items() if isinstance(sql, str)}
     names = [name for name in texts if name.isupper() and not name.startswith("_")]
-    assert [name for name in names if texts[name] not in shown] == []
+    assert [name for name in names if texts[name] not in dashboards] == []

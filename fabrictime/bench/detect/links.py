@@ -97,7 +97,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _dead_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[str, Value]:
-    """Repeatedly break one to three links at once; return what was detected, when, and at which cost.
+    """Break one to three links at once, many times; return the shares detected, the delays and the cost.
 
     A verdict counts if it comes within `BROKEN_S`.
     """

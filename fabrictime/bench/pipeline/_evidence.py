@@ -120,7 +120,7 @@ class FleetClock:
 
 @dataclass(slots=True)
 class Interval:
-    """What was in the log during an interval of append time."""
+    """The messages of the log in an interval of append times."""
 
     begin_ns: int
     end_ns: int
@@ -144,7 +144,7 @@ class Interval:
 
 
 def read_interval(bootstrap: str, begin_ns: int, end_ns: int, *, simulated: bool) -> Interval:
-    """Read all topics of a log over an interval of append times, ns; return what was in it."""
+    """Read all topics of a log over an interval of append times, ns; return its messages."""
     records = _Records(Interval(begin_ns, end_ns), simulated=simulated)
     topics = dict.fromkeys(TOPICS.values(), since(begin_ns - BEFORE_NS))
     with TopicReader.open(bootstrap, topics) as reader:

@@ -51,7 +51,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was observed of a running product over an interval."""
+    """The observations of a running product over an interval."""
 
     cores: list[Cores]
     pace: float | None

@@ -52,8 +52,8 @@ def test_no_name_is_used_twice(folders, tmp_path):
         (folders[0] / "format").unlink(missing_ok=True)
         (folders[0] / "data").write_text(str(number))
         set_aside(folders[:1])
-    kept = {path.name: (path / "data").read_text() for path in tmp_path.glob("log.*")}
-    assert kept == {"log.format-1": "1", "log.format-1.2": "2", "log.format-1.3": "3"}
+    contents = {path.name: (path / "data").read_text() for path in tmp_path.glob("log.*")}
+    assert contents == {"log.format-1": "1", "log.format-1.2": "2", "log.format-1.3": "3"}
 
 
 def test_a_newer_format_is_named_and_set_aside_too(folders):

@@ -27,7 +27,7 @@ def test_records_of_one_verdict_are_one_span_and_a_repeated_record_counts_once()
     good = [healthy("A", n, T + 5 * n * S, since_ns=T - 5 * S) for n in range(3)]
     bad = [contended("A", n, T + 5 * n * S, since_ns=T + 9 * S) for n in (3, 4)]
     spans = spans_of(ordered([*bad, *good, *good]))
-    assert [(each.verdict, each.begin_ns - T, each.end_ns - T) for each in spans] == [
+    assert [(span.verdict, span.begin_ns - T, span.end_ns - T) for span in spans] == [
         ("HEALTHY", -5 * S, 10 * S),
         ("CONTENTION", 10 * S, 20 * S),
     ]
@@ -35,10 +35,10 @@ def test_records_of_one_verdict_are_one_span_and_a_repeated_record_counts_once()
 
 
 def test_an_explanation_has_the_newest_record_its_age_and_the_verdicts():
-    found = explain(run_of(healthy("A", 1, T), contended("A", 2, T + 5 * S)), T + 7 * S)
-    assert found["age_ns"] == 2 * S
-    assert found["diagnosis"]["verdict"] == "CONTENTION"
-    assert [each["verdict"] for each in found["verdicts"]] == ["HEALTHY", "CONTENTION"]
+    explanation = explain(run_of(healthy("A", 1, T), contended("A", 2, T + 5 * S)), T + 7 * S)
+    assert explanation["age_ns"] == 2 * S
+    assert explanation["diagnosis"]["verdict"] == "CONTENTION"
+    assert [verdict["verdict"] for verdict in explanation["verdicts"]] == ["HEALTHY", "CONTENTION"]
 
 
 def test_the_costliest_verdict_describes_a_run():
@@ -60,59 +60,65 @@ def test_the_costliest_verdict_describes_a_run():
 )
 def test_a_flow_is_an_outlier_by_ratio_and_by_difference(delays, slow):
     flows = [flow(n, n + 1, delay_ns) for n, delay_ns in enumerate(delays)]
-    assert [each["delay_ns"] for each, _ in outliers(flows)] == slow
+    assert [flow["delay_ns"] for flow, _ in outliers(flows)] == slow
 
 
 def test_shares_of_the_time_are_of_all_ranks():
-    found = shares(healthy("A", 1, T))
-    assert (found["compute_ns"], found["network_late_ns"], found["flush_ns"]) == (0.6, 0.2, 0.0)
+    time_shares = shares(healthy("A", 1, T))
+    assert (time_shares["compute_ns"], time_shares["network_late_ns"], time_shares["flush_ns"]) == (
+        0.6,
+        0.2,
+        0.0,
+    )
     assert shares({"time_splits": []}) == {}
 
 
 def test_a_comparison_names_rate_pair_link_and_the_other_job():
-    found = compare(run_of(healthy("A", 1, T)), run_of(contended("A", 9, T + 100 * S)))
-    assert found["slower"] == 2
-    assert found["text"] == (
+    comparison = compare(run_of(healthy("A", 1, T)), run_of(contended("A", 9, T + 100 * S)))
+    assert comparison["slower"] == 2
+    assert comparison["text"] == (
         "run 2: 190 of 360 Gbit/s; h3/mlx5_0 to h0/mlx5_0 saw 94.0 µs, others 4.00 µs; crosses "
         "leaf2:swp3 → spine3:swp2, contended by job B; peers late 32% of the time, 20% in run 1"
     )
     turned = compare(run_of(contended("A", 9, T)), run_of(healthy("B", 1, T), job="B"))
     assert turned["text"].startswith("run 1: 190 of 360 Gbit/s; ")
-    assert [each["job"] for each in turned["runs"]] == ["A", "B"]
+    assert [run["job"] for run in turned["runs"]] == ["A", "B"]
 
 
 def test_a_comparison_without_rates_uses_iterations_then_verdicts():
     bare = {"bus_bps": None, "flows": [], "time_splits": [], "links": []}
-    found = compare(run_of(healthy("A", 1, T, **bare)), run_of(contended("A", 2, T, **bare)))
-    assert found["text"] == (
+    comparison = compare(run_of(healthy("A", 1, T, **bare)), run_of(contended("A", 2, T, **bare)))
+    assert comparison["text"] == (
         "run 2: an iteration takes 205 ms, in the other run 110 ms; "
         "job B shares leaf2 to spine3 with h3/mlx5_0 to h0/mlx5_0"
     )
     bare |= {"iteration_ns": None}
-    found = compare(run_of(contended("A", 1, T, **bare)), run_of(healthy("A", 2, T, **bare)))
-    assert found["text"].startswith("run 1: no rates are known; ")
+    comparison = compare(run_of(contended("A", 1, T, **bare)), run_of(healthy("A", 2, T, **bare)))
+    assert comparison["text"].startswith("run 1: no rates are known; ")
 
 
 def test_two_healthy_runs_have_no_cause():
-    found = compare(run_of(healthy("A", 1, T)), run_of(healthy("A", 2, T, bus_bps=3.5e11)))
-    assert found["text"] == "run 2: 350 of 360 Gbit/s; no cause is known: both runs are HEALTHY"
+    comparison = compare(run_of(healthy("A", 1, T)), run_of(healthy("A", 2, T, bus_bps=3.5e11)))
+    assert comparison["text"] == "run 2: 350 of 360 Gbit/s; no cause is known: both runs are HEALTHY"
 
 
 def test_a_path_in_the_evidence_is_named():
     record = contended("A", 2, T)
     record["evidence"].append({**record["evidence"][0], "quantity": "path", "number": 51731.0})
-    found = compare(run_of(healthy("A", 1, T)), run_of(record))
-    assert "; path 51731 crosses leaf2:swp3 → spine3:swp2, contended by job B" in found["text"]
-    assert found["runs"][1]["links"] == [LINK]
+    comparison = compare(run_of(healthy("A", 1, T)), run_of(record))
+    assert "; path 51731 crosses leaf2:swp3 → spine3:swp2, contended by job B" in comparison["text"]
+    assert comparison["runs"][1]["links"] == [LINK]
 
 
 def test_a_record_without_parts_takes_those_of_the_nearest_record_before_else_after():
     brief = {"time_splits": [], "flows": []}
     records = [{**healthy("A", n, T + n * S), **({} if n in (1, 4) else brief), "bytes": n} for n in range(6)]
-    heads = [{name: each[name] for name in ("number", "begin_ns")} for each in records]
+    heads = [{name: record[name] for name in ("number", "begin_ns")} for record in records]
 
-    found = [with_parts(heads, head, lambda each: records[each["number"]]) for head in heads]
+    full_records = [
+        with_parts(heads, head, lambda head_record: records[head_record["number"]]) for head in heads
+    ]
 
-    assert [each["number"] for each in found] == list(range(6))
-    assert all(each["flows"] == records[1]["flows"] for each in found)
-    assert with_parts(heads[:1], heads[0], lambda each: records[each["number"]])["flows"] == []
+    assert [record["number"] for record in full_records] == list(range(6))
+    assert all(record["flows"] == records[1]["flows"] for record in full_records)
+    assert with_parts(heads[:1], heads[0], lambda head: records[head["number"]])["flows"] == []

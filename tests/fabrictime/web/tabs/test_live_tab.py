@@ -51,9 +51,9 @@ def verdict() -> list[Verdict]:
 @pytest.fixture
 def tab(page_client: Any, state: FabricState, status: list[ConsumerStatus], verdict: list[Verdict]) -> Tab:
     live = LiveFabric(state, lambda: status[0], lambda: 5 * S, lambda: verdict[0])
-    made = Tab(AppContext(WebSettings(), None, None, live), Choice())  # type: ignore[arg-type]
-    made.build()
-    return made
+    tab = Tab(AppContext(WebSettings(), None, None, live), Choice())  # type: ignore[arg-type]
+    tab.build()
+    return tab
 
 
 def test_without_a_record_every_figure_is_a_dash(tab: Tab) -> None:

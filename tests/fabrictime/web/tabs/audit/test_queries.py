@@ -31,17 +31,17 @@ def fill(filled: Any) -> None:
 
 def test_the_newest_result_of_each_host_and_check_counts(filled: Any) -> None:
     fill(filled)
-    found = queries.fleet(filled.history, ALL)
-    assert found.newest_ns == T + 1
-    assert Cell("h1", "BACKEND", (1, 0, 0, 0, 0)) in found.cells
-    assert Cell("h2", "BACKEND", (0, 0, 0, 1, 0)) in found.cells
-    assert len(found.cells) == 5
-    assert [(row.check, row.level, row.hosts) for row in found.checks] == [
+    summary = queries.fleet(filled.history, ALL)
+    assert summary.newest_ns == T + 1
+    assert Cell("h1", "BACKEND", (1, 0, 0, 0, 0)) in summary.cells
+    assert Cell("h2", "BACKEND", (0, 0, 0, 1, 0)) in summary.cells
+    assert len(summary.cells) == 5
+    assert [(row.check, row.level, row.hosts) for row in summary.checks] == [
         (MTU, Level.ERROR, 1),
         (NUMA, Level.WARNING, 2),
         ("node.ecc", Level.UNKNOWN, 1),
     ]
-    assert found.checks[0].remedy.startswith("ip link set")
+    assert summary.checks[0].remedy.startswith("ip link set")
 
 
 def test_one_run_and_older_results_are_separate(filled: Any) -> None:
@@ -66,8 +66,8 @@ def test_results_of_a_host_and_of_a_check_have_their_findings(filled: Any) -> No
 def test_runs_of_several_hosts_stand_first(filled: Any) -> None:
     fill(filled)
     filled.audits([result(MTU, "h3", run="h3-1", checked_ns=T + 5)])
-    found = queries.runs(filled.history, T - 1, 8)
-    assert [(row.run, row.hosts, row.errors) for row in found] == [("r1", 2, 1), ("h3-1", 1, 0), ("r0", 1, 1)]
+    runs = queries.runs(filled.history, T - 1, 8)
+    assert [(row.run, row.hosts, row.errors) for row in runs] == [("r1", 2, 1), ("h3-1", 1, 0), ("r0", 1, 1)]
     assert [row.run for row in queries.runs(filled.history, T - 1, 1)] == ["r1"]
 
 
@@ -78,11 +78,11 @@ def test_the_state_changes_with_new_results(filled: Any) -> None:
 
 
 def test_a_thousand_hosts_are_summed_up_once(filled: Any) -> None:
-    filled.audits(each for each in fleet(1000) if each["category"] == "BACKEND")
+    filled.audits(result for result in fleet(1000) if result["category"] == "BACKEND")
     history = HistoryReader(filled.history, lambda: T + 10**9)
-    found = queries.audited(history, queries.fleet, "")
-    assert len({cell.host for cell in found.cells}) == 1000
-    assert queries.audited(history, queries.fleet, "") is found, "kept until there is a new result"
+    results = queries.audited(history, queries.fleet, "")
+    assert len({cell.host for cell in results.cells}) == 1000
+    assert queries.audited(history, queries.fleet, "") is results, "kept until there is a new result"
     assert len(queries.audited(history, queries.host_results, "", "node007")) >= 10
     assert queries.audited(history, queries.check_results, "r1", MTU)[0].level is Level.ERROR
     assert queries.newest_runs(history)[0].hosts == 1000
