@@ -19,11 +19,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NamedTuple
 
 from producers.audit.base import Check, Result, category_name, stated
-from producers.audit.host import Host, Unreadable
+from producers.audit.host.base import Host, Unreadable
+from producers.audit.load.traffic_plan import PLANS
 from producers.audit.report import AGENT, AuditedHost, result_record
 from producers.audit.runner import run_checks, unknown
 from producers.audit.settings import AuditSettings
-from producers.audit.traffic_plan import PLANS
 from schemas.records import AuditCategory, AuditResult, AuditRun, AuditStatus
 from schemas.unexpected import DATA_ERRORS
 

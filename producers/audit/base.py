@@ -6,16 +6,22 @@ host only by `Host`, so that a recorded host can stand in for a real one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from producers.audit.host import Host, Missing, Unreadable
+from producers.audit.host.base import Host, Missing, NotRecorded, Unreadable
+from producers.audit.reasons import absence, help_for, mismatch
 from schemas.audit_remedy import Remedied
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 from schemas.unexpected import DATA_ERRORS
 
+_EXPECTATION: Final = re.compile(r"[,;] (?:expected|the host's majority|most \w[\w ]* have)\b[^;]*")
+"""The part of a text that only a finding that fails needs."""
+MAX_SUBJECTS: Final = 3
+"""Largest number of subjects, and of texts, that a result's text has."""
 MAX_LINE: Final = 512
 """Patterns search only this many characters of a line of a command's output or of a log."""
 
@@ -42,8 +48,13 @@ class Finding:
 def stated(name: str, value: str | float, subject: str = "") -> Finding:
     """Return a finding that passes and states a fact, which is compared across the fleet only."""
     number = None if isinstance(value, str) else float(value)
-    text = value if isinstance(value, str) else f"{value:g}"
+    text = value if isinstance(value, str) else f"{value:.12g}"
     return Finding(subject, AuditStatus.PASSED, f"{name} {text}", Fact(name, text, number))
+
+
+def _only_states(finding: Finding) -> bool:
+    """Return whether a finding only states a fact."""
+    return finding.fact is not None and finding.text == f"{finding.fact.name} {finding.fact.text}"
 
 
 def category_name(category: AuditCategory) -> str:
@@ -62,8 +73,13 @@ def failed(text: str, subject: str = "") -> Finding:
 
 
 def checked(is_right: bool, text: str, subject: str = "") -> Finding:
-    """Return a finding that passes if `is_right`, else fails."""
-    return Finding(subject, AuditStatus.PASSED if is_right else AuditStatus.FAILED, text)
+    """Return a finding that passes if `is_right`, else fails.
+
+    `text` ends with what was expected, or what most others have: a finding that passes leaves that out.
+    """
+    if is_right:
+        return Finding(subject, AuditStatus.PASSED, _EXPECTATION.sub("", text))
+    return Finding(subject, AuditStatus.FAILED, text)
 
 
 Find = Callable[[Host], Iterator[Finding]]
@@ -151,24 +167,57 @@ def run_check(check: Check, host: Host) -> Result:
     findings: list[Finding] = []
     try:
         findings.extend(check.find(host))
-    except Missing as error:
+    except (Missing, NotRecorded) as error:
         if not findings:
-            return Result(check, AuditStatus.SKIPPED, one_line(str(error)), ())
-        findings.append(Finding("", AuditStatus.UNKNOWN, str(error)))
+            return Result(check, AuditStatus.SKIPPED, one_line(absence(str(error))), ())
+        findings.append(Finding("", AuditStatus.UNKNOWN, absence(str(error))))
     except Unreadable as error:
         findings.append(Finding("", AuditStatus.UNKNOWN, str(error)))
     except (*DATA_ERRORS, OSError) as error:  # another kernel or tool prints something else
-        findings.append(
-            Finding("", AuditStatus.UNKNOWN, f"unexpected content: {type(error).__name__}: {error}")
-        )
+        findings.append(Finding("", AuditStatus.UNKNOWN, mismatch(error)))
+    findings = [
+        replace(finding, text=absence(finding.text)) if finding.status is AuditStatus.SKIPPED else finding
+        for finding in findings
+    ]
     status = worst(finding.status for finding in findings)
-    notable = [finding for finding in findings if finding.status is status]
-    text = "; ".join(
-        f"{finding.subject}: {finding.text}" if finding.subject else finding.text for finding in notable[:3]
-    )
-    if len(notable) > 3:
-        text += f"; and {len(notable) - 3} more"
+    text = summary([finding for finding in findings if finding.status is status])
     return Result(check, status, one_line(text) or "nothing to check here", tuple(findings))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """Return findings of one status in one text. It has a fact once, and a text once for all its subjects.
+
+    Faults have a text for each subject, so that each can be found by its subject.
+    """
+    covered_subjects = {finding.subject for finding in findings if not _only_states(finding)}
+    subjects_by_text: dict[str, list[str]] = {}
+    for number, finding in enumerate(findings):
+        if _only_states(finding) and finding.subject in covered_subjects:
+            continue
+        is_fault = finding.status not in (AuditStatus.PASSED, AuditStatus.SKIPPED)
+        key = f"{number} {finding.text}" if is_fault else f"- {finding.text}"
+        subjects_by_text.setdefault(key, []).append(finding.subject)
+    parts = [
+        f"{listed(subjects)}: {key.partition(' ')[2]}" if any(subjects) else key.partition(" ")[2]
+        for key, subjects in subjects_by_text.items()
+    ]
+    text = "; ".join(parts[:MAX_SUBJECTS])
+    return text + (f"; and {len(parts) - MAX_SUBJECTS} more" if len(parts) > MAX_SUBJECTS else "")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names separated by commas; the first few, and the number of others."""
+    if len(names) <= MAX_SUBJECTS:
+        return ", ".join(names)
+    return f"{', '.join(names[:MAX_SUBJECTS])} and {len(names) - MAX_SUBJECTS} more"
+
+
+def advice(result: Result) -> tuple[AuditAction, str]:
+    """Return what to do about a result: the check's remedy, or what would help where it is UNKNOWN."""
+    check = result.check
+    if result.status is AuditStatus.UNKNOWN:
+        return AuditAction.MONITOR, help_for(check.check_id, result.text)
+    return check.action, check.remedy
 
 
 def short_lines(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from producers.audit.base import Check, Fact, Finding, Result, one_line
+from producers.audit.base import Check, Fact, Finding, Result, advice, one_line
 from schemas.records import (
     AuditAction,
     AuditCategory,
@@ -55,6 +55,7 @@ def result_record(
         result.check,
         sorted(result.findings, key=lambda finding: finding.status not in _NOTABLE),
     )
+    action, remedy = advice(result)
     facts = [(finding.subject, finding.fact) for finding in result.findings if finding.fact is not None]
     return AuditResult(
         run=run,
@@ -66,8 +67,8 @@ def result_record(
         title=_cut(check.title, MAX_TEXT),
         status=result.status,
         severity=check.severity,
-        action=check.action,
-        remedy=_cut(check.remedy, MAX_TEXT),
+        action=action,
+        remedy=_cut(remedy, MAX_TEXT),
         text=_cut(result.text, MAX_TEXT),
         checked_ns=checked_ns,
         took_ns=round(result.took_s * 1e9),

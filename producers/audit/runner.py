@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from producers.audit.base import Check, Result, run_check
-from producers.audit.host import Host
+from producers.audit.host.base import Host
 from schemas.records import AuditStatus
 
 AT_ONCE: Final = 8

@@ -12,12 +12,12 @@ from typing import Final
 
 from producers.audit.agent import AuditAgent, is_round
 from producers.audit.checks import CHECKS
-from producers.audit.host import Missing
-from producers.audit.live_host import LiveHost
+from producers.audit.host.base import Missing
+from producers.audit.host.live import LiveHost
+from producers.audit.load.round_nics import RoundNics
+from producers.audit.load.traffic_plan import TrafficRound
 from producers.audit.report import AuditedHost
-from producers.audit.round_nics import RoundNics
 from producers.audit.settings import AuditSettings
-from producers.audit.traffic_plan import TrafficRound
 from producers.inventory.nics import LookupReader
 from producers.settings import NicSettings
 from schemas import codec
@@ -111,7 +111,6 @@ def _run(
         if left_s <= 0:
             left_s = _STATUS_S
             supervisor.notify(
-                f"STATUS={agent.runs} runs, {reader.rejected} requests refused, "
-                f"{producer.waiting} results wait, {producer.dropped} dropped"
+                f"STATUS={agent.runs} runs, {reader.rejected} requests refused, {producer.status}"
             )
         stop.wait(pause_s)

@@ -24,6 +24,8 @@ MAX_TEXT: Final = 512
 MAX_LABEL: Final = 256
 MAX_QUOTED: Final = 3
 """Largest number of findings that a result's text quotes."""
+UNKNOWN_REMEDY: Final = "Run the audit again when the records that the text names are there"
+"""Advice where a rule could not be evaluated: its own remedy mends a fault that may not be there."""
 ORDER: Final = (AuditStatus.FAILED, AuditStatus.UNKNOWN, AuditStatus.PASSED, AuditStatus.SKIPPED)
 """Statuses; the one that decides a result comes first."""
 
@@ -145,6 +147,7 @@ def _result(rule: Rule, host: str, host_findings: list[Found], scope: Scope) -> 
     text = "; ".join(dict.fromkeys(finding.text for finding in notable[:MAX_QUOTED]))
     if len(notable) > MAX_QUOTED:
         text += f"; and {len(notable) - MAX_QUOTED} more"
+    remedy = UNKNOWN_REMEDY if status is AuditStatus.UNKNOWN else rule.remedy
     remedies = dict.fromkeys(finding.remedy for finding in notable if finding.remedy)
     findings: list[AuditFinding] = [
         {
@@ -165,8 +168,8 @@ def _result(rule: Rule, host: str, host_findings: list[Found], scope: Scope) -> 
         "title": one_line(rule.title),
         "status": status,
         "severity": rule.severity,
-        "action": rule.action,
-        "remedy": one_line("; ".join(remedies) or rule.remedy),
+        "action": AuditAction.MONITOR if status is AuditStatus.UNKNOWN else rule.action,
+        "remedy": one_line("; ".join(remedies) or remedy),
         "text": one_line(text),
         "checked_ns": scope.at_ns,
         "took_ns": 0,

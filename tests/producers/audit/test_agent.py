@@ -13,10 +13,10 @@ from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.agent import MAX_WAITING, AuditAgent, chosen, is_round
 from producers.audit.base import Check, Finding, passed
 from producers.audit.checks import CHECKS
-from producers.audit.host import Host, Unreadable
+from producers.audit.host.base import Host, Unreadable
+from producers.audit.load.traffic_plan import PAIR_CHECK
 from producers.audit.report import AuditedHost
 from producers.audit.settings import AuditSettings
-from producers.audit.traffic_plan import PAIR_CHECK
 from schemas.records import AuditResult, AuditRun, AuditStatus
 
 HOSTS = {name: AuditedHost(name, "fabric", "") for name in ("h1", "h2", "h3")}

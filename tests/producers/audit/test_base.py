@@ -8,7 +8,7 @@ from dataclasses import replace
 from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.base import Finding, failed, passed, run_check, worst
 from producers.audit.checks import CHECKS
-from producers.audit.host import Host, Missing
+from producers.audit.host.base import Host, Missing
 from schemas.records import AuditStatus
 
 ANY = CHECKS["node.uptime"]

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from fabrictime.testbed.audit import faults, faults_network
 from fabrictime.testbed.audit.recorded import HEALTHY
-from producers.audit import active, checks
+from producers.audit import checks
 from producers.audit.base import Check, Checks, run_check
 from producers.audit.checks import CHECKS
+from producers.audit.load import one_host
 from schemas.records import AuditCategory, AuditStatus
 
 FAULTS = faults.FAULTS | faults_network.FAULTS
@@ -46,12 +47,14 @@ def test_checks_of_networks_have_an_id_a_remedy_and_a_short_limit(category: Audi
     for check in of_category:
         assert check.category is category
         assert "\n" not in check.remedy
-        assert 0 < check.limit_s <= 120 or check in active.CHECKS
+        assert 0 < check.limit_s <= 120 or check in one_host.CHECKS
     assert len(of_category) == sum(check.category is category for check in CHECKS.values())
 
 
 def test_checks_of_all_modules_have_different_ids() -> None:
-    modules = [import_module(f"producers.audit.{path.stem}") for path in FOLDER.glob("*.py")]
+    modules = [
+        import_module(f"producers.audit.{path.parent.name}.{path.stem}") for path in FOLDER.glob("*/*.py")
+    ]
     groups = [found for module in modules if isinstance(found := getattr(module, "CHECKS", None), Checks)]
     declared = [check for group in groups for check in group]
     assert sorted(check.check_id for check in declared) == sorted(CHECKS)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
 from fabrictime.testbed.audit.faults import PORT, XID, logged, text
 from fabrictime.testbed.audit.faults_gpu import GPU_FAULTS
-from fabrictime.testbed.audit.faults_network import both, interface
-from fabrictime.testbed.audit.recorded import DMESG, HEALTHY, RecordedHost
+from fabrictime.testbed.audit.faults_network import both, counted, interface
+from fabrictime.testbed.audit.recorded import HEALTHY, RecordedHost
 from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, address
-from fabrictime.testbed.audit.recorded_machine import DMIDECODE, SENSORS
+from fabrictime.testbed.audit.recorded_machine import DMIDECODE, NICS, SENSORS
 from fabrictime.testbed.audit.recorded_services import SERVICES
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
-from producers.audit.network import Route, Rule
-from producers.audit.units import SHOW
+from producers.audit.host.base import NVML
+from producers.audit.host.network import Route, Rule
+from producers.audit.software.units import SHOW
 from schemas.records import AuditStatus
 
 PASSED, SKIPPED, FAILED = AuditStatus.PASSED, AuditStatus.SKIPPED, AuditStatus.FAILED
@@ -92,6 +94,23 @@ SPARE = both(
     interface("eth1", flags=frozenset({"BROADCAST"}), operstate="down", addresses=()),
     lambda host: setattr(host, "nics", ("eth0",)),
 )
+SECOND_PORTS = both(
+    *(
+        each
+        for n, function in ((0, 0), (1, 1), (2, 0), (3, 1))
+        for each in (
+            linked(
+                f"/sys/class/infiniband/mlx5_{n}/device",
+                f"/sys/devices/pci0000:15/0000:{17 + n}:00.{function}",
+            ),
+            text(f"{PORT.format(n)}/state", f"{1 if function else 4}: {'DOWN' if function else 'ACTIVE'}"),
+            text(f"{PORT.format(n)}/phys_state", "2: Polling" if function else "5: LinkUp"),
+        )
+    ),
+    interface("eth1", operstate="down", addresses=("fe80::1/64",)),
+    lambda host: setattr(host, "nics", ("eth0",)),
+)
+VPD = "/sys/class/infiniband/mlx5_{}/device/vpd"
 BLOCKED = "812 (python) D 1 812 812 0 -1"
 KINDS: dict[str, tuple[str, Plant, AuditStatus]] = {
     "Hyper-V": (
@@ -181,9 +200,45 @@ KINDS: dict[str, tuple[str, Plant, AuditStatus]] = {
                     text(f"{PCI}/{address(index)}/current_link_speed", "2.5 GT/s PCIe"),
                 )
             ),
-            *(text(f"{PCI}/{place}/device", "0x0001") for place in AMD_ADDRESSES),
+        ),
+        PASSED,
+    ),
+    "one of the GPUs at rest": (
+        "pcie.link",
+        both(
+            *(text(f"{PCI}/{address(index)}/device", "0x26b9") for index in range(8)),
+            text(f"{PCI}/{address(3)}/current_link_speed", "2.5 GT/s PCIe"),
         ),
         UNKNOWN,
+    ),
+    "backup of a bond": (
+        "frontend.interface-drops",
+        both(
+            text(
+                "/proc/net/bonding/bond0",
+                "Bonding Mode: fault-tolerance (active-backup)\nCurrently Active Slave: eno5\n\n"
+                "Slave Interface: eno5\nMII Status: up\n\nSlave Interface: eno1\nMII Status: up\n",
+            ),
+            counted("eno1", rx_dropped=10**6),
+        ),
+        PASSED,
+    ),
+    "carrier of a VLAN": (
+        "frontend.addresses",
+        both(
+            interface("eno1", addresses=()),
+            text(
+                "/proc/net/vlan/config",
+                "VLAN Dev name    | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n"
+                "storage        | 100  | eno1\n",
+            ),
+        ),
+        PASSED,
+    ),
+    "interface without a carrier": (
+        "frontend.addresses",
+        interface("eno2", addresses=(), flags=frozenset({"UP", "BROADCAST"}), operstate="down"),
+        PASSED,
     ),
     "one NIC for all GPUs": (
         "pcie.gpu-nic",
@@ -194,8 +249,194 @@ KINDS: dict[str, tuple[str, Plant, AuditStatus]] = {
         "backend.port-state",
         both(
             text(f"{PORT.format(2)}/state", "1: DOWN"),
+            text(f"{PORT.format(2)}/phys_state", "2: Polling"),
             linked("/sys/class/infiniband/mlx5_2/device", "/sys/devices/pci0000:15/0000:ab:00.1"),
         ),
+        PASSED,
+    ),
+    "second port of a card that carries data": (
+        "backend.port-state",
+        both(
+            text(f"{PORT.format(2)}/state", "1: DOWN"),
+            text(f"{PORT.format(2)}/phys_state", "2: Polling"),
+        ),
+        FAILED,
+    ),
+    "second ports of all cards without a cable": ("backend.port-state", SECOND_PORTS, PASSED),
+    "MTU of second ports without a cable": (
+        "backend.mtu",
+        both(SECOND_PORTS, interface("eth1", mtu=1500)),
+        PASSED,
+    ),
+    "second port with an address": (
+        "backend.port-state",
+        both(SECOND_PORTS, interface("eth1", addresses=("10.0.1.2/31",))),
+        FAILED,
+    ),
+    "device of an NVSwitch": (
+        "backend.port-state",
+        both(text(f"{PORT.format(3)}/state", "1: DOWN"), text(VPD.format(3), "V1 SMDL=SW_MNG")),
+        PASSED,
+    ),
+    "device for subnet management": (
+        "backend.port-rate",
+        both(
+            *(
+                text(f"/sys/class/infiniband/smi1/ports/{plane}/{name}", value)
+                for plane in range(1, 5)
+                for name, value in (
+                    ("state", "4: ACTIVE"),
+                    ("phys_state", "5: LinkUp"),
+                    ("rate", "200 Gb/sec (1X XDR)"),
+                    ("link_layer", "InfiniBand"),
+                )
+            )
+        ),
+        PASSED,
+    ),
+    "cards whose subnet another device manages": ("backend.management-files", without("issm"), PASSED),
+    "cards for storage of another board": (
+        "backend.like-cards",
+        both(
+            *(
+                text(f"/sys/class/infiniband/mlx5_{n}/{name}", value)
+                for n in (2, 3)
+                for name, value in (("board_id", "MT_0000000080"), ("fw_ver", "28.36.1010"))
+            )
+        ),
+        PASSED,
+    ),
+    "one card for storage at another rate": (
+        "backend.like-cards",
+        both(
+            text("/sys/class/infiniband/mlx5_3/board_id", "MT_0000000080"),
+            text(f"{PORT.format(3)}/rate", "100 Gb/sec (2X HDR)"),
+        ),
+        PASSED,
+    ),
+    "MTU of cards for storage": (
+        "backend.mtu",
+        both(
+            text("/sys/class/infiniband/mlx5_1/board_id", "MT_0000000080"),
+            interface("eth1", mtu=1500),
+        ),
+        PASSED,
+    ),
+    "EFA alone": (
+        "backend.character-devices",
+        both(without("/infiniband/mlx5_"), without("/dev/infiniband/rdma_cm")),
+        PASSED,
+    ),
+    "full stop after no issue": (
+        "backend.link-quality",
+        lambda host: host.commands.update(
+            {
+                command: printed.replace("No issue was observed", "No issue was observed.")
+                for command, printed in host.commands.items()
+                if command[0] == "mlxlink"
+            }
+        ),
+        PASSED,
+    ),
+    "overruns of long ago": (
+        "backend.link-errors",
+        text(f"{PORT.format(2)}/counters/excessive_buffer_overrun_errors", "15"),
+        PASSED,
+    ),
+    "manager of NVLink in a container": (
+        "software.fabric-manager",
+        both(
+            printed(SHOW, "Id=chrony.service\nLoadState=loaded\nActiveState=active\n"),
+            text("/proc/920/stat", "920 (nv-fabricmanage) S 1 920 920 0 -1"),
+        ),
+        PASSED,
+    ),
+    "cards of A100 without a bridge": (
+        "gpu.nvlinks",
+        both(
+            *(text(f"{PCI}/{address(index)}/device", "0x20b5") for index in range(8)),
+            lambda host: host.commands.__setitem__(
+                (NVML,),
+                host.commands[NVML,].replace(json.dumps([1] * 18), json.dumps([0] * 12)),
+            ),
+        ),
+        SKIPPED,
+    ),
+    "ports of a card in a bond": (
+        "backend.vanished",
+        both(
+            *(
+                text(f"{PCI}/0000:17:00.1/{name}", value)
+                for name, value in (
+                    ("class", "0x020000"),
+                    ("vendor", "0x15b3"),
+                    ("device", "0x1021"),
+                    ("revision", "0x00"),
+                )
+            ),
+            linked(f"{PCI}/0000:17:00.1/driver", "/sys/bus/pci/drivers/mlx5_core"),
+            text(f"{NIC}/infiniband/mlx5_bond_0/node_type", "1: CA"),
+        ),
+        PASSED,
+    ),
+    "GPUs of no NVLink fabric": (
+        "gpu.fabric",
+        lambda host: host.commands.__setitem__(
+            (NVML,), host.commands[NVML,].replace('"fabric": [3, 0, 2]', '"fabric": [0, 0, 0]')
+        ),
+        SKIPPED,
+    ),
+    "NICs of two other makes": (
+        "backend.port-rate",
+        both(
+            *(
+                change
+                for n, (device, rate) in enumerate(
+                    (("0x1750", "400 Gb/sec (4X NDR)"), ("0x1593", "25 Gb/sec (1X EDR)"))
+                )
+                for change in (
+                    lambda host, n=n: host.files.__delitem__(f"/sys/class/infiniband/mlx5_{n}/board_id"),
+                    text(f"{PCI}/{NICS[n]}/device", device),
+                    text(f"{PORT.format(n)}/rate", rate),
+                )
+            )
+        ),
+        PASSED,
+    ),
+    "temporary disk of a cloud that is not there": (
+        "storage.fstab",
+        added("/etc/fstab", "/dev/disk/cloud/azure_resource-part1 /mnt auto defaults,nofail 0 2\n"),
+        PASSED,
+    ),
+    "shared directory that may be absent": (
+        "storage.fstab",
+        added("/etc/fstab", "nfs1:/scratch /scratch nfs4 defaults,nofail 0 0\n"),
+        FAILED,
+    ),
+    "GPU memory of a Grace superchip of another type": (
+        "gpu.orphan-memory",
+        both(
+            *(text(f"{PCI}/{address(index)}/device", "0x2345") for index in range(8)),
+            GPU_FAULTS["GPU: orphan memory"][1],
+            lambda host: host.commands.__setitem__(
+                (NVML,), host.commands[NVML,].replace("NVIDIA H100 80GB HBM3", "NVIDIA GH200 144G HBM3e")
+            ),
+        ),
+        SKIPPED,
+    ),
+    "card that reads as ff": (
+        "backend.vanished",
+        lambda host: host.files.__setitem__(f"{NIC}/config", b"\xff" * 64),
+        FAILED,
+    ),
+    "GIDs of link-local addresses alone": (
+        "backend.gids",
+        without("mlx5_0/ports/1/gids/3"),
+        FAILED,
+    ),
+    "link-local GIDs of an interface without an address": (
+        "backend.gids",
+        both(without("mlx5_0/ports/1/gids/3"), interface("eth0", addresses=("fe80::1/64",))),
         PASSED,
     ),
     "spare port of Ethernet": ("backend.port-state", SPARE, PASSED),
@@ -304,7 +545,7 @@ KINDS: dict[str, tuple[str, Plant, AuditStatus]] = {
     ),
     "errors of programs in a month": (
         "kernel-log.xid",
-        lambda host: host.commands.__setitem__(DMESG, host.commands[DMESG] + f"{XID.format(31)}\n" * 9),
+        logged(XID.format(31), 9, 3600.0),
         PASSED,
     ),
     "slot of a virtual machine": (

@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import Producer
 
 from producers.audit.checks import CHECKS
-from producers.audit.host import Missing
+from producers.audit.host.base import Missing
+from producers.audit.load.round_nics import RoundNics
+from producers.audit.load.traffic_plan import PAIR_CHECK
 from producers.audit.report import AGENT
-from producers.audit.round_nics import RoundNics
 from producers.audit.service import audited_hosts, open_host
 from producers.audit.settings import AuditSettings
-from producers.audit.traffic_plan import PAIR_CHECK
 from producers.settings import NicSettings
 from schemas import codec
 from schemas.kafka.settings import KafkaSettings

@@ -6,7 +6,7 @@ import pytest
 
 from schemas import codec
 from schemas.records import AuditAction, AuditSeverity, AuditStatus
-from streams.audit.results import FLEET, Found, Rule, Scope, latest, one_line, results_of
+from streams.audit.results import FLEET, UNKNOWN_REMEDY, Found, Rule, Scope, latest, one_line, results_of
 from tests.streams.audit.facts import stated
 
 RULE = Rule("fabric.test", "All is well", AuditSeverity.ERROR, AuditAction.REPLACE, "Replace the cable")
@@ -17,7 +17,7 @@ def test_a_result_has_the_worst_status_and_quotes_its_findings() -> None:
     found = [Found("h1", f"eth{k}", AuditStatus.FAILED, f"eth{k} is dead") for k in range(5)]
     found += [Found("h1", "eth9", AuditStatus.PASSED, "fine"), Found(FLEET, "", AuditStatus.UNKNOWN, "few")]
     first, second = results_of(RULE, found, SCOPE)
-    assert (first["host"], first["status"], first["remedy"]) == (FLEET, "UNKNOWN", "Replace the cable")
+    assert (first["host"], first["status"], first["remedy"]) == (FLEET, "UNKNOWN", UNKNOWN_REMEDY)
     assert second["text"] == "eth0 is dead; eth1 is dead; eth2 is dead; and 2 more"
     assert (second["sku"], second["shard"], len(second["findings"])) == ("h100", "fabric", 6)
     for each in (first, second):

@@ -1,0 +1,1 @@
+"""A host as a support bundle shows it."""

@@ -1,0 +1,1 @@
+"""Checks of the front end: addresses, bonds, sockets, services, reach."""

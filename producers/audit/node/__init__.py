@@ -1,0 +1,1 @@
+"""Checks of the machine: processors, memory, firmware, clock, BMC, PCIe."""

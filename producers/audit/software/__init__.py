@@ -1,0 +1,1 @@
+"""Checks of the software: kernel, packages, systemd units, environment of jobs."""

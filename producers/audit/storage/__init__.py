@@ -1,0 +1,1 @@
+"""Checks of file systems, drives, and the provisioning of volumes."""

@@ -1,0 +1,100 @@
+"""Checks the connectivity of the full mesh in both directions, from the probes of every NIC to every peer.
+Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.audit_remedy import remedy
+from schemas.ids import natural
+from schemas.records import AuditStatus
+from streams.audit.fabric.attribution import explain
+from streams.audit.fabric.records import FabricRecords
+from streams.audit.results import FLEET, Found, error
+
+MIN_LOST: Final = 3
+"""Number of lost probes, without any answer, that show a dead pair; fewer may be chance."""
+NIC_SHARE: Final = 0.5
+"""Share of a NIC's pairs without an answer from which on the NIC is the cause."""
+MIN_PAIRS: Final = 2
+"""Number of dead pairs that a NIC must have to be the cause: a single pair does not show which end is
+dead."""
+MAX_NAMED: Final = 4
+
+
+@dataclass(slots=True)
+class Pair:
+    """Probes from one NIC to another."""
+
+    answered: int = 0
+    lost: int = 0
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether no probe was answered, although enough were sent."""
+        return not self.answered and self.lost >= MIN_LOST
+
+
+@error("fabric.connectivity", "Every NIC reaches every other", 39)
+@remedy.isolate("Check the NIC's port, address and route; `fabrictime links` names dead links")
+def connectivity(fabric: FabricRecords) -> Iterator[Found]:
+    """Yield a finding per NIC: PASSED if all its peers answer, FAILED with the peers that do not.
+
+    A NIC to and from which half of the pairs fail is the cause; its peers do not fail because of it. With a
+    full mesh, pairs that were not probed are UNKNOWN. A pair passes only if each of its NICs that sends
+    probes at all has probed the other.
+    """
+    pairs = probed_pairs(fabric)
+    if not pairs:
+        yield Found(FLEET, "", AuditStatus.UNKNOWN, "no probes in these windows: connectivity is not known")
+        return
+    names = sorted(pairs)
+    dead = [at for at, name in enumerate(names) if pairs[name].is_dead]
+    causes = explain(names, dead, NIC_SHARE, MIN_PAIRS)
+    rest: dict[str, list[str]] = defaultdict(list)
+    for at in causes.rest:
+        nic, peer = names[at]
+        back = pairs.get((peer, nic))
+        direction = "" if back is None else ", and back" if back.is_dead else ", though it answers back"
+        rest[nic].append(f"{peer}{direction}")
+    peers: dict[str, set[str]] = defaultdict(set)
+    for nic, peer in names:
+        peers[nic].add(peer)
+    for nic in sorted(fabric.nic_of.keys() | peers.keys(), key=natural):
+        if nic in causes.elements:
+            count = len(causes.elements[nic])
+            text = f"{nic} reaches or is reached by no peer in {count} of {causes.crossing[nic]} pairs"
+            yield fabric.of_nic(nic, AuditStatus.FAILED, text)
+        elif nic in rest:
+            named = "; ".join(sorted(rest[nic], key=natural)[:MAX_NAMED])
+            text = f"{nic} does not reach {len(rest[nic])} of {len(peers[nic])} peers: {named}"
+            yield fabric.of_nic(nic, AuditStatus.FAILED, text)
+        else:
+            yield _living(fabric, nic, len(peers[nic]))
+
+
+def _living(fabric: FabricRecords, nic: str, probed: int) -> Found:
+    """Return the finding for a NIC without dead pairs."""
+    expected = len(fabric.nic_of.keys() - {nic})
+    if not probed:
+        return fabric.of_nic(nic, AuditStatus.UNKNOWN, f"{nic} sent no probes in these windows")
+    if fabric.full_mesh and probed < expected:
+        text = f"{nic} probed {probed} of {expected} peers; all of them answer"
+        return fabric.of_nic(nic, AuditStatus.UNKNOWN, text)
+    return fabric.of_nic(nic, AuditStatus.PASSED, f"{nic} reaches all {probed} probed peers")
+
+
+def probed_pairs(fabric: FabricRecords) -> dict[tuple[str, str], Pair]:
+    """Return, by (NIC, peer), the numbers of answered and lost probes; pairs with too few probes are left
+    out."""
+    pairs: dict[tuple[str, str], Pair] = defaultdict(Pair)
+    for record in fabric.delays:
+        nic = record["nic"]
+        for path in record["paths"]:
+            pair = pairs[nic, path["peer"]]
+            pair.answered += path["count"] + path["no_t3"]
+            pair.lost += path["lost"]
+    return {key: pair for key, pair in pairs.items() if pair.answered or pair.is_dead}

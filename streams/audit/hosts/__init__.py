@@ -1,0 +1,1 @@
+"""Comparison of hosts: with each other, with a baseline, with their machine type."""

@@ -1,0 +1,1 @@
+"""Evaluation of traffic between hosts: rounds, collectives, slow hosts and links."""

@@ -1,0 +1,58 @@
+"""Connectivity: dead NICs and dead pairs are named, and no living NIC is accused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fabrictime.testbed.audit.simulated import Simulated, railed
+from schemas.records import AuditStatus
+from streams.audit.fabric.connectivity import connectivity
+
+FLEET = railed(32, 4)
+
+
+def failed(records: Any) -> dict[str, str]:
+    return {
+        f"{each.host}/{each.subject}": each.text
+        for each in connectivity(records)
+        if each.status is AuditStatus.FAILED
+    }
+
+
+def test_a_full_mesh_passes() -> None:
+    found = list(connectivity(Simulated(FLEET, peers=31).records(paths=(), full_mesh=True)))
+    assert len(found) == 32
+    assert {each.status for each in found} == {AuditStatus.PASSED}
+    assert found[0].text == "h1/eth1 reaches all 31 probed peers"
+
+
+def test_a_dead_nic_is_named_and_its_peers_are_not() -> None:
+    dead = frozenset({"h3/eth2", "h5/eth1"})
+    assert set(failed(Simulated(FLEET, peers=31, dead=dead).records(paths=()))) == dead
+    assert set(failed(Simulated(FLEET, peers=8, dead=dead).records(paths=()))) == dead
+
+
+def test_a_dead_pair_is_named_with_its_directions() -> None:
+    one = Simulated(FLEET, peers=31, dead_pairs=frozenset({("h1/eth1", "h4/eth2")}))
+    text = "h1/eth1 does not reach 1 of 31 peers: h4/eth2, though it answers back"
+    assert failed(one.records(paths=())) == {"h1/eth1": text}
+    both = frozenset({("h1/eth1", "h4/eth2"), ("h4/eth2", "h1/eth1")})
+    found = failed(Simulated(FLEET, peers=31, dead_pairs=both).records(paths=()))
+    assert set(found) == {"h1/eth1", "h4/eth2"}
+    assert found["h1/eth1"].endswith("h4/eth2, and back")
+
+
+def test_pairs_without_probes_are_unknown_in_a_full_mesh_only() -> None:
+    records = Simulated(FLEET, peers=6).records(paths=(), full_mesh=True)
+    assert {each.status for each in connectivity(records)} == {AuditStatus.UNKNOWN}
+    partial = Simulated(FLEET, peers=6).records(paths=())
+    assert {each.status for each in connectivity(partial)} == {AuditStatus.PASSED}
+
+
+def test_a_silent_nic_and_no_probes_at_all_are_unknown() -> None:
+    records = Simulated(FLEET, peers=31).records(paths=())
+    kept = Simulated(FLEET).records(paths=(), delays=[d for d in records.delays if d["nic"] != "h1/eth1"])
+    assert [(e.host, e.subject) for e in connectivity(kept) if e.status is AuditStatus.UNKNOWN] == [
+        ("h1", "eth1")
+    ]
+    assert [e.status for e in connectivity(Simulated(FLEET).records(paths=(), delays=()))] == ["UNKNOWN"]
