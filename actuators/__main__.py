@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from actuators.service import main
+from actuators.clock.service import main
 from actuators.settings import ActuatorSettings, HostSettings
 
 if __name__ == "__main__":

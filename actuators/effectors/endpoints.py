@@ -13,6 +13,7 @@ import select
 import selectors
 import socket
 import struct
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from actuators import endpoint_protocol
+from actuators.effectors import endpoint_protocol
 from actuators.effectors.base import Answer
-from schemas.ipc import check_owner, leave, listen
+from schemas.ipc import SocketFile, check_owner, listen
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class FlowEndpoints:
         `answer_ns`: time limit for an answer. `take_time` receives the fabric time of simulated hosts; None
         if the hosts are real.
         """
-        self._path, self._hosts, self._selector = path, frozenset(hosts), selector
+        self._hosts, self._selector = frozenset(hosts), selector
         self._only = hosts[0] if len(hosts) == 1 else None
         self._clock_ns, self._answer_ns, self._take_time = clock_ns, answer_ns, take_time
         self._endpoints: dict[int, _Endpoint] = {}
@@ -110,8 +111,8 @@ class FlowEndpoints:
         """Number of refused lines."""
         self.unanswered = 0
         self._full_until_ns: int | None = None
-        self._listener = listen(path)
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._file = SocketFile(path, listen)
+        selector.register(self._file.socket, selectors.EVENT_READ, self._accept)
 
     def of(self, host: str) -> HostEndpoints:
         """Return the effector of one host."""
@@ -120,6 +121,11 @@ class FlowEndpoints:
     def set_listener(self, host: str, listener: FlowListener) -> None:
         """Send news about the flows of a host to `listener`."""
         self._listeners[host] = listener
+
+    @property
+    def fault(self) -> str | None:
+        """One line if endpoints cannot reach the socket."""
+        return self._file.fault
 
     @property
     def answer_s(self) -> float:
@@ -140,11 +146,12 @@ class FlowEndpoints:
         return next((command.due_ns for command in self._pending.values()), None)
 
     def tick(self) -> None:
-        """Give up the commands that exceeded their time limit."""
+        """Give up the commands that exceeded their time limit, and make a removed socket file again."""
+        self._file.check(time.monotonic(), self._selector)
         now_ns = self._clock_ns()
         if self._full_until_ns is not None and now_ns >= self._full_until_ns:
             self._full_until_ns = None
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            self._selector.register(self._file.socket, selectors.EVENT_READ, self._accept)
         while self._pending:
             number, command = next(iter(self._pending.items()))
             if command.due_ns > now_ns:
@@ -158,8 +165,8 @@ class FlowEndpoints:
         for number in list(self._endpoints):
             self._drop(self._endpoints[number])
         if self._full_until_ns is None:
-            self._selector.unregister(self._listener)
-        leave(self._path, self._listener)
+            self._selector.unregister(self._file.socket)
+        self._file.close()
 
     # --- for the appliers ---
 
@@ -188,7 +195,7 @@ class FlowEndpoints:
 
     def _accept(self, events: int) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = self._file.socket.accept()
         except (BlockingIOError, ConnectionError):
             return
         except (
@@ -196,7 +203,7 @@ class FlowEndpoints:
         ) as error:  # the listener would wake us at once, and the connection waits in the backlog
             _log.warning("flow endpoint not accepted: %s", error.strerror)
             self._full_until_ns = self._clock_ns() + _FULL_NS
-            self._selector.unregister(self._listener)
+            self._selector.unregister(self._file.socket)
             return
         try:
             check_owner(connection)

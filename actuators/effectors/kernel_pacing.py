@@ -19,8 +19,8 @@ from typing import Final
 from pyroute2 import IPRoute, NetlinkError
 
 from actuators.effectors.base import Answer, Effector
-from actuators.flow_state import key_of
-from actuators.htb import PROTOCOLS, HtbQdisc, Match, Share
+from actuators.effectors.htb import PROTOCOLS, HtbQdisc, Match, Share
+from actuators.flows.state import key_of
 from schemas.ids import device_of
 from schemas.records import FlowReports, FlowState
 

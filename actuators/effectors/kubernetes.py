@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from actuators.effectors.node_base import NodeError, check_drain, check_resume
-from actuators.node_policy import NodeState
+from actuators.nodes.policy import NodeState
 
 TAINT: Final = "fabrictime/unfit"
 ANNOTATION: Final = "fabrictime/reason"

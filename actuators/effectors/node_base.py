@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from actuators.node_policy import NodeState, is_ours, is_same_drain
+from actuators.nodes.policy import NodeState, is_ours, is_same_drain
 
 
 class NodeError(Exception):

@@ -8,7 +8,7 @@ import subprocess
 from typing import Final
 
 from actuators.effectors.node_base import NodeError, check_drain, check_resume
-from actuators.node_policy import NodeState
+from actuators.nodes.policy import NodeState
 
 OUT: Final = (
     "DOWN",

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from actuators.host_clock import HostClock, PageParameters
-from actuators.timescale import CrossTimestamp
+from actuators.clock.host_clock import HostClock, PageParameters
+from actuators.clock.timescale import CrossTimestamp
 from tests.actuators.desk import Desk
 from tests.embedded_log import EmbeddedLog, log_fixture, read_fixture  # noqa: F401  pytest finds fixtures
 
@@ -120,6 +120,7 @@ class FakeHost:
             self._next_window += 1
         if not self.solving:
             self._next_window = self.now_ns // S
+        self.clock.take_boot_time(CrossTimestamp(self.raw_ns(), self.now_ns, self.half_ns))
         for name in ["system", *self.others]:
             cross_timestamp = CrossTimestamp(self.raw_ns(), self.of(name).reading(self.now_ns), self.half_ns)
             self.clock.add_cross_timestamp(name, cross_timestamp)
@@ -152,7 +153,7 @@ def sim() -> SimpleNamespace:
 _ACT = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO)
-from actuators.flow_actuator import main
+from actuators.flows.actuator import main
 from actuators.settings import ActuatorSettings, HostSettings
 settings, hosts = json.loads(sys.argv[1])
 sys.exit(main(ActuatorSettings(**settings), [HostSettings(**host) for host in hosts], simulated=True))

@@ -6,8 +6,8 @@ import selectors
 import socket
 import time
 
-from actuators.applier import Applier
 from actuators.effectors.endpoints import FlowEndpoints
+from actuators.flows.applier import Applier
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG
 

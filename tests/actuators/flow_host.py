@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actuators.applier import Applier, read_decision
 from actuators.effectors.base import Answer
+from actuators.flows.applier import Applier, read_decision
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, DECISIONS
 

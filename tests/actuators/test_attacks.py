@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from actuators.flow_state import MAX_LEASE_NS
+from actuators.flows.local_repair import FRESH_NS, DeadLinks
+from actuators.flows.state import MAX_LEASE_NS
 from actuators.journal import Journal
-from actuators.local_repair import FRESH_NS, DeadLinks
 from schemas import codec
 from schemas.ipc import InUse, leave, listen
 from schemas.limits import Limits

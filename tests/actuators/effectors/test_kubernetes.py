@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from actuators.effectors.kubernetes import CONDITION, Kubernetes, node_state
 from actuators.effectors.node_base import NodeError
-from actuators.node_policy import NodeState
+from actuators.nodes.policy import NodeState
 from tests.actuators.kubernetes_server import KubernetesServer, node
 
 pytest.importorskip("kubernetes", reason="the package kubernetes is missing (extra kubernetes)")

@@ -3,7 +3,7 @@
 import pytest
 
 from actuators.effectors.node_base import NodeError, check_drain, check_resume
-from actuators.node_policy import NodeState
+from actuators.nodes.policy import NodeState
 
 REASON = "fabrictime: run=r1 checks=node.ecc: 3 errors"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from actuators.effectors.node_base import NodeError
 from actuators.effectors.slurm import Slurm, parse_nodes
-from actuators.node_policy import NodeState
+from actuators.nodes.policy import NodeState
 from tests.actuators.slurm_cluster import slurm_of
 
 REASON = (
