@@ -126,6 +126,9 @@ anyway."""
 
 PAUSE_NS: Final = 250 * NS_PER_MS
 """Shortest time without losses over a link that counts as a pause."""
+TIME_JUMP_NS: Final = 100 * NS_PER_MS
+"""The log's clock ran ahead of a NIC's by this much from one event to the next: it was stepped, or the
+fabric is simulated slower than real time. Time without losses across such a jump is no pause."""
 PAUSE_LOSSES: Final = 12.0
 """Losses to be expected within a pause, by the link's loss rate: the chance of none is exp(-12). So a lossy
 link with such a pause was up, and went down again."""

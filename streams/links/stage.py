@@ -16,8 +16,8 @@ from schemas.records import LinkHealth
 from schemas.topics import CLOCK_OFFSETS, CONFIG, INVENTORY, LINK_HEALTH, LINKS, PATHS
 from schemas.unexpected import DATA_ERRORS
 from schemas.validation import validate_link_event
-from streams.links.health import ShardHealth
-from streams.links.subjects import Change
+from streams.links.health.shard_health import ShardHealth
+from streams.links.health.subjects import Change
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import (
     NEVER_NS,

@@ -8,9 +8,9 @@ from schemas.limits import Limits
 from schemas.reasons import Reason
 from schemas.records import Decision, FlowAction, ReasonKind
 from schemas.topics import DECISIONS
-from streams.policy.base import MoveProposal, Proposal, Proposals, RateProposal
 from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
-from streams.policy.flow import NO_ROUTE, Flow, Move
+from streams.policy.flows.flow import NO_ROUTE, Flow, Move
+from streams.policy.objectives.base import MoveProposal, Proposal, Proposals, RateProposal
 from streams.policy.state import PolicyState
 
 MAX_TEXT: Final = 500

@@ -22,20 +22,20 @@ from schemas.records import (
 )
 from schemas.topics import FALLBACKS
 from streams.policy.admission import Admission
-from streams.policy.base import Objective
-from streams.policy.collision_relief import CollisionRelief
 from streams.policy.cycle import CycleResult, Outgoing
-from streams.policy.demands import estimate_demands
-from streams.policy.failback import Failback
-from streams.policy.failover import Failover
-from streams.policy.fallbacks import FallbackRanking
-from streams.policy.flow import NO_ROUTE, Flow
-from streams.policy.loads import Loads
-from streams.policy.moves import MoveTracker
-from streams.policy.pinning import UplinkPinning
-from streams.policy.rate_limiting import RateLimiting
-from streams.policy.rates import Rates
-from streams.policy.repath import Repath
+from streams.policy.flows.demands import estimate_demands
+from streams.policy.flows.fallbacks import FallbackRanking
+from streams.policy.flows.flow import NO_ROUTE, Flow
+from streams.policy.flows.loads import Loads
+from streams.policy.flows.moves import MoveTracker
+from streams.policy.objectives.base import Objective
+from streams.policy.objectives.collision_relief import CollisionRelief
+from streams.policy.objectives.failback import Failback
+from streams.policy.objectives.failover import Failover
+from streams.policy.objectives.pinning import UplinkPinning
+from streams.policy.objectives.rate_limiting import RateLimiting
+from streams.policy.objectives.repath import Repath
+from streams.policy.rates.leases import Rates
 from streams.policy.rules import Rules
 from streams.policy.state import PolicyState, RouteSource
 from streams.runtime.flow_routes import FlowRoute

@@ -9,10 +9,10 @@ from typing import Final, Protocol
 from schemas.limits import Limits
 from schemas.records import ActuatorConfig, ContentionKind, ContentionState, ContentionWindow
 from streams.policy.action_budget import ActionBudget
-from streams.policy.flow import Flow, Sender
-from streams.policy.loads import Links, Loads
-from streams.policy.path_health import HEALTHY, Grade, Health, PathHealth
-from streams.policy.path_options import PathOptions
+from streams.policy.flows.flow import Flow, Sender
+from streams.policy.flows.loads import Links, Loads
+from streams.policy.flows.path_health import HEALTHY, Grade, Health, PathHealth
+from streams.policy.flows.path_options import PathOptions
 from streams.policy.rules import WINDOW_STALE_NS, Rules
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows

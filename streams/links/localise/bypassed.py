@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from schemas.ids import cable_id
 from schemas.records import HealthKind
-from streams.links.evidence import Evidence
+from streams.links.evidence.path_table import Departures
+from streams.links.evidence.probe_evidence import Evidence
+from streams.links.health.text import count_text
 from streams.links.localise.fault import Fault
-from streams.links.path_table import Departures
 from streams.links.rules import (
     DEPARTED_KEPT_NS,
     FEW_ENDS,
@@ -31,7 +32,6 @@ from streams.links.rules import (
     NEW_LINK_NS,
     STALE_NS,
 )
-from streams.links.text import count_text
 from streams.runtime.loss_rates import NOTHING, Bools
 
 

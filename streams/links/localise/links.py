@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from schemas.ids import cable_id
 from schemas.records import HealthKind
-from streams.links.cover import Suspicion, against_links
-from streams.links.evidence import Evidence
-from streams.links.link_death import Dead, Wait, evaluate_link
+from streams.links.evidence.probe_evidence import Evidence
+from streams.links.health.text import count_text
+from streams.links.localise.cover import Suspicion, against_links
 from streams.links.localise.fault import Fault
+from streams.links.localise.link_death import Dead, Wait, evaluate_link
 from streams.links.rules import LOSS_MARGIN, NEVER_NS
-from streams.links.text import count_text
 from streams.runtime.loss_rates import NOTHING
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_MS

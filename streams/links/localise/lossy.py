@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.links.evidence import Evidence
+from streams.links.evidence.probe_evidence import Evidence
 from streams.links.rules import (
     CPU_STARVED_TIMES,
     HOST_TIMES,

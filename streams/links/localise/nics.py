@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from schemas.ids import cable_id, host_of
 from schemas.records import DetectedBy, HealthKind
-from streams.links.cover import Suspicion, against_nics
-from streams.links.evidence import Evidence
+from streams.links.evidence.probe_evidence import Evidence
+from streams.links.health.text import count_text
+from streams.links.localise.cover import Suspicion, against_nics
 from streams.links.localise.fault import Fault
 from streams.links.localise.switches import links_by_cable
 from streams.links.rules import KNOWN_NS, REPORTS_AFTER_NS, STALE_NS
-from streams.links.text import count_text
 from streams.runtime.loss_rates import NOTHING
 from streams.runtime.shared_risk import SILENT_NICS, group_by_node
 from streams.runtime.thresholds import Thresholds

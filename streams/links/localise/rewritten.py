@@ -14,9 +14,9 @@ from typing import Final
 
 from schemas.ids import cable_id, end_parts, link_ends, natural
 from schemas.records import LinkEvent
-from streams.links.evidence import Evidence
-from streams.links.path_table import Links, Routes
-from streams.links.text import count_text
+from streams.links.evidence.path_table import Links, Routes
+from streams.links.evidence.probe_evidence import Evidence
+from streams.links.health.text import count_text
 from streams.runtime.units import NS_PER_S
 
 LASTING_NS: Final = 2 * NS_PER_S

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas.records import LinkEvent
-from streams.links.path_table import Links, Routes
+from streams.links.evidence.path_table import Links, Routes
 from streams.links.rules import NEVER_NS
 from streams.runtime.units import NS_PER_S
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from schemas.ids import cable_id
 from schemas.records import HealthKind
-from streams.links.cover import against_switch, cables_needed
-from streams.links.evidence import Evidence
-from streams.links.link_death import silence_ns
+from streams.links.evidence.probe_evidence import Evidence
+from streams.links.health.text import count_text
+from streams.links.localise.cover import against_switch, cables_needed
 from streams.links.localise.fault import Fault
+from streams.links.localise.link_death import silence_ns
 from streams.links.rules import LOSS_MARGIN, RETRACT_NS
-from streams.links.text import count_text
 from streams.runtime.loss_rates import NOTHING
 from streams.runtime.shared_risk import SILENT_CABLES, group_by_node
 from streams.runtime.thresholds import Thresholds

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from schemas.ids import cable_id, end_parts, link_ends, natural
 from schemas.topology import LAYER_2, Topology, end_text, nic_end
-from streams.links.evidence import Evidence
-from streams.links.path_table import Links, Routes
+from streams.links.evidence.path_table import Links, Routes
+from streams.links.evidence.probe_evidence import Evidence
+from streams.links.health.text import count_text
 from streams.links.rules import STALE_NS
-from streams.links.text import count_text
 from streams.runtime.units import NS_PER_S
 
 MIN_STREAK: Final = 6

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from schemas.ids import cable_id
 from schemas.topology import Topology
+from streams.links.evidence.path_table import Routes
+from streams.links.health.text import count_text
 from streams.links.localise.sizes import MAX_WAIT_NS, MIN_NICS, MIN_PATHS, CheckedPath, PathSizes
 from streams.links.localise.unexplained import fewest_places, nodes_of, place_text, possible_links
-from streams.links.path_table import Routes
-from streams.links.text import count_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from schemas import codec
 from schemas.kafka.message import Message
 from schemas.records import LinkState
 from schemas.topics import LINK_HEALTH, LINKS
-from streams.links.health import EVALUATION_GAP_NS
+from streams.links.health.shard_health import EVALUATION_GAP_NS
 from streams.links.stage import RETAIN_NS, SETTLE_NS, LinksOperator, LinksStage
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import NEVER_NS, Moment, Output, Owner

@@ -16,7 +16,7 @@ from schemas import codec
 from schemas.ids import cable_id
 from schemas.records import LinkHealth
 from schemas.topics import LINK_HEALTH, PATHS
-from streams.links.health import ShardHealth
+from streams.links.health.shard_health import ShardHealth
 
 MS = 1_000_000
 S = 1_000 * MS

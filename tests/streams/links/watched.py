@@ -11,7 +11,7 @@ from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import LINK_HEALTH
-from streams.links.health import Change, ShardHealth
+from streams.links.health.shard_health import Change, ShardHealth
 from streams.runtime.thresholds import Thresholds
 
 MS = 1_000_000
@@ -81,7 +81,7 @@ class Watched:
             "nic": nic, "shard": "fabric", "run": 1, "event": int(self.probes._event[index]),
             "kind": "CARRIER", "clock_ns": now_ns + int(self.probes._clock[index]), "system_ns": now_ns,
             "interval_ns": 0, "trouble": [], "late_ns": 0, "paths": [], "carrier": up, "speed_bps": None,
-            "counters": [], "verbs": None, "hosts": [], "sizes": [],
+            "counters": [], "verbs": None, "hosts": [], "sizes": [], "port_enabled": None,
         })  # fmt: skip
         self.probes._event[index] += 1
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from streams.policy.rates import Rates
+from streams.policy.rates.leases import Rates
 from streams.runtime.flow_table import LiveFlow
 
 MS = 1_000_000

@@ -14,7 +14,7 @@ from producers.sim.settings import SimSettings
 from producers.sim.simulation import TICK_NS, Simulation
 from schemas import codec
 from schemas.topics import FLOWS
-from streams.policy.rates import Rates, WantedRate
+from streams.policy.rates.leases import Rates, WantedRate
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.route_table import RouteTable
 

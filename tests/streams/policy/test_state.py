@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streams.policy.flow import Flow
+from streams.policy.flows.flow import Flow
 from streams.policy.rules import WINDOW_STALE_NS, Rules
 from streams.policy.state import FIRST_PORT, LAST_PORT, PolicyState
 from streams.runtime.flow_table import LiveFlow

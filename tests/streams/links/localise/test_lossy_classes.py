@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from schemas.records import LinkHealth
-from streams.links.health import ShardHealth
-from streams.links.text import loss_text
+from streams.links.health.shard_health import ShardHealth
+from streams.links.health.text import loss_text
 from streams.runtime.loss_rates import ClassRate, Lossy
 from tests.streams.links.watched import WARM, S, Watched, small
 

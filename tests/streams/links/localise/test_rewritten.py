@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.ids import cable_id
-from streams.links.health import ShardHealth
+from streams.links.health.shard_health import ShardHealth
 from streams.links.localise.rewritten import LASTING_NS
 from tests.streams.links.watched import WARM, S, Watched, small
 

@@ -16,8 +16,8 @@ from schemas import codec
 from schemas.records import EvidenceKind, Leg, LinkEvent, LinkHealth, PathEvidence
 from schemas.topics import LINK_HEALTH, PATHS
 from schemas.topology import Topology
-from streams.links.evidence import Evidence
-from streams.links.health import ShardHealth
+from streams.links.evidence.probe_evidence import Evidence
+from streams.links.health.shard_health import ShardHealth
 from streams.links.localise.unexplained import Unexplained, find_unexplained
 from streams.links.rules import BLIND_AFTER_NS, STALE_NS
 from streams.runtime.route_table import RouteTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fabrictime.bench.detect.link_evidence import ProbedFleet
 from fabrictime.bench.networks.answers import Form, NamedFleet
 from schemas.topology import Topology
-from streams.links.health import ShardHealth
+from streams.links.health.shard_health import ShardHealth
 from streams.links.localise.sizes import MAX_WAIT_NS, PathSizes
 from streams.links.localise.unnamed_sizes import UnnamedLimit, find_unnamed_limit, unnamed_limits
 from tests.streams.links.localise.test_sizes import Route, event

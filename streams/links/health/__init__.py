@@ -1,0 +1,1 @@
+"""The states of links, NICs and hosts, from the evidence to the records."""

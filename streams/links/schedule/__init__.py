@@ -1,0 +1,1 @@
+"""Probe schedules: which NIC probes which path when."""

@@ -1,0 +1,1 @@
+"""The flows of a shard: their paths, demands, loads and moves."""

@@ -1,0 +1,1 @@
+"""Objectives of policy: each proposes moves or rates."""
