@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 
 from schemas.records import ContentionWindow, Verdict
-from streams.diagnosis.arrivals import Floats
-from streams.diagnosis.columns import Op
-from streams.diagnosis.job_view import Columns, Interval, JobView
-from streams.diagnosis.network_view import NetworkView
-from streams.diagnosis.ranks import Rank, Ranks, ranks_of
+from streams.diagnosis.job.arrivals import Floats
+from streams.diagnosis.job.columns import Op
+from streams.diagnosis.job.ranks import Rank, Ranks, ranks_of
+from streams.diagnosis.job.view import Columns, Interval, JobView
+from streams.diagnosis.job.work import Work, work_of
+from streams.diagnosis.network.traffic import NicPair, Probes, Traffic, probes_of, traffic_of
+from streams.diagnosis.network.view import NetworkView
 from streams.diagnosis.rules import DiagnosisRules
-from streams.diagnosis.traffic import NicPair, Probes, Traffic, probes_of, traffic_of
-from streams.diagnosis.work import Work, work_of
 from streams.runtime.units import NS_PER_S
 
 MIN_SINCE_NS: Final = 2 * NS_PER_S
@@ -158,15 +158,15 @@ class Case:
     @cached_property
     def expected_iteration_ns(self) -> float | None:
         """Length of the iterations while the job is fast (its baseline), ns."""
-        return self.job.baselines.good(("iteration", *self.work.iteration_key))
+        return self.job.baselines.value(("iteration", *self.work.iteration_key))
 
     @cached_property
     def ratio(self) -> float | None:
         """Length of the job's iterations, else its time per operation, divided by the baseline."""
-        actual, good = self.iteration_ns, self.expected_iteration_ns
-        if actual is None or good is None:
-            actual, good = self.work.pace_ns, self.job.baselines.good(("pace", self.ranks.total))
-        return actual / good if actual is not None and good else None
+        actual, baseline = self.iteration_ns, self.expected_iteration_ns
+        if actual is None or baseline is None:
+            actual, baseline = self.work.pace_ns, self.job.baselines.value(("pace", self.ranks.total))
+        return actual / baseline if actual is not None and baseline else None
 
     @property
     def loss_share(self) -> float:
@@ -194,13 +194,26 @@ class Case:
         """Share of the job's time in which ranks waited for other ranks."""
         return self.share_of(self.work.times.peer_late)
 
+    @cached_property
+    def operation_bytes(self) -> float | None:
+        """Mean bytes of an operation; None if no operation with bytes is known."""
+        count = float(self.work.times.operations.sum())
+        total = float(self.work.times.bytes.sum())
+        return total / count if count and total else None
+
+    @cached_property
+    def bytes_ratio(self) -> float:
+        """Mean bytes of an operation divided by the baseline; 1 if either is unknown."""
+        baseline = self.job.baselines.value(("bytes", self.ranks.total))
+        return self.operation_bytes / baseline if baseline and self.operation_bytes else 1.0
+
     # ------------------------------------------------------------------------------------------ excess
 
     @cached_property
     def expected_network(self) -> Floats:
         """Baseline time of moving data, by kind of operation, ns; NaN if unknown."""
-        good = [self.job.baselines.good(("network", *kind)) for kind in self.work.kinds]
-        return np.array([np.nan if ns is None else ns for ns in good], np.float64)
+        baseline = [self.job.baselines.value(("network", *kind)) for kind in self.work.kinds]
+        return np.array([np.nan if ns is None else ns for ns in baseline], np.float64)
 
     @cached_property
     def excess_rows(self) -> Floats:
@@ -214,8 +227,8 @@ class Case:
         work = self.work
         if not len(work.kinds):
             return np.empty(0)
-        good = [self.job.baselines.good(("moving", *kind)) for kind in work.kinds]
-        expected = np.array([np.nan if ns is None else ns for ns in good], np.float64)
+        baseline = [self.job.baselines.value(("moving", *kind)) for kind in work.kinds]
+        expected = np.array([np.nan if ns is None else ns for ns in baseline], np.float64)
         own = np.maximum(work.critical - self.expected_network[work.kind], 0.0)
         operation_excess = np.maximum(work.moving.time - work.moving.error - expected[work.kind], 0.0)
         younger = [
@@ -310,7 +323,7 @@ class Case:
         estimate = self.network_share * slow.lost
         if self.network_excess is None or not self.has_clean_baseline(self.begin_ns):
             return estimate
-        already = slow.pair.good_ns(self.job.baselines)
+        already = slow.pair.baseline_ns(self.job.baselines)
         was_slow = already is not None and already >= 0.7 * (slow.pair.data_ns or 0.0)
         return estimate if was_slow else self.network_excess
 

@@ -11,17 +11,17 @@ from typing import Final
 
 import numpy as np
 
-from schemas.records import AlertKind, Diagnosis, Verdict
-from schemas.topics import ALERTS
-from streams.diagnosis.base import Candidate, Explanation, observation
-from streams.diagnosis.case import Case, Stuck, case_of, is_fast
-from streams.diagnosis.job_view import Interval, JobView, LastVerdict
-from streams.diagnosis.link_loads import link_loads, max_pairs
-from streams.diagnosis.network_view import NetworkView
-from streams.diagnosis.outliers import find_outliers
+from schemas.records import Diagnosis, Verdict
+from streams.diagnosis.base import Candidate, Explanation
+from streams.diagnosis.case import Case, case_of, is_fast
+from streams.diagnosis.job.stuck import find_stuck
+from streams.diagnosis.job.view import Interval, JobView, LastVerdict
+from streams.diagnosis.network.link_loads import link_loads, max_pairs
+from streams.diagnosis.network.outliers import find_outliers
+from streams.diagnosis.network.view import NetworkView
+from streams.diagnosis.no_cause import without_cause
 from streams.diagnosis.record import make_record, missing_evidence
 from streams.diagnosis.rules import DiagnosisRules
-from streams.diagnosis.stuck import find_stuck
 from streams.diagnosis.verdicts.configuration import delay_mismatch, own_pacing, rail_mismatch
 from streams.diagnosis.verdicts.flows import (
     contention,
@@ -31,20 +31,15 @@ from streams.diagnosis.verdicts.flows import (
     slow_flow_by_probes,
 )
 from streams.diagnosis.verdicts.hosts import pause_storm, pcie_limit, slow_end_by_flows, slow_end_by_pairs
-from streams.diagnosis.verdicts.lateness import launch_skew, straggler
+from streams.diagnosis.verdicts.lateness import launch_skew, note_pauses, straggler
 from streams.diagnosis.verdicts.links import faulty_links, links_with_losses
-from streams.diagnosis.verdicts.progress import (
-    dead_rank,
-    hang,
-    operation_text,
-    program_mismatch,
-    ranks_text,
-)
+from streams.diagnosis.verdicts.nics import slow_nic_by_rtt
+from streams.diagnosis.verdicts.progress import dead_rank, hang, program_mismatch
 
 EXPLANATIONS: Final[tuple[Explanation, ...]] = (
     *(dead_rank, hang, program_mismatch),
     *(straggler, launch_skew),
-    *(pause_storm, pcie_limit, slow_end_by_pairs, slow_end_by_flows),
+    *(pause_storm, pcie_limit, slow_end_by_pairs, slow_end_by_flows, slow_nic_by_rtt),
     *(faulty_links, links_with_losses),
     *(contention, contention_by_marks, few_queue_pairs, slow_flow, slow_flow_by_probes),
     *(own_pacing, delay_mismatch, rail_mismatch),
@@ -83,7 +78,8 @@ def evaluate(
 ) -> Diagnosis:
     """Return the verdict about a job in its next interval, and record the interval in the job's view."""
     case = _case(job, network, begin_ns, end_ns, rules)
-    diagnosis = _diagnosis(case)
+    note_pauses(case)
+    diagnosis = _diagnosis(case, settles=True)
     learn(case, diagnosis)
     return diagnosis
 
@@ -100,7 +96,8 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
         job.causes.clear()
     job.history.append(interval)
     stuck = case.stuck
-    job.stalls.note(*((stuck.communicator, stuck.seq, case.end_ns - stuck.since_ns) if stuck else (0, 0, 0)))
+    running = (stuck.communicator, stuck.seq, case.end_ns - stuck.since_ns) if stuck else (0, 0, 0)
+    job.stalls.note(*running, case.end_ns, has_cause=diagnosis["blames_network"])
     note = job.baselines.note
     for kind, ns in work.kind_network.items():
         note(("network", *kind), ns)
@@ -112,6 +109,8 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
         note(("iteration", *work.iteration_key), case.iteration_ns)
     if work.pace_ns is not None:
         note(("pace", case.ranks.total), work.pace_ns)
+    if case.operation_bytes is not None:
+        note(("bytes", case.ranks.total), case.operation_bytes)
     if work.bus_bps:
         note(("bus",), 1 / work.bus_bps)
     if (work.times.observed > 0).any():
@@ -133,7 +132,7 @@ def _case(
     return case
 
 
-def _diagnosis(case: Case) -> Diagnosis:
+def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
     missing = missing_evidence(case)
     ranked = _ranked(case, [candidate for explanation in EXPLANATIONS for candidate in explanation(case)])
     case.causes = [
@@ -147,8 +146,15 @@ def _diagnosis(case: Case) -> Diagnosis:
     ]
     best = next((candidate for candidate in ranked if _is_verdict(case, candidate)), None)
     if best is None:
-        best = _without_cause(case, missing)
-    others = [candidate for candidate in ranked if candidate is not best][:MAX_ALTERNATIVES]
+        best = without_cause(case, missing)
+    if settles:
+        stopped = None if case.stuck is None else (case.stuck.communicator, case.stuck.seq)
+        best = case.job.answers.settle(best, ranked, stopped, case.end_ns)
+    others = [
+        candidate
+        for candidate in ranked
+        if (candidate.verdict, candidate.subject) != (best.verdict, best.subject)
+    ][:MAX_ALTERNATIVES]
     diagnosis = make_record(case, best, others, missing)
     last = case.job.last
     if last is not None and (last.verdict, last.subject) == (best.verdict, best.subject):
@@ -190,67 +196,17 @@ def _ranked(case: Case, candidates: list[Candidate]) -> list[Candidate]:
 
 def _is_verdict(case: Case, candidate: Candidate) -> bool:
     is_sure = candidate.confidence >= case.rules.min_confidence
-    return is_sure and (candidate.decisive or _costs(case, candidate))
+    return is_sure and (candidate.decisive or (_costs(case, candidate) and _is_slower(case, candidate)))
+
+
+def _is_slower(case: Case, candidate: Candidate) -> bool:
+    """Return whether the job lost time since the cause began; True if its time before that is not known."""
+    since_ns = candidate.since_ns
+    if since_ns is None or case.ratio is None or not case.has_clean_baseline(since_ns):
+        return True
+    return case.share_since(case.loss_share, since_ns) >= case.rules.min_loss_share
 
 
 def _costs(case: Case, candidate: Candidate) -> bool:
     """Return whether the job lost a noticeable share of its time since the cause began."""
     return case.share_since(candidate.loss_share, candidate.since_ns) >= case.rules.min_loss_share
-
-
-def _without_cause(case: Case, missing: list[str]) -> Candidate:
-    """Return a candidate without a cause: HEALTHY if enough is known and nothing is slow, else UNKNOWN."""
-    total = case.ranks.total or len(case.members)
-    reported_share = len(case.ranks.reported) / max(1, total)
-    enough = reported_share >= case.rules.seen_share and bool(
-        len(case.work.rows) or len(case.columns.summaries)
-    )
-    excess = case.network_excess
-    if case.stuck is not None and case.stuck.stalls:
-        return Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", _stall_text(case, case.stuck), "")
-    if enough and not case.is_slow:
-        text = "nothing is wrong with the network, and no rank is late"
-        confidence = 0.95 if case.ratio is not None else 0.8
-        return Candidate(Verdict.HEALTHY, confidence * (0.9 if missing else 1.0), 0.0, "", text, "")
-    is_restored = case.job.baselines.is_restored(("iteration", *case.work.iteration_key))
-    computes = excess is not None and excess < 0.5 * case.loss_share and case.wait_share < 0.5
-    if enough and computes and not is_restored:
-        text = (
-            f"all ranks compute longer: iterations take {case.ratio or 1:.2f} times the good time; "
-            f"nothing is wrong with the network"
-        )
-        return Candidate(Verdict.HEALTHY, 0.7, 0.0, "", text, "compare the program, its input and GPU clocks")
-    reason = missing[0] if missing else "no record explains it"
-    text = f"{'the job is slow' if case.is_slow else 'not enough evidence'}: {reason}"
-    candidate = Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", text, "")
-    if case.is_slow:
-        _add_busy_hosts(case, candidate)
-    return candidate
-
-
-def _stall_text(case: Case, stuck: Stuck) -> str:
-    text = operation_text(case, stuck)
-    if stuck.usual_ns:
-        text += f", {stuck.usual_ns / 1e6:.3g} ms usually"
-    return text + (f": {ranks_text(stuck.missing)} did not begin it" if stuck.missing else "")
-
-
-def _add_busy_hosts(case: Case, candidate: Candidate) -> None:
-    """Add to a candidate the job's hosts whose probers are in trouble: their CPUs may lack time for the job,
-    too."""
-    hosts = {rank.host for rank in case.members}
-    busy = [
-        alert
-        for alert in case.network.alerts(case.begin_ns, case.end_ns)
-        if alert["kind"] == AlertKind.AGENT and alert["subject"] in hosts
-    ]
-    if not busy:
-        return
-    names = sorted({alert["subject"] for alert in busy})
-    candidate.subjects = names[:64]
-    candidate.remedy = f"look for load on the processors of {', '.join(names[:4])}"
-    candidate.text += f"; {busy[0]['text']}" + (f" ({len(names) - 1} more hosts)" if len(names) > 1 else "")
-    candidate.evidence = [
-        observation(ALERTS.name, alert["subject"], "agent", None, None, alert["text"], alert["raised_ns"])
-        for alert in busy[:8]
-    ]

@@ -38,10 +38,10 @@ from schemas.topics import (
 )
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.diagnosis.diagnose import evaluate
-from streams.diagnosis.job_view import JobView, LastVerdict
-from streams.diagnosis.network_view import NetworkView
+from streams.diagnosis.job.view import JobView, LastVerdict
+from streams.diagnosis.network.table_routes import TableRoutes
+from streams.diagnosis.network.view import NetworkView
 from streams.diagnosis.rules import KEEP_NS, DiagnosisRules
-from streams.diagnosis.table_routes import TableRoutes
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Output, Past, records_of
 from streams.runtime.pipeline_constants import DIAGNOSIS_INTERVAL_NS

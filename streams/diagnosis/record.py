@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 
 from schemas.records import Alternative, ClockSync, Diagnosis, JobFlow, RankTime, Verdict
+from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case
-from streams.diagnosis.ranks import Rank
+from streams.diagnosis.job.ranks import Rank
 
 MAX_TEXT: Final = 1_000
 MAX_LISTED: Final = 4_096
@@ -74,14 +75,14 @@ def _missing_network(case: Case) -> list[str]:
         if case.iteration_ns is None and case.work.pace_ns is None:
             lines.append("no iterations found")
         elif case.ratio is None:
-            lines.append("no good time of the job is known yet")
+            lines.append("no baseline of the job is known yet")
     return lines
 
 
 def make_record(case: Case, best: Candidate, others: list[Candidate], missing: list[str]) -> Diagnosis:
     """Return the `Diagnosis` of a verdict."""
     work, times = case.work, case.work.times
-    good_bus = case.job.baselines.good(("bus",))
+    good_bus = case.job.baselines.value(("bus",))
     bounds = [rank.bound_ns for rank in case.ranks.reported]
     expected = case.expected_iteration_ns
     return {
@@ -124,10 +125,16 @@ def make_record(case: Case, best: Candidate, others: list[Candidate], missing: l
 
 def _text(case: Case, best: Candidate) -> str:
     """Return the verdict as one line, with the length of iterations if they are slow."""
-    actual, good = case.iteration_ns, case.expected_iteration_ns
-    if best.verdict == Verdict.HEALTHY or best.decisive or actual is None or good is None or not case.is_slow:
+    actual, baseline = case.iteration_ns, case.expected_iteration_ns
+    if (
+        best.verdict == Verdict.HEALTHY
+        or best.decisive
+        or actual is None
+        or baseline is None
+        or not case.is_slow
+    ):
         return best.text[:MAX_TEXT]
-    return f"iterations take {actual / 1e6:.3g} ms, {good / 1e6:.3g} before: {best.text}"[:MAX_TEXT]
+    return f"iterations take {delay_text(actual)}, {delay_text(baseline)} before: {best.text}"[:MAX_TEXT]
 
 
 def _alternative(candidate: Candidate) -> Alternative:

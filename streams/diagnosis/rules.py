@@ -55,8 +55,11 @@ class DiagnosisRules:
     """Ratio of a job's time to its baseline from which on it is slow."""
     min_confidence: float = 0.5
     """Confidence below which an explanation is only an alternative, never the verdict."""
-    hang_s: float = 5.0
-    """Time after which a running operation hangs, if it is also `hang_times` its usual time."""
+    hang_s: float = 10.0
+    """Time after which a running operation hangs, if it is also `hang_times` its usual time, and
+    `hang_pauses` times the job's longest pause so far. Before, it stalls: ranks pause for seconds."""
+    hang_pauses: float = 1.5
+    """Multiple of the job's longest earlier stall from which on an operation stalls or hangs."""
     stall_s: float = 2.0
     """Time after which a running operation stalls, if it is also `hang_times` its usual time; the job is not
     HEALTHY."""

@@ -10,9 +10,10 @@ from typing import Final
 from schemas.ids import device_of, host_of
 from schemas.records import AuditResult, DiagnosisEvidence, Flow, GidKind, Verdict
 from schemas.topics import AUDIT, COLLECTIVES, DECISIONS, DELAYS, FLOWS, INVENTORY
+from schemas.units import bps_text, delay_text
 from streams.diagnosis.base import Candidate, Case, observation
-from streams.diagnosis.network_view import Pace
-from streams.diagnosis.traffic import NicPair
+from streams.diagnosis.network.traffic import NicPair
+from streams.diagnosis.network.view import Pace
 
 QUIET_US: Final = 20.0
 """Difference between the median and the smallest delay of probes up to which they see no queue, us."""
@@ -128,7 +129,7 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
         if not failures
         else failures[0]["text"]
     )
-    delays = f"data takes {data_ns / 1e3:.3g} us, probes {probe_ns / 1e3:.3g} us without a queue"
+    delays = f"data takes {delay_text(data_ns)}, probes {delay_text(probe_ns)} without a queue"
     text = f"{worst.name}: {delays}: {cause}"
     yield Candidate(
         Verdict.DELAY_MISMATCH,
@@ -283,7 +284,7 @@ def own_pacing(case: Case) -> Iterator[Candidate]:
     if begin_ns is not None:
         begin_ns = case.job.causes.began(Verdict.OWN_PACING, name, begin_ns)
     loss = case.network_loss(begin_ns, case.end_ns, estimate)
-    text = f"{name} is limited to {limit / 1e9:.3g} Gbit/s" + (
+    text = f"{name} is limited to {bps_text(limit)}" + (
         f" by decision {pace.decision['decision_id']}: {pace.decision['text']}"
         if pace and pace.decision
         else ""

@@ -8,12 +8,20 @@ from typing import Final
 
 from schemas.records import ContentionKind, ContentionWindow, DiagnosisEvidence, Verdict
 from schemas.topics import COLLECTIVES, CONTENTION, DELAYS, FLOWS
+from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.case import LinkLoad
-from streams.diagnosis.marks import Marks, links_of_marks, marks_of, usual_share
-from streams.diagnosis.network_view import Links
-from streams.diagnosis.outliers import common_end
-from streams.diagnosis.traffic import NicPair
+from streams.diagnosis.explained import (
+    MIN_RTT_TIMES,
+    explains_loss,
+    fills_its_nic,
+    min_excess_ns,
+    rtt_times_others,
+)
+from streams.diagnosis.network.marks import Marks, links_of_marks, marks_of, usual_share
+from streams.diagnosis.network.outliers import common_end
+from streams.diagnosis.network.traffic import NicPair
+from streams.diagnosis.network.view import Links
 
 MIN_PAIRS: Final = 6
 """Smallest number of NIC pairs with usual delays that is needed before the job's baseline is known."""
@@ -23,6 +31,10 @@ MORE_TIMES: Final = 1.25
 
 A link with this ratio of its traffic to that of comparable links also counts as uneven.
 """
+MIN_MOVING: Final = 0.2
+"""Smallest share of the time counted as moving data: what is shorter cannot cost much."""
+SHORT: Final = 0.4
+"""Confidence in contention that is too short to be the verdict; another job is named as a possible cause."""
 SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, ContentionKind.UNKNOWN)
 
 
@@ -51,8 +63,8 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
     routes = [case.traffic.routes.get(flow["flow_id"], ()) for flow in pair.flows]
     links = list(dict.fromkeys(link for route in routes for link in route))
     text = (
-        f"{pair.name} saw {worst.value_ns / 1e3:.3g} us, "
-        f"{'others' if worst.compared_with == 'others' else 'before'} {worst.like_ns / 1e3:.3g} us"
+        f"{pair.name} saw {delay_text(worst.value_ns)}, "
+        f"{'others' if worst.compared_with == 'others' else 'before'} {delay_text(worst.like_ns)}"
     )
     if paths:
         text += f"; path {paths[0]}" + _route_text(routes[0])
@@ -68,7 +80,7 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
                 "delay_p50_us",
                 probes.p50_ns / 1e3,
                 others_us,
-                f"probes of that pair {probes.p50_ns / 1e3:.3g} us",
+                f"probes of that pair {delay_text(probes.p50_ns)}",
             )
         )
     blames = confirmed or probes is None or probes.p50_ns is None or not _is_quiet(case, pair)
@@ -119,7 +131,7 @@ def _is_quiet(case: Case, pair: NicPair) -> bool:
 
 def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
     """Explain a slower job without in-band delays by the pair whose probes and flows are slower than all
-    others."""
+    others, if that delay is long enough for the time that the job loses."""
     if case.traffic.measured or not (case.network_excess or 0.0) >= case.rules.min_loss_share:
         return
     pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:512]]
@@ -127,17 +139,21 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
     if len(delays) < 3:
         return
     middle = sorted(ns for ns, _ in delays)[len(delays) // 2]
-    worst_ns, pair = max(delays, key=lambda item: (item[0], item[1].name))
-    slow = [item for item in delays if item[0] - middle >= case.rules.flow_excess_us * 1e3]
-    if not slow or worst_ns < case.rules.flow_times * middle or len(slow) > len(delays) // 3:
+    delays = [(ns, pair) for ns, pair in delays if not fills_its_nic(case, pair.nic)]
+    slow = [item for item in delays if item[0] - middle >= min_excess_ns(case, item[1])]
+    if not slow or len(slow) > len(pairs) // 3:
         return
-    rtts = {other.name: max((f["rtt_ns"] or 0 for f in other.flows), default=0) for _, other in delays}
-    usual_rtt = sorted(rtts.values())[len(rtts) // 2]
-    confirmed = rtts[pair.name] >= 2 * usual_rtt > 0
-    text = f"probes of {pair.name} take {worst_ns / 1e3:.3g} us, others {middle / 1e3:.3g} us"
+    worst_ns, pair = max(slow, key=lambda item: (item[0], item[1].name))
+    if worst_ns < case.rules.flow_times * middle or not explains_loss(case, worst_ns - middle):
+        return
+    times_others = rtt_times_others(case, pair)
+    if times_others is not None and times_others < MIN_RTT_TIMES:
+        return
+    text = f"probes of {pair.name} take {delay_text(worst_ns)} on their slowest path, "
+    text += f"others {delay_text(middle)}"
     yield Candidate(
         Verdict.SLOW_FLOW,
-        0.8 if confirmed else 0.65,
+        0.65 if times_others is None else 0.8,
         case.network_excess or 0.0,
         pair.name,
         text,
@@ -161,12 +177,15 @@ def contention(case: Case) -> Iterator[Candidate]:
         if window["kind"] in SHARED_KINDS:
             by_link[window["link"]].append(window)
     for link, windows in sorted(by_link.items()):
-        queued = _overlap_share(case, windows)
-        if queued < case.rules.queue_share:
-            continue
+        queued = min(1.0, _overlap_share(case, windows) / max(case.network_share, MIN_MOVING))
         candidate = _contended(case, link, windows, queued)
-        if candidate is not None:
-            yield candidate
+        if candidate is None:
+            continue
+        if queued < case.rules.queue_share:
+            candidate.confidence = min(candidate.confidence, SHORT)
+            if not candidate.jobs:
+                continue
+        yield candidate
 
 
 def _overlap_share(case: Case, windows: list[ContentionWindow]) -> float:
@@ -208,13 +227,12 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
     names = " and ".join(f"job {name}" for name in jobs[:3]) or (
         OTHERS_UNKNOWN if shared else "its own flows"
     )
-    delay_us = max(window["delay_ns"] for window in windows) / 1e3
-    text = (
-        f"{pairs[0].name if pairs else 'it'} crosses {link}, contended by {names}: {delay_us:.3g} us queued"
-    )
+    delay_ns = max(window["delay_ns"] for window in windows)
+    crossing_name, delay = pairs[0].name if pairs else "it", delay_text(delay_ns)
+    text = f"{crossing_name} crosses {link}, contended by {names}: {delay} queued"
     path = _path_over(case, link, pairs)
     if path is not None and pairs:
-        text = f"{pairs[0].name}: path {path} crosses {link}, contended by {names}, {delay_us:.3g} us queued"
+        text = f"{crossing_name}: path {path} crosses {link}, contended by {names}, {delay} queued"
     return Candidate(
         Verdict.CONTENTION,
         confidence,
@@ -228,7 +246,7 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
         nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
         jobs=jobs,
         evidence=[
-            observation(CONTENTION.name, link, "delay_us", delay_us, None, newest["text"], begin_ns),
+            observation(CONTENTION.name, link, "delay_us", delay_ns / 1e3, None, newest["text"], begin_ns),
             observation(
                 CONTENTION.name,
                 link,

@@ -20,9 +20,10 @@ from schemas.records import (
     Verdict,
 )
 from schemas.topics import AUDIT, COLLECTIVES, CONTENTION, FLOWS
-from streams.diagnosis.arrivals import Floats
+from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case, observation
-from streams.diagnosis.outliers import common_end, network_is_normal
+from streams.diagnosis.job.arrivals import Floats
+from streams.diagnosis.network.outliers import common_end, network_is_normal
 from streams.diagnosis.verdicts.flows import SHARED_KINDS, others_share
 from streams.runtime.units import NS_PER_S
 
@@ -152,8 +153,8 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
     worst = outliers[0]
     direction = {"both": "both directions", "sender": "sends", "receiver": "receives"}[role]
     text = (
-        f"{nic}: {len(pairs)} pairs slow ({direction}), {worst.value_ns / 1e3:.3g} us against "
-        f"{worst.like_ns / 1e3:.3g} us; " + ("probes on them are normal" if normal else "no probes there")
+        f"{nic}: {len(pairs)} pairs slow ({direction}), {delay_text(worst.value_ns)} against "
+        f"{delay_text(worst.like_ns)}; " + ("probes on them are normal" if normal else "no probes there")
     )
     yield Candidate(
         verdict,

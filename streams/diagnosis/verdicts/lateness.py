@@ -9,13 +9,24 @@ import numpy as np
 
 from schemas.records import Verdict
 from schemas.topics import COLLECTIVES
-from streams.diagnosis.arrivals import Floats
+from schemas.units import delay_text, ms_text
 from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.job.arrivals import Floats
+from streams.diagnosis.job.columns import Op
+from streams.diagnosis.job.late_ranks import MIN_LATE_NS, Pause, Pausing
+from streams.diagnosis.job.ranks import Rank
+from streams.runtime.units import NS_PER_S
 
 KNOWN: Final = 0.95
 """Confidence if it was measured that the rank spent the time outside of operations."""
 INFERRED: Final = 0.85
 """Confidence if the rank was late but nothing shows why."""
+BESIDE_SLOW_NETWORK: Final = 0.4
+"""Confidence if nothing shows why, and the rank also moved data for longer than the others."""
+HALF: Final = 0.5
+"""Share from which on one part of a rank's lateness counts as its reason."""
+MAX_RANKS: Final = 8
+"""Largest number of ranks that a text names."""
 SOME: Final = 0.2
 """Share of a host's lateness from which on a rank is named with the host."""
 
@@ -41,35 +52,105 @@ def _network_at(case: Case, places: list[int]) -> float:
     return float(share[places].max() - np.median(others)) if len(others) and places else 0.0
 
 
+def note_pauses(case: Case) -> None:
+    """Record the interval's long pauses of single ranks in the job's view."""
+    case.job.late_ranks.note(_pauses(case), case.begin_ns, case.end_ns)
+
+
+def _pauses(case: Case) -> Iterator[Pause]:
+    """Yield the arrivals that were long after all others because of the rank's own time."""
+    work = case.work
+    arrivals = work.arrivals
+    own = np.nan_to_num(arrivals.group_own_share, nan=1.0)
+    launch = np.nan_to_num(arrivals.group_launch_share)
+    min_late_ns = max(float(MIN_LATE_NS), case.expected_iteration_ns or 0.0)
+    long = arrivals.group_clear & (arrivals.group_late_ns >= min_late_ns)
+    for group in np.flatnonzero(long & (own >= HALF) & (launch < HALF)):
+        row = int(work.grouped[arrivals.group_last[group]])
+        rank = case.members[int(work.rank[row])]
+        yield Pause(
+            int(work.rows[row, Op.COMMUNICATOR]),
+            int(work.rows[row, Op.SEQ]),
+            rank.host,
+            rank.number,
+            case.begin_ns + int(work.begin[row]),
+            int(arrivals.group_late_ns[group]),
+        )
+
+
 def straggler(case: Case) -> Iterator[Candidate]:
-    """Explain waiting by a host with ranks that compute longer than the others."""
+    """Explain waiting by a host with ranks that compute longer than the others, now or again and again."""
+    candidate = _late_now(case)
+    pausing = case.job.late_ranks.worst(case.end_ns)
+    if pausing is not None and (candidate is None or candidate.loss_share < pausing.lost):
+        candidate = _late_repeatedly(case, pausing) or candidate
+    if candidate is not None:
+        yield candidate
+
+
+def _late_now(case: Case) -> Candidate | None:
     rules, late = case.rules, case.lateness
-    causes = late.own + late.unknown
-    host, places, lost = _host_of_share(case, causes)
+    host, places, lost = _host_of_share(case, late.own + late.unknown)
     every = float(late.total.sum())
     if not places or lost < rules.min_loss_share or lost < rules.last_share * every:
-        return
+        return None
     count = float(late.count[places].sum())
     if count < min(rules.min_arrivals, len(case.work.groups.starts)):
-        return
-    is_known = float(late.own[places].sum()) >= 0.5 * lost
+        return None
+    is_known = float(late.own[places].sum()) >= HALF * lost
     confidence = KNOWN if is_known else INFERRED
-    if not is_known and _network_at(case, places) >= 0.5 * lost:
-        confidence = 0.4
-    worst = max(places, key=lambda at: (float(late.late_ns[at]), -at))
+    if not is_known and _network_at(case, places) >= HALF * lost:
+        confidence = BESIDE_SLOW_NETWORK
     ranks = [case.members[at] for at in places]
-    names = ", ".join(str(rank.number) for rank in ranks[:8])
-    late_ms = float(late.late_ns[worst]) / 1e6
-    bound_us = max(rank.bound_ns for rank in ranks) / 1e3
+    names = ", ".join(str(rank.number) for rank in ranks[:MAX_RANKS])
+    text = f"rank{'s' * (len(ranks) > 1)} {names} on {host} {_lateness_text(case, places)}"
+    if is_known:
+        text += (
+            f"; {'its' if len(ranks) == 1 else 'their'} own time outside of operations is longer; "
+            f"nothing is wrong with the network"
+        )
+    return _straggler(case, host, ranks, confidence, lost, text, count)
+
+
+def _lateness_text(case: Case, places: list[int]) -> str:
+    """Return text that says how late ranks were at most, and how often: a mean hides a single pause."""
+    work, arrivals = case.work, case.work.arrivals
+    owner = work.rank[work.grouped[arrivals.group_last]]
+    own = arrivals.group_late_ns[arrivals.group_clear & np.isin(owner, places)]
+    greatest = float(own.max(initial=0.0))
+    often = int((own >= HALF * greatest).sum())
+    times = "once" if often == 1 else f"in {often} operations"
+    total = len(work.groups.starts)
+    return f"arrived last, up to {delay_text(greatest)} after the median rank, {times} of {total}"
+
+
+def _late_repeatedly(case: Case, pausing: Pausing) -> Candidate | None:
+    """Return a straggler that pauses again and again; None if others cost as much, or it costs too little."""
+    rules = case.rules
+    if pausing.lost < rules.min_loss_share or case.job.late_ranks.share_of(pausing) < rules.last_share:
+        return None
+    ranks = [rank for rank in case.members if rank.host == pausing.host and rank.number in pausing.ranks]
+    if not ranks:
+        return None
+    iteration_ns = case.expected_iteration_ns
+    each = ""
+    if iteration_ns:
+        each = f", every {max(1, round(pausing.span_ns / pausing.count / iteration_ns))} iterations or so"
     text = (
-        f"rank{'s' * (len(ranks) > 1)} {names} on {host} arrived last in {count:.0f} operations, "
-        f"{late_ms:.3g} ms after the median rank; {'its' if len(ranks) == 1 else 'their'} own time outside "
-        f"of operations is longer; nothing is wrong with the network"
-        if is_known
-        else f"rank{'s' * (len(ranks) > 1)} {names} on {host} arrived last in {count:.0f} operations, "
-        f"{late_ms:.3g} ms after the median rank"
+        f"rank{'s' * (len(ranks) > 1)} {', '.join(str(rank.number) for rank in ranks[:MAX_RANKS])} on "
+        f"{pausing.host} pauses: up to {delay_text(pausing.greatest_ns)}, {pausing.count} times in "
+        f"{pausing.span_ns / NS_PER_S:.0f} s{each}; nothing is wrong with the network"
     )
-    yield Candidate(
+    return _straggler(case, pausing.host, ranks, KNOWN, pausing.lost, text, pausing.count)
+
+
+def _straggler(
+    case: Case, host: str, ranks: list[Rank], confidence: float, lost: float, text: str, count: float
+) -> Candidate:
+    places = [at for at, rank in enumerate(case.members) if rank in ranks]
+    late_ms = float(case.lateness.late_ns[places].max()) / 1e6
+    bound_us = max(rank.bound_ns for rank in ranks) / 1e3
+    return Candidate(
         Verdict.STRAGGLER,
         confidence,
         lost,
@@ -86,7 +167,7 @@ def straggler(case: Case) -> Iterator[Candidate]:
                 "late_ms",
                 late_ms,
                 bound_us / 1e3,
-                f"late by {late_ms:.3g} ms, clocks within {bound_us:.3g} us",
+                f"late by {ms_text(late_ms)} on average, clocks within {delay_text(bound_us * 1e3)}",
             ),
             observation(
                 COLLECTIVES.name, host, "last_arrivals", count, None, f"last in {count:.0f} operations"
@@ -109,7 +190,7 @@ def launch_skew(case: Case) -> Iterator[Candidate]:
         own = float(launch[places].max())
         text = (
             f"kernels of rank {', '.join(str(rank.number) for rank in ranks[:8])} on {host} begin "
-            f"{own / 1e3:.3g} us after their call, others {typical_ns / 1e3:.3g} us"
+            f"{delay_text(own)} after their call, others {delay_text(typical_ns)}"
         )
         yield Candidate(
             Verdict.LAUNCH_SKEW,
@@ -124,8 +205,8 @@ def launch_skew(case: Case) -> Iterator[Candidate]:
         )
         return
     share = case.share_of(times.launch)
-    good = case.job.baselines.good(("launch", case.ranks.total))
-    excess = share - good if good is not None else 0.0
+    baseline = case.job.baselines.value(("launch", case.ranks.total))
+    excess = share - baseline if baseline is not None else 0.0
     if case.is_slow and share >= rules.launch_share and excess >= rules.min_loss_share:
         text = f"kernels of all ranks begin late: {share:.0%} of the time lies between call and begin"
         yield Candidate(
@@ -135,5 +216,5 @@ def launch_skew(case: Case) -> Iterator[Candidate]:
             "",
             text,
             "check the processors of all hosts",
-            evidence=[observation(COLLECTIVES.name, case.job.job, "launch_share", share, good, text)],
+            evidence=[observation(COLLECTIVES.name, case.job.job, "launch_share", share, baseline, text)],
         )

@@ -18,10 +18,10 @@ from schemas.records import (
 )
 from schemas.topics import COLLECTIVES, DECISIONS, DELAYS, FLOWS, LINK_HEALTH
 from streams.diagnosis.base import Candidate, Case, observation
-from streams.diagnosis.losses import LossyLink, lossy_links
-from streams.diagnosis.moved_flows import LinksLeft
-from streams.diagnosis.network_view import OPEN_NS, Episode
-from streams.diagnosis.traffic import NicPair
+from streams.diagnosis.network.losses import LossyLink, lossy_links
+from streams.diagnosis.network.moved_flows import LinksLeft
+from streams.diagnosis.network.traffic import NicPair
+from streams.diagnosis.network.view import OPEN_NS, Episode
 from streams.runtime.units import NS_PER_S
 
 CERTAIN: Final = 0.92
@@ -290,7 +290,7 @@ def _outages(episodes: list[Episode]) -> int:
 def _stops(case: Case, episode: Episode) -> bool:
     """Return whether an ongoing fault holds up an operation that all ranks began.
 
-    A dead link does so at once. A link that loses packets is the cause once the operation hangs: a transport
+    A dead link does so at once. A link that loses packets is the cause once the operation stalls: a transport
     that starts again at each lost packet hardly progresses.
     """
     stuck = case.stuck
@@ -299,7 +299,7 @@ def _stops(case: Case, episode: Episode) -> bool:
     loss_rate = episode.record["loss_rate"]
     heavy = episode.record["state"] == LinkState.FLAPPING or (loss_rate or 0.0) >= HEAVY_LOSS
     heavy = heavy or episode.record["max_packet_bytes"] is not None
-    return episode.record["state"] == LinkState.DOWN or (stuck.hangs and heavy)
+    return episode.record["state"] == LinkState.DOWN or (stuck.stalls and heavy)
 
 
 def _crossing(case: Case, subject: str, links: list[str], is_nic: bool) -> tuple[list[NicPair], bool]:

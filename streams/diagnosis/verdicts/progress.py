@@ -16,17 +16,21 @@ from schemas.records import (
     Verdict,
 )
 from schemas.topics import COLLECTIVES, LINK_HEALTH
-from streams.diagnosis.arrivals import Bools
+from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.case import Stuck
-from streams.diagnosis.columns import FUNCTIONS, Op
-from streams.diagnosis.ranks import Rank
+from streams.diagnosis.job.arrivals import Bools
+from streams.diagnosis.job.columns import FUNCTIONS, Op
+from streams.diagnosis.job.ranks import Rank
+from streams.runtime.units import NS_PER_MS
 
 EQUAL_BYTES: Final = tuple(
     FUNCTIONS.index(function)
     for function in (CollectiveFunction.ALL_REDUCE, CollectiveFunction.BROADCAST, CollectiveFunction.REDUCE)
 )
 """Indices of the functions whose messages have the same size at all ranks."""
+TOGETHER_NS: Final = 20 * NS_PER_MS
+"""Time within which deaths count as one: processes of one host die together."""
 MAX_NAMED: Final = 8
 """Largest number of ranks that a text names."""
 
@@ -132,12 +136,10 @@ def dead_rank(case: Case) -> Iterator[Candidate]:
         if episode.record["kind"] == HealthKind.HOST and episode.record["state"] == LinkState.DOWN
     ]
     lost = {episode.record["subject"] for episode in down}
-    dead = sorted(
-        {*ended, *reported, *(rank for rank in stuck.missing if rank.host in lost)},
-        key=lambda rank: rank.number,
-    )
+    dead = {*ended, *reported, *(rank for rank in stuck.missing if rank.host in lost)}
     if not dead:
         return
+    first, later = _first_deaths(dead)
     evidence = [_stuck_evidence(case, stuck)]
     evidence += [
         observation(COLLECTIVES.name, rank.name, "state", None, None, text) for rank, text in reported.items()
@@ -155,15 +157,35 @@ def dead_rank(case: Case) -> Iterator[Candidate]:
         for episode in down
     ]
     cause = "its host is down" if lost else "its process has ended"
-    text = f"{operation_text(case, stuck)}: {ranks_text(dead)} died in mid-operation, {cause}"
-    yield _stop(Verdict.DEAD_RANK, 0.97, dead, text, "restart the job from its last checkpoint", evidence)
+    text = f"{operation_text(case, stuck)}: {ranks_text(first)} died in mid-operation, {cause}"
+    if later:
+        gap_ns = min(rank.ended_ns or 0 for rank in later) - min(rank.ended_ns or 0 for rank in first)
+        text += f"; {len(later)} more ended, from {delay_text(gap_ns)} later on"
+    yield _stop(Verdict.DEAD_RANK, 0.97, first, text, "restart the job from its last checkpoint", evidence)
+
+
+def _first_deaths(dead: set[Rank]) -> tuple[list[Rank], list[Rank]]:
+    """Return the ranks that died first, and those that ended later: a launcher kills the rest at once.
+
+    A rank whose end is not known (its host is down, NCCL reports it) is among the first.
+    """
+    ordered = sorted(dead, key=lambda rank: (rank.ended_ns or 0, rank.number))
+    first_ns = min((rank.ended_ns for rank in ordered if rank.ended_ns is not None), default=None)
+    unknown = [rank for rank in ordered if rank.ended_ns is None]
+    if first_ns is None:
+        return ordered, []
+    known = [rank for rank in ordered if rank.ended_ns is not None]
+    if unknown:
+        return unknown, known
+    together = [rank for rank in known if (rank.ended_ns or 0) - first_ns <= TOGETHER_NS]
+    return sorted(together, key=lambda rank: rank.number), [rank for rank in known if rank not in together]
 
 
 def program_mismatch(case: Case) -> Iterator[Candidate]:
     """Explain wrong results or a stop: ranks call different operations under one number."""
     work, stuck = case.work, case.stuck
     groups, grouped = work.groups, work.grouped
-    if stuck is not None and stuck.is_circle and stuck.hangs:
+    if stuck is not None and stuck.is_circle and stuck.stalls:
         text = f"ranks wait for each other in different operations, among them {operation_text(case, stuck)}"
         yield _stop(
             Verdict.PROGRAM_MISMATCH,

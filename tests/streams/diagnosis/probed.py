@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from schemas.records import ClockSync, PathDelays, PathMaps
-from streams.diagnosis.network_view import NetworkView
+from streams.diagnosis.network.view import NetworkView
 from tests.records import make, make_part
 from tests.streams.diagnosis.scenario import MS, S, nic, route
 

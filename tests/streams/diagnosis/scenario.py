@@ -34,8 +34,8 @@ from schemas.records import (
     PathMaps,
 )
 from streams.diagnosis.diagnose import evaluate
-from streams.diagnosis.job_view import JobView
-from streams.diagnosis.network_view import NetworkView
+from streams.diagnosis.job.view import JobView
+from streams.diagnosis.network.view import NetworkView
 from tests.records import make, make_part
 
 MS = 1_000_000
@@ -96,6 +96,7 @@ class Job:
     bound_ns: float = 500.0
     jitter: float = 0.01
     buckets: int = 2
+    bucket_bytes: int = 1 << 20
     nics: bool = True
     seed: int = 1
     at_ns: int = BEGIN
@@ -150,7 +151,7 @@ class Job:
         off = self.offsets.get(rank, 0)
         found: dict[str, Any] = OPERATION | {
             "seq": self.seq,
-            "bytes": (bucket + 1) << 20,
+            "bytes": (bucket + 1) * self.bucket_bytes,
             "begin_ns": int(call) + off,
             "end_ns": int(end) + off,
             "launch_ns": int(launch),
@@ -283,7 +284,7 @@ class World:
         return evaluate(self.view, self.network, begin_ns, end_ns)
 
     def learn(self, intervals: int = 5) -> Diagnosis:
-        """Run the job in its good time."""
+        """Run the job at its baseline."""
         for _ in range(intervals):
             found = self.step()
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streams.diagnosis.case import Case, case_of
-from streams.diagnosis.job_view import Interval
+from streams.diagnosis.job.view import Interval
 from streams.diagnosis.rules import DiagnosisRules
 from tests.streams.diagnosis.scenario import MS, Job, S, World
 
@@ -109,7 +109,7 @@ def test_a_loss_counts_for_the_time_since_its_cause_began() -> None:
     found = slow_case(World(Job()))
     long_ns = int(found.length_ns)
     assert found.share_since(0.1, None) == 0.1
-    assert found.share_since(0.1, found.begin_ns - 100 * S) == 0.1, "before the job's good time"
+    assert found.share_since(0.1, found.begin_ns - 100 * S) == 0.1, "before the job's baseline"
     assert found.share_since(0.1, found.begin_ns) == pytest.approx(0.1)
     found.begin_ns -= 4 * long_ns
     assert found.share_since(0.1, found.end_ns - S) == pytest.approx(0.1 * 5 / 2, rel=0.02)
@@ -122,7 +122,7 @@ def test_a_fault_of_unknown_begin_explains_all_of_the_excess() -> None:
 
 
 def test_an_operation_that_is_seen_whole_has_no_excess_by_its_ranks_own_times() -> None:
-    """Ranks that waited less for the network in the first intervals set no good time for whole operations."""
+    """Ranks that waited less for the network in the first intervals set no baseline for whole operations."""
     world = World(Job(split=True, own_share=0.5, jitter=0.0))
     world.learn()
     world.job.own_share = 1.0

@@ -22,8 +22,8 @@ from schemas.records import (
     Verdict,
 )
 from streams.diagnosis.diagnose import EXPLANATIONS, diagnose, evaluate
-from streams.diagnosis.job_view import JobView
-from streams.diagnosis.network_view import NetworkView
+from streams.diagnosis.job.view import JobView
+from streams.diagnosis.network.view import NetworkView
 from tests.examples import examples
 from tests.records import make, make_part
 from tests.streams.diagnosis.scenario import BEGIN, JOB, MS, Job, S, World, nic, route

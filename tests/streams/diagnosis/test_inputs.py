@@ -99,7 +99,7 @@ def test_a_later_owner_continues_with_the_same_records():
     assert identities == {each for each in whole if each[2] * S >= T + 20 * S}
 
 
-def test_a_later_owner_knows_the_good_time_from_the_last_record():
+def test_a_later_owner_knows_the_baseline_from_the_last_record():
     past = make(
         Diagnosis, job="A", number=1, verdict="SLOW_FLOW", subject="h1/e0", since_ns=T - 60 * S,
         expected_iteration_ns=50 * MS, expected_bus_bps=8e10,

@@ -14,8 +14,8 @@ import pytest
 
 from schemas.records import CollectiveBatch, Verdict
 from streams.diagnosis.diagnose import evaluate
-from streams.diagnosis.job_view import JobView
-from streams.diagnosis.network_view import NetworkView
+from streams.diagnosis.job.view import JobView
+from streams.diagnosis.network.view import NetworkView
 
 S = 1_000_000_000
 RECORDED = Path(__file__).parent / "nccl_2.28.9_late_rank.json.gz"

@@ -68,7 +68,7 @@ def test_a_decision_to_pace_that_is_in_force_explains_slow_transfers() -> None:
     found = world.step()
     assert (found["verdict"], found["blames_network"]) == (Verdict.OWN_PACING, False)
     assert found["confidence"] >= 0.9
-    assert "limited to 40 Gbit/s by decision fabric/1/7" in found["text"]
+    assert "limited to 40.0 Gbit/s by decision fabric/1/7" in found["text"]
 
 
 def test_a_decision_that_was_not_applied_is_not_blamed() -> None:
@@ -139,7 +139,7 @@ def test_in_band_250_us_against_10_out_of_band() -> None:
     world.job.pair_us = lambda rank, at: 250.0
     found = world.step()
     assert (found["verdict"], found["blames_network"]) == (Verdict.DELAY_MISMATCH, False)
-    assert "probes 10 us without a queue" in found["text"]
+    assert "probes 10.0 µs without a queue" in found["text"]
 
 
 def test_a_failed_check_of_the_traffic_class_names_the_host() -> None:

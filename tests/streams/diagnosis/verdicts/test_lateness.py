@@ -18,7 +18,7 @@ def test_a_rank_that_computes_longer_is_a_straggler_and_the_network_is_not_blame
     assert found["subject"] == "h3"
     assert found["confidence"] >= 0.9
     assert found["loss_share"] == pytest.approx(4.2 / 16.8, abs=0.03)
-    assert "iterations take 16.8 ms, 12.1 before: rank 3 on h3 arrived last" in found["text"]
+    assert "iterations take 16.8 ms, 12.1 ms before: rank 3 on h3 arrived last" in found["text"]
 
 
 def test_a_straggler_is_found_in_the_first_interval_of_a_job() -> None:
@@ -68,7 +68,7 @@ def test_kernels_that_begin_late_after_their_call_are_launch_skew() -> None:
     assert (found["verdict"], found["ranks"], found["blames_network"]) == (Verdict.LAUNCH_SKEW, [2], False)
 
 
-def test_launch_skew_of_all_ranks_needs_a_good_time_to_compare_with() -> None:
+def test_launch_skew_of_all_ranks_needs_a_baseline_to_compare_with() -> None:
     world = World(Job())
     world.job.launch = lambda rank, at: 2.0 * MS
     assert world.learn()["verdict"] == Verdict.HEALTHY

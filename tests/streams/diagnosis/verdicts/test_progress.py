@@ -34,9 +34,9 @@ def running(world: World, rank: int, begin_ns: int, **fields: Any) -> dict[str, 
 
 
 def stop(world: World, missing: set[int], *, silent: set[int] = frozenset(), **fields: Any) -> Diagnosis:
-    """Let all ranks but some wait in an operation for ten seconds."""
+    """Let all ranks but some wait in an operation for eleven seconds."""
     begin_ns = world.job.at_ns
-    end_ns = begin_ns + 10 * S
+    end_ns = begin_ns + 11 * S
     batches = [
         world.job.batch(
             rank,
@@ -332,3 +332,43 @@ def test_a_stall_as_long_as_earlier_ones_is_healthy() -> None:
     world.job.at_ns += 3 * S
     world.learn()
     assert stall(world, 3 * S + 500 * MS, 0)["verdict"] == Verdict.HEALTHY
+
+
+def test_the_first_death_is_named_and_not_those_that_the_launcher_kills() -> None:
+    world = World(Job())
+    world.learn()
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + 2 * S
+    ends = {2: begin_ns + S, 0: begin_ns + S + 300 * MS, 1: begin_ns + S + 301 * MS}
+    batches = [
+        world.job.batch(r, [running(world, r, begin_ns)], begin_ns, ends.get(r, end_ns), ended=r in ends)
+        for r in range(8)
+    ]
+    found = world.diagnose(batches, begin_ns, end_ns)
+    assert (found["verdict"], found["subject"], found["ranks"]) == (Verdict.DEAD_RANK, "h2", [2])
+    assert "rank 2 on h2 died" in found["text"]
+    assert "2 more ended, from 300 ms later on" in found["text"]
+
+
+def test_a_rank_that_sleeps_for_seconds_stalls_the_job_and_does_not_hang_it() -> None:
+    """Its process reports nothing meanwhile: records without operations come each ten seconds."""
+    world = World(Job())
+    world.learn()
+    begin_ns = world.job.at_ns
+    for second in range(1, 10):
+        end_ns = begin_ns + second * S
+        batches = [
+            world.job.batch(r, [running(world, r, begin_ns)], end_ns - S, end_ns) for r in range(8) if r != 5
+        ]
+        found = world.diagnose(batches, end_ns - S, end_ns)
+        assert found["verdict"] in (Verdict.UNKNOWN, Verdict.HEALTHY), second
+    assert found["text"].startswith("stalled: ALL_REDUCE")
+    assert (found["subject"], found["ranks"]) == ("h5", [5])
+
+
+def test_a_pause_as_long_as_earlier_ones_is_no_hang() -> None:
+    world = World(Job())
+    world.learn()
+    world.view.stalls.note(7, 1, 20 * S, world.job.at_ns)
+    world.view.stalls.note(0, 0, 0, world.job.at_ns)
+    assert stop(world, {5})["verdict"] != Verdict.HANG

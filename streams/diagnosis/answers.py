@@ -1,0 +1,84 @@
+"""Answers over time: a verdict is kept until another one has been the best for a while.
+
+Evidence comes and goes from one second to the next. Ten changes in half a minute are no verdict. An answer
+that begins is given at once; an answer that would replace a cause has to last first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from schemas.records import Verdict
+from streams.diagnosis.candidate import Candidate
+from streams.runtime.units import NS_PER_S
+
+SETTLE_NS: Final = 3 * NS_PER_S
+"""Time for which another cause, or HEALTHY, must be the best answer before it replaces a cause."""
+GAP_NS: Final = 10 * NS_PER_S
+"""Time for which a slow job keeps its cause without evidence, as `CAUSE_GAP_NS`."""
+CERTAIN: Final = (Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH)
+"""Verdicts with evidence of their own, which replace the cause of a stopped operation."""
+WITHOUT_CAUSE: Final = (Verdict.HEALTHY, Verdict.UNKNOWN)
+
+
+@dataclass(slots=True)
+class Answers:
+    """The answer that a job has, and the one that may replace it."""
+
+    answer: Candidate | None = None
+    stopped: tuple[int, int] | None = None
+    """Communicator and number of the operation that the answer's cause stopped."""
+    _next: tuple[Verdict, str] | None = None
+    _next_since_ns: int = 0
+
+    def settle(
+        self, best: Candidate, ranked: list[Candidate], stopped: tuple[int, int] | None, end_ns: int
+    ) -> Candidate:
+        """Return the answer at a time, given the best candidate of the newest interval.
+
+        `stopped`: communicator and number of the operation that does not end; None if there is none.
+        """
+        answer = self.answer
+        if answer is not None and self._is_kept(answer, best, stopped, end_ns):
+            same = next((other for other in ranked if _key(other) == _key(answer)), None)
+            if same is None and stopped is not None and stopped == self.stopped:
+                return _after_repair(answer)
+            self.answer = answer if same is None else same
+            return self.answer
+        self.answer, self._next = best, None
+        self.stopped = stopped if best.decisive and best.verdict != Verdict.HANG else None
+        return best
+
+    def _is_kept(
+        self, answer: Candidate, best: Candidate, stopped: tuple[int, int] | None, end_ns: int
+    ) -> bool:
+        """Return whether the former answer is kept although another one is the best now."""
+        if _key(best) == _key(answer):
+            return False
+        if stopped is not None and stopped == self.stopped and best.verdict not in CERTAIN:
+            return True
+        if best.decisive or answer.verdict == Verdict.HEALTHY or _refines(best, answer):
+            return False
+        if answer.verdict == Verdict.UNKNOWN and best.verdict != Verdict.HEALTHY:
+            return False
+        if self._next != _key(best):
+            self._next, self._next_since_ns = _key(best), end_ns
+        needed_ns = GAP_NS if best.verdict == Verdict.UNKNOWN else SETTLE_NS
+        return end_ns - self._next_since_ns < needed_ns
+
+
+def _refines(best: Candidate, answer: Candidate) -> bool:
+    """Return whether an answer says more of the same fault: why a flow is slow, or that a link flaps."""
+    if answer.verdict == Verdict.SLOW_FLOW:
+        return bool(best.pairs & answer.pairs)
+    return best.verdict == Verdict.FLAPPING_LINK and best.subject == answer.subject
+
+
+def _key(candidate: Candidate) -> tuple[Verdict, str]:
+    return candidate.verdict, candidate.subject
+
+
+def _after_repair(answer: Candidate) -> Candidate:
+    """Return an answer whose evidence is over, with the remark that the stopped operation still runs."""
+    return replace(answer, text=f"{answer.text}; the operation that it stopped still runs")

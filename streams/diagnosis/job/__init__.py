@@ -1,0 +1,1 @@
+"""The work of a job: its processes, ranks and operations, and their times."""

@@ -1,0 +1,277 @@
+"""The records of one process of a job, each decoded into columns once and indexed by number and end time.
+
+A job of a thousand ranks keeps 60,000 records. An evaluation reads only those of the last seconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from schemas.records import ClockSync, CollectiveBatch, CollectiveSource, NicCounter, RankState
+from streams.diagnosis.job.columns import (
+    IS_COLLECTIVE,
+    Op,
+    Rows,
+    Sum,
+    operation_rows,
+    pair_key,
+    queue_pair_rows,
+    summary_rows,
+    transfer_rows,
+)
+from streams.diagnosis.rules import NEVER_NS
+
+MAX_MEMBERS: Final = 4_096
+"""Largest number of communicators remembered per process."""
+
+
+class Member(NamedTuple):
+    """A process's membership of a communicator, as one of its ranks."""
+
+    communicator: str
+    rank: int
+    ranks: int
+    nics: tuple[str, ...]
+    gpu: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One record, decoded into columns."""
+
+    process: int
+    number: int
+    append_ns: int
+    begin_ns: int
+    end_ns: int
+    synced: bool
+    bound_ns: float
+    ended: bool
+    dropped: int
+    invalid: int
+    operations: Rows
+    has_running: bool
+    transfers: Rows
+    summaries: Rows
+    queue_pairs: Rows
+    nics: tuple[str, ...]
+    """NICs of the record's queue pairs."""
+    counters: tuple[NicCounter, ...]
+    ranks: tuple[RankState, ...]
+
+    @property
+    def running(self) -> Rows:
+        """Operations that had not ended at the end of the record's interval."""
+        rows = self.operations
+        return rows[rows[:, Op.END] == NEVER_NS] if self.has_running else rows[:0]
+
+    @property
+    def size(self) -> int:
+        """Number of rows of all kinds."""
+        return (
+            len(self.operations)
+            + len(self.transfers)
+            + len(self.summaries)
+            + len(self.queue_pairs)
+            + len(self.ranks)
+        )
+
+
+@dataclass(slots=True)
+class Process:
+    """A process of the job. `key`: host, boot and process id."""
+
+    key: tuple[str, str, str]
+    source: CollectiveSource
+    version: str
+    joined: dict[str, Member] = field(default_factory=dict)
+    joined_at: dict[str, int] = field(default_factory=dict)
+    _batches: dict[int, Batch] = field(default_factory=dict)
+    """Maps number to record, for the time that the view keeps."""
+    _numbers: list[int] = field(default_factory=list)
+    """Numbers of all records; of those with running operations; of those that report the end of the
+    process."""
+    _running: list[int] = field(default_factory=list)
+    _final: list[int] = field(default_factory=list)
+    _by_end: list[tuple[int, int]] = field(default_factory=list)
+    """(end, number) of all records, sorted."""
+    _since: tuple[int, list[Batch]] | None = None
+    """The last result of `since`, because an evaluation needs it several times."""
+    _ended: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
+    """Maps number of a record to what ended in it, for records that were queried."""
+
+    @property
+    def host(self) -> str:
+        """Host on which the process runs."""
+        return self.key[0]
+
+    # ------------------------------------------------------------------------------------------ records
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self._batches)
+
+    def __contains__(self, number: int) -> bool:
+        """Return whether the record of a number is known."""
+        return number in self._batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the records sorted by number."""
+        return (self._batches[number] for number in self._numbers)
+
+    def add(self, batch: Batch) -> None:
+        """Add a record whose number is new."""
+        self._batches[batch.number] = batch
+        self._since = None
+        insort(self._numbers, batch.number)
+        insort(self._by_end, (batch.end_ns, batch.number))
+        if batch.has_running:
+            insort(self._running, batch.number)
+        if batch.ended:
+            insort(self._final, batch.number)
+
+    def remove(self, number: int) -> Batch:
+        """Remove and return the record with a number. Raises KeyError for an unknown number."""
+        batch = self._batches.pop(number)
+        self._ended.pop(number, None)
+        self._since = None
+        del self._by_end[bisect_left(self._by_end, (batch.end_ns, number))]
+        for index in (self._numbers, self._running, self._final):
+            at = bisect_left(index, number)
+            if at < len(index) and index[at] == number:
+                del index[at]
+        return batch
+
+    @property
+    def newest(self) -> Batch:
+        """The record with the greatest number."""
+        return self._batches[self._numbers[-1]]
+
+    def before(self, number: int) -> Batch | None:
+        """Return the record that precedes a number; None if there is none."""
+        at = bisect_left(self._numbers, number)
+        return self._batches[self._numbers[at - 1]] if at else None
+
+    def since(self, begin_ns: int) -> list[Batch]:
+        """Return the records that end after a time, sorted by number."""
+        if self._since is None or self._since[0] != begin_ns:
+            later = self._by_end[bisect_right(self._by_end, begin_ns, key=_end) :]
+            batches = [self._batches[number] for number in sorted(number for _, number in later)]
+            self._since = (begin_ns, batches)
+        return self._since[1]
+
+    def overlapping(self, begin_ns: int, end_ns: int) -> list[Batch]:
+        """Return the records that overlap an interval, sorted by number."""
+        return [batch for batch in self.since(begin_ns) if batch.begin_ns < end_ns]
+
+    def running_before(self, begin_ns: int) -> list[tuple[int, Rows]]:
+        """Return number and running operations of the records that end at or before a time.
+
+        Operations are left out if a later record shows that they must have ended.
+        """
+        numbers = [number for number in self._running if self._batches[number].end_ns <= begin_ns]
+        if not numbers:
+            return []
+        ended: dict[tuple[int, int], int] = {}
+        running: list[tuple[int, Rows]] = []
+        for number in reversed(self._numbers[bisect_left(self._numbers, numbers[0]) :]):
+            batch = self._batches[number]
+            if batch.end_ns > begin_ns:
+                continue
+            if batch.has_running:
+                rows = batch.running
+                places = zip(rows[:, Op.COMMUNICATOR].tolist(), pair_key(rows).tolist(), strict=True)
+                newest = np.array([ended.get(place, -1) for place in places], np.int64)
+                running.append((number, rows[rows[:, Op.SEQ] > newest]))
+            for place, seq in self._ended_of(batch).items():
+                ended[place] = max(ended.get(place, -1), seq)
+        return [numbered for numbered in reversed(running) if len(numbered[1])]
+
+    def _ended_of(self, batch: Batch) -> dict[tuple[int, int], int]:
+        """Return, by communicator and kind of order, the greatest number of an operation that ended in a
+        record."""
+        newest = self._ended.get(batch.number)
+        if newest is None:
+            newest = self._ended[batch.number] = _newest_ended(batch)
+        return newest
+
+    def ended_before(self, end_ns: int) -> bool:
+        """Return whether a record that begins before a time reports the end of the process."""
+        return self.ended_at(end_ns) is not None
+
+    def ended_at(self, end_ns: int) -> int | None:
+        """Return the time at which the process ended, by a record that begins before `end_ns`; else None."""
+        ends = [self._batches[number] for number in self._final]
+        return min((batch.end_ns for batch in ends if batch.begin_ns < end_ns), default=None)
+
+    # ------------------------------------------------------------------------------------------ memberships
+
+    @property
+    def members(self) -> Iterable[Member]:
+        """The process's memberships, by communicator."""
+        return (self.joined[name] for name in sorted(self.joined))
+
+    def join(self, number: int, member: Member) -> None:
+        """Add a membership that the record with this number contains; the newest one counts."""
+        known_at, previous = self.joined_at.get(member.communicator, -1), self.joined.get(member.communicator)
+        if number < known_at:
+            if previous is not None and not previous.nics:
+                self.joined[member.communicator] = previous._replace(nics=member.nics)
+            return
+        nics = member.nics or (previous.nics if previous is not None else ())
+        self.joined[member.communicator] = member._replace(nics=nics)
+        self.joined_at[member.communicator] = number
+        while len(self.joined) > MAX_MEMBERS:
+            oldest = min(self.joined_at, key=lambda name: (self.joined_at[name], name))
+            del self.joined[oldest], self.joined_at[oldest]
+
+
+def _newest_ended(batch: Batch) -> dict[tuple[int, int], int]:
+    """Return, by communicator and kind of order, the greatest number of an operation that ended."""
+    rows, sums = batch.operations, batch.summaries
+    rows = rows[rows[:, Op.END] != NEVER_NS]
+    sums = sums[IS_COLLECTIVE[sums[:, Sum.FUNCTION]]]
+    newest: dict[tuple[int, int], int] = {}
+    columns = (
+        (rows[:, Op.COMMUNICATOR], pair_key(rows), rows[:, Op.SEQ]),
+        (sums[:, Sum.COMMUNICATOR], np.zeros(len(sums), np.int64), sums[:, Sum.LAST_SEQ]),
+    )
+    for communicators, keys, seqs in columns:
+        places = zip(communicators.tolist(), keys.tolist(), seqs.tolist(), strict=True)
+        for communicator, key, seq in places:
+            newest[communicator, key] = max(newest.get((communicator, key), -1), seq)
+    return newest
+
+
+def _end(entry: tuple[int, int]) -> int:
+    return entry[0]
+
+
+def batch_of(record: CollectiveBatch, process: int, append_ns: int) -> Batch:
+    """Return a record decoded into columns. `process`: hash of the process's key."""
+    operations = operation_rows(record, process)
+    return Batch(
+        process=process,
+        number=record["batch"],
+        append_ns=append_ns,
+        begin_ns=record["begin_ns"],
+        end_ns=record["end_ns"],
+        synced=record["clock"] != ClockSync.UNSYNCED,
+        bound_ns=record["bound_ns"],
+        ended=record["ended"],
+        dropped=record["events_dropped"],
+        invalid=record["events_invalid"],
+        operations=operations,
+        has_running=bool((operations[:, Op.END] == NEVER_NS).any()),
+        transfers=transfer_rows(record, process),
+        summaries=summary_rows(record, process),
+        queue_pairs=queue_pair_rows(record, process),
+        nics=tuple(sorted({queue_pair["nic"] for queue_pair in record["queue_pairs"]})),
+        counters=tuple(record["counters"]),
+        ranks=tuple(record["ranks"]),
+    )

@@ -1,0 +1,198 @@
+"""The ranks of a job in an interval: their processes, hosts and NICs, and those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from schemas.ids import natural
+from streams.diagnosis.job.columns import hash_of
+from streams.diagnosis.job.process import Batch, Member, Process
+from streams.diagnosis.job.view import JobView
+from streams.diagnosis.rules import LATE_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A process of the job. `number`: its rank in the job's largest communicator."""
+
+    number: int
+    process: int
+    host: str
+    nics: tuple[str, ...]
+    gpu: str | None
+    synced: bool
+    bound_ns: float
+    reported: bool
+    """Whether a record of the process overlaps the interval."""
+    seen_ns: int
+    """End of the process's newest record before the interval's end."""
+    ended: bool
+    ended_ns: int | None
+    """Time at which the process ended; None if it runs, or if that is not known."""
+    late_ns: int
+    """Delay of the newest record from its end to its append time, in excess of the job's median, ns."""
+    dropped: int
+    invalid: int
+
+    @property
+    def nic(self) -> str:
+        """The process's first NIC; empty if unknown."""
+        return self.nics[0] if self.nics else ""
+
+    @property
+    def name(self) -> str:
+        """Text that names the rank."""
+        return f"rank {self.number} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator of the job."""
+
+    id: str
+    ranks: int
+    processes: dict[int, int]
+    """Maps rank to process."""
+
+
+@dataclass(slots=True)
+class Ranks:
+    """The ranks of a job, by process."""
+
+    by_process: dict[int, Rank] = field(default_factory=dict)
+    communicators: dict[int, Communicator] = field(default_factory=dict)
+    """Maps hash of the communicator's id to communicator."""
+    total: int = 0
+    conflicts: list[str] = field(default_factory=list)
+    """Texts about ranks that two living processes claim."""
+
+    def __iter__(self) -> Iterator[Rank]:
+        return iter(sorted(self.by_process.values(), key=lambda rank: rank.number))
+
+    def of(self, communicator: int, rank: int) -> Rank | None:
+        """Return the process that has a rank in a communicator; None if unknown."""
+        group = self.communicators.get(communicator)
+        process = group.processes.get(rank) if group is not None else None
+        return None if process is None else self.by_process.get(process)
+
+    @property
+    def reported(self) -> list[Rank]:
+        """Ranks with a record in the interval."""
+        return [rank for rank in self if rank.reported]
+
+    @property
+    def hosts(self) -> set[str]:
+        """Hosts of the ranks."""
+        return {rank.host for rank in self.by_process.values()}
+
+
+def ranks_of(job: JobView, begin_ns: int, end_ns: int) -> Ranks:
+    """Return the ranks of a job. A process that another one has replaced is left out."""
+    result = Ranks()
+    owners: dict[str, dict[int, list[Process]]] = {}
+    sizes: dict[str, int] = {}
+    for name in sorted(job.processes):
+        for member in job.processes[name].members:
+            owners.setdefault(member.communicator, {}).setdefault(member.rank, []).append(job.processes[name])
+            sizes[member.communicator] = max(sizes.get(member.communicator, 0), member.ranks)
+    replaced: set[tuple[str, str, str]] = set()
+    for communicator, ranks in owners.items():
+        for rank, claims in ranks.items():
+            replaced |= _losers(result, communicator, rank, claims, begin_ns)
+    main = min(owners, key=lambda c: (-sizes[c], -len(owners[c]), c), default=None)
+    result.total = sizes[main] if main is not None else 0
+    lag_ns = _median([process.newest.append_ns - process.newest.end_ns for process in job.processes.values()])
+    living = [process for _, process in sorted(job.processes.items()) if process.key not in replaced]
+    _number(result, living, main, (begin_ns, end_ns), lag_ns)
+    for communicator, ranks in owners.items():
+        processes = {
+            rank: hash_of("/".join(claim.key))
+            for rank, claims in ranks.items()
+            for claim in claims
+            if claim.key not in replaced
+        }
+        result.communicators[hash_of(communicator)] = Communicator(
+            communicator, sizes[communicator], processes
+        )
+    return result
+
+
+def _losers(
+    ranks: Ranks, communicator: str, rank: int, claims: list[Process], begin_ns: int
+) -> set[tuple[str, str, str]]:
+    """Return the processes that a newer one has replaced as a rank; record a conflict if two living ones
+    claim it."""
+    if len(claims) < 2:
+        return set()
+    ordered = sorted(
+        claims, key=lambda process: (not process.newest.ended, process.newest.end_ns, process.key)
+    )
+    living = [process for process in ordered if not process.newest.ended and process.newest.end_ns > begin_ns]
+    if len(living) > 1:
+        hosts = " and ".join(sorted({f"{process.host} process {process.key[2]}" for process in living})[:2])
+        ranks.conflicts.append(f"rank {rank} of communicator {communicator} is claimed by {hosts}")
+    return {process.key for process in ordered[:-1]}
+
+
+def _number(
+    ranks: Ranks, living: list[Process], main: str | None, interval: tuple[int, int], lag_ns: int
+) -> None:
+    """Number the living processes and add them; those outside of the largest communicator come last."""
+    numbered: list[tuple[int, Process]] = []
+    others: list[Process] = []
+    for process in living:
+        member = process.joined.get(main) if main is not None else None
+        if member is None:
+            others.append(process)
+        else:
+            numbered.append((member.rank, process))
+    first = max([ranks.total, *(rank + 1 for rank, _ in numbered)])
+    others.sort(key=lambda one: [natural(part) for part in one.key])
+    for number, process in (*numbered, *enumerate(others, first)):
+        rank = _rank(number, process, interval, lag_ns)
+        ranks.by_process[rank.process] = rank
+
+
+def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int) -> Rank:
+    begin_ns, end_ns = interval
+    inside = process.overlapping(begin_ns, end_ns)
+    newest = inside[-1] if inside else process.newest
+    members = list(process.members)
+    nics = dict.fromkeys(nic for member in sorted(members, key=_size_first) for nic in member.nics)
+    for batch in inside:
+        nics.update(dict.fromkeys(batch.nics))
+    late_ns = newest.append_ns - newest.end_ns - lag_ns
+    return Rank(
+        number=number,
+        process=newest.process,
+        host=process.host,
+        nics=tuple(nics),
+        gpu=next((member.gpu for member in members if member.gpu is not None), None),
+        synced=all(b.synced for b in inside or [newest]),
+        bound_ns=max((b.bound_ns for b in inside or [newest]), default=0.0),
+        reported=bool(inside),
+        seen_ns=newest.end_ns,
+        ended=process.ended_before(end_ns),
+        ended_ns=process.ended_at(end_ns),
+        late_ns=late_ns if late_ns > LATE_NS else 0,
+        dropped=_growth(process, inside, "dropped"),
+        invalid=_growth(process, inside, "invalid"),
+    )
+
+
+def _growth(process: Process, inside: list[Batch], name: str) -> int:
+    """Return the growth of a process's counter within the interval."""
+    if not inside:
+        return 0
+    first = inside[0]
+    base = process.before(first.number) or (first if first.number else None)
+    return max(0, int(getattr(inside[-1], name)) - (int(getattr(base, name)) if base else 0))
+
+
+def _size_first(member: Member) -> tuple[int, str]:
+    return -member.ranks, member.communicator
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2] if values else 0

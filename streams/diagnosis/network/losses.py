@@ -1,0 +1,174 @@
+"""Loss rates of links between switches, measured by the probes among a job's NICs.
+
+The links service decides within seconds, so it ignores results from hosts short of CPU and from paths with
+queues. If it ignores all results, it names no link. Here such results count, over a longer time, and paths
+that do not cross a link serve as its control:
+
+- A host that is late loses probes on all of its paths, so its losses are attributed to its own cable.
+- A full queue loses packets too. A path's window counts only if its greatest delay is far below that of the
+  others, so that no queue near it was full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from schemas.ids import cable_id
+from streams.diagnosis.job.arrivals import Floats
+from streams.diagnosis.network.view import Links, NetworkView
+from streams.diagnosis.rules import KEEP_NS
+from streams.runtime.loss_rates import NOTHING, Int32s, Lossy, find_lossy
+from streams.runtime.units import NS_PER_S
+
+PERIOD_NS: Final = 15 * NS_PER_S
+"""Time over which losses are counted: a link gets a hundred probes in it, even from hosts that hardly run."""
+BACK_NS: Final = KEEP_NS
+"""Time over which the begin of losses is searched."""
+MAX_NICS: Final = 64
+"""Largest number of NICs of a job for which this search runs. Larger jobs' links are crossed by enough probes
+for the links service."""
+HIGH, LOW = 95.0, 25.0
+"""Percentiles of the greatest queueing delays of all paths and windows."""
+FULL_SHARE, LOW_TIMES = 0.5, 2.0
+"""A queue does not count as full below this share of the high percentile, or this multiple of the low one."""
+MIN_LOSSES: Final = 8
+MIN_WINDOWS: Final = 4
+"""Number of windows that must contain losses: a moment without CPU is no loss rate."""
+MIN_SHARE: Final = 0.02
+"""Share of lost packets that makes a link lossy; the lower end of the 95% interval must reach it."""
+TIMES: Final = 3.0
+"""Multiple of the loss share of paths elsewhere that a lossy link must reach."""
+MIN_ELSEWHERE: Final = 50
+"""Number of probes on paths elsewhere below which these paths prove nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossyLink:
+    """A cable that loses packets. `links`: directed links of this cable that the same paths cross."""
+
+    cable: str
+    links: tuple[str, ...]
+    candidates: tuple[str, ...]
+    """Other cables that exactly the same paths cross."""
+    rate: float
+    elsewhere: float
+    """Share of probes lost on paths that do not cross the cable."""
+    lost: int
+    requests: int
+    """Number of probes over the cable; `lost` of them were lost."""
+    since_ns: int
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Probes by route, with P routes, and by window, with W windows."""
+
+    names: list[str]
+    rows: Int32s
+    """[P, width] elements, as `find_lossy` takes them."""
+    edges: set[int]
+    """NICs and the links next to them."""
+    route: Int32s
+    """[W] index of the route of each window."""
+    begin_ns: Floats
+    lost: Floats
+    requests: Floats
+
+    def by_route(self, values: Floats) -> Floats:
+        """Return the [P] sums of `values`, given by window."""
+        return np.bincount(self.route, values, len(self.rows)).astype(np.float64)
+
+
+def lossy_links(network: NetworkView, nics: set[str], end_ns: int) -> list[LossyLink]:
+    """Return the links between switches that lose probes among the given NICs, the worst first.
+
+    If workers are behind, the period ends at the newest window instead of `end_ns`.
+    """
+    newest_ns = network.probed.newest_ns(nics)
+    if newest_ns is None or newest_ns <= end_ns - PERIOD_NS:
+        return []
+    end_ns = min(end_ns, newest_ns)
+    begin_ns = end_ns - PERIOD_NS
+    if len(nics) > MAX_NICS or network.probed.lost(nics, begin_ns, end_ns) < MIN_LOSSES:
+        return []
+    table = _rows_of(network, nics, end_ns - BACK_NS, end_ns)
+    if table is None:
+        return []
+    counts = table.begin_ns >= begin_ns
+    lost, requests = table.by_route(table.lost * counts), table.by_route(table.requests * counts)
+    is_link = np.array([element not in table.edges for element in range(len(table.names))])
+    links = []
+    for lossy in find_lossy(table.rows, lost.astype(np.int64), requests, is_link):
+        if is_link[lossy.element]:
+            link = _lossy(table, lossy, lost, requests, begin_ns)
+            if link is not None:
+                links.append(link)
+    return links
+
+
+def _lossy(table: _Rows, lossy: Lossy, lost: Floats, requests: Floats, from_ns: int) -> LossyLink | None:
+    """Return a lossy element as a link if its losses are clear and no other cause is as likely; else None."""
+    crosses = (table.rows == lossy.element).any(axis=1)
+    elsewhere = float(requests[~crosses].sum())
+    share = float(lost[~crosses].sum()) / max(elsewhere, 1.0)
+    if lossy.lost < MIN_LOSSES or elsewhere < MIN_ELSEWHERE or lossy.low < max(MIN_SHARE, TIMES * share):
+        return None
+    over = crosses[table.route]
+    begins_ns, at = np.unique(table.begin_ns[over], return_inverse=True)
+    lost_at = np.bincount(at, table.lost[over], len(begins_ns))
+    if np.count_nonzero(lost_at[begins_ns >= from_ns]) < MIN_WINDOWS:
+        return None
+    # The begin of the losses by cumulative sums (Page 1954): from it on, most is lost above half of the rate.
+    excess = lost_at - lossy.rate / 2 * np.bincount(at, table.requests[over], len(begins_ns))
+    since_ns = begins_ns[int(np.argmax(excess[::-1].cumsum()[::-1]))]
+    same = [table.names[e] for e in (lossy.element, *lossy.aliased) if e not in table.edges]
+    cable = cable_id(same[0])
+    return LossyLink(
+        cable,
+        tuple(sorted(link for link in same if cable_id(link) == cable)),
+        tuple(sorted({cable_id(link) for link in same} - {cable})),
+        lossy.rate,
+        share,
+        int(lost[crosses].sum()),
+        int(requests[crosses].sum()),
+        int(since_ns),
+    )
+
+
+def _rows_of(network: NetworkView, nics: set[str], begin_ns: int, end_ns: int) -> _Rows | None:
+    """Return the windows of paths with known routes and without a full queue; None if there are none."""
+    index = {"": NOTHING}
+    routes: dict[tuple[str, str, Links, Links], int] = {}
+    paths: dict[tuple[str, str, int], tuple[int, int] | None] = {}
+    edges: set[int] = set()
+    windows: list[tuple[int, int, int, int, int, float, float]] = []
+    for nic, peer, delay in network.probed.among(sorted(nics), begin_ns, end_ns):
+        key = nic, peer, delay.path
+        if key not in paths:
+            out, back = network.routes.of_probe(*key)
+            route_number = routes.setdefault((nic, peer, out, back), len(routes)) if out and back else None
+            paths[key] = None if route_number is None else (route_number, len(paths))
+            for link in (nic, peer, *out[:1], *out[-1:], *back[:1], *back[-1:]):
+                edges.add(index.setdefault(link, len(index)))
+        place = paths[key]
+        if place is not None and delay.rtt_p99_ns is not None and delay.rtt_min_ns is not None:
+            sent = delay.samples + delay.lost
+            windows.append((*place, delay.begin_ns, delay.lost, sent, delay.rtt_min_ns, delay.rtt_p99_ns))
+    if not windows:
+        return None
+    route, path, begins, lost, sent, rtt_min, rtt_p99 = np.array(windows, np.float64).T
+    at = path.astype(np.intp)
+    smallest = np.full(len(paths), np.inf)
+    np.minimum.at(smallest, at, rtt_min)
+    queued = rtt_p99 - smallest[at]
+    low, high = np.percentile(queued, (LOW, HIGH))
+    calm = queued <= max(FULL_SHARE * high, LOW_TIMES * low)
+    width = max(len(out) + len(back) for _, _, out, back in routes) + 2
+    rows = np.full((len(routes), width), NOTHING, np.int32)
+    for (nic, peer, out, back), number in routes.items():
+        elements = dict.fromkeys((nic, peer, *out, *back))
+        rows[number, : len(elements)] = [index.setdefault(element, len(index)) for element in elements]
+    return _Rows(list(index), rows, edges, route[calm].astype(np.int32), begins[calm], lost[calm], sent[calm])

@@ -1,0 +1,139 @@
+"""Finds NIC pairs that move data slower than comparable pairs, and the end that they have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import median
+from typing import Final
+
+from streams.diagnosis.case import Case, Outlier
+from streams.diagnosis.network.traffic import NicPair
+
+MIN_LIKE: Final = 2
+"""Number of other pairs that are needed for a comparison."""
+SIZE_TIMES: Final = 2.0
+"""Factor between the sizes of chunks from which on pairs are compared by time per byte."""
+CONCENTRATED: Final = 0.7
+"""Share of the slow pairs, and of an end's pairs, from which on that end counts as their common cause."""
+QUIET_US: Final = 10.0
+"""Queueing delay up to which a path counts as normal, us."""
+
+
+def find_outliers(case: Case) -> list[Outlier]:
+    """Return the pairs that are slower than comparable pairs, the slowest first."""
+    outliers: list[Outlier] = []
+    for source in ("queue pair", "transfer", "operation"):
+        pairs = [pair for pair in case.traffic.measured if pair.source == source]
+        outliers += _against_others(case, pairs)
+    pair_ids = {id(outlier.pair) for outlier in outliers}
+    outliers += [outlier for outlier in _against_before(case) if id(outlier.pair) not in pair_ids]
+    return sorted(outliers, key=lambda outlier: (-outlier.times, outlier.pair.name))
+
+
+def _against_others(case: Case, pairs: list[NicPair]) -> list[Outlier]:
+    rules = case.rules
+    compared = _like_sizes(pairs) if any(len(pair.sizes) > 1 for pair in pairs) else _per_byte(pairs)
+    if len(compared) <= MIN_LIKE:
+        return []
+    ratios = [value / max(like, 1.0) for _, value, like in compared]
+    spread = max(1.4826 * median(abs(ratio - 1.0) for ratio in ratios), 0.05)
+    return [
+        Outlier(pair, value, like, "others")
+        for pair, value, like in compared
+        if value >= rules.flow_times * like
+        and value - like >= rules.flow_excess_us * 1e3
+        and value - like >= rules.flow_spreads * max(spread * like, 1.0)
+    ]
+
+
+def _per_byte(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
+    """Return each pair with its time and the median time of all; per byte if their chunks differ in size."""
+    sizes = [pair.chunk_bytes for pair in pairs]
+    median_bytes = median(sizes) if sizes else 0.0
+    differ = median_bytes > 0 and max(sizes) > SIZE_TIMES * max(min(sizes), 1.0)
+    values = [
+        (pair.data_ns or 0.0) * (median_bytes / max(pair.chunk_bytes, 4_096.0) if differ else 1.0)
+        for pair in pairs
+    ]
+    return [(pair, value, median(values)) for pair, value in zip(pairs, values, strict=True)]
+
+
+def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
+    """Return each pair with its mean time, and the time that the median pair would need for the same sizes.
+
+    Ring neighbours exchange large chunks of a collective, other pairs only small messages.
+    """
+    means: dict[int, list[float]] = {}
+    for pair in pairs:
+        for size, (count, total_ns) in pair.sizes.items():
+            means.setdefault(size, []).append(total_ns / count)
+    ns_by_size = {size: median(values) for size, values in means.items() if len(values) > MIN_LIKE}
+    ns_by_size = {size: ns for size, ns in ns_by_size.items() if ns > 0}
+    times: list[tuple[NicPair, float, float]] = []
+    for pair in pairs:
+        comparable = [
+            (size, count, total_ns) for size, (count, total_ns) in pair.sizes.items() if size in ns_by_size
+        ]
+        number = sum(count for _, count, _ in comparable)
+        if number:
+            expected = sum(count * ns_by_size[size] for size, count, _ in comparable)
+            times.append((pair, sum(total_ns for *_, total_ns in comparable) / number, expected / number))
+    return times
+
+
+def _against_before(case: Case) -> list[Outlier]:
+    """Return the pairs that are slower than their baseline while other pairs are not."""
+    slower: list[Outlier] = []
+    with_baseline = 0
+    for pair in case.traffic.measured:
+        baseline = pair.baseline_ns(case.job.baselines)
+        if baseline is None or pair.data_ns is None:
+            continue
+        with_baseline += 1
+        far = pair.data_ns - baseline >= case.rules.flow_excess_us * 1e3
+        if far and pair.data_ns >= case.rules.flow_times * baseline:
+            slower.append(Outlier(pair, pair.data_ns, baseline, "before"))
+    return slower if len(slower) <= max(1, with_baseline // 2) else []
+
+
+def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
+    """Return the NIC that the slow pairs have in common, its role, and the share of its pairs that are slow.
+
+    The role is `both`, `sender` or `receiver`. It is empty if the pairs have no end in common, or if there is
+    only one pair.
+    """
+    if len(outliers) < 2:
+        return "", "", 0.0
+    measured = case.traffic.measured
+    slow = {(outlier.pair.nic, outlier.pair.peer) for outlier in outliers}
+    roles = {
+        "sender": (Counter(pair.nic for pair in measured), Counter(nic for nic, _ in slow)),
+        "receiver": (Counter(pair.peer for pair in measured), Counter(peer for _, peer in slow)),
+    }
+    best = ("", "", 0.0)
+    for nic in sorted({name for pair in slow for name in pair}):
+        counts = {role: (every[nic], few[nic]) for role, (every, few) in roles.items()}
+        touched = sum(nic in pair for pair in slow) / len(slow)
+        shares = {role: few / every if every else 0.0 for role, (every, few) in counts.items()}
+        if touched < CONCENTRATED:
+            continue
+        both = min(few for _, few in counts.values()) > 0 and min(shares.values()) >= CONCENTRATED
+        role = "both" if both else max(shares, key=lambda name: (counts[name][1], name))
+        share = min(shares.values()) if both else shares[role]
+        single = not both and counts[role][1] < 2
+        if share >= CONCENTRATED and not single and (touched, both) > (best[2], best[1] == "both"):
+            best = (nic, role, touched)
+    return best
+
+
+def network_is_normal(case: Case, pairs: list[NicPair]) -> bool | None:
+    """Return whether probes between the pairs see neither queue nor loss; None if there are no probes."""
+    probes = [pair_probes for pair in pairs if (pair_probes := case.probes(pair)) is not None]
+    timed = [probe for probe in probes if probe.p50_ns is not None and probe.min_ns is not None]
+    if not timed:
+        return None
+    quiet = [
+        (probe.p50_ns or 0.0) - (probe.min_ns or 0.0) <= QUIET_US * 1e3 and probe.lost_share < 0.005
+        for probe in timed
+    ]
+    return sum(quiet) >= CONCENTRATED * len(quiet)

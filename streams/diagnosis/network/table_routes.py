@@ -1,0 +1,30 @@
+"""Routes of a job's flows: routes of flows as recorded, those of probes from the worker's global table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from streams.diagnosis.network.view import Links, RecordedRoutes
+from streams.runtime.route_table import RouteTable
+
+
+class TableRoutes:
+    """Routes of a worker that keeps `fabric.paths` as a global table."""
+
+    def __init__(self, recorded: RecordedRoutes, probes: RouteTable) -> None:
+        self._recorded, self._probes = recorded, probes
+
+    def of_flow(self, nic: str, peer: str, path: int, peer_port: int) -> Links:
+        """Return the links of a flow, in order; empty if they are not known."""
+        return self._recorded.of_flow(nic, peer, path, peer_port) or self._probes.forward(nic, peer, path)
+
+    def of_pair(self, nic: str, peer: str) -> Collection[Links]:
+        """Return the known routes from one NIC to another."""
+        probes = self._probes.paths(nic, peer).items()
+        complete = {route.links for (leg, _), route in probes if leg == "REQUEST" and route.complete}
+        return {*self._recorded.of_pair(nic, peer), *complete}
+
+    def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
+        """Return the links of a probe's requests and those of its answers; each is empty if not all are
+        known."""
+        return self._probes.forward(nic, peer, path), self._probes.reverse(nic, peer, path)

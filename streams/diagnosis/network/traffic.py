@@ -1,0 +1,391 @@
+"""The traffic of a job between its NICs: in-band delays, flows, their links and the delays of probes.
+
+In-band delays come from queue pairs if these are known, else from transfers, else from point-to-point
+operations. Only pairs of different hosts count: others do not use the network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from schemas.ids import host_of
+from schemas.records import CollectiveFunction, Flow
+from streams.diagnosis.job.arrivals import Floats, Ints
+from streams.diagnosis.job.baseline import Baselines
+from streams.diagnosis.job.columns import FUNCTIONS, Op, Pair, Rows, Transfer, hash_of, pair_key
+from streams.diagnosis.job.ranks import Rank, Ranks
+from streams.diagnosis.job.work import Work, mixed
+from streams.diagnosis.network.delay_windows import PairDelay
+from streams.diagnosis.network.view import Links, NetworkView
+
+MAX_PAIRS: Final = 4_096
+"""Largest number of pairs that are kept; they are the slowest ones."""
+MAX_SIZES: Final = 4
+"""Number of a pair's chunk sizes, as powers of two, whose times are compared with earlier ones."""
+MIN_ALONE: Final = 0.2
+"""Share of an operation after the last rank's arrival that is needed to show the network's time."""
+MOSTLY_ALONE: Final = 0.9
+"""Share above which the wait for late ranks is no longer than the jitter of arrivals."""
+MAX_ALL_ROUTES: Final = 32
+"""Largest number of NICs for which all routes among them count as possible links of a job with unknown
+pairs."""
+_SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
+
+
+class Probes(NamedTuple):
+    """Delays of probes between the NICs of a pair, over all paths. ns."""
+
+    p50_ns: float | None
+    min_ns: float | None
+    """Least median of a path: the delay without a queue."""
+    worst_ns: float | None
+    worst_path: int
+    lost_share: float
+    one_way: bool
+    """Whether the delays are one-way delays; otherwise they are half of round trips."""
+
+
+@dataclass(slots=True)
+class NicPair:
+    """Traffic from one NIC to another."""
+
+    nic: str
+    peer: str
+    source: str = ""
+    """Source of `data_ns`: queue pair, transfer or operation; empty if none."""
+    count: float = 0
+    data_ns: float | None = None
+    """Mean time from post to completion, or of moving data, ns."""
+    min_ns: float | None = None
+    bytes: float = 0.0
+    sizes: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Maps binary logarithm of a chunk's bytes to the number of chunks and the sum of their times, ns."""
+    gpu_late_share: float = 0.0
+    """Share of the sender's time in transfers spent waiting for its GPU."""
+    receive_gpu_share: float = 0.0
+    """Share of the receiver's time in transfers spent waiting for its GPU, and flushing."""
+    ranks: set[int] = field(default_factory=set)
+    flows: list[Flow] = field(default_factory=list)
+    queue_pairs: int = 0
+
+    @property
+    def rate_bps(self) -> float:
+        """Total reported rate of the pair's flows."""
+        return sum(flow["rate_bps"] for flow in self.flows)
+
+    @property
+    def chunk_bytes(self) -> float:
+        """Mean size of a chunk, transfer or operation, bytes."""
+        return self.bytes / self.count if self.count else 0.0
+
+    @property
+    def name(self) -> str:
+        """Text that names the pair."""
+        return f"{self.nic} to {self.peer}"
+
+    def note(self, baselines: Baselines) -> None:
+        """Add the mean times of the pair's most frequent chunk sizes to the baselines."""
+        for size, (count, total_ns) in self._frequent():
+            baselines.note(("pair", self.nic, self.peer, self.source, size), total_ns / count)
+
+    def baseline_ns(self, baselines: Baselines) -> float | None:
+        """Return the mean time that the pair would have if each size took its baseline time; None if no size
+        has one.
+
+        A program sends messages of many sizes, and their proportions vary.
+        """
+        counted = expected = measured = 0.0
+        for size, (count, total_ns) in self._frequent():
+            baseline = baselines.value(("pair", self.nic, self.peer, self.source, size))
+            if baseline is not None:
+                counted, expected, measured = (
+                    counted + count,
+                    expected + count * baseline,
+                    measured + total_ns,
+                )
+        if not counted or self.data_ns is None:
+            return None
+        return self.data_ns * expected / measured if measured else expected / counted
+
+    def _frequent(self) -> list[tuple[int, tuple[float, float]]]:
+        return sorted(self.sizes.items(), key=lambda item: (-item[1][1], item[0]))[:MAX_SIZES]
+
+
+LinkTable = dict[str, dict[tuple[str, str], NicPair]]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """All pairs of a job. `links`: link to the pairs with a flow that certainly crosses it."""
+
+    pairs: dict[tuple[str, str], NicPair]
+    nics: set[str]
+    links: LinkTable = field(default_factory=dict)
+    possible: LinkTable = field(default_factory=dict)
+    """Links of the routes that flows without a known route may take, each with its pairs."""
+    flows: dict[str, Flow] = field(default_factory=dict)
+    routes: dict[str, Links] = field(default_factory=dict)
+    """Maps flow to its links."""
+
+    @property
+    def measured(self) -> list[NicPair]:
+        """Pairs with an in-band delay, sorted by name."""
+        return [self.pairs[key] for key in sorted(self.pairs) if self.pairs[key].data_ns is not None]
+
+    def like(self, pair: NicPair) -> list[NicPair]:
+        """Return the other pairs whose delays were measured in the same way."""
+        return [other for other in self.measured if other is not pair and other.source == pair.source]
+
+    def crossing(self, links: Iterable[str]) -> tuple[list[NicPair], bool]:
+        """Return the pairs that cross any of the links, and whether that is certain."""
+        names = list(links)
+        for table, certain in ((self.links, True), (self.possible, False)):
+            pairs = {key: pair for link in names for key, pair in table.get(link, {}).items()}
+            if pairs:
+                return [pairs[key] for key in sorted(pairs)], certain
+        return [], True
+
+
+def traffic_of(
+    ranks: Ranks, work: Work, transfers: Rows, queue_pairs: Rows, job: str, network: NetworkView
+) -> Traffic:
+    """Return the traffic of a job in the interval that `work` covers."""
+    nics = {nic for rank in ranks for nic in rank.nics}
+    flows = {flow["flow_id"]: flow for flow in network.flows(nics, job)}
+    nics |= {flow["nic"] for flow in flows.values()}
+    traffic = Traffic({}, nics, flows=flows)
+    _add_queue_pairs(traffic, ranks, queue_pairs)
+    _add_transfers(traffic, ranks, work, transfers)
+    _add_sends(traffic, ranks, work)
+    for flow in flows.values():
+        if flow["peer"] and host_of(flow["nic"]) != host_of(flow["peer"]):
+            _pair(traffic, flow["nic"], flow["peer"]).flows.append(flow)
+    _bound(traffic)
+    _add_links(traffic, network)
+    return traffic
+
+
+def probes_of(network: NetworkView, pair: NicPair, begin_ns: int, end_ns: int) -> Probes | None:
+    """Return the delays of probes between a pair's NICs in an interval; None if there are none."""
+    forward = network.delays(pair.nic, pair.peer, begin_ns, end_ns)
+    values = _by_path(forward, one_way=True)
+    one_way = bool(values)
+    if not values:
+        values = _by_path(forward + network.delays(pair.peer, pair.nic, begin_ns, end_ns), one_way=False)
+    sent = sum(delay.samples + delay.lost for delay in forward)
+    lost = sum(delay.lost for delay in forward) / sent if sent else 0.0
+    if not values:
+        return Probes(None, None, None, 0, lost, one_way) if sent else None
+    medians = {path: median(delays) for path, delays in values.items()}
+    worst = max(medians, key=lambda path: (medians[path], path))
+    smallest = min(min(delays) for delays in values.values())
+    return Probes(median(medians.values()), smallest, medians[worst], worst, lost, one_way)
+
+
+def _by_path(delays: list[PairDelay], *, one_way: bool) -> dict[int, list[float]]:
+    by_path: dict[int, list[float]] = {}
+    for delay in delays:
+        value = delay.p50_ns if one_way else delay.rtt_p50_ns
+        if value is not None:
+            by_path.setdefault(delay.path, []).append(value if one_way else value / 2)
+    return by_path
+
+
+# ------------------------------------------------------------------------------------------- sources
+
+
+def _pair(traffic: Traffic, nic: str, peer: str) -> NicPair:
+    pair = traffic.pairs.get((nic, peer))
+    if pair is None:
+        pair = traffic.pairs[nic, peer] = NicPair(nic, peer)
+    return pair
+
+
+def _size_of(amount: Rows) -> Ints:
+    """Return the rounded binary logarithm of numbers of bytes."""
+    return np.rint(np.log2(np.maximum(amount, 1).astype(np.float64))).astype(np.int64)
+
+
+def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
+    """Add the in-band delays of queue pairs; the peer is that of the flow, else the rank's NIC."""
+    rows = rows[rows[:, Pair.COUNT] > 0]
+    if not len(rows):
+        return
+    names = {hash_of(nic): nic for nic in traffic.nics}
+    flows = {hash_of(name): flow for name, flow in traffic.flows.items()}
+    by_number = {rank.number: rank for rank in ranks}
+    keys = mixed(rows[:, Pair.PROCESS], rows[:, Pair.NIC], rows[:, Pair.PEER], rows[:, Pair.FLOW])
+    _, first, at = np.unique(keys, return_index=True, return_inverse=True)
+    count = np.bincount(at, rows[:, Pair.COUNT].astype(np.float64))
+    total = np.bincount(at, rows[:, Pair.COUNT].astype(np.float64) * rows[:, Pair.MEAN])
+    amount = np.bincount(at, rows[:, Pair.BYTES].astype(np.float64))
+    smallest = np.full(len(first), np.inf)
+    np.minimum.at(smallest, at, rows[:, Pair.MIN].astype(np.float64))
+    for index, row in enumerate(rows[first]):
+        nic, flow = names.get(int(row[Pair.NIC])), flows.get(int(row[Pair.FLOW]))
+        rank = by_number.get(int(row[Pair.PEER]))
+        peer = flow["peer"] if flow is not None and flow["peer"] else _nic_for(rank, nic)
+        if nic is None or not peer or host_of(nic) == host_of(peer):
+            continue
+        pair = _pair(traffic, nic, peer)
+        pair.queue_pairs += 1
+        own = ranks.by_process.get(int(row[Pair.PROCESS]))
+        pair.ranks |= {end.number for end in (own, rank) if end is not None}
+        _add_mean(pair, "queue pair", float(count[index]), float(total[index]), float(amount[index]))
+        pair.min_ns = min(pair.min_ns or np.inf, float(smallest[index]))
+
+
+def _nic_for(rank: Rank | None, nic: str | None) -> str:
+    """Return the rank's NIC with the same device as `nic`, else its first one; empty if either is unknown."""
+    if rank is None or nic is None or not rank.nics:
+        return ""
+    device = nic.partition("/")[2]
+    return next((candidate for candidate in rank.nics if candidate.partition("/")[2] == device), rank.nics[0])
+
+
+def _add_mean(pair: NicPair, source: str, count: float, total_ns: float, amount: float) -> None:
+    """Add chunks of one size to a pair, unless the pair has data from a better source."""
+    if pair.source not in ("", source):
+        return
+    size = round(math.log2(max(amount / max(count, 1.0), 1.0)))
+    former_count, sum_ns = pair.sizes.get(size, (0.0, 0.0))
+    pair.sizes[size] = former_count + count, sum_ns + total_ns
+    before = (pair.data_ns or 0.0) * pair.count
+    pair.source = source
+    pair.count += count
+    pair.bytes += amount
+    pair.data_ns = (before + total_ns) / max(pair.count, 1.0)
+
+
+def _add_transfers(traffic: Traffic, ranks: Ranks, work: Work, rows: Rows) -> None:
+    """Add the transfers: delays from the sender, waits for GPUs from both ends."""
+    if not len(rows):
+        return
+    alone = _without_late_ranks(work, rows)
+    keys = mixed(*(rows[:, at] for at in (Transfer.PROCESS, Transfer.COMMUNICATOR, Transfer.PEER)))
+    keys = mixed(keys, rows[:, Transfer.SENDS])
+    _, first, at = np.unique(keys, return_index=True, return_inverse=True)
+
+    def total(values: Floats) -> Floats:
+        return np.bincount(at, values, len(first)).astype(np.float64)
+
+    done = rows[:, Transfer.END] > rows[:, Transfer.BEGIN]
+    length = total(np.where(done, rows[:, Transfer.END] - rows[:, Transfer.BEGIN], 0).astype(np.float64))
+    late = total(np.maximum(rows[:, Transfer.GPU_LATE], 0) * alone)
+    flush = total(np.maximum(rows[:, Transfer.FLUSH], 0).astype(np.float64))
+    for index, row in enumerate(rows[first]):
+        pair = _pair_of_transfer(traffic, ranks, row)
+        if pair is None:
+            continue
+        share = float(late[index] / max(length[index], 1.0))
+        if row[Transfer.SENDS]:
+            pair.gpu_late_share = max(pair.gpu_late_share, min(1.0, share))
+        else:
+            share += float(flush[index] / max(length[index], 1.0))
+            pair.receive_gpu_share = max(pair.receive_gpu_share, min(1.0, share))
+    measured = (rows[:, Transfer.SENDS] > 0) & (rows[:, Transfer.NETWORK_LATE] >= 0) & (alone >= MIN_ALONE)
+    rows, alone, keys = rows[measured], alone[measured], keys[measured]
+    _, first, at = np.unique(mixed(keys, _size_of(rows[:, Transfer.BYTES])), True, True)
+    count = np.bincount(at, minlength=len(first)).astype(np.float64)
+    network = total(rows[:, Transfer.NETWORK_LATE] * alone)
+    amount = total(rows[:, Transfer.BYTES].astype(np.float64))
+    for index, row in enumerate(rows[first]):
+        pair = _pair_of_transfer(traffic, ranks, row)
+        if pair is not None:
+            _add_mean(pair, "transfer", float(count[index]), float(network[index]), float(amount[index]))
+
+
+def _without_late_ranks(work: Work, rows: Rows) -> Floats:
+    """Return the part of each transfer's operation in which all ranks had arrived, as a share; 1 if unknown.
+
+    Before that, a sender waits for a receiver that has not arrived, as if the network were slow.
+    """
+    shares = np.ones(len(rows))
+    if not len(work.rows):
+        return shares
+    moving = work.end - work.begin - np.maximum(work.rows[:, Op.LAUNCH], 0)
+    share = 1.0 - np.clip(np.nan_to_num(work.arrival_wait) / np.maximum(moving, 1.0), 0.0, 1.0)
+    names = mixed(*(work.rows[:, at] for at in (Op.PROCESS, Op.COMMUNICATOR)), pair_key(work.rows, Op))
+    names = mixed(names, work.rows[:, Op.SEQ])
+    targets = mixed(
+        *(rows[:, at] for at in (Transfer.PROCESS, Transfer.COMMUNICATOR)), pair_key(rows, Transfer)
+    )
+    targets = mixed(targets, rows[:, Transfer.SEQ])
+    share = np.where(share > MOSTLY_ALONE, 1.0, share)
+    order = np.argsort(names)
+    place = order[np.minimum(np.searchsorted(names[order], targets), len(names) - 1)]
+    return np.where(names[place] == targets, share[place], shares)
+
+
+def _pair_of_transfer(traffic: Traffic, ranks: Ranks, row: Ints) -> NicPair | None:
+    """Return the pair of NICs between which a transfer's data move, from sender to receiver; None without
+    network."""
+    own = ranks.by_process.get(int(row[Transfer.PROCESS]))
+    peer = ranks.of(int(row[Transfer.COMMUNICATOR]), int(row[Transfer.PEER]))
+    if own is None or peer is None or own.host == peer.host or not own.nics or not peer.nics:
+        return None
+    if row[Transfer.SENDS]:
+        pair = _pair(traffic, own.nic, _nic_for(peer, own.nic))
+    else:
+        pair = _pair(traffic, peer.nic, _nic_for(own, peer.nic))
+    pair.ranks |= {own.number, peer.number}
+    return pair
+
+
+def _add_sends(traffic: Traffic, ranks: Ranks, work: Work) -> None:
+    """Add point-to-point operations for pairs without other delays."""
+    sends = np.flatnonzero((work.rows[:, Op.FUNCTION] == _SEND) & ~work.running & ~np.isnan(work.network))
+    if not len(sends):
+        return
+    rows = work.rows[sends]
+    keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], rows[:, Op.PEER])
+    keys = mixed(keys, _size_of(rows[:, Op.BYTES]))
+    _, first, at = np.unique(keys, return_index=True, return_inverse=True)
+    count = np.bincount(at).astype(np.float64)
+    total, amount = np.bincount(at, work.network[sends]), np.bincount(at, rows[:, Op.BYTES])
+    for index, row in enumerate(rows[first]):
+        own = ranks.by_process.get(int(row[Op.PROCESS]))
+        peer = ranks.of(int(row[Op.COMMUNICATOR]), int(row[Op.PEER]))
+        if own is None or peer is None or own.host == peer.host or not own.nics or not peer.nics:
+            continue
+        pair = _pair(traffic, own.nic, _nic_for(peer, own.nic))
+        pair.ranks |= {own.number, peer.number}
+        _add_mean(pair, "operation", float(count[index]), float(total[index]), float(amount[index]))
+
+
+def _bound(traffic: Traffic) -> None:
+    """Drop all but the slowest pairs."""
+    if len(traffic.pairs) > MAX_PAIRS:
+        slowest = sorted(traffic.pairs.items(), key=lambda item: (-(item[1].data_ns or 0.0), item[0]))
+        traffic.pairs = dict(slowest[:MAX_PAIRS])
+
+
+def _add_links(traffic: Traffic, network: NetworkView) -> None:
+    """Add the links that the flows cross, and may cross."""
+    for pair in traffic.pairs.values():
+        unknown = not pair.flows
+        for flow in pair.flows:
+            links = network.links_of(flow)
+            if links:
+                traffic.routes[flow["flow_id"]] = links
+                _add(traffic.links, links, pair)
+            unknown = unknown or not links
+        if unknown:
+            for links in network.routes.of_pair(pair.nic, pair.peer):
+                _add(traffic.possible, links, pair)
+    if not traffic.pairs and len(traffic.nics) <= MAX_ALL_ROUTES:
+        for nic in sorted(traffic.nics):
+            for peer in sorted(traffic.nics - {nic}):
+                for links in network.routes.of_pair(nic, peer):
+                    _add(traffic.possible, links, NicPair(nic, peer))
+
+
+def _add(table: LinkTable, links: Links, pair: NicPair) -> None:
+    for link in links:
+        table.setdefault(link, {})[pair.nic, pair.peer] = pair

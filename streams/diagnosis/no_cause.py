@@ -1,0 +1,136 @@
+"""The answer if nothing explains a job's speed: HEALTHY if nothing is slow, else UNKNOWN."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schemas.records import AlertKind, Verdict
+from schemas.topics import ALERTS
+from schemas.units import delay_text, seconds_text
+from streams.diagnosis.base import Candidate, observation
+from streams.diagnosis.case import Case, Stuck
+from streams.diagnosis.verdicts.progress import operation_text, ranks_text
+from streams.runtime.units import NS_PER_S
+
+LARGE_RATIO: Final = 5.0
+"""Ratio of a job's time to its baseline from which on a program that computes longer is no explanation."""
+RECENT_NS: Final = 30 * NS_PER_S
+"""Time after a stall in which a slow job is not HEALTHY."""
+MORE_BYTES: Final = 1.2
+"""Ratio of an operation's bytes to its baseline from which on the program moves more data."""
+BYTES_EXPLAIN: Final = 1.5
+"""Largest growth of the time as a multiple of the growth of the bytes that these explain."""
+MAX_HOSTS: Final = 4
+"""Largest number of hosts that a remedy names."""
+
+
+def without_cause(case: Case, missing: list[str]) -> Candidate:
+    """Return the answer about a job without a cause."""
+    if case.stuck is not None and case.stuck.stalls:
+        return _stalled(case, case.stuck)
+    total = case.ranks.total or len(case.members)
+    reported_share = len(case.ranks.reported) / max(1, total)
+    has_work = bool(len(case.work.rows) or len(case.columns.summaries))
+    enough = reported_share >= case.rules.seen_share and has_work
+    if enough and not case.is_slow:
+        text = "nothing is wrong with the network, and no rank is late" + _recent_stall_text(case)
+        confidence = 0.95 if case.ratio is not None else 0.8
+        return Candidate(Verdict.HEALTHY, confidence * (0.9 if missing else 1.0), 0.0, "", text, "")
+    if enough and not _recent_stall_text(case) and (case.ratio or 1.0) < LARGE_RATIO:
+        text = _program_text(case)
+        if text:
+            remedy = "compare the program, its input and GPU clocks"
+            return Candidate(Verdict.HEALTHY, 0.7, 0.0, "", text, remedy)
+    return _unknown(case, missing)
+
+
+def _program_text(case: Case) -> str:
+    """Return text about a program that does more than before; empty if that does not explain the job."""
+    ratio = case.ratio or 1.0
+    if case.bytes_ratio >= MORE_BYTES and ratio - 1 <= BYTES_EXPLAIN * (case.bytes_ratio - 1):
+        return (
+            f"operations carry {case.bytes_ratio:.1f} times the bytes of the baseline, and take "
+            f"{ratio:.2f} times as long; nothing is wrong with the network"
+        )
+    excess = case.network_excess
+    is_restored = case.job.baselines.is_restored(("iteration", *case.work.iteration_key))
+    computes = excess is not None and excess < 0.5 * case.loss_share and case.wait_share < 0.5
+    if not computes or is_restored:
+        return ""
+    return (
+        f"all ranks compute longer: iterations take {ratio:.2f} times the baseline; "
+        f"nothing is wrong with the network"
+    )
+
+
+def _recent_stall_text(case: Case) -> str:
+    """Return text about a stall that is over, of the last half minute; empty if there was none."""
+    stalls = case.job.stalls
+    if stalls.over_ns is None or case.end_ns - stalls.over_ns > RECENT_NS:
+        return ""
+    ago_s = max(0.0, (case.end_ns - stalls.over_ns) / NS_PER_S)
+    return f"; an operation stalled for {delay_text(stalls.last_ns)} until {seconds_text(ago_s)} ago"
+
+
+def _stalled(case: Case, stuck: Stuck) -> Candidate:
+    """Return UNKNOWN about a job that stalls, with the ranks for which the others wait."""
+    text = f"stalled: {operation_text(case, stuck)}"
+    if stuck.usual_ns:
+        text += f", {delay_text(stuck.usual_ns)} usually"
+    suspected = [rank for rank in stuck.missing if not rank.ended]
+    if suspected:
+        text += f": {ranks_text(suspected)} did not begin it"
+    hosts = list(dict.fromkeys(rank.host for rank in suspected))
+    return Candidate(
+        Verdict.UNKNOWN,
+        0.0,
+        case.loss_share,
+        hosts[0] if hosts else "",
+        text,
+        f"a pause, or a hang: {case.rules.hang_s:.0f} s decide, or a dead rank or link",
+        subjects=[*hosts, *(rank.name for rank in suspected)][:64],
+        ranks=[rank.number for rank in suspected[:64]],
+    )
+
+
+def _unknown(case: Case, missing: list[str]) -> Candidate:
+    reason = missing[0] if missing else "no record explains it"
+    text = f"{'the job is slow' if case.is_slow else 'not enough evidence'}: {reason}"
+    if case.is_slow and (case.ratio or 1.0) >= LARGE_RATIO:
+        text += f"; iterations take {case.ratio:.0f} times the baseline"
+    text += _recent_stall_text(case)
+    candidate = Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", text, "")
+    if case.is_slow:
+        _add_busy_hosts(case, candidate)
+    return candidate
+
+
+def _add_busy_hosts(case: Case, candidate: Candidate) -> None:
+    """Add to a candidate the job's hosts whose probers got in trouble since the job is slow: their processors
+    may lack time for the job, too."""
+    hosts = {rank.host for rank in case.members}
+    busy = [
+        alert
+        for alert in case.network.alerts(case.begin_ns, case.end_ns)
+        if alert["kind"] == AlertKind.AGENT
+        and alert["subject"] in hosts
+        and alert["raised_ns"] >= _slow_since_ns(case)
+    ]
+    if not busy:
+        return
+    names = sorted({alert["subject"] for alert in busy})
+    candidate.subjects = names[:64]
+    candidate.remedy = f"look for load on the processors of {', '.join(names[:MAX_HOSTS])}"
+    candidate.text += f"; {busy[0]['text']}" + (f" ({len(names) - 1} more hosts)" if len(names) > 1 else "")
+    candidate.evidence = [
+        observation(ALERTS.name, alert["subject"], "agent", None, None, alert["text"], alert["raised_ns"])
+        for alert in busy[:8]
+    ]
+
+
+def _slow_since_ns(case: Case) -> int:
+    """Return the end of the last interval in which the job was as fast as its baseline; a trouble that is
+    older explains nothing."""
+    limit = case.rules.slow_ratio
+    fast = [past.end_ns for past in case.job.history if past.ratio is not None and past.ratio < limit]
+    return max(fast, default=case.begin_ns) - NS_PER_S

@@ -1,0 +1,155 @@
+"""Answers over time: what replaces a verdict, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from schemas.records import ContentionKind, LinkState, Verdict
+from streams.diagnosis.answers import Answers
+from streams.diagnosis.candidate import Candidate
+from tests.streams.diagnosis.scenario import MS, Job, S, World, route
+from tests.streams.diagnosis.verdicts.test_progress import running, stop
+
+CROSSED = route(1, 2, 1)[1]
+
+
+def candidate(verdict: Verdict, subject: str = "", *, decisive: bool = False) -> Candidate:
+    return Candidate(verdict, 0.9, 0.3, subject, f"{verdict} {subject}", "", decisive=decisive)
+
+
+def answered(*offered: Candidate, stopped: tuple[int, int] | None = None) -> list[Verdict]:
+    """Return the answers if these candidates are the best ones, second by second."""
+    answers = Answers()
+    return [answers.settle(best, [best], stopped, at * S).verdict for at, best in enumerate(offered)]
+
+
+HEALTHY = candidate(Verdict.HEALTHY)
+UNKNOWN = candidate(Verdict.UNKNOWN)
+STRAGGLER = candidate(Verdict.STRAGGLER, "h3")
+GREY = candidate(Verdict.GREY_LINK, "a<>b")
+
+
+def test_a_cause_is_named_at_once() -> None:
+    assert answered(HEALTHY, STRAGGLER) == [Verdict.HEALTHY, Verdict.STRAGGLER]
+    assert answered(UNKNOWN, STRAGGLER) == [Verdict.UNKNOWN, Verdict.STRAGGLER]
+
+
+def test_evidence_that_comes_and_goes_does_not_change_the_answer() -> None:
+    offered = [STRAGGLER, HEALTHY, STRAGGLER, UNKNOWN, HEALTHY, GREY, STRAGGLER, HEALTHY, GREY, STRAGGLER]
+    assert set(answered(*offered)) == {Verdict.STRAGGLER}
+
+
+def test_another_answer_that_lasts_replaces_a_cause() -> None:
+    assert answered(STRAGGLER, *[GREY] * 4)[-2:] == [Verdict.STRAGGLER, Verdict.GREY_LINK]
+    assert answered(STRAGGLER, *[HEALTHY] * 4)[-2:] == [Verdict.STRAGGLER, Verdict.HEALTHY]
+
+
+def test_a_job_that_is_still_slow_keeps_its_cause_for_longer() -> None:
+    answers = answered(STRAGGLER, *[UNKNOWN] * 12)
+    assert answers.index(Verdict.UNKNOWN) == 11
+
+
+def test_a_cause_that_stops_the_job_is_named_at_once() -> None:
+    dead = candidate(Verdict.DEAD_RANK, "h5", decisive=True)
+    assert answered(STRAGGLER, dead)[-1] == Verdict.DEAD_RANK
+
+
+def test_the_cause_of_a_slow_flow_is_named_at_once() -> None:
+    pair = {("h1/n0", "h2/n0")}
+    slow = replace(candidate(Verdict.SLOW_FLOW, "h1/n0 to h2/n0"), pairs=pair)
+    contended = replace(candidate(Verdict.CONTENTION, "a>b"), pairs=pair)
+    assert answered(slow, contended)[-1] == Verdict.CONTENTION
+
+
+def test_a_cause_is_kept_while_the_operation_that_it_stopped_still_runs() -> None:
+    answers = Answers()
+    dead = candidate(Verdict.DEAD_LINK, "a<>b", decisive=True)
+    hang = candidate(Verdict.HANG, "h5", decisive=True)
+    answers.settle(dead, [dead], (1, 7), 0)
+    later = [answers.settle(hang, [hang], (1, 7), at * S) for at in range(1, 40)]
+    assert {answer.verdict for answer in later} == {Verdict.DEAD_LINK}
+    assert "the operation that it stopped still runs" in later[-1].text
+    assert later[-1].text.count("still runs") == 1
+    assert answers.settle(hang, [hang], (1, 8), 41 * S).verdict == Verdict.HANG, "another operation"
+
+
+def test_a_rank_that_dies_in_a_stopped_operation_is_named() -> None:
+    dead = candidate(Verdict.DEAD_LINK, "a<>b", decisive=True)
+    killed = candidate(Verdict.DEAD_RANK, "h5", decisive=True)
+    assert answered(dead, killed, stopped=(1, 7))[-1] == Verdict.DEAD_RANK
+
+
+# ------------------------------------------------------------------------------------------- whole jobs
+
+
+def test_a_dead_link_that_healed_is_named_while_its_victim_backs_off() -> None:
+    world = World(Job())
+    world.learn()
+    world.health(CROSSED, LinkState.DOWN, world.job.at_ns)
+    begin_ns = world.job.at_ns
+    assert stop(world, set())["verdict"] == Verdict.DEAD_LINK
+    world.health(CROSSED, LinkState.UP, world.job.at_ns, seq=2)
+    end_ns = world.job.at_ns + 7 * S
+    batches = [
+        world.job.batch(rank, [running(world, rank, begin_ns + rank)], world.job.at_ns, end_ns)
+        for rank in range(world.job.ranks)
+    ]
+    found = world.diagnose(batches, end_ns - S, end_ns)
+    assert (found["verdict"], found["blames_network"]) == (Verdict.DEAD_LINK, True)
+    assert "the operation that it stopped still runs" in found["text"]
+
+
+def test_a_job_that_stood_still_does_not_compute_longer() -> None:
+    world = World(Job())
+    world.learn()
+    begin_ns = world.job.at_ns
+    stop(world, set())
+    end_ns = begin_ns + 20 * S
+    ended = [running(world, rank, begin_ns + rank, end_ns=end_ns) for rank in range(8)]
+    world.job.at_ns, world.job.seq = end_ns, world.job.seq + 1
+    batches = [world.job.batch(rank, [ended[rank]], begin_ns + 11 * S, end_ns) for rank in range(8)]
+    begin_ns = world.job.at_ns - 4 * S
+    found = world.diagnose([*batches, *world.job.run(S)], begin_ns, world.job.at_ns)
+    assert found["verdict"] != Verdict.HEALTHY, found["text"]
+
+
+def test_a_large_ratio_is_not_healthy() -> None:
+    world = World(Job())
+    world.learn()
+    world.job.compute = lambda rank, at: 200.0 * MS
+    found = world.step(3 * S)
+    assert found["verdict"] == Verdict.UNKNOWN
+    assert "times the baseline" in found["text"]
+
+
+def test_more_bytes_are_not_called_computing() -> None:
+    world = World(Job(queue_pairs=False))
+    world.learn(8)
+    world.job.bucket_bytes *= 3
+    world.job.network = lambda rank, at: 12.0 * MS
+    found = [world.step() for _ in range(5)]
+    assert not any(answer["blames_network"] for answer in found)
+    assert {answer["verdict"] for answer in found} == {Verdict.HEALTHY}
+    assert not any("compute longer" in answer["text"] for answer in found)
+    assert any("3.0 times the bytes" in answer["text"] for answer in found)
+
+
+def test_a_job_as_fast_as_its_baseline_has_no_cause() -> None:
+    world = World(Job())
+    world.learn()
+    world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.05)
+    world.job.network = lambda rank, at: 4.1 * MS
+    assert {world.step()["verdict"] for _ in range(5)} == {Verdict.HEALTHY}
+
+
+def test_a_short_collision_is_a_possible_cause_that_names_the_other_job() -> None:
+    world = World(Job(queue_pairs=False, compute=lambda rank, at: 4.0 * MS))
+    world.learn()
+    world.job.network = lambda rank, at: 12.0 * MS
+    opened_ns = world.job.at_ns + 100 * MS
+    closed = {"closed_ns": opened_ns + 60 * MS, "state": "CLOSED"}
+    world.contend(CROSSED, opened_ns, own=1, kind=ContentionKind.COLLISION, **closed)
+    found = world.step()
+    named = [other for other in found["alternatives"] if other["verdict"] == Verdict.CONTENTION]
+    assert named, found["text"]
+    assert "job other" in named[0]["text"]
