@@ -25,9 +25,15 @@ TARGETS: Final[Mapping[str, Target]] = {
     "explain_answer_s": Target("s", "<=", 2),
     "explain_log_bytes": Target("B"),
     "diagnosis_right": Target("1", ">=", 0.975),
+    "calibration_error": Target("1", "<=", 0.05),
+    "confidence_auroc": Target("1", ">=", 0.8),
+    "verdict_changes_per_minute": Target("1/min", "<=", 1),
     "network_blamed_wrongly": Target("1", "<=", 0.005),
     "anomaly_s_p90": Target("s", "<=", 3.6),
     "root_cause_s_p60": Target("s", "<=", 8),
+    "postmortem_right": Target("1", ">=", 0.9),
+    "postmortem_false_causes": Target("folders"),
+    "postmortem_folders": Target("folders"),
 }
 
 PARTS: Final[Mapping[str, Sequence[str]]] = {
@@ -45,7 +51,16 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
         "real_job_network_blamed_wrongly",
     ),
     "explain": ("explain_answer_s", "explain_log_bytes"),
-    "diagnosis": ("diagnosis_right", "network_blamed_wrongly", "anomaly_s_p90", "root_cause_s_p60"),
+    "diagnosis": (
+        "diagnosis_right",
+        "calibration_error",
+        "confidence_auroc",
+        "verdict_changes_per_minute",
+        "network_blamed_wrongly",
+        "anomaly_s_p90",
+        "root_cause_s_p60",
+    ),
+    "postmortem": ("postmortem_right", "postmortem_false_causes", "postmortem_folders"),
 }
 """Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
 quick)`."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from fabrictime.bench._sim_pipeline import FLEET_TOPICS, SimPipeline
 from producers.sim.simulation import TICK_NS, Simulation
+from schemas.kafka.message import Message
 from schemas.records import Diagnosis
 from schemas.topics import DECISIONS, DIAGNOSES
 from streams.clock.stage import ClockStage
@@ -42,6 +43,10 @@ class Pipeline:
     def busy_s(self) -> float:
         """Processor time, s, of the diagnosis, including reading messages."""
         return self._pipeline.runner.busy_ns[DiagnosisStage.name] / NS_PER_S
+
+    def on_message(self, tap: Callable[[Message], None]) -> None:
+        """Call a function with each message of the log."""
+        self._pipeline.runner.tap = tap
 
     def advance(self, seconds: float) -> Iterator[tuple[int, Diagnosis]]:
         """Advance simulated time; yield each published diagnosis with the time, ns, from which it can be

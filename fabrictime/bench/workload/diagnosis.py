@@ -18,7 +18,16 @@ import numpy as np
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._parts import side_by_side
+from fabrictime.bench.workload._answers import (
+    Answer,
+    answers_by_second,
+    auroc,
+    calibration,
+    calibration_error,
+    changes_per_minute,
+)
 from fabrictime.bench.workload._drawn import HARMLESS, JOB, KINDS, Incident, draw, simulation
+from fabrictime.bench.workload._recorded import AFTER_S, BEFORE_S, iterations
 from fabrictime.bench.workload._simulated import TOPICS, Pipeline
 from producers.sim.simulation import Simulation
 from schemas.records import Diagnosis, Verdict
@@ -29,12 +38,13 @@ LARGE: Final = 8
 LARGE_RANKS: Final = 256
 WARM_S: Final = 8.0
 """Time in which the diagnosis learns the job's normal iteration time."""
-INCIDENT_S: Final = 9.0
+INCIDENT_S: Final = 14.0
+"""Length of an incident: five answers are scored, one each second from the tenth on."""
+STALLED_S: Final = 12.0
+"""Time within which UNKNOWN that names the rank is right about a hang: a stall may be a pause."""
 LONG_S: Final = 24.0
 """Length of a long incident, of which each kind has one. Its verdict must hold while evidence comes and
 goes."""
-BEFORE_S, AFTER_S = 2.0, 4.0
-"""Periods in which true iterations are counted: before the incident, and at its end."""
 MAX_RANKS: Final = 8
 """Largest number of ranks that a right verdict may name."""
 REPORT_EVERY: Final = 25
@@ -71,6 +81,9 @@ class Outcome:
     cpu_s: float = 0.0
     length_s: float = INCIDENT_S
     log_lines: list[str] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    """The answers of each second from the tenth on."""
+    changes_per_minute: float = 0.0
 
 
 def is_right(incident: Incident, diagnosis: Diagnosis, slowdown: float) -> bool:
@@ -94,6 +107,13 @@ def is_right(incident: Incident, diagnosis: Diagnosis, slowdown: float) -> bool:
     return not incident.ranks or (incident.ranks <= ranks and len(ranks) <= MAX_RANKS)
 
 
+def is_stalled(incident: Incident, diagnosis: Diagnosis, at_s: float) -> bool:
+    """Return whether a diagnosis names the rank of a hang that may still be a pause."""
+    named = incident.ranks <= set(diagnosis["ranks"]) and len(diagnosis["ranks"]) <= MAX_RANKS
+    is_hang = Verdict.HANG in incident.verdicts
+    return is_hang and named and diagnosis["verdict"] == Verdict.UNKNOWN and at_s <= STALLED_S
+
+
 def run_incident(case: Asked) -> Outcome:
     """Run an incident and return its outcome; if the fleet of a seed has no place for it, try further
     seeds."""
@@ -112,9 +132,9 @@ def _run(sim: Simulation, incident: Incident, length_s: float) -> Outcome:
     pipeline = Pipeline(sim, JOB)
     rng = np.random.default_rng([incident.seed, 3])
     log_lines = [_line(sim, at_ns, diagnosis) for at_ns, diagnosis in pipeline.advance(WARM_S - BEFORE_S)]
-    before = _iterations(sim)
+    before = iterations(sim)
     log_lines += [_line(sim, at_ns, diagnosis) for at_ns, diagnosis in pipeline.advance(BEFORE_S)]
-    iterations_per_s = (_iterations(sim) - before) / BEFORE_S
+    iterations_per_s = (iterations(sim) - before) / BEFORE_S
     log_lines += [
         _line(sim, at_ns, diagnosis)
         for at_ns, diagnosis in pipeline.advance(float(np.round(rng.uniform(0, 1), 2)))
@@ -126,9 +146,9 @@ def _run(sim: Simulation, incident: Incident, length_s: float) -> Outcome:
     log_lines.append(f"begins: {incident.kind} {incident.lines} {incident.decoys}")
     begin_ns = sim.now_ns
     diagnoses = [*pipeline.advance(length_s - AFTER_S)]
-    now = _iterations(sim)
+    now = iterations(sim)
     diagnoses += [*pipeline.advance(AFTER_S)]
-    slowdown = 1 - (_iterations(sim) - now) / AFTER_S / max(iterations_per_s, 1e-9)
+    slowdown = 1 - (iterations(sim) - now) / AFTER_S / max(iterations_per_s, 1e-9)
     outcome = _outcome(sim, incident, diagnoses, begin_ns, slowdown, log_lines)
     outcome.cpu_s, outcome.length_s = pipeline.busy_s, length_s
     return outcome
@@ -157,6 +177,15 @@ def _outcome(
         slowdown,
         log_lines=log_lines + [_line(sim, at_ns, diagnosis) for at_ns, diagnosis in diagnoses],
     )
+    outcome.answers = [
+        Answer(
+            record["confidence"],
+            is_right(incident, record, slowdown) or is_stalled(incident, record, at_s),
+            record["blames_network"],
+        )
+        for at_s, record in answers_by_second(diagnoses, begin_ns, sim.now_ns)
+    ]
+    outcome.changes_per_minute = changes_per_minute(diagnoses, begin_ns, sim.now_ns)
     for at_ns, record in diagnoses:
         if record["verdict"] != Verdict.HEALTHY and outcome.anomaly_s is None:
             outcome.anomaly_s = (at_ns - begin_ns) / 1e9
@@ -164,10 +193,6 @@ def _outcome(
         first = len(right) - next((n for n, yes in enumerate(reversed(right)) if not yes), len(right))
         outcome.root_cause_s = (diagnoses[first][0] - begin_ns) / 1e9
     return outcome
-
-
-def _iterations(sim: Simulation) -> int:
-    return next(job.done for job in sim.jobs.jobs if job.name == JOB)
 
 
 def _line(sim: Simulation, at_ns: int, diagnosis: Diagnosis) -> str:
@@ -210,9 +235,9 @@ def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
     """Return the figures over all incidents; the notes contain a table by kind."""
     lasting = _lasting([outcome for outcome in outcomes if outcome.length_s > INCIDENT_S])
     outcomes = [outcome for outcome in outcomes if outcome.length_s <= INCIDENT_S]
-    right = sum(outcome.is_right for outcome in outcomes)
     innocent = [outcome for outcome in outcomes if outcome.is_network is False]
-    blamed = [outcome for outcome in innocent if outcome.blamed_network]
+    answers = [answer for outcome in outcomes for answer in outcome.answers]
+    blamed = [outcome for outcome in innocent if any(answer.blames_network for answer in outcome.answers)]
     ill = [
         outcome
         for outcome in outcomes
@@ -221,11 +246,22 @@ def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
     anomaly = [outcome.anomaly_s if outcome.anomaly_s is not None else np.inf for outcome in ill]
     root = [outcome.root_cause_s if outcome.root_cause_s is not None else np.inf for outcome in ill]
     wrong = [
-        f"{outcome.kind} {outcome.seed} as {outcome.verdict}" for outcome in outcomes if not outcome.is_right
+        f"{outcome.kind} {outcome.seed} as {outcome.verdict}"
+        for outcome in outcomes
+        if not all(answer.is_right for answer in outcome.answers)
     ]
-    note = f"{len(outcomes)} incidents, first seed {first}; wrong: {', '.join(wrong) or 'none'}"
+    note = f"{len(answers)} answers about {len(outcomes)} incidents, first seed {first}; "
+    note += f"with a wrong one: {', '.join(wrong) or 'none'}"
+    changes = [outcome.changes_per_minute for outcome in outcomes]
     values: dict[str, Value] = {
-        "diagnosis_right": Figure(right / max(1, len(outcomes)), note=note),
+        "diagnosis_right": Figure(
+            sum(answer.is_right for answer in answers) / max(1, len(answers)), note=note
+        ),
+        "calibration_error": Figure(calibration_error(answers), note=_curve(answers)),
+        "confidence_auroc": Figure(auroc(answers), note="right answers against wrong ones"),
+        "verdict_changes_per_minute": Figure(
+            _quantile(changes, 0.95), "1/min", "p95 over incidents, from 5 s on"
+        ),
         "network_blamed_wrongly": Figure(
             len(blamed) / max(1, len(innocent)),
             note=f"{len(innocent)} incidents of other causes: "
@@ -250,6 +286,13 @@ def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
         cpu_s / (WARM_S + INCIDENT_S), "1", "of one core, the diagnosis and its reading of messages"
     )
     return values | lasting
+
+
+def _curve(answers: Sequence[Answer]) -> str:
+    """Return the calibration curve as text."""
+    bins = calibration(answers)
+    points = ", ".join(f"{sure:.2f}: {right:.2f}" for sure, right, _ in bins)
+    return f"{len(answers)} answers in {len(bins)} bins of equal count, confidence: share right: {points}"
 
 
 def _lasting(outcomes: Sequence[Outcome]) -> dict[str, Value]:

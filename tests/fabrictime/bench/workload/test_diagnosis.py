@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
+from fabrictime.bench.workload._answers import Answer
 from fabrictime.bench.workload._drawn import Incident
-from fabrictime.bench.workload.diagnosis import Asked, Outcome, figures, is_right, run_incident
+from fabrictime.bench.workload.diagnosis import (
+    Asked,
+    Outcome,
+    figures,
+    is_right,
+    is_stalled,
+    run_incident,
+)
 from schemas.records import Verdict
 
 
@@ -70,7 +78,18 @@ def outcome(kind: str, **more: Any) -> Outcome:
         "anomaly_s": 1.0,
         "root_cause_s": 2.0,
     }
-    return Outcome(kind, **{**given, **more})
+    made = Outcome(kind, **{**given, **more})
+    made.answers = [Answer(0.9, made.is_right, made.blamed_network)] * 4
+    return made
+
+
+def test_a_stall_that_names_the_rank_is_right_about_a_hang_for_some_seconds() -> None:
+    hang = Incident("hang", 1, frozenset({Verdict.HANG}), [], ranks=frozenset({3}))
+    stalled = diagnosis(Verdict.UNKNOWN, ranks=[3])
+    assert is_stalled(hang, stalled, 10.0)
+    assert not is_stalled(hang, stalled, 13.0)
+    assert not is_stalled(hang, diagnosis(Verdict.UNKNOWN, ranks=[4]), 10.0)
+    assert not is_stalled(STRAGGLER, stalled, 10.0)
 
 
 def test_figures_name_the_wrong_ones_with_their_seeds():

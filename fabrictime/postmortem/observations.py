@@ -1,0 +1,240 @@
+"""The facts that readers take from a job's files, as typed records. No reader draws conclusions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+MAX_RANK: Final = 1_000_000
+"""Largest rank that is believed; a larger number in a file is not a rank."""
+
+
+class Group(NamedTuple):
+    """A process group or communicator. `ranks` is empty if its members are unknown."""
+
+    name: str
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+
+    def text(self) -> str:
+        """Return the name as culprits and sentences state it, such as `group 0 (default_pg)`."""
+        return f"group {self.name} ({self.description})" if self.description else f"group {self.name}"
+
+
+class Call(NamedTuple):
+    """A collective operation in a Flight Recorder dump. Times are the host's system clock, ns; 0 if
+    unknown.
+    """
+
+    rank: int
+    group: Group
+    seq: int
+    function: str
+    elements: int
+    out_elements: int
+    dtype: str
+    state: str
+    order: int
+    created_ns: int
+    started_ns: int
+    ended_ns: int
+    duration_ns: int
+    has_timed_out: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the operation ended."""
+        return self.state == "completed"
+
+
+class Message(NamedTuple):
+    """A send or receive in a Flight Recorder dump. Ranks are places in the group."""
+
+    rank: int
+    group: Group
+    seq: int
+    is_send: bool
+    source: int
+    target: int
+    is_complete: bool
+    created_ns: int
+
+
+class Span(NamedTuple):
+    """A timed operation of a profiler: Kineto, NCCL Inspector or Chakra. `bytes` is 0 if unknown."""
+
+    source: str
+    rank: int
+    group: Group
+    group_size: int
+    seq: int
+    function: str
+    bytes: int
+    begin_ns: int
+    duration_ns: int
+
+
+class PairSpan(NamedTuple):
+    """A timed message between two ranks."""
+
+    rank: int
+    peer: int
+    bytes: int
+    duration_ns: int
+
+
+class Failure(NamedTuple):
+    """The end of a process. `rank` and `host` are unknown if None and empty. `weight` is the confidence that
+    this end is a cause: 1 killed or crashed, 0.5 an exception, 0 a consequence of another failure.
+    """
+
+    rank: int | None
+    host: str
+    pid: str
+    text: str
+    time_s: float
+    weight: float
+    place: str
+
+
+class Timeout(NamedTuple):
+    """A watchdog's line about an operation that takes too long. Unknown numbers are -1."""
+
+    rank: int
+    group: str
+    seq: int
+    function: str
+    elements: int
+    last_enqueued: int
+    last_completed: int
+
+
+class NetError(NamedTuple):
+    """An error of a NIC or a connection that NCCL logged."""
+
+    host: str
+    device: str
+    peer: str
+    text: str
+    is_local: bool
+
+
+class TableRow(NamedTuple):
+    """A size of a table of nccl-tests."""
+
+    bytes: int
+    bus_gbs: float
+    errors: int
+
+
+@dataclass(slots=True)
+class Table:
+    """A run of nccl-tests or rccl-tests."""
+
+    name: str
+    test: str = ""
+    hosts: list[str] = field(default_factory=list)
+    device: str = ""
+    """The only NIC that NCCL_IB_HCA allowed; empty if unknown."""
+    ranks: int = 0
+    rows: list[TableRow] = field(default_factory=list)
+    is_finished: bool = False
+    failures: list[str] = field(default_factory=list)
+
+
+class Step(NamedTuple):
+    """A job or step in Slurm's accounting."""
+
+    name: str
+    state: str
+    exit_code: int
+    signal: int
+    hosts: tuple[str, ...]
+    max_rss_host: str
+    max_rss_rank: int | None
+
+
+@dataclass(slots=True)
+class HostNetwork:
+    """The network of a host as NCCL logged it."""
+
+    network: str = ""
+    rdma_devices: dict[int, str] = field(default_factory=dict)
+    """Index to device, such as mlx5_0, of the line NET/IB : Using."""
+    addresses: set[str] = field(default_factory=set)
+    no_gdr_devices: set[str] = field(default_factory=set)
+    reason: str = ""
+    """The line that explains the choice of network, such as `NET/IB : No device found`."""
+
+
+class Channel(NamedTuple):
+    """The use of a NIC by a rank: transport such as IB or Socket, index of the device, GPUDirect."""
+
+    rank: int
+    host: str
+    transport: str
+    device: int
+    is_gdr: bool
+
+
+@dataclass(slots=True)
+class Observations:
+    """All facts from one folder."""
+
+    calls: dict[int, list[Call]] = field(default_factory=dict)
+    """Rank to its collectives; a rank with a dump is present even without collectives."""
+    messages: list[Message] = field(default_factory=list)
+    groups: dict[Group, None] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    pairs: list[PairSpan] = field(default_factory=list)
+    hosts: dict[int, str] = field(default_factory=dict)
+    """Rank to host."""
+    processes: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Host and process id to rank."""
+    ranks: set[int] = field(default_factory=set)
+    """Ranks that left something of their own."""
+    expected: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    timeouts: list[Timeout] = field(default_factory=list)
+    networks: dict[str, HostNetwork] = field(default_factory=dict)
+    channels: dict[Channel, int] = field(default_factory=dict)
+    init_started: set[int] = field(default_factory=set)
+    init_completed: set[int] = field(default_factory=set)
+    net_errors: list[NetError] = field(default_factory=list)
+    closed_peers: list[tuple[str, str]] = field(default_factory=list)
+    """Host and the peer that closed a connection to it."""
+    tables: list[Table] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    torn_ranks: dict[int, str] = field(default_factory=dict)
+    """Rank to the reason why its dump could not be read."""
+    notes: list[str] = field(default_factory=list)
+    """Lines about data that was cut or left out."""
+
+    def network_of(self, host: str) -> HostNetwork:
+        """Return the network of a host, new if it is the first line about it."""
+        return self.networks.setdefault(host, HostNetwork())
+
+    def hosts_by_address(self) -> dict[str, str]:
+        """Return address to host, as NCCL's logs state it."""
+        return {address: host for host, network in self.networks.items() for address in network.addresses}
+
+    def only_rank_on(self, host: str) -> int | None:
+        """Return the rank of a host with one known rank."""
+        ranks = [rank for rank, place in self.hosts.items() if place == host]
+        return ranks[0] if len(ranks) == 1 else None
+
+    def expect(self, ranks: int) -> None:
+        """Note that the job has at least this number of ranks."""
+        if 0 < ranks <= MAX_RANK:
+            self.expected = max(self.expected, ranks)
+
+    def place(self, rank: int, host: str) -> None:
+        """Note that a rank left something, and its host if that is known."""
+        if 0 <= rank <= MAX_RANK:
+            self.ranks.add(rank)
+            if host:
+                self.hosts[rank] = host
+
+    def host_of(self, rank: int) -> str:
+        """Return the host of a rank; empty if unknown."""
+        return self.hosts.get(rank, "")

@@ -1,0 +1,97 @@
+"""Compares runs of nccl-tests: hosts of slow runs, wrong results, tables that end early. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Final
+
+from fabrictime.postmortem.base import Explanation, host_names, names_text, shared_by
+from fabrictime.postmortem.observations import Observations, Table
+
+SLOW_RUN: Final = 0.85
+"""Bus bandwidth beside that of other runs below which a run is slow."""
+MIN_BYTES: Final = 1 << 20
+"""Size from which a bandwidth says something about the network."""
+
+
+def slow_runs(out: Observations) -> Iterator[Explanation]:
+    """Yield the host that all slow runs share; and runs with wrong results or a cut table."""
+    yield from _wrong_results(out.tables)
+    yield from _stopped(out.tables)
+    likes: dict[tuple[str, int, int], dict[int, float]] = defaultdict(dict)
+    for index, table in enumerate(out.tables):
+        rate = bus_gbs(table)
+        if rate > 0:
+            likes[table.test, table.ranks, len(table.hosts)][index] = rate
+    choices = [choice for rates in likes.values() if (choice := _slow_run(rates, out.tables)) is not None]
+    if choices:
+        yield max(choices, key=lambda choice: choice.confidence)
+
+
+def bus_gbs(table: Table) -> float:
+    """Return the bus bandwidth of a run's largest sizes, GB/s; 0 if it has none."""
+    largest = max((row.bytes for row in table.rows), default=0)
+    rates = [row.bus_gbs for row in table.rows if row.bytes >= max(MIN_BYTES, largest / 4)]
+    return median(rates) if rates else 0.0
+
+
+def healthy_rates(tables: Sequence[Table]) -> Mapping[int, float]:
+    """Return the place of each finished run and its bus bandwidth, GB/s."""
+    rates = {index: bus_gbs(table) for index, table in enumerate(tables) if table.is_finished}
+    return {index: rate for index, rate in rates.items() if rate > 0}
+
+
+def _slow_run(rates: Mapping[int, float], tables: Sequence[Table]) -> Explanation | None:
+    """Return the hosts that the slow runs among like runs share; `rates` are by place in `tables`."""
+    best = max(rates.values())
+    slow = {index: rate for index, rate in rates.items() if rate < SLOW_RUN * best}
+    fast = rates.keys() - slow.keys()
+    has_devices = all(tables[index].device for index in rates)
+    places = {index: _places(tables[index], has_devices) for index in rates}
+    suspects = shared_by([places[index] for index in slow], [places[index] for index in fast])
+    if not suspects:
+        return None
+    text = (
+        f"{tables[min(slow)].test or 'nccl-tests'} reaches {median(slow.values()):.1f} GB/s in the "
+        f"{len(slow)} "
+        f"runs with {names_text(suspects)}, {best:.1f} GB/s in the others"
+    )
+    evidence = tuple(
+        f"{tables[index].name}: {rate:.1f} GB/s on {names_text(tables[index].hosts)}"
+        for index, rate in slow.items()
+    )
+    confidence = 0.85 if len(suspects) == 1 else 0.6
+    if has_devices:
+        hosts = dict.fromkeys(name.rpartition("/")[0] for name in suspects)
+        culprits = (*(f"nic {name}" for name in suspects), *host_names(hosts))
+        return Explanation("SLOW_NIC", culprits, confidence, text, evidence[:6])
+    missing = ("a run for each NIC (NCCL_IB_HCA) on it would name the NIC",)
+    return Explanation("SLOW_NIC", host_names(suspects), confidence, text, evidence[:6], missing)
+
+
+def _places(table: Table, has_devices: bool) -> list[str]:
+    """Return the hosts of a run, as HOST/DEVICE if each run states its NIC."""
+    return [f"{host}/{table.device}" for host in table.hosts] if has_devices else table.hosts
+
+
+def _wrong_results(tables: Sequence[Table]) -> Iterator[Explanation]:
+    wrong = [table for table in tables if any(row.errors for row in table.rows)]
+    if not wrong:
+        return
+    sizes = sorted({row.bytes for table in wrong for row in table.rows if row.errors})
+    places = names_text([f"{size:,} bytes" for size in sizes])
+    text = f"{wrong[0].test or 'nccl-tests'} computed wrong results at {places}"
+    evidence = tuple(f"{table.name}: hosts {names_text(table.hosts)}" for table in wrong[:6])
+    yield Explanation("UNKNOWN", (), 0.5, text, evidence, ("a run on each host alone would name the one",))
+
+
+def _stopped(tables: Sequence[Table]) -> Iterator[Explanation]:
+    if not tables or any(table.is_finished for table in tables):
+        return
+    table = tables[0]
+    place = f"after {table.rows[-1].bytes:,} bytes" if table.rows else "before its first size"
+    reason = f": {table.failures[0]}" if table.failures else ""
+    text = f"{table.test or 'nccl-tests'} stopped {place}{reason}"
+    yield Explanation("HANG", (), 0.45, text, (), ("logs of NCCL_DEBUG=INFO of that run",))
