@@ -12,7 +12,7 @@ class SegmentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator of a segment; texts are printable ASCII."""
+    """A communicator of a segment; texts are printable (labels.py)."""
 
     id: int
     """Equal at all ranks."""
@@ -24,6 +24,10 @@ class Communicator:
     """0: unknown."""
     gpu: str
     """PCI address or index; empty: unknown."""
+    generation: int = 1
+    """Number of communicators that have used the index, this one included."""
+    ended: bool = False
+    """True once the program has freed it."""
 
 
 @dataclass(frozen=True, slots=True)

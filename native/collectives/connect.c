@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -15,12 +16,21 @@
 #include "connect.h"
 #include "segment.h"
 
-enum { RETRY_MS = 500, EXIT_MS = 100 };
+enum { RETRY_MS = 500, EXIT_MS = 1000 };
 
 static char path[4096];
 static int segment = -1;
 static _Atomic int connection = -1;
 static atomic_bool running, tried;
+
+bool ft_is_first_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID",
+                                        "RANK"};
+
+    for (size_t n = 0; n < sizeof(names) / sizeof(*names); n++)
+        if (getenv(names[n])) return !strcmp(getenv(names[n]), "0");
+    return true;
+}
 
 /* Connect to the socket. A path that is too long for an address is reached by its directory's descriptor. */
 static bool reach(int fd) {
@@ -44,12 +54,29 @@ static bool reach(int fd) {
     return !result;
 }
 
-/* Return true if a process of our user or of root listens. */
+/* Print one line a process about a reporter that cannot be used. */
+static void complain(const char *reason) {
+    static bool reported;
+
+    if (!reported && ft_is_first_rank()) fprintf(stderr, "fabrictime: %s: %s\n", path, reason);
+    reported = true;
+}
+
+/* Return true if the user of root, of this process, or that FABRICTIME_REPORTER_USER names listens. */
 static bool trusted(int fd) {
+    const char *other = secure_getenv("FABRICTIME_REPORTER_USER");
     struct ucred peer;
     socklen_t size = sizeof(peer);
+    char text[160];
 
-    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) && (peer.uid == geteuid() || !peer.uid);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size)) return false;
+    if (peer.uid == geteuid() || !peer.uid || (other && strtoul(other, NULL, 10) == peer.uid)) return true;
+    snprintf(text, sizeof(text),
+             "its reporter runs as user %u, expected root, your user, or that of FABRICTIME_REPORTER_USER: "
+             "nothing is recorded",
+             (unsigned)peer.uid);
+    complain(text);
+    return false;
 }
 
 static bool pass(int fd) {
@@ -72,27 +99,31 @@ static bool pass(int fd) {
     return sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)text.iov_len;
 }
 
+/* Read the reporter's answer. Return false at the end of the connection. */
+static bool answered(int fd) {
+    char line[256], text[300];
+    ssize_t size = recv(fd, line, sizeof(line) - 1, 0);
+
+    if (size < 0 && errno == ECONNRESET) /* it closed without reading; its answer waits behind that error */
+        size = recv(fd, line, sizeof(line) - 1, 0);
+    if (size < 0) return errno == EAGAIN || errno == EINTR;
+    line[size > 0 ? size : 0] = 0;
+    if (!strncmp(line, "ERROR", 5)) {
+        snprintf(text, sizeof(text), "refused the trace: %.*s", (int)strcspn(line, "\n"), line);
+        complain(text);
+    }
+    return size > 0;
+}
+
 static int attempt(void) {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     if (fd < 0 || (reach(fd) && trusted(fd) && pass(fd))) return fd;
+    if (errno == EPIPE) answered(fd); /* refused before the segment was sent */
+    if (errno == EACCES || errno == EPERM)
+        complain("no access for this user: nothing is recorded (collectives.socket_users)");
     close(fd);
     return -1;
-}
-
-/* Read the reporter's answer. Return false at the end of the connection. */
-static bool answered(int fd) {
-    static bool reported;
-    char line[256];
-    ssize_t size = recv(fd, line, sizeof(line) - 1, 0);
-
-    if (size < 0) return errno == EAGAIN || errno == EINTR;
-    line[size > 0 ? size : 0] = 0;
-    if (!strncmp(line, "ERROR", 5) && !reported) {
-        reported = true;
-        fprintf(stderr, "fabrictime: %s refused the trace: %.*s\n", path, (int)strcspn(line, "\n"), line);
-    }
-    return size > 0;
 }
 
 static void *work(void *arg) {

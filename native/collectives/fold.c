@@ -23,7 +23,8 @@ enum {
     ROWS = 1 << 17,
     SUBS = 32, /* of an octave: a median is within 2% */
     BUCKETS = 60 * SUBS,
-    MIN_TYPICAL = 20 /* operations from which a median is usual */
+    MIN_TYPICAL = 20, /* operations from which a median is usual */
+    IDLE_TAKES = 60   /* after which a kind is forgotten if there is no room */
 };
 
 struct kind {
@@ -32,6 +33,7 @@ struct kind {
     double typical_ns; /* 0: unknown */
     uint64_t slow_ns;
     uint32_t *histogram;
+    uint32_t idle; /* takes since its last operation */
 };
 
 struct slow {
@@ -172,17 +174,48 @@ static uint64_t middle_of(uint32_t bucket) {
     return low + ((UINT64_C(1) << shift) - 1) / 2;
 }
 
+/* Forget kinds without an operation for `idle` takes: those of communicators that are long gone. */
+static void forget_kinds(struct ft_fold *fold, uint32_t idle) {
+    uint32_t left = 0;
+
+    memset(fold->places, 0, sizeof(fold->places));
+    for (uint32_t i = 0; i < fold->kinds; i++) {
+        struct kind kind = fold->kind[i];
+        uint32_t place = (uint32_t)(mix(kind.key) & (PLACES - 1));
+
+        if (!kind.sums.count && kind.idle >= idle) {
+            free(kind.histogram);
+            continue;
+        }
+        while (fold->places[place]) place = (place + 1) & (PLACES - 1);
+        fold->kind[left] = kind;
+        fold->places[place] = (uint16_t)++left;
+    }
+    memset(&fold->kind[left], 0, (fold->kinds - left) * sizeof(fold->kind[0]));
+    fold->kinds = left;
+}
+
+static struct kind *find_kind(struct ft_fold *fold, uint64_t key, uint32_t *place) {
+    for (*place = (uint32_t)(mix(key) & (PLACES - 1)); fold->places[*place];
+         *place = (*place + 1) & (PLACES - 1))
+        if (fold->kind[fold->places[*place] - 1].key == key) return &fold->kind[fold->places[*place] - 1];
+    return NULL;
+}
+
 static struct kind *kind_of(struct ft_fold *fold, const struct ft_event *event) {
     uint8_t size_class = bits_of(event->bytes);
     uint64_t key = ((((uint64_t)event->communicator << 8 | event->function) << 8 | event->algorithm) << 8 |
                     event->protocol)
                        << 8 |
                    size_class;
-    uint32_t place = (uint32_t)(mix(key) & (PLACES - 1));
+    uint32_t place;
+    struct kind *known = find_kind(fold, key, &place);
 
-    for (; fold->places[place]; place = (place + 1) & (PLACES - 1))
-        if (fold->kind[fold->places[place] - 1].key == key) return &fold->kind[fold->places[place] - 1];
+    if (known) return known;
+    if (fold->kinds == KINDS) forget_kinds(fold, IDLE_TAKES);
+    if (fold->kinds == KINDS) forget_kinds(fold, 0);
     if (fold->kinds == KINDS) return NULL;
+    find_kind(fold, key, &place);
 
     struct kind *made = &fold->kind[fold->kinds];
 
@@ -245,6 +278,7 @@ uint32_t ft_fold_take_kinds(struct ft_fold *fold, struct ft_fold_kind *to, uint3
         struct kind *kind = &fold->kind[i];
         struct ft_fold_kind *sums = &kind->sums;
 
+        kind->idle = sums->count ? 0 : kind->idle + 1;
         if (!sums->count) continue;
         sums->p50_ns = median_of(kind);
         if (sums->count >= MIN_TYPICAL || kind->typical_ns > 0) {

@@ -35,12 +35,10 @@ static bool copy(const struct ft_reader *reader, void *to, uint64_t size, uint64
     return true;
 }
 
-/* Keep printable ASCII up to the first NUL, and end the text. */
-static void sanitise(char *text, size_t size) {
-    size_t n = 0;
+/* End a text with its first NUL or at its size. Readers make it printable (labels.py). */
+static void end_text(char *text, size_t size) {
+    size_t n = strnlen(text, size - 1);
 
-    for (; n < size - 1 && text[n]; n++)
-        if (text[n] < ' ' || text[n] > '~') text[n] = '?';
     memset(text + n, 0, size - n);
 }
 
@@ -48,7 +46,7 @@ static void sanitise(char *text, size_t size) {
 static const char *fault(const struct ft_segment *head, uint64_t bytes) {
     if (memcmp(head->magic, FT_SEGMENT_MAGIC, sizeof(head->magic)))
         return "magic, expected " FT_SEGMENT_MAGIC;
-    if (head->version != FT_SEGMENT_VERSION) return "version, expected 1";
+    if (head->version != FT_SEGMENT_VERSION) return "version, expected 2";
     if (head->rings < 1 || head->rings > FT_RINGS_MAX) return "rings, expected 1 to 256";
     if (head->ring_events < FT_RING_EVENTS_MIN || head->ring_events > FT_RING_EVENTS_MAX ||
         (head->ring_events & (head->ring_events - 1)))
@@ -106,9 +104,9 @@ bool ft_reader_open(struct ft_reader *reader, int fd, char text[FT_READER_TEXT])
     }
     reader->rings = reader->head.rings;
     reader->ring_events = reader->head.ring_events;
-    sanitise(reader->head.job, sizeof(reader->head.job));
-    sanitise(reader->head.tenant, sizeof(reader->head.tenant));
-    sanitise(reader->head.version_text, sizeof(reader->head.version_text));
+    end_text(reader->head.job, sizeof(reader->head.job));
+    end_text(reader->head.tenant, sizeof(reader->head.tenant));
+    end_text(reader->head.version_text, sizeof(reader->head.version_text));
     /* Rings that are not in use yet begin at 0: their heads are not touched. */
     for (uint32_t n = 0; n < rings_used(reader); n++)
         reader->ring[n].at = reader->ring[n].committed = load(&ring_of(reader, n)->tail);
@@ -231,14 +229,27 @@ void ft_reader_count(struct ft_reader *reader, struct ft_reader_counters *counte
     counters->closed = load(&live(reader)->closed) == 1;
 }
 
+uint32_t ft_reader_communicators(const struct ft_reader *reader, uint64_t *changed) {
+    uint64_t used;
+
+    *changed = load(&live(reader)->communicators_changed);
+    used = load(&live(reader)->communicators_used);
+    return used < FT_COMMUNICATORS ? (uint32_t)used : FT_COMMUNICATORS;
+}
+
+/* Copy a row twice, so that one that changes meanwhile is none. */
 bool ft_reader_communicator(const struct ft_reader *reader, uint32_t n, struct ft_segment_communicator *out) {
-    if (n >= FT_COMMUNICATORS || !copy(reader, out, sizeof(*out), FT_SEGMENT_HEAD + n * sizeof(*out)))
+    uint64_t offset = FT_SEGMENT_HEAD + (uint64_t)n * sizeof(*out);
+    struct ft_segment_communicator again;
+
+    if (n >= FT_COMMUNICATORS || !copy(reader, out, sizeof(*out), offset) ||
+        !copy(reader, &again, sizeof(again), offset) || memcmp(out, &again, sizeof(again)))
         return false;
-    if (out->ready != 1 || out->rank > FT_RANK_MAX || out->ranks > FT_RANK_MAX + 1 ||
-        out->nodes > FT_RANK_MAX + 1)
+    if ((out->ready != FT_ROW_IN_USE && out->ready != FT_ROW_ENDED) || out->rank > FT_RANK_MAX ||
+        out->ranks > FT_RANK_MAX + 1 || out->nodes > FT_RANK_MAX + 1)
         return false;
-    sanitise(out->name, sizeof(out->name));
-    sanitise(out->gpu, sizeof(out->gpu));
+    end_text(out->name, sizeof(out->name));
+    end_text(out->gpu, sizeof(out->gpu));
     return true;
 }
 
@@ -246,6 +257,6 @@ bool ft_reader_device(const struct ft_reader *reader, uint32_t n, struct ft_segm
     if (n >= FT_DEVICES || !copy(reader, out, sizeof(*out), ft_segment_devices_at() + n * sizeof(*out)))
         return false;
     if (out->ready != 1) return false;
-    sanitise(out->name, sizeof(out->name));
+    end_text(out->name, sizeof(out->name));
     return out->name[0];
 }

@@ -26,7 +26,7 @@ struct ft_reader {
     uint32_t next; /* ring to begin with */
     uint64_t invalid;
     uint64_t ringless;
-    struct ft_segment head; /* a copy, texts sanitised */
+    struct ft_segment head; /* a copy, texts end with a NUL */
     struct ft_reader_ring ring[FT_RINGS_MAX];
 };
 
@@ -57,7 +57,10 @@ struct ft_reader_counters {
 };
 void ft_reader_count(struct ft_reader *reader, struct ft_reader_counters *counters);
 
-/* Copy communicator or device n, texts sanitised. Return false if there is none. */
+/* Rows of communicators that are or were in use; `changed` differs after each change of a row. */
+uint32_t ft_reader_communicators(const struct ft_reader *reader, uint64_t *changed);
+
+/* Copy communicator or device n, texts end with a NUL. Return false if there is none. */
 bool ft_reader_communicator(const struct ft_reader *reader, uint32_t n, struct ft_segment_communicator *out);
 bool ft_reader_device(const struct ft_reader *reader, uint32_t n, struct ft_segment_device *out);
 

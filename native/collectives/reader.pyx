@@ -11,16 +11,18 @@ import os
 import numpy as np
 
 __all__ = [
-    "ALGORITHMS", "BEGIN", "END", "EVENT", "FUNCTIONS", "NO_COMMUNICATOR", "PROTOCOLS", "QUEUE_PAIR", "SENDS",
+    "ALGORITHMS", "BEGIN", "COMMUNICATORS", "END", "EVENT", "FUNCTIONS", "NO_COMMUNICATOR", "PROTOCOLS", "QUEUE_PAIR", "SENDS",
     "SOURCES", "SPLIT", "TRANSFER", "Communicator", "Counters", "Reader", "SegmentError",
 ]
 
 from native.collectives import Communicator, Counters, SegmentError
+from native.collectives.labels import printable
 
 cdef extern from "reader.h":
     enum:
         FT_READER_TEXT
         FT_COMMUNICATORS
+        FT_ROW_ENDED
         FT_DEVICES
         FT_EVENT_BEGIN
         FT_EVENT_END
@@ -37,7 +39,7 @@ cdef extern from "reader.h":
         char tenant[128]
         char version_text[64]
     struct ft_segment_communicator:
-        uint32_t rank, ranks, nodes
+        uint32_t ready, rank, ranks, nodes, generation
         uint64_t id
         char name[128]
         char gpu[32]
@@ -59,12 +61,14 @@ cdef extern from "reader.h":
     void ft_reader_count(ft_reader *, ft_reader_counters *)
     uint64_t ft_reader_batch(const ft_reader *)
     void ft_reader_set_batch(ft_reader *, uint64_t)
+    uint32_t ft_reader_communicators(const ft_reader *, uint64_t *)
     bint ft_reader_communicator(const ft_reader *, uint32_t, ft_segment_communicator *)
     bint ft_reader_device(const ft_reader *, uint32_t, ft_segment_device *)
 
 BEGIN, END, TRANSFER, QUEUE_PAIR = FT_EVENT_BEGIN, FT_EVENT_END, FT_EVENT_TRANSFER, FT_EVENT_QUEUE_PAIR
 SENDS, SPLIT = FT_FLAG_SENDS, FT_FLAG_SPLIT
 NO_COMMUNICATOR = 0xFFFF
+COMMUNICATORS = FT_COMMUNICATORS
 SOURCES = ("UNKNOWN", "NCCL", "RCCL", "MPI", "VERBS")
 FUNCTIONS = (
     "UNKNOWN", "ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "BROADCAST", "REDUCE", "ALL_TO_ALL", "GATHER",
@@ -91,7 +95,7 @@ EVENT = np.dtype({
 
 
 cdef str _text(const char *text):
-    return (<bytes>text).decode("ascii")
+    return printable(<bytes>text)
 
 
 cdef class Reader:
@@ -171,10 +175,21 @@ cdef class Reader:
         """Return the communicators that are registered, by the index in events."""
         cdef ft_segment_communicator c
         cdef ft_reader *reader = self._open()
+        cdef uint64_t changed
+        cdef uint32_t used = ft_reader_communicators(reader, &changed)
         return {
-            n: Communicator(c.id, _text(c.name), c.rank, c.ranks, c.nodes, _text(c.gpu))
-            for n in range(FT_COMMUNICATORS) if ft_reader_communicator(reader, n, &c)
+            n: Communicator(
+                c.id, _text(c.name), c.rank, c.ranks, c.nodes, _text(c.gpu), c.generation, c.ready == FT_ROW_ENDED
+            )
+            for n in range(used) if ft_reader_communicator(reader, n, &c)
         }
+
+    @property
+    def communicators_changed(self):
+        """A number that differs after each change of `communicators`."""
+        cdef uint64_t changed
+        ft_reader_communicators(self._open(), &changed)
+        return changed
 
     def devices(self):
         """Return the names of the RDMA devices that are registered, by the index in events."""

@@ -25,11 +25,11 @@
 #include <stdint.h>
 
 #define FT_SEGMENT_MAGIC   "FTCOLL1" /* including its NUL: 8 bytes */
-#define FT_SEGMENT_VERSION 1u
+#define FT_SEGMENT_VERSION 2u
 
 enum {
     FT_SEGMENT_HEAD = 4096,     /* offset of the first communicator */
-    FT_COMMUNICATORS = 256,     /* of 256 bytes each */
+    FT_COMMUNICATORS = 4096,    /* of 256 bytes each */
     FT_DEVICES = 64,            /* of 64 bytes each: names of RDMA devices */
     FT_RINGS_MAX = 256,         /* threads with a ring of their own */
     FT_RING_HEAD = 256,         /* bytes before a ring's events */
@@ -52,25 +52,31 @@ struct ft_segment {
     uint64_t created_raw_ns;
     uint32_t pid; /* in its own pid namespace; the reporter takes the socket's credentials instead */
     uint32_t reserved;
-    char job[128]; /* FABRICTIME_JOB, else SLURM_JOB_ID, else empty */
+    char job[128]; /* job_name.h; empty: unknown */
     char tenant[128];
-    char version_text[64]; /* library and interface, such as 2.30.7/v6 */
-    uint64_t rings_used;   /* atomic */
-    uint64_t ringless;     /* atomic: events of threads that found no ring */
-    uint64_t closed;       /* atomic: 1 after the last finalize */
-    uint64_t batch;        /* atomic: number of the process's next record; written by the reader */
+    char version_text[64];          /* library and interface, such as 2.30.7/v6 */
+    uint64_t rings_used;            /* atomic */
+    uint64_t ringless;              /* atomic: events of threads that found no ring */
+    uint64_t closed;                /* atomic: 1 after the last finalize */
+    uint64_t batch;                 /* atomic: number of the process's next record; written by the reader */
+    uint64_t communicators_used;    /* atomic: rows that are or were in use, from the first */
+    uint64_t communicators_changed; /* atomic: grows with each change of a row */
 };
 
-/* A communicator; `ready` is stored last, with release. */
+/* A communicator; `ready` is stored last, with release. A row of one that has ended is used again, with the next
+ * generation, once the reader has committed all events before its end. */
+enum ft_ready { FT_ROW_FREE, FT_ROW_IN_USE, FT_ROW_ENDED };
+
 struct ft_segment_communicator {
-    uint32_t ready; /* atomic */
+    uint32_t ready; /* atomic: enum ft_ready */
     uint32_t rank;
     uint32_t ranks; /* 0: unknown */
     uint32_t nodes; /* 0: unknown */
     uint64_t id;    /* equal at all ranks */
     char name[128];
     char gpu[32]; /* PCI address or index; empty: unknown */
-    char reserved[72];
+    uint32_t generation;
+    char reserved[68];
 };
 
 struct ft_segment_device {

@@ -10,6 +10,7 @@
 #include <sys/eventfd.h>
 
 #include "fabrictime_flow.h"
+#include "job_name.h"
 #include "sockets.h"
 
 enum { SEARCH_MS = 1000, FLOWS = 4096 };
@@ -55,8 +56,13 @@ static bool leads_away(int fd) {
     return strcmp(from, to) && strncmp(to, "127.", 4);
 }
 
+static const char *variable(const char *name) {
+    return getenv(name);
+}
+
 static void add(int fd) {
-    static const char *job, *tenant;
+    static char job[FT_JOB_NAME];
+    static const char *tenant;
     uint64_t cookie = cookie_of(fd);
     int n, none = -1;
 
@@ -65,11 +71,11 @@ static void add(int fd) {
         if (connections[n] && connections[n]->flow.cookie == cookie) return;
     }
     if (none < 0 || !(connections[none] = calloc(1, sizeof(**connections)))) return;
-    if (!job) job = getenv("FABRICTIME_JOB") ? getenv("FABRICTIME_JOB") : getenv("SLURM_JOB_ID");
+    if (!*job) ft_job_name(variable, job);
     if (!tenant) tenant = getenv("FABRICTIME_TENANT");
     connections[none]->fd = fd;
     connections[none]->flow =
-        (ft_flow){.job = job, .tenant = tenant, .pace = pace, .context = connections[none]};
+        (ft_flow){.job = *job ? job : NULL, .tenant = tenant, .pace = pace, .context = connections[none]};
     if (ft_endpoint_add(&endpoint, &connections[none]->flow, fd)) {
         free(connections[none]);
         connections[none] = NULL;

@@ -1,5 +1,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,13 +12,17 @@
 #include <fcntl.h>
 
 #include "connect.h"
+#include "job_name.h"
 #include "writer.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-enum { NUMBERS = 4096 /* operation numbers that a thread takes at a time */ };
+enum {
+    NUMBERS = 4096, /* operation numbers that a thread takes at a time */
+    FEW_ROWS = 256  /* of communicators: beyond, rows of ended ones are used first */
+};
 
 /* What the hot path uses of a thread, without a call to find it. */
 struct thread {
@@ -37,6 +43,14 @@ static unsigned users; /* opened and not yet closed */
 static bool watching;  /* threads that exit, and forks */
 static pthread_key_t at_exit;
 static uint64_t numbers = 1; /* atomic */
+
+/* Rows of communicators. `order` has those that ended, the oldest first; the positions only grow. */
+static struct {
+    uint32_t users[FT_COMMUNICATORS]; /* 0: free or ended */
+    uint16_t order[FT_COMMUNICATORS];
+    uint64_t taken, free, waiting, ended; /* each at most the next */
+    uint64_t heads[FT_RINGS_MAX];         /* of the rings, when those before `waiting` had ended */
+} rows;
 
 uint64_t ft_trace_now_ns(void) {
     struct timespec now;
@@ -179,9 +193,8 @@ static struct ft_segment *create(enum ft_source source, const char *version_text
     made->ring_events = events;
     made->created_raw_ns = ft_trace_now_ns();
     made->pid = (uint32_t)getpid();
-    copy(made->job, sizeof(made->job),
-         setting("FABRICTIME_JOB") ? setting("FABRICTIME_JOB") : setting("SLURM_JOB_ID"));
-    copy(made->tenant, sizeof(made->tenant), setting("FABRICTIME_TENANT"));
+    ft_job_name(setting, made->job);
+    if (setting("FABRICTIME_TENANT")) ft_copy_name(made->tenant, setting("FABRICTIME_TENANT"));
     copy(made->version_text, sizeof(made->version_text), version_text);
     memcpy(made->magic, FT_SEGMENT_MAGIC, sizeof(made->magic));
     return made;
@@ -210,6 +223,7 @@ static void in_child(void) {
     segment = NULL;
     segment_fd = -1;
     users = 0;
+    memset(&rows, 0, sizeof(rows));
     memset(&self, 0, sizeof(self));
     pthread_mutex_init(&lock, NULL);
 }
@@ -250,25 +264,95 @@ void ft_trace_close(void) {
     pthread_mutex_unlock(&lock);
 }
 
-int ft_trace_communicator(const struct ft_segment_communicator *communicator) {
-    struct ft_segment_communicator *all, wanted = *communicator;
-    int n = -1;
+static struct ft_segment_communicator *row_of(uint32_t n) {
+    return part(segment, FT_SEGMENT_HEAD + (uint64_t)n * sizeof(struct ft_segment_communicator));
+}
 
-    wanted.ready = 1;
-    pthread_mutex_lock(&lock);
-    if (segment) {
-        all = part(segment, FT_SEGMENT_HEAD);
-        for (n = 0; n < FT_COMMUNICATORS && all[n].ready && memcmp(&all[n], &wanted, sizeof(wanted)); n++);
-        if (n == FT_COMMUNICATORS) {
-            n = -1;
-        } else if (!all[n].ready) {
-            wanted.ready = 0;
-            all[n] = wanted;
-            __atomic_store_n(&all[n].ready, 1, __ATOMIC_RELEASE);
+/* Return true if the reader has committed the events that were in the rings when rows up to `waiting` had ended. */
+static bool are_committed(void) {
+    for (uint32_t n = 0; n < segment->rings; n++)
+        if (rows.heads[n] && __atomic_load_n(&ring_of(segment, n)->tail, __ATOMIC_ACQUIRE) < rows.heads[n])
+            return false;
+    return true;
+}
+
+/* Free ended rows whose events were read, and begin to wait for those of the rows that ended meanwhile. */
+static void free_rows(void) {
+    for (int pass = 0; pass < 2; pass++) {
+        if (rows.free < rows.waiting && are_committed()) rows.free = rows.waiting;
+        if (rows.free < rows.waiting || rows.waiting == rows.ended) return;
+        rows.waiting = rows.ended;
+        for (uint32_t n = 0; n < segment->rings; n++) {
+            struct ft_ring_head *ring = ring_of(segment, n);
+
+            rows.heads[n] = n < __atomic_load_n(&segment->rings_used, __ATOMIC_ACQUIRE)
+                                ? __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE)
+                                : 0;
         }
     }
-    pthread_mutex_unlock(&lock);
+}
+
+/* Return a free row, or -1. Few rows in all keep the reader's checks short. */
+static int free_row(void) {
+    uint64_t used = segment->communicators_used;
+
+    if (used >= FEW_ROWS) free_rows();
+    if (rows.taken < rows.free) return rows.order[rows.taken++ % FT_COMMUNICATORS];
+    if (used == FT_COMMUNICATORS) return -1;
+    __atomic_store_n(&segment->communicators_used, used + 1, __ATOMIC_RELEASE);
+    return (int)used;
+}
+
+static bool is_same(const struct ft_segment_communicator *a, const struct ft_segment_communicator *b) {
+    const size_t from = offsetof(struct ft_segment_communicator, rank);
+
+    return !memcmp((const char *)a + from, (const char *)b + from,
+                   offsetof(struct ft_segment_communicator, generation) - from);
+}
+
+static void set_ready(uint32_t n, enum ft_ready ready) {
+    __atomic_store_n(&row_of(n)->ready, (uint32_t)ready, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&segment->communicators_changed, 1, __ATOMIC_RELEASE);
+}
+
+static int add_communicator(const struct ft_segment_communicator *communicator) {
+    struct ft_segment_communicator made = *communicator;
+    int n = 0;
+
+    for (; n < (int)segment->communicators_used; n++)
+        if (rows.users[n] && is_same(row_of((uint32_t)n), communicator)) {
+            rows.users[n]++;
+            return n;
+        }
+    if ((n = free_row()) < 0) return -1;
+    set_ready((uint32_t)n, FT_ROW_FREE);
+    made.ready = FT_ROW_FREE;
+    made.generation = row_of((uint32_t)n)->generation + 1;
+    *row_of((uint32_t)n) = made;
+    rows.users[n] = 1;
+    set_ready((uint32_t)n, FT_ROW_IN_USE);
     return n;
+}
+
+int ft_trace_communicator(const struct ft_segment_communicator *communicator) {
+    int n = -1;
+    bool has_segment;
+
+    pthread_mutex_lock(&lock);
+    has_segment = segment;
+    if (segment) n = add_communicator(communicator);
+    pthread_mutex_unlock(&lock);
+    if (has_segment && n < 0) ft_trace_dropped();
+    return n;
+}
+
+void ft_trace_communicator_end(int index) {
+    pthread_mutex_lock(&lock);
+    if (segment && index >= 0 && index < FT_COMMUNICATORS && rows.users[index] && !--rows.users[index]) {
+        rows.order[rows.ended++ % FT_COMMUNICATORS] = (uint16_t)index;
+        set_ready((uint32_t)index, FT_ROW_ENDED);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 int ft_trace_device(const char *name) {

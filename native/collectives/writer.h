@@ -4,6 +4,7 @@
  *     int at = ft_trace_communicator(&communicator);     once a communicator
  *     uint64_t number = ft_trace_operation();            numbers operations
  *     ft_trace_put(&event);                              from any thread
+ *     ft_trace_communicator_end(at);                     when it is freed
  *     ft_trace_close();                                  after the last operation
  */
 #ifndef FABRICTIME_WRITER_H
@@ -19,9 +20,14 @@
 bool ft_trace_open(enum ft_source source, const char *version_text);
 void ft_trace_close(void);
 
-/* Register a communicator or a device. Return its index, or -1 if there is no room. Not for the hot path. */
+/* Register a communicator or a device. Return its index, or -1 if there is no room, which counts as a dropped
+ * event. Not for the hot path. */
 int ft_trace_communicator(const struct ft_segment_communicator *communicator);
 int ft_trace_device(const char *name);
+
+/* End a communicator after its last event, as often as it was registered. Its index is given out again after the
+ * reader has read all events before. */
+void ft_trace_communicator_end(int index);
 
 /* Now, in ns of CLOCK_MONOTONIC_RAW. */
 uint64_t ft_trace_now_ns(void);

@@ -43,20 +43,32 @@ static uint64_t members(MPI_Comm handle) {
     uint64_t hash = 0;
     int *ranks, count = 0;
 
-    if (PMPI_Comm_group(handle, &group) != MPI_SUCCESS) return 0;
-    PMPI_Comm_group(MPI_COMM_WORLD, &world);
-    PMPI_Group_size(group, &count);
+    if (ft_mpi.Comm_group(handle, &group) != MPI_SUCCESS) return 0;
+    ft_mpi.Comm_group(FT_COMM_WORLD, &world);
+    ft_mpi.Group_size(group, &count);
     ranks = malloc(2 * (size_t)count * sizeof(*ranks));
     if (ranks) {
         for (int n = 0; n < count; n++) ranks[n] = n;
-        PMPI_Group_translate_ranks(group, count, ranks, world, ranks + count);
+        ft_mpi.Group_translate_ranks(group, count, ranks, world, ranks + count);
         hash = ft_hash(job_id, (uint64_t)count);
         for (int n = 0; n < count; n++) hash = ft_hash(hash, (uint64_t)(uint32_t)ranks[count + n]);
     }
     free(ranks);
-    PMPI_Group_free(&group);
-    PMPI_Group_free(&world);
+    ft_mpi.Group_free(&group);
+    ft_mpi.Group_free(&world);
     return hash;
+}
+
+/* Count the neighbours that a rank sends to, which the neighbourhood collectives of a topology have. */
+static int neighbours(MPI_Comm handle, MPI_Comm same_group, int rank) {
+    int topology = MPI_UNDEFINED, in = 0, out = 0, weighted;
+
+    if (handle != same_group) return 0; /* it is not complete yet */
+    ft_mpi.Topo_test(handle, &topology);
+    if (topology == MPI_CART && ft_mpi.Cartdim_get(handle, &out) == MPI_SUCCESS) return 2 * out;
+    if (topology == MPI_GRAPH) ft_mpi.Graph_neighbors_count(handle, rank, &out);
+    if (topology == MPI_DIST_GRAPH) ft_mpi.Dist_graph_neighbors_count(handle, &in, &out, &weighted);
+    return out;
 }
 
 /* Record a new communicator. `same_group`: one with the same members whose group may be read. */
@@ -66,15 +78,15 @@ void ft_communicator_created(MPI_Comm handle, MPI_Comm same_group) {
     int rank, ranks, between = 0, n = 0;
     uint64_t hash;
 
-    if (!atomic_load_explicit(&recording, memory_order_relaxed) || handle == MPI_COMM_NULL) return;
-    PMPI_Comm_test_inter(same_group, &between);
-    PMPI_Comm_size(same_group, &ranks);
-    PMPI_Comm_rank(same_group, &rank);
-    if (between || (ranks < 2 && handle != MPI_COMM_WORLD) || !(hash = members(same_group))) return;
+    if (!atomic_load_explicit(&recording, memory_order_relaxed) || handle == FT_COMM_NULL) return;
+    ft_mpi.Comm_test_inter(same_group, &between);
+    ft_mpi.Comm_size(same_group, &ranks);
+    ft_mpi.Comm_rank(same_group, &rank);
+    if (between || (ranks < 2 && handle != FT_COMM_WORLD) || !(hash = members(same_group))) return;
     row.id = ft_hash(hash, ft_count(hash));
     row.rank = (uint32_t)rank;
     row.ranks = (uint32_t)ranks;
-    if (handle == MPI_COMM_WORLD) strcpy(row.name, "MPI_COMM_WORLD");
+    if (handle == FT_COMM_WORLD) strcpy(row.name, "FT_COMM_WORLD");
     bucket = bucket_of((uintptr_t)handle);
     pthread_mutex_lock(&lock);
     while (n < BUCKET && atomic_load_explicit(&bucket[n].handle, memory_order_relaxed)) n++;
@@ -82,6 +94,7 @@ void ft_communicator_created(MPI_Comm handle, MPI_Comm same_group) {
         bucket[n].id = row.id;
         bucket[n].rank = rank;
         bucket[n].ranks = ranks;
+        bucket[n].out = neighbours(handle, same_group, rank);
         atomic_store_explicit(&bucket[n].operations, 0, memory_order_relaxed);
         atomic_store_explicit(&bucket[n].handle, (uintptr_t)handle, memory_order_release);
     } else {
@@ -96,13 +109,19 @@ void ft_communicator_freed(uintptr_t handle) {
     for (int n = 0; n < BUCKET; n++) {
         uintptr_t expected = handle;
 
-        if (atomic_compare_exchange_strong(&bucket[n].handle, &expected, 0)) return;
+        if (atomic_load_explicit(&bucket[n].handle, memory_order_relaxed) != handle) continue;
+        int index = bucket[n].index;
+
+        if (!atomic_compare_exchange_strong(&bucket[n].handle, &expected, 0)) continue;
+        ft_trace_communicator_end(index);
+        return;
     }
 }
 
-/* Return a number that is equal at all ranks of the job: a hash of the names that the launcher gives it. */
+/* Return a number that is equal at all ranks of the job: a hash of the names that launcher and user give it. */
 static uint64_t job_number(void) {
-    static const char *const names[] = {"PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID", "PALS_APID"};
+    static const char *const names[] = {"PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID", "PALS_APID",
+                                        "LSB_JOBID",      "PBS_JOBID",    "FABRICTIME_JOB"};
     uint64_t hash = 0;
 
     for (size_t n = 0; n < sizeof(names) / sizeof(*names); n++)
@@ -116,30 +135,25 @@ static void forget_in_child(void) {
 
 /* Write the library's name and version, such as 'Open MPI v4.1.4/pmpi'. */
 static void version(char *text, int size) {
-    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "MPI";
+    static char library[MPI_MAX_LIBRARY_VERSION_STRING] = "MPI";
     int bytes;
 
-    PMPI_Get_library_version(library, &bytes);
+    ft_mpi.Get_library_version(library, &bytes);
     library[strcspn(library, ",\n")] = 0;
     snprintf(text, (size_t)size, "%.*s/pmpi", size - 6, library);
 }
 
-/* Begin to record, after MPI's init. Without a name of the launcher, one broadcast agrees on the job's id;
- * then all ranks must load this library. */
+/* Begin to record, after MPI's init. No message is sent: other ranks may run without this library. */
 void ft_mpi_begin(void) {
     char text[64];
-    uint64_t id = job_number();
 
-    if (!id) {
-        id = ft_hash(ft_trace_now_ns(), (uint64_t)(uintptr_t)&id);
-        PMPI_Bcast(&id, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
-    }
-    job_id = id;
+    if (!ft_entries_open()) return;
+    job_id = job_number();
     version(text, sizeof(text));
     if (!ft_trace_open(FT_SOURCE_MPI, text)) return;
     pthread_atfork(NULL, NULL, forget_in_child);
     atomic_store(&recording, true);
-    ft_communicator_created(MPI_COMM_WORLD, MPI_COMM_WORLD);
+    ft_communicator_created(FT_COMM_WORLD, FT_COMM_WORLD);
     ft_sockets_start();
 }
 
@@ -153,22 +167,24 @@ void ft_mpi_end(void) {
 
 /* -- wrappers ------------------------------------------------------------------------------------------- */
 
-FT_EXPORT int MPI_Init(int *argc, char ***argv) {
-    int code = PMPI_Init(argc, argv);
+FT_WRAPPER(Init, (int *argc, char ***argv)) {
+    ft_entries_open();
+    int code = own_Init(argc, argv);
 
     if (code == MPI_SUCCESS) ft_mpi_begin();
     return code;
 }
 
-FT_EXPORT int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
-    int code = PMPI_Init_thread(argc, argv, required, provided);
+FT_WRAPPER(Init_thread, (int *argc, char ***argv, int required, int *provided)) {
+    ft_entries_open();
+    int code = own_Init_thread(argc, argv, required, provided);
 
     if (code == MPI_SUCCESS) ft_mpi_begin();
     return code;
 }
 
-FT_EXPORT int MPI_Finalize(void) {
-    int code = PMPI_Finalize();
+FT_WRAPPER(Finalize, (void)) {
+    int code = own_Finalize();
 
     ft_mpi_end();
     return code;
@@ -176,8 +192,8 @@ FT_EXPORT int MPI_Finalize(void) {
 
 /* A function that creates a communicator with its last argument, in the parameters' names. */
 #define CREATES(name, created, parameters, arguments)                                                        \
-    FT_EXPORT int MPI_##name parameters {                                                                    \
-        int code = PMPI_##name arguments;                                                                    \
+    FT_WRAPPER(name, parameters) {                                                                           \
+        int code = own_##name arguments;                                                                     \
                                                                                                              \
         if (code == MPI_SUCCESS) ft_communicator_created(*created, *created);                                \
         return code;                                                                                         \
@@ -208,19 +224,19 @@ CREATES(Dist_graph_create_adjacent, made,
          const int destinations[], const int out_weights[], MPI_Info info, int reorder, MPI_Comm *made),
         (comm, in, sources, in_weights, out, destinations, out_weights, info, reorder, made))
 
-FT_EXPORT int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *request) {
-    int code = PMPI_Comm_idup(comm, made, request);
+FT_WRAPPER(Comm_idup, (MPI_Comm comm, MPI_Comm *made, MPI_Request *request)) {
+    int code = own_Comm_idup(comm, made, request);
 
     if (code == MPI_SUCCESS) ft_communicator_created(*made, comm);
     return code;
 }
 
-FT_EXPORT int MPI_Comm_free(MPI_Comm *comm) {
-    if (*comm != MPI_COMM_NULL) ft_communicator_freed((uintptr_t)*comm);
-    return PMPI_Comm_free(comm);
+FT_WRAPPER(Comm_free, (MPI_Comm * comm)) {
+    if (*comm != FT_COMM_NULL) ft_communicator_freed((uintptr_t)*comm);
+    return own_Comm_free(comm);
 }
 
-FT_EXPORT int MPI_Comm_disconnect(MPI_Comm *comm) {
-    if (*comm != MPI_COMM_NULL) ft_communicator_freed((uintptr_t)*comm);
-    return PMPI_Comm_disconnect(comm);
+FT_WRAPPER(Comm_disconnect, (MPI_Comm * comm)) {
+    if (*comm != FT_COMM_NULL) ft_communicator_freed((uintptr_t)*comm);
+    return own_Comm_disconnect(comm);
 }

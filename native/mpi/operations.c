@@ -47,14 +47,15 @@ uint64_t ft_count(uint64_t key) {
     return 0;
 }
 
-uint64_t ft_bytes(int count, MPI_Datatype type) {
+uint64_t ft_bytes(int64_t count, MPI_Datatype type) {
     int size = 0;
 
-    if (count <= 0 || PMPI_Type_size(type, &size) != MPI_SUCCESS || size <= 0) return 0;
+    if (count <= 0 || ft_mpi.Type_size(type, &size) != MPI_SUCCESS || size <= 0) return 0;
     return (uint64_t)count * (uint64_t)size;
 }
 
-static void number(struct ft_operation *operation, struct ft_communicator *communicator) {
+/* Give an operation its number among those of its communicator, or of its peer, tag and direction. */
+void ft_operation_number(struct ft_operation *operation, struct ft_communicator *communicator) {
     bool sends = operation->function == FT_SEND;
 
     if (operation->collective)
@@ -90,7 +91,7 @@ void ft_operation_begin(struct ft_operation *operation, struct ft_communicator *
     operation->communicator = (uint16_t)communicator->index;
     operation->number = ft_trace_operation();
     operation->open = true;
-    if (known) number(operation, communicator);
+    if (known && !operation->numbered) ft_operation_number(operation, communicator);
     operation->begin_raw_ns = ft_trace_now_ns();
     if (known) put(operation, FT_EVENT_BEGIN, 0);
 }
@@ -100,17 +101,20 @@ void ft_operation_end(struct ft_operation *operation, struct ft_communicator *co
                       const MPI_Status *status) {
     uint64_t now_ns = ft_trace_now_ns();
     int bytes = MPI_UNDEFINED;
+    MPI_Count many;
 
     operation->open = false;
     if (operation->function == FT_RECEIVE && status) {
         struct ft_operation received = *operation;
 
-        if (PMPI_Get_count(status, MPI_BYTE, &bytes) == MPI_SUCCESS && bytes >= 0)
+        if (ft_mpi.Get_count(status, FT_BYTE, &bytes) == MPI_SUCCESS && bytes >= 0)
             received.bytes = (uint64_t)bytes;
+        else if (ft_mpi.Get_elements_x(status, FT_BYTE, &many) == MPI_SUCCESS && many >= 0)
+            received.bytes = (uint64_t)many; /* above 2 GiB */
         if (operation->peer < 0 || operation->tag < 0) {
             received.peer = status->MPI_SOURCE;
             received.tag = status->MPI_TAG;
-            number(&received, communicator);
+            ft_operation_number(&received, communicator);
         }
         put(&received, FT_EVENT_END, now_ns);
         return;

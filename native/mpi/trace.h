@@ -1,12 +1,14 @@
 /* Parts of libfabrictime-mpi.so: an LD_PRELOAD library that records the operations of unmodified MPI programs
  * through MPI's profiling interface, and writes them to the collective trace (../collectives/writer.h).
  *
+ *     entries.c          MPI's own functions, and whether anything is recorded
  *     communicators.c    init, finalize, and the ids of communicators
  *     operations.c       begin, end and number of an operation; the table of open requests
  *     collectives.c      blocking, nonblocking and persistent collectives
  *     point_to_point.c   send and receive
  *     completion.c       wait, test, start, and the end of nonblocking operations
- *     fortran.c          the entry points of `mpif.h` and `use mpi`
+ *     fortran.c          the entry points of Fortran
+ *     unrecorded.c       functions that are not recorded, and that state it
  *
  * On the path of an operation nothing locks, allocates or calls the kernel. A full table means that an event
  * is not written and counts as dropped. */
@@ -22,17 +24,64 @@
 #include <mpi.h>
 #pragma GCC visibility pop
 
+#include "connect.h"
+#include "entries.h"
 #include "sockets.h"
 #include "writer.h"
 
-#define FT_EXPORT __attribute__((visibility("default")))
+/* Functions that are used and not recorded. */
+#ifdef OPEN_MPI
+#define FT_CONVERSIONS(X) X(Comm_f2c) X(Type_f2c) X(Request_f2c) X(Status_f2c)
+#else
+#define FT_CONVERSIONS(X)
+#endif
+#define FT_USES(X)                                                                                           \
+    X(Comm_group)                                                                                            \
+    X(Comm_rank)                                                                                             \
+    X(Comm_size)                                                                                             \
+    X(Comm_test_inter)                                                                                       \
+    X(Get_count)                                                                                             \
+    X(Get_library_version)                                                                                   \
+    X(Group_free)                                                                                            \
+    X(Group_size)                                                                                            \
+    X(Group_translate_ranks)                                                                                 \
+    X(Type_size)                                                                                             \
+    X(Topo_test)                                                                                             \
+    X(Cartdim_get)                                                                                           \
+    X(Graph_neighbors_count)                                                                                 \
+    X(Dist_graph_neighbors_count)                                                                            \
+    X(Get_elements_x)                                                                                        \
+    FT_CONVERSIONS(X)
+
+#define FT_MEMBER(name) __typeof__(PMPI_##name) *name;
+extern struct ft_mpi_functions {
+    FT_USES(FT_MEMBER)
+} ft_mpi;
+
+/* Open MPI's constants are addresses of its objects; MPICH's are numbers. */
+extern struct ft_mpi_constants {
+    void *comm_world, *comm_null, *request_null, *message_null, *message_no_proc, *byte;
+    MPI_Fint **status_ignore, **statuses_ignore;
+} ft_constants;
+
+#ifdef OPEN_MPI
+#define FT_COMM_WORLD   ((MPI_Comm)ft_constants.comm_world)
+#define FT_COMM_NULL    ((MPI_Comm)ft_constants.comm_null)
+#define FT_REQUEST_NULL ((MPI_Request)ft_constants.request_null)
+#define FT_BYTE         ((MPI_Datatype)ft_constants.byte)
+#else
+#define FT_COMM_WORLD   MPI_COMM_WORLD
+#define FT_COMM_NULL    MPI_COMM_NULL
+#define FT_REQUEST_NULL MPI_REQUEST_NULL
+#define FT_BYTE         MPI_BYTE
+#endif
 
 /* A communicator of the program. */
 struct ft_communicator {
     _Atomic uintptr_t handle;
     uint64_t id;
-    int index; /* in the segment */
-    int rank, ranks;
+    int index;                   /* in the segment */
+    int rank, ranks, out;        /* out: neighbours that it sends to, of a topology */
     _Atomic uint64_t operations; /* collectives so far */
 };
 
@@ -43,6 +92,7 @@ struct ft_operation {
     uint16_t communicator;
     uint8_t function;
     bool collective, persistent, open;
+    bool numbered; /* it has its sequence: a message that a probe has matched */
 };
 
 /* An open or persistent request. */
@@ -63,7 +113,7 @@ void ft_communicator_freed(uintptr_t handle);
 /* operations.c */
 uint64_t ft_hash(uint64_t seed, uint64_t value);
 uint64_t ft_count(uint64_t key);
-uint64_t ft_bytes(int count, MPI_Datatype type);
+uint64_t ft_bytes(int64_t count, MPI_Datatype type);
 void ft_operation_begin(struct ft_operation *operation, struct ft_communicator *communicator);
 void ft_operation_end(struct ft_operation *operation, struct ft_communicator *communicator,
                       const MPI_Status *status);
@@ -73,6 +123,12 @@ struct ft_request *ft_request_take(MPI_Request handle);
 void ft_request_return(struct ft_request *request, bool ended);
 uint64_t ft_requests_open(void);
 
+void ft_operation_number(struct ft_operation *operation, struct ft_communicator *communicator);
+
+/* completion.c */
+void ft_request_restart(MPI_Request handle);
+void ft_request_freed(MPI_Request handle);
+
 /* Set up a collective. The caller sets `bytes` and then calls ft_operation_begin. */
 static inline bool ft_collective(struct ft_operation *operation, struct ft_communicator *communicator,
                                  int function, int root) {
@@ -81,7 +137,7 @@ static inline bool ft_collective(struct ft_operation *operation, struct ft_commu
     operation->peer = root;
     operation->tag = 0;
     operation->collective = true;
-    operation->persistent = false;
+    operation->persistent = operation->numbered = false;
     return true;
 }
 
@@ -103,7 +159,7 @@ static inline struct ft_communicator *ft_point(struct ft_operation *operation, M
     operation->peer = peer;
     operation->tag = tag;
     operation->collective = false;
-    operation->persistent = false;
+    operation->persistent = operation->numbered = false;
     return communicator;
 }
 

@@ -223,7 +223,10 @@ uint64_t ft_operation_start(int version, unsigned type, uint64_t handle,
     if (version < 4 && !FT_GET(context->described)) ft_context_describe(handle, &description, of->rank);
     if (type == FT_NCCL_P2P && description.peer == of->rank) FT_SET(context->lagging, 1);
     sequence = next_sequence(context, &description, type); /* of a dropped operation as well */
-    if (FT_GET(context->communicator) < 0) return 0;
+    if (FT_GET(context->communicator) < 0) {
+        if (FT_GET(context->traced)) ft_trace_dropped();
+        return 0;
+    }
     slot = ft_slot_take();
     if (!slot) return 0;
     now = ft_trace_now_ns();

@@ -100,7 +100,7 @@ static void record(struct ft_nccl_context *context, int version, const void *cal
     bool kernels = version >= 3 && setting("FABRICTIME_NCCL_KERNELS", 1);
     int communicator = 0; /* before version 4, registered later */
 
-    context->traced = ft_trace_open(source, text);
+    FT_SET(context->traced, ft_trace_open(source, text));
     if (context->traced) {
         ft_library_gpu(source, context->description.gpu, sizeof(context->description.gpu));
         FT_SET(context->kernels, kernels);
@@ -162,6 +162,7 @@ static int init(int version, void **handle, int *mask, uint64_t id, const char *
             ft_trace_close();
         }
     }
+    if (!context) ft_trace_dropped();
     if (wanted) __atomic_fetch_or(mask, wanted, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&lock);
     return 0;
@@ -178,6 +179,7 @@ static int finalize(void *handle) {
         __atomic_store_n(&context->generation, context->generation + 1, __ATOMIC_RELEASE);
         note_sole();
         ft_forward_finalize(context);
+        if (context->described) ft_trace_communicator_end(context->communicator);
         if (context->traced) ft_trace_close();
     } else {
         ft_trace_misuse();

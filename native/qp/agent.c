@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define FT_WIRE_BYTES_ (1 << 20) /* messages about all queue pairs wait together */
+#include "job_name.h"
 #include "fabrictime_flow.h"
 #include "delays.h"
 
@@ -112,7 +113,7 @@ static void init_wire(ft_wire *wire, const char *variable) {
 
 static void send_line(ft_wire *wire, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void send_line(ft_wire *wire, const char *format, ...) {
-    char line[1024];
+    char line[1600];
     va_list arguments;
 
     va_start(arguments, format);
@@ -120,25 +121,23 @@ static void send_line(ft_wire *wire, const char *format, ...) {
     va_end(arguments);
 }
 
-/* Read a label from the environment and escape it for JSON. */
-static void label(char *text, size_t size, const char *field, const char *variable) {
-    const char *value = setting(variable);
+/* Write a label as a field of JSON, with a comma before it; nothing if it is empty. */
+static void label(char *text, size_t size, const char *field, const char *value) {
+    int used = snprintf(text, size, ",\"%s\":", field);
 
-    text[0] = 0;
-    if (!value || strlen(value) > 128) return;
-    for (const char *c = value; *c; c++)
-        if (*c < ' ' || *c > '~' || *c == '"' || *c == '\\') return;
-    snprintf(text, size, ",\"%s\":\"%s\"", field, value);
+    if (!*value || !ft_json_(text + used, size - (size_t)used, value)) text[0] = 0;
 }
 
 static void report(struct ft_pair *pair, const struct view *view) {
     uint64_t bytes = atomic_load_explicit(&pair->frame_bytes, memory_order_relaxed);
-    char job[160], tenant[160], rate[48] = "";
+    char job[320], tenant[320], name[FT_JOB_NAME], rate[48] = "";
     const char *can = "";
 
     if (pair->reported && bytes == pair->reported_bytes && view->source_port == pair->reported_port) return;
-    label(job, sizeof(job), "job", "FABRICTIME_JOB");
-    label(tenant, sizeof(tenant), "tenant", "FABRICTIME_TENANT");
+    ft_job_name(setting, name);
+    label(job, sizeof(job), "job", name);
+    ft_copy_name(name, setting("FABRICTIME_TENANT") ? setting("FABRICTIME_TENANT") : "");
+    label(tenant, sizeof(tenant), "tenant", name);
     /* Commands arrive on the control socket: without it, nothing can be moved or paced. */
     if (control.path[0] && (view->moves || pair->paces))
         can = !pair->paces ? "\"MOVE\"" : view->moves ? "\"MOVE\",\"PACE\"" : "\"PACE\"";

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +27,10 @@ MAX_BYTES: Final = 16 << 20
 MAX_OPERATIONS: Final = 512
 """Maximum number of a dump's operations that are published, the newest ones."""
 
-_NAME: Final = re.compile(r"[!-~]{0,100}?(\d{1,8})(?:\.json|\.pkl|\.pickle)?")
+_AFTER_RANK: Final = re.compile(r"(?<![A-Za-z])(?<!local[_-])rank[_=.-]?(\d{1,8})(?!\d)", re.IGNORECASE)
+_AT_END: Final = re.compile(
+    r"[!-~]{0,200}?(?<!\d)(\d{1,8})(?:\.(?:json|pkl|pickle|bin|trace|txt))?(?:\.gz)?", re.IGNORECASE
+)
 _RANK_MAX: Final = 16_777_215
 _SEQ_MAX: Final = 2**62
 _NS_MAX: Final = 4_611_686_018_427_387_904
@@ -76,15 +80,21 @@ class Dump(NamedTuple):
 
 
 def rank_of_name(name: str) -> int | None:
-    """Return the rank at the end of a file's name, such as nccl_trace_rank_7; None if there is none."""
-    match = _NAME.fullmatch(name)
-    rank = int(match[1]) if match is not None else _RANK_MAX + 1
+    """Return the rank in a file's name; None if there is none.
+
+    PyTorch and torchcomms append the rank to a prefix. Others append a process id, such as
+    `nccl_trace_rank_7_pid123`: the last number after `rank` precedes a number at the end.
+    """
+    after_rank = _AFTER_RANK.findall(name)
+    at_end = _AT_END.fullmatch(name)
+    digits = after_rank[-1] if after_rank else at_end[1] if at_end is not None else ""
+    rank = int(digits) if digits else _RANK_MAX + 1
     return rank if rank <= _RANK_MAX else None
 
 
 def parse_dump(data: bytes, rank: int, host: str, system_to_fabric_ns: int) -> Dump:
     """Return the content of a dump. `system_to_fabric_ns` is added to its times. Raises ValueError."""
-    content = _loaded(data)
+    content = load_dump(data)
     entries = content.get("entries")
     if not isinstance(entries, list):
         raise ValueError("dump: expected a list 'entries'")
@@ -105,8 +115,10 @@ def parse_dump(data: bytes, rank: int, host: str, system_to_fabric_ns: int) -> D
     return Dump(_text(content.get("version", "")), communicators, operations, ranks)
 
 
-def _loaded(data: bytes) -> Mapping[str, Any]:
+def load_dump(data: bytes, limit: int = MAX_BYTES) -> Mapping[str, Any]:
+    """Return the dictionary in a dump, JSON or pickle, plain or compressed by gzip. Raises ValueError."""
     try:
+        data = _decompressed(data, limit)
         content = json.loads(data) if data.lstrip()[:1] == b"{" else load_plain(data)
     except NotPlain:
         raise
@@ -114,6 +126,20 @@ def _loaded(data: bytes) -> Mapping[str, Any]:
         raise ValueError("dump: expected JSON or a pickle of plain data") from None
     if not isinstance(content, dict):
         raise ValueError(f"dump: {type(content).__name__}, expected a dictionary")
+    return content
+
+
+def _decompressed(data: bytes, limit: int) -> bytes:
+    """Return the content of a gzip file, or `data` if it is none. Raises ValueError beyond `limit`."""
+    if data[:2] != b"\x1f\x8b":
+        return data
+    inflater = zlib.decompressobj(wbits=31)
+    try:
+        content = inflater.decompress(data, limit)
+    except zlib.error as error:
+        raise NotPlain(f"dump: gzip: {error}, expected a whole file") from None
+    if inflater.unconsumed_tail or not inflater.eof:
+        raise NotPlain(f"dump: gzip: cut or above {limit >> 20} MiB, expected a whole file below it")
     return content
 
 
@@ -161,7 +187,7 @@ def _operation(entry: Mapping[str, Any], communicator: int, shift_ns: int) -> Co
     return {
         "communicator": communicator,
         "seq": seq,
-        "function": _function(_text(entry.get("profiling_name", ""))),
+        "function": function_of(_text(entry.get("profiling_name", ""))),
         "algorithm": "",
         "protocol": "",
         "bytes": _bytes(entry),
@@ -198,7 +224,8 @@ def _states(
         }
 
 
-def _function(name: str) -> CollectiveFunction:
+def function_of(name: str) -> CollectiveFunction:
+    """Return the function that a profiling name such as nccl:_all_gather_base states."""
     lower = name.lower()
     return next((function for part, function in _FUNCTIONS if part in lower), _F.UNKNOWN)
 

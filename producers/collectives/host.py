@@ -23,6 +23,7 @@ from producers.settings import NicSettings
 from schemas import codec
 from schemas.ids import nic_id
 from schemas.records import CollectiveBatch, CollectiveSource, NicCounter
+from schemas.socket_access import access_of, owned_name
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +95,16 @@ class HostReporter:
         self._shard = host.nics[0].shard if host.nics else ""
         netns = host.nics[0].netns if host.nics else None
         self._reports = OwnReports(settings, host.host, netns, host.reads_dumps)
-        self._listener = Listener(host.socket, selector, settings.segment_bytes, self._take, self._lost)
+        self._listener = Listener(
+            host.socket,
+            selector,
+            settings.segment_bytes,
+            self._take,
+            self._lost,
+            access_of(settings.socket_users),
+        )
+        self.fault: str | None = None
+        """One line if profilers cannot reach the socket."""
 
     @property
     def is_idle(self) -> bool:
@@ -141,7 +151,7 @@ class HostReporter:
         name = process_name(passed)
         traced = TracedProcess(
             passed.reader,
-            Origin(self._host.host, self._host.boot, self._shard, name),
+            Origin(self._host.host, self._host.boot, self._shard, name, passed.user),
             self._settings,
             self._timeline,
             self._nic_ids,
@@ -150,7 +160,8 @@ class HostReporter:
             self._registry,
         )
         self._entries[passed.inode] = _Entry(passed.process, traced)
-        _log.info("%s: process %s of job %s", self._host.host, name, passed.reader.job or "without a name")
+        job = owned_name(passed.reader.job, passed.user)
+        _log.info("%s: process %s of job %s", self._host.host, name, job or "without a name")
         return None
 
     def _lost(self, inode: int) -> None:
@@ -176,6 +187,7 @@ class HostReporter:
         Returns the time of the next call, s.
         """
         self._now_s = now_s
+        self.fault = self._listener.check(now_s)
         for dump in self._reports.poll(now_s, self.processes):
             self._publish_dump(dump, put)
         if not self._entries:

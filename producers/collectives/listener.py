@@ -13,12 +13,14 @@ import os
 import selectors
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from native.collectives import SegmentError
 from native.collectives.reader import Reader
-from schemas.ipc import check_owner, leave, listen_for_packets, receive_descriptor
+from schemas.ipc import SocketFile, listen_for_packets, receive_descriptor
+from schemas.socket_access import OWNER, SocketAccess
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ GREETING: Final = b"SEGMENT 1"
 _PACKET_BYTES: Final = 64
 _MAX_WARNINGS: Final = 20
 _MAX_SILENT: Final = 256
-"""Maximum number of connections that have not passed a segment yet; further ones are refused."""
+"""Maximum number of a user's connections that have not passed a segment yet; further ones are refused."""
 _DEAD_STATES: Final = "ZXx"
 
 
@@ -43,6 +45,16 @@ class Passed(NamedTuple):
     process: ProcessId
     inode: int
     reader: Reader
+    user: int
+    """User id of the process, by the kernel."""
+
+
+class _Connection(NamedTuple):
+    socket: socket.socket
+    process: ProcessId
+    user: int
+    inode: int | None = None
+    """Inode of the segment; None before it was passed."""
 
 
 def socket_of(path: Path, host: str, hosts: int) -> Path:
@@ -94,44 +106,53 @@ class Listener:
         max_segment_bytes: int,
         take: Callable[[Passed], str | None],
         lost: Callable[[int], None],
+        access: SocketAccess = OWNER,
     ) -> None:
         self._path, self._selector, self._max_bytes = path, selector, max_segment_bytes
         self._take, self._lost = take, lost
-        self._listener = listen_for_packets(path)
-        self._connections: dict[int, tuple[socket.socket, ProcessId, int | None]] = {}
+        self._access = access
+        self._file = SocketFile(path, partial(listen_for_packets, access=access))
+        self._connections: dict[int, _Connection] = {}
         self.refused = 0
         """Number of connections and segments that were refused."""
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        selector.register(self._file.socket, selectors.EVENT_READ, self._accept)
+
+    def check(self, now_s: float) -> str | None:
+        """Make the socket again if its file was removed. Return one line if that fails."""
+        self._file.check(now_s, self._selector)
+        return self._file.fault
 
     def close(self) -> None:
         """Close all connections and remove the socket."""
         for number in list(self._connections):
             self._drop(number)
         with contextlib.suppress(KeyError):
-            self._selector.unregister(self._listener)
-        leave(self._path, self._listener)
+            self._selector.unregister(self._file.socket)
+        self._file.close()
 
     def _accept(self, number: int) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = self._file.socket.accept()
         except OSError as error:
             if not isinstance(error, BlockingIOError | ConnectionError):
                 self._warn(error.strerror or str(error))
             return
         connection.setblocking(False)
         try:
-            process = process_id(check_owner(connection))
-            if sum(inode is None for _, _, inode in self._connections.values()) >= _MAX_SILENT:
+            peer = self._access.check(connection)
+            silent = sum(one.inode is None and one.user == peer.user for one in self._connections.values())
+            if silent >= _MAX_SILENT:
                 raise PermissionError(f"{_MAX_SILENT} connections have passed no segment")
-        except PermissionError as error:
-            self._answer(connection, str(error))
+        except OSError as error:
+            self._answer(connection, error.strerror or str(error))
             connection.close()
             return
-        self._connections[connection.fileno()] = connection, process, None
+        self._connections[connection.fileno()] = _Connection(connection, process_id(peer.pid), peer.user)
         self._selector.register(connection, selectors.EVENT_READ, self._read)
 
     def _read(self, number: int) -> None:
-        connection, process, inode = self._connections[number]
+        peer_connection = self._connections[number]
+        connection, inode = peer_connection.socket, peer_connection.inode
         try:
             packet = receive_descriptor(connection, _PACKET_BYTES)
         except BlockingIOError:
@@ -149,17 +170,17 @@ class Listener:
         if descriptor is not None:
             try:
                 if text == GREETING and inode is None:
-                    refusal, inode = self._open(process, descriptor)
+                    refusal, inode = self._open(peer_connection, descriptor)
             finally:
                 os.close(descriptor)
         if refusal:
             self._answer(connection, refusal)
             self._drop(number)
             return
-        self._connections[number] = connection, process, inode
+        self._connections[number] = peer_connection._replace(inode=inode)
         self._answer(connection, None)
 
-    def _open(self, process: ProcessId, descriptor: int) -> tuple[str, int | None]:
+    def _open(self, peer_connection: _Connection, descriptor: int) -> tuple[str, int | None]:
         """Pass a segment to `take`.
 
         Return the reason why it is refused, or an empty string, and its inode.
@@ -171,7 +192,9 @@ class Listener:
             reader = Reader(descriptor)
         except (SegmentError, OSError) as error:
             return str(error), None
-        refusal = self._take(Passed(process, file_status.st_ino, reader))
+        refusal = self._take(
+            Passed(peer_connection.process, file_status.st_ino, reader, peer_connection.user)
+        )
         if refusal is not None:
             reader.close()
             return refusal, None
@@ -190,8 +213,8 @@ class Listener:
             _log.warning("%s: refused: %s", self._path.name, reason)
 
     def _drop(self, number: int) -> None:
-        connection, _, inode = self._connections.pop(number)
-        self._selector.unregister(connection)
-        connection.close()
-        if inode is not None:
-            self._lost(inode)
+        peer_connection = self._connections.pop(number)
+        self._selector.unregister(peer_connection.socket)
+        peer_connection.socket.close()
+        if peer_connection.inode is not None:
+            self._lost(peer_connection.inode)

@@ -1,7 +1,7 @@
 """Reads pickles of plain data without `pickle`: no object is created, imported or called.
 
 A Flight Recorder dump is a pickle, and an untrusted pickle may run any program. This reader accepts only the
-opcodes of numbers, texts, lists, tuples and dictionaries, and refuses all others.
+opcodes of numbers, texts, lists, tuples and dictionaries, of protocols 0 to 5, and refuses all others.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _VALUES: Final = frozenset(
         *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
         *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
         *("BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES"),
+        *("INT", "LONG", "FLOAT", "UNICODE", "STRING"),
     }
 )
 _IGNORED: Final = frozenset({"PROTO", "FRAME"})
@@ -50,9 +51,9 @@ class _Machine:
             self.stack.append(_CONSTANTS[name]())
         elif name in _VALUES:
             self.stack.append(argument)
-        elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+        elif name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
             self._memo[len(self._memo) if name == "MEMOIZE" else argument] = self.stack[-1]
-        elif name in ("BINGET", "LONG_BINGET"):
+        elif name in ("GET", "BINGET", "LONG_BINGET"):
             self.stack.append(self._memo[argument])
         elif name in _ACTIONS:
             _ACTIONS[name](self)
@@ -91,6 +92,12 @@ class _Machine:
         self.stack[-1].update(zip(values[::2], values[1::2], strict=True))
 
 
+def _dict(machine: _Machine) -> None:
+    values = machine.pop_to_mark()
+    machine.stack.append({})
+    machine.set_items(values)
+
+
 def _one(machine: _Machine) -> list[Any]:
     return [machine.stack.pop()]
 
@@ -106,6 +113,7 @@ _ACTIONS: Final[dict[str, Callable[[_Machine], Any]]] = {
     "TUPLE2": lambda machine: machine.tuple_of(2),
     "TUPLE3": lambda machine: machine.tuple_of(3),
     "LIST": lambda machine: machine.stack.append(machine.pop_to_mark()),
+    "DICT": _dict,
     "APPEND": lambda machine: machine.append(_one(machine)),
     "APPENDS": lambda machine: machine.append(machine.pop_to_mark()),
     "SETITEM": lambda machine: machine.set_items(_two(machine)),

@@ -7,14 +7,14 @@ no events. Without the log, a record covers more and more time, and no sum is lo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from native.collectives import Communicator as SegmentCommunicator
 from native.collectives.fold import Fold, mix
 from native.collectives.reader import QUEUE_PAIR, TRANSFER, Reader
 from producers.collectives.batch import (
@@ -27,6 +27,7 @@ from producers.collectives.batch import (
     summaries_of,
     transfers_of,
 )
+from producers.collectives.communicator_table import CommunicatorTable
 from producers.collectives.settings import CollectiveSettings
 from producers.collectives.timeline import Timeline
 from producers.collectives.trace_budget import TraceBudget
@@ -38,6 +39,7 @@ from schemas.records import (
     NicCounter,
     RankState,
 )
+from schemas.socket_access import owned_name
 
 _DRAIN_EVENTS: Final = 65_536
 _DRAINS: Final = 4
@@ -66,6 +68,8 @@ class Origin:
     boot: str
     shard: str
     process: str
+    user: int = field(default_factory=os.geteuid)
+    """User id of the process; jobs of other users than ours have names with their user."""
 
 
 class TracedProcess:
@@ -86,9 +90,7 @@ class TracedProcess:
         self._host_nics, self._nic_of_device, self._registry = host_nics, nic_of_device, registry
         self._fold = Fold(settings.slow_factor)
         self._budget = TraceBudget(settings.trace_bytes_per_hour, now_s)
-        self._known: dict[int, SegmentCommunicator] = {}
-        self._ids = np.zeros(0, np.uint64)
-        self._new: list[int] = []
+        self._communicators = CommunicatorTable(reader)
         self._nics: dict[int, str] = {}
         self._flows: dict[int, str] = {}
         """Begins of the ids of flows, by device."""
@@ -128,7 +130,7 @@ class TracedProcess:
             if not len(events):
                 break
             self._refresh(events)
-            self._fold.add(events, self._ids, len(self._nics), raw_ns)
+            self._fold.add(events, self._communicators.ids, len(self._nics), raw_ns)
             count += len(events)
         self._uncommitted += count
         if self._is_full():
@@ -166,11 +168,9 @@ class TracedProcess:
         return counters.dropped + counters.ringless
 
     def _refresh(self, events: npt.NDArray[Any]) -> None:
-        """Read the tables of the segment again if events have a new communicator or device."""
+        """Number the communicators of events, and read the devices again if events have a new one."""
         is_pair = events["kind"] == QUEUE_PAIR
-        used = np.unique(events["communicator"][~is_pair])
-        if any(int(number) not in self._known for number in used):
-            self._read_communicators()
+        self._communicators.number(events)
         devices = np.unique(events["device"][is_pair])
         if any(int(number) not in self._nics for number in devices):
             names = self.reader.devices()
@@ -181,24 +181,15 @@ class TracedProcess:
             begin = f"{host}/{self.origin.boot}/qp"
             self._flows = {number: f"{begin}:{_part(name)}" for number, name in names.items()}
 
-    def _read_communicators(self) -> None:
-        communicators = self.reader.communicators()
-        self._new += [number for number in communicators if number not in self._known]
-        self._known.update(communicators)
-        if communicators:
-            self._ids = np.zeros(max(communicators) + 1, np.uint64)
-            self._ids[list(communicators)] = [one.id for one in communicators.values()]
-
     # ---- identity
 
     @property
     def job(self) -> str | None:
         """The job's name: the given one, else of the first communicator; None: unknown yet."""
         if self.reader.job:
-            return self.reader.job
-        if self._known:
-            return f"communicator-{id_text(self._known[min(self._known)].id)}"
-        return None
+            return owned_name(self.reader.job, self.origin.user)
+        first_id = self._communicators.first_id
+        return None if first_id is None else owned_name(f"communicator-{id_text(first_id)}", self.origin.user)
 
     @property
     def source(self) -> CollectiveSource:
@@ -209,7 +200,7 @@ class TracedProcess:
     @property
     def ranks(self) -> Mapping[str, int]:
         """The rank of this process in each communicator, by id."""
-        return {id_text(one.id): one.rank for one in self._known.values()}
+        return {id_text(one.id): one.rank for one in self._communicators.known.values()}
 
     @property
     def has_ended(self) -> bool:
@@ -241,7 +232,9 @@ class TracedProcess:
 
     def _is_usual_due(self, since_s: float) -> bool:
         """Return whether a record is due that has neither slow nor running operations."""
-        has_content = bool(self._fold.kinds or self._new or len(self._queue_pairs) or self.rank_states)
+        has_content = bool(
+            self._fold.kinds or self._communicators.new or len(self._queue_pairs) or self.rank_states
+        )
         wait_s = self._budget.interval_s(self._settings.report_ms / 1e3, self._base_bytes)
         if since_s < (wait_s if has_content else max(wait_s, self._settings.heartbeat_s)):
             return False
@@ -264,7 +257,7 @@ class TracedProcess:
 
     def make(self, now_s: float, counters: Sequence[NicCounter]) -> CollectiveBatch | None:
         """Make the record of the time since the last one, and take it in flight. None: the job is unknown."""
-        self._read_communicators()
+        self._communicators.refresh()
         job, last = self.job, self._timeline.last
         if job is None or last is None or self._begin_ns is None:
             self._published_s = now_s
@@ -272,8 +265,8 @@ class TracedProcess:
             return None
         self._budget.refill(now_s)
         self._last = self.has_ended
-        communicators = CommunicatorList(self._known, self._known_nics())
-        for number in self._new:
+        communicators = CommunicatorList(self._communicators.known, self._known_nics())
+        for number in self._communicators.new:
             communicators.index(number)
         record: CollectiveBatch = {
             "job": job,
@@ -309,7 +302,8 @@ class TracedProcess:
         self._budget.spend(len(value))
         self.in_flight = job, value
         self._published_s, self._begin_ns = now_s, last.fabric_ns
-        self._new, self.rank_states = [], []
+        self._communicators.take_new()
+        self.rank_states = []
         return record
 
     def _known_nics(self) -> list[str]:
@@ -394,7 +388,7 @@ class TracedProcess:
         if float(costs[sampled].sum()) <= left:
             is_selected[sampled] = True
             return is_selected
-        zeros = np.array([_leading_zeros(self._ids, operations[at]) for at in sampled])
+        zeros = np.array([_leading_zeros(self._communicators.ids, operations[at]) for at in sampled])
         for shift in range(1, _HASH_BITS + 1):
             fits = sampled[zeros >= shift]
             if float(costs[fits].sum()) <= left:

@@ -12,7 +12,7 @@ import queue
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 _LOOPBACK: Final = "127.0.0.1"
 _SCAN_S: Final = 5.0
 _MAX_FILES: Final = 4096
+"""Maximum number of dumps in the folder; it bounds the time of a scan."""
 _SETTLED_S: Final = 1.0
 """A dump counts as complete if it has not changed for this long."""
 _PAST_S: Final = 3600.0
@@ -58,7 +59,9 @@ class OwnReports:
         self._address = self._ras_address()
         self._ras_at_s = self._scan_at_s = 0.0
         self._begin_s = time.time()
+        self._is_over_limit = False
         self._known: set[tuple[str, int]] = set()
+        """Name and time of change of each dump in the folder that was read."""
         self._found: queue.SimpleQueue[list[RankState] | list[Recorded]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._sent: dict[str, tuple[float, list[RankState]]] = {}
@@ -138,22 +141,49 @@ class OwnReports:
     # ---- Flight Recorder
 
     def _scan(self, folder: Path) -> list[Recorded]:
-        """Read the new dumps in a folder and return them."""
-        dumps: list[Recorded] = []
+        """Read the new dumps in a folder and return them.
+
+        The folder may be /tmp: only names with a rank count against the limit, those that say so first.
+        """
         now_s = time.time()
         with os.scandir(folder) as entries:
-            for _, entry in zip(range(_MAX_FILES), entries, strict=False):
-                rank = rank_of_name(entry.name)
-                status = entry.stat(follow_symlinks=False)
-                key = entry.name, status.st_mtime_ns
-                is_past = status.st_mtime < self._begin_s - _PAST_S
-                is_settled = now_s - status.st_mtime >= _SETTLED_S
-                if rank is None or key in self._known or is_past or not is_settled:
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    self._known.add(key)
-                    dumps.append(Recorded(Path(entry.path), status.st_mtime_ns, rank, _content(entry.path)))
-        return dumps
+            candidates = [
+                (entry, rank) for entry in entries if (rank := rank_of_name(entry.name)) is not None
+            ]
+        candidates.sort(key=lambda candidate: "rank" not in candidate[0].name)
+        is_over_limit = len(candidates) > _MAX_FILES
+        if is_over_limit and not self._is_over_limit:
+            _log.warning(
+                "%s: %d names with a rank, expected at most %d: the others are not read",
+                folder,
+                len(candidates),
+                _MAX_FILES,
+            )
+        self._is_over_limit = is_over_limit
+        before, self._known = self._known, set()  # what is gone is forgotten
+        dumps = (self._new_dump(entry, rank, now_s, before) for entry, rank in candidates[:_MAX_FILES])
+        return [dump for dump in dumps if dump is not None]
+
+    def _new_dump(
+        self, entry: os.DirEntry[str], rank: int, now_s: float, before: Container[tuple[str, int]]
+    ) -> Recorded | None:
+        """Return a dump that is complete and was not read `before`; None otherwise."""
+        try:
+            status = entry.stat(follow_symlinks=False)
+            key = entry.name, status.st_mtime_ns
+            is_past = status.st_mtime < self._begin_s - _PAST_S
+            is_settled = now_s - status.st_mtime >= _SETTLED_S
+            if is_past or not is_settled or not stat.S_ISREG(status.st_mode):
+                return None
+            self._known.add(key)
+            if key in before:
+                return None
+            return Recorded(Path(entry.path), status.st_mtime_ns, rank, _content(entry.path))
+        except FileNotFoundError:  # deleted since the folder was listed
+            return None
+        except (OSError, ValueError) as error:  # the other dumps are read
+            self._warn(error)
+            return None
 
     def record(
         self, dump: Recorded, boot: str, shard: str, clock: ClockReading, processes: Sequence[TracedProcess]

@@ -145,6 +145,7 @@ def _run(
     stop: StopRequest,
 ) -> None:
     status_at_s = 0.0
+    fault = ""
     next_s = time.monotonic()
     while not stop.is_set():
         wait_s = min(max(0.0, next_s - time.monotonic()), _MAX_WAIT_S)
@@ -153,6 +154,9 @@ def _run(
         now_s = time.monotonic()
         next_s = min(reporter.step(now_s, queue.put, queue.may_put) for reporter in hosts)
         queue.poll(now_s)
+        before, fault = fault, "; ".join(reporter.fault for reporter in hosts if reporter.fault)
+        if fault != before:
+            supervisor.notify(f"X_FAULT={fault}")
         if now_s >= status_at_s:
             status_at_s = now_s + _STATUS_S
             supervisor.notify(f"STATUS={_status(hosts, len(queue))}")

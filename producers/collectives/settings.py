@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from schemas.kafka.settings import COMPRESSION, KAFKA, Compression, KafkaSettings
+from schemas.socket_access import SOCKET_USERS
 from schemas.strict_model import StrictModel, quantity
 
 
@@ -15,9 +16,10 @@ class CollectiveSettings(StrictModel):
 
     kafka: KafkaSettings = KAFKA
     socket: Path = Field(
-        description="Unix socket where profilers connect; only its owner may connect. A process that serves "
-        "several hosts opens one for each: NAME-HOST.sock beside NAME.sock"
+        description="Unix socket where profilers connect. A process that serves several hosts opens one for "
+        "each: NAME-HOST.sock beside NAME.sock"
     )
+    socket_users: str = SOCKET_USERS
     processes: int = quantity(1024, (1, 65_536), "maximum processes of jobs on a host")
     segment_bytes: int = quantity(1 << 30, (1 << 20, 1 << 30), "maximum bytes of a process's shared memory")
     drain_ms: int = quantity(

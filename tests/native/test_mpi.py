@@ -2,120 +2,28 @@
 
 from __future__ import annotations
 
-import array
-import contextlib
-import mmap
-import os
 import shutil
-import socket
-import struct
 import subprocess
-import threading
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from native import mpi
-
-HERE = Path(__file__).resolve().parent / "mpi"
-RANKS = 4
-RUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader"]
-HEAD, COMMUNICATORS, DEVICES, RING_HEAD = 4096, 256, 64, 256
-COUNTERS = struct.Struct("=QQQ")
-EVENT = struct.Struct("=6Q4B2Hi2H4I6Q")
-BEGIN, END = 1, 2
-ALL_REDUCE, ALL_TO_ALL, BARRIER, SEND, RECEIVE = 1, 6, 10, 11, 12
-
-
-@dataclass
-class Process:
-    """A process's segment, as it was when the process had ended."""
-
-    communicators: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # id, rank, ranks
-    events: list[tuple[int, ...]] = field(default_factory=list)
-    version: str = ""
-    dropped: int = 0
-    misuse: int = 0
-    closed: bool = False
-
-    @property
-    def rank(self) -> int:
-        """Rank in MPI_COMM_WORLD."""
-        return self.communicators[0][1]
-
-    def ended(self, function: int) -> list[tuple[int, ...]]:
-        """Ends of the operations of one function."""
-        return [event for event in self.events if event[6] == END and event[7] == function]
-
-
-def read(descriptor: int) -> Process:
-    """Read a segment as segment.h lays it out."""
-    process = Process()
-    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as whole:
-        assert whole[:8] == b"FTCOLL1\0"
-        rings, size = struct.unpack_from("=II", whole, 24)
-        process.version = whole[304:368].split(b"\0")[0].decode()
-        used, _, closed = COUNTERS.unpack_from(whole, 368)
-        process.closed = bool(closed)
-        for number in range(COMMUNICATORS):
-            ready, rank, ranks, _, identity = struct.unpack_from("=4IQ", whole, HEAD + number * 256)
-            if ready:
-                process.communicators[number] = (identity, rank, ranks)
-        at = HEAD + COMMUNICATORS * 256 + DEVICES * 64
-        assert used <= rings
-        for _ in range(used):
-            head, dropped, misuse = COUNTERS.unpack_from(whole, at)
-            assert head <= size, "the test's programs write less than a ring"
-            process.dropped += dropped
-            process.misuse += misuse
-            process.events += [EVENT.unpack_from(whole, at + RING_HEAD + n * EVENT.size) for n in range(head)]
-            at += RING_HEAD + size * EVENT.size
-    return process
-
-
-class Reporter:
-    """Receives the segments of processes, and reads each when its process has ended."""
-
-    def __init__(self, path: Path) -> None:
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(str(path))
-        self.listener.listen(16)
-        self.processes: list[Process] = []
-        self._threads: list[threading.Thread] = []
-        self._accepting = threading.Thread(target=self._accept)
-        self._accepting.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
-            self._threads[-1].start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            space = socket.CMSG_SPACE(4)
-            text, ancillary, _, _ = connection.recvmsg(64, space)
-            assert text.startswith(b"SEGMENT 1")
-            [descriptor] = array.array("i", ancillary[0][2][:4])
-            connection.send(b"OK")
-            with contextlib.suppress(ConnectionError):
-                connection.recv(64)
-            self.processes.append(read(descriptor))
-            os.close(descriptor)
-
-    def close(self) -> list[Process]:
-        """Stop, and return the processes by rank."""
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        self._accepting.join(10)
-        for thread in self._threads:
-            thread.join(10)
-        return sorted(self.processes, key=lambda process: process.rank)
+from tests.native.mpi_runs import (
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BARRIER,
+    BEGIN,
+    END,
+    HERE,
+    RANKS,
+    RECEIVE,
+    RUN,
+    SEND,
+    Process,
+    run,
+)
 
 
 @pytest.fixture(scope="module")
@@ -125,23 +33,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("mpi") / "program"
     subprocess.run(["mpicc", "-O1", "-g", "-o", built, HERE / "program.c", "-lpthread"], check=True)
     return built
-
-
-def run(program: Path, folder: Path, name: str, code: int | None = 0) -> list[Process]:
-    """Run the program on all ranks and return the processes by rank."""
-    socket_path = folder / "collectives.sock"
-    reporter = Reporter(socket_path)
-    variables = {"LD_PRELOAD": mpi.library(), "FABRICTIME_COLLECTIVES": socket_path, "FABRICTIME_JOB": "test"}
-    variables |= {"FABRICTIME_FLOWS": folder / "no.sock", "FABRICTIME_CONTROL": folder / "no.sock"}
-    given = [part for key, value in variables.items() for part in ("-x", f"{key}={value}")]
-    command = [*RUN, *given, "-n", str(RANKS), str(program), name]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    finally:
-        processes = reporter.close()
-    assert code is None or done.returncode == code, done.stderr
-    assert len(processes) == RANKS
-    return processes
 
 
 @pytest.fixture(scope="module")
@@ -237,11 +128,12 @@ def test_without_a_reporter_the_program_runs_as_before(program: Path, tmp_path: 
     assert subprocess.run(command, check=False, timeout=100).returncode == 0
 
 
-def test_fortran(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["program.f90", "program_f08.f90"])
+def test_fortran(tmp_path: Path, source: str) -> None:
     if not shutil.which("mpif90"):
         pytest.skip("no Fortran (Debian: apt-get install libopenmpi-dev gfortran)")
     built = tmp_path / "fortran"
-    subprocess.run(["mpif90", "-o", built, HERE / "program.f90", "-J", tmp_path], check=True)
+    subprocess.run(["mpif90", "-o", built, HERE / source, "-J", tmp_path], check=True)
     for rank, process in enumerate(run(built, tmp_path, "")):
         assert (process.dropped, process.misuse, process.closed) == (0, 0, True)
         assert [event[4] for event in process.ended(ALL_REDUCE)] == [256, 256]

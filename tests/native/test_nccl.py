@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from native.collectives.reader import END, Reader
+
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 CLIENT = NATIVE.parent / "clients" / "c"
 HERE = Path(__file__).resolve().parent / "nccl"
@@ -65,7 +67,9 @@ class Built:
     def plugin(self) -> Path:
         path = self.folder / "libnccl-profiler-fabrictime.so"
         if not path.exists():
-            writer = [NATIVE / "collectives" / name for name in ("writer.c", "connect.c", "sockets.c")]
+            writer = [
+                NATIVE / "collectives" / name for name in ("writer.c", "connect.c", "job_name.c", "sockets.c")
+            ]
             options = ["-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete"]
             sources = sorted((NATIVE / "nccl").glob("*.c"))
             self._build(path, [*options, *sources, *writer, "-pthread", "-ldl"])
@@ -348,12 +352,53 @@ def test_rccl_is_distinguished_from_nccl(built, tmp_path):
                 os.close(fd)
             process.communicate()
     version, source = struct.unpack_from("<II", head, 8)
-    assert (version, source) == (1, 2)
+    assert (version, source) == (2, 2)
     assert b"llm-7\0" in head
     assert b"2.27.3/v6\0" in head
     ready, rank, ranks, nodes, id, name = struct.unpack_from("<IIIIQ128s", head, 4096)
     assert (ready, rank, ranks, nodes, id) == (1, 3, 16, 2, 77)
     assert name.rstrip(b"\0") == b"pretraining"
+
+
+def test_communicators_are_recorded_however_many_came_before(built, tmp_path):
+    """A job that shrinks or restarts in place makes and frees communicators all its life."""
+    path, count = tmp_path / "collectives.sock", 300
+    program = (
+        "import ctypes, sys; plugin = ctypes.CDLL(sys.argv[1]);"
+        "table = (ctypes.c_void_p * 6).in_dll(plugin, 'ncclProfiler_v5');"
+        "call = lambda n, *given: ctypes.CFUNCTYPE(ctypes.c_int)(table[n])(*given)\n"
+        "for id in range(1, int(sys.argv[2]) + 1):\n"
+        "    context, event, mask = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()\n"
+        "    call(1, ctypes.byref(context), ctypes.c_uint64(id), ctypes.byref(mask), None, 1, 2, 0, None)\n"
+        "    call(2, context, ctypes.byref(event), (ctypes.c_uint64 * 17)(2))\n"
+        "    call(3, event); call(5, context)\n"
+        "print('done', flush=True); sys.stdin.read()"
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(20)
+        python = shutil.which("python3") or "python3"
+        command = [python, "-c", program, str(built("plain").plugin), str(count)]
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"FABRICTIME_COLLECTIVES": str(path)},
+        ) as process:
+            connection, _ = listener.accept()
+            with connection:
+                _, (fd,), _, _ = socket.recv_fds(connection, 64, 1)
+                assert process.stdout is not None
+                assert process.stdout.readline() == "done\n"
+                reader = Reader(fd)
+                events, rows = reader.drain(), reader.communicators()
+                os.close(fd)
+            process.communicate()
+    ends = events[events["kind"] == END]
+    assert [rows[row].id for row in ends["communicator"].tolist()] == list(range(1, count + 1))
+    assert reader.counters().dropped == 0
 
 
 def test_without_a_reporter_nothing_is_asked_of_nccl(built):

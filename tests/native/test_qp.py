@@ -257,7 +257,7 @@ def test_threads_that_post_poll_and_report_do_not_race(folder, sanitizers):
         pytest.skip(f"the compiler has no {library}")
     sources = [
         NATIVE / "qp" / "delays.c",
-        *(NATIVE / "collectives" / f"{n}.c" for n in ("writer", "connect")),
+        *(NATIVE / "collectives" / f"{n}.c" for n in ("writer", "connect", "job_name")),
     ]
     includes = [f"-I{NATIVE / 'collectives'}", f"-I{NATIVE.parent / 'clients' / 'c'}"]
     flags = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", *includes]

@@ -18,12 +18,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from native.collectives.reader import EVENT, Reader
+from native.collectives.reader import COMMUNICATORS, EVENT, Reader
 
 NATIVE = Path(__file__).resolve().parents[3] / "native" / "collectives"
 HERE = Path(__file__).resolve().parent
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-DEVICES_AT, RINGS_AT, RING_HEAD = 4096 + 256 * 256, 4096 + 256 * 256 + 64 * 64, 256
+DEVICES_AT = 4096 + COMMUNICATORS * 256
+RINGS_AT, RING_HEAD = DEVICES_AT + 64 * 64, 256
 
 
 class Job:
@@ -129,7 +130,9 @@ def sanitized(built: Callable[..., Path]) -> Callable[..., Path]:
 def job(built: Callable[..., Path], tmp_path: Path) -> Iterator[Job]:
     """A program that has not started yet, and a socket that is not open yet."""
     made = Job(
-        tmp_path / "c.sock", [built("program.c", ("writer.c", "connect.c"))], {"FABRICTIME_JOB": "train-7"}
+        tmp_path / "c.sock",
+        [built("program.c", ("writer.c", "connect.c", "job_name.c"))],
+        {"FABRICTIME_JOB": "train-7"},
     )
     with contextlib.closing(made):
         yield made
@@ -145,7 +148,7 @@ class Segment:
         os.ftruncate(self.fd, size or bytes_)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
         self.map = mmap.mmap(self.fd, size or bytes_)
-        head = struct.pack("<8sIIQIIQII", b"FTCOLL1\0", 1, 3, bytes_, rings, events, 1, 77, 0)
+        head = struct.pack("<8sIIQIIQII", b"FTCOLL1\0", 2, 3, bytes_, rings, events, 1, 77, 0)
         self.map[: len(head)] = head
         self.map[48 : 48 + 7] = b"train-7"
         self.used(rings)

@@ -3,6 +3,7 @@
  *     program THREADS EVENTS      each thread puts EVENTS events; then a line a command is read:
  *         put EVENTS              each thread of a new set puts so many
  *         misuse                  counts a call that had to be ignored
+ *         groups COUNT            makes, uses and frees so many communicators, one after another
  *         fork                    a child opens a segment of its own and puts one event
  *         close                   after the last operation */
 #define _GNU_SOURCE
@@ -63,6 +64,21 @@ static int register_all(void) {
     return ft_trace_communicator(&made);
 }
 
+static void groups(unsigned count) {
+    struct ft_segment_communicator made;
+
+    for (unsigned n = 0; n < count; n++) {
+        static uint64_t id;
+
+        memset(&made, 0, sizeof(made));
+        made.id = ++id;
+        made.ranks = 2;
+        communicator = ft_trace_communicator(&made);
+        if (communicator >= 0) put(ft_trace_operation(), id);
+        ft_trace_communicator_end(communicator);
+    }
+}
+
 static void fork_one(void) {
     pid_t child = fork();
     int status;
@@ -93,6 +109,7 @@ int main(int count, char **arguments) {
     fflush(stdout);
     while (fgets(line, sizeof(line), stdin)) {
         if (sscanf(line, "put %lu", &events) == 1) threads_put(threads, events);
+        if (sscanf(line, "groups %lu", &events) == 1) groups((unsigned)events);
         if (!strcmp(line, "misuse\n")) ft_trace_misuse();
         if (!strcmp(line, "fork\n")) fork_one();
         if (!strcmp(line, "close\n")) ft_trace_close();

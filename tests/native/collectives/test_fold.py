@@ -67,6 +67,17 @@ def test_a_taken_sum_begins_at_zero():
     assert fold.take_kinds()["count"].tolist() == [2]
 
 
+def test_kinds_of_communicators_that_are_gone_leave_their_place():
+    fold = Fold(3.0)
+    ids = np.arange(60_000, dtype=np.uint64)
+    for number in range(0, 60_000, 3000):
+        fold.add(events(3000, communicator=np.arange(number, number + 3000)), ids, 1, NOW)
+        assert len(fold.take_kinds()) == 3000
+    assert fold.counts["invalid"] == 0
+    fold.add(events(5000, communicator=np.arange(5000)), ids, 1, NOW)
+    assert (fold.counts["invalid"], len(fold.take_kinds())) == (5000 - 4096, 4096)
+
+
 def test_sampling_is_by_communicator_and_number():
     fold = Fold(3.0)
     fold.sample(3)

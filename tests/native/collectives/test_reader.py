@@ -91,7 +91,7 @@ def test_uncommitted_events_are_read_again_and_committed_ones_never(segment, ste
     ("offset", "form", "value", "text"),
     [
         (0, "<8s", b"FTCOLL2", "magic"),
-        (8, "<I", 2, "version"),
+        (8, "<I", 1, "version"),
         (12, "<I", 9, "source"),
         (16, "<Q", 2**40, "size"),
         (24, "<I", 0, "rings"),
@@ -179,7 +179,7 @@ def test_more_rings_than_there_are_do_not_exist(segment, used):
         {"function": len(FUNCTIONS)},
         {"algorithm": len(ALGORITHMS)},
         {"protocol": len(PROTOCOLS)},
-        {"communicator": 256},
+        {"communicator": 4096},
         {"peer": -2},
         {"peer": 2**24},
         {"begin_raw_ns": 0},
@@ -234,14 +234,15 @@ def test_accepted_events_are_within_the_limits(segment, data):
 
 def test_texts_are_printable_and_end(segment):
     made = segment()
-    made.map[48 : 48 + 128] = b"\xff\n" + b"x" * 126
+    made.map[48 : 48 + 128] = "训".encode() + b"\xff\n" + b"x" * 123
     communicator = 4096
     made.map[communicator : communicator + 256] = struct.pack(
-        "<IIIIQ128s32s72s", 1, 0, 2**24, 0, 5, b"y" * 128, b"z" * 32, b""
+        "<IIIIQ128s32sI68s", 1, 0, 2**24, 0, 5, b"y" * 128, b"z" * 32, 1, b""
     )
     made.map[communicator + 256 : communicator + 264] = struct.pack("<II", 1, 2**31)
+    struct.pack_into("<Q", made.map, 400, 2)
     reader = made.reader()
-    assert reader.job == "??" + "x" * 125
+    assert reader.job == "训\\xff\\x0a" + "x" * 122
     (only,) = reader.communicators().values()
     assert (only.name, only.gpu, only.ranks) == ("y" * 127, "z" * 31, 2**24)
 

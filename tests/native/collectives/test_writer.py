@@ -31,7 +31,28 @@ def test_a_segment_names_its_process(running):
     assert reader.devices() == {0: "mlx5_0", 1: "mlx5_1"}
     (world,) = reader.communicators().values()
     assert (world.id, world.rank, world.ranks, world.nodes) == (0x1234567890ABCDEF, 3, 8, 2)
-    assert world.name == "world ?[31m", "no control characters"
+    assert world.name == "world \\x1b[31m", "no control characters"
+
+
+@pytest.mark.parametrize("name", ["训练一", "推理二", "train\nB"])
+def test_a_job_has_its_name_in_any_script(job, name):
+    job.environment["FABRICTIME_JOB"] = name
+    job.listen()
+    job.start("1", "1")
+    assert Reader(job.accept()).job == name.replace("\n", "\\x0a")
+
+
+def test_long_names_are_cut_between_characters_and_stay_different(job):
+    names = []
+    for end in ("一", "二"):
+        job.environment["FABRICTIME_JOB"] = "训练" * 40 + end
+        job.path = job.path.with_name(f"{len(names)}.sock")
+        job.listen()
+        job.start("1", "1")
+        names.append(Reader(job.accept()).job)
+        job.close()
+    assert names[0] != names[1]
+    assert all(name.startswith("训练" * 19 + "训~") and len(name.encode()) <= 127 for name in names)
 
 
 def test_every_event_arrives_in_the_order_of_its_thread(running):
@@ -44,6 +65,34 @@ def test_every_event_arrives_in_the_order_of_its_thread(running):
     assert collections.Counter(events["sequence"].tolist()) == dict.fromkeys(range(100), 3)
     for at in range(0, 300, 100):
         assert events["sequence"][at : at + 100].tolist() == list(range(100))
+
+
+def test_communicators_that_ended_leave_their_rows_to_others(running):
+    job, reader = running
+    job.line()
+    ids = []
+    for _ in range(30):
+        assert job.send("groups 300") == "done"
+        table = reader.communicators()
+        events = reader.drain()
+        made = events[events["communicator"] > 0]
+        assert [table[row].id for row in made["communicator"].tolist()] == made["sequence"].tolist()
+        ids += made["sequence"].tolist()
+        reader.commit()
+    assert ids == list(range(1, 9001))
+    assert reader.counters().dropped == 0
+    assert len(table) <= 1000, "rows are used again"
+    assert not table[0].ended
+    assert all(row.ended for number, row in table.items() if number)
+
+
+def test_communicators_without_a_row_are_counted(running):
+    job, reader = running
+    job.line()
+    assert job.send("groups 5000") == "done"
+    counters = reader.counters()
+    assert len(reader.communicators()) == 4096
+    assert len(reader.drain()) + counters.dropped == 300 + 5000
 
 
 def test_threads_follow_threads_that_have_ended(running):
@@ -217,7 +266,7 @@ def test_memory_grows_with_the_rings_in_use_only(job):
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_no_sanitizer_reports_an_error(job, sanitized, sanitizers):
     job.environment["TSAN_OPTIONS"] = "die_after_fork=0"
-    job.command = [sanitized("program.c", ("writer.c", "connect.c"), sanitizers)]
+    job.command = [sanitized("program.c", ("writer.c", "connect.c", "job_name.c"), sanitizers)]
     job.listen()
     job.start("8", "20000")
     reader = Reader(job.accept())

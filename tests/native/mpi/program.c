@@ -1,4 +1,4 @@
-/* An MPI program for tests of the profiler: program all|threads|open|fork|abort|die */
+/* An MPI program for tests of the profiler: program all|threads|open|fork|abort|die|matched|neighbours|large|window */
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
@@ -122,6 +122,64 @@ static void fork_child(void) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* Receive as mpi4py does: by a probe that matches a message of any sender. */
+static void matched(void) {
+    int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks, flag = 0;
+    MPI_Request request, other;
+    MPI_Message message;
+    MPI_Status status;
+
+    for (int n = 0; n < 3; n++) {
+        MPI_Isend(in, n + 1, MPI_INT, next, 7, MPI_COMM_WORLD, &request);
+        if (n < 2) {
+            MPI_Mprobe(n ? before : MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &message, &status);
+            MPI_Mrecv(out, COUNT, MPI_INT, &message, MPI_STATUS_IGNORE);
+        } else {
+            while (!flag) MPI_Improbe(before, 7, MPI_COMM_WORLD, &flag, &message, MPI_STATUS_IGNORE);
+            MPI_Imrecv(out, COUNT, MPI_INT, &message, &other);
+            MPI_Wait(&other, MPI_STATUS_IGNORE);
+        }
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+    }
+}
+
+static void neighbours(void) {
+    int sizes[1], periods[1] = {1}, counts[2] = {1, 2}, starts[2] = {0, 4};
+    MPI_Request request;
+    MPI_Comm ring;
+
+    sizes[0] = ranks;
+    MPI_Cart_create(MPI_COMM_WORLD, 1, sizes, periods, 0, &ring);
+    MPI_Neighbor_allgather(in, COUNT, MPI_INT, out, COUNT, MPI_INT, ring);
+    MPI_Neighbor_alltoall(in, COUNT, MPI_INT, out, COUNT, MPI_INT, ring);
+    MPI_Ineighbor_alltoallv(in, counts, starts, MPI_INT, out, (int[]){2, 1}, starts, MPI_INT, ring, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    MPI_Comm_free(&ring);
+}
+
+static void large(void) {
+#if MPI_VERSION >= 4
+    int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    MPI_Request request;
+
+    MPI_Allreduce_c(in, out, COUNT, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Iallreduce_c(in, out, COUNT, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    MPI_Isend_c(in, COUNT, MPI_INT, next, 9, MPI_COMM_WORLD, &request);
+    MPI_Recv_c(out, COUNT, MPI_INT, before, 9, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+#endif
+}
+
+static void window(void) {
+    MPI_Win made;
+
+    for (int n = 0; n < 2; n++) {
+        MPI_Win_create(in, sizeof(in), 1, MPI_INFO_NULL, MPI_COMM_WORLD, &made);
+        MPI_Win_free(&made);
+    }
+}
+
 int main(int argc, char **argv) {
     const char *wanted = argc > 1 ? argv[1] : "all";
     int provided;
@@ -133,6 +191,14 @@ int main(int argc, char **argv) {
         collectives(MPI_COMM_WORLD);
         messages();
         communicators();
+    } else if (!strcmp(wanted, "matched")) {
+        matched();
+    } else if (!strcmp(wanted, "neighbours")) {
+        neighbours();
+    } else if (!strcmp(wanted, "window")) {
+        window();
+    } else if (!strcmp(wanted, "large")) {
+        large();
     } else if (!strcmp(wanted, "threads")) {
         threads();
     } else if (!strcmp(wanted, "open")) {

@@ -30,6 +30,7 @@ def job_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("job") / "job"
     native = ROOT / "native" / "collectives"
     sources = [Path(__file__).parent / "job.c", native / "writer.c", native / "connect.c"]
+    sources.append(native / "job_name.c")
     subprocess.run(["cc", "-O1", "-pthread", "-I", native, "-o", made, *sources], check=True)
     return made
 

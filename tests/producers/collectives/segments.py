@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from native.collectives.reader import BEGIN, END, EVENT, FUNCTIONS, Reader
+from native.collectives.reader import BEGIN, COMMUNICATORS, END, EVENT, FUNCTIONS, Reader
 from producers.collectives.process import Origin, TracedProcess
 from producers.collectives.settings import CollectiveSettings
 from producers.collectives.timeline import ClockReading, Timeline
 from schemas import codec
 from schemas.records import ClockSync
 
-_HEAD = struct.Struct("<8sIIQIIQII128s128s64sQQQQ")
-_COMMUNICATOR = struct.Struct("<IIIIQ128s32s72x")
+_HEAD = struct.Struct("<8sIIQIIQII128s128s64sQQQQQQ")
+_COMMUNICATOR = struct.Struct("<IIIIQ128s32sI68x")
 _DEVICE = struct.Struct("<I60s")
-_COMMUNICATORS_AT, _DEVICES_AT = 4096, 4096 + 256 * 256
-_RINGS_AT = _DEVICES_AT + 64 * 64
+DEVICES_AT = 4096 + COMMUNICATORS * 256
+_COMMUNICATORS_AT = 4096
+_RINGS_AT = DEVICES_AT + 64 * 64
 _RING_HEAD = 256
 _TAIL_AT = 64
 NCCL, MPI = 1, 3
@@ -43,17 +44,27 @@ class Segment:
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
         self.memory = mmap.mmap(self.fd, size)
         self.ring_events = ring_events
-        head = (b"FTCOLL1\0", 1, source, size, 1, ring_events, 1, os.getpid(), 0)
-        _HEAD.pack_into(self.memory, 0, *head, job.encode(), b"ten", b"2.30.7/v6", 1, 0, 0, 0)
+        head = (b"FTCOLL1\0", 2, source, size, 1, ring_events, 1, os.getpid(), 0)
+        _HEAD.pack_into(self.memory, 0, *head, job.encode(), b"ten", b"2.30.7/v6", 1, 0, 0, 0, 0, 0)
         self._ring = np.frombuffer(self.memory, EVENT, ring_events, _RINGS_AT + _RING_HEAD)
         self._heads = np.frombuffer(self.memory, np.uint64, _RING_HEAD // 8, _RINGS_AT)
 
-    def communicator(self, index: int = 0, number: int = 7, rank: int = 0, ranks: int = 8) -> None:
+    def communicator(
+        self,
+        index: int = 0,
+        number: int = 7,
+        rank: int = 0,
+        ranks: int = 8,
+        generation: int = 1,
+        ready: int = 1,
+    ) -> None:
         at = _COMMUNICATORS_AT + 256 * index
-        _COMMUNICATOR.pack_into(self.memory, at, 1, rank, ranks, 1, number, b"world", b"0")
+        _COMMUNICATOR.pack_into(self.memory, at, ready, rank, ranks, 1, number, b"world", b"0", generation)
+        used, changed = struct.unpack_from("<QQ", self.memory, _HEAD.size - 16)
+        struct.pack_into("<QQ", self.memory, _HEAD.size - 16, max(used, index + 1), changed + 1)
 
     def device(self, name: str, index: int = 0) -> None:
-        _DEVICE.pack_into(self.memory, _DEVICES_AT + 64 * index, 1, name.encode())
+        _DEVICE.pack_into(self.memory, DEVICES_AT + 64 * index, 1, name.encode())
 
     def put(self, events: Any) -> int:
         head, tail = int(self._heads[0]), int(self._heads[_TAIL_AT // 8])
@@ -64,7 +75,7 @@ class Segment:
         return fits
 
     def close_last(self, closed: int = 1) -> None:
-        struct.pack_into("<Q", self.memory, _HEAD.size - 16, closed)
+        struct.pack_into("<Q", self.memory, _HEAD.size - 32, closed)
 
     def reader(self) -> Reader:
         return Reader(self.fd)

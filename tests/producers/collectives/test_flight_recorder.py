@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.collectives.flight_recorder import parse_dump, rank_of_name
+from producers.collectives.flight_recorder import MAX_BYTES, parse_dump, rank_of_name
 
 NOW = 1_750_000_000_000_000_000
 
@@ -74,10 +75,31 @@ def test_only_the_newest_operations_count():
 
 @pytest.mark.parametrize(
     ("name", "rank"),
-    [("nccl_trace_rank_17", 17), ("0", 0), ("rank3.json", 3), ("notes", None), ("r99999999", None)],
+    [
+        ("nccl_trace_rank_17", 17),
+        ("nccl_trace_rank_0_pid123", 0),
+        ("nccl_trace_rank_5.bin", 5),
+        ("fr_trace_rank_12.json.gz", 12),
+        ("torchcomm_fr_trace_5", 5),
+        ("rank_3_20251129T1200.pickle", 3),
+        ("local_rank_0_rank_9", 9),
+        ("trace_7.pkl.gz", 7),
+        ("0", 0),
+        ("rank3.json", 3),
+        ("notes", None),
+        ("r99999999", None),
+    ],
 )
-def test_a_file_name_ends_with_the_rank(name, rank):
+def test_a_file_name_states_the_rank(name, rank):
     assert rank_of_name(name) == rank
+
+
+def test_a_compressed_dump_is_read_and_a_cut_one_refused():
+    data = gzip.compress(json.dumps({"entries": [entry(1)]}).encode())
+    assert len(parse_dump(data, 0, "h1", 0).operations) == 1
+    for bad in (data[:-9], gzip.compress(b" " * (MAX_BYTES + 1))):
+        with pytest.raises(ValueError, match="gzip: cut or above 16 MiB"):
+            parse_dump(bad, 0, "h1", 0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from producers.collectives.host import HostReporter, ReportedHost
 from producers.collectives.settings import CollectiveSettings
 from producers.settings import NicSettings
 from schemas import codec
-from tests.producers.collectives.segments import Segment
+from tests.producers.collectives.segments import DEVICES_AT, Segment
 
 NIC = NicSettings(host="h1", device="lo", address="127.0.0.1", shard="s0")
 
@@ -154,7 +154,7 @@ def test_a_segment_of_wild_content_ends_nothing(hosts, ranks):
         socket.send_fds(client, [b"SEGMENT 1"], [segment.fd])
         host.until(lambda: not host.reporter.is_idle)
         for fill in (0xFF, 0x55, 0x01):
-            segment.memory[4096 + 256 * 256 :] = bytes([fill]) * (len(segment.memory) - 4096 - 256 * 256)
+            segment.memory[DEVICES_AT:] = bytes([fill]) * (len(segment.memory) - DEVICES_AT)
             before = len(host.records)
             host.until(lambda before=before: len(host.records) > before)
         rank = ranks(host.socket, job="good")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import time
 
 import pytest
 
 from producers.collectives.listener import Listener, ProcessId, is_alive, process_id, socket_of
+from schemas.ipc import CHECK_S
 from tests.producers.collectives.segments import Segment
 
 
@@ -117,6 +119,20 @@ def test_a_large_segment_and_one_too_many_are_refused(tmp_path, segment):
     assert full.send(b"SEGMENT 1", segment.fd)[1] == "ERROR 8 processes are connected already"
     for each in (small, full):
         each.close()
+
+
+def test_a_removed_socket_is_made_again_and_keeps_its_connections(served, segment):
+    _, answer = served.send(b"SEGMENT 1", segment.fd)
+    assert answer == "OK"
+    served.path.unlink()
+    assert served.listener.check(time.monotonic() + CHECK_S) is None
+    served.serve()
+    assert served.lost == []
+    other = Segment(64)
+    assert served.send(b"SEGMENT 1", other.fd)[1] == "OK"
+    other.close()
+    for passed in served.taken:
+        passed.reader.close()
 
 
 def test_silent_connections_are_limited(served):

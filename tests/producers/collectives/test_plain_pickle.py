@@ -36,6 +36,12 @@ def test_protocol_2_is_that_of_pytorch():
     assert load_plain(pickle.dumps(value, 2)) == value
 
 
+@pytest.mark.parametrize("protocol", range(6))
+def test_all_protocols_are_read(protocol):
+    value = {"entries": [{"seq": 1, "big": 10**30, "ms": 0.5, "name": "é", "p2p": False, "none": None}]}
+    assert load_plain(pickle.dumps(value, protocol)) == value
+
+
 class Evil:
     def __reduce__(self):
         return os.system, ("touch evil",)

@@ -224,6 +224,31 @@ def test_a_job_without_a_name_has_that_of_its_communicator():
     segment.close()
 
 
+def test_a_row_that_is_used_again_is_another_communicator(segment):
+    """Operations of the former one that are not published yet stay its own."""
+    traced = Traced(segment)
+    traced.step(0.0)
+    for generation in range(1, 21):
+        segment.communicator(number=100 + generation, generation=generation)
+        segment.put(ended(np.arange(generation)))
+        traced.process.drain()
+        segment.communicator(number=100 + generation, generation=generation, ready=2)
+        traced.step(0.0, acknowledge=False)
+        traced.process._commit()
+    for now in (2.0, 30.0, 60.0):  # two heartbeats later
+        if traced.process.in_flight:
+            traced.process.acknowledged()
+        traced.step(now)
+    counts = {}
+    for record in traced.records:
+        for each in record["summaries"]:
+            name = record["communicators"][each["communicator"]]["id"]
+            counts[name] = counts.get(name, 0) + each["count"]
+    assert counts == {f"{100 + generation:016x}": generation for generation in range(1, 21)}
+    assert len(traced.process.ranks) <= 1, "what ended and was published is forgotten"
+    assert sum(record["events_invalid"] for record in traced.records) == 0
+
+
 def test_impossible_events_are_counted(segment):
     traced = Traced(segment)
     events = ended(np.arange(6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from producers.collectives.timeline import ClockReading
 from schemas import codec
 from schemas.records import ClockSync
 from tests.producers.collectives.segments import Segment, Traced, ended
+from tests.waiting import wait_until
 
 ENTRY = {
     "process_group": ("0", "default_pg"),
@@ -73,13 +75,49 @@ def test_dumps_become_records_of_the_job(tmp_path, process):
     assert reports.failed == 1
 
 
+def test_a_dump_is_found_among_many_other_files(tmp_path, caplog):
+    for number in range(5000):
+        (tmp_path / f"systemd-private-{number}-x").touch()
+        (tmp_path / f"tmp{number}").touch()
+    aged(tmp_path / "nccl_trace_rank_3", b"{}")
+    settings = CollectiveSettings(socket="unused", ras="off", flight_recorder_directory=tmp_path)
+    reports = OwnReports(settings, "h1", None, True)
+    dumps = polled(reports, [], lambda found: any(dump.path.name == "nccl_trace_rank_3" for dump in found))
+    assert [dump.rank for dump in dumps if "rank" in dump.path.name] == [3]
+    assert caplog.messages == [
+        f"{tmp_path}: 5001 names with a rank, expected at most 4096: the others are not read"
+    ]
+
+
+def test_dumps_are_read_after_the_folder_was_made_again(tmp_path):
+    folder = tmp_path / "dumps"
+    settings = CollectiveSettings(socket="unused", ras="off", flight_recorder_directory=folder)
+    reports = OwnReports(settings, "h1", None, True)
+    wait_s = iter(range(0, 1000, 10))  # each look is a scan
+
+    def scanned():
+        found, before = [], reports.failed
+        wait_until(lambda: found.extend(reports.poll(next(wait_s), [])) or found or reports.failed > before)
+        return [dump.data for dump in found]
+
+    assert scanned() == []
+    for content in (b"1", b"2"):
+        folder.mkdir()
+        aged(folder / "nccl_trace_rank_3", content, age_s=9 - int(content))
+        assert scanned() == [content]
+        shutil.rmtree(folder)
+        assert scanned() == []
+
+
 def test_a_large_dump_is_refused(tmp_path):
     with (tmp_path / "rank_1").open("wb") as file:
         file.truncate((16 << 20) + 1)
     os.utime(tmp_path / "rank_1", (time.time() - 5,) * 2)
     settings = CollectiveSettings(socket="unused", ras="off", flight_recorder_directory=tmp_path)
+    aged(tmp_path / "nccl_trace_rank_3", b"{}")
     reports = OwnReports(settings, "h1", None, True)
-    polled(reports, [], lambda dumps: reports.failed == 1)
+    dumps = polled(reports, [], lambda dumps: reports.failed == 1 and dumps)
+    assert [dump.rank for dump in dumps] == [3], "a refused dump keeps no other one from being read"
 
 
 def test_states_go_to_a_process_of_the_communicator(process):

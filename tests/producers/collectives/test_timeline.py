@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from actuators.clock_page import Content, PageFile
-from actuators.timescale import RawClockModel, SlewedModel
+from actuators.clock.page import Content, PageFile
+from actuators.clock.timescale import RawClockModel, SlewedModel
 from producers.collectives.timeline import ClockReading, HostClock, Timeline
 from schemas.records import ClockSync
 
