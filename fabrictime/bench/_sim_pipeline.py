@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from actuators.applier import Applier
 from actuators.effectors.base import Answer
+from actuators.flows.applier import Applier
 from producers.sim.messages import SimMessage
 from producers.sim.setup import topology_file
 from producers.sim.simulation import Simulation
@@ -36,7 +36,7 @@ from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
 from streams.delays.stage import DelayStage
 from streams.diagnosis.stage import DiagnosisStage
-from streams.links.probe_schedule import plan_shard, records_of
+from streams.links.schedule.probe_schedule import plan_shard, records_of
 from streams.links.stage import LinksStage
 from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage

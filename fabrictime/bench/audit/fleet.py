@@ -15,9 +15,9 @@ from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.records import AuditFact, AuditResult, AuditStatus
 from schemas.topology import nic_end
-from streams.audit.cabling import swap_text
-from streams.audit.compare import compare, rule_name
-from streams.audit.network import fabric_results
+from streams.audit.fabric.cabling import swap_text
+from streams.audit.fabric.checks import fabric_results
+from streams.audit.hosts.compare import compare, rule_name
 from streams.audit.results import Scope
 
 HOSTS: Final = 64

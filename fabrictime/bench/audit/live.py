@@ -16,7 +16,7 @@ from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._fabric import CannotRun, RunningFabric, needs_fabric, running_fabric
 from fabrictime.runtime import status
 from producers.audit.checks import CHECKS
-from producers.audit.live_host import LiveHost
+from producers.audit.host.live import LiveHost
 from producers.audit.runner import run_checks
 from producers.audit.settings import AuditSettings
 

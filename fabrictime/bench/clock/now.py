@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from actuators.clock_page import ClockRow, Content, PageFile
-from actuators.timescale import RawClockModel, SlewedModel
+from actuators.clock.page import ClockRow, Content, PageFile
+from actuators.clock.timescale import RawClockModel, SlewedModel
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime_client import Clock
 from native.core.hostclock import raw_ns

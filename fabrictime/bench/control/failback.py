@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from schemas.records import ActionOutcome, ActionReport, Decision, FlowAction, LinkHealth, ReasonKind
-from streams.policy.path_health import Grade, PathHealth
+from streams.policy.flows.path_health import Grade, PathHealth
 from streams.policy.rules import Rules
 
 DONE: Final = (ActionOutcome.APPLIED, ActionOutcome.DUPLICATE)
@@ -60,7 +60,7 @@ def could_be_home(
 
     The count is that of flows that returned while their home route was not healthy. `routes` has the links of
     each home route, in both directions. A link is healthy as the policy defines it
-    (streams/policy/path_health.py): every link UP, and its hold-down over.
+    (streams/policy/flows/path_health.py): every link UP, and its hold-down over.
     """
     published = sorted(health, key=lambda record: record["evaluated_ns"])
     rules = Rules()

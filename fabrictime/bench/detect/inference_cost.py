@@ -23,7 +23,7 @@ from schemas.ids import host_of
 from schemas.kafka import partition_of
 from schemas.topics import PATH_QUEUEING, PATHS, PROBES, QUEUES
 from streams.delays.queueing import SourceQueueing
-from streams.links.probe_schedule import plan_shard, records_of
+from streams.links.schedule.probe_schedule import plan_shard, records_of
 from streams.queues.inference import ShardQueues
 from streams.queues.validation import validate_queueing
 from streams.runtime.columnar import decode_columnar, encode_columnar

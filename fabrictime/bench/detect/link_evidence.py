@@ -200,34 +200,35 @@ class ProbedFleet:
 
     def _probe(self) -> None:
         now_ns, rng = self.now_ns, self.rng
-        sends = np.flatnonzero(rng.random(len(self.src)) < self.rate_hz * (STEP_NS / 1e9))
-        active = ~self._absent & (self.starvation_end_ns <= now_ns)
-        sends = sends[active[self.src[sends]]]
+        sends = (rng.random(len(self.src)) < self.rate_hz * (STEP_NS / 1e9)).nonzero()[0]
+        absent, cpu_starved = self._absent, self.starvation_end_ns > now_ns
+        sends = sends[~(absent | cpu_starved)[self.src[sends]]]
         links = self.links[sends]
-        lost = self.down[links].any(axis=1) | self._absent[self.dst[sends]]
+        lost = self.down[links].any(axis=1) | absent[self.dst[sends]]
         classes = self._next_class[sends] % len(self.dscps)
         self._next_class[sends] += 1
         if self.loss.any() or self.class_loss.any():
             keep = np.prod((1 - self.loss[links]) * (1 - self.class_loss[classes[:, None], links]), axis=1)
             lost |= rng.random(len(sends)) > keep
-        late = ~lost & (self.starvation_end_ns[self.dst[sends]] > now_ns)
-        for p, c in zip(sends[late].tolist(), classes[late].tolist(), strict=True):
-            heapq.heappush(self._late, (int(self.starvation_end_ns[self.dst[p]]), p, now_ns, c))
-        good = sends[~lost & ~late]
-        self._by_class[1, classes[~lost & ~late], good] += 1
-        alive_again = good[self._row[good] >= 3]
-        self._urgent[self.src[alive_again]] = True
-        self._answered[good] += 1
-        self._row[good] = 0
-        self._good[good] = now_ns
-        self._came[good] = now_ns + 12_000
+        late = ~lost & cpu_starved[self.dst[sends]]
+        is_open = lost | late
+        if is_open.any():
+            for p, c in zip(sends[late].tolist(), classes[late].tolist(), strict=True):
+                heapq.heappush(self._late, (int(self.starvation_end_ns[self.dst[p]]), p, now_ns, c))
+            self._waiting.append((now_ns, sends[is_open], classes[is_open]))
+            sends, classes = sends[~is_open], classes[~is_open]
+        self._by_class[1, classes, sends] += 1
+        self._urgent[self.src[sends[self._row[sends] >= 3]]] = True
+        self._answered[sends] += 1
+        self._row[sends] = 0
+        self._good[sends] = now_ns
+        self._came[sends] = now_ns + 12_000
         while self._late and self._late[0][0] <= now_ns:
             _, p, sent_ns, c = heapq.heappop(self._late)
             self._came[p] = max(self._came[p], now_ns)
             self._answered[p] += 1
             self._latecomers[p] += sent_ns <= now_ns - self.timeout_ns
             self._by_class[1:, c, p] += (1, sent_ns <= now_ns - self.timeout_ns)
-        self._waiting.append((now_ns, sends[lost | late], classes[lost | late]))
         while self._waiting and self._waiting[0][0] <= now_ns - self.timeout_ns:
             sent_ns, at, classes = self._waiting.pop(0)
             is_lost = self._good[at] < sent_ns
@@ -327,6 +328,7 @@ class ProbedFleet:
             "verbs": None,
             "hosts": [],
             "sizes": [],
+            "port_enabled": None,
         }
 
     def _send(self, nic: int, now_ns: int) -> None:

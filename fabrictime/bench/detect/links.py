@@ -31,7 +31,7 @@ from producers.sim.topology import Fleet
 from schemas.ids import cable_id
 from schemas.records import LinkEvent, LinkHealth
 from schemas.topics import LINKS, PATHS
-from streams.links.health import ShardHealth
+from streams.links.health.shard_health import ShardHealth
 from streams.runtime.route_table import RouteTable
 
 MS: Final = 1_000_000

@@ -26,7 +26,7 @@ from schemas import codec
 from schemas.ids import host_of
 from schemas.records import Leg, LinkQueues, PathMap, PathMaps, PathSource
 from streams.delays.queueing import SourceQueueing
-from streams.links.probe_schedule import plan_shard
+from streams.links.schedule.probe_schedule import plan_shard
 from streams.queues.inference import ShardQueues, fold_of, knots_of
 from streams.runtime.pipeline_constants import SUB_SLOTS
 from streams.runtime.route_table import RouteTable, pair_key

@@ -26,7 +26,7 @@ from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.ids import cable_id
 from schemas.records import HealthKind, LinkState
-from streams.links.health import Change, ShardHealth
+from streams.links.health.shard_health import Change, ShardHealth
 
 SEED: Final = 7
 MS: Final = 1_000_000

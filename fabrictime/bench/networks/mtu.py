@@ -21,7 +21,7 @@ from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.ids import cable_id
 from schemas.records import LinkState
-from streams.links.health import Change, ShardHealth
+from streams.links.health.shard_health import Change, ShardHealth
 
 SEED: Final = 11
 SHAPE: Final = Shape(hosts=6, hosts_per_rack=2, spines=3)

@@ -32,7 +32,7 @@ from schemas.ids import cable_id, end_parts, natural, nic_id
 if TYPE_CHECKING:
     from producers.settings import NicSettings, ProbeSettings
     from schemas.records import LinkEvent, LinkHealth, Nic
-    from streams.links.health import Change
+    from streams.links.health.shard_health import Change
 
 FORMS: Final[tuple[AnswerForm, ...]] = get_args(AnswerForm)
 BLIND: Final[tuple[AnswerForm, ...]] = ("silent", "silent_spines", "tunnel", "flat")
@@ -219,7 +219,7 @@ class Agents:
         from producers.inventory.nics import PeerTable
         from producers.settings import ProbeSettings
         from schemas.topology import Topology
-        from streams.links.health import ShardHealth
+        from streams.links.health.shard_health import ShardHealth
         from streams.runtime.route_table import RouteTable
 
         self._truth, plan = testbed.truth, testbed.fabric.plan

@@ -1,4 +1,4 @@
-"""Measures robustness: hostile records, log time that jumps, stopped agents, clocks, and field cases.
+"""Measures robustness: hostile records, log time that jumps, stopped agents, clocks.
 
 Each part is a module of this package. `fabrictime bench robust records [--quick]` runs one part.
 """
@@ -25,7 +25,6 @@ TARGETS: Final[Mapping[str, Target]] = {
     "free_running_p99_over_unix_p99": Target("1", "<=", 1.1),
     "bound_coverage": Target("1", ">=", 0.999),
     "bound_over_p99_error": Target("1", "<=", 4),
-    "field_cases_right": Target("1", ">=", 1.0),
 }
 
 PARTS: Final = {
@@ -34,7 +33,6 @@ PARTS: Final = {
     "agents": ("agent_stop_called_host_down", "dead_host_called_agent_down"),
     "blind": ("blind_but_well",),
     "clocks": ("free_running_p99_over_unix_p99", "bound_coverage", "bound_over_p99_error"),
-    "field_cases": ("field_cases_right",),
 }
 """Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
 quick)`."""

@@ -29,7 +29,7 @@ from schemas.kafka.reader import BEGINNING, END, TopicReader
 from schemas.records import AlertKind, AlertState, LinkState
 from schemas.topics import ALERTS, LINK_HEALTH, PATHS
 from streams.alerts.prober_health import ProberHealth
-from streams.links.health import ShardHealth
+from streams.links.health.shard_health import ShardHealth
 from streams.runtime.thresholds import Thresholds
 
 MS: Final = 1_000_000

@@ -53,6 +53,9 @@ SAMPLES: Final = 20
 STEADY_S: Final = 20.0
 DETECT_S: Final = 30.0
 SETTLE_S: Final = 15.0
+RECOVERY_S: Final = 60.0
+"""Longest time until the verdicts are right again. A forged route that passes all checks stands until the
+tracer publishes again the routes of a path that loses every probe, within 30 s (`SILENT_REPUBLISH_S`)."""
 MAX_P99_NS: Final = 10e9
 MAX_LATE_MS: Final = 600e3
 MAX_LOG_OFFSET_NS: Final = 1_000_000_000
@@ -136,10 +139,7 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
         f"{name} ({_last_exit(state, name)}{critical_line(fabric.data, name)})"
         for name in ended_processes(before, restarts(state))
     ]
-    verdicts = _verdicts(fabric.bootstrap)
-    changed = set(verdicts) ^ {cable_id(link)}
-    for subject in sorted(changed):
-        progress(f"robust: {subject}: {verdicts.get(subject, 'not DOWN any more')}")
+    changed = _wait_right(fabric.bootstrap, cable_id(link), progress)
     spoilt = caught_up.spoilt + spoilt_figures(view, {nic["nic"] for nic in fabric_state["nics"]})
     return Spoils(log, sent, ended, sorted(changed), spoilt)
 
@@ -294,6 +294,23 @@ def _wait_down(bootstrap: str, cable: str) -> None:
         if time.monotonic() > deadline_s:
             raise CannotRun(f"{cable} is not DOWN after {DETECT_S:g} s, before any hostile record")
         time.sleep(0.5)
+
+
+def _wait_right(bootstrap: str, cable: str, progress: Progress) -> set[str]:
+    """Wait until the dead cable alone is not UP; return the subjects whose verdicts stay wrong."""
+    begin_s, seen = time.monotonic(), set[str]()
+    while True:
+        verdicts = _verdicts(bootstrap)
+        wrong = set(verdicts) ^ {cable}
+        for subject in sorted(wrong - seen):
+            progress(f"robust: {subject}: {verdicts.get(subject, 'not DOWN any more')}")
+        seen |= wrong
+        waited_s = time.monotonic() - begin_s
+        if not wrong and seen:
+            progress(f"robust: all verdicts are right again after {waited_s:.0f} s")
+        if not wrong or waited_s > RECOVERY_S:
+            return wrong
+        time.sleep(1)
 
 
 def _verdicts(bootstrap: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fabrictime.bench.audit._results import fleet_results, host_results
 from fabrictime.bench.audit.fleet import made_odd, outcome
-from streams.audit.compare import compare
+from streams.audit.hosts.compare import compare
 
 
 def test_an_odd_value_is_found_at_its_host_and_nowhere_else() -> None:

@@ -1,4 +1,4 @@
-"""Field cases: each has tests that exist, and only passed tests count."""
+"""Cases that tests of the suite decide: each has tests that exist, and only passed tests count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from fabrictime.bench.robust.field_cases import CASES, ROOT, outcomes, wrong_cases
+from fabrictime.bench.field.suite import CASES, ROOT, outcomes, wrong_cases
 
 NAMED = "A10 A11 A12 A13 A15 A16 A21 A22 A23 A24 A25 A26 A27 B5 B8 B9 C2 C7 D6 D10"
 

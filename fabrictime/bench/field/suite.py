@@ -1,4 +1,7 @@
-"""Runs the test of each field case of issue 25, an input that real users bring, and counts the right ones.
+"""Runs the tests that decide field cases of running services, and counts the right ones.
+
+The cases of files and hosts are in `tests/field/`. A case that needs a running service, a broker or a clock
+is a test of the suite, and is named here.
 
 It needs a checkout, because an installed package has no tests.
 """
@@ -103,11 +106,11 @@ _LINE: Final = re.compile(r"^(tests/[^\s:]+::\w+)(?:\[.*\])?\s+(PASSED|FAILED|ER
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Run the tests, in about three minutes; with `quick` leave out those that start a pipeline."""
     if not (ROOT / "tests").is_dir():
-        return {"field_cases_right": Missing(f"no tests in {ROOT}: run it in a checkout")}
+        return {"suite_cases_right": Missing(f"no tests in {ROOT}: run it in a checkout")}
     selected = {test for tests in CASES.values() for test in tests}
     if quick:
         selected = {test for test in selected if not test.startswith(_PIPELINE)}
-    progress(f"field cases: {len(CASES)} cases, {len(selected)} tests")
+    progress(f"suite: {len(CASES)} cases, {len(selected)} tests")
     options = ["-v", "-p", "no:cacheprovider", "--timeout", "300"]
     try:
         done = subprocess.run(
@@ -119,17 +122,21 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"field_cases_right": Missing(f"the tests took longer than {LIMIT_S} s")}
+        return {"suite_cases_right": Missing(f"the tests took longer than {LIMIT_S} s")}
     by_test = outcomes(done.stdout.splitlines())
     if not by_test:
         lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
-        return {"field_cases_right": Missing(f"no test ran: {lines[-1][:200]}")}
+        return {"suite_cases_right": Missing(f"no test ran: {lines[-1][:200]}")}
     wrong = wrong_cases({case: [t for t in tests if t in selected] for case, tests in CASES.items()}, by_test)
+    return {"suite_cases_right": _right(wrong, progress)}
+
+
+def _right(wrong: Mapping[str, str], progress: Progress) -> Figure:
     for case, reason in wrong.items():
-        progress(f"field cases: {case}: {reason}")
+        progress(f"suite: {case}: {reason}")
     right = len(CASES) - len(wrong)
     note = "; ".join([f"{right} of {len(CASES)} cases", *(f"{case}: {why}" for case, why in wrong.items())])
-    return {"field_cases_right": Figure(right / len(CASES), note=note)}
+    return Figure(right / len(CASES), note=note)
 
 
 def outcomes(lines: Iterable[str]) -> dict[str, set[str]]:

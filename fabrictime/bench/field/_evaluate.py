@@ -1,0 +1,25 @@
+"""Runs cases of all kinds, and returns those that are wrong with the reason."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+
+from fabrictime.bench.field import _audit, _hosts, _imports
+from fabrictime.bench.field._cases import Case
+
+_FAULT_OF = {"audit": _audit.fault_of, "imports": _imports.fault_of, "hosts": _hosts.fault_of}
+
+
+def fault_of(case: Case) -> str:
+    """Return the fault of a case in one line; empty if it is right. An exception makes a case wrong."""
+    try:
+        return _FAULT_OF[case.kind](case)
+    except Exception as error:  # noqa: BLE001  # a case must not hide the others
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__} at {place.name}: {error}"
+
+
+def wrong_cases(cases: Iterable[Case]) -> dict[str, str]:
+    """Return the wrong cases by id, each with what is wrong."""
+    return {case.case_id: fault for case in cases if (fault := fault_of(case))}

@@ -1,0 +1,131 @@
+"""Removes things behind a running pipeline and makes them again; measures when all works as before.
+
+A small network is probed. Devices, namespaces, files, process ids, topics, consumer groups, tables, the
+broker and the data directory are removed and made again, one after another. A thing has recovered when all
+services work, evidence is fresh and each NIC's probes are answered. An alert about another subject is false.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.field import _remade_host, _remade_processes, _remade_storage
+from fabrictime.bench.field._remade import LIMIT_S, NICS, Outcome, Remade
+from fabrictime.bench.field._running import settings_text, wait_until_ready
+from fabrictime.bench.field._small_network import HOST, SmallNetwork
+from fabrictime.testbed.child import run_inside
+from fabrictime.testbed.process_ids import enter_own_ids
+from fabrictime.testbed.userns import namespaces_allowed
+from schemas.run_module import module_command
+
+KEYS: Final = (
+    "remade_things",
+    "remade_things_missing",
+    "remade_things_recovered",
+    "recovery_s",
+    "false_alerts",
+)
+START_S: Final = 180.0
+_STOP_S: Final = 30.0
+
+
+@contextlib.contextmanager
+def _running(
+    network: SmallNetwork, folder: Path, progress: Progress, outcome: Outcome, log_url: str | None = None
+) -> Iterator[Remade]:
+    """Run `up` on the network, with its own log unless `log_url` names one; yield once all services work."""
+    config, fleet, data = folder / "fabrictime.toml", folder / "fleet.toml", folder / "data"
+    dumps = folder / _remade_host.DUMPS
+    dumps.mkdir()
+    recorder = f'[collectives]\nflight_recorder_directory = "{dumps}"\n'
+    config.write_text(settings_text(f'[up]\nhost_name = "{HOST}"\n{recorder}'), encoding="utf-8")
+    fleet.write_text(network.fleet(), encoding="utf-8")
+    output = folder / "up.log"
+    options = ["--fleet", str(fleet), "--with", "services", "--config", str(config), "--dir", str(data)]
+    options += [] if log_url is None else ["--log", log_url]
+    with output.open("wb") as out:
+        up = subprocess.Popen(module_command("fabrictime", "up", *options), stdout=out, stderr=out)
+    try:
+        progress("remade: starting all services")
+        wait_until_ready(up, data, output, START_S)
+        yield Remade(network, data, up.pid, progress, outcome)
+    finally:
+        up.send_signal(signal.SIGINT)
+        try:
+            up.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            up.kill()
+            up.wait()
+
+
+def _with_own_log(
+    network: SmallNetwork, progress: Progress, outcome: Outcome, quick: bool, ids: str | None
+) -> None:
+    """Make everything again, one after another. `ids`: why no process id can be chosen."""
+    with _folder() as folder, _running(network, folder, progress, outcome) as remade:
+        _remade_host.network_things(remade)
+        _remade_host.files(remade)
+        _remade_host.flight_recorder(remade)
+        _remade_host.cgroups(remade)
+        _remade_processes.process_ids(remade, ids)
+        _remade_storage.groups(remade, quick)
+        _remade_storage.topics(remade, quick)
+        _remade_storage.history(remade, quick)
+        if not quick:
+            _remade_storage.data_directory(remade)
+
+
+def _with_moving_log(network: SmallNetwork, progress: Progress, outcome: Outcome) -> None:
+    """Move the log to another address, behind the name that the services know."""
+    with (
+        _folder() as folder,
+        _remade_storage.moving_log(folder) as log,
+        _running(network, folder, progress, outcome, log.url) as remade,
+    ):
+        remade.measure("broker's address", log.move)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="fabrictime-remade-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _inside(progress: Progress, quick: bool) -> Outcome:
+    """Measure in a process that may make namespaces."""
+    ids = enter_own_ids()
+    network, outcome = SmallNetwork(NICS), Outcome()
+    try:
+        _with_own_log(network, progress, outcome, quick, ids)
+        _with_moving_log(network, progress, outcome)
+    finally:
+        network.close()
+    return outcome
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Make all things again behind a running pipeline; return the figures."""
+    denied = namespaces_allowed()
+    if denied is not None:
+        return dict.fromkeys(KEYS, Missing(denied))
+    outcome: Outcome = run_inside(lambda: _inside(progress, quick), timeout_s=3600)
+    for line in outcome.false_alerts:
+        progress(f"remade: false alert: {line}")
+    times_s = {thing: took_s for thing, took_s in outcome.times_s.items() if took_s is not None}
+    slowest = max(times_s, key=lambda thing: times_s[thing], default="nothing recovered")
+    lost = ", ".join(thing for thing in outcome.times_s if thing not in times_s)
+    reasons = "; ".join(f"{thing}: {reason}" for thing, reason in outcome.missing.items())
+    return {
+        "remade_things": float(len(outcome.times_s)),
+        "remade_things_missing": Figure(float(len(outcome.missing)), note=reasons),
+        "remade_things_recovered": Figure(len(times_s) / max(1, len(outcome.times_s)), note=lost),
+        "recovery_s": Figure(times_s.get(slowest, LIMIT_S), note=slowest),
+        "false_alerts": float(len(outcome.false_alerts)),
+    }
