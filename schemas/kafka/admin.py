@@ -1,13 +1,13 @@
-"""Administration of a Kafka cluster: creates missing topics, checks existing ones, and reports groups.
+"""Administration of a Kafka cluster: creates, checks and deletes topics, reports and deletes groups.
 
-Topics follow `schemas.topics`. No topic is ever deleted. No partition count is changed, because a NIC's
-records would move to another partition.
+Topics follow `schemas.topics`. No partition count is changed, because a NIC's records would move to another
+partition.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -28,9 +28,20 @@ class TopicsError(ValueError):
     """The cluster cannot be reached, or topics differ from the contract; the text has a line for each."""
 
 
+class GroupsError(ValueError):
+    """The cluster cannot be reached, or refuses to delete a group; the text names it."""
+
+
+def _client(cluster: KafkaSettings | str, **options: object) -> Any:
+    """Return a client that logs nothing: its errors are raised."""
+    quiet = logging.getLogger(f"{__name__}.librdkafka")
+    quiet.propagate = False
+    return admin.AdminClient({**as_settings(cluster).confluent_options(), **options}, logger=quiet)
+
+
 def group_state(cluster: KafkaSettings | str, group: str, timeout_s: float = TIMEOUT_S) -> tuple[str, int]:
     """Return a consumer group's state and number of members. Raises KafkaException or TimeoutError."""
-    client = admin.AdminClient(as_settings(cluster).confluent_options())
+    client = _client(cluster)
     description = client.describe_consumer_groups([group], request_timeout=timeout_s)[group].result(timeout_s)
     return description.state.name, len(description.members)
 
@@ -39,16 +50,34 @@ def create_topic(
     cluster: KafkaSettings | str, name: str, partitions: int, config: Mapping[str, str] | None = None
 ) -> None:
     """Create one topic that is not in the contract. Raises TopicsError."""
-    client = admin.AdminClient(as_settings(cluster).confluent_options())
+    client = _client(cluster)
     topic = admin.NewTopic(name, partitions, 1, config=dict(config or {}))
     error_text = _failure(client.create_topics([topic])[name], TIMEOUT_S)
     if error_text is not None:
         raise TopicsError(f"{name}: not created: {error_text}")
 
 
+def delete_topics(cluster: KafkaSettings | str, names: Iterable[str]) -> None:
+    """Delete topics with all their messages. Raises TopicsError."""
+    client = _client(cluster)
+    for name, deletion in client.delete_topics(list(names)).items():
+        error_text = _failure(deletion, TIMEOUT_S)
+        if error_text is not None:
+            raise TopicsError(f"{name}: not deleted: {error_text}")
+
+
+def delete_groups(cluster: KafkaSettings | str, names: Iterable[str]) -> None:
+    """Delete consumer groups without members, with their offsets. Raises GroupsError."""
+    client = _client(cluster)
+    for name, deletion in client.delete_consumer_groups(list(names)).items():
+        error_text = _failure(deletion, TIMEOUT_S)
+        if error_text is not None:
+            raise GroupsError(f"group {name}: not deleted: {error_text}")
+
+
 def topic_config(cluster: KafkaSettings | str, name: str) -> dict[str, str]:
     """Return the configuration of a topic. Raises KafkaException or TimeoutError."""
-    client = admin.AdminClient(as_settings(cluster).confluent_options())
+    client = _client(cluster)
     resource = admin.ConfigResource(admin.ResourceType.TOPIC, name)
     entries = client.describe_configs([resource])[resource].result(TIMEOUT_S)
     return {key: str(entry.value) for key, entry in entries.items()}
@@ -70,11 +99,8 @@ def create_topics(
     """
     expected_topics = TOPICS if topics is None else topics
     hours = retention_hours or {}
-    quiet = logging.getLogger(f"{__name__}.librdkafka")
-    quiet.propagate = False
     settings = as_settings(cluster)
-    options = {**settings.confluent_options(), "socket.timeout.ms": round(timeout_s * 1000)}
-    client = admin.AdminClient(options, logger=quiet)
+    client = _client(settings, **{"socket.timeout.ms": round(timeout_s * 1000)})
     try:
         present = client.list_topics(timeout=timeout_s).topics
     except KafkaException as error:

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from schemas.kafka import rebootstrap
 from schemas.kafka.message import Message, Place
 from schemas.kafka.reader import warn_once
 from schemas.kafka.settings import KafkaSettings, as_settings
@@ -32,10 +33,12 @@ class AsyncTopicReader:
 
     def __init__(self, cluster: KafkaSettings | str) -> None:
         """Create the client without connecting."""
+        rebootstrap.install()
         self.consumer: Any = AIOKafkaConsumer(
             **as_settings(cluster).aiokafka_options(),
             group_id=None,
             enable_auto_commit=False,
+            auto_offset_reset="earliest",  # after `seek`, an offset out of range means that the log is new
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
         self.ends: dict[Place, int] = {}
@@ -60,6 +63,11 @@ class AsyncTopicReader:
                 return sorted(numbers)
             log.info("waiting for topic %s", topic)
             await asyncio.sleep(MISSING_TOPIC_RETRY_S)
+
+    async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return the number of partitions of each topic; 0 for a topic that does not exist."""
+        metadata = await self.consumer._client.fetch_all_metadata()
+        return {topic: len(metadata.partitions_for_topic(topic) or ()) for topic in topics}
 
     async def assign(
         self, starts: Mapping[Topic, Start], only: Mapping[Topic, Iterable[int]] | None = None

@@ -6,11 +6,12 @@ messages in favour of newer ones.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as KafkaMessage
@@ -18,14 +19,67 @@ from confluent_kafka import Message as KafkaMessage
 from schemas.kafka.producer import open_producer
 from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import CONFLUENT_BASE, append_ns_of
+from schemas.repeat_filter import RepeatFilter
 
 _log = logging.getLogger(__name__)
 
 Delivered = Callable[[int], None]
 """Callback that gets the log append time of a delivered message, ns since the Unix epoch."""
 
-_Message = tuple[str, bytes, bytes | None, Delivered | None]
+_Key = tuple[str, bytes]
+"""Topic and key of a message."""
+_Message = tuple[bytes | None, Delivered | None]
 _IN_FLIGHT = 64
+_IN_FLIGHT_PER_KEY: Final = 5
+"""Messages of one key that librdkafka holds. Its idempotent producer has at most five of a partition in
+flight (RD_KAFKA_IDEMP_MAX_INFLIGHT). If more wait in it, its thread polls without a pause until the log
+answers: while a broker stalls, each prober would use a whole core."""
+_MISSING = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+_PROPAGATION_MS = 2_000
+"""Time after its first message in which a topic may be missing, because it was made just now."""
+_FIND_EVERY_S = 1.0
+_FIND_S = 0.2
+"""Longest wait for the answer about a missing topic; the caller waits as long."""
+
+
+class _Queue:
+    """Messages that wait, by key: the keys in the order in which they began to wait."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[_Key, deque[_Message]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, key: _Key) -> bool:
+        return key in self._by_key
+
+    def waiting_keys(self) -> list[_Key]:
+        """Return the keys of all messages that wait."""
+        return list(self._by_key)
+
+    def oldest_key(self) -> _Key:
+        """Return the key that has waited longest. Raises StopIteration if nothing waits."""
+        return next(iter(self._by_key))
+
+    def append(self, key: _Key, message: _Message) -> None:
+        """Add a message behind the others of its key."""
+        self._by_key.setdefault(key, deque()).append(message)
+        self._count += 1
+
+    def first(self, key: _Key) -> _Message:
+        """Return the oldest message of a key."""
+        return self._by_key[key][0]
+
+    def pop(self, key: _Key) -> _Message:
+        """Remove and return the oldest message of a key."""
+        of_key = self._by_key[key]
+        message = of_key.popleft()
+        self._count -= 1
+        if not of_key:
+            del self._by_key[key]
+        return message
 
 
 class _Producer(Protocol):
@@ -33,6 +87,7 @@ class _Producer(Protocol):
     def poll(self, timeout: float) -> int: ...
     def flush(self, timeout: float) -> int: ...
     def purge(self) -> None: ...
+    def list_topics(self, topic: str, timeout: float) -> object: ...
 
 
 class BoundedProducer:
@@ -57,19 +112,24 @@ class BoundedProducer:
                 "linger.ms": linger_ms,
                 "message.timeout.ms": 0,
                 "message.max.bytes": 4_000_000,
+                # messages of a missing topic must not keep those of others waiting for 30 s
+                "topic.metadata.propagation.max.ms": _PROPAGATION_MS,
                 "queue.buffering.max.messages": max(1000, 2 * in_flight),
             },
         )
-        self._urgent: deque[_Message] = deque()
-        self._waiting: deque[_Message] = deque()
+        self._urgent, self._waiting = _Queue(), _Queue()
         self._waiting_bytes = 0
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._in_flight = 0
+        self._in_flight_by_key: Counter[_Key] = Counter()
         self._max_in_flight = in_flight
         self.dropped = 0
         self.delivered = 0
         self.failed = 0
+        """Messages that the log refused, such as those of a topic that does not exist."""
+        self._failures = RepeatFilter()
+        self._find_at_s = 0.0
 
     def put(
         self,
@@ -81,45 +141,81 @@ class BoundedProducer:
     ) -> None:
         """Queue a message; if the queue is full, drop the oldest message. A `value` of None is a tombstone.
 
-        Urgent messages are sent first. Urgent and other messages each keep their order and have a limit of
-        `max_messages`.
+        Urgent messages are sent first. Messages of one key keep their order, urgent and others each. Each of
+        the two queues has a limit of `max_messages`.
         """
         queue = self._urgent if urgent else self._waiting
-        queue.append((topic, key.encode(), value, delivered))
+        queue.append((topic, key.encode()), (value, delivered))
         self._waiting_bytes += len(value or b"")
         while len(queue) > self._max_messages:
             self._drop(queue)
         while self._waiting_bytes > self._max_bytes:
-            self._drop(self._waiting or self._urgent)
+            self._drop(self._waiting if len(self._waiting) else self._urgent)
         self.poll()
 
-    def _drop(self, queue: deque[_Message]) -> None:
-        self._waiting_bytes -= len(queue.popleft()[2] or b"")
+    def _drop(self, queue: _Queue) -> None:
+        value, _ = queue.pop(queue.oldest_key())
+        self._waiting_bytes -= len(value or b"")
         self.dropped += 1
 
     def poll(self) -> None:
         """Process acknowledgements, and pass waiting messages on to librdkafka."""
         self._producer.poll(0)
-        while (queue := self._urgent or self._waiting) and self._in_flight < self._max_in_flight:
-            topic, key, value, delivered = queue[0]
-            try:
-                self._producer.produce(
-                    topic, key=key, value=value, on_delivery=self._report(topic, delivered)
-                )
-            except BufferError:
-                return
-            except KafkaException as error:  # this message can never be sent: too large, or refused for good
-                self.failed += 1
-                _log.error("%s: message of %d bytes: %s", topic, len(value or b""), error)
-            else:
-                self._in_flight += 1
-            queue.popleft()
-            self._waiting_bytes -= len(value or b"")
+        for queue in (self._urgent, self._waiting):
+            for key in queue.waiting_keys():
+                if self._in_flight >= self._max_in_flight:
+                    return
+                while self._may_send(queue, key):
+                    if not self._send(key, *queue.first(key)):
+                        return
+                    value, _ = queue.pop(key)
+                    self._waiting_bytes -= len(value or b"")
+
+    def _may_send(self, queue: _Queue, key: _Key) -> bool:
+        return (
+            key in queue
+            and self._in_flight < self._max_in_flight
+            and self._in_flight_by_key[key] < _IN_FLIGHT_PER_KEY
+        )
+
+    def _send(self, key: _Key, value: bytes | None, delivered: Delivered | None) -> bool:
+        """Pass a message on to librdkafka, or count it as failed; return False if librdkafka is full."""
+        topic = key[0]
+        try:
+            self._producer.produce(topic, key=key[1], value=value, on_delivery=self._report(key, delivered))
+        except BufferError:
+            return False
+        except KafkaException as error:  # this message can never be sent: too large, or refused for good
+            self.failed += 1
+            self._log_failure(f"{topic}: message not sent: {error}")
+            self._find_again(topic, error.args[0])
+        else:
+            self._in_flight += 1
+            self._in_flight_by_key[key] += 1
+        return True
 
     @property
     def waiting(self) -> int:
         """Number of messages that are not yet acknowledged."""
         return len(self._urgent) + len(self._waiting) + self._in_flight
+
+    @property
+    def status(self) -> str:
+        """The counters of messages, for the status line of a service."""
+        return f"{self.waiting} messages wait, {self.dropped} dropped, {self.failed} failed"
+
+    def _find_again(self, topic: str, error: KafkaError) -> None:
+        """Ask for a topic that the client counts as missing: by itself it would ask after 30 s only."""
+        now_s = time.monotonic()
+        if error.code() not in _MISSING or now_s < self._find_at_s:
+            return
+        self._find_at_s = now_s + _FIND_EVERY_S
+        with contextlib.suppress(KafkaException):
+            self._producer.list_topics(topic, timeout=_FIND_S)
+
+    def _log_failure(self, line: str) -> None:
+        if (due := self._failures.due(line)) is not None:
+            _log.error("%s", due)
 
     def close(self, timeout_s: float) -> int:
         """Send waiting messages for at most `timeout_s`; return the number of messages that were not sent."""
@@ -133,14 +229,19 @@ class BoundedProducer:
         return left
 
     def _report(
-        self, topic: str, delivered: Delivered | None
+        self, key: _Key, delivered: Delivered | None
     ) -> Callable[[KafkaError | None, KafkaMessage], None]:
+        topic = key[0]
+
         def report(error: KafkaError | None, message: KafkaMessage) -> None:
             self._in_flight -= 1
+            self._in_flight_by_key[key] -= 1
+            if not self._in_flight_by_key[key]:
+                del self._in_flight_by_key[key]
             if error is not None:
                 self.failed += 1
                 if error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
-                    _log.error("%s: not acknowledged: %s", topic, error)
+                    self._log_failure(f"{topic}: not acknowledged: {error}")
                 return
             self.delivered += 1
             if delivered is None:
@@ -150,7 +251,7 @@ class BoundedProducer:
                 append_ns = append_ns_of(topic, kind - CONFLUENT_BASE, timestamp_ms)
             except ValueError as no_append_time:
                 self.failed += 1
-                _log.error("%s", no_append_time)
+                self._log_failure(str(no_append_time))
                 return
             delivered(append_ns)
 

@@ -6,15 +6,17 @@ line contains a secret.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import ssl
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
 from schemas import codec
+from schemas.repeat_filter import RepeatFilter
 from schemas.strict_model import StrictModel
 
 _log = logging.getLogger(__name__)
@@ -22,8 +24,13 @@ _log = logging.getLogger(__name__)
 ADDRESS: Final = r"([^\s,/:\[\]@]+|\[[0-9a-fA-F:.]+(%[^\s,/\[\]]+)?\]):\d{1,5}"
 """Pattern of one address, `host:port`; the host is a name, an IPv4 address, or an IPv6 one in brackets."""
 ADDRESS_EXAMPLE: Final = "kafka1:9092,[fd00::2]:9092"
-REPEAT_WARNING_S: Final = 10.0
-"""The same warning of a client is logged at most once in this time."""
+WORKER_METADATA_MS: Final = 2_000
+"""Age at which aiokafka asks for metadata again: a topic that was deleted and made again is read after it."""
+LOOPBACK_TTL_MS: Final = 86_400_000
+"""Time for which librdkafka keeps a loopback address. The resolver may hide it while a host has no other
+address of its family. Any other broker is resolved again: its name may lead to another address."""
+CLIENT_METADATA_MS: Final = 5_000
+"""The same for librdkafka, of which each host has several clients."""
 
 
 class KafkaSettings(StrictModel):
@@ -105,9 +112,18 @@ class KafkaSettings(StrictModel):
             return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
         return "SSL" if self.tls else "PLAINTEXT"
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether all addresses are those of this machine's loopback, as numbers."""
+        addresses = self.bootstrap.split(",")
+        return all(_is_loopback(address.rsplit(":", 1)[0].strip("[]")) for address in addresses)
+
     def confluent_options(self) -> dict[str, Any]:
-        """Return the address and security as options of confluent-kafka. Raises ValueError, see `_secret`."""
-        options: dict[str, object] = {"bootstrap.servers": self.bootstrap}
+        """Return what each client of confluent-kafka needs. Raises ValueError, see `_secret`."""
+        options: dict[str, object] = {
+            "bootstrap.servers": self.bootstrap,
+            "topic.metadata.refresh.interval.ms": CLIENT_METADATA_MS,
+        }
         if self.security_protocol != "PLAINTEXT":
             options["security.protocol"] = self.security_protocol
         values: dict[str, object] = {
@@ -131,8 +147,11 @@ class KafkaSettings(StrictModel):
         return options | {name: str(value) for name, value in values.items() if value is not None}
 
     def aiokafka_options(self) -> dict[str, Any]:
-        """Return the address and security as arguments of aiokafka's clients. Raises ValueError."""
-        options: dict[str, object] = {"bootstrap_servers": self.bootstrap}
+        """Return what each client of aiokafka needs. Raises ValueError."""
+        options: dict[str, object] = {
+            "bootstrap_servers": self.bootstrap,
+            "metadata_max_age_ms": WORKER_METADATA_MS,
+        }
         if self.security_protocol != "PLAINTEXT":
             options["security_protocol"] = self.security_protocol
         if self.tls:
@@ -180,6 +199,13 @@ COMPRESSION: Final[Any] = Field(default="none", description="compression of mess
 """Settings fields that every publishing service has."""
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _secret(name: str, file: Path | None) -> str | None:
     """Return the text of a secret's file without the final newline. Raises ValueError if it is unreadable."""
     if file is None:
@@ -202,27 +228,21 @@ def as_settings(cluster: KafkaSettings | str) -> KafkaSettings:
 
 def service_options(cluster: KafkaSettings | str) -> dict[str, Any]:
     """Return a service's options of confluent-kafka, with fast reconnects and errors in our own log."""
+    settings = as_settings(cluster)
+    loopback = {"broker.address.ttl": LOOPBACK_TTL_MS} if settings.is_loopback else {}
     return {
-        **as_settings(cluster).confluent_options(),
+        **settings.confluent_options(),
+        **loopback,
         "broker.address.family": "any",
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
         "log_level": 2,
         "statistics.interval.ms": 0,
-        "error_cb": _RepeatFilter().warn,
+        "error_cb": partial(_log_repeated, RepeatFilter()),
     }
 
 
-class _RepeatFilter:
-    """Filters a client's errors: the same one is logged at most once in `REPEAT_WARNING_S`."""
-
-    def __init__(self) -> None:
-        self._last_s: dict[str, float] = {}
-
-    def warn(self, error: object) -> None:
-        line, now_s = str(error), time.monotonic()
-        if now_s - self._last_s.get(line, float("-inf")) > REPEAT_WARNING_S:
-            if len(self._last_s) > 100:
-                self._last_s.clear()
-            self._last_s[line] = now_s
-            _log.warning("log: %s", line)
+def _log_repeated(lines: RepeatFilter, error: object) -> None:
+    """Log a client's error unless the same one was logged just before."""
+    if (line := lines.due(f"log: {error}")) is not None:
+        _log.warning("%s", line)

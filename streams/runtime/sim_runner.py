@@ -134,6 +134,8 @@ class SimRunner:
         """Maps stage to the processor time of its operators and of the encoding of their outputs, ns."""
         self.messages: Counter[str] = Counter()
         """Maps topic to the number of its messages."""
+        self.tap: Callable[[Message], None] | None = None
+        """Called with each message that is appended."""
         self._partition_count, self._registry, self._hop_ns = partition_count, registry, hop_ns
         self._clock, self._epoch = clock, start_ns // NS_PER_MS
         self._readers: dict[str, list[tuple[int, Stage]]] = {}
@@ -173,6 +175,8 @@ class SimRunner:
         offset."""
         if message.append_ns < self.now_ns:
             message.append_ns = message.log_ns = self.now_ns
+        if self.tap is not None:
+            self.tap(message)
         heapq.heappush(self._pending, (message.append_ns, self._published, message))
         self._published += 1
 

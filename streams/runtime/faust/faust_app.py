@@ -9,7 +9,8 @@ import faust
 from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.types.auth import CredentialsT
 
-from schemas.kafka.settings import KafkaSettings
+from schemas.kafka import rebootstrap
+from schemas.kafka.settings import WORKER_METADATA_MS, KafkaSettings
 from schemas.topics import MAX_MESSAGE_BYTES
 from streams.runtime.faust.compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
 from streams.runtime.settings import StreamSettings
@@ -36,6 +37,7 @@ def gather_fetches(app: Any, wait_ms: int) -> None:
 
 def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
     """Return a Faust app with this project's settings, whose consumer delivers batches."""
+    rebootstrap.install()
     app = faust.App(
         name,
         broker=[f"kafka://{address}" for address in settings.kafka.bootstrap.split(",")],
@@ -56,6 +58,8 @@ def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
         stream_buffer_maxsize=settings.buffer_messages,
         stream_wait_empty=False,
         consumer_auto_offset_reset="earliest",
+        consumer_metadata_max_age_ms=WORKER_METADATA_MS,
+        producer_metadata_max_age_ms=WORKER_METADATA_MS,
         consumer_max_fetch_size=settings.fetch_kib * 1024,
         producer_acks=-1,
         producer_linger=0.0,

@@ -54,6 +54,11 @@ class Ownership:
         """Maps partition to one past its last processed offset, for partitions that have one."""
         return {}
 
+    @property
+    def reached(self) -> dict[TP, int]:
+        """Maps partition to one past the last message that is processed or stored."""
+        return self.positions
+
     def register(self) -> None:
         """Make the app read the partitions unless another stage already does; the default does nothing."""
 

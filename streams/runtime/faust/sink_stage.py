@@ -22,6 +22,7 @@ from faust.types import TP
 from schemas.checks import BadRecord
 from schemas.kafka.message import Message
 from schemas.records import RejectReason
+from schemas.repeat_filter import RepeatFilter
 from schemas.topics import REJECTS
 from schemas.unexpected import refusal
 from streams.runtime.faust.compat import read_batches
@@ -56,6 +57,7 @@ class SinkStage(Ownership):
         self._arrived = asyncio.Event()
         self._next_offsets: dict[TP, int] = {}
         """Maps partition to one past the last message up to which all are stored."""
+        self._refusals = RepeatFilter()
         self._pool = ThreadPoolExecutor(1, self.topic.name)
 
     @property
@@ -76,6 +78,11 @@ class SinkStage(Ownership):
     def commit_position(self, tp: TP) -> int | None:
         """Return the first offset that is not stored; None if nothing was stored."""
         return None if self.generation.revoking else self._next_offsets.get(tp)
+
+    @property
+    def reached(self) -> dict[TP, int]:
+        """Maps partition to one past the last message up to which all are stored."""
+        return dict(self._next_offsets)
 
     def register(self) -> None:
         """Make the app deliver the topic's messages to this stage."""
@@ -159,13 +166,15 @@ class SinkStage(Ownership):
 
     async def _reject(self, operator: Operator, message: Message, error: Exception) -> None:
         """Publish the reject of a message; if that message is itself a Reject, store its reject to avoid an
-        endless cycle."""
+        endless cycle. A message whose reject is refused too is left out, so that the topic goes on."""
         reader = self.definition.reject_reader
         if message.topic != REJECTS.name:
             await send_reject(self.context, message, reader, error)
             return
-        if message.value is None:
-            raise error
+        if message.value is None:  # the store refuses the reject of a reject too
+            if line := self._refusals.due(f"{message.topic}: a message is left out of history: {error}"):
+                log.error("%s", line)
+            return
         refused = refusal(error)
         record = reject_record(message, reader, RejectReason(refused.reason), str(refused))
         about = [Message(message.append_ns, *message.place, message.offset, "", None, record)]

@@ -23,11 +23,13 @@ from faust.types import TP
 from schemas.kafka.async_reader import AsyncTopicReader
 from streams.runtime.faust.context import WorkerContext
 from streams.runtime.faust.ownership import Ownership
+from streams.runtime.faust.topic_watch import TopicWatch
 
 log = logging.getLogger(__name__)
 
 CHECK_S: Final = 1.0
 REBALANCE_S: Final = 60.0
+TOPICS_CHECK_S: Final = 5.0
 BUSY_WEIGHT: Final = 1 / 6
 """Weight of time in which the worker computes. Partitions then wait for each other, but they must not wait
 for ever."""
@@ -106,9 +108,11 @@ class StallWatch:
 
 async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:
     """Check the owned partitions once a second; abort the worker and return if one has stalled."""
-    stalls = StallWatch(context.settings.stall_s)
+    owned = list(owned)
+    stalls, topics = StallWatch(context.settings.stall_s), TopicWatch()
     clock = CpuTimeClock()
     rebalancing_since_s: float | None = None
+    topics_checked_s = clock.now_s()
     async with AsyncTopicReader(context.settings.kafka) as reader:
         while context.failed is None:
             await asyncio.sleep(CHECK_S)
@@ -121,21 +125,44 @@ async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:
                 stalls.check(now_s, {}, {})
                 continue
             rebalancing_since_s = None
-            reason = await _stall_reason(stalls, now_s, reader, owned)
+            reason = await _stall_reason(stalls, topics, now_s, reader, owned)
+            if reason is None and now_s - topics_checked_s >= TOPICS_CHECK_S:
+                topics_checked_s = now_s
+                reason = await _lost_topic_reason(topics, now_s, reader, owned)
+                missing = topics.missing
+                context.note("topics", f"missing: {', '.join(missing)}" if missing else "")
             if reason is not None:
                 context.abort(reason)
                 return
 
 
+async def _lost_topic_reason(
+    topics: TopicWatch, now_s: float, reader: AsyncTopicReader, owned: Iterable[Ownership]
+) -> str | None:
+    generations = {each.topic.name: each.generation for each in owned}
+    try:
+        counts = await reader.partition_counts(generations)
+    except KafkaError as error:  # the broker is down: its topics are not known
+        log.info("watchdog: topics are unknown: %s", error)
+        return None
+    return topics.check_topics(now_s, counts, generations)
+
+
 async def _stall_reason(
-    stalls: StallWatch, now_s: float, reader: AsyncTopicReader, owned: Iterable[Ownership]
+    stalls: StallWatch,
+    topics: TopicWatch,
+    now_s: float,
+    reader: AsyncTopicReader,
+    owned: Iterable[Ownership],
 ) -> str | None:
     positions: dict[TP, int] = {}
+    reached: dict[TP, int] = {}
     for each in owned:
         positions |= each.positions
-    if not positions:
+        reached |= each.reached
+    if not reached:
         return None
-    partitions = [TopicPartition(tp.topic, tp.partition) for tp in positions]
+    partitions = [TopicPartition(tp.topic, tp.partition) for tp in reached]
     try:
         found = await reader.consumer.end_offsets(partitions)
     except KafkaError as error:  # the broker is down, which is no stall
@@ -148,4 +175,4 @@ async def _stall_reason(
             f"{tp.topic}/{tp.partition}: position {positions[tp]} has not moved for "
             f"{stalls.stall_s:g} s, while the log has reached {ends[tp]}"
         )
-    return None
+    return topics.check_ends(now_s, ends, reached)

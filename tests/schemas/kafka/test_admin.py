@@ -121,3 +121,12 @@ def test_topics_with_create_time_are_refused_whatever_the_admin_api_supports(mon
     assert lines[0].startswith(
         f"{next(iter(topics.TOPICS))}: message.timestamp.type is CreateTime, expected LogAppendTime"
     )
+
+
+def test_topics_are_deleted_and_made_again(bootstrap):
+    topics_admin.create_topics(bootstrap, partitions=3)
+    topics_admin.delete_topics(bootstrap, ["fabric.links"])
+    lines = topics_admin.create_topics(bootstrap, partitions=3)
+    assert "fabric.links: created, 3 partitions" in lines
+    with pytest.raises(topics_admin.TopicsError, match=r"fabric\.nonsense: not deleted"):
+        topics_admin.delete_topics(bootstrap, ["fabric.nonsense"])

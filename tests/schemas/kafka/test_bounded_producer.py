@@ -6,9 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
+from schemas.kafka.admin import create_topics, delete_topics
 from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.kafka.settings import KafkaSettings
+from schemas.topics import DELAYS, LINKS
+from tests.embedded_log import EmbeddedLog, log_fixture  # noqa: F401  pytest finds fixtures
+from tests.waiting import wait_until
 
 
 class Log:
@@ -38,6 +43,9 @@ class Log:
     def purge(self) -> None:
         self.taken.clear()
 
+    def list_topics(self, topic: str, timeout: float) -> object:
+        return None
+
 
 def numbered(producer: BoundedProducer, first: int, last: int, size: int = 8) -> None:
     for number in range(first, last):
@@ -65,6 +73,15 @@ def test_the_oldest_of_those_that_wait_are_dropped_and_the_rest_arrives() -> Non
     assert producer.close(1) == 0
     got = [int.from_bytes(value, "big") for value in log.sent]
     assert got == [*range(handed), *range(900, 1000)]
+
+
+def test_librdkafka_holds_five_messages_of_a_key_and_other_keys_go_on() -> None:
+    log = Log()
+    producer = BoundedProducer(KafkaSettings(), 100, 10_000, producer=log)
+    numbered(producer, 0, 50)
+    assert len(log.taken) == 5
+    producer.put("t", "other", b"x")
+    assert [value for value, _ in log.taken[5:]] == [b"x"]
 
 
 def test_bytes_are_bounded_as_well() -> None:
@@ -104,3 +121,32 @@ def test_an_acknowledgement_without_append_time_is_no_log_time(
     assert times == []
     assert "topic fabric.inventory: timestamp" in caplog.text
     assert "LogAppendTime" in caplog.text
+
+
+def test_refused_messages_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+    producer = BoundedProducer(KafkaSettings(), 100, 10_000, producer=log)
+    numbered(producer, 0, 50)
+    while log.taken:
+        log.taken.pop(0)[1](KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), log)
+        producer.poll()
+    assert producer.status == "0 messages wait, 0 dropped, 50 failed"
+    assert len(caplog.records) == 1
+
+
+def test_a_topic_that_was_deleted_and_made_again_gets_messages_within_seconds(log: EmbeddedLog) -> None:
+    producer = BoundedProducer(KafkaSettings(bootstrap=log.bootstrap), 100, 100_000)
+
+    def deliver(topic: str) -> bool:
+        before = producer.delivered
+        producer.put(topic, "k", b"v")
+        producer.poll()
+        return producer.delivered > before
+
+    wait_until(lambda: deliver(LINKS.name), 10)
+    delete_topics(log.bootstrap, [LINKS.name])
+    wait_until(lambda: not deliver(LINKS.name) and producer.failed > 20, 20)
+    wait_until(lambda: deliver(DELAYS.name), 5, name="other topics go on")
+    create_topics(log.bootstrap, partitions=2)
+    wait_until(lambda: deliver(LINKS.name), 10)
+    producer.close(5)

@@ -13,6 +13,9 @@ from schemas.kafka.oauth import TokenProvider
 from schemas.kafka.publisher import publisher_options
 from schemas.kafka.settings import KafkaSettings, as_settings, service_options
 
+REFRESH = {"topic.metadata.refresh.interval.ms": 5000}
+"""A topic that was deleted and made again is found after this time, not after five minutes."""
+
 
 @pytest.fixture
 def files(tmp_path):
@@ -40,10 +43,14 @@ def secure(files, **given):
 
 
 def test_a_plain_address_needs_no_other_option():
-    assert as_settings("h:1").confluent_options() == {"bootstrap.servers": "h:1"}
-    assert as_settings("h:1").aiokafka_options() == {"bootstrap_servers": "h:1"}
+    assert as_settings("h:1").confluent_options() == {"bootstrap.servers": "h:1", **REFRESH}
+    assert as_settings("h:1").aiokafka_options() == {"bootstrap_servers": "h:1", "metadata_max_age_ms": 2000}
     assert as_settings("h:1").registry() is None
-    assert publisher_options("h:1") == {"bootstrap.servers": "h:1", "partitioner": "murmur2_random"}
+    assert publisher_options("h:1") == {
+        "bootstrap.servers": "h:1",
+        "partitioner": "murmur2_random",
+        **REFRESH,
+    }
 
 
 def test_tls_mutual_tls_and_sasl(files):
@@ -59,13 +66,14 @@ def test_tls_mutual_tls_and_sasl(files):
         "sasl.password": "s3cret ",
     }
     settings = secure(files)
-    assert settings.confluent_options() == expected
+    assert settings.confluent_options() == expected | REFRESH
     for made in (service_options(settings), publisher_options(settings)):
         assert made.items() >= expected.items()
     options = settings.aiokafka_options()
     assert options.pop("ssl_context").get_ca_certs()[0]["subject"] == ((("commonName", "me"),),)
     assert options == {
         "bootstrap_servers": "a:9093,b:9093",
+        "metadata_max_age_ms": 2000,
         "security_protocol": "SASL_SSL",
         "sasl_mechanism": "SCRAM-SHA-512",
         "sasl_plain_username": "fabrictime",
@@ -154,3 +162,21 @@ def test_services_log_the_same_error_once(caplog):
     warn("down")
     warn("up")
     assert [record.getMessage() for record in caplog.records] == ["log: down", "log: up"]
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "is_loopback"),
+    [
+        ("127.0.0.1:9092", True),
+        ("[::1]:9092,127.0.0.2:9092", True),
+        ("10.0.0.1:9092", False),  # its brokers may announce names, whose addresses change
+        ("[fe80::1%eth0]:9092", False),
+        ("kafka1:9092", False),
+        ("127.0.0.1:9092,kafka1:9092", False),
+    ],
+)
+def test_only_loopback_addresses_are_resolved_once(bootstrap, is_loopback):
+    settings = KafkaSettings(bootstrap=bootstrap)
+    assert settings.is_loopback is is_loopback
+    assert ("broker.address.ttl" in service_options(settings)) is is_loopback
+    Consumer({**service_options(settings), "group.id": "g"}).close()

@@ -19,6 +19,7 @@ from schemas.kafka.message import Message, Place
 from schemas.records import StepChoiceKind, Steps
 from schemas.topics import STEPS
 from schemas.topology import Topology
+from streams.links.stage import LinksStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.log_runner import StepRunner
@@ -226,8 +227,19 @@ def replayed(
     return outputs
 
 
-@pytest.mark.parametrize("stage", GOLDEN_NAMES)
-@pytest.mark.parametrize(("case", "seed"), [("fabric", 0), ("fabric", 1), ("sim", 2)])
+CASES = (("fabric", 0), ("fabric", 1), ("sim", 2))
+LONG = pytest.mark.slow("replays the links of 256 NICs twice; make test replays those of the testbed")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("case", "seed", "stage"),
+    [
+        pytest.param(case, seed, stage, marks=[LONG] if (case, stage) == ("sim", LinksStage) else [])
+        for case, seed in CASES
+        for stage in GOLDEN_NAMES
+    ],
+)
 def test_a_stage_replays_to_the_byte(case: str, stage: type[Stage], seed: int) -> None:
     messages, topology = golden(case, stage)
     log = recorded(stage, messages, topology, random.Random(seed))

@@ -32,6 +32,7 @@ def test_faust_connects_with_the_same_options_as_aiokafka(tmp_path: Path, tls, m
     found = credentials_to_aiokafka_auth(app.conf.broker_credentials)
     expected = {"security_protocol": "PLAINTEXT", **kafka.aiokafka_options()}
     del expected["bootstrap_servers"]
+    assert app.conf.consumer_metadata_max_age_ms == expected.pop("metadata_max_age_ms")
     assert {key: value for key, value in found.items() if value is not None}.keys() == expected.keys()
     for key in expected.keys() - {"ssl_context", "sasl_oauth_token_provider"}:
         assert found[key] == expected[key]

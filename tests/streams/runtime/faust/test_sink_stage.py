@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from faust.types import TP
 
+from schemas.checks import BadRecord
 from schemas.kafka.message import Message
-from schemas.topics import LINKS
+from schemas.topics import LINKS, REJECTS
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.faust.sink_stage import RECORD_BYTES, SinkStage
 from streams.runtime.history_settings import HistorySinkSettings
@@ -45,6 +47,10 @@ class RowsStage(Stage):
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> RowsOperator:
         return RowsOperator()
+
+
+class RejectsStage(RowsStage):
+    name, owner, inputs = "rejects", REJECTS, (Input(REJECTS),)
 
 
 class SlowStore:
@@ -130,3 +136,24 @@ async def test_a_new_generation_waits_for_the_insert_of_the_last(sink: SinkStage
     await until(lambda: sink.commit_position(TP0) == 2)
     assert store.tokens == ["0", "0", "1"], "the first insert was under way"
     assert store.forgotten == 2, "once for each generation: another sink may repeat a failed insert"
+
+
+class RefusingStore(SlowStore):
+    """Refuses every row of the topic."""
+
+    def insert(self, table: str, rows: Any, token: str) -> None:
+        raise BadRecord("OTHER", "table of another release")
+
+
+async def test_a_topic_goes_on_though_the_store_refuses_the_reject_of_its_reject(
+    context: FakeContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    context.settings = StreamSettings(history=HistorySinkSettings(batch_bytes=BATCH_BYTES))
+    sink = SinkStage(context, RejectsStage(), RefusingStore())  # type: ignore[arg-type]
+    place = TP(REJECTS.name, 0)
+    sink.assign([place])
+    await sink.ready()
+    sink.receive(place, [Record(offset, place, VALUE) for offset in range(5)])
+    await until(lambda: sink.commit_position(place) == 5)
+    lines = [record for record in caplog.records if "left out of history" in record.message]
+    assert len(lines) == 1
