@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from schemas.kafka.settings import COMPRESSION, KAFKA, Compression, KafkaSettings
+from schemas.socket_access import SOCKET_USERS
 from schemas.strict_model import StrictModel, quantity
 
 MAX_PATHS = 64
@@ -251,9 +252,8 @@ class FlowSettings(StrictModel):
     """Settings of the flow reporters."""
 
     kafka: KafkaSettings = KAFKA
-    socket: Path = Field(
-        description="Unix socket where programs register their flows; only its owner may connect"
-    )
+    socket: Path = Field(description="Unix socket where programs register their flows")
+    socket_users: str = SOCKET_USERS
     poll_ms: int = quantity(
         100, (10, 10_000), "ms between two readings of the flows, which delays a reported change"
     )

@@ -11,11 +11,12 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.ipc import check_owner, leave, listen, read_line
+from schemas.ipc import CHECK_S, SocketFile, check_owner, listen, read_line
 
 _LINE_BYTES_MAX: Final = 65_536
 _ANSWER_BYTES_MAX: Final = 64 << 20
@@ -42,11 +43,11 @@ class ControlServer:
         refusals: tuple[type[Exception], ...] = (),
     ) -> None:
         """`refusals`: further errors to return to the client. Raises OSError if the socket cannot be made."""
-        self._path, self._name, self._commands = path, name, commands
+        self._name, self._commands = name, commands
         self._refusals: tuple[type[Exception], ...] = (*REFUSALS, *refusals)
         self._closing = threading.Event()
         self._slots = threading.BoundedSemaphore(_CONNECTIONS_MAX)
-        self._socket = listen(path, blocking=True)
+        self._file = SocketFile(path, listen)
         self._thread = threading.Thread(target=self._accept, name=f"{name} control", daemon=True)
         self._thread.start()
 
@@ -54,15 +55,19 @@ class ControlServer:
         """Stop answering and remove the socket."""
         self._closing.set()
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        leave(self._path, self._socket)
+            self._file.socket.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._thread:
             self._thread.join(5)
+        self._file.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closing.is_set():
+            self._file.check(time.monotonic())
             try:
-                connection, _ = self._socket.accept()
+                self._file.socket.settimeout(CHECK_S)
+                connection, _ = self._file.socket.accept()
+            except TimeoutError:
+                continue
             except OSError as error:
                 if self._closing.is_set():
                     return

@@ -1,4 +1,4 @@
-"""Unix sockets between the programs of one user on one machine, closed to every other user.
+"""Unix sockets between the programs of one machine: of one user, unless `socket_access` admits others.
 
 The address of a Unix socket holds 107 bytes; paths here may be longer. The folder of a bound socket must not
 be writable by other users. A socket file that a killed program left behind is replaced. A lock on the folder
@@ -11,43 +11,106 @@ import array
 import contextlib
 import errno
 import fcntl
+import logging
 import os
+import selectors
 import socket
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from schemas.socket_access import OWNER, SocketAccess
+
 BACKLOG: Final = 128
+ADDRESS_BYTES: Final = 107
+"""Maximum number of bytes in the address of a Unix socket."""
 LOCK_WAIT_S: Final = 2.0
 """Longest wait for another program that binds a socket in the same folder."""
+CHECK_S: Final = 1.0
+"""Interval of the checks whether a socket's file is still in place."""
 _UCRED: Final = struct.Struct("=iII")
 _DESCRIPTORS_MAX: Final = 253
 """Largest number of descriptors that the kernel passes in one message (SCM_MAX_FD)."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class InUse(OSError):
     """A process listens at the path already."""
 
 
-def listen(path: Path, *, blocking: bool = False) -> socket.socket:
+def listen(path: Path, *, blocking: bool = False, access: SocketAccess = OWNER) -> socket.socket:
     """Return a stream socket that listens at `path`; replace a socket file that was left behind.
 
-    Raises InUse if a process answers there, OSError if the socket cannot be made.
+    Programs of the users that `access` names can connect. Raises InUse if a process answers there, OSError if
+    the socket cannot be made.
     """
-    listener = _bound(path, socket.SOCK_STREAM)
+    listener = _bound(path, socket.SOCK_STREAM, access)
     listener.setblocking(blocking)
     return listener
 
 
-def listen_for_packets(path: Path) -> socket.socket:
+def listen_for_packets(path: Path, *, access: SocketAccess = OWNER) -> socket.socket:
     """Return a non-blocking socket of packets (SOCK_SEQPACKET) that listens at `path`.
 
     Raises as `listen` does.
     """
-    return _bound(path, socket.SOCK_SEQPACKET)
+    return _bound(path, socket.SOCK_SEQPACKET, access)
+
+
+class SocketFile:
+    """A socket of this program whose file is made again if somebody removes or replaces it.
+
+    A clean-up of temporary files removes the files of sockets, and programs then find none. A file of another
+    kind is left alone. `make` is called for each new socket. Raises as `listen` does.
+    """
+
+    def __init__(self, path: Path, make: Callable[[Path], socket.socket]) -> None:
+        self.path, self._make = path, make
+        self.socket = make(path)
+        self._file = _identity(path)
+        self._check_at_s = time.monotonic() + CHECK_S
+        self.remade = 0
+        """Number of times that the file was made again."""
+        self.fault: str | None = None
+        """One line if the file is missing and cannot be made again."""
+
+    def check(self, now_s: float, selector: selectors.BaseSelector | None = None) -> None:
+        """Make the socket again if its file is gone; it is due once in `CHECK_S` of the monotonic clock.
+
+        The new socket takes the place of the former one in `selector`. Connections stay open.
+        """
+        if now_s < self._check_at_s:
+            return
+        self._check_at_s = now_s + CHECK_S
+        if _identity(self.path) == self._file:
+            self.fault = None
+            return
+        try:
+            new_socket = self._make(self.path)
+        except OSError as error:
+            reason = f"socket {self.path}: its file was removed or replaced: {error.strerror or error}"
+            if reason != self.fault:
+                _log.warning("%s; tried again every %.0f s", reason, CHECK_S)
+            self.fault = reason
+            return
+        former, self.socket = self.socket, new_socket
+        self._file, self.fault = _identity(self.path), None
+        self.remade += 1
+        _log.warning("socket %s: its file was removed or replaced, made again", self.path)
+        if selector is not None:
+            with contextlib.suppress(KeyError):  # not registered while descriptors are short
+                key = selector.unregister(former)
+                selector.register(new_socket, key.events, key.data)
+        former.close()
+
+    def close(self) -> None:
+        """Close the socket and remove its file."""
+        leave(self.path, self.socket)
 
 
 def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
@@ -140,11 +203,7 @@ def check_owner(connection: socket.socket) -> int:
 
     The id is 0 if the peer is not in this process's PID namespace. Raises PermissionError for another user.
     """
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    process, user, _ = _UCRED.unpack(raw)
-    if user != os.geteuid():
-        raise PermissionError(f"user {user} is not this socket's owner")
-    return int(process)
+    return OWNER.check(connection).pid
 
 
 def leave(path: Path, bound: socket.socket) -> None:
@@ -156,19 +215,23 @@ def leave(path: Path, bound: socket.socket) -> None:
     bound.close()
     with contextlib.suppress(OSError), _locked_folder(path) as name:
         if not _answers(name, kind):
-            path.unlink(missing_ok=True)
+            _remove(path)
 
 
-def _bound(path: Path, kind: socket.SocketKind) -> socket.socket:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _bound(path: Path, kind: socket.SocketKind, access: SocketAccess = OWNER) -> socket.socket:
+    access.prepare_folder(path.parent)
     bound = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
     try:
         with _locked_folder(path) as name:
+            if len(os.fsencode(name)) > ADDRESS_BYTES:
+                text = f"socket {path}: name of {len(os.fsencode(path.name))} bytes, expected a shorter one"
+                raise OSError(errno.ENAMETOOLONG, text)
             if _answers(name, kind):
                 raise InUse(errno.EADDRINUSE, f"socket {path}: another process listens there already")
-            path.unlink(missing_ok=True)  # left behind by a killed process
-            os.fchmod(bound.fileno(), 0o600)  # bind gives this mode to the file: never open to others
+            _remove(path)  # left behind by a killed process
+            os.fchmod(bound.fileno(), 0o600)  # bind gives this mode to the file: not open before it is ready
             bound.bind(name)
+            access.admit(name)
             if kind is not socket.SOCK_DGRAM:
                 bound.listen(BACKLOG)
         bound.setblocking(False)
@@ -176,6 +239,27 @@ def _bound(path: Path, kind: socket.SocketKind) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def _remove(path: Path) -> None:
+    """Remove a socket's file or a link, if there is one. Raises FileExistsError for any other file."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if not stat.S_ISSOCK(mode) and not stat.S_ISLNK(mode):
+            raise FileExistsError(errno.EEXIST, f"{path}: not a socket, expected a socket or no file")
+        path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of the file at a path; None if there is none.
+
+    The inode of a bound socket is not used again while the socket is open.
+    """
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _answers(name: str, kind: int) -> bool:

@@ -339,6 +339,8 @@ class AlertKind(StrEnum):
     TRACING_BLIND = "TRACING_BLIND"
     CLASS_REWRITTEN = "CLASS_REWRITTEN"
     SIMULATION = "SIMULATION"
+    DUPLICATE_NAME = "DUPLICATE_NAME"
+    UNMEASURED = "UNMEASURED"
 
 
 class AlertState(StrEnum):
@@ -1421,11 +1423,11 @@ class Diagnosis(TypedDict):
     iteration_ns: int | None
     """ns, median length of an iteration; null: none found."""
     expected_iteration_ns: int | None
-    """ns, the same in the job's good time."""
+    """ns, the job's baseline of it."""
     bus_bps: float | None
     """bit/s, mean bus bandwidth."""
     expected_bus_bps: float | None
-    """bit/s, the same in the job's good time."""
+    """bit/s, the job's baseline of it."""
     bound_ns: float
     """ns, greatest bound of the clocks that this rests on."""
     time_splits: list[RankTime]
@@ -1849,6 +1851,8 @@ class LinkEvent(TypedDict):
     """HOST: at most 4,096."""
     sizes: list[PathSize]
     """SIZE: paths checked since the last event; at most 4,096."""
+    port_enabled: bool | None
+    """CARRIER: whether the host's administrator has the port up; null: not known."""
 
 
 class HealthKind(StrEnum):
@@ -1898,6 +1902,7 @@ class DetectedBy(StrEnum):
     COUNTERS = "COUNTERS"
     VERBS = "VERBS"
     SILENCE = "SILENCE"
+    ADMIN = "ADMIN"
 
 
 class LinkHealth(TypedDict):
@@ -1948,8 +1953,8 @@ class LinkHealth(TypedDict):
     """ns since the Unix epoch, fabric time: when it went down, within the past hour, at most 4,096, oldest
     first."""
     detected_by: DetectedBy
-    """PROBES: paths that cross the subject; CARRIER, COUNTERS, VERBS: reports of a host's own port; SILENCE:
-    no message arrives any more."""
+    """PROBES: paths that cross the subject; ADMIN: a host's own port, which its administrator took down;
+    CARRIER, COUNTERS, VERBS: reports of a host's own port; SILENCE: no message arrives any more."""
     paths_dead: int
     """Dead paths that cross it."""
     paths_living: int

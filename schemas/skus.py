@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
 
@@ -56,6 +56,10 @@ class Sku(StrictModel):
     name: str = ""
     gpu: str = Field(min_length=1)
     pci: tuple[PciId, ...] = ()
+    nvlink: Literal["", "subnet", "rack"] = ""
+    """Program that sets up NVLink: `subnet` is the fabric manager with a subnet manager, `rack` is IMEX."""
+    has_shared_memory: bool = False
+    """Whether the kernel uses the GPUs' memory as its own NUMA nodes, also without a program on the GPU."""
     expected: Mapping[str, Limit]
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
 from streams.delays.stage import DelayStage
 from streams.diagnosis.stage import DiagnosisStage
-from streams.links.probe_schedule_stage import ScheduleStage
+from streams.links.schedule.stage import ScheduleStage
 from streams.links.stage import LinksStage
 from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage

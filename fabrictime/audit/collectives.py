@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from producers.audit.active import ALL_REDUCE, QUEUE_PAIRS, SHAPES
-from producers.audit.benchmarks import bus_bandwidth
-from streams.audit.bisection import Bisected, bisect
-from streams.audit.collectives import is_low
+from producers.audit.load.benchmarks import bus_bandwidth
+from producers.audit.load.one_host import ALL_REDUCE, QUEUE_PAIRS, SHAPES
+from streams.audit.traffic.bisection import Bisected, bisect
+from streams.audit.traffic.collectives import is_low
 
 OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {

@@ -15,6 +15,7 @@ from fabrictime.audit.connections import TITLES as CONNECTIONS
 from fabrictime.audit.groups import LEVELS, CheckGroup, Level, check_groups, host_rows, of_category
 from fabrictime.audit.host_names import folded
 from fabrictime.audit.report import TITLES, AuditReport, verdict
+from schemas.records import AuditAction
 from streams.audit.results import FLEET
 
 MAX_CAUSES: Final = 8
@@ -55,8 +56,9 @@ def _add_check(branch: Tree, group: CheckGroup) -> None:
     for cause in causes[:MAX_CAUSES]:
         label, hosts = cause.level.upper(), folded(cause.hosts)
         line = leaf.add(Text.assemble((f"{label} ", STYLES[cause.level]), (hosts, "bold"), f": {cause.text}"))
-        if cause.level is not Level.UNKNOWN and cause.remedy != group.remedy:
-            line.add(Text(f"{group.action}: {cause.remedy}", "italic"))
+        if cause.remedy != group.remedy:
+            action = AuditAction.MONITOR if cause.level is Level.UNKNOWN else group.action
+            line.add(Text(f"{action}: {cause.remedy}", "italic"))
     rest = [host for cause in causes[MAX_CAUSES:] for host in cause.hosts]
     if rest:
         leaf.add(f"{len(causes) - MAX_CAUSES:,} other texts on {folded(rest)}")

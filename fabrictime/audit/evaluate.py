@@ -12,12 +12,12 @@ from producers.audit.checks import CHECKS
 from schemas.records import AuditCategory, AuditResult
 from schemas.settings_file import BadFile, read_tables
 from schemas.skus import load_skus
-from streams.audit.baseline import Baseline, BaselineError, compare_with, parse, to_toml
-from streams.audit.compare import compare
-from streams.audit.fabric_records import FabricRecords
-from streams.audit.network import fabric_results
+from streams.audit.fabric.checks import fabric_results
+from streams.audit.fabric.records import FabricRecords
+from streams.audit.hosts.baseline import Baseline, BaselineError, compare_with, parse, to_toml
+from streams.audit.hosts.compare import compare
+from streams.audit.hosts.skus import sku_results, with_skus
 from streams.audit.results import Scope
-from streams.audit.skus import sku_results, with_skus
 
 COMPUTED: Final = ("fleet.", "fabric.", "baseline.", "sku.")
 """Prefixes of the ids of results that are computed, from the hosts' results and from other topics."""

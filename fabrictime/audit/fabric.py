@@ -19,7 +19,7 @@ from schemas.topics import (
     Topic,
 )
 from schemas.topology import Topology
-from streams.audit.fabric_records import FabricRecords
+from streams.audit.fabric.records import FabricRecords
 
 RECENT_S: Final = 30.0
 """Largest age of delays, queues and clocks that are evaluated: at least ten windows."""

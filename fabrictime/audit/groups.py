@@ -83,7 +83,9 @@ class CheckGroup:
     def add(self, result: AuditResult, level: Level) -> None:
         """Add a host's result, which has this level."""
         self.counts[level] += 1
-        self._remedies[result["remedy"]] += 1
+        if level is not Level.UNKNOWN:  # its remedy is what would help to check
+            self._remedies[result["remedy"]] += 1
+            self.action = result["action"]
         if level is not Level.PASSED:
             self._texts.setdefault((level, result["text"], result["remedy"]), []).append(result["host"])
 
@@ -95,7 +97,7 @@ class CheckGroup:
     @property
     def remedy(self) -> str:
         """The check's general remedy; a single result may have a more specific one."""
-        return self._remedies.most_common(1)[0][0]
+        return next((remedy for remedy, _ in self._remedies.most_common(1)), "")
 
     @property
     def failed(self) -> int:

@@ -6,6 +6,7 @@ collapsed in the tree. Thus a page of a thousand hosts is readable, and small en
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,14 +33,16 @@ from fabrictime.audit.groups import (
 )
 from fabrictime.audit.host_names import folded, name_order
 from fabrictime.audit.report import ANSWER, ERRORS_EXIT, FIT_EXIT, TITLES, AuditReport, verdict
-from fabrictime.state.units import counted
 from schemas.records import AuditCategory
+from schemas.units import counted
 from streams.audit.results import FLEET
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from markupsafe import Markup
 
 HERE: Final = Path(__file__).parent
+_CODE: Final = re.compile(r"`([^`]+)`")
 MISSING: Final = "missing"
 HOST_LEVELS: Final = {
     MISSING: "without an answer",
@@ -154,6 +157,7 @@ def _template() -> Template:
         "worst": worst_of,
         "cell": _cell_text,
         "level": level_of,
+        "with_code": with_code,
         "plural": _plural,
     }
     return environment.get_template("report.html")
@@ -227,6 +231,13 @@ def _noted(rows: Sequence[HostRow], limits: Limits) -> list[tuple[HostRow, list[
             key = row.host if alone else tuple((result["check"], result["text"]) for result in row.open)
             of_row.setdefault(key, (row, []))[1].append(row.host)
     return sorted(of_row.values(), key=lambda item: (LEVELS.index(item[0].level), -len(item[0].open)))
+
+
+def with_code(text: str) -> Markup:
+    """Return a text as HTML, with the parts between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - the text is escaped
 
 
 def _plural(level: Level, count: int) -> str:

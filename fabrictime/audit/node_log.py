@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from actuators.node_fitness import AuditHistory
+from actuators.nodes.fitness import AuditHistory
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from streams.audit.collectives import RULES as RULES_OF_COLLECTIVES
-from streams.audit.network import RULES
-from streams.audit.traffic import TRAFFIC_RULES
+from streams.audit.fabric.checks import RULES
+from streams.audit.traffic.collectives import RULES as RULES_OF_COLLECTIVES
+from streams.audit.traffic.pairs import TRAFFIC_RULES
 
 ROWS: Final[dict[int, str]] = dict(
     enumerate(

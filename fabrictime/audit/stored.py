@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,8 +110,11 @@ def _report(run: str, request: AuditRun | None, results: Sequence[AuditResult]) 
     return collector.report(last_ns, limit_s)
 
 
-def load(name: str, cluster: KafkaSettings | str) -> AuditReport:
-    """Return a run's report from a file that `--json` wrote, else from the log. Raises ValueError."""
+def load(name: str, log: Callable[[], KafkaSettings]) -> AuditReport:
+    """Return a run's report from a file that `--json` wrote, else from the log. `log` is called only then.
+
+    Raises ValueError.
+    """
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
         try:
@@ -122,4 +125,4 @@ def load(name: str, cluster: KafkaSettings | str) -> AuditReport:
             ) from error
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-    return from_log(cluster, name)
+    return from_log(log(), name)

@@ -15,18 +15,19 @@ from typing import Final, NamedTuple
 from fabrictime.audit.collect import Collector
 from fabrictime.audit.fleet import expected_hosts, nics_of, publish, run_name
 from fabrictime.audit.report import ANSWER, AuditReport
-from producers.audit.round_nics import nics_by_host
+from producers.audit.load.round_nics import nics_by_host
+from producers.audit.load.traffic_plan import FAN_CHECK, MAX_FLOWS, PAIR_CHECK, RING_CHECK
 from producers.audit.settings import TrafficSettings
-from producers.audit.traffic_plan import FAN_CHECK, MAX_FLOWS, PAIR_CHECK, RING_CHECK
 from schemas.ids import host_of, nic_id
 from schemas.kafka.reader import END, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditResult, AuditRun, AuditStatus, Nic
 from schemas.topics import AUDIT, AUDIT_RUNS
-from streams.audit.fabric_records import FabricRecords
-from streams.audit.leaves import leaves_by_delay, leaves_by_route
+from streams.audit.fabric.leaves import leaves_by_delay, leaves_by_route
+from streams.audit.fabric.records import FabricRecords
 from streams.audit.results import FLEET, ORDER, Scope
-from streams.audit.rounds import (
+from streams.audit.traffic.pairs import Round, TrafficLimits, confirming_rounds, traffic_results
+from streams.audit.traffic.rounds import (
     across_leaves,
     batched,
     fans,
@@ -36,7 +37,6 @@ from streams.audit.rounds import (
     tournament,
     within_leaves,
 )
-from streams.audit.traffic import Round, TrafficLimits, confirming_rounds, traffic_results
 
 PATTERNS: Final = ("pairs", "one-to-many", "bisection", "ring", "burn")
 PASSES: Final = 2

@@ -18,13 +18,13 @@ from fabrictime.state import action_entries, action_limits, action_text
 from fabrictime.state.action_entries import ActionEntry
 from fabrictime.state.action_state import ActionState, SuppressedAction
 from fabrictime.state.simulated_time_reader import fabric_now_ns
-from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import ActionReport, Decision
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS, Topic
+from schemas.units import delay_text, seconds_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.audit import report
-from producers.audit.base import Check, Result, category_name
+from producers.audit.base import Check, Result, advice, category_name, listed, one_line
+from producers.audit.bundles.host import open_bundle
 from producers.audit.checks import CHECKS
-from producers.audit.host import Host
-from producers.audit.live_host import LiveHost
+from producers.audit.host.base import Host
+from producers.audit.host.live import LiveHost
+from producers.audit.reasons import ROOT
 from producers.audit.runner import run_checks
 from producers.audit.settings import CheckSettings
 from schemas.records import AuditCategory, AuditSeverity, AuditStatus
@@ -82,10 +86,41 @@ def draw(results: Sequence[Result], host: str, *, everything: bool = False) -> R
         if not of_category:
             continue
         branch = tree.add(Text.assemble((title, "bold"), "  ", _counts(of_category)))
-        for result in of_category:
-            if everything or result.status in (AuditStatus.FAILED, AuditStatus.UNKNOWN):
-                branch.add(_line(result))
+        shown = (AuditStatus.FAILED, AuditStatus.UNKNOWN, *(AuditStatus if everything else ()))
+        for group in _with_one_reason([result for result in of_category if result.status in shown]):
+            branch.add(_line(group[0]) if len(group) == 1 else _group_line(group))
     return Group(tree, Text(verdict(results)[1], "bold"))
+
+
+def _with_one_reason(results: Iterable[Result]) -> list[list[Result]]:
+    """Return results in groups: checks that were not made share a group if they share the reason."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        is_made = result.status in (AuditStatus.PASSED, AuditStatus.FAILED)
+        key = (result.status, result.check.check_id if is_made else result.text)
+        groups.setdefault(key, []).append(result)
+    return list(groups.values())
+
+
+def _group_line(group: Sequence[Result]) -> Any:
+    from rich.text import Text
+
+    first, check_ids = group[0], listed([result.check.check_id for result in group])
+    text = Text.assemble((f"{first.status} ", STYLES[first.status]), f"{first.text}: {check_ids}")
+    if first.status is AuditStatus.UNKNOWN:
+        text.append("\n" + ": ".join(advice(first)), "italic")
+    return text
+
+
+def for_root(results: Iterable[Result]) -> str:
+    """Return a line with the checks that only root can make; empty if there is none."""
+    checks = [
+        result.check.check_id
+        for result in results
+        if result.status in (AuditStatus.UNKNOWN, AuditStatus.SKIPPED)
+        and (ROOT.search(result.text) or any(ROOT.search(finding.text) for finding in result.findings))
+    ]
+    return f"root could make {len(checks)} more checks: {listed(checks)}" if checks else ""
 
 
 def _counts(results: Sequence[Result]) -> Any:
@@ -110,8 +145,8 @@ def _line(result: Result) -> Any:
     )
     style = "yellow" if label == "WARNING" else STYLES[result.status]
     text = Text.assemble((f"{label} ", style), f"{check.title} ({check.check_id}): {result.text}")
-    if result.status is AuditStatus.FAILED:
-        text.append(f"\n{check.action}: {check.remedy}", "italic")
+    if result.status in (AuditStatus.FAILED, AuditStatus.UNKNOWN):
+        text.append("\n" + ": ".join(advice(result)), "italic")
     return text
 
 
@@ -126,8 +161,8 @@ def as_json(results: Sequence[Result], host: str) -> str:
             "status": result.status,
             "severity": result.check.severity,
             "text": result.text,
-            "action": result.check.action,
-            "remedy": result.check.remedy,
+            "action": advice(result)[0],
+            "remedy": advice(result)[1],
             "findings": [
                 {"subject": finding.subject, "status": finding.status, "text": finding.text}
                 for finding in result.findings
@@ -158,11 +193,18 @@ def main(
     everything: bool,
     host: Host | None = None,
     settings: CheckSettings | None = None,
+    bundle: Path | None = None,
 ) -> int:
-    """Run the checks, print the report, and return the exit code. Raises ValueError for an unknown name."""
+    """Run the checks, print the report, and return the exit code. `bundle`: a host's support bundle.
+
+    Raises ValueError for an unknown name, and for a bundle of unknown form.
+    """
     from rich.console import Console
 
     checks, name = chosen(only), socket.gethostname()
+    if bundle:
+        host = open_bundle(bundle, settings)
+        name = one_line(host.name)
     console, results = Console(), []
     with Console(stderr=True).status(f"0 of {len(checks)} checks") as status:
         for result in run_checks(checks, host or LiveHost(settings=settings)):
@@ -174,4 +216,6 @@ def main(
         print(as_json(results, name))
     else:
         console.print(draw(results, name, everything=everything), highlight=False)
+        if os.geteuid() and bundle is None and (line := for_root(results)):
+            console.print(line, highlight=False)
     return verdict(results)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,7 @@ from fabrictime.commands.options import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from streams.audit.baseline import Baseline
+    from streams.audit.hosts.baseline import Baseline
 
 baseline_app = typer.Typer(
     no_args_is_help=True, help="Save, learn and show the values that hosts are expected to have."
@@ -45,11 +46,11 @@ def save(
     """Save the values of a run: those of a golden host, or of the larger part of each SKU's hosts."""
     from fabrictime.audit.evaluate import write_baseline
     from fabrictime.audit.stored import load
-    from streams.audit.baseline import save as saved
+    from streams.audit.hosts.baseline import save as saved
 
     try:
-        cluster = running_log(settings_of(config, directory, log))
-        baseline = saved(load(run, cluster).all_results(), golden)
+        log_of = partial(running_log, settings_of(config, directory, log))
+        baseline = saved(load(run, log_of).all_results(), golden)
         write_baseline(file, baseline)
     except ValueError as error:
         stop(str(error))
@@ -67,11 +68,11 @@ def learn(
     """Learn from several runs: median and spread of figures, and all usual texts."""
     from fabrictime.audit.evaluate import write_baseline
     from fabrictime.audit.stored import load
-    from streams.audit.baseline import learn as learned
+    from streams.audit.hosts.baseline import learn as learned
 
     try:
-        cluster = running_log(settings_of(config, directory, log))
-        baseline = learned(load(run, cluster).all_results() for run in runs)
+        log_of = partial(running_log, settings_of(config, directory, log))
+        baseline = learned(load(run, log_of).all_results() for run in runs)
         write_baseline(file, baseline)
     except ValueError as error:
         stop(str(error))

@@ -65,8 +65,8 @@ def collectives(
     from schemas.records import AuditStatus
     from schemas.skus import load_skus
     from schemas.topics import AUDIT
-    from streams.audit.collectives import FACT, HOSTS, collective_results
     from streams.audit.results import Scope
+    from streams.audit.traffic.collectives import FACT, HOSTS, collective_results
 
     settings = settings_of(config, directory, log)
     names = host_list(hosts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -59,17 +60,29 @@ def audit(
     against: Annotated[
         Path | None, typer.Option("--against", metavar="FILE", help="Compare a fleet with this baseline.")
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--bundle",
+            metavar="PATH",
+            help="Audit the host of an unpacked sosreport or sysinfo-snapshot, or an nvidia-bug-report log.",
+        ),
+    ] = None,
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
 ) -> None:
     """Check whether this host, or with --fleet every host, is fit for a long run.
 
+    With --bundle no command runs; checks whose source the bundle lacks are skipped.
+
     Exit code 0: no error, 1: an error, 2: nothing could be checked, or a host did not answer. Nothing is
     changed.
     """
     if context.invoked_subcommand is not None:
         return
+    if bundle and (fleet or hosts):
+        stop("--bundle: expected without --fleet and --hosts")
     if fleet or hosts:
         from fabrictime.audit.fleet import Request
         from fabrictime.commands import audit_fleet
@@ -91,7 +104,9 @@ def audit(
         return
     settings = settings_of(config, directory, log).audit
     try:
-        code = auditor.main(only or (), as_json_line=as_json, everything=everything, settings=settings)
+        code = auditor.main(
+            only or (), as_json_line=as_json, everything=everything, settings=settings, bundle=bundle
+        )
     except ValueError as error:
         stop(str(error))
     raise typer.Exit(code)
@@ -113,8 +128,8 @@ def audit_diff(
     from fabrictime.commands import audit_diff as command
 
     try:
-        cluster = running_log(settings_of(config, directory, log))
-        code = command.main(before, after, cluster, as_json=as_json)
+        log_of = partial(running_log, settings_of(config, directory, log))
+        code = command.main(before, after, log_of, as_json=as_json)
     except ValueError as error:
         stop(str(error))
     raise typer.Exit(code)

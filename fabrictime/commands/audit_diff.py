@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import groupby
 from typing import Final
@@ -15,8 +15,8 @@ from rich.tree import Tree
 from fabrictime.audit.diff import Change, RunDiff, diff
 from fabrictime.audit.host_names import folded
 from fabrictime.audit.stored import load
-from fabrictime.state.units import counted
 from schemas.kafka.settings import KafkaSettings
+from schemas.units import counted
 
 MAX_NAMES: Final = 200
 """Largest number of characters of host names in a line."""
@@ -77,12 +77,12 @@ def _names(hosts: tuple[str, ...]) -> str:
     return short if len(hosts) == 1 else f"{counted(len(hosts), 'host')} {short}"
 
 
-def main(before: str, after: str, cluster: KafkaSettings | str, *, as_json: bool) -> int:
+def main(before: str, after: str, log: Callable[[], KafkaSettings], *, as_json: bool) -> int:
     """Print the difference of two runs and return the exit code: 1 if there is a new error.
 
     Raises ValueError for a run that cannot be read.
     """
-    difference = diff(load(before, cluster), load(after, cluster))
+    difference = diff(load(before, log), load(after, log))
     if as_json:
         print(json.dumps(asdict(difference)))
     else:

@@ -16,9 +16,9 @@ from actuators.effectors.kubernetes import Kubernetes
 from actuators.effectors.node_base import NodeEffector, NodeError
 from actuators.effectors.slurm import Slurm
 from actuators.journal import Journal
-from actuators.node_actuator import Done, NodeActuator
-from actuators.node_fitness import Fitness, HostFitness
-from actuators.node_policy import NodeRules, plan
+from actuators.nodes.actuator import Done, NodeActuator
+from actuators.nodes.fitness import Fitness, HostFitness
+from actuators.nodes.policy import NodeRules, plan
 from actuators.settings import ActuatorSettings, NodeSettings
 from fabrictime.audit.node_log import NodeLog, read_audits
 from schemas import codec

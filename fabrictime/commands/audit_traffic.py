@@ -95,7 +95,7 @@ def main(config: Config, cluster: KafkaSettings, request: TrafficRequest, output
     from fabrictime.commands.audit_fleet import show
     from fabrictime.commands.topology import source_of
     from schemas.topics import AUDIT
-    from streams.audit.traffic import figures_line
+    from streams.audit.traffic.pairs import figures_line
 
     settings, peers = config.audit.traffic, config.value("probes", "peers")
     with Console(stderr=True).status("reading the inventory") as status:

@@ -499,13 +499,13 @@ def _print_actuators(confirmation: Any, summary: str, as_json: bool) -> None:
 
 
 @topics_app.command("create")
-def topics_create(log: Log = None, config: ConfigFile = None) -> None:
+def topics_create(log: Log = None, directory: DataDir = None, config: ConfigFile = None) -> None:
     """Create the topics on a Kafka cluster, and report how existing topics differ."""
     from fabrictime.runtime import topics_admin
 
     try:
-        settings = settings_of(config, None, log)
-        for line in topics_admin.create(settings):
+        settings = settings_of(config, directory, log)
+        for line in topics_admin.create(running_log(settings), settings):
             typer.echo(line)
     except ValueError as error:
         stop(str(error))

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.state.clocks import STATES, ClockLine, Picture, SuspectLine, ns_text
-from fabrictime.state.units import seconds_text
 from schemas.topics import CLOCK_OFFSETS
+from schemas.units import seconds_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

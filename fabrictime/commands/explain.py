@@ -17,7 +17,6 @@ from fabrictime.state.action_state import SuppressedAction
 from fabrictime.state.fabric_state import STATES, FabricState, is_active
 from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
-from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
 from schemas.ids import host_of
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
@@ -39,6 +38,7 @@ from schemas.topics import (
     TOPICS,
     Topic,
 )
+from schemas.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from streams.runtime.flow_routes import FlowRoute, FlowRouteTable, Links
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from fabrictime.commands import job_records
 from fabrictime.state import job_story
 from fabrictime.state.job_story import SHOWN_FLOWS, SPLITS, Run
 from fabrictime.state.labels import arrow
-from fabrictime.state.units import bps_text, counted, delay_text, percent_text, seconds_text
 from schemas import codec
 from schemas.kafka.reader import back, since
 from schemas.kafka.settings import KafkaSettings
+from schemas.units import bps_text, counted, delay_text, number_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -137,7 +137,7 @@ def _about(record: Mapping[str, Any]) -> str:
         good = record["expected_iteration_ns"]
         pieces.append(
             f"an iteration takes {delay_text(record['iteration_ns'])}"
-            + (f", in good time {delay_text(good)}" if good is not None else "")
+            + (f", baseline {delay_text(good)}" if good is not None else "")
         )
     if record["bus_bps"] is not None:
         good = record["expected_bus_bps"]
@@ -170,7 +170,7 @@ def _figure(quantity: str, number: float | None) -> str:
         return bps_text(number)
     if quantity.endswith("_share"):
         return percent_text(number)
-    return f"{number:,.6g}"
+    return number_text(number, 6)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:

@@ -25,12 +25,19 @@ if TYPE_CHECKING:
 
 def explain(
     subject: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="JOB|FLOW",
             help="Name of a job; or flow id or a part of it, or its source as address:port or host:port.",
         ),
-    ],
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Explain a job from the files that it left: dumps, traces, NCCL's logs, tables, accounting.",
+        ),
+    ] = None,
     between: Annotated[
         tuple[str, str] | None,
         typer.Option(
@@ -57,7 +64,12 @@ def explain(
     directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Explain the speed of a job, or the route of a flow: links, other paths, decisions about it."""
+    """Explain the speed of a job, the route of a flow, or with --folder why a job died, hung or was slow."""
+    if folder is not None:
+        _explain_folder(folder, check, as_json)
+        return
+    if subject is None:
+        stop("explain: no job and no flow, expected JOB, FLOW or --folder DIR")
     settings = settings_of(config, directory, log)
     seconds = None if since is None else duration_s(since)
     try:
@@ -70,6 +82,21 @@ def explain(
             _explain(cluster, subject, seconds, check, as_json)
     except (ValueError, OSError) as error:
         stop(str(error))
+
+
+def _explain_folder(folder: Path, check: bool, as_json: bool) -> None:
+    """Explain a job from its files. Exit code 2 if none has a known form, 1 with --check unless HEALTHY."""
+    from fabrictime.commands import explain_job
+    from fabrictime.postmortem import report
+
+    try:
+        reading, verdict = report.explain_folder(folder)
+    except (ValueError, OSError) as error:
+        stop(str(error), 2)
+    explanation = report.as_json(folder, reading, verdict)
+    explain_job.show(explanation, report.draw(reading, verdict), as_json=as_json)
+    if check and verdict.best.verdict != "HEALTHY":
+        stop(f"{folder}: {verdict.best.verdict}: {verdict.best.text}", 1)
 
 
 def _export(

@@ -9,9 +9,9 @@ from typing import Any, Final
 from fabrictime.commands.explain_job import COLOURS, STALE_NS
 from fabrictime.commands.job_records import newest_of_jobs
 from fabrictime.state.simulated_time_reader import fabric_now_ns
-from fabrictime.state.units import bps_text, delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.settings import KafkaSettings
+from schemas.units import bps_text, delay_text, seconds_text
 
 S: Final = 1_000_000_000
 FIELDS: Final = (

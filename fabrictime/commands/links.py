@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, cast
 
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch
-from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.ids import natural
 from schemas.kafka.message import Message
@@ -26,6 +25,7 @@ from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AlertState, LinkHealth, LinkState, Severity
 from schemas.topics import ALERTS, LINK_HEALTH, R, Topic
+from schemas.units import seconds_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

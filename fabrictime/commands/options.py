@@ -82,16 +82,27 @@ def stop_if_any(failures: list[str]) -> None:
 
 
 def running_log(settings: Config) -> KafkaSettings:
-    """Return the log of the `up` that runs on the data directory, else that of the settings."""
+    """Return the log that the command line, the settings or the running `up` name; exit if none does.
+
+    `--log` comes first, then the `up` of `--dir`, then `up.log_url`, then the `up` of the data directory.
+    A port that nobody named is never used: another fleet may listen there.
+    """
     from fabrictime.runtime import status as reader
 
-    if settings.up.log_url is None:
-        try:
-            address = reader.read(settings.up.data_directory)["addresses"]["log"]
-        except ValueError:  # no `up` is running
-            return settings.kafka
-        return settings.kafka.model_copy(update={"bootstrap": address})
-    return settings.kafka
+    up = settings.up
+    by_address = up.log_url is not None and "data_directory" not in settings.command_line
+    if by_address or "log_url" in settings.command_line:
+        return settings.kafka
+    try:
+        address = reader.read(up.data_directory)["addresses"]["log"]
+    except reader.NotReady as error:
+        stop(str(error), 1)
+    except ValueError as error:
+        named = "data_directory" in settings.command_line
+        stop(
+            str(error) if named else f"{error}: start it, or name another by --dir DIR or --log HOST:PORT", 1
+        )
+    return settings.kafka.model_copy(update={"bootstrap": address})
 
 
 def evidence_of(settings: Config) -> EvidenceSettings:

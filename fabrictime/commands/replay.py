@@ -140,7 +140,7 @@ def as_json(done: Sequence[Replayed]) -> str:
 
 def lines_of(done: Replayed) -> list[str]:
     """Return the lines to print for a result: each difference, and the totals."""
-    from fabrictime.state.units import seconds_text
+    from schemas.units import seconds_text
 
     lines = [f"DIFFERENT {difference.line()}" for difference in done.differences] + done.failed + done.notes
     speed = done.covered_s / max(done.took_s, 1e-3)

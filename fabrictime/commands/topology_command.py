@@ -95,20 +95,43 @@ def import_(
         str,
         typer.Option(metavar="PATTERN", help="More nodes that are hosts, such as 'gpu*'."),
     ] = "",
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Leave nodes out, such as 'oob-*' for a management network; may be repeated.",
+        ),
+    ] = None,
+    skip_conflicts: Annotated[
+        bool,
+        typer.Option(
+            "--skip-conflicts",
+            help="Leave out a cable whose port another one has already, with a line for each.",
+        ),
+    ] = False,
 ) -> None:
-    """Make a topology file from those of other tools: LLDP, SONiC, containerlab, Slurm, InfiniBand …"""
-    from fabrictime.imports.base import Hints
+    """Make a topology file from those of other tools: LLDP, SONiC, containerlab, Slurm, InfiniBand …
+
+    Without a cable nothing is written, and the exit code is 1.
+    """
+    from fabrictime.imports.base import Hints, NoCable
     from fabrictime.imports.formats import import_files
 
+    conflicts: list[str] | None = [] if skip_conflicts else None
     try:
-        topology_file = import_files(files, name, Hints(host, device, hosts))
+        hints = Hints(host, device, hosts, tuple(without or ()))
+        topology_file = import_files(files, name, hints, conflicts)
         text = topology_file.model_dump_json(indent=2, exclude_defaults=True) + "\n"
         if output is None:
             typer.echo(text, nl=False)
         else:
             output.write_text(text, encoding="utf-8")
+    except NoCable as error:
+        stop(f"{error}; nothing is written", 1)
     except (ValueError, OSError) as error:
         stop(str(error))
+    for conflict in conflicts or ():
+        typer.echo(f"left out: {conflict}", err=True)
     count = sum(node.kind == "host" for node in topology_file.nodes)
     typer.echo(
         f"{count} hosts, {len(topology_file.nodes) - count} switches, {len(topology_file.links)} cables",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import importlib.util
 import json
 import math
@@ -16,7 +15,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,12 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabrictime.commands.options import INSTALL_SERVER, evidence_settings, print_state_directory
+from fabrictime.commands.up_ports import with_ports
 from fabrictime.commands.up_run import Run
 from fabrictime.runtime import data_format, status
 from fabrictime.runtime.config import Config, ConfigError, load
+from fabrictime.runtime.processors import usable_processors
 from fabrictime.runtime.service import APART
-from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
+from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor
 from fabrictime.testbed.scheduling_priority import keep_priority, raise_session
+from schemas.run_module import module_command
 
 if TYPE_CHECKING:
     from fabrictime.commands.run_console import RunConsole
@@ -82,7 +83,7 @@ def main(path: Path | None, overrides: Mapping[str, Any], *, for_s: float | None
     directory = config.up.data_directory.absolute()
     lock = status.Lock(directory)
     try:
-        run = Run(_with_ports(config), directory, for_s, as_json, listed=bool(listed), nics=listed)
+        run = Run(with_ports(config), directory, for_s, as_json, listed=bool(listed), nics=listed, lock=lock)
         _check_packages(run)
         if line := data_format.set_aside(run.data_folders):
             print_line(line)
@@ -92,9 +93,10 @@ def main(path: Path | None, overrides: Mapping[str, Any], *, for_s: float | None
             _temporary(directory, fresh=True)
             return asyncio.run(_run(run))
     finally:
-        shutil.rmtree(_temporary(directory), ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            (directory / status.STATE_FILE).unlink()
+        if lock.is_locked:  # else another `up` has taken the directory, and its files
+            shutil.rmtree(_temporary(directory), ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                (directory / status.STATE_FILE).unlink()
         lock.release()
 
 
@@ -115,33 +117,6 @@ def _check_packages(run: Run) -> None:
 def print_line(line: str) -> None:
     """Print a line of progress to standard error."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _with_ports(config: Config) -> Config:
-    """Return the settings with free ports for 0. Raises ValueError with the owner of a port in use."""
-    services = [("web", config.web.host, config.web.port)] if config.up.web else []
-    if config.up.log_url is None:
-        services.append(("log", config.log.host, config.log.port))
-    if config.up.history_url is None:
-        services.append(("history", config.history.host, config.history.port))
-    changes: dict[str, dict[str, Any]] = {}
-    for name, host, port in services:
-        changes[name] = {"port": _free_port(name, host, port)}
-    return config.replaced({**changes, "up": {"data_directory": str(config.up.data_directory.absolute())}})
-
-
-def _free_port(name: str, host: str, port: int) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise ValueError(f"{name}.port {port}: in use by {status.port_holder(host, port)}") from None
-            raise ValueError(f"{name}.port {port} on {host}: {error.strerror}") from None
-        free_port: int = probe.getsockname()[1]
-        return free_port
 
 
 def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
@@ -209,7 +184,7 @@ def _make_secrets(run: Run) -> None:
             probes["rate_pps"] = carried_pps
         if "flow_pps" not in given_keys:
             probes["flow_pps"] = min(run.config.probes.flow_pps, carried_pps * FLOWS_SHARE)
-        if "flush_ms" not in given_keys and len(os.sched_getaffinity(0)) <= FEW_CPUS:
+        if "flush_ms" not in given_keys and usable_processors() <= FEW_CPUS:
             probes["flush_ms"] = FEW_CPUS_FLUSH_MS
     if probes:
         changes["probes"] = probes
@@ -220,7 +195,7 @@ def _make_secrets(run: Run) -> None:
 def _workers_here() -> int:
     """Return how many workers share this machine well with all else: a second one that finds no processor
     free takes a third of one for nothing."""
-    return 1 if len(os.sched_getaffinity(0)) <= FEW_CPUS else 2
+    return 1 if usable_processors() <= FEW_CPUS else 2
 
 
 def _rate_for(nics: int) -> float:
@@ -228,7 +203,7 @@ def _rate_for(nics: int) -> float:
     a probe costs it every hop there and back, not one host's work."""
     from producers.settings import ProbeSettings
 
-    cpus = len(os.sched_getaffinity(0))
+    cpus = usable_processors()
 
     default: float = ProbeSettings.model_fields["rate_pps"].default
     return max(MIN_PPS, min(default, cpus * FABRIC_PPS_PER_CPU / nics))
@@ -277,9 +252,8 @@ def children(run: Run) -> list[Child | Step]:
     settings = str(_settings_file(run))
 
     def service(name: str, kind: str, needs: tuple[str, ...], *more: str) -> Child:
-        argv = python_child("fabrictime.runtime.service", kind, settings, *more)
+        argv = module_command("fabrictime.runtime.service", kind, settings, *more)
         env = {
-            "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(_temporary(run.directory)),
             CONTROL_VARIABLE: str(run.config.actuators.control_path),
         }
@@ -384,7 +358,7 @@ async def _set_mode(run: Run) -> None:
 async def _make_topics(config: Config) -> None:
     from fabrictime.runtime import topics_admin
 
-    await asyncio.to_thread(topics_admin.create, config)
+    await asyncio.to_thread(topics_admin.create, config.kafka, config)
 
 
 class _Seen(NamedTuple):
@@ -489,6 +463,7 @@ async def _show_until(run: Run, console: Any, sources: _Seen, stop: asyncio.Even
             if now_s >= next_state_s:
                 next_state_s = now_s + STATE_EVERY_S
                 try:
+                    _check_directory(run, console, sources.supervisor)
                     status.write(run.directory, _state(run, rows, missing))
                 except OSError as error:  # a full disk ends no service
                     console.print(f"state for `fabrictime status`: {error}", style="yellow", markup=False)
@@ -505,12 +480,32 @@ async def _show_until(run: Run, console: Any, sources: _Seen, stop: asyncio.Even
                 await asyncio.wait_for(stop.wait(), pause_s)
 
 
+def _check_directory(run: Run, console: Any, supervisor: Supervisor) -> None:
+    """Take a data directory again that was removed, with the files that the services read, and restart them.
+
+    Raises ChildFailed if another `up` has taken it. Raises OSError if it cannot be made.
+    """
+    if run.lock is None:
+        return
+    try:
+        removed = run.lock.check()
+    except status.InUse as error:
+        raise ChildFailed("data directory", str(error), []) from None
+    if removed is not None:
+        console.print(removed, style="yellow", markup=False)
+    if not _settings_file(run).exists():  # perhaps a moment after the lock, as a removal takes its time
+        _make_secrets(run)
+        _temporary(run.directory, fresh=True)
+        supervisor.restart_all()
+
+
 def _state(run: Run, rows: list[dict[str, Any]], missing: Sequence[str]) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "fleet": run.fleet,
         "directory": str(run.directory),
         "started_s": run.started_s,
+        "started_boot_s": run.started_boot_s,
         "addresses": run.addresses(),
         "nics": [f"{nic.host}/{nic.device}" for nic in run.nics],
         "children": rows,

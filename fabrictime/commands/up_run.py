@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fabrictime.runtime import status
 from fabrictime.runtime.config import Config, in_url
+from fabrictime.runtime.holder import boot_s
 
 if TYPE_CHECKING:
     from fabrictime.testbed.fabric import Fabric
@@ -28,6 +30,9 @@ class Run:
     nics: list[NicSettings] = field(default_factory=list)
     fabric: Fabric | None = None
     started_s: float = field(default_factory=time.time)
+    started_boot_s: float = field(default_factory=boot_s)
+    """The same by the clock since the boot, which never steps."""
+    lock: status.Lock | None = None
 
     @property
     def truth_known(self) -> bool:

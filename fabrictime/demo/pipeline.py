@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ RATE_BPS: Final = 50_000_000
 the tour and the probes at this rate."""
 LIMIT: Final = "10m"
 """Time after which an `up` that the tour started ends, even if the tour was killed."""
+START_S: Final = 120.0
+"""Time, s, that the tour waits for an `up` that is starting: a slow machine takes 40."""
 _EXPECTED: Final = "expected the private testbed, as in `fabrictime up --fleet fabric`"
 
 
@@ -66,15 +69,10 @@ def settings_for(config: Config) -> dict[str, dict[str, Any]]:
 def open_pipeline(config: Config, announce: Callable[[str], None]) -> Iterator[Pipeline]:
     """Yield the running pipeline of the data directory, or start one and end it afterwards.
 
-    Raises Refused, CannotRun, and ValueError while an `up` is just starting.
+    Raises Refused, CannotRun, and status.NotReady for an `up` that is still starting after START_S.
     """
     directory = config.up.data_directory.absolute()
-    try:
-        state: Mapping[str, Any] | None = status.read(directory)
-    except ValueError as error:
-        if "just starting" in str(error):
-            raise
-        state = None
+    state = _running_state(directory, announce)
     if state is not None:
         yield _pipeline(config, directory, state, announce)
         return
@@ -88,6 +86,26 @@ def open_pipeline(config: Config, announce: Callable[[str], None]) -> Iterator[P
         options = ["--fleet", "fabric", "--for", LIMIT, "--config", str(file)]
         with running_up(options, directory, Path(name, "up.log")):
             yield _pipeline(config, directory, status.read(directory), announce)
+
+
+def _running_state(directory: Path, announce: Callable[[str], None]) -> Mapping[str, Any] | None:
+    """Return the state of the `up` on this directory, None if none runs. Wait for one that is starting.
+
+    Raises status.NotReady after START_S.
+    """
+    end_s, announced = time.monotonic() + START_S, False
+    while True:
+        try:
+            return status.read(directory)
+        except status.NotReady:
+            if time.monotonic() > end_s:
+                raise
+        except ValueError:
+            return None
+        if not announced:
+            announce("`fabrictime up` is starting: the tour waits for it.")
+            announced = True
+        time.sleep(0.2)
 
 
 def _pipeline(

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from fabrictime.demo.iterations import Change
 from fabrictime.demo.script import Fault, Step
-from fabrictime.state.units import bps_text, counted, ms_text, percent_text
 from schemas.ids import cable_id
 from schemas.reasons import Reason
 from schemas.records import (
@@ -32,6 +31,7 @@ from schemas.records import (
     ReasonKind,
 )
 from schemas.topics import ACTIONS, ALERTS, CONTENTION, DECISIONS, LINK_HEALTH
+from schemas.units import bps_text, counted, ms_text, percent_text
 
 EARLY_NS: Final = 50_000_000
 """A queue that began more than this before the fault's injection has another cause."""

@@ -10,7 +10,7 @@ from typing import Final
 from fabrictime.demo.iterations import Change
 from fabrictime.demo.result import TourResult
 from fabrictime.demo.story import Line, Outcome
-from fabrictime.state.units import ms_text
+from schemas.units import ms_text
 
 WIDTH: Final = 80
 HEAD: Final = ("fault", "where", "detected", "acted", "right", "action", "iteration, ms")

@@ -28,8 +28,8 @@ from fabrictime.demo.script import (
     meeting_transfers,
 )
 from fabrictime.demo.story import Chapter, Line, Outcome, Place
-from fabrictime.state.units import bps_text, counted, seconds_text
 from schemas.records import LinkState
+from schemas.units import bps_text, counted, seconds_text
 
 BEHIND_S: Final = 2.0
 """If evidence about queues is older than this, their detection is delayed by seconds."""

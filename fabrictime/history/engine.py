@@ -33,6 +33,7 @@ READER: Final = "reader"
 _SETTING_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _ERROR: Final = re.compile(r"Code: (\d+)\. (DB::[\s\S]*)")
 _TRAILER: Final = re.compile(r", Stack trace \(when copying[\s\S]*|\n\s*0\. [\s\S]*")
+UNKNOWN_DATABASE: Final = 81
 UNKNOWN_SETTING: Final = 115
 _CLOSED_SETTINGS: Final = (
     "dialect",
@@ -257,13 +258,27 @@ class Engine:
 
     def _open_for(self, call: Call) -> Any:
         connection = self._open()
-        connection.query(f"USE {tables.DATABASE}")
+        self._use_database(connection)
         if call.role != WRITER or call.read_only:
             connection.query(f"SET ROLE {READER if call.role != WRITER else WRITER}")
             connection.query(f"{self._set_limits()}, readonly = 2")
         else:
             connection.query(f"SET ROLE {WRITER}")
         return connection
+
+    def _use_database(self, connection: Any) -> None:
+        """Make the database the connection's own; make it again if it was dropped.
+
+        The sink makes the tables again at its next insert, which fails without them.
+        """
+        use = f"USE {tables.DATABASE}"
+        try:
+            connection.query(use)
+        except Exception as error:
+            if _engine_error(error).code != UNKNOWN_DATABASE:
+                raise
+            connection.query(table_statements.create_all()[0])
+            connection.query(use)
 
     def _open(self) -> Any:
         return self._connect(self._target)

@@ -1,30 +1,46 @@
 """The result that all readers of other tools' files return, and its conversion to a topology file. Pure.
 
-A reader returns `Found`: cables, hosts, and the known kinds, addresses and ports of nodes. `merged` combines
+A reader returns `Found`: cables, hosts, and the stated kinds, addresses and ports of nodes. `merged` combines
 the files of many hosts or switches. A cable that both of its ends report counts once. It is an error if two
-files connect one port differently.
+lines connect one port differently, unless such cables are left out on request.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import re
+import functools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from xml.etree import ElementTree
 
+import yaml
+
+from schemas.host_list import host_names
 from schemas.ids import End, end_id
 from schemas.topology import CableEntry, Kind, NodeEntry, TopologyFile
 
 MAX_BYTES: Final = 64 << 20
 MAX_NAMES: Final = 200_000
 """Largest number of names that one pattern of hosts may stand for."""
+_KIND_OF_ROLE: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(
+        ("host", "hosts", "server", "servers", "client", "clients", "compute", "gpu", "node"), "host"
+    ),
+    **dict.fromkeys(("leaf", "leaves", "tor", "leafs"), "leaf"),
+    **dict.fromkeys(("spine", "spines"), "spine"),
+    **dict.fromkeys(("core", "superspine", "super-spine", "superspines", "super-spines"), "core"),
+}
 _KIND_OF_TIER: Final[Mapping[int, Kind]] = {1: "leaf", 2: "spine", 3: "core"}
 
 
 class BadImport(ValueError):
     """The file is not of this format, or contradicts itself; the message is one line."""
+
+
+class NoCable(BadImport):
+    """The files are right, but state no cable between two nodes of the fabric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +52,8 @@ class Hints:
     host: str = ""
     device: str = "eth0"
     hosts: str = ""
+    without: tuple[str, ...] = ()
+    """Patterns of the names of nodes to leave out, such as `oob-*`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +62,8 @@ class Cable:
 
     ends: tuple[End, End]
     rate_bps: int = 0
+    place: str = field(default="", compare=False)
+    """Where the file states it, such as `line 7`."""
 
 
 @dataclass(slots=True)
@@ -59,14 +79,16 @@ class Found:
     ports: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     """Node to port to the port's addresses."""
 
-    def connect(self, near: tuple[str, str], far: tuple[str, str], rate_bps: int = 0) -> None:
-        """Add a cable. Raises BadImport if a node's or port's name is invalid."""
+    def connect(
+        self, near: tuple[str, str], far: tuple[str, str], rate_bps: int = 0, place: str = ""
+    ) -> None:
+        """Add a cable; `place` says where the file states it. Raises BadImport for an invalid name."""
         for node, port in (near, far):
             try:
                 end_id(node, port)
             except ValueError as error:
                 raise BadImport(str(error)) from None
-        self.cables.append(Cable((End(*near), End(*far)), rate_bps))
+        self.cables.append(Cable((End(*near), End(*far)), rate_bps, place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +102,23 @@ class Format:
     read: Callable[[str, Hints], Found]
 
 
-def merged(every: Iterable[Found], hosts_pattern: str = "") -> TopologyFile:
-    """Return one topology file. A switch's tier is the one that a file states, else its distance from the
-    hosts.
+def merged(
+    every: Iterable[Found], hints: Hints | None = None, conflicts: list[str] | None = None
+) -> TopologyFile:
+    """Return one topology file without the nodes that `hints` leaves out. A switch's tier is the one that a
+    file states, else its distance from the hosts.
 
-    Raises BadImport if two files connect one port differently.
+    Raises BadImport if two lines connect one port differently. With a list `conflicts`, the second cable is
+    left out instead, and the list gets a line.
     """
-    parts = list(every)
-    cables = _cables(parts)
-    hosts = {host for part in parts for host in part.hosts}
-    if hosts_pattern:
-        nodes = {end.node for cable in cables for end in cable.ends}
-        hosts |= {node for node in nodes if fnmatch.fnmatchcase(node, hosts_pattern)}
-    kinds = {**_tiers(cables, hosts), **{name: kind for part in parts for name, kind in part.kinds.items()}}
-    kinds.update(dict.fromkeys(hosts, "host"))
-    names: dict[str, None] = dict.fromkeys(end.node for cable in cables for end in cable.ends)
-    for part in parts:
-        names.update(dict.fromkeys([*part.hosts, *part.addresses, *part.ports, *part.kinds]))
+    parts, patterns = list(every), Hints() if hints is None else hints
+    cables = [
+        cable
+        for cable in _cables(parts, conflicts)
+        if not any(_matches(end.node, patterns.without) for end in cable.ends)
+    ]
+    names = _names(parts, cables, patterns.without)
+    kinds = _kinds(parts, cables, names, patterns.hosts)
     return TopologyFile(
         nodes=tuple(_node(name, kinds.get(name, "switch"), parts) for name in names),
         links=tuple(
@@ -104,6 +126,29 @@ def merged(every: Iterable[Found], hosts_pattern: str = "") -> TopologyFile:
             for cable in cables
         ),
     )
+
+
+def _names(parts: Iterable[Found], cables: Iterable[Cable], without: Iterable[str]) -> list[str]:
+    """Return the names of all nodes but those that `without` leaves out: first those with a cable."""
+    names: dict[str, None] = dict.fromkeys(end.node for cable in cables for end in cable.ends)
+    for part in parts:
+        names.update(dict.fromkeys((*part.hosts, *part.addresses, *part.ports, *part.kinds)))
+    return [name for name in names if not _matches(name, without)]
+
+
+def _kinds(
+    parts: Iterable[Found], cables: Iterable[Cable], names: Iterable[str], host_pattern: str
+) -> dict[str, Kind]:
+    """Return node to its kind: host, the kind that a file states, or its tier."""
+    hosts = {host for part in parts for host in part.hosts}.intersection(names)
+    if host_pattern:
+        hosts |= {node for cable in cables for node, _ in cable.ends if _matches(node, (host_pattern,))}
+    stated = {name: kind for part in parts for name, kind in part.kinds.items()}
+    return {**_tiers(cables, hosts), **stated, **dict.fromkeys(hosts, "host")}
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _node(name: str, kind: Kind, parts: Iterable[Found]) -> NodeEntry:
@@ -116,20 +161,38 @@ def _node(name: str, kind: Kind, parts: Iterable[Found]) -> NodeEntry:
     return NodeEntry(name=name, kind=kind, addresses=tuple(addresses), ports=ports)
 
 
-def _cables(parts: Iterable[Found]) -> list[Cable]:
-    far_of: dict[End, End] = {}
+def _cables(parts: Iterable[Found], conflicts: list[str] | None) -> list[Cable]:
+    far_of: dict[End, tuple[End, str]] = {}
     cables: dict[tuple[End, End], int] = {}
     for cable in (cable for part in parts for cable in part.cables):
         near, far = cable.ends
         if near.node == far.node:
             continue  # a loop plug, or two ports of one chassis: no link of the fabric
-        for one, other in ((near, far), (far, near)):
-            wired_to = far_of.setdefault(one, other)
-            if wired_to != other:
-                raise BadImport(f"{end_id(*one)} is wired to {end_id(*wired_to)} and to {end_id(*other)}")
+        conflict = _conflict(cable, far_of)
+        if conflict and conflicts is None:
+            raise BadImport(conflict)
+        if conflict and conflicts is not None:
+            conflicts.append(conflict)
+            continue
+        far_of.setdefault(near, (far, cable.place))
+        far_of.setdefault(far, (near, cable.place))
         key = (near, far) if (far, near) not in cables else (far, near)
         cables[key] = max(cables.get(key, 0), cable.rate_bps)
     return [Cable(ends, rate_bps) for ends, rate_bps in cables.items()]
+
+
+def _conflict(cable: Cable, far_of: Mapping[End, tuple[End, str]]) -> str:
+    """Return a line if another cable has one of this cable's ports; empty if none has."""
+    near, far = cable.ends
+    for one, other in ((near, far), (far, near)):
+        wired_to, place = far_of.get(one, (other, ""))
+        if wired_to != other:
+            first, second = (
+                end_id(*end) + (f" ({text})" if text else "")
+                for end, text in ((wired_to, place), (other, cable.place))
+            )
+            return f"{end_id(*one)} is wired to {first} and to {second}"
+    return ""
 
 
 def _tiers(cables: Iterable[Cable], hosts: set[str]) -> dict[str, Kind]:
@@ -148,9 +211,68 @@ def _tiers(cables: Iterable[Cable], hosts: set[str]) -> dict[str, Kind]:
     return kinds
 
 
+def kind_of_role(role: str) -> Kind | None:
+    """Return the kind that a role, group or function names, such as `leaf` or `compute`; None if it names
+    none.
+    """
+    return _KIND_OF_ROLE.get(role.strip().lower())
+
+
 def text_of(value: Any) -> str:
-    """Return a value of JSON, YAML or CSV as a name; empty if it is neither text nor a whole number."""
-    return str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    """Return a value of JSON, YAML or CSV as a name; empty if it is neither text nor a whole number.
+
+    Raises BadImport for a number that is too long to print.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    try:
+        return str(value).strip()
+    except ValueError as error:
+        raise BadImport(f"a number: {error}") from None
+
+
+@functools.lru_cache(maxsize=1)
+def json_table(text: str) -> dict[str, Any]:
+    """Return the table that a JSON text holds. Raises BadImport if it holds none."""
+    if not text.lstrip()[:1] == "{":
+        raise BadImport("not JSON: expected a table")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadImport(f"not JSON: {error}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def has_key(text: str, *keys: str) -> bool:
+    """Return whether a text is a JSON table with one of these keys at its top."""
+    try:
+        return not json_table(text).keys().isdisjoint(keys)
+    except BadImport:
+        return False
+
+
+@functools.lru_cache(maxsize=1)
+def yaml_content(text: str) -> Any:
+    """Return the content of a YAML text. Raises BadImport."""
+    try:
+        return yaml.load(text, Loader=_BoundedLoader)  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, RecursionError, ValueError, AttributeError, LookupError) as error:
+        # PyYAML raises the last two for a tag such as !!timestamp with a value of another form
+        raise BadImport(f"not YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+class _BoundedLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """A YAML loader that refuses tables which merge keys (`<<`) make longer than any fabric.
+
+    An alias alone costs nothing, because it is a reference. Merged tables are copies, so that a few lines
+    could stand for gigabytes.
+    """
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Merge the tables of merge keys into a table. Raises an error if it becomes too long."""
+        super().flatten_mapping(node)
+        if len(node.value) > MAX_NAMES:
+            raise yaml.YAMLError(f"a table of more than {MAX_NAMES} keys")
 
 
 def xml_root(text: str) -> ElementTree.Element:
@@ -159,32 +281,13 @@ def xml_root(text: str) -> ElementTree.Element:
         raise BadImport("XML with a document type: refused, because entities can grow without bound")
     try:
         return ElementTree.fromstring(text)  # noqa: S314 - without entities
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, UnicodeEncodeError) as error:
         raise BadImport(f"not XML: {error}") from None
 
 
 def expanded(pattern: str) -> Iterator[str]:
     """Yield the names of Slurm's host list, such as `h[1-3,07],g1`. Raises BadImport."""
-    count = 0
-    for item in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", pattern):
-        for name in _expanded_item(item):
-            count += 1
-            if count > MAX_NAMES:
-                raise BadImport(f"host list {pattern[:60]!r}: more than {MAX_NAMES} names")
-            yield name
-
-
-def _expanded_item(item: str) -> Iterator[str]:
-    match = re.match(r"([^\[]*)\[([^\]]*)\](.*)", item)
-    if match is None:
-        if item:
-            yield item
-        return
-    head, ranges, rest = match.groups()
-    for part in ranges.split(","):
-        low, dash, high = part.partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()) or len(low) > 9 or len(high) > 9:
-            raise BadImport(f"host list {item[:60]!r}: expected numbers in the brackets")
-        for number in range(int(low), int(high or low) + 1):
-            for tail in _expanded_item(rest) if rest else ("",):
-                yield f"{head}{number:0{len(low)}d}{tail}"
+    try:
+        yield from host_names(pattern, MAX_NAMES)
+    except ValueError as error:
+        raise BadImport(str(error)) from None

@@ -1,53 +1,80 @@
-"""Reads containerlab's topology file (YAML): nodes with a kind, and links with two endpoints."""
+"""Reads containerlab's topology file (YAML): nodes with a kind, and links with two endpoints.
+
+A node's kind is the one that the node states, else that of its group, else the default (containerlab manual,
+'Node configuration'). A group or label that names a role, such as `leaf`, is that node's role in the fabric.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
-import yaml
+from fabrictime.imports.base import BadImport, Found, Hints, kind_of_role, text_of, yaml_content
+from schemas.topology import Kind
 
-from fabrictime.imports.base import BadImport, Found, Hints, text_of
-
-_HOST_KINDS: Final = ("linux", "ext-container", "generic_vm")
+_HOST_KINDS: Final = ("linux", "ext-container", "generic_vm", "k8s-kind")
 _OUTSIDE: Final = ("host", "mgmt-net", "macvlan", "vxlan", "vxlan-stitch", "dummy")
 """Endpoints that are no nodes of the lab."""
+_ROUTERS: Final = re.compile(
+    r"\b(?:frr|frrouting|bird|gobgp|openbgpd|vyos|sonic|cumulus|cvx|ovs)\b", re.IGNORECASE
+)
+"""Images of routers and switches that run as kind linux."""
 
 
 def fits(text: str) -> bool:
     """Return whether a text looks like a lab's file."""
-    return "topology:" in text and "endpoints" in text
+    if not re.search(r"^[\"']?topology[\"']?\s*:", text, re.MULTILINE):
+        return False
+    try:
+        content = yaml_content(text)
+    except BadImport:
+        return "endpoints" in text
+    lab = content.get("topology") if isinstance(content, dict) else None
+    return isinstance(lab, dict) and not lab.keys().isdisjoint(("nodes", "links"))
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the lab's cables. Nodes of kind linux are hosts. Raises BadImport."""
-    try:
-        content = yaml.load(text, Loader=_NoAliases)  # noqa: S506 - a safe loader
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise BadImport(f"not YAML: {' '.join(str(error).split())[:200]}") from None
+    """Return the lab's cables. Nodes of kind linux without a router's image are hosts. Raises BadImport."""
+    content = yaml_content(text)
     lab = content.get("topology") if isinstance(content, dict) else None
     if not isinstance(lab, dict):
         raise BadImport("no table 'topology'")
-    part, nodes = Found(), _table(lab.get("nodes"))
-    default = _table(lab.get("defaults")).get("kind")
-    for name, node in nodes.items():
-        if _table(node).get("kind", default) in _HOST_KINDS:
+    part = Found()
+    for name, node in _table(lab.get("nodes")).items():
+        kind = _kind(_table(node), lab)
+        if kind == "host":
             part.hosts.add(text_of(name))
+        elif kind is not None:
+            part.kinds[text_of(name)] = kind
     links = lab.get("links")
-    for link in links if isinstance(links, list) else []:
+    for number, link in enumerate(links if isinstance(links, list) else [], 1):
         ends = [_end(endpoint) for endpoint in _endpoints(_table(link))]
         if len(ends) == 2 and all(ends) and not any(end[0] in _OUTSIDE for end in ends):
-            part.connect(ends[0], ends[1])
+            part.connect(ends[0], ends[1], place=f"link {number}")
     return part
 
 
-class _NoAliases(yaml.SafeLoader):  # type: ignore[misc]
-    """A YAML loader that refuses aliases, with which a small file can stand for gigabytes."""
+def _kind(node: dict[Any, Any], lab: dict[Any, Any]) -> Kind | None:
+    """Return a node's kind in the fabric; None if the file does not state it."""
+    defaults = _table(lab.get("defaults"))
+    group_name = text_of(node.get("group")) or text_of(defaults.get("group"))
+    group = _table(_table(lab.get("groups")).get(group_name))
+    kind_name = node.get("kind") or group.get("kind") or defaults.get("kind")
+    tables = (node, group, _table(_table(lab.get("kinds")).get(kind_name)), defaults)
+    labels = [_table(table.get("labels")) for table in tables]
+    roles = [kind_of_role(text_of(label.get("role"))) for label in labels]
+    runs_linux = not kind_name or kind_name in _HOST_KINDS
+    stated = next((role for role in (*roles, _role_of_group(group_name, runs_linux)) if role), None)
+    if stated:
+        return stated
+    image = next((text_of(table.get("image")) for table in tables if table.get("image")), "")
+    return "host" if kind_name in _HOST_KINDS and not _ROUTERS.search(image) else None
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node. Raises an error for an alias."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are refused")
-        return super().compose_node(parent, index)
+
+def _role_of_group(name: str, runs_linux: bool) -> Kind | None:
+    """Return the role that a group name states. A switch in the group `clients` is no host."""
+    role = kind_of_role(name)
+    return role if role != "host" or runs_linux else None
 
 
 def _table(value: Any) -> dict[Any, Any]:

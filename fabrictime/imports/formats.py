@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from fabrictime.imports import (
     slurm,
     sonic,
 )
-from fabrictime.imports.base import MAX_BYTES, BadImport, Format, Found, Hints, merged
+from fabrictime.imports.base import MAX_BYTES, BadImport, Format, Found, Hints, NoCable, merged
 from schemas.topology import Topology, TopologyFile
 
 FORMATS: Final[dict[str, Format]] = {
@@ -51,11 +52,15 @@ def format_of(text: str, name: str = "") -> Format:
     raise BadImport(f"no format fits: expected one of {', '.join(FORMATS)}; choose one with --format")
 
 
-def import_files(paths: Sequence[Path], name: str = "", hints: Hints | None = None) -> TopologyFile:
+def import_files(
+    paths: Sequence[Path], name: str = "", hints: Hints | None = None, conflicts: list[str] | None = None
+) -> TopologyFile:
     """Return the topology that all files describe together. A file describes the host of `hints.host`, or
-    else of its name without suffix.
+    else of its name without suffix. With a list `conflicts`, a cable that contradicts another is left out,
+    and the list gets a line.
 
-    Raises BadImport with one line that names the file, OSError if a file cannot be read.
+    Raises BadImport with one line that names the file, NoCable if the files state neither a cable nor a NIC,
+    OSError if a file cannot be read.
     """
     every: list[Found] = []
     file_hints = Hints() if hints is None else hints
@@ -64,14 +69,16 @@ def import_files(paths: Sequence[Path], name: str = "", hints: Hints | None = No
             raise BadImport(f"{path}: above {MAX_BYTES >> 20} MiB")
         text = path.read_bytes().decode("utf-8-sig", "replace")
         try:
-            every.append(
-                format_of(text, name).read(text, Hints(file_hints.host or path.stem, file_hints.device))
-            )
+            part = format_of(text, name).read(text, replace(file_hints, host=file_hints.host or path.stem))
         except BadImport as error:
             raise BadImport(f"{path}: {error}") from None
+        part.cables = [replace(cable, place=f"{path.name} {cable.place}".strip()) for cable in part.cables]
+        every.append(part)
     try:
-        file = merged(every, file_hints.hosts)
+        file = merged(every, file_hints, conflicts)
         Topology(file, "import")
     except ValueError as error:
         raise BadImport(str(error)) from None
+    if not file.links and not any(node.kind == "host" and node.ports for node in file.nodes):
+        raise NoCable(f"{', '.join(map(str, paths))[:200]}: no cable between two nodes of the fabric")
     return file

@@ -1,8 +1,13 @@
-"""Reads the output of `ibnetdiscover`: switches and channel adapters with the neighbour of each port."""
+"""Reads the output of `ibnetdiscover`: switches and channel adapters with the neighbour of each port.
+
+A node is its GUID; its description, which the owner sets, is only its name. Adapters inside switches, which
+aggregate for SHARP, are no hosts and are left out.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,6 +17,10 @@ _NODE: Final = re.compile(r'^(Switch|Ca|Rt)\s+(\d+)\s+"([SHR]-[0-9a-fA-F]+)"\s*#
 _PORT: Final = re.compile(
     r'^\[(\d+)\](?:\[[^\]]*\])?(?:\([0-9a-fA-F]+\))?\s+"([SHR]-[0-9a-fA-F]+)"\[(\d+)\](.*)$'
 )
+_INSIDE: Final = re.compile(r"\bAggregation Node\b", re.IGNORECASE)
+"""Description of the adapter of each Quantum switch at its last port."""
+_FACTORY_NAME: Final = re.compile(r"^MT\d+ |\bMellanox Technologies\b|^$")
+"""Description of an adapter that no host has named yet (mlx5 driver: board's name and vendor)."""
 _RATE: Final = re.compile(r"\b(\d+)x([A-Z]+\d*)\b")
 _SIGNAL_BPS: Final = {
     "SDR": 2_500_000_000,
@@ -29,49 +38,55 @@ _SIGNAL_BPS: Final = {
 
 def fits(text: str) -> bool:
     """Return whether a text looks like ibnetdiscover's output."""
-    return any(_NODE.match(line) for line in text.splitlines()[:2000])
+    return any(_NODE.match(line) for line in text.splitlines())
 
 
 def read(text: str, hints: Hints) -> Found:
     """Return the cables. An adapter named `host device` becomes that host's device. Raises BadImport."""
-    names, ports = _names(text), list(_ports(text))
-    part = Found()
+    names, part = _names(text), Found()
     for guid, (kind, name) in names.items():
-        if kind == "Ca":
+        if kind == "Ca" and not _INSIDE.search(name):
             part.hosts.add(_end(guid, names, "1")[0])
         elif not name:
             raise BadImport(f"{guid}: no name")
-    for guid, port, far, far_port, rate_bps in ports:
+    for line, guid, port, far, far_port, rate_bps in _ports(text):
         for end_guid in (guid, far):
             if end_guid not in names:
                 raise BadImport(f"port {port} of {guid}: leads to {end_guid}, which the file does not list")
-        part.connect(_end(guid, names, port), _end(far, names, far_port), rate_bps)
+        if not any(names[end][0] == "Ca" and _INSIDE.search(names[end][1]) for end in (guid, far)):
+            near_end, far_end = _end(guid, names, port), _end(far, names, far_port)
+            part.connect(near_end, far_end, rate_bps, place=f"line {line}")
     return part
 
 
 def _names(text: str) -> dict[str, tuple[str, str]]:
-    """Return GUID to (kind, name). Switches with the same name get their GUID appended, else one would hide
-    the other.
+    """Return GUID to (kind, name). A node whose name several have, or that nobody has named, gets its GUID
+    added, else one would hide the other.
     """
-    nodes = [match.groups() for match in map(_NODE.match, text.splitlines()) if match]
-    count: dict[str, int] = {}
-    for kind, _, _, name in nodes:
+    nodes = {match[3]: (match[1], match[4].strip()) for match in map(_NODE.match, text.splitlines()) if match}
+    count = Counter(nodes.values())
+    names = {}
+    for guid, (kind, name) in nodes.items():
+        number = guid.partition("-")[2]
         if kind != "Ca":
-            count[name] = count.get(name, 0) + 1
-    return {
-        guid: (kind, f"{name} {guid[2:]}" if kind != "Ca" and count[name] > 1 else name.strip())
-        for kind, _, guid, name in nodes
-    }
+            name = f"{name} {number}" if count[kind, name] > 1 else name
+        elif _FACTORY_NAME.search(name) and not _INSIDE.search(name):
+            name = f"ca-{number}"
+        elif count[kind, name] > 1 and not _INSIDE.search(name):
+            host, _, device = name.partition(" ")
+            name = f"{host}-{number} {device}"
+        names[guid] = kind, name
+    return names
 
 
-def _ports(text: str) -> Iterator[tuple[str, str, str, str, int]]:
+def _ports(text: str) -> Iterator[tuple[int, str, str, str, str, int]]:
     guid = ""
-    for line in text.splitlines():
+    for number, line in enumerate(text.splitlines(), 1):
         node, port = _NODE.match(line), _PORT.match(line)
         if node is not None:
             guid = node[3]
         elif port is not None and guid:
-            yield guid, port[1], port[2], port[3], _rate_bps(port[4].rpartition("#")[2])
+            yield number, guid, port[1], port[2], port[3], _rate_bps(port[4].rpartition("#")[2])
 
 
 def _rate_bps(comment: str) -> int:

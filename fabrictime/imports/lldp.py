@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from fabrictime.imports.base import BadImport, Found, Hints, text_of
+from fabrictime.imports.base import BadImport, Found, Hints, has_key, json_table, text_of
 
 
 def fits(text: str) -> bool:
     """Return whether a text looks like lldpctl's JSON."""
-    return '"lldp"' in text[:4096] and text.lstrip().startswith("{")
+    return has_key(text, "lldp")
 
 
 def read(text: str, hints: Hints) -> Found:
@@ -20,19 +19,15 @@ def read(text: str, hints: Hints) -> Found:
     """
     if not hints.host:
         raise BadImport("lldpctl does not name its own host: give --host, or name the file after the host")
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadImport(f"not JSON: {error}") from None
     part = Found()
-    for port, neighbour in _neighbours(content):
+    for port, neighbour in _neighbours(json_table(text)):
         chassis, there = neighbour
-        part.connect((hints.host, port), (chassis, there))
+        part.connect((hints.host, port), (chassis, there), place=f"interface {port}")
     return part
 
 
-def _neighbours(content: Any) -> Iterator[tuple[str, tuple[str, str]]]:
-    for section in _items(content.get("lldp") if isinstance(content, dict) else None):
+def _neighbours(content: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    for section in _items(content.get("lldp")):
         for entry in _items(section.get("interface")):
             named = {entry["name"]: entry} if isinstance(entry.get("name"), str) else entry
             for port, facts in named.items():

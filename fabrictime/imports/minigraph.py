@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from xml.etree.ElementTree import Element
 
 from fabrictime.imports.base import BadImport, Found, Hints, xml_root
-from fabrictime.imports.sonic import KINDS
+from fabrictime.imports.sonic import KINDS, is_inside
 
 _MBPS: Final = 1_000_000
 
 
 def fits(text: str) -> bool:
     """Return whether a text looks like a minigraph."""
-    return "DeviceMiniGraph" in text
+    return re.search(r"<(?:\w+:)?DeviceMiniGraph\b", text) is not None
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the cables. Links that are not of type DeviceInterfaceLink (consoles, management) are left out.
+    """Return the cables. Links that are not of type DeviceInterfaceLink (consoles, management) are left out,
+    as are those between parts of one chassis: its ASICs are devices of the file too.
 
     Raises BadImport.
     """
-    part = Found()
+    part, inside = Found(), set()
     root = xml_root(text)
     for device in _all(root, "Device"):
         kind, name = _type_of(device), _child(device, "Hostname")
-        if name and "Server" in kind:
+        if name and is_inside(kind):
+            inside.add(name)
+        elif name and "Server" in kind:
             part.hosts.add(name)
         elif name and kind in KINDS and kind != "LeafRouter":
             part.kinds[name] = KINDS[kind]
@@ -34,6 +38,8 @@ def read(text: str, hints: Hints) -> Found:
             continue
         start = _child(link, "StartDevice"), _child(link, "StartPort")
         end = _child(link, "EndDevice"), _child(link, "EndPort")
+        if start[0] in inside or end[0] in inside:
+            continue
         if not all((*start, *end)):
             raise BadImport(f"link from {start[0]!r} to {end[0]!r}: device or port missing")
         rate = _child(link, "Bandwidth")

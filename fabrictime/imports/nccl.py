@@ -5,12 +5,14 @@ The file describes the inside of one host. So the import yields the host and its
 
 from __future__ import annotations
 
+import re
+
 from fabrictime.imports.base import BadImport, Found, Hints, xml_root
 
 
 def fits(text: str) -> bool:
     """Return whether a text looks like NCCL's topology."""
-    return "<system" in text[:4096] and "<cpu" in text
+    return re.search(r"<system\b[^>]*>\s*<cpu\b", text) is not None
 
 
 def read(text: str, hints: Hints) -> Found:

@@ -1,11 +1,15 @@
-"""Reads cables from NetBox's CSV export or from files for its bulk import."""
+"""Reads cables from NetBox's CSV export or from files for its bulk import.
+
+The export of the list of cables names several ports of one side, of a breakout cable, in one field. Formats:
+NetBox, `dcim/tables/cables.py`, `dcim/tables/connections.py` and `CableImportForm`.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from fabrictime.imports.base import BadImport, Found, Hints
@@ -18,6 +22,7 @@ _PORT: Final = (
     "side_{}",
     "termination_{}_name",
     "{}_name",
+    "interface_{}",
 )
 _COLUMNS: Final = {
     (side, part): tuple(name.format(side) for name in names)
@@ -27,9 +32,9 @@ _COLUMNS: Final = {
 """Known column names by (side, part), in the form that `_plain` returns; the first one that a file has is
 used.
 """
-_KINDS: Final = (("side_a_type", "side_b_type"), ("termination_a_type", "termination_b_type"))
-_OTHER: Final = ("power", "console", "circuit")
-"""Types of cable ends that carry no network data of hosts."""
+_KINDS: Final = ("side_{}_type", "termination_{}_type", "type")
+_OTHER: Final = ("power", "console", "circuit", "front", "rear")
+"""Types of cable ends that are no interface: a cable to a patch panel ends at no port of a switch or host."""
 _GONE: Final = ("planned", "decommissioning", "offline")
 
 
@@ -49,12 +54,35 @@ def read(text: str, hints: Hints) -> Found:
             plain = {_plain(str(name)): str(value).strip() for name, value in row.items()}
             if not _is_link(plain):
                 continue
-            ends = [(plain[columns[side, "device"]], plain[columns[side, "port"]]) for side in "ab"]
-            if all(all(end) for end in ends):
-                part.connect(ends[0], ends[1])
+            sides = [_ends(plain[columns[side, "device"]], plain[columns[side, "port"]]) for side in "ab"]
+            for near, far in _pairs(*sides):
+                part.connect(near, far, place=f"line {rows.line_num}")
     except csv.Error as error:
         raise BadImport(f"not CSV: {error}") from None
     return part
+
+
+def _ends(devices: str, ports: str) -> list[tuple[str, str]]:
+    """Return the ports of one side of a cable; empty if the side is not connected."""
+    device_names, port_names = _values(devices), _values(ports)
+    if len(device_names) == 1:
+        device_names *= len(port_names)
+    return list(zip(device_names, port_names, strict=False))
+
+
+def _values(text: str) -> list[str]:
+    return [value.strip() for value in text.split(",") if value.strip() not in ("", "—", "-")]
+
+
+def _pairs(
+    near: list[tuple[str, str]], far: list[tuple[str, str]]
+) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    """Yield the links of a cable. One port that breaks out into several gets a number for each."""
+    if len(near) == 1 < len(far):
+        near = [(near[0][0], f"{near[0][1]}:{breakout}") for breakout in range(1, len(far) + 1)]
+    elif len(far) == 1 < len(near):
+        far = [(far[0][0], f"{far[0][1]}:{breakout}") for breakout in range(1, len(near) + 1)]
+    yield from zip(near, far, strict=False)
 
 
 def _plain(name: str) -> str:
@@ -76,5 +104,6 @@ def _is_link(row: Mapping[str, str]) -> bool:
     """Return whether a cable carries network data now: it is no power or console cable and is not planned."""
     if row.get("status", "").lower() in _GONE:
         return False
-    types = [row[name].lower() for pair in _KINDS for name in pair if row.get(name)]
+    names = [name.format(side) for name in _KINDS for side in "ab"]
+    types = [row[name].lower() for name in names if row.get(name)]
     return not any(other in kind for kind in types for other in _OTHER)

@@ -60,6 +60,7 @@ class Broker:
             Api.OFFSET_FETCH: commits.offset_fetch,
             Api.DESCRIBE_GROUPS: self._groups.describe_groups,
             Api.LIST_GROUPS: self._groups.list_groups,
+            Api.DELETE_GROUPS: self._groups.delete_groups,
         }
 
     def handle(

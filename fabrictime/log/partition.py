@@ -319,9 +319,14 @@ class Partition:
         self._hints.clear()
 
     def close(self) -> None:
-        """Store the index of the active segment too, so that the next start need not read the segment."""
+        """Store the index of the active segment too, so that the next start need not read the segment.
+
+        Let go of the files: each is closed once no response is sending it.
+        """
         if self.segments[-1].size:
             self.segments[-1].save_meta(self.producers.dump())
+        self.segments = []
+        self._hints.clear()
 
     def wake(self) -> None:
         """Tell every waiting reader that this partition is gone."""

@@ -411,6 +411,7 @@ class LogServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()  # a cancelled task still holds the segment that it was flushing
         for connection in list(self.connections):
             connection.close("the log ends", level=logging.DEBUG)
         self.groups.close()

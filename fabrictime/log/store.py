@@ -57,11 +57,15 @@ class DirectoryLock:
         """
         path = directory / "lock"
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # The directory is locked too: a file that somebody removed locks nothing for the next process.
+        self._directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for fd in (self._directory_fd, self._fd):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._fd)
+            os.close(self._directory_fd)
             raise AlreadyRunning(f"log directory {directory} is held by process {holder}") from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
@@ -70,6 +74,7 @@ class DirectoryLock:
         """Release the lock."""
         os.ftruncate(self._fd, 0)
         os.close(self._fd)
+        os.close(self._directory_fd)
 
 
 class Store:

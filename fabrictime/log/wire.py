@@ -52,6 +52,7 @@ class Api(IntEnum):
     INIT_PRODUCER_ID = 22
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DELETE_GROUPS = 42
 
 
 class Layout(NamedTuple):
@@ -143,6 +144,7 @@ LAYOUTS: Final[dict[Api, dict[int, Layout]]] = {
     Api.INIT_PRODUCER_ID: _init,
     Api.DESCRIBE_CONFIGS: _layouts(admin, "DescribeConfigs", range(3)),
     Api.ALTER_CONFIGS: _layouts(admin, "AlterConfigs", range(2)),
+    Api.DELETE_GROUPS: _layouts(admin, "DeleteGroups", range(2)),
 }
 
 SUPPORTED: Final[dict[int, tuple[int, int]]] = dict(

@@ -102,6 +102,8 @@ class Config:
 
     tables: Tables
     source: str
+    command_line: frozenset[str] = frozenset()
+    """Keys of [up] that the command line sets: what a command names outweighs what runs elsewhere."""
 
     up: ClassVar[_Table[UpSettings]] = _Table()
     """Settings of `fabrictime up`."""
@@ -186,7 +188,7 @@ class Config:
     def replaced(self, changes: Mapping[str, Mapping[str, Any]]) -> Config:
         """Return a config with these keys changed. Tables are checked again at their next use."""
         tables = {name: {**self.tables.get(name, {}), **changes.get(name, {})} for name in TABLES}
-        return Config(tables, self.source)
+        return Config(tables, self.source, self.command_line)
 
     def dump(self) -> str:
         """Return all tables with their derived values, as JSON that `load` accepts instead of a TOML file."""
@@ -253,8 +255,9 @@ def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = No
     wrong = list(_unknown_tables(source, tables))
     if wrong:
         raise ConfigError("\n".join(wrong))
-    config = Config(tables, source).replaced(changes or {})
-    return Config({name: _with_home(source, name, table) for name, table in config.tables.items()}, source)
+    config = Config(tables, source, frozenset((changes or {}).get("up", {}))).replaced(changes or {})
+    tables = {name: _with_home(source, name, table) for name, table in config.tables.items()}
+    return Config(tables, source, config.command_line)
 
 
 def _with_home(source: str, name: str, table: dict[str, Any]) -> dict[str, Any]:

@@ -122,15 +122,15 @@ def _sim(config: Config, nic: str | None) -> int | None:
 
 
 def _actuator(config: Config, nic: str | None) -> int | None:
-    from actuators.service import main
+    from actuators.clock.service import main
     from fabrictime.runtime.fleet import clock_hosts
 
     return main(config.actuators, clock_hosts(config))
 
 
 def _act(config: Config, nic: str | None) -> int | None:
-    from actuators.flow_actuator import main
-    from actuators.service import this_host
+    from actuators.clock.service import this_host
+    from actuators.flows.actuator import main
     from fabrictime.runtime.fleet import SIM, clock_hosts
 
     hosts = clock_hosts(config) or [this_host(config.actuators)]
@@ -188,7 +188,7 @@ LOADED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "log": ("log", ("fabrictime.log.server",)),
     "links": ("streams", ("streams.app", "streams.runtime.faust.worker")),
     "policy": ("streams", ("streams.app", "streams.runtime.faust.worker")),
-    "act": ("actuators", ("actuators.flow_actuator", "actuators.service", "fabrictime.runtime.fleet")),
+    "act": ("actuators", ("actuators.flows.actuator", "actuators.clock.service", "fabrictime.runtime.fleet")),
 }
 """Settings table and modules of each service in the real-time scheduling class. Loading takes up to a second
 of a processor, so it is done before entering that class.

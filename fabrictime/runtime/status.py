@@ -6,6 +6,7 @@ The state holds pid, fleet, addresses and children, and is valid only while that
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -16,12 +17,23 @@ from typing import Any, Final
 
 import psutil
 
+from fabrictime.runtime.holder import Holder, boot_s, describe, holder_in
+from producers.boot import boot_id
+
 STATE_FILE: Final = "run/state.json"
 MAX_AGE_S: Final = 15.0
 """Age of the state, s, above which `up` itself hangs. It writes the state each second, on a full disk every
 10 s.
 """
 LOCK_FILE: Final = "run/lock"
+
+
+class NotReady(ValueError):
+    """An `up` runs on the data directory, and has not written its state yet."""
+
+
+class InUse(ValueError):
+    """Another process uses the data directory."""
 
 
 class Lock:
@@ -33,6 +45,7 @@ class Lock:
         Raises ValueError also if the directory cannot be created or written to, or if others may enter it and
         it is neither empty nor ours. The directory is made accessible to its owner only.
         """
+        self._directory, self._fds = directory, list[int]()
         try:
             self._take(directory)
         except OSError as error:
@@ -52,36 +65,61 @@ class Lock:
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
         path = directory / LOCK_FILE
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # The directory is locked too: a file that somebody removed locks nothing for the next process.
+        fds: list[int] = []
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for place, flags in ((directory, os.O_RDONLY | os.O_DIRECTORY), (path, os.O_RDWR | os.O_CREAT)):
+                fds.append(os.open(place, flags | os.O_CLOEXEC, 0o600))
+                fcntl.flock(fds[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._fd)
-            raise ValueError(f"{directory}: in use by {describe(_pid_in(path))}") from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+            for fd in fds:
+                os.close(fd)
+            holder = holder_in(path)
+            user = "another process" if holder is None else holder.describe()
+            raise InUse(f"{directory}: in use by {user}") from None
+        os.ftruncate(fds[1], 0)
+        os.pwrite(fds[1], Holder.own().dump().encode(), 0)
+        self._directory, self._fds = directory, fds
+
+    def check(self) -> str | None:
+        """Take the lock again if its file or the directory was removed; return one line about it, else None.
+
+        Raises InUse if another process has taken the directory since.
+        """
+        problems = [
+            name
+            for name, path, fd in (
+                ("the data directory", self._directory, self._fds[0]),
+                ("its lock file", self._directory / LOCK_FILE, self._fds[1]),
+            )
+            if not _is_at(path, fd)
+        ]
+        if not problems:
+            return None
+        self.release()
+        with contextlib.suppress(OSError):  # a service may have made it again, for everybody to enter
+            self._directory.chmod(0o700)
+        self._take(self._directory)
+        return f"{self._directory}: {' and '.join(problems)} had been removed, and was made again"
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the lock is taken."""
+        return bool(self._fds)
 
     def release(self) -> None:
         """Release the directory."""
-        os.close(self._fd)
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
 
 
-def _pid_in(path: Path) -> int | None:
-    text = path.read_text(encoding="utf-8").strip()
-    return int(text) if text.isdigit() else None
-
-
-def describe(pid: int | None) -> str:
-    """Return a text about a process, such as 'process 123 (fabrictime up --fleet none)', with what this user
-    may see of it.
-    """
-    if pid is None:
-        return "a process that this user may not look at"
+def _is_at(path: Path, fd: int) -> bool:
+    """Return whether `path` still leads to the open file `fd`."""
     try:
-        command = " ".join(psutil.Process(pid).cmdline()) or psutil.Process(pid).name()
-    except psutil.Error:
-        return f"process {pid}"
-    return f"process {pid} ({command[:160]})"
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except OSError:
+        return False
 
 
 def port_holder(host: str, port: int) -> str:
@@ -99,25 +137,44 @@ def port_holder(host: str, port: int) -> str:
 
 
 def write(directory: Path, state: Mapping[str, Any]) -> None:
-    """Write the state for `read`, which never sees a part of it."""
+    """Write the state for `read`, which never sees a part of it.
+
+    Its times are those since the boot, because the system clock may step.
+    """
     path = directory / STATE_FILE
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(state), encoding="utf-8")
+    fresh.write_text(json.dumps({**state, "boot": boot_id(), "written_boot_s": boot_s()}), encoding="utf-8")
     fresh.chmod(0o600)
     fresh.replace(path)
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Return the state of the `up` that runs on this data directory. Raises ValueError if none runs."""
+    """Return the state of the `up` that runs on this data directory. Raises ValueError if none runs, and
+    NotReady while it starts.
+    """
     if not _locked(directory / LOCK_FILE):
         raise ValueError(f"{directory}: no `fabrictime up` is running on this data directory")
     try:
         state: dict[str, Any] = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{directory}: `fabrictime up` is just starting ({error})") from None
-    state["age_s"] = round(time.time() - state["started_s"], 1)
-    state["written_s"] = round(time.time() - (directory / STATE_FILE).stat().st_mtime, 1)
+        raise NotReady(f"{directory}: `fabrictime up` is just starting, expected its state") from error
+    try:
+        age_s, written_s = _ages_s(state, (directory / STATE_FILE).stat().st_mtime)
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError(
+            f"{directory / STATE_FILE}: of another form, expected an `up` of this version of fabrictime"
+        ) from None
+    state |= {"age_s": round(age_s, 1), "written_s": round(written_s, 1)}
     return state
+
+
+def _ages_s(state: Mapping[str, Any], modified_s: float) -> tuple[float, float]:
+    """Return the time since an `up` started and since it wrote its state. `modified_s`: of the file."""
+    if state.get("boot") == boot_id() and "started_boot_s" in state:
+        now_s = boot_s()
+        return now_s - state["started_boot_s"], now_s - state["written_boot_s"]
+    now_s = time.time()  # the state of another host or an older release: only the wall clock is known
+    return now_s - state["started_s"], now_s - modified_s
 
 
 def wrong(state: Mapping[str, Any]) -> list[str]:
@@ -135,8 +192,11 @@ def wrong(state: Mapping[str, Any]) -> list[str]:
 
 
 def _locked(path: Path) -> bool:
+    """Return whether an `up` holds the lock. Raises ValueError for the lock of another user."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise ValueError(f"{path}: {error.strerror}, expected a data directory of this user") from None
     except OSError:
         return False
     try:

@@ -16,7 +16,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +45,9 @@ without it.
 
 STEADY_S: Final = 10.0
 """Time for which a child must be ready so that its restart pauses begin with the shortest again, s."""
+
+GONE_STOP_S: Final = 1.0
+"""Time that a child has to stop once its files are gone, s."""
 
 LOG_LIMIT_BYTES: Final = 4 << 20
 TAIL_LINES: Final = 12
@@ -195,6 +197,8 @@ class Supervisor:
         self._failure: asyncio.Future[ChildFailed] | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._stopping = False
+        self._stops: set[asyncio.Task[None]] = set()
+        """Children that `restart_all` ends."""
 
     def add(self, *specs: Child | Step) -> None:
         """Add nodes. Raises ValueError for a duplicate name or an unknown need."""
@@ -248,6 +252,18 @@ class Supervisor:
         self._stopping = True
         for node in self._nodes.values():
             self._signal(node, signal.SIGKILL)
+
+    def restart_all(self) -> None:
+        """End all children, which are then started again: the files that they keep open are gone.
+
+        A child that has not ended after `GONE_STOP_S` is killed. It may wait for what is gone.
+        """
+        self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for node in self._nodes.values():
+            if isinstance(node.spec, Child):
+                stop = asyncio.create_task(self._end(node, min(node.spec.stop_timeout_s, GONE_STOP_S)))
+                self._stops.add(stop)
+                stop.add_done_callback(self._stops.discard)
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Return a JSON-ready row for each child: name, pid, state, status, fault, age_s, restarts,
@@ -445,14 +461,9 @@ class Supervisor:
                 self._set(node, State.READY, f"{node.ready_since_s - node.since_s:.1f} s")
 
     async def _stop_node(self, node: _Node) -> None:
-        if node.process is not None and node.exited is not None and isinstance(node.spec, Child):
+        if node.process is not None and isinstance(node.spec, Child):
             self._set(node, State.STOPPING)
-            self._signal(node, signal.SIGTERM)
-            done, _ = await asyncio.wait({node.exited}, timeout=node.spec.stop_timeout_s)
-            if not done:
-                self._complain(node, f"did not stop within {node.spec.stop_timeout_s:.0f} s, killed")
-                self._signal(node, signal.SIGKILL)
-                await asyncio.wait({node.exited})
+            await self._end(node, node.spec.stop_timeout_s)
         if node.task is not None:
             if node.process is None:
                 node.task.cancel()
@@ -462,6 +473,18 @@ class Supervisor:
             _reap(node.process)
             node.process = None
         self._set(node, State.STOPPED)
+
+    async def _end(self, node: _Node, timeout_s: float) -> None:
+        """End the process of a node: SIGTERM, then SIGKILL after `timeout_s`."""
+        exited = node.exited
+        if node.process is None or exited is None or exited.done():
+            return
+        self._signal(node, signal.SIGTERM)
+        done, _ = await asyncio.wait({exited}, timeout=timeout_s)
+        if not done:
+            self._complain(node, f"did not stop within {timeout_s:.0f} s, killed")
+            self._signal(node, signal.SIGKILL)
+            await asyncio.wait({exited})
 
     def _signal(self, node: _Node, number: signal.Signals) -> None:
         if node.process is not None and node.process.returncode is None:
@@ -476,11 +499,6 @@ class Supervisor:
             await asyncio.sleep(5)
             for name in self._nodes:
                 _limit_log(self.log_path(name))
-
-
-def python_child(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command that runs a module of ours with this interpreter."""
-    return (sys.executable, "-m", module, *arguments)
 
 
 def _ended(loop: asyncio.AbstractEventLoop, pidfd: int, exited: asyncio.Future[None]) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from fabrictime.runtime.config import Config
 from schemas.kafka.admin import create_topics
+from schemas.kafka.settings import KafkaSettings
 
 
-def create(config: Config) -> list[str]:
+def create(cluster: KafkaSettings, config: Config) -> list[str]:
     """Create the topics that the settings describe, or check existing ones. Returns one line per topic.
     Raises TopicsError.
     """
     return create_topics(
-        config.kafka,
+        cluster,
         partitions=config.log.partitions,
         replication=config.up.topic_replication,
         retention_hours=config.log.retention_hours,

@@ -10,8 +10,8 @@ from typing import Any, Final
 from fabrictime.state.action_entries import RANK, ActionEntry
 from fabrictime.state.action_state import MOVES, ActionState, SuppressedAction
 from fabrictime.state.labels import arrow
-from fabrictime.state.units import bps_text, delay_text, seconds_text
 from schemas.reasons import Reason
+from schemas.units import bps_text, delay_text, seconds_text
 
 LINK_CAUSES: Final = frozenset({"DOWN", "GREY", "HEALED"})
 """Causes whose reason is a LinkHealth record."""

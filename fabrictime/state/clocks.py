@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from fabrictime.state.units import delay_text, seconds_text
 from schemas.ids import host_of, natural
 from schemas.log_time import WindowOrder
 from schemas.records import ClockEvent, ClockOffsets, ClockState, Nic, SuspectPair
+from schemas.units import delay_text, seconds_text
 
 MAX_AGE_S: Final = 10.0
 """Age of the newest window above which it is out of date and a check fails, s."""

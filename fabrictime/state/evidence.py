@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from fabrictime.state.units import seconds_text
 from schemas.log_time import is_log_time_wrong
+from schemas.units import seconds_text
 
 FRESH_S: Final = 5.0
 """Time without an advance after which a source's evidence is missing, s: five times the usual period of every
@@ -31,7 +31,7 @@ class Source(StrEnum):
 
 _NAMES: Final[Mapping[Source, tuple[str, str]]] = {
     Source.PROBES: ("probe results", "probers stopped"),
-    Source.CLOCKS: ("clock window", "stream worker stopped"),
+    Source.CLOCKS: ("clock window", "stream worker or its topics gone"),
     Source.LINKS: ("evaluation of link health", "links service stopped"),
 }
 """For each source: the name of its evidence, and the usual cause of its absence."""

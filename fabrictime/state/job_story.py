@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, Final
 
 from fabrictime.state.labels import arrow
-from fabrictime.state.units import bps_text, delay_text, percent_text
+from schemas.units import bps_text, delay_text, percent_text
 
 HEAD: Final = "bound_ns"
 """Last field of a record's head."""

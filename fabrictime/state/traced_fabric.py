@@ -27,7 +27,7 @@ from schemas.topology import (
     split_end,
 )
 from streams.alerts.wiring import Misfit, misfits_of
-from streams.audit.misplaced import misplaced
+from streams.audit.fabric.misplaced import misplaced
 from streams.runtime.route_table import Route, RouteTable
 from streams.runtime.switch_names import (
     Groups,

@@ -22,6 +22,8 @@ import traceback
 import weakref
 from typing import Final, Literal, TextIO
 
+from schemas.run_module import module_command
+
 Kind = Literal["flow", "job"]
 
 _MODULES: Final[dict[str, str]] = {
@@ -119,10 +121,9 @@ class ForkServer:
         self._socket.settimeout(_ANSWER_S)
         with server_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fabrictime.testbed.fork_server", str(server_end.fileno())],
+                module_command("fabrictime.testbed.fork_server", str(server_end.fileno())),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[server_end.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
     def _ask(self, kind: Kind, its_in: int, its_out: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Runs unmodified MPI programs on a fabric: Open MPI with one rank per host, each in its host's network.
+"""Runs unmodified MPI programs on a fabric: Open MPI with ranks on given hosts, each in its host's network.
 
 mpirun runs in the machine's network, and starts each rank through `fabrictime.testbed.mpi_rank`, which enters
 the host's namespace. The profiler of `native/mpi` is preloaded. The command works rootless and as root.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from native import mpi
+from schemas.run_module import module_command
 
 _OPTIONS: Final = {
     "plm": "isolated",
@@ -42,7 +42,7 @@ def mpi_command(
     congestion: str = "cubic",
     profiled: bool = True,
 ) -> list[str]:
-    """Return the command that runs `program` on hosts of a running fabric, one rank each, in this order.
+    """Return the command that runs `program` on a fabric, with a rank for each name of a host, in this order.
 
     `fabric`: the answer of the fabric's control socket to `show`. `run_directory`: folder with the sockets of
     its agents. `connections`: TCP connections between each pair of ranks. `port`: first port at which ranks
@@ -74,7 +74,7 @@ def mpi_command(
         mpirun,
         *("--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(len(ranks))),
         *(part for name, value in options.items() for part in ("--mca", name, value)),
-        *(sys.executable, "-m", "fabrictime.testbed.mpi_rank", json.dumps(ranks), *program),
+        *module_command("fabrictime.testbed.mpi_rank", json.dumps(ranks), *program),
     ]
 
 

@@ -1,8 +1,9 @@
 """Starts one rank of an MPI job in the network namespace of its host; mpirun runs it once per rank.
 
 The rank speaks with mpirun over TCP on the loopback, which the namespace does not share. A relay listens at
-mpirun's port inside the namespace and connects to mpirun outside it. The process becomes the program itself,
-so that signals and exit codes are the program's own.
+mpirun's port inside the namespace and connects to mpirun outside it. Each rank has a relay with a loopback
+address of its own, so that several ranks share a host and none depends on another one's relay. The process
+becomes the program itself, so that signals and exit codes are the program's own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fabrictime.testbed.userns import in_netns, setns
 
 _PR_SET_PDEATHSIG: Final = 1
 _READ_BYTES: Final = 65_536
+_RANKS_PER_BYTE: Final = 250
 _URI: Final = re.compile(r"tcp4://127\.0\.0\.1:([0-9]+)")
 
 
@@ -31,6 +33,19 @@ def server_port(variables: dict[str, str]) -> int:
         if name.startswith("PMIX_SERVER_URI") and (address := _URI.search(value)):
             return int(address[1])
     raise ValueError("PMIX_SERVER_URI4: missing or not tcp4://127.0.0.1:PORT, expected a rank of Open MPI")
+
+
+def relay_address(rank: int) -> str:
+    """Return the loopback address of a rank's relay."""
+    return f"127.1.{rank // _RANKS_PER_BYTE}.{rank % _RANKS_PER_BYTE + 1}"
+
+
+def with_relay(variables: dict[str, str], address: str) -> dict[str, str]:
+    """Return the environment of a rank that reaches mpirun's server at another address."""
+    return {
+        name: _URI.sub(rf"tcp4://{address}:\1", value) if name.startswith("PMIX_SERVER_URI") else value
+        for name, value in variables.items()
+    }
 
 
 def relay(listener: socket.socket, port: int) -> None:
@@ -62,9 +77,10 @@ def _pass_on(source: socket.socket, target: socket.socket) -> bool:
 
 def main() -> None:
     """Enter the network namespace of this rank's host and execute its program."""
-    row = json.loads(sys.argv[1])[int(os.environ["OMPI_COMM_WORLD_RANK"])]
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    row, address = json.loads(sys.argv[1])[rank], relay_address(rank)
     port = server_port(dict(os.environ))
-    listener = in_netns(row["netns"], lambda: socket.create_server(("127.0.0.1", port)))
+    listener = in_netns(row["netns"], lambda: socket.create_server((address, port)))
     program_pid = os.getpid()
     if os.fork() == 0:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -75,7 +91,7 @@ def main() -> None:
         os._exit(0)
     listener.close()
     setns(row["netns"])
-    variables = os.environ | row["variables"]
+    variables = with_relay(dict(os.environ), address) | row["variables"]
     os.execvpe(sys.argv[2], sys.argv[2:], variables)  # noqa: S606  # no shell is meant
 
 

@@ -22,11 +22,14 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from native.collectives.labels import printable
 from producers.flows.intervals import Key, Registration
-from schemas.ipc import check_owner, leave, listen
+from schemas.ipc import SocketFile, listen
+from schemas.socket_access import OWNER, SocketAccess, owned_name
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +66,7 @@ _FIELDS: Final = {
 def parse_registration(line: bytes) -> tuple[Key, Registration]:
     """Return the key of the flow in a line, and its registration. Raises ValueError with one line of text."""
     try:
-        registration = json.loads(line)
+        registration = json.loads(line.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):
         raise ValueError(f"line {line[:60]!r}: expected one JSON object") from None
     if not isinstance(registration, dict):
@@ -99,6 +102,7 @@ def parse_registration(line: bytes) -> tuple[Key, Registration]:
 @dataclass(slots=True)
 class _Client:
     connection: socket.socket
+    user: int
     waiting: bytes = b""
     keys: set[Key] = field(default_factory=set)
     queue_pairs: set[str] = field(default_factory=set)
@@ -110,8 +114,10 @@ class Registrations:
     `is_own_address` returns True for an address of this reporter's NICs.
     """
 
-    def __init__(self, path: Path, is_own_address: Callable[[str], bool]) -> None:
-        self._path, self._nic_by_address = path, is_own_address
+    def __init__(
+        self, path: Path, is_own_address: Callable[[str], bool], access: SocketAccess = OWNER
+    ) -> None:
+        self._nic_by_address = is_own_address
         self._clients: dict[int, _Client] = {}
         self._ended_keys: set[Key] = set()
         self._full_until_s: float | None = None
@@ -127,11 +133,10 @@ class Registrations:
         self.flows: dict[Key, Registration] = {}
         self.queue_pairs: dict[str, tuple[Key, Registration]] = {}
         """Queue pairs by name, because several may share ports."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._listener = listen(path, blocking=True)
-        self._listener.setblocking(False)
+        self._access = access
+        self._file = SocketFile(path, partial(listen, access=access))
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._file.socket, selectors.EVENT_READ)
 
     def sweep(self) -> None:
         """Drop the flows whose connections ended before the last `serve`.
@@ -145,6 +150,11 @@ class Registrations:
             self.queue_pairs.pop(name, None)
             self._pair_owner.pop(name, None)
         self._ended_pairs.clear()
+
+    def check(self) -> str | None:
+        """Make the socket again if its file was removed. Return the reason if that fails."""
+        self._file.check(time.monotonic(), self._selector)
+        return self._file.fault
 
     def _forget(self, key: Key) -> None:
         registration = self.flows.pop(key, None)
@@ -162,9 +172,9 @@ class Registrations:
             left_s = until_s - time.monotonic()
             if self._full_until_s is not None and time.monotonic() >= self._full_until_s:
                 self._full_until_s = None
-                self._selector.register(self._listener, selectors.EVENT_READ)
+                self._selector.register(self._file.socket, selectors.EVENT_READ)
             for ready, _ in self._selector.select(max(0.0, left_s)):
-                if ready.fileobj is self._listener:
+                if ready.fileobj is self._file.socket:
                     self._accept()
                 else:
                     self._read(ready.fd)
@@ -176,28 +186,28 @@ class Registrations:
         for number in list(self._clients):
             self._drop(number)
         self._selector.close()
-        leave(self._path, self._listener)
+        self._file.close()
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = self._file.socket.accept()
         except (BlockingIOError, ConnectionError):
             return
         except OSError as error:  # the listener would stay readable, so it is unregistered for a while
             self._warn(error.strerror or str(error))
             self._full_until_s = time.monotonic() + _FULL_S
-            self._selector.unregister(self._listener)
+            self._selector.unregister(self._file.socket)
             return
         try:
-            check_owner(connection)
+            connection.setblocking(False)
+            user = self._access.check(connection).user
             if len(self._clients) >= _CONNECTIONS:
                 raise PermissionError(f"{_CONNECTIONS} programs are connected already")
         except PermissionError as error:
-            self._warn(str(error))
+            self._refuse(_Client(connection, 0), str(error))
             connection.close()
             return
-        connection.setblocking(False)
-        self._clients[connection.fileno()] = _Client(connection)
+        self._clients[connection.fileno()] = _Client(connection, user)
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, number: int) -> None:
@@ -222,6 +232,8 @@ class Registrations:
             if len(line) > _LINE_BYTES:
                 raise ValueError(f"a line of {len(line)} bytes: expected at most {_LINE_BYTES}")
             key, registration = parse_registration(line)
+            if registration.job is not None:
+                registration.job = owned_name(registration.job, client.user)
             if key[0] == "ROCE":
                 self._pair(number, client, key, registration)
                 return
@@ -312,9 +324,9 @@ def _name(registration: dict[str, Any], name: str) -> str | None:
     value = registration.get(name)
     if value is None:
         return None
-    if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
-        raise ValueError(f"{name} {value!r}: expected 1 to 128 printable characters")
-    return value
+    if not isinstance(value, str) or not 0 < len(value) <= 128:
+        raise ValueError(f"{name} {value!r}: expected 1 to 128 characters")
+    return printable(value.encode("utf-8", "surrogateescape"))
 
 
 def _flow_name(registration: dict[str, Any], protocol: str) -> str | None:

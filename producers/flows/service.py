@@ -24,6 +24,7 @@ from producers.flows.registrations import Registrations
 from producers.flows.socket_diag import SockDiag, TcpSocket
 from producers.inventory.nics import LookupReader, RecordHandler
 from producers.netns import in_netns
+from producers.nic_identity import NicIdentities
 from producers.nic_network import read_nic_network
 from producers.settings import FlowSettings, NicSettings
 from producers.trace.flow_routes import FlowRouteTracer, Wanted
@@ -35,6 +36,7 @@ from schemas.ids import host_of, nic_id
 from schemas.kafka.bounded_producer import BoundedProducer
 from schemas.records import FlowReports, FlowRoutes, Nic
 from schemas.service_notifier import ServiceNotifier
+from schemas.socket_access import access_of
 from schemas.stop_request import StopRequest
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, Topic
 
@@ -121,8 +123,10 @@ class FlowReporter:
         self._number = itertools.count(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         try:
             self._open_tables(nics)
+            self.registrations = Registrations(
+                settings.socket, self._nic_by_address.__contains__, access_of(settings.socket_users)
+            )
             self.check_addresses()
-            self.registrations = Registrations(settings.socket, self._nic_by_address.__contains__)
         except BaseException:
             self._close_spaces()
             raise
@@ -173,7 +177,11 @@ class FlowReporter:
             self._trace_flows(now_ns / 1e9)
 
     def check_addresses(self) -> None:
-        """Report NICs whose address is missing, and start tracing the flows of those that now have it."""
+        """Report NICs whose address is missing, and start tracing the flows of those that now have it.
+
+        The socket of programs is checked as well: a removed file is made again.
+        """
+        self._watch_addresses.report("flows", self.registrations.check())
         missing = self._watch_addresses.check()
         if self.settings.trace and self._put is not None:
             for name, nic in self._nics.items():
@@ -217,6 +225,11 @@ class FlowReporter:
             self._tracers[nic].on_own_routes(peer, record, now_s)
 
     @property
+    def nics(self) -> list[NicSettings]:
+        """The NICs of the hosts for which it reports."""
+        return list(self._nics.values())
+
+    @property
     def tracing(self) -> bool:
         """True if `trace` should be called again soon."""
         return self.registrations.changes != self._registration_changes or any(
@@ -236,6 +249,20 @@ class FlowReporter:
             self._trace_registered(now_s)
         for tracer in self._tracers.values():
             tracer.tick(now_s)
+
+    def reopen(self) -> None:
+        """Open all sockets again, because a NIC or its namespace was made anew; registrations stay."""
+        for netns, space in self._spaces.items():
+            try:
+                diag = SockDiag(netns)
+            except OSError as error:
+                _log.warning("namespace %s: %s", netns or "here", error)
+                continue
+            space.diag.close()
+            space.diag = diag
+        for name in list(self._tracers):
+            self._tracers.pop(name).close()
+        self.check_addresses()
 
     def _open_tracer(self, nic: NicSettings, put: Put, registry: codec.Registry | None) -> FlowRouteTracer:
         settings = self.settings
@@ -364,8 +391,13 @@ def _run(
     poll_s, full_s = settings.poll_ms / _MS_PER_S, settings.whole_ms / _MS_PER_S
     flows = 0
     full_at_s = status_at_s = addresses_at_s = 0.0
+    identities = NicIdentities(reporter.nics)
     while not stop.is_set():
         reader.poll()
+        if (remade := identities.changed(time.monotonic())) is not None:
+            _log.warning("%s; sockets are opened again", remade)
+            reporter.reopen()
+            identities = NicIdentities(reporter.nics)
         began_s, used_s = time.monotonic(), time.thread_time()
         reporter.read()
         is_full = began_s >= full_at_s
@@ -377,9 +409,8 @@ def _run(
             flows = sum(len(record["flows"]) for record in records)
         if began_s >= status_at_s:
             status_at_s = began_s + _STATUS_S
-            supervisor.notify(
-                f"STATUS={flows} flows, {producer.waiting} messages wait, {producer.dropped} dropped"
-            )
+            refused = reporter.registrations.refused
+            supervisor.notify(f"STATUS={flows} flows, {producer.status}, {refused} registrations refused")
         if began_s >= addresses_at_s:
             addresses_at_s = began_s + CHECK_S
             reporter.check_addresses()

@@ -34,6 +34,7 @@ _IFLA_STATS64: Final = 23
 _IFLA_CARRIER_CHANGES: Final = 35
 _IFLA_CARRIER_UP_COUNT: Final = 47
 _IFLA_CARRIER_DOWN_COUNT: Final = 48
+_IFF_UP: Final = 1
 _IFF_LOWER_UP: Final = 0x10000
 _HEADER: Final = struct.Struct("=IHHII")
 _IFINFO: Final = struct.Struct("=BxHiII")
@@ -109,6 +110,8 @@ class NetlinkLink(NamedTuple):
     is_removed: bool
     carrier: bool
     counters: dict[str, int]
+    is_enabled: bool = True
+    """Whether the administrator has the device up."""
 
 
 def parse_links(data: bytes) -> Iterator[NetlinkLink]:
@@ -155,7 +158,8 @@ def _parse_link(body: bytes, is_removed: bool) -> NetlinkLink:
             count = min(len(value) // 8, len(_STATS64))
             counters |= zip(_STATS64, struct.unpack_from(f"={count}Q", value), strict=False)
         at += length + -length % 4
-    return NetlinkLink(device, index, is_removed, bool(flags & _IFF_LOWER_UP) and not is_removed, counters)
+    has_carrier = bool(flags & _IFF_LOWER_UP) and not is_removed
+    return NetlinkLink(device, index, is_removed, has_carrier, counters, bool(flags & _IFF_UP))
 
 
 def _link_request(device: str) -> bytes:
@@ -181,6 +185,8 @@ class PortChange(NamedTuple):
 
     carrier: bool | None
     speed_bps: int | None
+    is_enabled: bool = True
+    """False if the administrator took the port down, which then has no carrier."""
 
 
 class PortWatch:
@@ -188,7 +194,7 @@ class PortWatch:
 
     def __init__(self, device: str, netns: str | None) -> None:
         """Open the sockets. Raises OSError if the kernel refuses."""
-        self._device = device
+        self._device = self._name = device
         self._socket, self._ioctl_socket = in_netns(
             netns, lambda: (_netlink(_RTMGRP_LINK), socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         )
@@ -227,7 +233,7 @@ class PortWatch:
             except OSError as error:
                 if error.errno != errno.ENODEV:
                     raise
-                self.known = False
+                changes += self._gone()
                 continue
             for state in states:
                 change = self._change(state)
@@ -237,16 +243,29 @@ class PortWatch:
     def _request(self) -> None:
         self._socket.send(_link_request(self._device))
 
+    def _gone(self) -> list[PortChange]:
+        """Note that the kernel has no device of this name; return the loss of its carrier, if it had one."""
+        self.known = self._number is not None and self._name != self._device
+        if self.known or not self._carrier:  # it runs under another name, or was down already
+            return []
+        self._number, self._carrier = None, False
+        return [PortChange(False, None)]
+
     def _change(self, state: NetlinkLink) -> PortChange | None:
-        if state.device != self._device and (state.number != self._number or not state.is_removed):
+        """Return the change that a message shows; follow the device by its index when it is renamed."""
+        is_same = state.number == self._number
+        if not is_same and (state.device != self._device or state.is_removed):
             return None
-        self._number = None if state.is_removed else state.number
+        self.known = True
+        self._number, self._name = (None, self._device) if state.is_removed else (state.number, state.device)
         carrier = state.carrier if state.carrier != self._carrier else None
         self._carrier = state.carrier
-        speed = link_of(self._ioctl_socket, self._device).speed_bps if state.carrier else None
+        speed = link_of(self._ioctl_socket, self._name).speed_bps if state.carrier else None
         speed = speed if speed not in (None, self._speed_bps) else None
         self._speed_bps = speed or self._speed_bps
-        return None if carrier is None and speed is None else PortChange(carrier, speed)
+        if carrier is None and speed is None:
+            return None
+        return PortChange(carrier, speed, state.is_enabled or state.is_removed)
 
 
 class PortCounters:

@@ -89,9 +89,10 @@ class LinkEvents:
         event = self._event(EvidenceKind.SIZE, clock_ns, system_ns, interval_ns)
         return {**event, "sizes": list(sizes[:MAX_ELEMENTS])}
 
-    def carrier(self, up: bool, clock_ns: int, system_ns: int) -> LinkEvent:
-        """Return the event that the port gained or lost its carrier."""
-        return {**self._event(EvidenceKind.CARRIER, clock_ns, system_ns), "carrier": up}
+    def carrier(self, up: bool, clock_ns: int, system_ns: int, is_enabled: bool | None = None) -> LinkEvent:
+        """Return the event that the port gained or lost its carrier. `is_enabled`: by the administrator."""
+        event = self._event(EvidenceKind.CARRIER, clock_ns, system_ns)
+        return {**event, "carrier": up, "port_enabled": is_enabled}
 
     def speed(self, speed_bps: int, clock_ns: int, system_ns: int) -> LinkEvent:
         """Return the event of the port's new speed, bit/s."""
@@ -136,6 +137,7 @@ class LinkEvents:
             "verbs": None,
             "hosts": [],
             "sizes": [],
+            "port_enabled": None,
         }
         self._next += 1
         return record

@@ -12,7 +12,8 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from native.core.probe import Engine, PathEvidence
@@ -44,13 +45,15 @@ class LinkReporter:
         wake_fd: int,
         on_evidence: Callable[[Sequence[PathEvidence]], None] | None = None,
         egress: str | None = None,
+        unproven_peers: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Open the sources. Raises OSError if the kernel refuses a socket.
 
-        `wake_fd` ends a `wait` when it becomes readable. `on_evidence` receives the engine's evidence after
-        `put`. `egress` is the device by which packets to silent hosts leave, or None to send them as routed.
+        `wake_fd` ends a `wait` when it becomes readable. `on_evidence` receives the engine's evidence
+        first. `egress` is the device by which packets to silent hosts leave, or None to send them as routed.
+        `unproven_peers` returns the peers to which losses show no fault.
         """
-        self._engine = engine
+        self._engine, self._unproven_peers = engine, unproven_peers
         self._on_evidence = on_evidence
         self._put = put
         self._events = LinkEvents(engine.nic, nic.shard, engine.run_id)
@@ -101,7 +104,7 @@ class LinkReporter:
         for change in self._read_port():
             clocks = self._engine.clocks()
             if change.carrier is not None:
-                self._put(self._events.carrier(change.carrier, *clocks))
+                self._put(self._events.carrier(change.carrier, *clocks, change.is_enabled))
             if change.speed_bps is not None:
                 self.speed_bps = change.speed_bps
                 self._put(self._events.speed(change.speed_bps, *clocks))
@@ -129,13 +132,17 @@ class LinkReporter:
     def _publish_probes(self, now: float) -> None:
         """Publish the probes' evidence since the last call."""
         evidence = self._engine.evidence()
+        if self._on_evidence is not None:
+            self._on_evidence(evidence.paths)
+        unproven = self._unproven_peers()
+        if unproven:
+            paths = [path for path in evidence.paths if path.peer not in unproven]
+            evidence = replace(evidence, paths=paths)
         self._urgent = False
         self._pacer.on_evidence_taken(evidence, now)
         self._hosts.peers.update(evidence.paths, now)
         for record in self._events.probes(evidence):
             self._put(record)
-        if self._on_evidence is not None:
-            self._on_evidence(evidence.paths)
 
     def _probe_hosts(self, now_s: float) -> None:
         """Probe the hosts of silent peers if that is due, and publish their answers."""

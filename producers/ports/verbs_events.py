@@ -51,7 +51,7 @@ class VerbsEventReader:
         """Start the process. Raises OSError if that fails."""
         self.device = device
         self._process = subprocess.Popen(
-            [python or sys.executable, str(Path(__file__).resolve()), device],
+            [python or sys.executable, "-I", str(Path(__file__).resolve()), device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

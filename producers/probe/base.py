@@ -118,8 +118,7 @@ class ProbePublisher:
         refused = sum(counters.get(name, 0) for name in REFUSED_COUNTERS)
         self.supervisor.notify(
             f"STATUS={peers} peers, {details}{counters.get('samples', 0):.0f} samples, "
-            f"{counters.get('lost', 0):.0f} lost, {refused:.0f} refused, "
-            f"{self.producer.waiting} messages wait, {self.producer.dropped} dropped"
+            f"{counters.get('lost', 0):.0f} lost, {refused:.0f} refused, {self.producer.status}"
         )
 
     def close(self, name: str) -> None:

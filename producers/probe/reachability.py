@@ -115,7 +115,17 @@ class RailReach:
         for name, group in groups.items():
             if group not in answering and now_s - self._first_s.get(name, math.inf) >= SILENT_S:
                 hosts[group].add(host_of[name])
-        for group, silent_hosts in hosts.items():
-            if len(silent_hosts) >= MIN_SILENT_HOSTS:
+        # Few NICs of each rail are probed. If no other rail answers at all, their hosts count together.
+        is_apart = answering == {None} and len(set().union(*hosts.values())) >= MIN_SILENT_HOSTS
+        for group in sorted(set(groups.values())):
+            if is_apart or len(hosts[group]) >= MIN_SILENT_HOSTS:
                 self._silent_since_s.setdefault(group, now_s)
         return frozenset(self._silent_since_s)
+
+    def unproven(self, groups: Mapping[str, str]) -> frozenset[str]:
+        """Return the probed NICs of other rails from which no answer has ever come.
+
+        It is not known whether the network connects these rails, so lost probes to them show no fault.
+        """
+        answering = {groups.get(name) for name in self._answered}
+        return frozenset(name for name in self._first_s if name in groups and groups[name] not in answering)

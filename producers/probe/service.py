@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from native.core.probe import Link, PathEvidence
 from producers.addresses import AddressWatch, wait_for_address
 from producers.inventory.nics import LookupReader, RecordHandler
+from producers.nic_identity import NicIdentities
 from producers.ports.link_reporter import LinkReporter
 from producers.probe.base import STATUS_S, ProbePublisher
 from producers.probe.flow_prober import FlowProber
@@ -40,6 +41,8 @@ MAX_PEER_SHARE = 0.02
 """Maximum share of one processor that choosing peers may use."""
 MIN_PEER_GAP_S = 1.0
 """Delay between an announcement and the next choice of peers."""
+ALONE_S = 30.0
+"""Time without a peer after which a NIC counts as unmeasured."""
 MS_PER_S = 1e3
 
 
@@ -52,6 +55,9 @@ class ProbeService:
         """Open all parts. Raises OSError or ValueError if one cannot be opened."""
         self.settings, self.nic, self.stop = settings, nic, stop
         self._addresses = addresses
+        self._identities = NicIdentities([nic])
+        self.remade: str | None = None
+        """Why the sockets must be opened again: the NIC was made anew."""
         self.transport = UdpTransport(settings, nic)
         self.publisher = ProbePublisher(settings)
         self.name = self.transport.name
@@ -95,8 +101,10 @@ class ProbeService:
             stop.fd,
             self._on_evidence,
             self.transport.network.device,
+            lambda: self.transport.unproven_peers,
         )
         self._peers = self._announcements = 0
+        self._alone_since_s = time.monotonic()
         self._flush_ms = flush_ms_of(settings.flush_ms, 0)
         self._flush_at_s = self._announce_at_s = self._status_at_s = self._trace_at_s = 0.0
         self._peers_at_s, self._peers_rest_s = math.inf, 0.0
@@ -115,9 +123,12 @@ class ProbeService:
         self._set_next_flush()
 
     def run(self) -> None:
-        """Work until a stop is requested or the engine fails."""
-        while not self.stop.is_set() and self.transport.failure is None:
+        """Work until a stop is requested, the NIC was made anew, or the engine fails."""
+        while not self.stop.is_set() and self.transport.failure is None and self.remade is None:
             self.step()
+            self.remade = self._identities.changed(time.monotonic())
+        if self.remade is not None:
+            _log.warning("%s; its sockets are opened again", self.remade)
         if self.transport.failure is not None:
             _log.error("%s: %s", self.name, self.transport.failure)
         self.link_reporter.publish(last=True)
@@ -270,14 +281,15 @@ class ProbeService:
     def _on_evidence(self, paths: Sequence[PathEvidence]) -> None:
         self.transport.rails.update(paths)
         if self.path_status is not None:
-            self.path_status.update(paths)
+            unproven = self.transport.unproven_peers
+            self.path_status.update([path for path in paths if path.peer not in unproven])
 
     def _watch_nic(self, now_s: float) -> None:
         """Check how the NIC's packets leave and arrive, and announce the NIC if it has changed."""
         peers = [peer.address for peer in self.transport.engine.peers]
         counters = self.transport.counters()
         problem = self.nic_watch.check(peers, int(counters["wrong_device"]), int(counters["dscp_changed"]))
-        self._addresses.report(self.name, problem)
+        self._addresses.report(self.name, problem or self._peer_problem(now_s))
         self._addresses.check()
         if self.transport.egress != self.nic_watch.egress:
             self.transport.egress = self.nic_watch.egress
@@ -285,6 +297,20 @@ class ProbeService:
         if self.transport.mtu_changed():
             self._set_mtus()
             self._announce_at_s = now_s
+
+    def _peer_problem(self, now_s: float) -> str | None:
+        """Return one line if none of the other hosts' NICs has been a peer for long; None for a lone host."""
+        alive = self.publisher.peers.alive(self.nic.shard)
+        hosts = {record["host"] for record in alive.values()} - {self.nic.host}
+        if self._peers or not hosts:
+            self._alone_since_s = now_s
+            return None
+        if now_s - self._alone_since_s < ALONE_S:
+            return None
+        return (
+            f"no peer among the NICs of {len(hosts)} other hosts: nobody measures it; check the routes "
+            "between rails and the kind of its address"
+        )
 
     def _report_status(self) -> None:
         scheduled = "scheduled, " if self.schedule.is_active else ""
@@ -303,19 +329,20 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
         _log.warning("prober runs outside the main thread and does not handle signals")
     notify = ServiceNotifier().notify
     addresses = AddressWatch([nic], notify)
-    if not wait_for_address(addresses, notify, stop):
-        return 0
-    try:
-        service = ProbeService(settings, nic, stop, addresses)
-    except (OSError, ValueError) as error:
-        _log.error("%s/%s: %s", nic.host, nic.device, error)
-        return 2
-    service.start()
-    try:
-        service.run()
-    finally:
-        service.close()
-    return 0 if service.transport.failure is None else 1
+    while wait_for_address(addresses, notify, stop):
+        try:
+            service = ProbeService(settings, nic, stop, addresses)
+        except (OSError, ValueError) as error:
+            _log.error("%s/%s: %s", nic.host, nic.device, error)
+            return 2
+        service.start()
+        try:
+            service.run()
+        finally:
+            service.close()
+        if service.remade is None:
+            return 0 if service.transport.failure is None else 1
+    return 0
 
 
 def until_flush_s(flush_ms: int, system_ns: int) -> float:

@@ -25,6 +25,8 @@ MAX_COLLECT_PERIOD_MS = 50.0
 """Maximum collection period. A responder's timestamps are collected at multiples of the period plus the
 delay, so that they arrive before the flush at 33 ms."""
 MIN_ENGINE_PEERS = 32
+MIN_OWN_RAIL = 2
+"""Peers on the own rail, if it has as many: rails may be meant to be apart."""
 
 
 def test_clock(settings: ClockSettings | None) -> TestClock | None:
@@ -102,6 +104,8 @@ class UdpTransport:
         self.rails = RailReach()
         self.silent_rails: frozenset[str] = frozenset()
         """Rails that do not answer, so none of their NICs is a peer."""
+        self._groups: dict[str, str] = {}
+        """Rail of each NIC on another rail, when the peers were last chosen."""
         self._peers_from: tuple[dict[str, tuple[str, int]], frozenset[str]] = ({}, frozenset())
         self._thread = threading.Thread(target=self._run, name=f"probe {self.name}", daemon=True)
 
@@ -147,10 +151,20 @@ class UdpTransport:
         if (contacts, extra) == self._peers_from:
             return len(self.engine.peers)
         self._peers_from = (contacts, extra)
-        peers = select_peers(self.name, contacts, self.settings.peers, self.settings.peers_seed, extra)
+        seed = self.settings.peers_seed
+        peers = select_peers(self.name, contacts, self.settings.peers, seed, extra)
+        own_rail = {name: contact for name, contact in contacts.items() if name not in groups}
+        if len(peers.keys() & own_rail.keys()) < MIN_OWN_RAIL:  # the only ones that rails apart can reach
+            peers |= select_peers(self.name, own_rail, MIN_OWN_RAIL, seed)
+        self._groups = groups
         self.rails.set_peers(peers, time.monotonic())
         self.engine.set_peers([Peer(name, *contact) for name, contact in peers.items()])
         return len(peers)
+
+    @property
+    def unproven_peers(self) -> frozenset[str]:
+        """Peers on rails of which no NIC has ever answered: they may be meant to be apart."""
+        return self.rails.unproven(self._groups)
 
     def mtu_changed(self) -> bool:
         """Read the device's MTU again; return whether it changed."""

@@ -283,6 +283,11 @@ class _FleetProducer:
         """Messages given up because the log did not take them in time."""
         return self._urgent.dropped + self._shared.dropped
 
+    @property
+    def failed(self) -> int:
+        """Messages that the log refused."""
+        return self._urgent.failed + self._shared.failed
+
     def close(self, timeout_s: float) -> int:
         """Send the queued messages for at most `timeout_s` per producer; return how many were not sent."""
         return self._urgent.close(timeout_s) + self._shared.close(timeout_s)
@@ -328,7 +333,7 @@ def _status(run: Simulation, pace: float, skipped_s: float, producer: _FleetProd
     return (
         f"{pace_text(pace)}{slow}, {run.fleet.nics} NICs, {len(run.book.flows)} flows, "
         f"{broken} faults, {len(run.contention())} queues persist, {producer.waiting} messages wait, "
-        f"{producer.dropped} dropped"
+        f"{producer.dropped} dropped, {producer.failed} failed"
     )
 
 

@@ -52,8 +52,8 @@ _ROUTES_TICKS: Final = 5
 _ROUTES_AT_ONCE: Final = 20
 """Maximum number of pairs whose routes are published every `_ROUTES_TICKS` ticks. Flows are followed every
 `_FOLLOW_TICKS` ticks. Pairs that are traced together share the cost."""
-_NO_HOSTS_NO_SIZES: Final = b"\0\0"
-"""Two empty Avro arrays, for the last fields of `LinkEvent`, `hosts` and `sizes`, which the kernel omits."""
+_NO_MORE_FIELDS: Final = b"\0\0\0"
+"""Two empty Avro arrays and a null, for the last fields of `LinkEvent`, which the kernel omits."""
 _PROBE_KIND: Final = list(EvidenceKind).index(EvidenceKind.PROBE)
 
 Float64s = NDArray[np.float64]
@@ -228,9 +228,7 @@ class Simulation:
 
     def _evidence(self) -> None:
         for _, at, _, body in self.kernel.evidence(self.settings.shard, self.runs, self._events, _PROBE_KIND):
-            self.publish(
-                LINKS, self.settings.shard, self.start_ns + round(at), None, body + _NO_HOSTS_NO_SIZES
-            )
+            self.publish(LINKS, self.settings.shard, self.start_ns + round(at), None, body + _NO_MORE_FIELDS)
 
     def publish_carrier(self, nic: int, carrier: bool) -> None:
         """Publish that a NIC's port gained or lost its carrier."""
@@ -253,6 +251,7 @@ class Simulation:
             "verbs": None,
             "hosts": [],
             "sizes": [],
+            "port_enabled": None,
         }
         self.publish(LINKS, self.settings.shard, now_ns, event)
         self._events[nic] += 1

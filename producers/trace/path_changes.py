@@ -27,18 +27,27 @@ REST_S: Final = 1.0
 LOSS_REST_S: Final = 10.0
 """Minimum time between traces of a path that loses only some probes; it may be grey, not moved."""
 FORGET_S: Final = 120.0
+SILENT_S: Final = 10.0
+"""Time without an answer after which a path that loses probes counts as silent."""
 
 
 @dataclass(slots=True)
 class _Path:
     min_ns: int | None = None
     loss_streak: int = 0
+    losing_s: float = 0.0
+    """Time of the first loss since the last answer; meaningful while `loss_streak` is above 0."""
     floors: deque[int] = field(default_factory=lambda: deque(maxlen=LEARNING_WINDOWS))
     deviating: deque[int] = field(default_factory=lambda: deque(maxlen=AGREEING_WINDOWS))
     trace_pending: bool = False
     rest_s: float = LOSS_REST_S
     reported_s: float = float("-inf")
     seen_s: float = 0.0
+
+    def is_silent(self, now_s: float) -> bool:
+        """Return True if the path has lost every probe for `SILENT_S`."""
+        is_losing = self.loss_streak >= DEAD_LOSS_STREAK and now_s - self.losing_s >= SILENT_S
+        return is_losing and now_s - self.seen_s < SILENT_S
 
     def mark_reported(self, now_s: float) -> None:
         """Record that the path was reported as possibly moved."""
@@ -49,6 +58,8 @@ class PathChangeDetector:
     """Detects paths of one NIC that may have moved, by their minimum round trips and losses."""
 
     def __init__(self) -> None:
+        self.silent_peers: set[str] = set()
+        """The peers to which a path has lost every probe for `SILENT_S`, at the end of the last window."""
         self._paths: dict[tuple[str, int], _Path] = {}
         self._window_end_s: float | None = None
 
@@ -75,6 +86,7 @@ class PathChangeDetector:
             elif _close_window(path) and now_s - path.reported_s >= REST_S:
                 path.mark_reported(now_s)
                 moved.append(key)
+        self.silent_peers = {peer for (peer, _), path in self._paths.items() if path.is_silent(now_s)}
         return moved
 
 
@@ -93,6 +105,8 @@ def _min_round_trips_ns(batch: ProbeColumns) -> list[int | None]:
 def _add_samples(path: _Path, lost: int, min_ns: int | None, now_s: float) -> bool:
     """Add a row of a batch; return True if the path answers after a loss and may be reported again."""
     if min_ns is None:
+        if lost and not path.loss_streak:
+            path.losing_s = now_s
         path.loss_streak += lost
         return False
     if path.loss_streak >= DEAD_LOSS_STREAK:

@@ -365,7 +365,7 @@ class ProbeRouteTracer(RouteTracer):
 
     def _publish(self, name: str, pair: ProbePair, now_s: float) -> None:
         published = pair.published
-        if published.is_old(now_s):
+        if published.is_old(now_s, silent=name in self._changes.silent_peers):
             published.dirty, published.rows = True, []
         if not published.dirty or pair.gone_s is not None:
             return

@@ -12,6 +12,9 @@ from schemas.records import FlowRoute, PathMap
 Row = TypeVar("Row", FlowRoute, PathMap)
 
 REPUBLISH_S: Final = 900.0
+SILENT_REPUBLISH_S: Final = 30.0
+"""Time between two records of a pair with a path that loses every probe: the dead link is localised with its
+routes, and a wrong record in the log, say a forged one, must not stand in their place for long."""
 MIN_RECORD_GAP_S: Final = 0.5
 """Minimum time between two records of a pair, unless one of its routes moved."""
 
@@ -23,15 +26,21 @@ class PublishedRows(Generic[Row]):
     rows: list[Row] | None = None
     """Rows of the last record; None before the first one."""
     at_s: float = 0.0
+    jitter_s: float = 0.0
+    """Additional time until the unchanged record is published again, so that records of many pairs spread."""
     next_s: float = 0.0
     """Earliest time at which the next record may be published."""
     dirty: bool = False
     moved: bool = False
     """True if the published record is wrong, not only incomplete."""
 
-    def is_old(self, now_s: float) -> bool:
-        """Return True if the record is to be published again although nothing changed."""
-        return self.rows is not None and now_s - self.at_s > REPUBLISH_S
+    def is_old(self, now_s: float, silent: bool = False) -> bool:
+        """Return True if the record is to be published again although nothing changed.
+
+        `silent` means that a path of the pair loses every probe.
+        """
+        pause_s = SILENT_REPUBLISH_S if silent else REPUBLISH_S + self.jitter_s
+        return self.rows is not None and now_s - self.at_s > pause_s
 
     def replace(self, rows: list[Row], now_s: float, rng: random.Random) -> bool:
         """Store the present rows.
@@ -42,7 +51,7 @@ class PublishedRows(Generic[Row]):
         if not rows or (self.rows is not None and _without_since(rows) == _without_since(self.rows)):
             return False
         self.rows, self.next_s = rows, now_s + MIN_RECORD_GAP_S
-        self.at_s = now_s + rng.uniform(0, REPUBLISH_S / 4)
+        self.at_s, self.jitter_s = now_s, rng.uniform(0, REPUBLISH_S / 4)
         return True
 
 

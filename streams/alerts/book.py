@@ -30,7 +30,7 @@ DETECTED: Final = frozenset(
     {
         *(AlertKind.AGENT, AlertKind.PROBE_STORM, AlertKind.MISWIRED),
         *(AlertKind.JOB_HANG, AlertKind.JOB_SLOW, AlertKind.JOB_STRAGGLER),
-        AlertKind.SIMULATION,
+        *(AlertKind.SIMULATION, AlertKind.DUPLICATE_NAME, AlertKind.UNMEASURED),
     }
 )
 """Kinds of alerts that do not depend on the health of the same subject."""

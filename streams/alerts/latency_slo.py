@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from native.core import bucket_edges_ns
 from native.core.window import BUCKETS
 from schemas.records import AlertState, LatencyRule, PathDelay, PathDelays
+from schemas.units import delay_text
 from streams.runtime.tables import Member
 
 EVERYONE: Final = "*"
@@ -328,7 +329,7 @@ class LatencyRules:
         state.met_since_ns = window.start_ns if state.met_since_ns is None else state.met_since_ns
         if window.end_ns - state.met_since_ns < rule.for_ns:
             return None
-        reason = f"below {_us(rule.p99_ns)} us for {rule.for_ns / 1e9:g} s"
+        reason = f"below {delay_text(rule.p99_ns)} for {rule.for_ns / 1e9:g} s"
         return self._cleared(state, window.end_ns, reason)
 
     def _raised(self, state: _State, broken: Sequence[Pair], at_ns: int) -> Change:
@@ -339,13 +340,13 @@ class LatencyRules:
         since_ns = min(start for start in starts if start is not None)
         worst_ns = max([state.pairs[pair].p99_ns for pair in broken] + [state.all.p99_ns])
         state.raised_ns, state.met_since_ns = since_ns, None
-        text = f"p99 above {_us(rule.p99_ns)} us for {(at_ns - since_ns) / 1e9:.0f} s {_between(rule)}"
+        text = f"p99 above {delay_text(rule.p99_ns)} for {(at_ns - since_ns) / 1e9:.0f} s {_between(rule)}"
         if broken:
             worst = state.pairs[broken[0]].p99_ns
             more = f", {len(broken)} pairs" if len(broken) > 1 else ""
-            text += f": {broken[0][0]} to {broken[0][1]} {_us(worst)} us{more}"
+            text += f": {broken[0][0]} to {broken[0][1]} {delay_text(worst)}{more}"
         else:
-            text += f": {_us(state.all.p99_ns)} us over all pairs"
+            text += f": {delay_text(state.all.p99_ns)} over all pairs"
         if state.unsure:
             text += ", by half the round trip: clocks are UNSYNCED"
         pairs = tuple(broken[:MAX_PAIRS])
@@ -408,7 +409,3 @@ def _named(group: str) -> str:
         return "any NIC"
     kind, colon, name = group.partition(":")
     return group if not colon else name if name.startswith(kind) else f"{kind} {name}"
-
-
-def _us(ns: float) -> str:
-    return f"{ns / 1e3:.4g}"

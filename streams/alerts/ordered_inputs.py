@@ -293,6 +293,10 @@ class AlertInputs(Operator):
             self._update(self.inventory, message)
             self.wiring.ingest_nic(message.key, record, message.log_ns)
             self._process_pace(None if record is None else record["shard"], message.log_ns, out)
+            shard = None if record is None else self._shard(record["shard"])
+            for alerts in self.shards.values() if record is None else (shard,):
+                if alerts is not None:
+                    out += alerts.ingest_nic(message.key, record, message.log_ns)
 
     def _process_pace(self, name: str | None, append_ns: int, out: Published) -> None:
         """Pass on the pace of a shard whose NIC was announced; if `name` is None, of all shards: a NIC was

@@ -12,23 +12,27 @@ from typing import Any
 
 from schemas.records import (
     Alert,
+    AlertKind,
     ClockOffsets,
     ContentionWindow,
     LatencyRule,
     LinkEvent,
     LinkHealth,
+    Nic,
     PathDelays,
 )
 from streams.alerts.book import AlertBook, Published
+from streams.alerts.duplicate_names import DuplicateNames
 from streams.alerts.latency_slo import EVERYONE
 from streams.alerts.prober_health import ProberHealth
 from streams.alerts.sources.clocks import ClockAlerts
 from streams.alerts.sources.detections import DetectionAlerts
 from streams.alerts.sources.jobs import JobAlerts
 from streams.alerts.sources.latency import LatencyAlerts
-from streams.alerts.sources.link_health import LinkHealthAlerts
+from streams.alerts.sources.link_health import LinkHealthAlerts, nodes_of
 from streams.alerts.sources.queues import QueueAlerts
 from streams.alerts.sources.simulation import FleetPace, SimulationAlerts
+from streams.alerts.unmeasured import UnmeasuredNics
 from streams.runtime.detection import Detection
 from streams.runtime.thresholds import Thresholds
 
@@ -50,12 +54,16 @@ class ShardAlerts:
     ) -> None:
         self.shard = shard
         self._book = AlertBook(shard, thresholds or Thresholds())
+        self._duplicates = DuplicateNames()
+        self._unmeasured = UnmeasuredNics(shard, self._explained)
         self._probers = ProberHealth(shard, self._book.thresholds, probe_slots)
         forget_agent = self._probers.forget_agent
         self._link_health = LinkHealthAlerts(self._book, cables_of or (lambda node: 0), forget_agent)
         self._queues = QueueAlerts(self._book)
         self._simulation = SimulationAlerts(self._book)
-        self._clocks = ClockAlerts(self._book, self._link_health.health, self._simulation)
+        self._clocks = ClockAlerts(
+            self._book, self._link_health.health, self._simulation, self._duplicates.is_duplicate
+        )
         self._latency = LatencyAlerts(self._book, groups or (lambda nic: frozenset({EVERYONE, nic})))
         self._detections = DetectionAlerts(self._book, forget_agent)
         self._jobs = JobAlerts(self._book)
@@ -87,7 +95,7 @@ class ShardAlerts:
     def due_ns(self) -> int:
         """Log append time at which `evaluate` next has something to do."""
         times_ns = (self._link_health.due_ns, self._book.next_clear_ns, self._probers.due_ns)
-        return min(*times_ns, self._simulation.due_ns)
+        return min(*times_ns, self._simulation.due_ns, self._duplicates.due_ns, self._unmeasured.due_ns)
 
     @property
     def delays_lookback_s(self) -> float:
@@ -110,6 +118,10 @@ class ShardAlerts:
         for alert in self._book.recover(alerts):
             active_ns = max(alert.updated_ns - self.log_offset_ns, events_from_ns)
             self._probers.recover(alert.kind, alert.subject, alert.nics, active_ns)
+            if alert.kind == AlertKind.DUPLICATE_NAME:
+                self._duplicates.recover(alert.subject, alert.nics, active_ns)
+            elif alert.kind == AlertKind.UNMEASURED:
+                self._unmeasured.recover(alert.nics, active_ns)
             self._latency.recover(alert)
             self._jobs.recover(alert)
             self._link_health.recover(alert)
@@ -158,8 +170,29 @@ class ShardAlerts:
     def ingest_event(self, event: LinkEvent, append_ns: int) -> Published:
         """Take one `LinkEvent`; return the alerts to publish."""
         self._begin(append_ns)
+        self._duplicates.ingest(event["nic"], event["run"], append_ns)
+        self._unmeasured.ingest(event, append_ns)
         self._probers.ingest(event, append_ns)
         return self._book.take_published()
+
+    def ingest_nic(self, name: str, nic: Nic | None, append_ns: int) -> Published:
+        """Take the announcement of a NIC (None: it was removed); return the alerts to publish."""
+        self._begin(append_ns)
+        self._unmeasured.announce(name, nic)
+        if nic is None:
+            self._duplicates.remove(name)
+        else:
+            self._duplicates.ingest(name, nic["run"], append_ns, next(iter(nic["addresses"]), None))
+        return self._book.take_published()
+
+    def _explained(self) -> set[str]:
+        """Return the NICs and hosts that active alerts about other causes name."""
+        names: set[str] = set()
+        for alert in self._book.open.values():
+            if alert.kind != AlertKind.UNMEASURED:
+                names.update(alert.nics)
+                names.update(node for subject in alert.covers() for node in nodes_of(subject))
+        return names
 
     def _begin(self, append_ns: int) -> None:
         """Advance the log's clock to a record appended at `append_ns`."""
@@ -192,5 +225,6 @@ class ShardAlerts:
             self._link_health.raise_due(due_ns)
             self._book.clear_due(due_ns)
             self._simulation.raise_due(due_ns)
-            for detection in self._probers.evaluate(due_ns):
+            detectors = (self._probers, self._duplicates, self._unmeasured)
+            for detection in [d for detector in detectors for d in detector.evaluate(due_ns)]:
                 self._detections.ingest(detection)

@@ -16,6 +16,8 @@ from streams.clock.pairs import Bools, Int64s, Pairs
 
 MAX_FROM_READING_NS: Final = 60e9
 """Largest error of a guessed reading at the window's middle, ns: a message may be that late."""
+DUPLICATE_RESTARTS: Final = 3
+"""Restarts of one prober within a window from which on two agents share its name: a start takes longer."""
 
 
 @dataclass(slots=True)
@@ -26,7 +28,7 @@ class WindowInput:
     nics: list[NicWindow]
     node_of_nic: dict[str, int]
     jumped: set[int]
-    """Nodes of clocks that reported a jump."""
+    """Nodes of clocks that jumped, or to which two agents of one name report."""
     flush: dict[int, NicWindow] = field(default_factory=dict)
     """Last flush of any NIC of each node."""
     nics_of_node: dict[int, list[NicWindow]] = field(default_factory=dict)
@@ -66,7 +68,7 @@ def gather(fits: Sequence[ClockFits], clock_of: Mapping[str, str]) -> WindowInpu
     for nic in inputs.nics:
         node = node_of_nic[nic["nic"]]
         inputs.nics_of_node.setdefault(node, []).append(nic)
-        if nic["clock_jump_ns"]:
+        if nic["clock_jump_ns"] or nic["restarts"] >= DUPLICATE_RESTARTS:
             inputs.jumped.add(node)
         if node not in inputs.flush or nic["append_ns"] > inputs.flush[node]["append_ns"]:
             inputs.flush[node] = nic

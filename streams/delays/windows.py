@@ -67,6 +67,9 @@ class WindowCutter:
     range that are in no window were lost with their window, when the log refused its record and accepted the
     next one. They form a window of their own.
 
+    A message within the ranges that is later than all their windows shows that the topic was deleted and made
+    again: its offsets begin anew, and the ranges are those of the former topic.
+
     If append time steps back, the open window closes and windows continue at the new time. Window numbers may
     then occur again.
     """
@@ -77,6 +80,7 @@ class WindowCutter:
         ranges = list(published_ranges)
         self._known = [window_range for window_range in ranges if window_range.first_offset != NONE]
         self._numbers = {window_range.window for window_range in ranges}
+        self._last_known = max(self._numbers, default=NONE)
         self._last_closed = ranges[-1].window if ranges else None
         self._step_windows = step_windows(window_ns)
         self._last_append_ns: int | None = None
@@ -184,6 +188,8 @@ class WindowCutter:
     def _known_range(self, offset: int, natural: int) -> Range | None:
         while self._known and self._known[0].next_offset <= offset:
             self._known.pop(0)
+        if self._known and natural > self._last_known:
+            self._known.clear()  # the topic was made again
         if not self._known:
             return None
         first_offset = self._known[0].first_offset

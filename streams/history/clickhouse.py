@@ -7,6 +7,7 @@ Each Arrow table is inserted with a deduplication token. Failures raise `Unavail
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -35,6 +36,11 @@ INSERT_SETTINGS: Final[Mapping[str, str]] = {
 
 DATA_ERRORS: Final = frozenset({6, 26, 27, 32, 33, 41, 43, 53, 69, 70, 72, 117, 131, 349, 396, 691})
 """ClickHouse error codes caused by the block itself."""
+CUT_BODY: Final = 33
+"""The code of a body that ends early: a proxy may have cut it, and the block is good later."""
+CUT_RETRIES: Final = 3
+TOO_LARGE: Final = re.compile(r"\b(status|code) 413\b|(Entity|Payload|Content) Too Large", re.IGNORECASE)
+"""Answers of a server or proxy to a body above its limit."""
 
 
 class Unavailable(OSError):
@@ -85,31 +91,69 @@ class Writer:
         self._settings = settings
         self._setup = setup or TableSetup(settings)
         self._client: Any = None
+        self._max_bytes: int | None = None
+        """Largest body that may pass, once one was refused for its size."""
+        self._cut: tuple[str, int] = ("", 0)
+        """Token of the last block whose body ended early, and how often."""
 
     def insert(self, table: str, rows: pa.Table, token: str) -> None:
-        """Insert `rows` and return once they are stored. Raises Unavailable or Refused."""
+        """Insert `rows` and return once they are stored; halve a block that is refused for its size.
+
+        Raises Unavailable or Refused.
+        """
+        block = _block_of(rows)
+        is_small = self._max_bytes is None or len(block) <= self._max_bytes or rows.num_rows == 1
+        if is_small and self._insert_block(table, rows, block, token):
+            return
+        middle = rows.num_rows // 2
+        self.insert(table, rows.slice(0, middle), f"{token}/0")
+        self.insert(table, rows.slice(middle), f"{token}/1")
+
+    def _insert_block(self, table: str, rows: pa.Table, block: bytes, token: str) -> bool:
+        """Insert a block; return False if it is too large as a whole. Raises Unavailable or Refused."""
         from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as stream:
-            stream.write_table(rows, max_chunksize=max(1, rows.num_rows))
         try:
             self._connected().raw_insert(
                 f"{tables.DATABASE}.{table}",
                 column_names=rows.schema.names,
-                insert_block=sink.getvalue().to_pybytes(),
+                insert_block=block,
                 fmt="ArrowStream",
                 settings={**INSERT_SETTINGS, "insert_deduplication_token": token},
             )
         except DatabaseError as error:
             code = getattr(error, "code", None)
-            if code in DATA_ERRORS:
+            if code is None and TOO_LARGE.search(str(error)):
+                return self._note_too_large(table, rows, block, error)
+            if code in DATA_ERRORS and not self._may_be_cut(code, token):
                 raise Refused("OTHER", _line(error)) from error
             self._fail()
             raise Unavailable(_line(error)) from error
         except (ClickHouseError, OSError, ValueError) as error:
             self._fail()
             raise Unavailable(_line(error)) from error
+        return True
+
+    def _note_too_large(self, table: str, rows: pa.Table, block: bytes, error: Exception) -> bool:
+        """Note the size of a block that was refused for it; return False. Raises Refused for a single row."""
+        if rows.num_rows <= 1:
+            hint = "raise the proxy's limit of bodies (nginx: client_max_body_size)"
+            raise Refused("OTHER", f"{table}: a row of {len(block)} bytes is too large: {hint}") from error
+        if self._max_bytes is None or len(block) <= self._max_bytes:
+            self._max_bytes = len(block) - 1
+            LOG.warning(
+                "history at %s: a block of %d bytes is above its limit (413); smaller ones follow",
+                self._settings.url,
+                len(block),
+            )
+        return False
+
+    def _may_be_cut(self, code: int, token: str) -> bool:
+        """Return whether a refused body may have been cut on its way: a few times, then the block is bad."""
+        if code != CUT_BODY:
+            return False
+        self._cut = (token, self._cut[1] + 1 if self._cut[0] == token else 1)
+        return self._cut[1] <= CUT_RETRIES
 
     def close(self) -> None:
         """Close the connection; the next insert opens another."""
@@ -177,6 +221,15 @@ def stores_of(settings: HistorySinkSettings) -> Iterator[tuple[Topic, ReportingS
     setup = TableSetup(settings)
     for topic in TOPICS:
         yield topic, ReportingStore(topic, Writer(settings, setup), status)
+
+
+def _block_of(rows: pa.Table) -> bytes:
+    """Return rows as a body in Arrow's stream format, in one batch."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows, max_chunksize=max(1, rows.num_rows))
+    block: bytes = sink.getvalue().to_pybytes()
+    return block
 
 
 def _line(error: Exception) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from schemas.control_socket import ControlServer, Request, exchange
 from schemas.ipc import connect
+from tests.waiting import wait_until
 
 
 class Refused(Exception):
@@ -59,4 +60,10 @@ def test_a_silent_client_delays_no_other(path):
 
 def test_a_defect_of_a_command_is_an_answer_too(path):
     assert answers(path, "fail") == [{"ok": False, "error": "RuntimeError: a defect of two lines"}]
+    assert answers(path, "count", until=1) == [{"ok": True, "result": 0}]
+
+
+def test_a_removed_socket_serves_again(path: Path) -> None:
+    path.unlink()
+    wait_until(path.exists, 10.0)
     assert answers(path, "count", until=1) == [{"ok": True, "result": 0}]

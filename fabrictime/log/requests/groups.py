@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from fabrictime.log import wire
 from fabrictime.log.errors import Code, LogError
 from fabrictime.log.group import Join, State
@@ -9,6 +11,8 @@ from fabrictime.log.groups import Coordinator, MemberIdRequired
 from fabrictime.log.offsets import OffsetStore
 from fabrictime.log.requests.base import NODE_ID, Peer, Response
 from fabrictime.log.wire import Api, Fields, RequestHead
+
+log = logging.getLogger(__name__)
 
 
 class GroupRequests:
@@ -158,3 +162,24 @@ class GroupRequests:
             "error_code": Code.NONE,
             "groups": [{"group": name, "protocol_type": kind} for name, kind in names.items()],
         }
+
+    def delete_groups(self, _: int, fields: Fields) -> Fields:
+        """Delete groups without members, with the offsets that they committed."""
+        results = [
+            {"group_id": name, "error_code": self._delete_group(name or "")}
+            for name in fields["groups_names"] or ()
+        ]
+        return {"results": results}
+
+    def _delete_group(self, name: str) -> Code:
+        group = self._groups.groups.get(name)
+        if group is not None:  # it has members, or some are about to join: others are forgotten
+            return Code.NON_EMPTY_GROUP
+        if not self._offsets.fetch(name):
+            return Code.GROUP_ID_NOT_FOUND
+        try:
+            self._offsets.forget(group=name)
+        except OSError as error:
+            log.warning("offsets of group %s stay: %s", name, error.strerror)
+            return Code.COORDINATOR_NOT_AVAILABLE
+        return Code.NONE

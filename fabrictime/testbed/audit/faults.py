@@ -7,9 +7,9 @@ from collections.abc import Callable
 from fabrictime.testbed.audit.faults_active import ACTIVE_FAULTS
 from fabrictime.testbed.audit.faults_gpu import GPU_FAULTS
 from fabrictime.testbed.audit.faults_machine import MACHINE_FAULTS
-from fabrictime.testbed.audit.recorded import DMESG, NO_GID, UNITS, RecordedHost, bridge
+from fabrictime.testbed.audit.recorded import NO_GID, UNITS, RecordedHost, bridge
 from fabrictime.testbed.audit.recorded_services import TIMED, UPTIME_S
-from producers.audit.unknown_lines import LOG
+from producers.audit.logs.unknown_lines import LOG
 
 Plant = Callable[[RecordedHost], None]
 PORT = "/sys/class/infiniband/mlx5_{}/ports/1"
@@ -42,12 +42,18 @@ def gone(path: str) -> Plant:
     return plant
 
 
-def logged(line: str, times: int = 1) -> Plant:
-    """Return a fault that adds a line to the kernel log `times` times, as of a minute ago."""
+def grown(path: str, content: str) -> Plant:
+    """Return a fault that changes a counter between two readings."""
+    return lambda host: host.later.__setitem__(path, content)
+
+
+def logged(line: str, times: int = 1, apart_s: float = 0.0) -> Plant:
+    """Return a fault that adds a line to the kernel log `times` times, the last a minute ago."""
 
     def plant(host: RecordedHost) -> None:
-        host.commands[DMESG] += f"{line}\n" * times
-        host.commands[TIMED] += f"[{UPTIME_S - 60:12.6f}] {line}\n" * times
+        for number in range(times):
+            at_s = UPTIME_S - 60 - apart_s * (times - 1 - number)
+            host.commands[TIMED] += f"[{at_s:12.6f}] {line}\n"
 
     return plant
 
@@ -67,6 +73,7 @@ def _no_inodes(host: RecordedHost) -> None:
 
 def _unsynchronised(host: RecordedHost) -> None:
     host.status = 0x40
+    del host.commands["chronyc", "-c", "tracking"]
 
 
 def _failed_unit(host: RecordedHost) -> None:
@@ -77,6 +84,8 @@ def _no_roce_v2(host: RecordedHost) -> None:
     host.files |= {PORT.format(0) + f"/gids/{index}": NO_GID for index in (1, 3)}
 
 
+LEAK = "Will cause a leak of a command resource"
+AMD = "amdgpu 0000:c1:00.0: amdgpu:"
 MLX5 = "mlx5_core 0000:17:00.0:"
 XID = "NVRM: Xid (PCI:0000:19:00): {}, pid=812, name=python, Ch 00000008"
 FAULTS: dict[str, tuple[str, Plant]] = {
@@ -139,12 +148,17 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "slow port": ("backend.port-rate", text(PORT.format(1) + "/rate", "200 Gb/sec (2X NDR)")),
     "link integrity": (
         "backend.link-errors",
-        text(PORT.format(1) + "/counters/local_link_integrity_errors", "1"),
+        grown(PORT.format(1) + "/counters/local_link_integrity_errors", "1"),
     ),
     "buffer overrun": (
         "backend.link-errors",
-        text(PORT.format(1) + "/counters/excessive_buffer_overrun_errors", "1"),
+        grown(PORT.format(1) + "/counters/excessive_buffer_overrun_errors", "1"),
     ),
+    "full buffer overrun": (
+        "backend.link-counters",
+        text(PORT.format(1) + "/counters/excessive_buffer_overrun_errors", "15"),
+    ),
+    "no subnet manager": ("backend.port-state", text(PORT.format(2) + "/state", "2: INIT")),
     "symbol errors": ("backend.link-counters", text(PORT.format(2) + "/counters/symbol_error", "9")),
     "recoveries": ("backend.link-counters", text(PORT.format(2) + "/counters/link_error_recovery", "1")),
     "went down": ("backend.link-counters", text(PORT.format(2) + "/counters/link_downed", "1")),
@@ -160,7 +174,35 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "no rdma_cm": ("backend.character-devices", gone("/dev/infiniband/rdma_cm")),
     "XID 79": ("kernel-log.xid", logged(XID.format(79))),
     "XID 48": ("kernel-log.xid", logged(XID.format(48))),
-    "XID 31 again and again": ("kernel-log.xid", logged(XID.format(31), 5)),
+    "copy engine again and again": ("kernel-log.xid", logged(XID.format(39), 5, 600.0)),
+    "NVLink 5": (
+        "kernel-log.xid",
+        logged("NVRM: Xid (PCI:0018:01:00): 145, RLW_REMAP Fatal XC0 i0 Link 13 (0x00000004 0x00000040)"),
+    ),
+    "GPU to be reset": (
+        "kernel-log.xid",
+        logged(
+            "NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed from 0x0 (None) to "
+            "0x1 (GPU Reset Required)"
+        ),
+    ),
+    "AMD RAS": (
+        "kernel-log.amd-gpu",
+        logged(f"{AMD} uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!"),
+    ),
+    "AMD ring": (
+        "kernel-log.amd-gpu",
+        logged("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled seq=5"),
+    ),
+    "NIC command": (
+        "kernel-log.nic",
+        logged(f"{MLX5} wait_func:1131:(pid 1): ACCESS_REG(0x805) timeout. {LEAK}"),
+    ),
+    "bnxt firmware": (
+        "kernel-log.nic",
+        logged("bnxt_en 0000:a8:00.0 ens5f0np0: Firmware not responding, status: 0x8000"),
+    ),
+    "firmware's record": ("kernel-log.machine", logged("{1}[Hardware Error]: event severity: recoverable")),
     "SXid": ("kernel-log.sxid", logged("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal")),
     "NIC firmware": ("kernel-log.nic", logged(f"{MLX5} poll_health:821: Fatal error 1 detected")),
     "NIC power": ("backend.module-events", logged(f"{MLX5} Detected insufficient power on the PCIe slot")),

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from fabrictime.testbed.audit import recorded_active as recorded
 from fabrictime.testbed.audit.recorded import RecordedHost
-from producers.audit.active import ALL_REDUCE
-from producers.audit.host import OVERLAP, TRAINING
-from producers.audit.traffic_plan import FAN_CHECK, PAIR_CHECK, RING_CHECK
+from producers.audit.host.base import OVERLAP, TRAINING
+from producers.audit.load.one_host import ALL_REDUCE
+from producers.audit.load.traffic_plan import FAN_CHECK, PAIR_CHECK, RING_CHECK
 
 Plant = Callable[[RecordedHost], None]
 

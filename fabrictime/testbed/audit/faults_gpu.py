@@ -13,8 +13,8 @@ from typing import Any
 
 from fabrictime.testbed.audit.recorded import RecordedHost
 from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, GPUS
-from producers.audit.host import NVML
-from producers.audit.nvml import ACTIVITY
+from producers.audit.gpu.nvml import ACTIVITY
+from producers.audit.host.base import NVML
 
 BAD = 3
 LINKS = [1] * 18

@@ -18,7 +18,7 @@ from fabrictime.testbed.audit.recorded_machine import (
     SMART,
 )
 from fabrictime.testbed.audit.recorded_network import require
-from producers.audit.units import SHOW
+from producers.audit.software.units import SHOW
 
 Plant = Callable[[RecordedHost], None]
 CPU1 = "/sys/devices/system/cpu/cpu1"
@@ -123,6 +123,26 @@ MACHINE_FAULTS: dict[str, tuple[str, Plant]] = {
     "old microcode": ("node.firmware", _file(f"{CPU1}/microcode/version", "0x2b000571")),
     "memory event": ("node.events", _event("Memory #0x53 | Uncorrectable ECC")),
     "power event": ("node.events", _event("Power Supply #0x85 | Power Supply AC lost")),
+    "redundancy lost": ("node.events", _event("PS Redundancy | Redundancy Lost")),
+    "panic in the event log": (
+        "node.events",
+        lambda host: host.commands.__setitem__(
+            EVENTS, host.commands[EVENTS] + "   3 | Linux kernel panic: Fatal excep\n"
+        ),
+    ),
+    "disabled DIMM": (
+        "node.parts",
+        _printed(SENSORS, "Presence Detected", "Memory Device Disabled, Presence Detected"),
+    ),
+    "hot DIMM": ("node.sensors", _printed(SENSORS, "41h | ok ", "41h | cr ")),
+    "power supply without its name": (
+        "node.power-supplies",
+        _printed(
+            SENSORS,
+            "PS2 Status       | 86h | ok  | 10.2 | Presence detected",
+            "Status           | 86h | ok  | 10.2 | 0 Watts, Presence detected, AC lost",
+        ),
+    ),
     "hot inlet": ("node.sensors", _printed(SENSORS, "04h | ok ", "04h | cr ")),
     "stopped fan": ("node.fans", _printed(SENSORS, "9100 RPM", "0 RPM")),
     "slow fan": ("node.fans", _printed(SENSORS, "30h | ok ", "30h | nc ")),

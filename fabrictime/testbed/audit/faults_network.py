@@ -27,9 +27,9 @@ from fabrictime.testbed.audit.recorded_services import (
     UFM,
     UPTIME_S,
 )
-from producers.audit.marking import RULESET
-from producers.audit.network import Dcb, Interface, Neighbour, Route, Rule
-from producers.audit.ufm import TAIL
+from producers.audit.backend.marking import RULESET
+from producers.audit.backend.ufm import TAIL
+from producers.audit.host.network import Dcb, Interface, Neighbour, Route, Rule
 from producers.ports.ethtool import LinkSettings
 
 COUNTERS = ("rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors")
@@ -174,6 +174,13 @@ FRONTEND: dict[str, tuple[str, Plant]] = {
     "two default routes": (
         "frontend.default-route",
         added("routes", Route("0.0.0.0/0", "192.168.4.9", "eno2", metric=100)),
+    ),
+    "gateway of IPv6 silent": (
+        "frontend.gateways",
+        both(
+            added("routes", Route("::/0", "fe80::1", "eno1")),
+            added("neighbours", Neighbour("fe80::1", "", "eno1", "FAILED")),
+        ),
     ),
     "gateway silent": ("frontend.gateway", neighbour("192.168.4.1", "FAILED")),
     "rule to an empty table": ("frontend.policy-rules", added("rules", Rule(500, 77, source="10.0.1.2/32"))),
@@ -328,7 +335,10 @@ BACKEND: dict[str, tuple[str, Plant]] = {
     "three faults an hour": ("backend.repeated-faults", flaps(3, 600.0, 2.0)),
     "cable unplugged": (
         "backend.module-events",
-        events((7_300.0, "mlx5_core 0000:2a:00.0: Port module event: module 1, Cable unplugged")),
+        events(
+            (7_200.0, "mlx5_core 0000:2a:00.0: Port module event: module 1, Cable plugged"),
+            (7_300.0, "mlx5_core 0000:2a:00.0: Port module event: module 1, Cable unplugged"),
+        ),
     ),
     "narrow slot": (
         "backend.slot-bandwidth",

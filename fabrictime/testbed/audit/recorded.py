@@ -12,16 +12,25 @@ from copy import copy, deepcopy
 
 from fabrictime.testbed.audit import recorded_active, recorded_gpu, recorded_machine, recorded_services
 from fabrictime.testbed.audit.recorded_network import READS, RecordedNetwork
-from producers.audit.host import NVML, TRAFFIC, Missing, Unreadable
-from producers.audit.nvml import ACTIVITY
+from producers.audit.gpu.nvml import ACTIVITY
+from producers.audit.host.base import NVML, TRAFFIC, Missing, Unreadable
+from producers.audit.load.traffic_plan import TrafficRound
+from producers.audit.logs.unknown_lines import LOG
 from producers.audit.settings import CheckSettings
-from producers.audit.traffic_plan import TrafficRound
-from producers.audit.unknown_lines import LOG
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
 ADDRESS_GID = "0000:0000:0000:0000:0000:ffff:0a00:0{}02"
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
-DMESG = ("dmesg", "--kernel", "--notime")
+PORT_COUNTERS = (
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_xmit_discards",
+)
+"""Error counters of an RDMA port, as the kernel names them."""
 UNITS = ("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--no-pager")
 
 
@@ -229,15 +238,7 @@ def _port(device: str, number: int, layer: str) -> dict[str, str | bytes]:
         f"/sys/class/infiniband_verbs/uverbs{number}/ibdev": f"{device}\n",
         f"/dev/infiniband/uverbs{number}": "",
     }
-    for name in (
-        "local_link_integrity_errors",
-        "excessive_buffer_overrun_errors",
-        "symbol_error",
-        "link_error_recovery",
-        "link_downed",
-        "port_rcv_errors",
-        "port_xmit_discards",
-    ):
+    for name in PORT_COUNTERS:
         files[f"{folder}/counters/{name}"] = "0\n"
     if layer == "InfiniBand":
         return files | {f"{folder}/pkeys/0": "0xffff\n", f"{folder}/pkeys/1": "0x0000\n"}
@@ -263,7 +264,6 @@ def bridge(*, redirects: bool) -> bytes:
 HEALTHY = RecordedHost(
     _files() | recorded_services.files(),
     {
-        DMESG: "Linux version 6.8.0\nmlx5_core 0000:17:00.0: firmware version: 28\n",
         LOG: recorded_machine.WARNINGS,
         UNITS: "",
         (NVML,): json.dumps(recorded_gpu.report()),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from fabrictime.testbed.audit.recorded_services import DEVICES
-from producers.audit.active import (
+from producers.audit.host.base import OVERLAP, STREAM, TRAFFIC, TRAINING, VOLUME
+from producers.audit.load.one_host import (
     ALL_REDUCE,
     BURN_S,
     FIO,
@@ -14,9 +15,8 @@ from producers.audit.active import (
     SHAPES,
     SUITE_FOLDER,
 )
-from producers.audit.host import OVERLAP, STREAM, TRAFFIC, TRAINING, VOLUME
-from producers.audit.overlap import hidden_share
-from producers.audit.traffic_plan import PLANS, RING_CHECK, RoundNic, TrafficRound
+from producers.audit.load.overlap import hidden_share
+from producers.audit.load.traffic_plan import PLANS, RING_CHECK, RoundNic, TrafficRound
 
 NCCL = "/opt/nccl-tests/build/all_reduce_perf"
 RCCL = "/opt/rccl-tests/build/all_reduce_perf"

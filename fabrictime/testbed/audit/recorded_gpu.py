@@ -1,6 +1,6 @@
 """The GPUs of the recorded host: eight H100 that NVML reports, and two MI300X in sysfs.
 
-`producers.audit.nvml` prints this report when it reads our stand-in for NVML's library (test_nvml.py).
+`producers.audit.gpu.nvml` prints this report when it reads our stand-in for NVML's library (test_nvml.py).
 """
 
 from __future__ import annotations

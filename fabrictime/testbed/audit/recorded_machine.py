@@ -7,7 +7,7 @@ from typing import Any
 
 from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, GPUS, address, on_pcie
 from fabrictime.testbed.audit.recorded_services import DEVICES, EFA, EFA_ADDRESS
-from producers.audit.units import SHOW, UNITS
+from producers.audit.software.units import SHOW, UNITS
 
 NICS = tuple(DEVICES.values())
 """PCI addresses of mlx5_0 to mlx5_3, each beside two GPUs."""
@@ -162,6 +162,8 @@ def commands() -> dict[tuple[str, ...], str]:
             "Fan1             | 30h | ok  | 29.1 | 9000 RPM\nFan2             | 31h | ok  | 29.2 | 9100 RPM\n"
             "PS1 Status       | 85h | ok  | 10.1 | Presence detected\n"
             "PS2 Status       | 86h | ok  | 10.2 | Presence detected\n"
+            "DIMM A1          | 40h | ok  | 32.1 | Presence Detected\n"
+            "DIMM A1 Temp     | 41h | ok  | 32.1 | 40 degrees C\n"
         ),
         SMART: json.dumps(MACHINE_HEALTH),
         PACKAGES: "libnccl2\t2.21.5-1+cuda12.4\tii \nbash\t5.2\tii \nslurm-wlm\t23.11\tii \n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from producers.audit.network import Dcb, Interface, Neighbour, Route, Rule
+from producers.audit.host.network import Dcb, Interface, Neighbour, Route, Rule
 from producers.ports.ethtool import LinkSettings
 
 UP = frozenset({"UP", "LOWER_UP", "RUNNING", "BROADCAST", "MULTICAST"})

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 
-from producers.audit.marking import RULESET
-from producers.audit.ufm import TAIL
+from producers.audit.backend.marking import RULESET
+from producers.audit.backend.ufm import TAIL
 
 NOW_S = 1_795_000_000.0  # 2026-11-18 11:06:40
 TIMED = ("dmesg", "--kernel")

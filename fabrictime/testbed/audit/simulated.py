@@ -17,7 +17,7 @@ from producers.sim.workload import address_of
 from schemas.ids import nic_parts
 from schemas.records import ClockSync, Leg, Nic, PathDelays, PathMaps, PathSource
 from schemas.topology import Topology, nic_end, split_end
-from streams.audit.fabric_records import FabricRecords
+from streams.audit.fabric.records import FabricRecords
 
 T0 = 1_760_000_000_000_000_000
 

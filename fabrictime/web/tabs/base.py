@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
-from fabrictime.state.units import count_text, seconds_text
 from fabrictime.web.elements import replace_address, text
 from fabrictime.web.history_client import HistoryEmpty
 from fabrictime.web.history_reader import HistoryReader
@@ -25,6 +24,7 @@ from fabrictime.web.tabs.delays.queries import Fleet
 from fabrictime.web.tabs.fabric.queries import LinkQueries
 from fabrictime.web.tabs.jobs.queries import JobQueries
 from fabrictime.web.widgets import LiveText
+from schemas.units import count_text, seconds_text
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from typing import Final
 
 from fabrictime.state.fabric_state import FabricState, Part
-from fabrictime.state.units import bytes_text, count_text, counted, delay_text, seconds_text
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.tabs.base import Tab, TabChoice
 from schemas.records import LinkState
+from schemas.units import bytes_text, count_text, counted, delay_text, seconds_text
 
 KPIS: Final = (
     ("cables", "cables UP"),

@@ -20,10 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-if (
-    __name__ == "__main__"
-):  # started by its path, not as part of the package: the files beside it are no library
-    sys.path[:] = [*sys.path[1:], str(Path(__file__).resolve().parents[3])]
+if __name__ == "__main__":  # started by its path, with `-I`: our packages are not on the path
+    sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from producers.probe.rdma.gids import UdPath, choose_gid, choose_port, plan_paths, read_ports, target_lid
 from producers.probe.rdma.packets import (

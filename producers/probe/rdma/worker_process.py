@@ -1,6 +1,6 @@
 """Starts the worker process of `verbs_worker.py` and exchanges JSON lines with it, without blocking.
 
-It uses only the standard library.
+It imports the standard library and `schemas.run_module` only.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypedDict
+
+from schemas.run_module import script_command
 
 
 class OpenRequest(TypedDict):
@@ -132,7 +133,7 @@ class WorkerProcess:
     def __init__(self, first: OpenRequest, python: str | None = None) -> None:
         """Start the process. Raises OSError if that fails."""
         self._process = subprocess.Popen(
-            [python or sys.executable, str(Path(__file__).resolve().parent / "verbs_worker.py")],
+            script_command(str(Path(__file__).parent / "verbs_worker.py"), python=python),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             close_fds=True,

@@ -7,7 +7,7 @@ no system clocks that could show this difference, and a slow simulation leaves t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,12 +36,18 @@ class _Window:
 
 class ClockAlerts:
     """Alerts from `ClockOffsets` records. `health`: newest link health, because clocks of dead hosts do not
-    count. `simulation`: tells whether the shard's NICs are simulated, and whether they are slow."""
+    count. `is_duplicate`: whether two agents share a host's name, which has an alert of its own.
+    `simulation`: tells whether the shard's NICs are simulated, and whether they are slow."""
 
     def __init__(
-        self, book: AlertBook, health: Mapping[str, LinkHealth], simulation: SimulationAlerts
+        self,
+        book: AlertBook,
+        health: Mapping[str, LinkHealth],
+        simulation: SimulationAlerts,
+        is_duplicate: Callable[[str], bool] = lambda host: False,
     ) -> None:
         self._book, self._health, self._simulation = book, health, simulation
+        self._is_duplicate = is_duplicate
         self._windows: dict[int, _Window] = {}
         self._order = WindowOrder()
         self._unsynced_from_ns: int | None = None
@@ -61,6 +67,8 @@ class ClockAlerts:
         dead = {
             h for r in self._health.values() if r["state"] == LinkState.DOWN for h in nodes_of(r["subject"])
         }
+        hosts = {host_of(c["clock"]) for c in record["clocks"]}
+        dead |= {host for host in hosts if self._is_duplicate(host)}
         counted = [c for c in record["clocks"] if host_of(c["clock"]) not in dead]
         window.count += len(counted)
         window.unsynced += [c["clock"] for c in counted if c["state"] == ClockSync.UNSYNCED]

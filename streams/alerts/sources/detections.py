@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from schemas.records import AlertKind, Evidence
 from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.rules import TOGETHER_NS
 from streams.runtime.detection import SINCE, Detection
+
+TEXT_GROWS: Final = frozenset({AlertKind.MISWIRED, AlertKind.UNMEASURED})
+"""Kinds of alerts whose text names the subjects, so that it changes with them."""
 
 
 class DetectionAlerts:
@@ -35,7 +39,7 @@ class DetectionAlerts:
         elif {*detection.nics, *detection.grouped} - {*alert.nics, *alert.grouped}:
             alert.add_names(links=detection.links, nics=detection.nics, grouped=detection.grouped)
             alert.add_evidence(evidence)
-            if detection.kind == AlertKind.MISWIRED:
+            if detection.kind in TEXT_GROWS:
                 alert.text = detection.text.replace(SINCE, clock_text(alert.raised_ns))
             self._book.update(alert, at_ns)
 

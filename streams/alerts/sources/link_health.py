@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from schemas.ids import end_parts, host_of
-from schemas.records import AlertKind, Evidence, HealthKind, LinkHealth, LinkState, Severity
+from schemas.records import AlertKind, DetectedBy, Evidence, HealthKind, LinkHealth, LinkState, Severity
 from schemas.topics import LINK_HEALTH
 from streams.alerts.book import DETECTED, AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.rules import MAX_CLEAR_NS, MAX_FLAP_DOUBLINGS, NEVER_NS
@@ -155,7 +155,21 @@ class LinkHealthAlerts:
             alert.add_names(links=_links_of(record), nics=_nics_of([record]))
             alert.text = record["text"]
             self._book.update(alert, record["evaluated_ns"])
+        if self._is_settled(alert, subject, record):
+            alert.text = record["text"]
+            self._book.update(alert, self._book.now_ns + self._book.log_offset_ns)
         self._update(alert, subject, record)
+
+    def _is_settled(self, alert: OpenAlert, subject: str, record: LinkHealth) -> bool:
+        """Return whether a loss rate has just been counted over a whole window.
+
+        The rate that raises an alert is lower: its window began before the losses.
+        """
+        if alert.kind != AlertKind.LINK_GREY or alert.subject != subject or alert.grouped:
+            return False
+        full_ns = alert.raised_ns + self._book.thresholds.ns("grey_window_s")
+        now_ns = self._book.now_ns + self._book.log_offset_ns
+        return record["loss_rate"] is not None and alert.updated_ns < full_ns <= now_ns
 
     def _update(self, alert: OpenAlert, subject: str, record: LinkHealth) -> None:
         """Publish an active alert again if its state is worse, or if there is new evidence of a death."""
@@ -196,7 +210,7 @@ class LinkHealthAlerts:
 
     def _severity(self, kind: AlertKind, record: LinkHealth) -> Severity:
         if kind in DEATH_KINDS:
-            return Severity.CRITICAL
+            return Severity.WARNING if record["detected_by"] == DetectedBy.ADMIN else Severity.CRITICAL
         limit = self._book.thresholds["alert_grey_critical_percent"] / 100
         is_heavy = record["max_packet_bytes"] is not None or (record["loss_rate"] or 0.0) >= limit
         return Severity.CRITICAL if kind == AlertKind.LINK_GREY and is_heavy else Severity.WARNING
@@ -212,7 +226,8 @@ class LinkHealthAlerts:
         if node is not None:
             self._raise_switch(node, record)
             return
-        alert = self._new_alert(DEATHS[record["kind"]], subject, record, Severity.CRITICAL)
+        kind = DEATHS[record["kind"]]
+        alert = self._new_alert(kind, subject, record, self._severity(kind, record))
         self._book.raise_alert(alert)
         if alert.alert_id in self._book.open and alert.kind == AlertKind.HOST_DOWN:
             self._gather_host(subject, record)

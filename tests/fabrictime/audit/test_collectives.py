@@ -14,7 +14,7 @@ import pytest
 
 from fabrictime.audit.collectives import SETTINGS, Launch, NoFigure, default_launcher, measure_all
 from fabrictime.testbed.audit.recorded_active import reduced
-from streams.audit.bisection import run_limit
+from streams.audit.traffic.bisection import run_limit
 
 LAUNCHER = """#!/bin/sh
 for argument; do

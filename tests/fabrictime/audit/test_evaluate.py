@@ -10,7 +10,7 @@ from fabrictime.audit.collect import Collector
 from fabrictime.audit.evaluate import evaluated, for_agents, load_baseline, write_baseline
 from fabrictime.audit.report import ANSWER, AuditReport
 from schemas.records import AuditFact, AuditStatus
-from streams.audit.baseline import Baseline, BaselineError, Expected
+from streams.audit.hosts.baseline import Baseline, BaselineError, Expected
 from tests.fabrictime.audit.results import RUN, result
 
 FOUND = Baseline(runs=("r1",), expected=(Expected(sku="h100", fact="driver", texts=("570.1",)),))

@@ -62,7 +62,7 @@ def test_the_failed_checks_stand_first_with_remedy_action_and_hosts() -> None:
     assert "Not fit 7 of 64 hosts have errors, in 3 checks." in text
     assert "2 hosts could not be checked in full. 1 host did not answer." in text
     assert "replace 3 hosts node[007,031,047]" in text
-    issue = text.index("RDMA interfaces have the same MTU 4 of 64 hosts")
+    issue = text.index("RDMA interfaces of like cards have the same MTU 4 of 64 hosts")
     assert "ip link set dev INTERFACE mtu MTU" in text[issue : issue + 200]
     assert "eth1: 1500 bytes, others 9000 4 hosts node[020-023]" in text
     assert issue < text.index("NUMA balancing is off 21 of 64 hosts")
@@ -153,3 +153,16 @@ def test_the_page_fits_a_screen_a_phone_and_paper(hosts: int, browser: Any, tmp_
     pdf = browser.driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
     pages = len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(pdf)))
     assert 1 <= pages <= 4
+
+
+def test_commands_in_remedies_are_code() -> None:
+    swap = result("node.oom", "h1", F, "2", remedy="`dmesg | grep -i oom` names <it>, a ` alone does not")
+    html = made([swap])
+    assert "<code>dmesg | grep -i oom</code> names &lt;it&gt;, a ` alone does not" in html
+
+
+def test_the_picture_of_few_hosts_has_their_names_and_its_note_apart() -> None:
+    html = made([result("node.oom", f"node00{number}") for number in range(1, 5)])
+    [ends] = re.findall(r'<p class="ends".*?</p>', html)
+    assert re.findall(r"<span>(.*?)</span>", ends) == ["node001", "node004"]
+    assert "Each column is a host" in html[html.index(ends) :]

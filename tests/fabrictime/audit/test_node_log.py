@@ -1,6 +1,6 @@
 """What the log knows of nodes."""
 
-from actuators.node_fitness import Fitness
+from actuators.nodes.fitness import Fitness
 from fabrictime.audit.node_log import NodeLog, read_audits
 from fabrictime.commands.live_config import PLAIN
 from schemas.kafka.publisher import Publisher

@@ -14,6 +14,7 @@ from fabrictime.audit.html import page
 from fabrictime.audit.stored import as_json, from_json, from_log, load
 from schemas import codec
 from schemas.kafka.reader import LogUnavailable
+from schemas.kafka.settings import KafkaSettings
 from schemas.messages import key_of
 from schemas.records import AuditRun
 from schemas.topics import AUDIT, AUDIT_RUNS, Topic
@@ -42,7 +43,7 @@ def test_a_file_of_something_else_is_refused(change: dict[str, object], message:
     path = tmp_path / "r.json"
     path.write_text(json.dumps(json.loads("".join(as_json(report([result("node.oom", "h1")])))) | change))
     with pytest.raises(ValueError, match=f"{path}: {message}"):
-        load(str(path), "127.0.0.1:1")
+        load(str(path), _no_log)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null"])
@@ -51,9 +52,13 @@ def test_other_json_is_refused(text: str) -> None:
         from_json(text)
 
 
+def _no_log() -> KafkaSettings:
+    pytest.fail("a file needs no log")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.json: No such file or directory"):
-        load(str(tmp_path / "a.json"), "127.0.0.1:1")
+        load(str(tmp_path / "a.json"), _no_log)
 
 
 def produce(log: str, topic: Topic[Any], records: Iterable[Any]) -> None:
@@ -69,7 +74,7 @@ def test_a_run_is_read_from_the_log(log: str) -> None:
     results = [each | {"checks": 1} for each in [result("node.oom", "h1"), result("node.oom", "h2", F, "2")]]
     other = result("node.oom", "h1", run="r2")
     produce(log, AUDIT, [*results, other])
-    found = load("r1", log)
+    found = load("r1", lambda: log)
     assert (found.run, found.hosts, found.missing) == ("r1", ("h1", "h2", "h9"), ("h9",))
     assert found.results["h2"]["node.oom"]["text"] == "2"
     assert "did not answer within 30 s" in "".join(page(found))
@@ -80,4 +85,4 @@ def test_a_run_is_read_from_the_log(log: str) -> None:
 
 def test_a_log_that_does_not_answer_is_named() -> None:
     with pytest.raises(LogUnavailable, match=r"127\.0\.0\.1:1"):
-        load("r1", "127.0.0.1:1")
+        load("r1", lambda: KafkaSettings(bootstrap="127.0.0.1:1"))

@@ -28,10 +28,10 @@ from fabrictime.audit.traffic import (
 from fabrictime.testbed.audit.simulated import Simulated
 from producers.audit.agent import AuditAgent
 from producers.audit.checks import CHECKS
-from producers.audit.round_nics import RoundNics
+from producers.audit.load.round_nics import RoundNics
+from producers.audit.load.traffic_plan import PAIR_CHECK
 from producers.audit.service import audited_hosts, open_host
 from producers.audit.settings import AuditSettings, TrafficSettings
-from producers.audit.traffic_plan import PAIR_CHECK
 from producers.inventory.nics import nic_record
 from producers.settings import NicSettings
 from producers.sim.shape import Shape
@@ -41,9 +41,9 @@ from schemas.kafka.publisher import Publisher
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditStatus, Nic
 from schemas.topics import INVENTORY
-from streams.audit.fabric_records import FabricRecords
-from streams.audit.rounds import pairs_of
-from streams.audit.traffic import Round, TrafficLimits, figures_line
+from streams.audit.fabric.records import FabricRecords
+from streams.audit.traffic.pairs import Round, TrafficLimits, figures_line
+from streams.audit.traffic.rounds import pairs_of
 from tests.fabrictime.audit.serving import serving
 
 HOSTS = [f"h{number}" for number in range(6)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -79,3 +80,55 @@ def test_this_host_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
     memory = json.loads(capsys.readouterr().out)["checks"][0]
     assert memory["check"] == "node.memory"
     assert memory["status"] in ("PASSED", "FAILED")
+
+
+def test_the_name_of_a_bundle_controls_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sos_commands").mkdir()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/hostname").write_text("gpu7\x1b[31m")
+    audit.main((), as_json_line=False, everything=False, bundle=tmp_path)
+    assert "Audit of gpu7\\x1b[31m" in capsys.readouterr().out
+
+
+def test_the_host_of_a_bundle_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "gpu7" / "sos_commands" / "kernel"
+    folder.mkdir(parents=True)
+    (folder / "dmesg").write_text("[    9.000000] NVRM: Xid (PCI:0000:19:00): 79, fallen off the bus\n")
+    assert audit.main((), as_json_line=True, everything=False, bundle=tmp_path / "gpu7") == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["host"] == "gpu7"
+    failed = [check["check"] for check in report["checks"] if check["status"] == "FAILED"]
+    assert failed == ["kernel-log.xid"]
+    with pytest.raises(ValueError, match="expected a folder"):
+        audit.main((), as_json_line=True, everything=False, bundle=tmp_path / "absent")
+
+
+def test_a_missing_thing_is_shown_once_for_all_its_checks() -> None:
+    shown = " ".join(drawn(results(RecordedHost({}, {})), everything=True).split())
+    assert shown.count("this host has no RDMA device: backend.") == 1
+    assert "backend.port-state, backend.port-rate, backend.link-counters and " in shown
+
+
+def test_an_unknown_check_is_shown_with_its_help() -> None:
+    host = HEALTHY.copy()
+    host.denied.add("smartctl")
+    shown = " ".join(drawn(results(host)).split())
+    assert "MONITOR: Run it as root" in shown
+
+
+def test_a_line_names_the_checks_that_only_root_can_make() -> None:
+    host = HEALTHY.copy()
+    host.denied |= {"smartctl", "ipmitool"}
+    line = audit.for_root(results(host))
+    assert line == "root could make 7 more checks: node.events, node.sensors, node.parts and 4 more"
+    assert audit.for_root(results()) == ""
+
+
+def test_unknown_checks_with_one_reason_share_a_line() -> None:
+    host = HEALTHY.copy()
+    host.denied.add("ipmitool")
+    shown = " ".join(drawn(results(host)).split())
+    assert "UNKNOWN ipmitool: Permission denied: node.events, node.sensors, node.parts and 2 more" in shown
+    assert shown.count("Run it as root") == 1

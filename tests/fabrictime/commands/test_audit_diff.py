@@ -44,7 +44,7 @@ def test_the_difference_is_drawn_new_errors_first() -> None:
     assert lines == [
         "r1 to r1",
         "new error",
-        "RDMA interfaces have the same MTU (backend.mtu)  3 hosts n[1-3]",
+        "RDMA interfaces of like cards have the same MTU (backend.mtu)  3 hosts n[1-3]",
         "passed > error: 1500",
         "monitor: ip link set dev INTERFACE mtu MTU, and in the network's configuration",
         "fixed",

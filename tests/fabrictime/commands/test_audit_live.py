@@ -38,13 +38,14 @@ MARKING = (
     "add table ip qos; add chain ip qos out { type filter hook postrouting priority mangle; }; "
     "add rule ip qos out udp dport 9300-9400 ip dscp set 8"
 )
-READY_S, AUDIT_S = 90, 180
+READY_S, AUDIT_S = 150, 180
+PLANTED = ("h2", "h5", "h7", "fleet")
 
 pytestmark = [
     pytest.mark.fabric,
     pytest.mark.pipeline,
     pytest.mark.slow("runs every service"),
-    pytest.mark.timeout(500),
+    pytest.mark.timeout(600),
 ]
 
 
@@ -125,6 +126,22 @@ def failed(report: AuditReport) -> dict[str, AuditResult]:
     }
 
 
+def failures_of_planted(report: AuditReport) -> dict[str, AuditResult]:
+    """What failed, if it accuses nobody but the planted hosts and the fleet.
+
+    Empty while the clock of another host is out: on a busy machine one gets too little processor time for
+    some seconds, which is a true finding and passes.
+    """
+    found = failed(report)
+    innocent = {
+        name
+        for name, each in found.items()
+        if each["host"] not in PLANTED and not name.startswith("fabric.uplinks")
+    }
+    assert all(name.startswith("fabric.clocks of ") for name in innocent), sorted(found)
+    return {} if innocent else found
+
+
 def test_five_planted_faults_are_reported_with_their_remedies(running: Running) -> None:
     running.wait(
         lambda: all(
@@ -143,7 +160,7 @@ def test_five_planted_faults_are_reported_with_their_remedies(running: Running) 
         return "leaf3:swp3, which the file wires" in running.ask("topology")
 
     running.wait(contradictions, 120, "routes are traced again after the move")
-    found = failed(running.audit())
+    found = running.wait(lambda: failures_of_planted(running.audit()), 150, "no other host's clock is out")
     faults = {
         "fleet.mtu_bytes of h2": ("1400", "ip link set dev INTERFACE mtu MTU"),
         "fleet.dscp_rules of h5": ("dscp = 8", "nft delete rule"),
@@ -159,5 +176,3 @@ def test_five_planted_faults_are_reported_with_their_remedies(running: Running) 
         assert text in found[fault]["text"], found[fault]["text"]
         assert remedy in found[fault]["remedy"], found[fault]["remedy"]
     assert found["fabric.cables of fleet"]["remedy"] == "swap leaf3 port swp3 and port swp4"
-    accused = {each["host"] for name, each in found.items() if not name.startswith("fabric.uplinks")}
-    assert accused <= {"h2", "h5", "h7", "fleet"}, sorted(found)

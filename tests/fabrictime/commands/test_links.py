@@ -78,7 +78,11 @@ def evidence(log):
     ("command", "source", "phrase"),
     [
         ("links", "probes", r"no fresh probe results for \S+ s \(probers stopped\?\)"),
-        ("links", "clocks", r"no fresh clock window for \S+ s \(stream worker stopped\?\)"),
+        (
+            "links",
+            "clocks",
+            r"no fresh clock window for \S+ s \(stream worker or its topics gone\?\)",
+        ),
         ("links", "links", r"no fresh evaluation of link health for \S+ s \(links service stopped\?\)"),
         ("alerts", "links", r"no fresh evaluation of link health for \S+ s \(links service stopped\?\)"),
     ],

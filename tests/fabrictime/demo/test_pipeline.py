@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fabrictime.demo import pipeline
 from fabrictime.demo.pipeline import RATE_BPS, Refused, open_pipeline, refusal, settings_for
 from fabrictime.runtime import status
 from fabrictime.runtime.config import Config, load
@@ -43,9 +44,9 @@ def test_a_log_that_other_hosts_may_use_is_refused() -> None:
 
 def test_the_running_pipeline_is_used(config: Config) -> None:
     lock = running(config)
-    with open_pipeline(config, pytest.fail) as pipeline:
-        assert pipeline.cluster.bootstrap == "127.0.0.1:9"
-        assert pipeline.web == "http://127.0.0.1:8/"
+    with open_pipeline(config, pytest.fail) as running_pipeline:
+        assert running_pipeline.cluster.bootstrap == "127.0.0.1:9"
+        assert running_pipeline.web == "http://127.0.0.1:8/"
     lock.release()
 
 
@@ -74,9 +75,23 @@ def test_settings_for_another_fleet_start_nothing(config: Config, up: dict[str, 
         pass
 
 
-def test_an_up_that_is_just_starting_is_reported(config: Config) -> None:
+def test_the_tour_waits_for_an_up_that_is_starting(config: Config) -> None:
     lock = status.Lock(config.up.data_directory)
-    with pytest.raises(ValueError, match="just starting"), open_pipeline(config, pytest.fail):
+    announced: list[str] = []
+
+    def announce(text: str) -> None:
+        announced.append(text)
+        lock.release()
+        running(config)
+
+    with open_pipeline(config, announce):
+        assert announced == ["`fabrictime up` is starting: the tour waits for it."]
+
+
+def test_an_up_that_does_not_start_is_reported(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "START_S", 0.0)
+    lock = status.Lock(config.up.data_directory)
+    with pytest.raises(status.NotReady, match="just starting"), open_pipeline(config, lambda _: None):
         pass
     lock.release()
 

@@ -346,3 +346,16 @@ def test_tables_of_an_older_version_get_their_columns_and_view(own_server):
     client = server.start().client()
     assert client.command("SELECT count() FROM (SELECT residual_ns FROM fabrictime.clocks)") == 0
     assert client.command("EXISTS fabrictime.delays_1s_view") == 1
+
+
+def test_a_dropped_database_is_made_again_at_the_next_request(own_server):
+    server = own_server().start()
+    client = server.client()
+    client.command("DROP DATABASE fabrictime SYNC")
+    client.close()
+    again = server.client()
+    assert again.command("SELECT count() FROM system.databases WHERE name = 'fabrictime'") == 1
+    again.command("CREATE TABLE fabrictime.t (a Int64) ENGINE = MergeTree ORDER BY a")
+    assert again.command("SELECT count() FROM fabrictime.t") == 0
+    again.close()
+    server.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fabrictime.imports.base import BadImport, Found, Hints, expanded, merged, text_of, xml_root
+from fabrictime.imports.base import BadImport, Found, Hints, expanded, merged, text_of, xml_root, yaml_content
 from schemas.topology import Topology
 
 
@@ -35,7 +35,9 @@ def test_switches_get_their_tier_by_the_distance_from_hosts() -> None:
 
 
 def test_hosts_may_be_named_by_a_pattern() -> None:
-    topology = Topology(merged([found(("gpu1", "e", "leaf1", "1"), ("leaf1", "2", "s1", "1"))], "gpu*"))
+    topology = Topology(
+        merged([found(("gpu1", "e", "leaf1", "1"), ("leaf1", "2", "s1", "1"))], Hints(hosts="gpu*"))
+    )
     assert [topology.tier(name) for name in ("gpu1", "leaf1", "s1")] == [0, 1, 2]
 
 
@@ -48,6 +50,24 @@ def test_a_stated_kind_wins() -> None:
 def test_a_port_that_is_wired_twice_is_named() -> None:
     with pytest.raises(BadImport, match=r"a:1 is wired to b:1 and to c:1"):
         merged([found(("a", "1", "b", "1")), found(("c", "1", "a", "1"))])
+
+
+def test_a_cable_on_a_used_port_is_left_out_on_request() -> None:
+    one, conflicts = Found(), list[str]()
+    one.connect(("a", "1"), ("b", "1"), place="line 3")
+    one.connect(("c", "1"), ("a", "1"), place="line 9")
+    one.connect(("a", "1"), ("b", "1"), place="line 12")
+    file = merged([one], conflicts=conflicts)
+    assert [link.ends for link in file.links] == [("a:1", "b:1")]
+    assert conflicts == ["a:1 is wired to b:1 (line 3) and to c:1 (line 9)"]
+
+
+def test_nodes_are_left_out_by_pattern() -> None:
+    one = found(("h1", "e", "leaf1", "1"), ("h1", "m", "oob-sw", "1"), ("oob-sw", "2", "leaf1", "m"))
+    one.kinds["oob-sw"], one.hosts = "leaf", {"h1", "oob-host"}
+    topology = Topology(merged([one], Hints(without=("oob-*",))))
+    assert set(topology.nodes) == {"h1", "leaf1"}
+    assert topology.cable_ids() == {"h1:e<>leaf1:1"}
 
 
 def test_a_loop_plug_is_no_cable() -> None:
@@ -87,3 +107,14 @@ def test_entities_are_refused() -> None:
 def test_names_are_text() -> None:
     assert [text_of(value) for value in (" a ", 7, True, None, [], 1.5)] == ["a", "7", "", "", "", ""]
     assert Hints().device == "eth0"
+
+
+@pytest.mark.parametrize("value", ["!!timestamp x", "!!int ''", "!!bool x", "!!float ''"])
+def test_a_tag_with_a_value_of_another_form_is_refused(value: str) -> None:
+    with pytest.raises(BadImport, match="not YAML"):
+        yaml_content(f"topology: {value}")
+
+
+def test_a_number_that_is_too_long_to_print_is_refused() -> None:
+    with pytest.raises(BadImport, match="a number: Exceeds the limit"):
+        text_of(16**6000)

@@ -20,10 +20,36 @@ def test_both_forms_of_links() -> None:
     assert [topology.tier(name) for name in ("h1", "leaf1", "spine1")] == [0, 1, 2]
 
 
-def test_aliases_and_foreign_objects_are_refused() -> None:
-    for text in ("a: &a [1]\ntopology: {links: *a}", "topology: !!python/object/apply:os.system [ls]"):
+def test_foreign_objects_and_growing_tables_are_refused() -> None:
+    levels = [f"l{n}: &l{n} {{<<: [*l{n - 1}, *l{n - 1}, *l{n - 1}, *l{n - 1}]}}" for n in range(1, 20)]
+    bomb = "\n".join(["l0: &l0 {a: 1, b: 2}", *levels, "topology: {links: *l19}"])
+    for text in (bomb, "topology: !!python/object/apply:os.system [ls]"):
         with pytest.raises(BadImport, match="not YAML"):
             read(text, Hints())
+
+
+def test_a_node_has_the_kind_of_its_group_and_the_role_of_its_labels() -> None:
+    text = """
+common: &frr {kind: linux, image: "quay.io/frrouting/frr:9.1"}
+topology:
+  defaults: {kind: nokia_srlinux}
+  groups:
+    clients: {kind: linux}
+    spine: {}
+  nodes:
+    gpu1: {group: clients}
+    leaf1: {<<: *frr}
+    s1: {group: spine}
+    l2: {labels: {role: leaf}}
+    eos: {group: clients, kind: arista_ceos}
+  links:
+    - endpoints: ["gpu1:eth1", "leaf1:eth1"]
+    - endpoints: ["leaf1:eth2", "s1:e1-1"]
+    - endpoints: ["l2:e1-1", "s1:e1-2"]
+    - endpoints: ["eos:eth1", "gpu1:eth2"]
+"""
+    kinds = {name: node.kind for name, node in Topology(merged([read(text, Hints())])).nodes.items()}
+    assert kinds == {"gpu1": "host", "leaf1": "leaf", "s1": "spine", "l2": "leaf", "eos": "leaf"}
 
 
 def test_an_endpoint_without_interface_is_refused() -> None:

@@ -20,3 +20,13 @@ def test_links_of_interfaces_with_rates_and_kinds() -> None:
 def test_a_link_without_port_is_refused() -> None:
     with pytest.raises(BadImport, match="link from 'h1' to 'leaf1': device or port missing"):
         read(MINIGRAPH.replace("<StartPort>eth0</StartPort>", ""), Hints())
+
+
+def test_links_to_asics_of_the_same_chassis_are_left_out() -> None:
+    inside = """<DeviceLinkBase><ElementType>DeviceInterfaceLink</ElementType>
+        <EndDevice>ASIC0</EndDevice><EndPort>Eth0</EndPort>
+        <StartDevice>leaf1</StartDevice><StartPort>Ethernet0</StartPort></DeviceLinkBase></DeviceInterfaceLinks>"""
+    text = MINIGRAPH.replace("</DeviceInterfaceLinks>", inside)
+    text = text.replace("</Devices>", '<Device i:type="Asic"><Hostname>ASIC0</Hostname></Device></Devices>')
+    topology = Topology(merged([read(text, Hints())]))
+    assert topology.cable_ids() == {"h1:eth0<>leaf1:Ethernet0", "leaf1:Ethernet4<>spine1:Ethernet8"}

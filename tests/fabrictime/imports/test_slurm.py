@@ -23,3 +23,27 @@ def test_nodes_and_switches() -> None:
 def test_blocks_are_refused() -> None:
     with pytest.raises(BadImport, match="expected topology/tree"):
         read("BlockName=b1 Nodes=h[1-4]", Hints())
+
+
+TREE = """
+- topology: other
+  block: {block_sizes: [4], blocks: [{block: b1, nodes: "h[1-4]"}]}
+- topology: main
+  cluster_default: true
+  tree:
+    switches:
+      - {switch: root, children: "s[1-2]"}
+      - {switch: s1, nodes: "h[1-2]"}
+      - {switch: s2, nodes: h3}
+"""
+
+
+def test_the_default_tree_of_topology_yaml() -> None:
+    topology = Topology(merged([read(TREE, Hints())]))
+    assert topology.cable_ids() == {
+        "h1:eth0<>s1:h1", "h2:eth0<>s1:h2", "h3:eth0<>s2:h3", "root:s1<>s1:root", "root:s2<>s2:root",
+    }  # fmt: skip
+    with pytest.raises(BadImport, match="expected topology/tree"):
+        read(TREE.partition("- topology: main")[0], Hints())
+    with pytest.raises(BadImport, match="flat: expected a tree"):
+        read("- topology: all\n  flat: true\n", Hints())

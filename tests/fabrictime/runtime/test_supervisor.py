@@ -300,3 +300,23 @@ async def test_only_the_child_itself_is_heard():
     await stranger.wait()
     assert list(notify.messages(os.getpid())) == []
     notify.close()
+
+
+async def test_all_children_start_again_even_those_that_do_not_stop(supervised, steady, child, until):
+    supervised.add(
+        steady("log"),
+        child(
+            "stubborn", "signal.signal(signal.SIGTERM, signal.SIG_IGN); notify('READY=1'); time.sleep(300)"
+        ),
+    )
+    await supervised.start()
+    before = {row["name"]: row["pid"] for row in supervised.snapshot()}
+    supervised.restart_all()
+
+    def is_new(name):
+        return row(supervised, name)["state"] == State.READY and row(supervised, name)["pid"] != before[name]
+
+    assert await until(lambda: is_new("log") and is_new("stubborn"))
+    assert not [pid for pid in before.values() if psutil.pid_exists(pid)]
+    assert row(supervised, "stubborn")["last_exit"] == "killed by SIGKILL"
+    await supervised.stop()

@@ -9,7 +9,7 @@ from fabrictime.state.evidence import CHECKING, FRESH_S, Age, EvidenceAges, Sour
 FRESH = dict.fromkeys(Source, Age(1.0))
 LATE = {
     Source.PROBES: "no fresh probe results for 12 s (probers stopped?)",
-    Source.CLOCKS: "no fresh clock window for 12 s (stream worker stopped?)",
+    Source.CLOCKS: "no fresh clock window for 12 s (stream worker or its topics gone?)",
     Source.LINKS: "no fresh evaluation of link health for 12 s (links service stopped?)",
 }
 

@@ -1,8 +1,13 @@
-"""The history server and the web page as child processes."""
+"""The history server and the web page as child processes.
+
+A page is forked from a server that has loaded its modules: to import them takes two seconds of a processor.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import multiprocessing
 import os
 import signal
 import socket
@@ -24,14 +29,24 @@ from fabrictime.history.server import main
 from fabrictime.history.settings import HistorySettings
 sys.exit(main(HistorySettings(directory=Path(sys.argv[1]), port=int(sys.argv[2]))))
 """
-PAGE = """
-import logging, sys
-from fabrictime.web.server import main
-from fabrictime.web.settings import WebSettings
-logging.basicConfig(level=logging.INFO)
-sys.exit(main(WebSettings.model_validate_json(sys.argv[1])))
-"""
 DEADLINE_S = 40.0
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    [
+        "clickhouse_connect",
+        "fastapi",
+        "nicegui.ui",
+        "uvicorn.protocols.http.auto",
+        "uvicorn.protocols.websockets.auto",
+        "fabrictime.web.history_reader",
+        "fabrictime.web.server",
+        *(
+            f"fabrictime.web.tabs.{name}.view"
+            for name in ("actions", "alerts", "audit", "clocks", "contention", "delays", "fabric", "jobs")
+        ),
+    ]
+)
+"""Forks pages; a module that cannot be loaded beforehand is loaded by each page."""
 
 T = TypeVar("T")
 
@@ -64,6 +79,40 @@ class Process:
 
     def alive(self) -> None:
         assert self.child.poll() is None, self.log.read_text()
+
+
+def serve_page(log: Path, settings: str) -> None:
+    """Run a page in this process, with its output in a file."""
+    with log.open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.chdir(log.parent)
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # with it NiceGUI behaves otherwise
+    from fabrictime.web.server import main
+    from fabrictime.web.settings import WebSettings
+
+    logging.basicConfig(level=logging.INFO)
+    sys.exit(main(WebSettings.model_validate_json(settings)))
+
+
+class PageProcess:
+    """A page in a process of its own, its output in a file."""
+
+    def __init__(self, log: Path, settings: str) -> None:
+        self.log = log
+        self.child = FORKS.Process(target=serve_page, args=(log, settings))
+        self.child.start()
+
+    def stop(self, sign: int = signal.SIGTERM) -> int:
+        if self.child.is_alive():
+            assert self.child.pid
+            os.kill(self.child.pid, sign)
+        self.child.join(20)
+        assert self.child.exitcode is not None, "still running"
+        return self.child.exitcode
+
+    def alive(self) -> None:
+        assert self.child.is_alive(), self.log.read_text()
 
 
 def free_port() -> int:
@@ -126,7 +175,7 @@ class Page:
             "history_token_file": str(token_file) if token_file else None,
             **settings,
         }
-        self.process = Process(PAGE, folder / "page.log", json.dumps(given))
+        self.process = PageProcess(folder / "page.log", json.dumps(given))
         self.port = int(until("the page listens", lambda: self._port(port_file)))
         self.url = f"http://127.0.0.1:{self.port}/"
 

@@ -18,6 +18,7 @@ from producers.flows.intervals import FlowTable
 from producers.flows.registrations import Registrations, parse_registration
 from schemas import codec
 from schemas.ipc import connect
+from tests.waiting import wait_until
 
 UDP = ("UDP", "10.0.0.1", 5000, "10.0.0.2", 6000)
 
@@ -54,8 +55,8 @@ REGISTERED = {
         ({"sent_bytes": -1}, "sent_bytes -1: expected a whole number from 0"),
         ({"sent_bytes": 1e300}, "sent_bytes 1e"),
         ({"cookie": None}, "cookie None"),
-        ({"job": "two\nlines"}, "job 'two"),
-        ({"job": "x" * 129}, "expected 1 to 128 printable"),
+        ({"job": ""}, "job '': expected 1 to 128 characters"),
+        ({"job": "x" * 129}, "expected 1 to 128 characters"),
         ({"colour": 1}, "colour: unknown"),
         ({"flow": "sock:0"}, "flow 'sock:0': expected sock:<cookie>"),
         ({"flow": "sock:1\n"}, "flow 'sock:1"),
@@ -119,6 +120,15 @@ def served(registrations: Registrations, until: Any) -> None:
     while not until():
         assert time.monotonic() < end
         registrations.serve(time.monotonic() + 0.01)
+
+
+@pytest.mark.parametrize(
+    ("raw", "job"),
+    [("训练一".encode(), "训练一"), (b"two\\nlines", "two\\x0alines"), (b"caf\xe9", "caf\\xe9")],
+)
+def test_a_job_has_the_name_that_its_operations_have(raw, job):
+    line = json.dumps(REGISTERED | {"job": "NAME"}).encode().replace(b"NAME", raw)
+    assert parse_registration(line)[1].job == job
 
 
 def test_queue_pairs_of_one_program_come_and_go_on_one_connection(tmp_path):
@@ -272,3 +282,14 @@ def test_a_moved_flow_lets_go_of_its_former_ports(tmp_path):
     registrations.sweep()
     assert not registrations.flows
     registrations.close()
+
+
+def test_a_removed_socket_is_made_again(tmp_path):
+    path = tmp_path / "flows.sock"
+    registrations = Registrations(path, {"127.0.0.1"}.__contains__)
+    with contextlib.closing(registrations):
+        path.unlink()
+        wait_until(lambda: registrations.check() is None and path.exists(), 10.0)
+        with connect(path, 5) as program:
+            program.sendall(json.dumps(PAIR).encode() + b"\n")
+            served(registrations, lambda: registrations.queue_pairs)

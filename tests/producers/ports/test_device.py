@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import socket
 import struct
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,15 +15,18 @@ from hypothesis import strategies as st
 
 from producers.ports.device import (
     NetlinkLink,
+    PortChange,
     PortCounters,
     PortWatch,
     is_link_counter,
     parse_links,
     rdma_ports,
 )
+from tests.waiting import wait_until
 
 NEWLINK, DELLINK, ERROR = 16, 17, 2
 LOWER_UP = 0x10000
+CLONE_NEWNET = 0x40000000
 
 
 def message(kind: int, body: bytes) -> bytes:
@@ -44,7 +49,7 @@ def test_a_link_message_has_name_carrier_and_counters():
     assert (up.device, up.number, up.is_removed, up.carrier) == ("eth1", 7, False, True)
     assert up.counters["rx_crc_errors"] == 12
     assert up.counters["carrier_down_count"] == 5
-    assert down == NetlinkLink("eth2", 7, False, False, {})
+    assert down == NetlinkLink("eth2", 7, False, False, {}, True)
 
 
 def test_a_device_that_goes_has_no_carrier():
@@ -207,3 +212,81 @@ def test_ethtool_counters_of_a_device_are_read_or_it_has_none():
             assert all(value >= 0 for value in counters.read().values())
         finally:
             counters.close()
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+def add_pair() -> None:
+    """Add a pair of devices, p0 and p1, that are up."""
+    ip("link", "add", "p0", "type", "veth", "peer", "name", "p1")
+    ip("link", "set", "p1", "up")
+    ip("link", "set", "p0", "up")
+
+
+@pytest.fixture
+def in_network(inside):
+    """Return a function that runs a test body in a network namespace of its own."""
+
+    def run(body):
+        def alone():
+            assert ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0
+            return body()
+
+        return inside(alone)
+
+    return run
+
+
+def change_of(watch: PortWatch) -> PortChange:
+    """Return the next change, within 5 s."""
+    return wait_until(lambda: next(iter(watch.read()), None), 5)
+
+
+def test_a_renamed_device_is_followed(in_network):
+    def body():
+        add_pair()
+        watch = PortWatch("p0", None)
+        first = wait_until(lambda: [c for c in watch.read() if c.carrier], 5)
+        ip("link", "set", "p0", "name", "enp9s0")
+        ip("link", "set", "p1", "down")
+        while_renamed = change_of(watch)
+        ip("link", "set", "enp9s0", "name", "p0")
+        ip("link", "set", "p1", "up")
+        return bool(first), while_renamed.carrier, change_of(watch).carrier, watch.known
+
+    assert in_network(body) == (True, False, True, True)
+
+
+def test_a_device_that_comes_later_or_is_made_again_is_known(in_network):
+    def body():
+        watch = PortWatch("p0", None)
+        nothing = wait_until(lambda: watch.read() == [] and not watch.known, 5)
+        seen = []
+        for _ in range(2):
+            add_pair()
+            wait_until(lambda: [seen.append(c.carrier) for c in watch.read()] and seen[-1], 5)
+            known = watch.known
+            ip("link", "del", "p0")
+            wait_until(lambda: [seen.append(c.carrier) for c in watch.read()] and not seen[-1], 5)
+        return nothing, known, seen[-1]
+
+    assert in_network(body) == (True, True, False)
+
+
+def test_a_port_that_the_administrator_took_down_is_no_torn_cable(in_network):
+    def body():
+        add_pair()
+        watch = PortWatch("p0", None)
+        wait_until(lambda: [c for c in watch.read() if c.carrier], 5)
+        ip("link", "set", "p1", "down")
+        torn = change_of(watch)
+        ip("link", "set", "p1", "up")
+        wait_until(lambda: [c for c in watch.read() if c.carrier], 5)
+        ip("link", "set", "p0", "down")
+        return torn, change_of(watch)
+
+    torn, taken_down = in_network(body)
+    assert torn[0::2] == (False, True)
+    assert taken_down[0::2] == (False, False)

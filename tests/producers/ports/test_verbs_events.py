@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from producers.ports.verbs_events import VerbsEventReader
+from tests.interpreter import interpreter
 
 FAKE = """
 import os, threading
@@ -33,18 +34,16 @@ class Context:
 
 
 @pytest.fixture
-def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], VerbsEventReader]]:
+def watch(tmp_path: Path) -> Iterator[Callable[[str], VerbsEventReader]]:
     started = []
 
     def start(device: str, fake: bool = True) -> VerbsEventReader:
-        if fake:
-            (tmp_path / "pyverbs").mkdir()
-            (tmp_path / "pyverbs/__init__.py").write_text("")
-            (tmp_path / "pyverbs/device.py").write_text(FAKE)
-        else:
-            (tmp_path / "pyverbs.py").write_text("raise ImportError('not here')")
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        started.append(VerbsEventReader(device))
+        packages = tmp_path / "packages"
+        package = packages / "pyverbs"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("" if fake else "raise ImportError('not here')")
+        (package / "device.py").write_text(FAKE)
+        started.append(VerbsEventReader(device, interpreter(tmp_path / "python", packages)))
         return started[-1]
 
     yield start

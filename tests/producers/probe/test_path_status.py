@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from actuators.local_repair import DeadLinks
+from actuators.flows.local_repair import DeadLinks
 from native.core.probe import PathEvidence
 from producers.probe.path_status import PathStatusReporter, PathStatusTracker
 from schemas import codec

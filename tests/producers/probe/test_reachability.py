@@ -122,3 +122,23 @@ def test_a_dead_nic_is_no_silent_rail(hosts, answering):
     everyone.pop("h1/eth1")
     silent_after(reach, everyone, answering, 100.0)
     assert silent_after(reach, everyone, answering, 200.0) == frozenset()
+
+
+def test_rails_apart_are_silent_together_though_few_nics_of_each_are_probed():
+    everyone, reach = fleet(8, 8), RailReach()
+    groups = group_of(everyone["h1/eth0"], everyone)
+    hosts = {name: each["host"] for name, each in everyone.items()}
+    probed = ["h2/eth0", *(f"h{number + 1}/eth{number}" for number in range(1, 8))]
+    reach.set_peers(probed, 0.0)
+    reach.update([evidence(name, int(name == "h2/eth0")) for name in probed])
+    assert reach.silent(groups, hosts, SILENT_S - 0.1) == frozenset()
+    assert reach.silent(groups, hosts, SILENT_S) == {f"eth{number}" for number in range(1, 8)}
+
+
+def test_losses_to_rails_that_never_answered_show_no_fault():
+    everyone, reach = fleet(3, 2), RailReach()
+    groups = group_of(everyone["h1/eth0"], everyone)
+    reach.set_peers(["h2/eth0", "h3/eth0", "h2/eth1", "h3/eth1"], 0.0)
+    assert reach.unproven(groups) == {"h2/eth1", "h3/eth1"}
+    reach.update([evidence("h3/eth1", 1)])
+    assert reach.unproven(groups) == frozenset()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.probe.service import until_flush_s
-from producers.settings import flush_ms_of
+from producers.probe.service import ALONE_S, ProbeService, until_flush_s
+from producers.settings import NicSettings, flush_ms_of
 from schemas import codec
 
 Records = list[dict[str, Any]]
@@ -283,3 +284,35 @@ def test_a_live_flows_route_is_probed_additionally_until_the_flow_ends(
         return sum(lately(found).values()) < 60
 
     probes.until(back, 60)
+
+
+class Table:
+    """The NICs that live, by host."""
+
+    def __init__(self, *hosts: str) -> None:
+        self.hosts = hosts
+
+    def alive(self, shard: str) -> dict[str, dict[str, str]]:
+        return {f"{host}/eth0": {"host": host} for host in self.hosts}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "peers", "is_problem"),
+    [
+        pytest.param(("a", "b", "c"), 0, True, id="others live, none can be reached"),
+        pytest.param(("a", "b", "c"), 1, False, id="one can be reached"),
+        pytest.param(("a",), 0, False, id="a lone host has no peers by nature"),
+        pytest.param((), 0, False, id="before the first announcement"),
+    ],
+)
+def test_a_nic_without_a_peer_is_a_fault_unless_it_is_alone(
+    hosts: tuple[str, ...], peers: int, is_problem: bool
+) -> None:
+    service: Any = ProbeService.__new__(ProbeService)
+    service.nic = NicSettings(host="a", device="eth0", address="10.0.0.1")
+    service.publisher = SimpleNamespace(peers=Table(*hosts))
+    service._peers, service._alone_since_s = peers, 0.0
+    assert service._peer_problem(ALONE_S - 1) is None
+    problem = service._peer_problem(ALONE_S + 1)
+    assert (problem is not None) is is_problem
+    assert problem is None or problem.startswith("no peer among the NICs of 2 other hosts")

@@ -10,6 +10,7 @@ from producers.trace.path_changes import (
     FORGET_S,
     LEARNING_WINDOWS,
     LOSS_REST_S,
+    SILENT_S,
     PathChangeDetector,
 )
 
@@ -76,3 +77,18 @@ def test_an_unseen_path_is_forgotten() -> None:
     empty = ProbeColumns("h1/eth0")
     detector.observe(empty, 100 + FORGET_S)
     assert observe(detector, [50_000] * LEARNING_WINDOWS, 1000 + FORGET_S) == [], "learned from the beginning"
+
+
+def test_a_peer_is_silent_while_a_path_loses_every_probe() -> None:
+    detector = PathChangeDetector()
+    detector.observe(batch(10_000), 0.0)
+    silent_s = [
+        t for t in range(1, 30) if detector.observe(batch(None, lost=5), float(t)) or detector.silent_peers
+    ]
+    assert silent_s == list(range(1 + int(SILENT_S), 30))
+    detector.observe(batch(10_000), 30.0)
+    detector.observe(batch(10_000), 32.0)
+    assert not detector.silent_peers
+    detector.observe(batch(10_000, lost=1), 33.0)
+    detector.observe(batch(10_000, lost=1), 50.0)
+    assert not detector.silent_peers, "a path that answers some probes is not silent"

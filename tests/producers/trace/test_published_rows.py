@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from producers.trace.published_rows import MIN_RECORD_GAP_S, REPUBLISH_S, PublishedRows
+from producers.trace.published_rows import (
+    MIN_RECORD_GAP_S,
+    REPUBLISH_S,
+    SILENT_REPUBLISH_S,
+    PublishedRows,
+)
 from tests.records import make_part
 
 
@@ -30,5 +35,14 @@ def test_an_unchanged_record_is_old_after_some_time_that_differs_between_pairs()
         published.replace([row(1)], 0.0, rng)
         assert not published.is_old(REPUBLISH_S)
         assert published.is_old(1.25 * REPUBLISH_S + 1)
-        ends.add(published.at_s)
+        ends.add(published.jitter_s)
     assert len(ends) == 20
+
+
+def test_the_record_of_a_pair_that_loses_every_probe_is_soon_old() -> None:
+    published = PublishedRows[Any]()
+    assert not published.is_old(1e9, silent=True), "nothing was published"
+    published.replace([row(1)], 0.0, random.Random(3))
+    assert not published.is_old(SILENT_REPUBLISH_S, silent=True)
+    assert published.is_old(SILENT_REPUBLISH_S + 1, silent=True)
+    assert not published.is_old(SILENT_REPUBLISH_S + 1)

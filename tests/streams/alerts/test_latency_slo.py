@@ -116,7 +116,7 @@ def test_an_slo_is_violated_after_its_duration_and_met_after_as_long():
     assert (raised.name, raised.state, raised.subject) == ("r3-r7", "RAISED", "rack:rack3>rack:rack7")
     assert raised.since_ns == first
     assert raised.at_ns == first + 10 * S
-    assert raised.text.startswith("p99 above 20 us for 10 s between rack3 and rack7: h30/eth0 to h70/eth0 ")
+    assert raised.text.startswith("p99 above 20.0 µs for 10 s between rack3 and rack7: h30/eth0 to h70/eth0 ")
     assert raised.p99_ns == pytest.approx(84e3, rel=0.15)
     assert raised.nics == ("h30/eth0", "h70/eth0")
     for _ in range(30):
@@ -131,7 +131,7 @@ def test_an_slo_is_violated_after_its_duration_and_met_after_as_long():
     for _ in range(4):
         watch.second(h30_eth0=[path("h70/eth0")])
     assert [each.state for each in watch.changes] == ["RAISED", "CLEARED"]
-    assert "below 20 us for 10 s" in watch.changes[1].text
+    assert "below 20.0 µs for 10 s" in watch.changes[1].text
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from schemas.topics import (
 from streams.alerts.ordered_inputs import AlertInputs, read_from
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
-from streams.links.health import ShardHealth
+from streams.links.health.shard_health import ShardHealth
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.route_table import RouteTable
 from tests.streams.alerts.script import RULE, T0, slow

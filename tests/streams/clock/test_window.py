@@ -44,6 +44,11 @@ def test_a_clock_jumped_if_one_of_its_nics_reports_a_jump() -> None:
     assert taken.jumped == {0}
 
 
+def test_the_clock_of_a_name_that_two_agents_use_is_not_measured_and_that_of_a_restarted_one_is() -> None:
+    taken = gather([fits(nic("h1/a", "c", restarts=40), nic("h2/a", "d", restarts=1))], {})
+    assert taken.jumped == {0}
+
+
 def test_a_clock_without_a_flush_has_no_reading() -> None:
     taken = gather([fits(nic("h1/a", "c"), pairs=(("h1/a", "h9/a"),))], {})
     _, known = guess_readings(taken, 0)

@@ -132,6 +132,17 @@ def test_a_window_that_the_log_lost_is_cut_again_before_its_published_successor(
     assert cut.place(13 * WINDOW, 7).window == 13
 
 
+@pytest.mark.parametrize("first", [2, 3, 300])
+def test_ranges_of_a_topic_that_was_made_again_hold_nothing_up(first: int) -> None:
+    cut = cutter([Range(1, 500, 600), Range(2, 600, 700)])
+    opened = cut.place(first * WINDOW + 900 * MS, 0)
+    placed = cut.place((first + 1) * WINDOW, 1)
+    closed = [*opened.before, *placed.before, *placed.after]
+    assert closed[-1].range == Range(opened.window, 0, 1)
+    now_ns = (placed.window + 1) * WINDOW + 200 * MS
+    assert [c.range for c in cut.tick(now_ns, 1200 * MS, caught_up=True)] == [Range(placed.window, 1, 2)]
+
+
 def test_a_lost_window_takes_no_published_number() -> None:
     cut = cutter([Range(10, 0, 1), Range(11, 3, 4)])
     placed = [cut.place(window * WINDOW, offset) for offset, window in enumerate((10, 10, 11, 11, 11))]

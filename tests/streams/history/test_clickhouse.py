@@ -24,6 +24,8 @@ class Client:
         self.errors: list[Exception] = []
         self.inserts: list[dict[str, Any]] = []
         self.commands: list[str] = []
+        self.sizes: list[int] = []
+        self.max_bytes = 1 << 30
         self.opened = self.closed = 0
 
     def command(self, statement: str) -> None:
@@ -33,8 +35,11 @@ class Client:
         return SimpleNamespace(result_rows=[])
 
     def raw_insert(self, table: str, **given: Any) -> None:
+        self.sizes.append(len(given["insert_block"]))
         if self.errors:
             raise self.errors.pop(0)
+        if self.sizes[-1] > self.max_bytes:
+            raise DatabaseError("HTTP driver received HTTP status 413, server response: <html>nginx")
         self.inserts.append({"table": table, **given})
 
     def close(self) -> None:
@@ -97,6 +102,41 @@ def test_a_block_that_clickhouse_never_accepts_is_refused(client: Client, writer
     with pytest.raises(Refused, match="bad block"):
         writer.insert(tables.DELAYS, ROWS, "t")
     assert client.closed == 0
+
+
+def test_a_block_that_a_proxy_refuses_for_its_size_is_halved_until_it_passes(
+    client: Client, writer: Writer
+) -> None:
+    many = pa.table({"nic": [f"h{number:06}/eth0" for number in range(10_000)]})
+    client.max_bytes = 50_000
+    writer.insert(tables.DELAYS, many, "t")
+    stored = [pa.ipc.open_stream(insert["insert_block"]).read_all() for insert in client.inserts]
+    assert pa.concat_tables(stored).combine_chunks() == many.combine_chunks()
+    tokens = [insert["settings"]["insert_deduplication_token"] for insert in client.inserts]
+    assert len(set(tokens)) == len(tokens)
+    tries = len(client.sizes)
+    writer.insert(tables.DELAYS, many, "u")
+    assert len(client.sizes) - tries == len(stored), "the limit is known: no block is refused again"
+    assert client.closed == 0
+
+
+def test_a_row_that_is_too_large_is_refused_and_the_remedy_is_named(client: Client, writer: Writer) -> None:
+    client.max_bytes = 10
+    with pytest.raises(Refused, match="client_max_body_size"):
+        writer.insert(tables.DELAYS, ROWS, "t")
+
+
+def test_a_body_that_ended_early_is_sent_again_before_it_is_refused(client: Client, writer: Writer) -> None:
+    client.errors = [failure(33) for _ in range(3)]
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            writer.insert(tables.DELAYS, ROWS, "t")
+    writer.insert(tables.DELAYS, ROWS, "t")
+    assert len(client.inserts) == 1
+    client.errors = [failure(33) for _ in range(4)]
+    for expected in (Unavailable, Unavailable, Unavailable, Refused):
+        with pytest.raises(expected):
+            writer.insert(tables.DELAYS, ROWS, "u")
 
 
 @pytest.mark.parametrize("error", [failure(241), OperationalError("gone"), OSError("refused")])

@@ -11,7 +11,6 @@ from fabrictime.state import action_text
 from fabrictime.state.action_entries import NS_PER_S, ActionEntry
 from fabrictime.state.flow_history import Sample
 from fabrictime.state.labels import arrow
-from fabrictime.state.units import delay_text
 from fabrictime.web.addresses import fabric_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import empty, name_value_table, part, put_values, table, text, toggle
@@ -20,6 +19,7 @@ from fabrictime.web.tabs.actions import frames
 from fabrictime.web.tabs.fabric.queries import MoveDelays
 from fabrictime.web.widgets import Cell, Chips, LiveTable, Row
 from schemas.records import Alert
+from schemas.units import delay_text
 
 if TYPE_CHECKING:
     from fabrictime.web.tabs.actions.view import ActionsTab

@@ -16,7 +16,6 @@ from fabrictime.state.action_limits import LimitUse, Pacing
 from fabrictime.state.action_state import WATCH_NS, ActionState, SuppressedAction
 from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.flow_history import Sample
-from fabrictime.state.units import bps_text, count_text
 from fabrictime.web.elements import CSS, card, empty, table, text, toggle
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.actions.flow_panel import FlowPanel, entry_table
@@ -24,6 +23,7 @@ from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.live_tab import LiveTab
 from fabrictime.web.widgets import Row
 from schemas.records import Alert
+from schemas.units import bps_text, count_text
 
 Listed = Literal["all", "done", "not"]
 

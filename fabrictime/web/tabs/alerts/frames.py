@@ -9,10 +9,10 @@ from typing import Final
 
 from fabrictime.state.fabric_state import is_cleared
 from fabrictime.state.labels import arrow
-from fabrictime.state.units import delay_text, seconds_text
 from fabrictime.web.addresses import fabric_address
 from schemas.ids import host_of
 from schemas.records import Alert, Severity
+from schemas.units import delay_text, number_text, seconds_text
 
 AnyRecord = Mapping[str, object]
 """A record of any topic."""
@@ -118,7 +118,7 @@ def _value_text(name: str, value: object) -> str:
     if isinstance(value, int) and name.endswith("_ns"):
         return time_text(value) if value > MIN_EPOCH_NS else delay_text(value)
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return number_text(value, 6)
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {_value_text(k, v)}" for k, v in value.items() if v not in (None, [], ""))
     if isinstance(value, list | tuple):

@@ -11,7 +11,6 @@ from nicegui import ui
 
 from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.labels import arrow
-from fabrictime.state.units import count_text
 from fabrictime.web.elements import CSS, card, empty, name_value_table, part, put_values, table, text, toggle
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.alerts import frames
@@ -20,6 +19,7 @@ from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.records import Alert, Evidence
+from schemas.units import count_text
 
 Listed = Literal["active", "all"]
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 from fabrictime.audit.groups import LEVELS, Level, worst_of
 from fabrictime.audit.host_names import name_order
 from fabrictime.audit.report import TITLES
-from fabrictime.state.units import counted
 from fabrictime.web.addresses import audit_address
 from fabrictime.web.tabs.audit.queries import Cell, CheckRow, ResultRow
+from schemas.units import counted
 from streams.audit.results import FLEET
 
 MAX_NAMED: Final = 96

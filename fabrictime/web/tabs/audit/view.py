@@ -10,7 +10,6 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from fabrictime.audit.groups import Level
-from fabrictime.state.units import count_text, counted, delay_text, seconds_text
 from fabrictime.web.elements import (
     CSS,
     card,
@@ -30,6 +29,7 @@ from fabrictime.web.tabs.audit.queries import AuditFleet, ResultRow, RunRow, aud
 from fabrictime.web.tabs.base import AppContext, Choice, Tab
 from fabrictime.web.tabs.delays.queries import Fleet
 from fabrictime.web.widgets import Cell, Chips, LiveMarkup, Row
+from schemas.units import count_text, counted, delay_text, seconds_text
 from streams.audit.results import FLEET
 
 KPIS: Final = (

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fabrictime.state.units import delay_text, signed_delay_text
 from fabrictime.web.tabs.clocks.queries import (
     DRAW_ALL_CLOCKS,
     MAX_MESH_NICS,
@@ -27,6 +26,7 @@ from fabrictime.web.tabs.delays.frames import COLOURS, Level, Place, bound_band,
 from fabrictime.web.tabs.delays.queries import NicRow
 from fabrictime.web.time_series import GAP_STEPS, Values, detrend, rounded, time_axis
 from schemas.ids import host_of, natural
+from schemas.units import delay_text, signed_delay_text
 
 OffsetView = Literal["wander", "offset"]
 

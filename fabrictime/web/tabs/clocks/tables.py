@@ -8,11 +8,11 @@ from typing import Any, Final
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
-from fabrictime.state.units import delay_text, percent_text, signed_delay_text
 from fabrictime.web.elements import card, column, text, utc_time
 from fabrictime.web.tabs.clocks import frames
 from fabrictime.web.tabs.clocks.queries import ClockRow, EventRow, SuspectRow
 from schemas.ids import natural
+from schemas.units import delay_text, percent_text, signed_delay_text
 
 ROWS_PER_PAGE: Final = 9
 STATE_CELL: Final = (

@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
-from fabrictime.state.units import count_text, delay_text
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, text, toggle
 from fabrictime.web.history_sql import series_period_s
@@ -29,6 +28,7 @@ from fabrictime.web.tabs.clocks.queries import (
     Mesh,
 )
 from fabrictime.web.tabs.delays.queries import Fleet, fleet
+from schemas.units import count_text, delay_text
 
 VIEWS: Final = {"wander": "wander", "offset": "offset"}
 SPANS: Final = {60: "1 min", 600: "10 min", 3600: "1 h"}

@@ -9,7 +9,6 @@ from nicegui import ui
 
 from fabrictime.state.fabric_state import Part, is_active
 from fabrictime.state.labels import arrow
-from fabrictime.state.units import bps_text, bytes_text, count_text, counted, delay_text, percent_text
 from fabrictime.web.addresses import fabric_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import (
@@ -29,6 +28,7 @@ from fabrictime.web.tabs.contention import frames
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.records import ContentionState, ContentionWindow
+from schemas.units import bps_text, bytes_text, count_text, counted, delay_text, percent_text
 
 SPANS: Final = {300: "5 min", 900: "15 min", 3600: "1 h"}
 WINDOWS_SHOWN: Final = 60

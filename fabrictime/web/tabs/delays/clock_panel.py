@@ -8,7 +8,6 @@ from typing import Any, Final
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
-from fabrictime.state.units import delay_text, signed_delay_text
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import card, column, text, toggle
 from fabrictime.web.tabs.clocks.queries import MAX_DRAWN_CLOCKS, ClockRow, ClockSeries
@@ -16,6 +15,7 @@ from fabrictime.web.tabs.clocks.tables import PagedClocks
 from fabrictime.web.tabs.delays import frames
 from fabrictime.web.tabs.delays.frames import COLOURS, ClockMetric
 from schemas.ids import natural
+from schemas.units import delay_text, signed_delay_text
 
 CLOCK_VIEWS: Final = {"wander": "wander", "offset": "offset", "bound": "bound"}
 ROWS_PER_PAGE: Final = 8

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from fabrictime.state.units import count_text, counted, ms_text, percent_text, rate_text, seconds_text
 from fabrictime.web.tabs.delays.pipeline_queries import (
     MAX_REJECTS,
     LagRow,
@@ -14,6 +13,7 @@ from fabrictime.web.tabs.delays.pipeline_queries import (
     ProberRow,
     ThroughputRow,
 )
+from schemas.units import count_text, counted, ms_text, percent_text, rate_text, seconds_text
 
 LOSS_WARN, LOSS_BAD = 0.001, 0.02
 LAG_WARN_MESSAGES, LAG_BAD_MESSAGES = 50, 1_000

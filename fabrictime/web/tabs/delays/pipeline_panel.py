@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from nicegui import ui
 
-from fabrictime.state.units import count_text
 from fabrictime.web.elements import card, column, text
 from fabrictime.web.tabs.delays import pipeline_health
 from fabrictime.web.tabs.delays.pipeline_health import Check
 from fabrictime.web.tabs.delays.pipeline_queries import PipelineRows, RejectRow
 from fabrictime.web.widgets import LiveText
+from schemas.units import count_text
 
 REJECTS_PER_PAGE: Final = 8
 

@@ -8,7 +8,6 @@ from typing import Any, Final, get_args
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
-from fabrictime.state.units import count_text, delay_text, percent_text, rate_text
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, column, link_button, text, toggle
 from fabrictime.web.history_sql import Direction, series_period_s
@@ -21,6 +20,7 @@ from fabrictime.web.tabs.delays.frames import ClockMetric
 from fabrictime.web.tabs.delays.pipeline_panel import PipelinePanel, RejectsPanel
 from fabrictime.web.tabs.delays.pipeline_queries import PipelineRows, RejectRow
 from fabrictime.web.tabs.delays.queries import Fleet, Heat, NicRow, Series, WorstRow
+from schemas.units import count_text, delay_text, percent_text, rate_text
 
 SPANS: Final = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h"}
 SERIES_SPANS: Final = {60: "1 min", 600: "10 min", 3600: "1 h"}

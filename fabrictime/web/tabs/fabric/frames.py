@@ -10,9 +10,9 @@ from fabrictime.state.cable_graph import Plan
 from fabrictime.state.fabric_state import HOUR_NS, STATES, UP, FabricState
 from fabrictime.state.labels import arrow
 from fabrictime.state.queue_history import QueueDepth
-from fabrictime.state.units import bytes_text, delay_text, percent_text
 from schemas.ids import natural
 from schemas.records import Alert, ContentionWindow, Flow, LinkState
+from schemas.units import bytes_text, delay_text, percent_text
 
 LinkMetric = Literal["state", "queue", "load"]
 

@@ -13,7 +13,6 @@ from fabrictime.state.cable_graph import ends_of
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import STATES, FabricState, is_active
 from fabrictime.state.labels import arrow
-from fabrictime.state.units import bps_text, count_text, delay_text, percent_text
 from fabrictime.web.addresses import alert_address, contention_address, jobs_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import empty, link_button, part, table, text
@@ -22,6 +21,7 @@ from fabrictime.web.tabs.fabric.frames import DirectionFigures
 from fabrictime.web.tabs.fabric.queries import LinkTraffic, PathFigures
 from fabrictime.web.widgets import Chips, LiveMarkup, Row
 from schemas.records import LinkHealth, LinkState
+from schemas.units import bps_text, count_text, delay_text, percent_text
 
 PATHS_SHOWN: Final = 10
 FLOWS_SHOWN: Final = 10

@@ -8,7 +8,6 @@ from typing import Any, Final, get_args
 from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
-from fabrictime.state.units import counted
 from fabrictime.web.addresses import jobs_address
 from fabrictime.web.chart import FabricMap
 from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle
@@ -21,6 +20,7 @@ from fabrictime.web.tabs.fabric.queries import LinkTraffic
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.ids import host_of
+from schemas.units import counted
 
 METRICS: Final = {"state": "state", "queue": "queue", "load": "time busy"}
 TROUBLE_SHOWN: Final = 40

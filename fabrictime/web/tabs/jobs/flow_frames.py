@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from fabrictime.state.fabric_state import STATES, UP, FabricState
 from fabrictime.state.labels import arrow
-from fabrictime.state.units import bps_text, bytes_text, count_text, counted, delay_text
 from fabrictime.web.addresses import fabric_address
 from schemas.ids import host_of, natural
 from schemas.records import JobFlow
+from schemas.units import bps_text, bytes_text, count_text, counted, delay_text
 
 FLOWS_SHOWN: Final = 60
 LINKS_SHOWN: Final = 60

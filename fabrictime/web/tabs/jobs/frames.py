@@ -12,10 +12,18 @@ import numpy as np
 
 from fabrictime.state.job_state import Interval, Job
 from fabrictime.state.labels import verdict_label
-from fabrictime.state.units import bps_text, bytes_text, count_text, delay_text, percent_text, seconds_text
 from fabrictime.web.addresses import fabric_address, jobs_address
 from fabrictime.web.elements import utc_time
 from schemas.records import RankTime, Verdict
+from schemas.units import (
+    bps_text,
+    bytes_text,
+    count_text,
+    delay_text,
+    number_text,
+    percent_text,
+    seconds_text,
+)
 
 Part = Literal["compute_ns", "launch_ns", "gpu_late_ns", "peer_late_ns", "network_late_ns", "flush_ns"]
 PARTS: Final[dict[Part, str]] = {
@@ -64,7 +72,7 @@ def figure_text(quantity: str, number: float | None) -> str:
     for ending, text in _TEXTS:
         if quantity.endswith(ending):
             return text(number)
-    return f"{number:,.4g}"
+    return number_text(number, 4)
 
 
 # -------------------------------------------------------------------------------------------------- jobs

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from nicegui import ui
 
 from fabrictime.state.cable_graph import Nic
-from fabrictime.state.units import bps_text, counted
 from fabrictime.web.addresses import fabric_address, jobs_address
 from fabrictime.web.elements import card, empty, link_button, part, table, text
 from fabrictime.web.tabs.jobs import flow_frames
 from fabrictime.web.tabs.jobs.queries import NicProfile
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.ids import host_of
+from schemas.units import bps_text, counted
 
 
 class NicPanel:

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from nicegui import ui
 
-from fabrictime.state.units import counted
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import card, empty, name_value_table, part, put_values, text, toggle
 from fabrictime.web.tabs.jobs import frames
 from fabrictime.web.widgets import Chips
 from schemas.records import Diagnosis, RankTime
+from schemas.units import counted
 
 VIEWS: Final = {"bars": "bars", "map": "heat map"}
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 from nicegui import ui
 
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.state.units import counted
 from fabrictime.web.addresses import fabric_address
 from fabrictime.web.chart import TrafficMatrix
 from fabrictime.web.elements import card, empty, name_value_table, part, put_values, table, text, toggle
@@ -16,6 +15,7 @@ from fabrictime.web.tabs.jobs import flow_frames
 from fabrictime.web.tabs.jobs.flow_frames import METRICS, Matrix, Metric
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.records import JobFlow
+from schemas.units import counted
 
 VIEWS: Final = {"list": "list", "matrix": "matrix"}
 

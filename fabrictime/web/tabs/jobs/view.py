@@ -10,7 +10,6 @@ from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.job_state import Interval
-from fabrictime.state.units import count_text, counted
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle, utc_time
 from fabrictime.web.query_poller import Snapshot
@@ -26,6 +25,7 @@ from fabrictime.web.tabs.jobs.verdict_panel import VerdictPanel
 from fabrictime.web.tabs.live_tab import LiveTab
 from fabrictime.web.widgets import Cell, Row
 from schemas.records import Diagnosis, JobFlow
+from schemas.units import count_text, counted
 
 KPIS: Final = (
     ("jobs", "jobs running"),

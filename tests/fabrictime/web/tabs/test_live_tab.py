@@ -161,11 +161,11 @@ def test_without_fresh_evidence_health_is_unknown(
     tab._show_banner()
     assert [tab.texts(key)[0] for key in keys] == ["24", "—", "—", "—"]
     assert tab.banner.text == ""
-    verdict[0] = Verdict(("no fresh clock window for 12 s (stream worker stopped?)",))
+    verdict[0] = Verdict(("no fresh clock window for 12 s (stream worker or its topics gone?)",))
     tab._show_banner()
     assert [tab.texts(key)[0] for key in keys] == ["—", "—", "—", "—"]
     assert tab.banner.text == (
-        "Health is not known: no fresh clock window for 12 s (stream worker stopped?). "
+        "Health is not known: no fresh clock window for 12 s (stream worker or its topics gone?). "
         "The page shows the last state."
     )
     assert "ft-bad" in tab.light._classes

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.interpreter import interpreter
+
 ROOT = Path(__file__).resolve().parents[4]
 RUN = """
 import json, logging, sys
@@ -79,10 +81,11 @@ def start(log: Any, key_file: Path, tmp_path: Path) -> Iterator[Start]:
             "announce_s": 1,
             "paths": 2,
             "timeout_ms": 3000,
+            "verbs_python": interpreter(tmp_path / f"python-{len(made)}", tmp_path / verbs),
         }
         nic = {"host": host, "device": "eth0", "address": address}
         environment = {
-            "PYTHONPATH": f"{tmp_path / verbs}:{ROOT}",
+            "PYTHONPATH": str(ROOT),
             "FAKE_ADDRESS": address,
             "FAKE_STAMPS": str(int(stamps)),
         }

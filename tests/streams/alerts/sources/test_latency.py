@@ -27,7 +27,7 @@ def test_a_broken_latency_slo_is_raised_once_with_its_pair_and_cleared():
     assert raised["kind"] == "LATENCY"
     assert raised["subject"] == "latency:gold"
     assert raised["raised_ns"] == T0 + 5 * S
-    assert raised["text"].startswith("gold: p99 above 20 us for 5 s between h1 and h2: h1/eth1 to h2/eth1 ")
+    assert raised["text"].startswith("gold: p99 above 20.0 µs for 5 s between h1 and h2: h1/eth1 to h2/eth1 ")
     assert raised["nics"] == ["h1/eth1", "h2/eth1"]
     assert [(e["topic"], e["key"]) for e in raised["evidence"]] == [(DELAYS.name, "h1/eth1")]
     assert cleared["cleared_ns"] == T0 + 15 * S

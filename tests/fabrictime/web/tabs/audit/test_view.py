@@ -88,7 +88,7 @@ def test_from_the_fleet_to_a_host_a_check_and_its_findings(
     until("the hosts", lambda: "node064" in browser.text("hosts"))
     assert browser.text("hint") == "7 of 64 hosts not fit. Choose a host or a check."
     assert browser.text("kpi-errors").split("\n") == ["errors", "7", "in 3 checks"]
-    assert "RDMA interfaces have the same MTU" in browser.text("checks")
+    assert "RDMA interfaces of like cards have the same MTU" in browser.text("checks")
     click(browser, "[data-testid=hosts] a", "node020")
     until("its checks", lambda: "eth1: 1500" in browser.text("results"))
     assert browser.text("chosen-title") == "node020"

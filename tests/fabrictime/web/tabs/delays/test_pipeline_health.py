@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fabrictime.state.units import count_text, delay_text, percent_text, seconds_text
 from fabrictime.web.tabs.delays.pipeline_health import State, evaluate
 from fabrictime.web.tabs.delays.pipeline_queries import (
     LagRow,
@@ -16,6 +15,7 @@ from fabrictime.web.tabs.delays.pipeline_queries import (
     ProberRow,
     ThroughputRow,
 )
+from schemas.units import count_text, delay_text, percent_text, seconds_text
 
 THROUGHPUT = ThroughputRow(10, 10.0, 400_000, 800, 6_000_000, 0, 0)
 HEALTHY = PipelineRows(

@@ -51,6 +51,16 @@ def counted(count: float, noun: str) -> str:
     return f"{count_text(count)} {noun}{'s' * (count != 1)}"
 
 
+def number_text(value: float, digits: int = 3) -> str:
+    """Return a number with so many digits, without an exponent; thousands have commas."""
+    if not math.isfinite(value):
+        return str(value)
+    size = math.floor(math.log10(abs(value))) if value else 0
+    decimals = max(digits - 1 - size, 0)
+    text = f"{value:,.{min(decimals, 12)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def rate_text(per_s: float) -> str:
     """Return a rate per second."""
     return f"{count_text(per_s)}/s"

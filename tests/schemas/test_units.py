@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fabrictime.state import units
+from schemas import units
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,21 @@ def test_sizes_and_rates_use_powers_of_a_thousand() -> None:
         "400 Gbit/s",
         "1.00 Tbit/s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (1660.0, 3, "1,660"),
+        (4500.4, 3, "4,500"),
+        (0.01234, 3, "0.0123"),
+        (400.0, 3, "400"),
+        (98.76, 3, "98.8"),
+        (1_234_567.0, 6, "1,234,567"),
+        (0.0, 3, "0"),
+        (-1.5, 3, "-1.5"),
+        (math.inf, 3, "inf"),
+    ],
+)
+def test_a_number_has_no_exponent(value: float, digits: int, text: str) -> None:
+    assert units.number_text(value, digits) == text
