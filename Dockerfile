@@ -30,5 +30,5 @@ COPY docker/group_health.py /opt/fabrictime/group_health.py
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp
 USER 10001:10001
 WORKDIR /tmp
-ENTRYPOINT ["fabrictime"]
+ENTRYPOINT ["/venv/bin/python", "-I", "-m", "fabrictime"]
 CMD ["--help"]

@@ -64,8 +64,8 @@ native: $(VENV)/.installed
 
 mpi:  ## build the profiler of MPI programs for another MPI, with MPICC
 	$(MPICC) -shared -fPIC -O2 -fvisibility=hidden -Inative/collectives -Iclients/c -o native/mpi/libfabrictime-mpi.so \
-	  $(filter-out native/mpi/testbed.c,$(wildcard native/mpi/*.c)) $(addprefix native/collectives/,writer.c connect.c sockets.c) \
-	  -lpthread -Wl,-z,nodelete
+	  $(filter-out native/mpi/testbed.c,$(wildcard native/mpi/*.c)) $(addprefix native/collectives/,writer.c connect.c job_name.c sockets.c) \
+	  -lpthread -ldl -Wl,-z,nodelete -Wl,--as-needed
 
 lock: $(VENV)/.complete  ## resolve the dependencies into requirements.lock
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \

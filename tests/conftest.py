@@ -15,8 +15,9 @@ from fabrictime.testbed.userns import namespaces_allowed
 from tests.examples import IS_FULL, QUICK_EXAMPLES
 from tests.waiting import wait_until
 
-DURATIONS: Final = Path(__file__).resolve().parent.parent / "build" / "test-durations.tsv"
-"""s of each test of the last run, the longest first."""
+ROOT: Final = Path(__file__).resolve().parent.parent
+DURATIONS: Final = ROOT / "build" / "test-durations.tsv"
+"""s of each test when it last ran, the longest first: `make test` has two runs."""
 SLOW_S: Final = 20.0
 """A test above this has the marker `slow` with its reason, or one of those that imply it."""
 SHOWN: Final = 15
@@ -45,7 +46,7 @@ class Durations:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         longest = sorted(self._seconds.items(), key=lambda item: -item[1])
         DURATIONS.parent.mkdir(exist_ok=True)
-        DURATIONS.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in longest))
+        self._keep()
         shown = [item for item in longest[:SHOWN] if item[1] >= 1.0]
         if not shown:
             return
@@ -53,6 +54,14 @@ class Durations:
         for name, seconds in shown:
             note = "  above 20 s without the marker slow" * (seconds > SLOW_S and name not in self._marked)
             terminalreporter.line(f"{seconds:6.1f} s  {name}{note}")
+
+    def _keep(self) -> None:
+        """Write the durations to the file, beside those of the tests that did not run now."""
+        lines = DURATIONS.read_text().splitlines() if DURATIONS.exists() else []
+        earlier = {name: float(seconds) for seconds, name in (line.split("\t", 1) for line in lines)}
+        kept = {name: s for name, s in earlier.items() if (ROOT / name.partition("::")[0]).exists()}
+        longest = sorted({**kept, **self._seconds}.items(), key=lambda item: -item[1])
+        DURATIONS.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in longest))
 
 
 def pytest_configure(config: pytest.Config) -> None:

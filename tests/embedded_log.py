@@ -54,9 +54,15 @@ class EmbeddedLog:
     def down(self) -> None:
         self._do(self.server.stop())
 
+    def move(self, host: str) -> None:
+        """Stop the log, and start it with its data at another address, on the same port."""
+        self.down()
+        self._settings["host"] = host
+        self.up()
+
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self._settings.get('host', '127.0.0.1')}:{self.port}"
 
     def put(self, topic: str, key: str, record: dict[str, Any] | bytes) -> None:
         """Publish a record or any bytes, and wait until the log has stored it."""

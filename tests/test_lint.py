@@ -80,7 +80,7 @@ SERVICES = {
     "solve": (
         "streams/clock/stage.py",
         "streams/links/stage.py",
-        "streams/links/probe_schedule_stage.py",
+        "streams/links/schedule/stage.py",
         "streams/alerts/stage.py",
         "streams/queues/stage.py",
         "streams/contention/stage.py",

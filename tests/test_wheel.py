@@ -52,7 +52,11 @@ def test_wheel_carries_extensions_and_data(tmp_path):
     programs = {"native/mpi/fabrictime_flow.h", "native/qp/fabrictime_qp.h"}
     assert headers == own | programs, "headers of programs and of the library for MPI"
     sources = {path.relative_to(ROOT).as_posix() for each in folders for path in (ROOT / each).glob("*.c")}
-    sources.add("fabrictime/bench/workload/mpi_job.c")
+    programs_of_benches = (
+        *("workload/mpi_job.c", "foreign/programs.c"),
+        *("field/mpi_calls.c", "field/mpi_counter.c", "field/remade_job.c"),
+    )
+    sources |= {f"fabrictime/bench/{name}" for name in programs_of_benches}
     assert {name for name in names if name.endswith(".c")} == sources
     dashboards = {f"grafana/dashboards/{uid}.json" for uid in DASHBOARDS}
     assert {name for name in names if name.startswith("grafana/dashboards/")} == dashboards

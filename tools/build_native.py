@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / f"dev-{sys.implementation.cache_tag}"
-SCRIPT = """#!{python}
+SCRIPT = """#!{python} -I
 import sys
 
 from fabrictime.commands.cli import main

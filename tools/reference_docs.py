@@ -20,9 +20,9 @@ from fabrictime.commands.cli import app  # noqa: E402 (the checkout is on the pa
 from fabrictime.runtime.example_config import example  # noqa: E402
 from producers.audit.base import Check  # noqa: E402
 from producers.audit.checks import CHECKS  # noqa: E402
-from streams.audit.network import RULES  # noqa: E402
+from streams.audit.fabric.checks import RULES  # noqa: E402
 from streams.audit.results import Rule  # noqa: E402
-from streams.audit.traffic import TRAFFIC_RULES  # noqa: E402
+from streams.audit.traffic.pairs import TRAFFIC_RULES  # noqa: E402
 from streams.runtime.thresholds import THRESHOLDS  # noqa: E402
 
 COMMANDS_HEAD = """# Commands

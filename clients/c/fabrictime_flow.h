@@ -194,8 +194,11 @@ static inline int ft_json_(char *to, size_t size, const char *text) {
     to[at++] = '"';
     for (; *text; text++) {
         if (at + 8 > size) return 0;
+        if ((unsigned char)*text < 32) {
+            at += (size_t)snprintf(to + at, size - at, "\\u%04x", (unsigned)*text);
+            continue;
+        }
         if (*text == '"' || *text == '\\') to[at++] = '\\';
-        if ((unsigned char)*text < 32) return 0;
         to[at++] = *text;
     }
     to[at++] = '"';

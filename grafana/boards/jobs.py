@@ -139,7 +139,7 @@ def jobs() -> dashboard.Dashboard:
 
 
 def _with_expected(title: str, doc: str, sql: str, unit: str) -> timeseries.Panel:
-    panel = series_panel(title, f"{doc} Grey: expected, from the job's good time.", sql, unit)
+    panel = series_panel(title, f"{doc} Grey: expected, the job's baseline.", sql, unit)
     return panel.override_by_regexp("expected.*", color_override(GREY))
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from actuators.clock_page import ClockRow, Content, PageFile
-from actuators.timescale import RawClockModel, SlewedModel
+from actuators.clock.page import ClockRow, Content, PageFile
+from actuators.clock.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import raw_ns
 from schemas.records import ClockSync
 

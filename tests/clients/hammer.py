@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from actuators.clock_page import Content, PageFile
-from actuators.timescale import RawClockModel, SlewedModel, slew
+from actuators.clock.page import Content, PageFile
+from actuators.clock.timescale import RawClockModel, SlewedModel, slew
 from native.core.hostclock import raw_ns
 from schemas.records import ClockSync
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import fabrictime_client
-from actuators import clock_page as writer
-from actuators.clock_page import PageFile
-from actuators.timescale import RawClockModel, SlewedModel
+from actuators.clock import page as writer
+from actuators.clock.page import PageFile
+from actuators.clock.timescale import RawClockModel, SlewedModel
 from fabrictime_client import Clock, PageMissing, PageUnusable, UnknownClock, Unsynced, WrongVersion, _page
 from native.core.hostclock import raw_ns
 from schemas.records import ClockSync

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from actuators import clock_page as writer
-from actuators.clock_page import PageError, PageFile
-from actuators.timescale import RawClockModel, SlewedModel
+from actuators.clock import page as writer
+from actuators.clock.page import PageError, PageFile
+from actuators.clock.timescale import RawClockModel, SlewedModel
 from fabrictime_client import Clock, ClockError, Unsynced
 from native.core.hostclock import raw_ns
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actuators import clock_page as writer
-from actuators.clock_page import PageFile
+from actuators.clock import page as writer
+from actuators.clock.page import PageFile
 from fabrictime_client import Clock, ClockError, _page
 from native.core.hostclock import raw_ns
 from tests.examples import examples

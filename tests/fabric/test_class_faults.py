@@ -28,7 +28,7 @@ class ClassWatch:
 
     def __init__(self, testbed: Testbed, fleet: Any) -> None:
         from producers.ports.link_events import LinkEvents
-        from streams.links.health import ShardHealth
+        from streams.links.health.shard_health import ShardHealth
 
         self.fleet = fleet
         names = list(fleet.engines)

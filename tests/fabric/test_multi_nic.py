@@ -137,8 +137,8 @@ def kernel_devices(port: MultiNicPort, peer: MultiNicPort) -> set[str]:
 
 def audited_devices(port: MultiNicPort, peer: MultiNicPort) -> set[str]:
     """Return the same by the audit's look-up in the host's rules and routes."""
-    from producers.audit.live_network import LiveNetwork
-    from producers.audit.source_routes import devices_of
+    from producers.audit.backend.source_routes import devices_of
+    from producers.audit.host.live_network import LiveNetwork
 
     live = LiveNetwork(port.netns, (port.device,))
     return set(devices_of(live.rules(), live.routes(), ip_address(port.address), ip_address(peer.address)))

@@ -25,7 +25,7 @@ class SizeWatch:
     def __init__(self, testbed: Testbed, fleet: Any) -> None:
         from producers.ports.link_events import LinkEvents
         from producers.probe.size_prober import SizeProber
-        from streams.links.health import ShardHealth
+        from streams.links.health.shard_health import ShardHealth
 
         self.testbed, self.fleet = testbed, fleet
         names = [nic.nic for nic in testbed.fabric.nics()]

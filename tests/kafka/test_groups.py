@@ -18,6 +18,8 @@ from aiokafka.protocol.group import (
 )
 from confluent_kafka import Consumer, TopicPartition
 
+from schemas.kafka.admin import GroupsError, delete_groups, group_state
+
 
 @pytest.fixture
 def group():
@@ -312,6 +314,23 @@ def test_groups_are_listed_and_described(kafka, admin, topic, member, group, wai
     [one] = described.members
     assert one.client_id == "me"
     assert sorted(part.partition for part in one.assignment.topic_partitions) == [0, 1]
+
+
+def test_a_group_is_deleted_once_it_has_no_members(kafka, topic, member, group, produce, wait_for):
+    name = topic(1)
+    produce(name, [(None, b"%d" % number) for number in range(10)])
+    first = member(group, name)
+    message = wait_for(lambda: first.poll(0.1))
+    first.commit(message=message, asynchronous=False)
+    with pytest.raises(GroupsError, match=rf"^group {group}: not deleted: NON_EMPTY_GROUP"):
+        delete_groups(kafka.bootstrap, [group])
+    first.close()
+    wait_for(lambda: group_state(kafka.bootstrap, group) == ("EMPTY", 0))
+    delete_groups(kafka.bootstrap, [group])
+    with pytest.raises(GroupsError, match="GROUP_ID_NOT_FOUND"):
+        delete_groups(kafka.bootstrap, [group])
+    second = member(group, name)
+    assert wait_for(lambda: second.poll(0.1)).value() == b"0"
 
 
 def test_confluent_static_members_keep_their_partitions_over_a_restart(topic, member, group, wait_for):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -25,6 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from fabrictime.log import server as server_module
 from schemas.kafka.settings import KafkaSettings
+from tests.embedded_log import EmbeddedLog
 
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
 
@@ -215,6 +217,40 @@ def test_a_clean_end_and_a_second_start(start_log):
     assert time.monotonic() - begin < 5
     log.start()
     assert [message.value() for message in everything(log, "t")] == [b"%d" % number for number in range(10)]
+
+
+def open_files(folder):
+    """The files below a folder that this process has open."""
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # of the listing itself
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [link for link in links if link.startswith(str(folder))]
+
+
+@pytest.mark.parametrize("fsync_interval_ms", [0, 1])
+def test_a_stopped_server_holds_no_file_and_starts_again_there(tmp_path, wait_for, fsync_interval_ms):
+    options = {"housekeeping_ms": 50, "compaction_bytes": 0, "fsync_interval_ms": fsync_interval_ms}
+    with EmbeddedLog(tmp_path / "log", create_topics=False, **options) as log:
+        compacted = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0", "segment_bytes": 10_000}
+        create(log, "t", 3, **compacted)
+        producer = Producer({"bootstrap.servers": log.bootstrap, "batch.size": 5000, **QUIET})
+        for number in range(300):
+            producer.produce("t", b"%d" % number + b" " * 500, b"key-%d" % number)
+        assert producer.flush(20) == 0
+        assert len(everything(log, "t", 3)) == 300
+        waiting = Consumer({"bootstrap.servers": log.bootstrap, "group.id": "w", **QUIET})
+        waiting.assign([TopicPartition("t", 0, 0)])
+        wait_for(lambda: waiting.poll(0.1))  # from now on a fetch of it waits at the end of the partition
+        first = log.server
+        log.down()
+        wait_for(lambda: not open_files(tmp_path), name="a thread that compacts may still read")
+        log.up()
+        assert len(everything(log, "t", 3)) == 300
+        assert open_files(tmp_path)
+        waiting.close()
+    assert not open_files(tmp_path)
+    assert first.store.partitions()  # the server itself is still there
 
 
 def test_clients_of_both_kinds_reach_it_at_an_ipv6_address(start_log):

@@ -102,6 +102,13 @@ def test_a_job_sends_its_data_over_the_fabric(fabric: Path, program: Path) -> No
 
 
 @pytest.mark.fabric
+def test_several_ranks_share_a_host(fabric: Path, program: Path) -> None:
+    done = run(fabric, "h1,h1,h3,h3", program, "allreduce", "1000", "1", "10")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 10
+
+
+@pytest.mark.fabric
 def test_exit_code_and_environment_are_the_programs(fabric: Path) -> None:
     done = run(fabric, "h1,h3", "sh", "-c", "echo $FABRICTIME_HOST $FABRICTIME_COLLECTIVES; exit 7")
     assert done.returncode == 7

@@ -8,11 +8,21 @@ import socket
 
 import pytest
 
-from fabrictime.testbed.mpi_rank import relay, server_port
+from fabrictime.testbed.mpi_rank import relay, relay_address, server_port, with_relay
 
 
 def test_the_port_of_mpirun_is_in_the_environment() -> None:
     assert server_port({"PMIX_SERVER_URI4": "7.0;tcp4://127.0.0.1:45845", "PMIX_RANK": "0"}) == 45845
+
+
+def test_each_rank_reaches_mpirun_at_an_address_of_its_own() -> None:
+    addresses = [relay_address(rank) for rank in range(1000)]
+    assert len(set(addresses)) == 1000
+    variables = {"PMIX_SERVER_URI41": "7.0;tcp4://127.0.0.1:4711", "HOME": "/root"}
+    assert with_relay(variables, addresses[3]) == {
+        "PMIX_SERVER_URI41": "7.0;tcp4://127.1.0.4:4711",
+        "HOME": "/root",
+    }
 
 
 def test_a_program_that_mpirun_did_not_start_is_refused() -> None:

@@ -82,7 +82,7 @@ def test_participles_are_counted_by_binding():
         "    link.known = found\n"
     )
     figures = house.Figures()
-    house.measure_bindings(house.bindings_of(ast.parse(code)), "here", figures)
+    house.measure_bindings(house.bindings_of(house.nodes_of(ast.parse(code))), "here", figures)
     assert (len(figures.participles), figures.bindings) == (4, 6)
     cython = "cdef int found = 0\nfor each, link in links:\n    total += f(seen=1) == found\n"
     assert sorted(house.cython_bindings(cython)) == ["each", "found", "link", "total"]

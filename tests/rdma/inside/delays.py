@@ -12,7 +12,7 @@ import struct
 import threading
 from dataclasses import dataclass, field
 
-RINGS_AT, RING_HEAD, EVENT = 73728, 256, 128
+RINGS_AT, RING_HEAD, EVENT = 4096 + 4096 * 256 + 64 * 64, 256, 128
 END, QUEUE_PAIR = 2, 4
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fabrictime.testbed.audit.recorded import HEALTHY
-from producers.audit.host import Missing, Unreadable
+from producers.audit.host.base import Missing, Unreadable
 
 
 def test_a_copy_changes_nothing_in_the_healthy_host() -> None:
