@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fabrictime.testbed.child import run_inside
-from fabrictime.testbed.userns import namespaces_allowed
+from fabrictime.testbed.processes.child import run_inside
+from fabrictime.testbed.processes.userns import namespaces_allowed
 from tests.examples import IS_FULL, QUICK_EXAMPLES
 from tests.waiting import wait_until
 

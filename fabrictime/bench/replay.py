@@ -20,7 +20,7 @@ from typing import Any, Final
 from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._fabric import CannotRun, needs_fabric
 from fabrictime.bench.pipeline._product import Product, running_product
-from fabrictime.commands.replay_run import STAGES
+from fabrictime.commands.replay.run import STAGES
 from fabrictime.testbed.control import ControlClient, socket_path
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.topics import STEPS, TOPICS

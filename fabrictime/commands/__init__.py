@@ -1,1 +1,1 @@
-"""The command line. A command is usually one module."""
+"""The command line: a folder for each subject; `command.py` parses arguments, the other modules do the work."""

@@ -26,7 +26,7 @@ from fabrictime.demo.run import run_tour
 from fabrictime.demo.script import STEPS, Step
 from fabrictime.demo.story import Line
 from fabrictime.testbed.control import NoFabric
-from fabrictime.testbed.fabric import FabricError
+from fabrictime.testbed.fabric.fabric import FabricError
 
 INTRO: Final = (
     "fabrictime demo: a guided tour of about 90 seconds. Two jobs load a small fabric. Then five faults "

@@ -141,7 +141,7 @@ def print_state_directory(settings: Config) -> None:
 
 def live_records(log: str | None, config: Path | None, directory: Path | None) -> Any:
     """Return the records of `fabric.config` in the running log."""
-    from fabrictime.commands.live_config import LiveRecords
+    from fabrictime.commands.config.live_config import LiveRecords
 
     settings = settings_of(config, directory, log)
     try:

@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from fabrictime.commands import live_config
-from fabrictime.commands.live_config import LiveRecords
+from fabrictime.commands.config import live_config
+from fabrictime.commands.config.live_config import LiveRecords
 from schemas import codec
 from schemas.kafka.settings import KafkaSettings
 from schemas.limits import EVERYONE, Limits

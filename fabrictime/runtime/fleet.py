@@ -25,7 +25,7 @@ from schemas.ids import device_of, host_of, nic_id
 from schemas.settings_file import BadFile, read_tables
 
 if TYPE_CHECKING:
-    from fabrictime.testbed.fabric import Fabric, FabricNic
+    from fabrictime.testbed.fabric.fabric import Fabric, FabricNic
 
 _ROWS: Final = TypeAdapter(list[NicSettings])
 KINDS: Final = ("fabric", "loopback", "none")

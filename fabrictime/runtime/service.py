@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fabrictime.runtime.ready import die_with_parent
-from fabrictime.testbed.scheduling_priority import apply_priority, aside
+from fabrictime.testbed.processes.scheduling_priority import apply_priority, aside
 
 if TYPE_CHECKING:
     from fabrictime.runtime.config import Config

@@ -26,14 +26,14 @@ from rich.tree import Tree
 from fabrictime.commands.options import ConfigFile, DataDir, Json
 from fabrictime.runtime.config import ConfigError, load
 from fabrictime.testbed.control import ControlClient, NoFabric, Testbed, socket_path
-from fabrictime.testbed.fabric import FabricError
-from fabrictime.testbed.faults import parse_duration
-from fabrictime.testbed.jobs import parse_size
-from fabrictime.testbed.mpi import NoMpi, mpi_command
-from fabrictime.testbed.scheduling_priority import apply_priority
+from fabrictime.testbed.fabric.fabric import FabricError
+from fabrictime.testbed.fabric.faults import parse_duration
+from fabrictime.testbed.jobs.jobs import parse_size
+from fabrictime.testbed.jobs.mpi import NoMpi, mpi_command
+from fabrictime.testbed.jobs.traffic import parse_rate
+from fabrictime.testbed.processes.scheduling_priority import apply_priority
+from fabrictime.testbed.processes.userns import NamespacesDenied, enter
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.traffic import parse_rate
-from fabrictime.testbed.userns import NamespacesDenied, enter
 
 app = typer.Typer(no_args_is_help=True, help="A leaf-spine fabric of real packets on this machine.")
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fabrictime.testbed.fabric import Fabric, FabricError
-from fabrictime.testbed.faults import FaultEvent, Faults, parse_fault
-from fabrictime.testbed.fork_server import ForkServer
-from fabrictime.testbed.jobs import Jobs, JobSpec
-from fabrictime.testbed.optimum import Shape, best_goodputs_bps, choose_ports, shape_of
+from fabrictime.testbed.fabric.fabric import Fabric, FabricError
+from fabrictime.testbed.fabric.faults import FaultEvent, Faults, parse_fault
+from fabrictime.testbed.fabric.truth import PathUnclear, Truth
+from fabrictime.testbed.jobs.jobs import Jobs, JobSpec
+from fabrictime.testbed.jobs.optimum import Shape, best_goodputs_bps, choose_ports, shape_of
+from fabrictime.testbed.jobs.traffic import FlowResult, FlowSpec, Traffic
+from fabrictime.testbed.processes.fork_server import ForkServer
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.traffic import FlowResult, FlowSpec, Traffic
-from fabrictime.testbed.truth import PathUnclear, Truth
 from schemas import control_socket
 from schemas.control_socket import Request, exchange
 from schemas.ipc import InUse, connect

@@ -1,7 +1,7 @@
 """Settings of the testbed fabric: its shape, its rates and the clocks its NICs are given.
 
 In: the `fabric` table of the one TOML file. Out: a checked, frozen model for
-`fabrictime.testbed.fabric.Fabric`.
+`fabrictime.testbed.fabric.fabric.Fabric`.
 """
 
 from __future__ import annotations

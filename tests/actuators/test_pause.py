@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from fabrictime.commands import live_config
-from fabrictime.commands.live_config import LiveRecords
-from fabrictime.commands.pause import pause, resume
+from fabrictime.commands.config import live_config
+from fabrictime.commands.config.live_config import LiveRecords
+from fabrictime.commands.config.pause import pause, resume
 from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation

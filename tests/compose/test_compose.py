@@ -11,7 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from fabrictime.commands import cli, up
+from fabrictime.commands import cli
+from fabrictime.commands.up import services
+from fabrictime.commands.up.run import Run
 from fabrictime.runtime import config, service
 from grafana import build, dashboard_files
 from grafana.datasource import PLUGIN, PLUGIN_VERSION
@@ -32,8 +34,10 @@ def test_the_services_of_the_whole_pipeline_are_there():
 
 def test_the_services_are_those_of_up(tmp_path):
     loaded = config.load(None, {"up": {"fleet": "none", "data_directory": str(tmp_path)}})
-    run = up.Run(loaded, tmp_path, None, False)
-    mine = {child.argv[child.argv.index("fabrictime.runtime.service") + 1] for child in up.children(run)}
+    run = Run(loaded, tmp_path, None, False)
+    mine = {
+        child.argv[child.argv.index("fabrictime.runtime.service") + 1] for child in services.children(run)
+    }
     stands_for = {"kafka": "log", "clickhouse": "history"}
     theirs = {stands_for.get(name, name) for name in SERVICES}
     assert mine <= theirs

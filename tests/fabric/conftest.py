@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fabrictime.testbed.fabric import Fabric, FabricNic
+from fabrictime.testbed.fabric.fabric import Fabric, FabricNic
 
 KEY = bytes(range(16))
 PORT = 9319

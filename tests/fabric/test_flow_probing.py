@@ -19,7 +19,7 @@ GAP_MS = 10.0
 
 def test_each_live_flows_route_is_probed_and_a_port_is_added_where_none_takes_it(inside, probers, tmp_path):
     def body() -> Any:
-        from fabrictime.testbed.topology import topology_file
+        from fabrictime.testbed.fabric.topology import topology_file
         from native.core.probe import open_socket
         from producers.probe.flow_prober import FlowProber
         from producers.probe.schedule import ScheduleFollower, slot_of

@@ -11,8 +11,8 @@ import pytest
 
 from fabrictime.runtime.fleet import fabric_nics
 from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.jobs.traffic import FlowSpec
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.traffic import FlowSpec
 
 SMALL = FabricSettings(hosts=4, leaves=2, spines=2, host_rate_bps=200_000_000, fabric_rate_bps=100_000_000)
 RATE = 20_000_000

@@ -12,8 +12,8 @@ import pytest
 
 from fabrictime.runtime.fleet import fabric_nics
 from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.jobs.traffic import FlowSpec
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.traffic import FlowSpec
 
 pytestmark = pytest.mark.fabric
 
@@ -113,7 +113,7 @@ def test_flows_are_reported_with_the_links_that_their_packets_take(inside, hash_
             sockets = Path(directory) / "flows.sock"
             settings = FabricSettings(**SMALL, hash_protocol=hash_protocol)
             with Testbed(settings, registrations=sockets) as testbed:
-                from fabrictime.testbed.topology import topology_file
+                from fabrictime.testbed.fabric.topology import topology_file
 
                 file = Path(directory) / "topology.json"
                 file.write_text(topology_file(testbed.fabric.plan).model_dump_json())
@@ -146,7 +146,7 @@ def test_routes_in_both_directions_are_found_for_a_flow_that_moves_and_its_socke
         import socket
         import struct
 
-        from fabrictime.testbed.topology import topology_file
+        from fabrictime.testbed.fabric.topology import topology_file
         from schemas.ipc import connect
 
         def opened(address: str) -> socket.socket:

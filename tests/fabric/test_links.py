@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.fabric.truth import PathUnclear
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.truth import PathUnclear
 
 pytestmark = pytest.mark.fabric
 
@@ -198,7 +198,7 @@ def test_a_queue_that_stands_makes_late_answers_and_no_dead_paths(inside, prober
     slow = SMALL.model_copy(update={"host_rate_bps": 20_000_000, "fabric_rate_bps": 20_000_000})
 
     def body():
-        from fabrictime.testbed.traffic import FlowSpec
+        from fabrictime.testbed.jobs.traffic import FlowSpec
 
         with Testbed(slow) as testbed:
             names = [nic.nic for nic in testbed.fabric.nics()]

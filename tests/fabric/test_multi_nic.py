@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fabrictime.testbed.fabric import FabricError
-from fabrictime.testbed.multi_nic import FORMS, MultiNic, MultiNicPort
+from fabrictime.testbed.fabric.fabric import FabricError
+from fabrictime.testbed.fabric.multi_nic import FORMS, MultiNic, MultiNicPort
 
 KEY = bytes(range(16))
 PORT = 9319
@@ -265,7 +265,7 @@ def test_traces_of_udp_leave_by_the_nic_and_those_of_tcp_as_routed(
 
 def passed_sizes(net: MultiNic, limit_bytes: int) -> dict[tuple[str, str], set[int]]:
     """Return (NIC, peer) to the largest packets that its paths pass, while h2's NICs drop larger ones."""
-    from fabrictime.testbed import nft
+    from fabrictime.testbed.fabric import nft
     from native.core.probe import Peer
     from producers.probe.size_prober import SizeProber
 

@@ -130,7 +130,7 @@ class Watched:
 
 def write_names(testbed: Testbed, path: Path) -> Path:
     """Write down the fabric as it is now, as an operator would."""
-    from fabrictime.testbed.topology import topology_file
+    from fabrictime.testbed.fabric.topology import topology_file
 
     new = path.with_suffix(".new")
     new.write_text(topology_file(testbed.fabric.plan).model_dump_json())
@@ -315,7 +315,7 @@ def test_ipv6_paths_are_traced_like_ipv4_paths(inside):
     def body():
         from pyroute2 import IPRoute
 
-        from fabrictime.testbed import userns
+        from fabrictime.testbed.processes import userns
         from native.core.probe import Engine, Peer, open_sockets
         from producers.settings import ProbeSettings
         from producers.trace.probe_routes import ProbeRouteTracer

@@ -8,8 +8,8 @@ from collections import defaultdict
 import pytest
 
 from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.fabric.truth import PathUnclear
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.truth import PathUnclear
 
 pytestmark = pytest.mark.fabric
 

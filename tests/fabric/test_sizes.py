@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.fabric.truth import PathUnclear
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.truth import PathUnclear
 
 pytestmark = pytest.mark.fabric
 

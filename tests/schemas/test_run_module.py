@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("schemas", "native", "producers", "streams", "actuators", "fabrictime")
 MODULES = [
     "fabrictime.runtime.service",
-    "fabrictime.testbed.fork_server",
-    "fabrictime.testbed.mpi_rank",
+    "fabrictime.testbed.processes.fork_server",
+    "fabrictime.testbed.jobs.mpi_rank",
     "fabrictime.log",
     "fabrictime",
     "streams",

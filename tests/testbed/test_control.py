@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from fabrictime.testbed.cli import app
 from fabrictime.testbed.control import ControlClient, NoFabric, socket_path
-from fabrictime.testbed.fabric import FabricError
+from fabrictime.testbed.fabric.fabric import FabricError
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}

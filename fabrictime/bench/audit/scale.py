@@ -23,7 +23,7 @@ from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._machine import peak_mb
 from fabrictime.bench._parts import side_by_side
 from fabrictime.bench.audit._results import fleet_results
-from fabrictime.commands.audit_fleet import Output, show
+from fabrictime.commands.audit.fleet import Output, show
 from schemas import codec
 from schemas.records import AuditResult
 

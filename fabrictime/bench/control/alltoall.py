@@ -2,7 +2,7 @@
 
 Each job has every other host, half of them on either leaf, as GPUs are assigned to jobs: the jobs meet in the
 fabric only, and the optimum is the capacity of all NICs. The figures are goodput with decisions carried out
-over goodput in OBSERVE; the same over the optimum (fabrictime/testbed/optimum.py); the share that optimal
+over goodput in OBSERVE; the same over the optimum (`testbed/jobs/optimum.py`); the share that optimal
 source ports reach; flows that returned to links that they had left; the time until `fabrictime pause` has
 stopped all action. Each seed draws new source ports. By hand: `fabrictime bench control alltoall [--quick]`.
 """
@@ -23,11 +23,11 @@ from fabrictime.bench._fabric import needs_fabric
 from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import JobRun
 from fabrictime.bench.control.watch import Watch
-from fabrictime.commands import pause
-from fabrictime.commands.live_config import LiveRecords
+from fabrictime.commands.config import pause
+from fabrictime.commands.config.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
-from fabrictime.testbed.job_plan import make_job_plan
-from fabrictime.testbed.optimum import choose_ports, shape_of
+from fabrictime.testbed.jobs.optimum import choose_ports, shape_of
+from fabrictime.testbed.jobs.plan import make_job_plan
 from schemas.records import ReasonKind
 
 RATE_BPS: Final = 20_000_000

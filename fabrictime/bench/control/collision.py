@@ -20,8 +20,8 @@ from fabrictime.bench._fabric import CannotRun, needs_fabric
 from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import FlowRun, JobRun, Loop, Span
 from fabrictime.bench.control.watch import Watch
-from fabrictime.commands import pause
-from fabrictime.commands.live_config import LiveRecords
+from fabrictime.commands.config import pause
+from fabrictime.commands.config.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader

@@ -28,8 +28,8 @@ from fabrictime.bench.control.live_fabric import (
     last_link,
 )
 from fabrictime.bench.control.watch import Watch
-from fabrictime.commands import pause
-from fabrictime.commands.live_config import LiveRecords
+from fabrictime.commands.config import pause
+from fabrictime.commands.config.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from schemas.ids import host_of
 

@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 
 from fabrictime.bench._fabric import CannotRun
-from fabrictime.commands.live_config import LiveRecords, changed
+from fabrictime.commands.config.live_config import LiveRecords, changed
 from fabrictime.testbed.control import ControlClient, NoFabric
-from fabrictime.testbed.fabric import FabricError
+from fabrictime.testbed.fabric.fabric import FabricError
 from schemas.limits import EVERYONE
 
 Reply = dict[str, Any]
@@ -30,7 +30,7 @@ FRAME_BYTES: Final = 1_514
 PAYLOAD_BYTES: Final = 1_448
 """Payload of a full TCP segment with timestamps, in a frame of `FRAME_BYTES`."""
 _SLOT_S: Final = 0.02
-_NO_LOOP: Final = "fabrictime.testbed.fork_server"
+_NO_LOOP: Final = "fabrictime.testbed.processes.fork_server"
 """Name in the command line of the process that sends traffic, which does not count as part of the loop."""
 
 

@@ -18,8 +18,8 @@ from fabrictime.bench._fabric import needs_fabric
 from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import FlowRun, Loop, configure
 from fabrictime.bench.control.watch import Watch
-from fabrictime.commands import pause
-from fabrictime.commands.live_config import LiveRecords
+from fabrictime.commands.config import pause
+from fabrictime.commands.config.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 
 RATE_BPS: Final = 50_000_000

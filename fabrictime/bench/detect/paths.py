@@ -18,7 +18,7 @@ from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._fabric import needs_fabric, running_fabric
 from fabrictime.bench.detect.flow_routes import TARGETS as FLOW_ROUTE_TARGETS
 from fabrictime.bench.detect.flow_routes import measure_routes
-from fabrictime.commands.topology import Reader
+from fabrictime.commands.views.topology import Reader
 from fabrictime.testbed.control import ControlClient
 
 SETTINGS: Final = """

@@ -12,7 +12,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from fabrictime.bench.field._cases import BadCase, Case, Table, text_fault
-from fabrictime.commands.topology_command import topology_app
+from fabrictime.commands.views.topology_command import topology_app
 
 OPTIONS = ("format", "host", "device", "hosts")
 

@@ -16,7 +16,7 @@ from fabrictime.bench.field._mpi_kinds import MPICH, OPEN_MPI
 from fabrictime.bench.field._remade import Operations, Remade
 from fabrictime.bench.field._running import wait_for
 from fabrictime.bench.field._small_network import HOST
-from fabrictime.testbed.process_ids import start_at
+from fabrictime.testbed.processes.process_ids import start_at
 
 JOB: Final = "remade-job"
 REUSED: Final = ("log", "worker-1", f"prober {HOST}/eth1", "collectives", "flows")

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from fabrictime.testbed import userns
+from fabrictime.testbed.processes import userns
 
 BRIDGE: Final = "remade-bridge"
 HOST: Final = "box"

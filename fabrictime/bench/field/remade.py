@@ -20,9 +20,9 @@ from fabrictime.bench.field import _remade_host, _remade_processes, _remade_stor
 from fabrictime.bench.field._remade import LIMIT_S, NICS, Outcome, Remade
 from fabrictime.bench.field._running import settings_text, wait_until_ready
 from fabrictime.bench.field._small_network import HOST, SmallNetwork
-from fabrictime.testbed.child import run_inside
-from fabrictime.testbed.process_ids import enter_own_ids
-from fabrictime.testbed.userns import namespaces_allowed
+from fabrictime.testbed.processes.child import run_inside
+from fabrictime.testbed.processes.process_ids import enter_own_ids
+from fabrictime.testbed.processes.userns import namespaces_allowed
 from schemas.run_module import module_command
 
 KEYS: Final = (

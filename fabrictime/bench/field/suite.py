@@ -42,7 +42,7 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "A12": (
         "tests/log/test_append_clock.py::test_a_system_clock_that_is_wrong_for_20_s_does_not_reach_the_log",
-        "tests/fabrictime/commands/test_clock.py::"
+        "tests/fabrictime/commands/views/test_clock.py::"
         "test_a_check_passes_only_where_all_are_synced_now_and_within_the_bound",
         _STEPS_OF_LOG_TIME,
     ),
@@ -58,7 +58,7 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/schemas/kafka/test_bounded_producer.py::test_an_acknowledgement_without_append_time_is_no_log_time",
     ),
     "A16": (
-        "tests/fabrictime/commands/test_live_config.py::"
+        "tests/fabrictime/commands/config/test_live_config.py::"
         "test_an_emergency_stop_needs_no_passwd_entry_of_its_user",
         f"{_RUNTIME}/test_user.py::test_a_user_without_a_passwd_entry_has_the_id_as_name",
         f"{_RUNTIME}/test_user.py::"
@@ -89,7 +89,7 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
     "D6": (
         "tests/log/test_server.py::test_a_full_disk_refuses_loses_nothing_and_goes_on_when_space_is_free",
         "tests/log/test_server.py::test_a_full_disk_is_reported_to_the_service_manager_once_and_its_end",
-        "tests/fabrictime/commands/test_live_table.py::test_the_reason_of_a_fault_is_shown",
+        "tests/fabrictime/commands/up/test_live_table.py::test_the_reason_of_a_fault_is_shown",
         "tests/fabrictime/state/test_scorecard.py::"
         "test_a_service_that_does_not_work_fails_the_run_and_is_named",
     ),

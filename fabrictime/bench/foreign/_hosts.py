@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from fabrictime.testbed.control import ControlClient
-from fabrictime.testbed.mpi import enter_command
+from fabrictime.testbed.jobs.mpi import enter_command
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _TABLE: Final = "foreign"

@@ -17,8 +17,8 @@ from fabrictime.bench._parts import side_by_side
 from fabrictime.bench.networks.tool_files import FILES
 from fabrictime.imports.base import BadImport, Hints
 from fabrictime.imports.formats import FORMATS, import_files
+from fabrictime.testbed.fabric.topology import Plan, make_plan
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.topology import Plan, make_plan
 
 SHAPE: Final = FabricSettings(hosts=16, leaves=4, spines=3)
 FUZZED_SHAPE: Final = FabricSettings(hosts=2, leaves=2, spines=1)

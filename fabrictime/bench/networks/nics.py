@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.testbed.child import run_inside
-from fabrictime.testbed.fabric import FabricError
-from fabrictime.testbed.multi_nic import FORMS, Form, MultiNic, MultiNicPort
-from fabrictime.testbed.userns import namespaces_allowed
+from fabrictime.testbed.fabric.fabric import FabricError
+from fabrictime.testbed.fabric.multi_nic import FORMS, Form, MultiNic, MultiNicPort
+from fabrictime.testbed.processes.child import run_inside
+from fabrictime.testbed.processes.userns import namespaces_allowed
 
 if TYPE_CHECKING:
     from producers.probe.udp import UdpTransport

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.testbed.child import run_inside
 from fabrictime.testbed.control import Testbed
-from fabrictime.testbed.fabric import FabricNic
+from fabrictime.testbed.fabric.fabric import FabricNic
+from fabrictime.testbed.jobs.traffic import FlowSpec
+from fabrictime.testbed.processes.child import run_inside
+from fabrictime.testbed.processes.userns import namespaces_allowed
 from fabrictime.testbed.settings import FabricClass, FabricSettings
-from fabrictime.testbed.traffic import FlowSpec
-from fabrictime.testbed.userns import namespaces_allowed
 from schemas.ids import end_parts, link_ends
 from schemas.records import Leg
 

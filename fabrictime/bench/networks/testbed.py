@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, get_args
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench.networks.links import Outcome
 from fabrictime.bench.networks.names import CableNames
-from fabrictime.testbed.child import run_inside
 from fabrictime.testbed.control import Testbed
-from fabrictime.testbed.fabric import FabricError
+from fabrictime.testbed.fabric.fabric import FabricError
+from fabrictime.testbed.processes.child import run_inside
+from fabrictime.testbed.processes.userns import namespaces_allowed
 from fabrictime.testbed.settings import AnswerForm, FabricSettings
-from fabrictime.testbed.userns import namespaces_allowed
 from schemas.ids import cable_id, end_parts, natural, nic_id
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Agents:
 
     def __init__(self, testbed: Testbed, folder: Path, with_file: bool) -> None:
         from fabrictime.runtime.fleet import fabric_nics
-        from fabrictime.testbed.topology import topology_file
+        from fabrictime.testbed.fabric.topology import topology_file
         from producers.inventory.nics import PeerTable
         from producers.settings import ProbeSettings
         from schemas.topology import Topology

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fabrictime.testbed.topology import Cable, Plan, Port
+from fabrictime.testbed.fabric.topology import Cable, Plan, Port
 from schemas.ids import end_id
 
 MBPS: Final = 1_000_000

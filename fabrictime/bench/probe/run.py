@@ -16,8 +16,8 @@ import sys
 import time
 from typing import IO, Any, cast
 
-from fabrictime.testbed import userns
-from fabrictime.testbed.fabric import Fabric, FabricNic
+from fabrictime.testbed.fabric.fabric import Fabric, FabricNic
+from fabrictime.testbed.processes import userns
 from fabrictime.testbed.settings import FabricSettings
 
 IRTT_PORT = 2112

@@ -18,7 +18,7 @@ from typing import Any, Final
 from fabrictime.bench._fabric import CannotRun, RunningFabric
 from fabrictime.bench.workload._jobs import MpiJob, MpiProgram
 from fabrictime.runtime import status
-from fabrictime.testbed.mpi import enter_command
+from fabrictime.testbed.jobs.mpi import enter_command
 
 SETTINGS: Final = """
 [fabric]

@@ -10,9 +10,9 @@ from pyroute2 import IPRoute
 
 from actuators.effectors.htb import HtbQdisc, Match, Share
 from fabrictime.testbed.control import Testbed
-from fabrictime.testbed.fabric import Fabric
+from fabrictime.testbed.fabric.fabric import Fabric
+from fabrictime.testbed.jobs.traffic import FlowSpec
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.traffic import FlowSpec
 
 LINE = 20_000_000
 SHAPE: dict[str, Any] = {"hosts": 2, "leaves": 2, "spines": 1, "host_rate_bps": 0, "fabric_rate_bps": 0}

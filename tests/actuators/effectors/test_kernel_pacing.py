@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, TopicPartition
 from pyroute2 import IPRoute
 
 from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.jobs.traffic import FlowSpec
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.traffic import FlowSpec
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS
 

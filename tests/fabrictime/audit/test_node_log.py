@@ -2,7 +2,7 @@
 
 from actuators.nodes.fitness import Fitness
 from fabrictime.audit.node_log import NodeLog, read_audits
-from fabrictime.commands.live_config import PLAIN
+from fabrictime.commands.config.live_config import PLAIN
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import ActionOutcome, ActMode

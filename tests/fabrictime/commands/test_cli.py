@@ -15,8 +15,8 @@ import pytest
 import typer
 
 from fabrictime.bench import Figure, Missing, Target, evaluate, names, run_bench
-from fabrictime.commands import up
-from fabrictime.commands.cli import duration_s
+from fabrictime.commands.options import duration_s
+from fabrictime.commands.up import pipeline as up
 from fabrictime.runtime import status
 
 ROOT = Path(__file__).resolve().parents[3]

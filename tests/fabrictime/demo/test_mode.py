@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fabrictime.commands import live_config
+from fabrictime.commands.config import live_config
 from fabrictime.demo.mode import restored, tour_records
 from schemas.limits import Limits
 from schemas.records import ActMode, ActuatorConfig

@@ -17,8 +17,8 @@ from fabrictime.demo.script import (
     job_spec,
     meeting_transfers,
 )
-from fabrictime.testbed.jobs import JobSpec
-from fabrictime.testbed.traffic import FlowSpec
+from fabrictime.testbed.jobs.jobs import JobSpec
+from fabrictime.testbed.jobs.traffic import FlowSpec
 from schemas.ids import cable_id
 from schemas.records import LinkState
 from tests.fabrictime.demo.fabrics import flow, shown

@@ -6,11 +6,13 @@ import time
 
 import pytest
 
-from fabrictime.commands import up
+from fabrictime.commands.up import fleet as fleet_of_up
+from fabrictime.commands.up import services
+from fabrictime.commands.up.run import Run
 from fabrictime.runtime import fleet
 from fabrictime.runtime.config import ConfigError, load
 from fabrictime.runtime.supervisor import Step
-from fabrictime.testbed import userns
+from fabrictime.testbed.processes import userns
 from producers.settings import ClockSettings
 
 
@@ -23,7 +25,7 @@ def run(tmp_path):
         for part in ("run", "secrets"):
             (directory / part).mkdir(parents=True)
         config = load(None, {"up": {"data_directory": str(directory), **given}})
-        return up.Run(config, directory, None, False)
+        return Run(config, directory, None, False)
 
     return make
 
@@ -34,7 +36,7 @@ def test_denied_namespaces_are_reported_and_loopback_is_probed(run, monkeypatch,
 
     monkeypatch.setattr(userns, "enter", denied)
     made = run(fleet="fabric", loopback_nics=3)
-    up._make_fleet(made, contextlib.ExitStack())
+    fleet_of_up.make_fleet(made, contextlib.ExitStack())
     assert made.fleet == "loopback"
     assert [nic.address for nic in made.nics] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     message = capsys.readouterr().err
@@ -45,9 +47,9 @@ def test_denied_namespaces_are_reported_and_loopback_is_probed(run, monkeypatch,
 
 def test_every_nic_has_a_prober_and_every_service_waits_for_its_prerequisites(run):
     made = run(fleet="loopback", loopback_nics=2, workers=2)
-    up._make_fleet(made, contextlib.ExitStack())
-    up._make_secrets(made)
-    needs = {node.name: set(node.needs) for node in up.children(made)}
+    fleet_of_up.make_fleet(made, contextlib.ExitStack())
+    fleet_of_up.make_secrets(made)
+    needs = {node.name: set(node.needs) for node in services.children(made)}
     assert needs == {
         "log": set(),
         "history": set(),
@@ -75,18 +77,18 @@ def test_every_nic_has_a_prober_and_every_service_waits_for_its_prerequisites(ru
 
 def test_a_simulated_fleet_begins_once_everybody_listens(run):
     made = run(fleet="sim:8", workers=1)
-    up._make_fleet(made, contextlib.ExitStack())
-    up._make_secrets(made)
-    needs = {node.name: set(node.needs) for node in up.children(made)}
+    fleet_of_up.make_fleet(made, contextlib.ExitStack())
+    fleet_of_up.make_secrets(made)
+    needs = {node.name: set(node.needs) for node in services.children(made)}
     assert needs["sim"] == {"log", "history", "worker-1", "links", "policy", "sink"}
     assert "flows" not in needs, "one service stands for all agents"
 
 
 def test_services_of_others_are_used_and_not_started(run):
     made = run(fleet="none", log_url="k:9092", history_url="http://ch:8123", web=False, workers=1)
-    up._make_fleet(made, contextlib.ExitStack())
-    up._make_secrets(made)
-    nodes = {node.name: node for node in up.children(made)}
+    fleet_of_up.make_fleet(made, contextlib.ExitStack())
+    fleet_of_up.make_secrets(made)
+    nodes = {node.name: node for node in services.children(made)}
     assert set(nodes) == {"log", "worker-1", "links", "policy", "sink"}
     assert isinstance(nodes["log"], Step)
     assert made.addresses() == {"log": "k:9092", "history": "http://ch:8123"}
@@ -94,9 +96,9 @@ def test_services_of_others_are_used_and_not_started(run):
 
 def test_a_host_without_workers_judges_no_links(run):
     made = run(fleet="none", log_url="k:9092", history_url="http://ch:8123", web=False, workers=0)
-    up._make_fleet(made, contextlib.ExitStack())
-    up._make_secrets(made)
-    assert {node.name for node in up.children(made)} == {"log"}
+    fleet_of_up.make_fleet(made, contextlib.ExitStack())
+    fleet_of_up.make_secrets(made)
+    assert {node.name for node in services.children(made)} == {"log"}
 
 
 def test_fleet_file_gives_this_hosts_nics(run, tmp_path):
@@ -107,7 +109,7 @@ def test_fleet_file_gives_this_hosts_nics(run, tmp_path):
         "[[nics]]\nhost = 'b'\ndevice = 'eth0'\naddress = '10.0.0.2'\n"
     )
     made = run(fleet=str(path), host_name="a")
-    up._make_fleet(made, contextlib.ExitStack())
+    fleet_of_up.make_fleet(made, contextlib.ExitStack())
     assert [(nic.device, nic.rail) for nic in made.nics] == [("eth0", 0), ("eth1", 1)]
     with pytest.raises(ConfigError, match="no NIC of host 'c', it lists a, b"):
         fleet.file_nics(path, "c")
@@ -120,8 +122,8 @@ def test_a_nic_with_an_rdma_device_is_probed_over_it_or_the_reason_is_printed(ru
         "[[nics]]\nhost = 'a'\ndevice = 'eth1'\naddress = '10.0.1.1'\n"
     )
     made = run(fleet=str(path), host_name="a")
-    up._make_fleet(made, contextlib.ExitStack())
-    names = {node.name for node in up.children(made)}
+    fleet_of_up.make_fleet(made, contextlib.ExitStack())
+    names = {node.name for node in services.children(made)}
     assert {"prober a/eth0", "prober a/eth1"} <= names
     assert not [name for name in names if name.startswith("rdma-probe")]
     assert capsys.readouterr().err == "a/eth0: no RDMA probes: mlx5_none: no such RDMA device\n"

@@ -8,7 +8,7 @@ from fabrictime.runtime import service
 from fabrictime.runtime.config import load
 from fabrictime.runtime.service import APART, LOADED, SERVICES
 from fabrictime.runtime.supervisor import CONFIG_EXIT
-from fabrictime.testbed.scheduling_priority import NICE, REAL_TIME
+from fabrictime.testbed.processes.scheduling_priority import NICE, REAL_TIME
 from streams import app
 
 

@@ -13,7 +13,7 @@ from fabrictime.state.job_story import (
     telling,
     with_parts,
 )
-from tests.fabrictime.commands.job_diagnoses import LINK, S, contended, flow, healthy
+from tests.fabrictime.commands.jobs.job_diagnoses import LINK, S, contended, flow, healthy
 
 T = 1_900_000_000 * S
 

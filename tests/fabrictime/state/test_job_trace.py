@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fabrictime.state.job_trace import FIRST_RANK, JOB, LINKS, chakra_nodes, chrome_events, operations_of
 from schemas.records import CollectiveBatch, ContentionWindow, LinkHealth
-from tests.fabrictime.commands.job_diagnoses import LINK, contended, healthy
+from tests.fabrictime.commands.jobs.job_diagnoses import LINK, contended, healthy
 from tests.records import make, make_part
 from tests.streams.diagnosis.job_batches import MS, S, batch, run_of
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fabrictime.commands.live_table import plain, table, time_text, totals
+from fabrictime.commands.up.live_table import plain, table, time_text, totals
 from fabrictime.state.live_figures import ClockView, View
 from fabrictime.state.scorecard import errors_ns, evaluate, lines, true_ns
 from native.core.probe import TestClock

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from fabrictime.testbed import userns
+from fabrictime.testbed.processes import userns
 
 pytestmark = pytest.mark.fabric
 
 SCRIPT = """
-from fabrictime.testbed import userns
+from fabrictime.testbed.processes import userns
 userns.enter()
 import json, threading, time
-from fabrictime.testbed.fabric import Fabric
-from fabrictime.testbed.faults import Faults
+from fabrictime.testbed.fabric.fabric import Fabric
+from fabrictime.testbed.fabric.faults import Faults
 from fabrictime.testbed.settings import FabricSettings
 from native.core.probe import Engine, Peer, TestClock, open_sockets
 from producers.netns import in_netns

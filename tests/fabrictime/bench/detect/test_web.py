@@ -6,9 +6,9 @@ from typing import Any
 
 from fabrictime.bench.detect.web import Case, link_cases, scored, table
 from fabrictime.bench.detect.web_reader import Named, Sight
-from fabrictime.testbed.faults import parse_fault
+from fabrictime.testbed.fabric.faults import parse_fault
+from fabrictime.testbed.fabric.topology import make_plan
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.topology import make_plan
 
 A, B = "leaf1:swp3<>spine2:swp1", "leaf1:swp4<>spine3:swp1"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fabrictime.bench.field._remade_processes import Programs, end, process_name
-from fabrictime.testbed.process_ids import enter_own_ids
+from fabrictime.testbed.processes.process_ids import enter_own_ids
 
 
 def test_a_program_takes_the_id_of_another(inside: Callable[..., Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fabrictime.bench.field._small_network import SmallNetwork
 from fabrictime.runtime.fleet import file_nics
-from fabrictime.testbed import userns
+from fabrictime.testbed.processes import userns
 
 
 def test_nics_reach_each_other_whatever_was_made_again(inside: Callable[..., Any], tmp_path: Any) -> None:

@@ -11,8 +11,8 @@ from fabrictime.bench import Figure
 from fabrictime.bench.networks import imports
 from fabrictime.bench.networks.tool_files import FILES
 from fabrictime.imports.formats import FORMATS
+from fabrictime.testbed.fabric.topology import make_plan
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.topology import make_plan
 
 PLAN = make_plan(FabricSettings(hosts=3, leaves=2, spines=2))
 

@@ -6,7 +6,7 @@ import pytest
 
 from fabrictime.bench import Figure, Missing
 from fabrictime.bench.networks.nics import Outcome, figures_of, measure
-from fabrictime.testbed.userns import namespaces_allowed
+from fabrictime.testbed.processes.userns import namespaces_allowed
 
 
 def test_figures_are_over_the_nics_of_all_forms():

@@ -7,8 +7,8 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.fabric.topology import exchange, make_plan, topology_file
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.topology import exchange, make_plan, topology_file
 from schemas.topology import End, Topology
 from streams.audit.fabric.misplaced import Misplaced, misplaced
 

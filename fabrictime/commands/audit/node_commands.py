@@ -1,0 +1,90 @@
+"""The commands `fabrictime audit gate` and `fabrictime audit act`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fabrictime.commands.options import (
+    ConfigFile,
+    DataDir,
+    Json,
+    Log,
+    duration_s,
+    running_log,
+    settings_of,
+    stop,
+)
+
+
+def admit(
+    hosts: Annotated[str, typer.Option("--hosts", metavar="NAMES", help="Hosts, such as h1,h2.")],
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only results of this run.")] = None,
+    max_age: Annotated[
+        str, typer.Option("--max-age", metavar="TIME", help="Only results of this interval.")
+    ] = "2h",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="An unknown check of severity error makes a host unknown.")
+    ] = False,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether a job may start on these hosts, by their newest audit results.
+
+    Exit code 0: all are fit, 1: at least one is not, with the reasons, 2: not known. Nothing is
+    run or changed.
+    """
+    from fabrictime.commands.audit import nodes as audit_nodes
+
+    settings = settings_of(config, directory, log)
+    try:
+        code = audit_nodes.admit(
+            running_log(settings),
+            audit_nodes.host_names(hosts),
+            run=run,
+            max_age_s=duration_s(max_age),
+            strict=strict,
+            as_json=as_json,
+            registry=settings.kafka.registry(),
+        )
+    except ValueError as error:
+        stop(str(error))
+    raise typer.Exit(code)
+
+
+def act(
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="slurm or kubernetes; default: actuators.nodes.scheduler."),
+    ] = None,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Change nothing; show what would be done.")
+    ] = False,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Drain unfit nodes of Slurm or Kubernetes, and resume those that pass again.
+
+    Acts in mode ACT where `allowed_actions` has DRAIN and RESUME (`fabrictime config set`); else it only
+    shows and reports the actions. Exit code 0: done, 1: an action failed, 2: scheduler or log did not answer.
+    """
+    from fabrictime.commands.audit import nodes as audit_nodes
+
+    settings = settings_of(config, directory, log)
+    try:
+        code = audit_nodes.act(
+            settings.actuators,
+            running_log(settings),
+            scheduler=scheduler,
+            observe=observe,
+            as_json=as_json,
+            registry=settings.kafka.registry(),
+        )
+    except (ValueError, OSError) as error:
+        stop(str(error))
+    raise typer.Exit(code)

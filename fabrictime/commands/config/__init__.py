@@ -1,0 +1,1 @@
+"""Commands that change the live configuration: `config`, `pause` and `resume`."""

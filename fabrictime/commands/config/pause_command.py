@@ -1,0 +1,71 @@
+"""The commands `pause` and `resume`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from fabrictime.commands.options import (
+    ConfigFile,
+    DataDir,
+    Json,
+    Log,
+    duration_s,
+    live_records,
+    stop,
+)
+
+
+def pause(
+    revert: Annotated[bool, typer.Option("--revert", help="Also undo the actions in force.")] = False,
+    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for the actuators.")] = "5s",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Stop all action on all hosts; exit code 1 if an actuator does not confirm."""
+    from fabrictime.commands.config import pause as actuation
+
+    live = live_records(log, config, directory)
+    try:
+        confirmation = actuation.pause(live, revert=revert, wait_s=duration_s(wait), registry=live.registry)
+    except ValueError as error:
+        stop(str(error))
+    _print_actuators(confirmation, "all action is paused", as_json)
+
+
+def resume(
+    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for the actuators.")] = "5s",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """End a pause: every host returns to its former mode."""
+    from fabrictime.commands.config import pause as actuation
+
+    live = live_records(log, config, directory)
+    try:
+        confirmation = actuation.resume(live, duration_s(wait), live.registry)
+    except ValueError as error:
+        stop(str(error))
+    _print_actuators(confirmation, "the former modes are restored", as_json)
+
+
+def _print_actuators(confirmation: Any, summary: str, as_json: bool) -> None:
+    if as_json:
+        from dataclasses import asdict
+
+        typer.echo(json.dumps(asdict(confirmation)))
+    elif confirmation.actuators:
+        typer.echo(
+            f"{summary}: {confirmation.hosts} hosts of {confirmation.actuators} actuators "
+            f"after {confirmation.took_ms:.0f} ms, {confirmation.in_force} actions in force"
+        )
+    else:
+        typer.echo(f"{summary}; no actuator reported within the last 30 s")
+    if confirmation.missing:
+        stop("\n".join(f"actuator {name}: no confirmation" for name in confirmation.missing), 1)

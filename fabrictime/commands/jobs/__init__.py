@@ -1,0 +1,1 @@
+"""Commands about jobs: list, explain and export."""

@@ -1,0 +1,1 @@
+"""The command `up`: the processes of one machine's pipeline and their live table."""

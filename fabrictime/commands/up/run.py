@@ -1,0 +1,81 @@
+"""One run of `fabrictime up`: its settings and fleet, and which services it starts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fabrictime.runtime import status
+from fabrictime.runtime.config import Config, in_url
+from fabrictime.runtime.holder import boot_s
+
+if TYPE_CHECKING:
+    from fabrictime.testbed.fabric.fabric import Fabric
+    from producers.settings import NicSettings
+
+
+@dataclass
+class Run:
+    """One `up`: its settings, its fleet and its open resources."""
+
+    config: Config
+    directory: Path
+    for_s: float | None
+    as_json: bool
+    fleet: str = "none"
+    listed: bool = False
+    """Whether a fleet file lists the NICs."""
+    nics: list[NicSettings] = field(default_factory=list)
+    fabric: Fabric | None = None
+    started_s: float = field(default_factory=time.time)
+    started_boot_s: float = field(default_factory=boot_s)
+    """The same by the clock since the boot, which never steps."""
+    lock: status.Lock | None = None
+
+    @property
+    def truth_known(self) -> bool:
+        """Whether the NICs have test clocks, so that offsets can be compared with the true ones."""
+        has_truth = self.fabric is not None or self.simulated
+        return has_truth and any(nic.clock is not None for nic in self.nics)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether one service stands for all agents of a simulated fleet."""
+        return self.fleet == "sim"
+
+    @property
+    def agent_only(self) -> bool:
+        """Whether only the agent's services run here: the others run elsewhere, once for all hosts."""
+        up = self.config.up
+        return up.services == "off" or (up.services == "auto" and self.listed and up.log_url is not None)
+
+    @property
+    def data_folders(self) -> list[Path]:
+        """The folders of the log and history that run here."""
+        up = self.config.up
+        folders = [] if up.log_url is not None else [self.config.log.directory]
+        own_history = up.history_url is None and not self.agent_only
+        return [*folders, self.config.history.directory] if own_history else folders
+
+    @property
+    def has_history(self) -> bool:
+        """Whether the history runs here or has a known URL."""
+        return not self.agent_only or self.config.up.history_url is not None
+
+    @property
+    def web_url(self) -> str | None:
+        """The web page's address; None if no page is served here."""
+        if not self.config.up.web or self.agent_only:
+            return None
+        return f"http://{in_url(self.config.web.host)}:{self.config.web.port}/"
+
+    def addresses(self) -> dict[str, str]:
+        """Return the address of each service, by name."""
+        addresses = {"log": self.config.bootstrap}
+        if self.has_history:
+            addresses["history"] = self.config.history_url
+        if self.config.up.clock_pages and self.nics and not self.simulated:
+            addresses["clock"] = str(self.directory / "run" / "clock")
+        return addresses if self.web_url is None else {"web": self.web_url, **addresses}

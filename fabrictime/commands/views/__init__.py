@@ -1,0 +1,1 @@
+"""Tables of clocks, links, alerts, actions, records and topology."""

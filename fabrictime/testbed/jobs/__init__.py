@@ -1,0 +1,1 @@
+"""Jobs and traffic on the fabric, and their optimum."""

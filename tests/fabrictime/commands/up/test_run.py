@@ -1,0 +1,67 @@
+"""Which services a run of `up` starts: everything on one machine, the agent alone on one of many hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fabrictime.commands.up import services
+from fabrictime.commands.up.run import Run
+from fabrictime.runtime import config
+from producers.settings import NicSettings
+
+SERVER = {"log", "history", "worker", "links", "policy", "sink", "web"}
+NIC = NicSettings(host="h1", device="eth0", address="10.0.0.1")
+
+
+def kinds_of(directory: Path, listed: bool, **given: Any) -> set[str]:
+    settings = config.load(None, {"up": {"data_directory": str(directory), **given}})
+    run = Run(settings, directory, None, False, fleet="fleet.toml", listed=listed, nics=[NIC])
+    return {
+        child.argv[child.argv.index("fabrictime.runtime.service") + 1]
+        for child in services.children(run)
+        if hasattr(child, "argv")
+    }
+
+
+def test_one_of_many_hosts_starts_its_agent_alone(tmp_path: Path) -> None:
+    kinds = kinds_of(tmp_path, True, log_url="kafka:9092")
+    assert {"prober", "flows", "auditor", "actuator"} <= kinds
+    assert not kinds & SERVER
+
+
+def test_services_are_started_where_they_are_wanted(tmp_path: Path) -> None:
+    kinds = kinds_of(tmp_path, True, log_url="kafka:9092", history_url="http://c:8123", services="on")
+    assert SERVER - {"log", "history"} <= kinds
+    assert not kinds & {"log", "history"}
+
+
+@pytest.mark.parametrize(("listed", "given"), [(True, {}), (False, {"log_url": "kafka:9092"})])
+def test_one_machine_starts_everything(tmp_path: Path, listed: bool, given: dict[str, str]) -> None:
+    assert kinds_of(tmp_path, listed, **given) >= SERVER - {"log"}
+
+
+def test_an_agent_has_no_page_and_only_a_known_history(tmp_path: Path) -> None:
+    settings = config.load(None, {"up": {"data_directory": str(tmp_path), "log_url": "kafka:9092"}})
+    run = Run(settings, tmp_path, None, False, fleet="fleet.toml", listed=True, nics=[NIC])
+    assert run.web_url is None
+    assert set(run.addresses()) == {"log", "clock"}
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({}, ["log", "history"]),
+        ({"log_url": "kafka:9092"}, []),
+        ({"log_url": "kafka:9092", "services": "on"}, ["history"]),
+        ({"history_url": "http://c:8123"}, ["log"]),
+    ],
+)
+def test_only_folders_of_services_that_run_here_count(
+    tmp_path: Path, given: dict[str, str], names: list[str]
+) -> None:
+    settings = config.load(None, {"up": {"data_directory": str(tmp_path), **given}})
+    run = Run(settings, tmp_path, None, False, fleet="fleet.toml", listed=True, nics=[NIC])
+    assert run.data_folders == [tmp_path / name for name in names]
