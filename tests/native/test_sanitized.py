@@ -36,7 +36,6 @@ CORE = (
         ("fuzz.c", "core", CORE),
         ("fuzz_losses.c", "core", ("losses.c",)),
         ("fuzz_queues.c", "core", ("queues.c",)),
-        ("fuzz_sim.c", "sim", ("packet.c",)),
     ],
 )
 def test_no_sanitizer_reports_an_error(fuzzer, package, sources, tmp_path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fabrictime.bench._truth import LeafSpine, LinkQueueing, Traffic
+from fabrictime.bench._truth.traffic import PACKET_BYTES
 from native.core import decode_probe_batch
-from native.sim import PacketSim
 from native.sim.fluid import Fluid, packet_waits
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
@@ -82,18 +83,18 @@ def test_packet_scale_queue_has_the_law_of_md1(load):
 
 
 @pytest.mark.parametrize("load", [0.3, 0.8])
-def test_packet_scale_queue_is_that_of_the_packet_kernel(load):
-    """Waits of probes behind Poisson packets of one size, in the packet-level kernel: the same quantiles."""
-    size, rate, seconds = 4170, 10_000_000_000, 6.0
-    sim = PacketSim([rate] * 3, [0] * 3, [10**9] * 3, seed=5)
-    sim.add_poisson(([0, 1], [0]), [rate * load], size)
-    # probes arrive on their own link: their wait is the shared link's queue
-    sim.add_probes(([0, 2], [1, 0]), ([0, 1], [2]), [0], [1], [0], [20_000], 64)
-    sim.run(seconds * 1e9)
-    found = sim.probes()
-    there = ~np.isnan(found.forward_ns)
-    waited = found.forward_ns[there] - 2 * 64 * 8e9 / rate
-    ours = packet_waits(load, size * 8e9 / rate, 1e9, 200_000, seed=2)
+def test_packet_scale_queue_is_that_of_single_packets(load):
+    """Waits behind Poisson packets of one size, by Lindley's recursion: the same quantiles."""
+    fabric = LeafSpine(nics=2, leaves=1, spines=1)
+    traffic = Traffic(load=(load, load), idle=0, batch_packets=1, swing=0, incast_every_ns=0)
+    rng = np.random.default_rng(5)
+    queues, waits = LinkQueueing(fabric, traffic, rng), []
+    for stretch in range(6):
+        queues.advance((stretch + 1) * 200e6)
+        at = rng.uniform(queues.begin_ns, queues.end_ns, 40_000)
+        waits.append(queues.wait_ns(rng.integers(0, fabric.links, len(at)), at))
+    waited = np.concatenate(waits)
+    ours = packet_waits(load, PACKET_BYTES * 8e9 / fabric.rate_bps, 1e9, 200_000, seed=2)
     assert waited.mean() == pytest.approx(ours.mean(), rel=0.06)
     for share in (0.5, 0.9, 0.99):
         scale = max(np.quantile(ours, share), 200.0)

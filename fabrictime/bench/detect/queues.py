@@ -1,8 +1,7 @@
-"""Measures queue inference against queues of known depth: accuracy packet by packet, speed at a thousand
-NICs.
+"""Measures queue inference against queues of known depth: accuracy on `_truth`, speed at a thousand NICs.
 
-Samples of the packet-level simulation pass the pipeline: timestamps with noise, batches, slots above the
-floor, `PathQueueing`, the shard's solver, `LinkQueues`. By hand: `python -m fabrictime.bench.detect.queues
+Samples of the true fabric pass the pipeline: timestamps with noise, batches, slots above the floor,
+`PathQueueing`, the shard's solver, `LinkQueues`. By hand: `python -m fabrictime.bench.detect.queues
 [--quick]`.
 """
 
@@ -16,251 +15,32 @@ from typing import Any, Final
 import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench.detect._batches import EPOCH_NS, FLUSH_NS, batches_of
-from native.core import ClockLine, ProbeColumns
+from fabrictime.bench._truth import LeafSpine, Traffic
+from fabrictime.bench.detect.shared_fabric import EPOCH_NS, SLOT_NS, draw, link_numbers
+from fabrictime.bench.detect.shared_queues import depths
 from native.core.queues import QueueSolver
-from native.sim import Dcqcn, PacketSim
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
-from schemas import codec
-from schemas.ids import host_of
-from schemas.records import Leg, LinkQueues, PathMap, PathMaps, PathSource
-from streams.delays.queueing import SourceQueueing
-from streams.links.schedule.probe_schedule import plan_shard
-from streams.queues.inference import ShardQueues, fold_of, knots_of
+from streams.queues.inference import fold_of, knots_of
 from streams.runtime.pipeline_constants import SUB_SLOTS
-from streams.runtime.route_table import RouteTable, pair_key
-from streams.runtime.tables import Member
 
 MS: Final = 1_000_000
 RATE_BPS: Final = 10_000_000_000
-SLOT_NS: Final = MS
-WARM_UP_NS: Final = 100 * MS
-"""Time until the floors are known, which is not measured."""
+FABRIC: Final = LeafSpine(64, leaves=8, spines=8)
+QUIET: Final = Traffic(incast_every_ns=0.0)
+INCASTS: Final = Traffic(incast_every_ns=4e6, incast_bytes=(256e3, 768e3), incast_senders=(8, 24))
+"""Traffic without incasts, and with incasts of 8 to 24 senders with 32 kB each."""
+EVEN: Final = Traffic(load=(0.43, 0.57), idle=0.0, incast_every_ns=0.0)
+"""Traffic of many flows between random NICs. The loads of links in series cannot be told apart if some links
+are idle."""
+WARM_UP_SLOTS: Final = 100 * MS // SLOT_NS
+"""Slots until the floors are known, which are not measured."""
+SECOND_NS: Final = 1_000_000_000
 PROBES_PPS: Final = 4_000.0
-PEERS: Final = 10
-PATHS: Final = 8
-PROBE_BYTES: Final = 82
-STAMP_NOISE_NS: Final = 4.0
-STAMP_STEP_NS: Final = 8.0
-CLOCK_ERROR_NS: Final = 5.0
-TARGET_BYTES: Final = 4_000.0
-
-
-class Traffic:
-    """Traffic of the fleet in addition to the probes: `load` of the NICs' rate between random NICs.
-
-    A third of it are single packets, the rest messages from 64 kB to 8 MB under rate control. With `incast`,
-    8 to 24 senders hit one receiver at once, with 32 kB each, every 4 ms.
-    """
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        sim: PacketSim,
-        rng: np.random.Generator,
-        until_ns: float,
-        load: float,
-        incast: bool,
-    ) -> None:
-        nics = fleet.nics
-        self.paths: list[Any] = []
-        """Paths of the flows, in the order of their numbers."""
-        source = np.repeat(np.arange(nics), 16)
-        single = fleet.paths(source, self._others(rng, source, nics), rng.integers(1024, 65536, len(source)))
-        sim.add_poisson(single, load * RATE_BPS / 3 / 16, 1500)
-        self.paths.append(single)
-        mean = (8e6 - 64e3) / np.log(8e6 / 64e3)
-        gap_ns = mean * 8e9 / (load * RATE_BPS * 2 / 3 * nics)
-        at = np.cumsum(rng.exponential(gap_ns, int(1.2 * until_ns / gap_ns) + 50))
-        at = at[at < until_ns]
-        size = np.round(64e3 * np.exp(rng.uniform(0, np.log(8e6 / 64e3), len(at))))
-        source = rng.integers(0, nics, len(at))
-        paths = fleet.paths(source, self._others(rng, source, nics), rng.integers(1024, 65536, len(at)))
-        sim.add_messages(paths, size, RATE_BPS, at, 1500, control=Dcqcn())
-        self.paths.append(paths)
-        now = rng.exponential(4 * MS)
-        while incast and now < until_ns:
-            senders = min(int(rng.integers(8, 25)), nics - 1)
-            members = rng.permutation(nics)[: senders + 1]
-            paths = fleet.paths(members[1:], np.full(senders, members[0]), rng.integers(1024, 65536, senders))
-            sim.add_messages(paths, 32_000, RATE_BPS, now, 1500)
-            self.paths.append(paths)
-            now += rng.exponential(4 * MS)
-
-    @staticmethod
-    def _others(rng: np.random.Generator, source: Any, nics: int) -> Any:
-        return (source + rng.integers(1, nics, len(source))) % nics
-
-
-class Run:
-    """One simulated stretch of traffic and probes, processed by the pipeline's pure functions."""
-
-    def __init__(self, nics: int, seed: int, seconds: float, load: float, incast: bool) -> None:
-        rng = np.random.default_rng(seed)
-        self.fleet = fleet = Fleet(Shape.of(nics, rate_bps=RATE_BPS), seed)
-        self.until_ns = seconds * 1e9
-        sim = PacketSim(
-            fleet.rate_bps,
-            fleet.delay_ns,
-            fleet.buffer_bytes,
-            slot_ns=SLOT_NS,
-            seed=seed,
-            ecn=(20_000, 200_000, 0.1),
-        )
-        traffic = Traffic(fleet, sim, rng, self.until_ns, load, incast)
-        nic = np.repeat(np.arange(nics), PEERS * PATHS)
-        choice = [rng.permutation(np.delete(np.arange(nics), prober))[:PEERS] for prober in range(nics)]
-        peer = np.repeat(np.concatenate(choice), PATHS)
-        port = 9320 + np.tile(np.arange(PATHS), nics * PEERS)
-        there, back = fleet.round_trips(nic, peer, port)
-        self.book = _book(fleet, nic, peer, port, there, back)
-        _add_probes(fleet, sim, self.book)
-        self.crossed = np.zeros(len(fleet.rate_bps), bool)
-        for paths in (there, back):
-            inner = np.ones(len(paths.link), bool)
-            inner[np.asarray(paths.start[:-1])] = False
-            self.crossed[np.asarray(paths.link)[inner]] = True
-        self.flow_bps: list[dict[str, float]] = []
-        """Rate, bit/s, of the sent flows over each link, for each complete second."""
-        sent = np.zeros(sum(len(paths.start) - 1 for paths in traffic.paths))
-        for second in range(1, int(seconds) + 1):
-            sim.run(second * 1e9)
-            now = np.asarray(sim.flows().sent_bytes, np.float64)
-            self.flow_bps.append(_over_links(fleet, traffic.paths, now - sent))
-            sent = now
-        sim.run(self.until_ns)
-        self.truth = sim.truth()
-        self.probes = sim.probes()
-        self._rng = rng
-
-    def batches(self) -> list[tuple[int, ProbeColumns]]:
-        """Return (flush time, batch) of all NICs, with stamps as a NIC would give them."""
-        p, rng = self.probes, self._rng
-        names = self.fleet.nic_ids
-        is_complete = ~np.isnan(p.reverse_ns)
-        t1, forward, turnaround, reverse = (
-            np.asarray(column[is_complete], np.float64)
-            for column in (p.t1_ns, p.forward_ns, p.turnaround_ns, p.reverse_ns)
-        )
-        nic, peer, path = p.nic[is_complete], p.peer[is_complete], p.path[is_complete]
-        true = [t1, t1 + forward, t1 + forward + turnaround, t1 + forward + turnaround + reverse]
-        error = rng.normal(0, CLOCK_ERROR_NS, self.fleet.nics)
-        of_link = [nic, peer, peer, nic]
-        read = [
-            np.round((at + error[of] + rng.normal(0, STAMP_NOISE_NS, len(at))) / STAMP_STEP_NS)
-            * STAMP_STEP_NS
-            for at, of in zip(true, of_link, strict=True)
-        ]
-        stamps: list[Any] = [EPOCH_NS + stamp.astype(np.int64) for stamp in read]
-        return batches_of(names, (nic, peer, path), (true[0], true[3]), stamps)
-
-    def infer(self, flows: bool = False) -> list[LinkQueues]:
-        """Return the `LinkQueues` that the pipeline infers; with `flows` it also uses flow reports."""
-        source = SourceQueueing("bench/0", SLOT_NS // SUB_SLOTS)
-        rates = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
-        shard = ShardQueues("fabric", lambda link: int(rates[link]))
-        line = ClockLine(EPOCH_NS, 0, 0.0, 10.0)
-        lines = dict.fromkeys(self.fleet.nic_ids, line)
-        members = {nic: Member(nic, host_of(nic), "fabric", nic) for nic in self.fleet.nic_ids}
-        records: list[LinkQueues] = []
-        now = 0
-        for offset, (when, batch) in enumerate(self.batches()):
-            if when != now:
-                for record in source.take(members):
-                    shard.take(record, self.book)
-                second = int(when - EPOCH_NS - 3 * FLUSH_NS) // 1_000_000_000
-                if flows and 0 <= second < len(self.flow_bps):
-                    shard.set_flow_rates(self.flow_bps[second])
-                while shard.ready():
-                    records += shard.solve(0)
-                now = when
-            source.add(batch, when, offset, lines)
-        return records
-
-    def depths(self, records: list[LinkQueues]) -> tuple[Any, Any, Any]:
-        """Return true depth, inferred depth and bound, bytes, each [slots, links crossed], after the
-        warm-up."""
-        number = {name: k for k, name in enumerate(self.fleet.link_ids)}
-        published, bound = np.zeros(self.truth.depth_bytes.shape), np.zeros(self.truth.depth_bytes.shape)
-        last = 0
-        for record in records:
-            if record["slot_ns"] != SLOT_NS:
-                continue
-            first = (record["window_start_ns"] - EPOCH_NS) // SLOT_NS
-            last = max(last, first + record["slots"])
-            for link in record["links"]:
-                column = number[link["link"]]
-                at = first + np.asarray(link["slot"], np.int64)
-                fits = (at >= 0) & (at < len(published))
-                published[at[fits], column] = np.asarray(link["depth_bytes"])[fits]
-                bound[max(0, first) : first + record["slots"], column] = link["bound_bytes"]
-        span = slice(WARM_UP_NS // SLOT_NS, min(last, len(published)))
-        true = self.truth.depth_bytes[span][:, self.crossed].astype(np.float64)
-        return true, published[span][:, self.crossed], bound[span][:, self.crossed]
-
-
-def _add_probes(fleet: Fleet, sim: PacketSim, book: RouteTable) -> None:
-    """Let all NICs probe in the turns that the solve stage schedules, with one probe per turn."""
-    number = {name: at for at, name in enumerate(fleet.nic_ids)}
-    slot_ns = round(1e9 / PROBES_PPS)
-    plans = plan_shard(dict.fromkeys(fleet.nic_ids, (slot_ns, 1)), book)
-    rows = [
-        (number[nic], number[peer], port, (plan.phase + slot) * slot_ns, 1e9 / (len(plan.paths) * slot_ns))
-        for nic, plan in plans.items()
-        for slot, (peer, port) in enumerate(plan.paths)
-    ]
-    nic, peer, port, start_ns, rate_pps = (np.array(column) for column in zip(*rows, strict=True))
-    there, back = fleet.round_trips(nic, peer, port)
-    sim.add_probes(there, back, nic, peer, port, rate_pps=rate_pps, start_ns=start_ns, jitter_ns=slot_ns / 2)
-
-
-def _over_links(fleet: Fleet, paths: list[Any], sent_bytes: Any) -> dict[str, float]:
-    """Return the rate, bit/s, over each link of flows that sent `sent_bytes` within a second."""
-    start = 0
-    total = np.zeros(len(fleet.rate_bps))
-    for some in paths:
-        lengths = np.diff(np.asarray(some.start))
-        weights = np.repeat(sent_bytes[start : start + len(lengths)], lengths)
-        total += np.bincount(np.asarray(some.link), weights=weights, minlength=len(total))
-        start += len(lengths)
-    return {name: 8 * float(bps) for name, bps in zip(fleet.link_ids, total, strict=True)}
-
-
-def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -> RouteTable:
-    """Return the route table as tracing would fill it."""
-    book, ids, names = RouteTable(), fleet.link_ids, fleet.nic_ids
-    records: dict[tuple[int, int], list[PathMap]] = {}
-    for row, (a, b, entropy) in enumerate(zip(nic.tolist(), peer.tolist(), port.tolist(), strict=True)):
-        for pair, leg, paths in (((a, b), Leg.REQUEST, there), ((b, a), Leg.ANSWER, back)):
-            hops = [ids[link] for link in paths.of(row)]
-            records.setdefault(pair, []).append(
-                {
-                    "path": entropy,
-                    "leg": leg,
-                    "links": hops,
-                    "found": PathSource.TRACED,
-                    "complete": True,
-                    "since_ns": 0,
-                    "changes": 0,
-                    "contradiction": None,
-                }
-            )
-    for (a, b), maps in records.items():
-        record: PathMaps = {
-            "nic": names[a],
-            "peer": names[b],
-            "shard": "fabric",
-            "run": 1,
-            "traced_ns": 0,
-            "paths": maps,
-        }
-        book.take(pair_key(names[a], names[b]).encode(), codec.encode(PathMaps, record))
-    return book
 
 
 def measure(progress: Progress, quick: bool = False, seeds: int = 3) -> dict[str, Value]:
-    """Measure and return the figures by key, in about six minutes, or half of one with `quick`."""
+    """Measure and return the figures by key, in about two minutes, or half of one with `quick`."""
     figures = _accuracy(progress, 1 if quick else seeds, 0.3 if quick else 0.8)
     figures.update(_utilisation(progress, quick))
     figures.update(_speed(progress, quick))
@@ -269,19 +49,22 @@ def measure(progress: Progress, quick: bool = False, seeds: int = 3) -> dict[str
 
 def _accuracy(progress: Progress, seeds: int, seconds: float) -> dict[str, Value]:
     figures: dict[str, Value] = {}
-    for name, incast in (("", False), ("_incast", True)):
+    for name, traffic in (("", QUIET), ("_incast", INCASTS)):
         squares: dict[str, list[float]] = {"ours": [], "zero": [], "last_window": []}
         inside = []
         drawn = np.random.SeedSequence().generate_state(seeds).tolist()
         for seed in drawn:
-            progress(f"queues packet by packet: 64 NICs, {seconds:g} s, seed {seed}{name.replace('_', ', ')}")
-            run = Run(64, int(seed), seconds, 0.6, incast)
-            true, published, bound = run.depths(run.infer())
-            squares["ours"].append(float(((published - true) ** 2).mean()))
+            progress(f"queues: {FABRIC.nics} NICs, {seconds:g} s, seed {seed}{name.replace('_', ', ')}")
+            scene = draw(FABRIC, traffic, int(seed), seconds, PROBES_PPS)
+            published, bound, used = depths(scene, [record for _, record in scene.infer()])
+            used[:WARM_UP_SLOTS] = False
+            cells = np.ix_(used, np.flatnonzero(scene.crossed))
+            true, error = scene.slots.depth_bytes[cells], (published - scene.slots.depth_bytes)[cells]
+            squares["ours"].append(float((error**2).mean()))
             squares["zero"].append(float((true**2).mean()))
             squares["last_window"].append(float((np.diff(true, axis=0) ** 2).mean()))
-            has_bound = bound > 0
-            inside.append(float((np.abs(published - true)[has_bound] <= bound[has_bound]).mean()))
+            has_bound = bound[cells] > 0
+            inside.append(float((np.abs(error) <= bound[cells])[has_bound].mean()))
         rms = {key: float(np.sqrt(np.mean(values))) for key, values in squares.items()}
         note = f"seeds {', '.join(str(seed) for seed in drawn)}"
         figures[f"queue_error_bytes_rms{name}"] = Figure(rms["ours"], "bytes", note)
@@ -295,10 +78,9 @@ def _utilisation(progress: Progress, quick: bool) -> dict[str, Value]:
     seconds = 3.0 if quick else 12.0
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     progress(f"utilisation: 16 NICs, {seconds:g} s, seed {seed}")
-    run = Run(16, seed, seconds, 0.5, False)
-    truth = run.truth.busy
-    number = {name: k for k, name in enumerate(run.fleet.link_ids)}
-    records = [record for record in run.infer() if record["slot_ns"] == 1_000_000_000]
+    scene = draw(LeafSpine(16), EVEN, seed, seconds, PROBES_PPS)
+    truth, number = scene.slots.busy, link_numbers(scene.fabric)
+    records = [record for _, record in scene.infer() if record["slot_ns"] == SECOND_NS]
     span = min(10, int(seconds) - 1) * 1000
     if not records:
         return {"utilisation_error_10s_probes_alone": Missing("no second was published")}
@@ -315,9 +97,9 @@ def _utilisation(progress: Progress, quick: bool) -> dict[str, Value]:
         return {"utilisation_error_10s_probes_alone": Missing("no link had 2,500 probes")}
     note = f"rms over {len(errors)} links, bias {np.mean(errors):+.3f}, seed {seed}"
     of_flows = []
-    for record in run.infer(flows=True):
+    for _, record in scene.infer(flow_bps=scene.rates_bps()):
         first = (record["window_start_ns"] - EPOCH_NS) // SLOT_NS
-        for link in record["links"] if record["slot_ns"] == 1_000_000_000 and first >= 0 else ():
+        for link in record["links"] if record["slot_ns"] == SECOND_NS and first >= 0 else ():
             if link["from_flows"] and link["utilisation"] is not None:
                 true = float(truth[first : first + 1000, number[link["link"]]].mean())
                 of_flows.append(link["utilisation"] - true)

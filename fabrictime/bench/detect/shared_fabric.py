@@ -7,7 +7,7 @@ the pipeline's pure parts then stand beside the truth.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabrictime.bench._truth import Clocks, LeafSpine, LinkQueueing, Probes, Slots, Stamps, Traffic, probe
-from fabrictime.bench.detect._batches import EPOCH_NS, batches_of
+from fabrictime.bench.detect._batches import EPOCH_NS, FLUSH_NS, batches_of
 from native.core import ClockLine, ProbeColumns
 from schemas import codec
 from schemas.ids import host_of
@@ -83,8 +83,21 @@ class Scene:
         read = s.read(self.clocks, EPOCH_NS, self.rng)
         return batches_of(self.fabric.nic_names(), (probes.nic, probes.peer, probes.path), (s.t1, s.t4), read)
 
-    def infer(self, costs: Costs | None = None) -> Iterator[tuple[int, LinkQueues]]:
-        """Yield (log time, record) as the pipeline publishes them, in order."""
+    def rates_bps(self) -> list[dict[str, float]]:
+        """Return the rate, bit/s, at which each link sends, by link, for each complete second."""
+        slots = round(1e9 / self.slot_ns)
+        seconds = len(self.slots.busy) // slots
+        busy = self.slots.busy[: seconds * slots].reshape(seconds, slots, -1).mean(axis=1)
+        names = self.fabric.names()
+        return [dict(zip(names, (row * self.fabric.rate_bps).tolist(), strict=True)) for row in busy]
+
+    def infer(
+        self, costs: Costs | None = None, flow_bps: Sequence[Mapping[str, float]] = ()
+    ) -> Iterator[tuple[int, LinkQueues]]:
+        """Yield (log time, record) as the pipeline publishes them, in order.
+
+        `flow_bps` has the rates of reported flows over each link, for each second.
+        """
         costs = costs or Costs()
         names = self.fabric.nic_names()
         source = SourceQueueing("bench/0", self.slot_ns // SUB_SLOTS)
@@ -99,6 +112,9 @@ class Scene:
                 for record in source.take(members):
                     shard.take(record, self.routes)
                 costs.map_s += time.process_time() - began
+                second = int(when - EPOCH_NS - 3 * FLUSH_NS) // 1_000_000_000
+                if 0 <= second < len(flow_bps):
+                    shard.set_flow_rates(flow_bps[second])
                 while shard.ready():
                     began = time.process_time()
                     records = shard.solve(0)

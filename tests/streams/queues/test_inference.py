@@ -1,4 +1,4 @@
-"""A shard's queues from its sources' records: with simulated packets, and with inconsistent records."""
+"""A shard's queues from its sources' records: of queues that are known, and with inconsistent records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fabrictime.bench.detect.queues import EPOCH_NS, SLOT_NS, Run
+from fabrictime.bench._truth import LeafSpine
+from fabrictime.bench.detect.queues import INCASTS, WARM_UP_SLOTS
+from fabrictime.bench.detect.shared_fabric import EPOCH_NS, SLOT_NS, draw, link_numbers
+from fabrictime.bench.detect.shared_queues import depths
 from schemas import codec
 from schemas.codec import BadRecord
 from streams.queues.inference import ShardQueues
@@ -23,13 +26,21 @@ NOW_NS = EPOCH_NS
 
 @pytest.fixture(scope="module")
 def simulated():
-    run = Run(16, 11, 0.25, 0.6, incast=True)
-    return run, run.infer()
+    traffic = replace(INCASTS, load=(0.6, 0.6), idle=0.0)
+    scene = draw(LeafSpine(16), traffic, 11, 0.25, 4_000)
+    return scene, [record for _, record in scene.infer()]
+
+
+def queues_of(scene, records):
+    """Return true depth, inferred depth and bound after the warm-up, [slots, links behind a send stamp]."""
+    inferred, bound, used = depths(scene, records)
+    used[:WARM_UP_SLOTS] = False
+    cells = np.ix_(used, np.flatnonzero(scene.crossed))
+    return scene.slots.depth_bytes[cells], inferred[cells], bound[cells]
 
 
 def test_depths_match_the_simulated_queues(simulated):
-    run, records = simulated
-    true, inferred, bound = run.depths(records)
+    true, inferred, bound = queues_of(*simulated)
     assert np.sqrt(((inferred - true) ** 2).mean()) < 0.4 * np.sqrt((true**2).mean())
     deep = true.mean(axis=0) > 20_000
     assert np.corrcoef(true[:, deep].ravel(), inferred[:, deep].ravel())[0, 1] > 0.9
@@ -141,9 +152,9 @@ def test_paths_without_a_route_are_only_counted():
 
 def test_a_clock_error_is_no_queue(simulated, monkeypatch):
     """One NIC's clock falls back by 0.2 ms, 250 kB at this rate: all its packets seem to wait."""
-    run, records = simulated
-    true, inferred, _ = run.depths(records)
-    nic = run.fleet.nic_ids[3]
+    scene, records = simulated
+    true, inferred, _ = queues_of(scene, records)
+    nic = scene.fabric.nic_names()[3]
 
     def off(when, batch):
         if when < EPOCH_NS + 120_000_000:
@@ -152,9 +163,9 @@ def test_a_clock_error_is_no_queue(simulated, monkeypatch):
         shift = (1 if batch.nic == nic else back) * np.int64(200_000)
         return when, replace(batch, forward=batch.forward + shift, reverse=batch.reverse - shift)
 
-    batches = [off(*each) for each in run.batches()]
-    monkeypatch.setattr(run, "batches", lambda: batches)
-    _, shifted, _ = run.depths(run.infer())
+    batches = [off(*each) for each in scene.batches()]
+    monkeypatch.setattr(type(scene), "batches", lambda scene: batches)
+    _, shifted, _ = queues_of(scene, [record for _, record in scene.infer()])
     ours, theirs = (np.sqrt(((each - true) ** 2).mean()) for each in (inferred, shifted))
     assert theirs < 2 * ours
 
@@ -208,7 +219,7 @@ def test_slots_follow_the_rate_of_the_links():
 
 
 def test_a_backlog_makes_slots_longer_and_loses_none(simulated, monkeypatch):
-    run, _ = simulated
+    scene, _ = simulated
     waits_ns = iter([0] * 12 + [260_000_000] + [0] * 1_000)
     solve = ShardQueues.solve
 
@@ -218,25 +229,25 @@ def test_a_backlog_makes_slots_longer_and_loses_none(simulated, monkeypatch):
         return made
 
     monkeypatch.setattr(ShardQueues, "solve", kept_up)
-    coarse = [record for record in run.infer() if record["slots"] > 1]
+    coarse = [record for _, record in scene.infer() if record["slots"] > 1]
     assert [each["fold"] for each in coarse] == sorted(each["fold"] for each in coarse)
     assert {each["fold"] for each in coarse} == {1, 4}
     assert all(each["slot_ns"] == each["fold"] * SLOT_NS for each in coarse)
     spans = sorted((each["window_start_ns"], each["slot_ns"] * each["slots"]) for each in coarse)
     assert all(begin + length == after for (begin, length), (after, _) in itertools.pairwise(spans))
-    number = {name: column for column, name in enumerate(run.fleet.link_ids)}
-    errors, depths = [], []
+    number = link_numbers(scene.fabric)
+    errors, true_depths = [], []
     for record in coarse:
         first = (record["window_start_ns"] - EPOCH_NS) // SLOT_NS
-        true = run.truth.depth_bytes[first : first + record["fold"] * record["slots"]]
+        true = scene.slots.depth_bytes[first : first + record["fold"] * record["slots"]]
         if record["fold"] == 1 or len(true) < record["fold"] * record["slots"]:
             continue
         for link in record["links"]:
             of_slots = true[:, number[link["link"]]].reshape(record["slots"], -1).mean(axis=1)
             errors += (np.asarray(link["depth_bytes"]) - of_slots[link["slot"]]).tolist()
-            depths += of_slots[link["slot"]].tolist()
-    assert len(depths) > 50
-    assert np.sqrt(np.mean(np.square(errors))) < 0.5 * np.sqrt(np.mean(np.square(depths)))
+            true_depths += of_slots[link["slot"]].tolist()
+    assert len(true_depths) > 50
+    assert np.sqrt(np.mean(np.square(errors))) < 0.5 * np.sqrt(np.mean(np.square(true_depths)))
 
 
 def test_blocks_with_longer_slots_are_whole_blocks_without() -> None:

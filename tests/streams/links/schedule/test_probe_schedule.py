@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fabrictime.bench.detect.queues import _book
+from fabrictime.bench._truth import LeafSpine
+from fabrictime.bench.detect.shared_fabric import route_table
 from native.core import ClockLine
-from producers.sim.shape import Shape
-from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.topics import PROBE_SCHEDULES
 from streams.links.schedule.probe_schedule import plan_shard, records_of
@@ -19,23 +18,23 @@ T0 = 1_800_000_000 * 1000 * MS
 PORTS = 4
 
 
-@pytest.fixture(scope="module")
-def fleet() -> Fleet:
-    return Fleet(Shape.of(16), 2)
+NICS = LeafSpine(16).nic_names()
 
 
 @pytest.fixture(scope="module")
-def book(fleet: Fleet) -> RouteTable:
+def book() -> RouteTable:
+    fabric = LeafSpine(16)
     nic = np.repeat(np.arange(16), 5 * PORTS)
     peer = (nic + 1 + np.tile(np.repeat(np.arange(5), PORTS), 16) * 3) % 16
-    port = 9320 + np.tile(np.arange(PORTS), 16 * 5)
-    return _book(fleet, nic, peer, port, *fleet.round_trips(nic, peer, port))
+    spine = np.tile(np.arange(PORTS), 16 * 5)
+    there, back = fabric.routes(nic, peer, spine), fabric.routes(peer, nic, spine)
+    return route_table(fabric, nic, peer, 9320 + spine, there, back)
 
 
-def test_every_prober_gets_slots_of_its_own_rate_over_all_its_paths(fleet, book):
-    paces = dict.fromkeys(fleet.nic_ids, (5 * MS, 4)) | {fleet.nic_ids[3]: (2 * MS, 1)}
+def test_every_prober_gets_slots_of_its_own_rate_over_all_its_paths(book):
+    paces = dict.fromkeys(NICS, (5 * MS, 4)) | {NICS[3]: (2 * MS, 1)}
     plans = plan_shard(paces, book)
-    assert plans.keys() == set(fleet.nic_ids)
+    assert plans.keys() == set(NICS)
     assert plan_shard(dict(reversed(paces.items())), book) == plans
     for nic, plan in plans.items():
         assert (plan.slot_ns, plan.probes_per_slot) == paces[nic]
@@ -45,15 +44,13 @@ def test_every_prober_gets_slots_of_its_own_rate_over_all_its_paths(fleet, book)
     assert phases == pytest.approx(np.arange(15) / 15)
 
 
-def test_a_nic_without_slots_or_paths_gets_no_schedule_but_is_probed(fleet, book):
-    quiet = fleet.nic_ids[5]
-    plans = plan_shard(
-        {nic: (5 * MS, 2) for nic in fleet.nic_ids if nic != quiet} | {"new/eth1": (5 * MS, 2)}, book
-    )
-    assert plans.keys() == set(fleet.nic_ids) - {quiet}
+def test_a_nic_without_slots_or_paths_gets_no_schedule_but_is_probed(book):
+    quiet = NICS[5]
+    plans = plan_shard({nic: (5 * MS, 2) for nic in NICS if nic != quiet} | {"new/eth1": (5 * MS, 2)}, book)
+    assert plans.keys() == set(NICS) - {quiet}
     assert any(peer == quiet for plan in plans.values() for peer, _ in plan.paths)
     assert plan_shard({}, book) == {}
-    assert plan_shard(dict.fromkeys(fleet.nic_ids, (MS, 1)), RouteTable()) == {}
+    assert plan_shard(dict.fromkeys(NICS, (MS, 1)), RouteTable()) == {}
 
 
 def test_paths_with_unknown_links_are_probed_too():
@@ -72,9 +69,9 @@ def test_paths_with_unknown_links_are_probed_too():
         assert counts == [2, 2, 2]
 
 
-def test_records_carry_the_clock_s_line_and_begin_at_round_times(fleet, book):
-    plans = plan_shard(dict.fromkeys(fleet.nic_ids, (5 * MS, 4)), book)
-    nic = fleet.nic_ids[0]
+def test_records_carry_the_clock_s_line_and_begin_at_round_times(book):
+    plans = plan_shard(dict.fromkeys(NICS, (5 * MS, 4)), book)
+    nic = NICS[0]
     line = ClockLine(T0 - 5_000, 4_321, -17.25, 40.0, 0.5)
     first = records_of(plans, "fabric", {nic: line}, T0 + 123_456)
     assert first.keys() == {nic}, "those whose clock is not known wait"
