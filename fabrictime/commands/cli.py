@@ -21,6 +21,7 @@ from fabrictime.commands.config.command import config_app
 from fabrictime.commands.config.pause_command import pause, resume
 from fabrictime.commands.crash import CRASH_EXIT, crash_line, write_traceback
 from fabrictime.commands.grafana_command import grafana_app
+from fabrictime.commands.install.command import init
 from fabrictime.commands.jobs.command import explain, jobs
 from fabrictime.commands.options import (
     INSTALL_SERVER,
@@ -121,6 +122,7 @@ def _root(
 
 
 for _command in (
+    init,
     up,
     demo,
     status,

@@ -1,0 +1,1 @@
+"""Commands that set up and check a host's installation: `init` and `doctor`."""

@@ -1,0 +1,60 @@
+"""The commands that set up and check an agent's host: `init` and `doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fabrictime.commands.options import Json, stop
+
+FOLDER = Path("/etc/fabrictime")
+DATA = Path("/var/lib/fabrictime")
+
+
+def init(
+    log: Annotated[str, typer.Option("--log", metavar="URL", help="host:port of the fleet's Kafka.")],
+    join: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="KEYFILE",
+            help="The fleet's probe key, from the first host; - reads it from standard input.",
+        ),
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write the files; without it, show them.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that hold other values.")] = False,
+    device: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A NIC of the fabric; may be repeated.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="This host's name in the fleet.")] = None,
+    rack: Annotated[str | None, typer.Option(help="This host's rack.")] = None,
+    netns: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Network namespace that holds the NICs.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")] = FOLDER,
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Data directory of the agent.")] = DATA,
+    user: Annotated[
+        str | None, typer.Option(help="User of the agent; without it `fabrictime` if root runs this.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find this host's NICs; write settings, fleet file and probe key for its agent.
+
+    The first host makes the fleet's probe key. Bring it to each further host by ssh or by a tool for secrets:
+    ssh first cat /etc/fabrictime/probe.key | ssh next fabrictime init --log kafka:9092 --join - --write
+
+    Exit code 1: a file holds other values, and nothing was written.
+    """
+    from fabrictime.commands.install import init as runner
+
+    try:
+        code = runner.main(
+            runner.Request(log, join, tuple(device or ()), host, rack, netns, folder, data, user),
+            write=write,
+            force=force,
+            as_json=as_json,
+        )
+    except (ValueError, OSError) as error:
+        stop(str(error))
+    raise typer.Exit(code)

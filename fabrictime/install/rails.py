@@ -1,0 +1,51 @@
+"""Derives the rails of a host's fabric NICs from their addresses or names, where these show them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final
+
+_RAIL_NAME: Final = re.compile(r"(?:rail|gpu|ib)[_-]?(\d{1,4})(?!\d)")
+"""Names such as rail3, gpu3rdma0 and ib3, which state a rail."""
+
+
+def rails_of(addresses: Mapping[str, str]) -> dict[str, int]:
+    """Return the rail of each device; empty if names and addresses do not show rails.
+
+    `addresses`: address by device. Names come first, because an operator chose them.
+    """
+    if len(addresses) < 2:
+        return {}
+    return _rails_by_name(list(addresses)) or _rails_by_address(addresses)
+
+
+def _rails_by_name(devices: list[str]) -> dict[str, int]:
+    matches = {device: _RAIL_NAME.match(device) for device in devices}
+    rails = {device: int(match[1]) for device, match in matches.items() if match}
+    return rails if len(rails) == len(devices) == len(set(rails.values())) else {}
+
+
+def _rails_by_address(addresses: Mapping[str, str]) -> dict[str, int]:
+    """Return the places of the addresses in an even series, such as 10.0.R.17 or 10.R.4.17.
+
+    Exactly one byte differs, and its values have equal distances. A byte of the host's part is no rail
+    unless the distance is at least 2 (networks of two addresses): a series of 1 is one network.
+    """
+    packed = {device: ipaddress.ip_address(address).packed for device, address in addresses.items()}
+    sizes = {len(value) for value in packed.values()}
+    if len(sizes) != 1:
+        return {}
+    size = sizes.pop()
+    places = [index for index in range(size) if len({value[index] for value in packed.values()}) > 1]
+    if len(places) != 1:
+        return {}
+    (place,) = places
+    values = sorted(value[place] for value in packed.values())
+    steps = {upper - lower for lower, upper in pairwise(values)}
+    if len(steps) != 1 or 0 in steps or (place == size - 1 and steps == {1}):
+        return {}
+    step = steps.pop()
+    return {device: (value[place] - values[0]) // step for device, value in packed.items()}
