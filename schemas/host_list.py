@@ -1,10 +1,14 @@
-"""Expands the host lists of Slurm."""
+"""Expands and folds the host lists of Slurm."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
+from typing import Final
+
+_NUMBERED: Final = re.compile(r"([^\[\],]*?)([0-9]{1,9})([^0-9\[\],]*)")
+"""A name with its last number."""
 
 
 def host_names(pattern: str, max_names: int) -> Iterator[str]:
@@ -33,3 +37,34 @@ def _names_of(item: str) -> Iterator[str]:
         for number in range(int(low), int(high or low) + 1):
             for tail in _names_of(rest) if rest else ("",):
                 yield f"{head}{number:0{len(low)}d}{tail}"
+
+
+def host_list(names: Collection[str]) -> str:
+    """Return the host list of names, such as `h[1-3,07],g1`, that folds the last number of each name.
+
+    `host_names` is the inverse, but for order and repetitions.
+    """
+    numbered = {match.groups() for name in names if (match := _NUMBERED.fullmatch(name))}
+    padded = {
+        (head, len(digits), tail) for head, digits, tail in numbered if len(str(int(digits))) < len(digits)
+    }
+    numbers: dict[tuple[str, int, str], set[int]] = {}
+    for head, digits, tail in numbered:
+        width = len(digits) if (head, len(digits), tail) in padded else 0
+        numbers.setdefault((head, width, tail), set()).add(int(digits))
+    plain = {name for name in names if not _NUMBERED.fullmatch(name)}
+    return ",".join([*(_folded(*key, sorted(numbers[key])) for key in sorted(numbers)), *sorted(plain)])
+
+
+def _folded(head: str, width: int, tail: str, numbers: Sequence[int]) -> str:
+    """Return one item of a host list for ascending numbers of `width` digits, 0: without leading zeros."""
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    texts = [f"{low:0{width}d}" + (f"-{high:0{width}d}" if high > low else "") for low, high in ranges]
+    if len(numbers) == 1:
+        return f"{head}{texts[0]}{tail}"
+    return f"{head}[{','.join(texts)}]{tail}"

@@ -56,13 +56,16 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def slurm_of(*nodes: str, more: str = "") -> Iterator[SlurmCluster]:
-    """Run a cluster with these nodes. Skips the test without Slurm."""
+def slurm_of(*nodes: str, more: str = "", topology: str = "") -> Iterator[SlurmCluster]:
+    """Run a cluster with these nodes and this topology.conf. Skips the test without Slurm."""
     if missing():
         pytest.skip(f"no {missing()} (Debian: apt-get install slurmctld slurmd slurm-client munge)")
     with tempfile.TemporaryDirectory(prefix="fabrictime-slurm-") as name:
         folder = Path(name)
         folder.chmod(0o755)
+        if topology:
+            (folder / "topology.conf").write_text(topology)
+            more += "\nTopologyPlugin=topology/tree"
         cluster = SlurmCluster(folder, nodes, more)
         try:
             cluster.start()

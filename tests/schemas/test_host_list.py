@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.host_list import host_names
+from schemas.host_list import host_list, host_names
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,23 @@ def test_a_list_above_the_limit_is_refused_before_it_is_expanded() -> None:
 def test_any_text_gives_a_limited_number_of_names_or_one_error(pattern: str) -> None:
     with contextlib.suppress(ValueError):
         assert len(list(host_names(pattern, 50))) <= 50
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (["h1", "h2", "h3", "h10"], "h[1-3,10]"),
+        (["h09", "h10", "h11"], "h[09-11]"),
+        (["gpu-1-ib0", "gpu-2-ib0"], "gpu-1-ib0,gpu-2-ib0"),
+        (["rack1n1", "rack1n2", "rack2n1"], "rack1n[1-2],rack2n1"),
+        (["login", "h7"], "h7,login"),
+        ([], ""),
+    ],
+)
+def test_names_are_folded(names: list[str], pattern: str) -> None:
+    assert host_list(names) == pattern
+
+
+@given(st.lists(st.from_regex(r"[a-z]{1,2}[0-9]{0,4}(-[a-z]{1,2}[0-9]{0,3})?", fullmatch=True), max_size=30))
+def test_a_list_expands_to_its_names(names: list[str]) -> None:
+    assert sorted(host_names(host_list(names), 1000)) == sorted(set(names))

@@ -70,6 +70,55 @@ def topology(
         stop_if_any(picture.wrong())
 
 
+@topology_app.command("export")
+def export(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT", help="slurm-tree, slurm-block, slurm-yaml, kubernetes-labels or json."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write here; without it to standard output."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Read this topology file instead of the traced fabric."),
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Only this network, where the fabric has several.")
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            "--check",
+            metavar="FILE",
+            help="Compare with an earlier export; exit with code 1 and the lines that differ.",
+        ),
+    ] = None,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+) -> None:
+    """Write the measured fabric for a scheduler: which hosts share a leaf, a pod, a network."""
+    from fabrictime.commands.views import topology_export
+
+    if output is not None and check is not None:
+        stop("--output: expected without --check")
+    try:
+        settings = None if file is not None else settings_of(config, directory, log)
+        text = topology_export.exported(name, file, settings, network)
+        if check is not None:
+            stop_if_any(topology_export.differences(check, text))
+        elif output is not None:
+            output.write_text(text, encoding="utf-8")
+        else:
+            typer.echo(text, nl=False)
+    except (ValueError, OSError) as error:
+        stop(str(error))
+
+
 @topology_app.command("import")
 def import_(
     files: Annotated[

@@ -1,0 +1,1 @@
+"""The measured fabric in the formats of schedulers."""
