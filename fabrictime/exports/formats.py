@@ -70,7 +70,7 @@ def slurm_yaml(networks: Sequence[Network]) -> str:
                 "block": {"block_sizes": [_base_size(network.levels[0])], "blocks": blocks},
             },
         ]
-    return "---\n" + yaml.safe_dump(topologies, sort_keys=False)
+    return f"---\n{yaml.safe_dump(topologies, sort_keys=False)}"
 
 
 def kubernetes_labels(networks: Sequence[Network]) -> str:
@@ -93,7 +93,7 @@ def kubernetes_labels(networks: Sequence[Network]) -> str:
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": host, "labels": labels[host]}}
         for host in labels
     ]
-    return yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": nodes}, sort_keys=False)
+    return str(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": nodes}, sort_keys=False))
 
 
 def as_json(networks: Sequence[Network]) -> str:

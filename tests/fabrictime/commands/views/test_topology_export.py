@@ -49,7 +49,7 @@ def test_a_format_or_network_that_does_not_exist_is_one_line(tmp_path: Path) -> 
     assert "network 'storage': expected one of" in text
 
 
-def test_without_a_running_pipeline_the_line_says_so(tmp_path: Path) -> None:
+def test_without_a_running_pipeline_one_line_is_printed(tmp_path: Path) -> None:
     code, text = run("json", "--dir", tmp_path)
     assert code == 1
     assert len(text.splitlines()) == 1
