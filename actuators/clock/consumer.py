@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from schemas import codec
@@ -18,6 +18,8 @@ from schemas.kafka.producer import NOT_QUEUED, open_producer
 from schemas.kafka.reader import BEGINNING, LogUnavailable, TopicReader, tail
 from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.messages import decode_message
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
 from schemas.records import ClockOffsets, Nic, Reject, RejectReason
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
 from schemas.unexpected import DATA_ERRORS, refusal
@@ -99,6 +101,11 @@ class ClockConsumer:
         self._warn = RareWarnings(_log)
         self.assigned = False
         self.rejected = 0
+        SOURCES.add(self.samples)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the number of rejected messages as a metric."""
+        yield Sample("fabrictime_records_rejected_total", self.rejected)
 
     def poll(self, timeout_s: float = 0.0, max_messages: int = 1000) -> int:
         """Process the messages that are available, waiting up to `timeout_s`. Return their number."""
@@ -117,6 +124,7 @@ class ClockConsumer:
 
     def close(self) -> None:
         """Close the consumer and the producer."""
+        SOURCES.remove(self.samples)
         self._reader.close()
         if self._producer is not None:
             self._producer.flush(_CLOSE_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from actuators.clock.consumer import ClockConsumer
@@ -18,6 +18,8 @@ from actuators.clock.page import Content, PageFile
 from actuators.clock.sources import Sources, cross_timestamp_system
 from actuators.settings import ActuatorSettings, HostSettings, default_directory
 from native.core.hostclock import raw_ns
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
 from schemas.records import ClockOffsets, ClockSync, Nic
 from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
@@ -31,6 +33,7 @@ _LATE_NS: Final = 5_000
 """Tolerated delay of the write: in this time, two models cannot differ by 1 ns."""
 _TRIES: Final = 20
 _STATUS_S: Final = 5.0
+_NS_PER_S: Final = 1e9
 
 
 def this_host(settings: ActuatorSettings) -> HostSettings:
@@ -68,6 +71,16 @@ class HostPage:
         if settings.discipline.mode != "off":
             rate_file = host.clock_file.with_name(f"{host.clock_file.name}.rate")
             self.discipline = Discipline(settings.discipline, rate_file)
+        SOURCES.add(self.samples)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield state, error bound and steps of the page as metrics."""
+        content = self.content
+        for state in ClockSync:
+            yield Sample("fabrictime_clock_pages", content.state == state, (state,))
+        if content.state != ClockSync.UNSYNCED:
+            yield Sample("fabrictime_clock_page_bound_seconds", content.slewed.bound_at(raw_ns()) / _NS_PER_S)
+        yield Sample("fabrictime_clock_page_steps_total", content.steps)
 
     def step(self, now_s: float) -> None:
         """Read this host's clocks and write the page."""
@@ -138,6 +151,7 @@ class HostPage:
 
     def close(self) -> None:
         """Restore a disciplined clock and release everything."""
+        SOURCES.remove(self.samples)
         if self.discipline is not None:
             self.discipline.close()
         self.sources.close()

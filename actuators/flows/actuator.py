@@ -26,6 +26,7 @@ from actuators.effectors.kernel_pacing import KernelPacing
 from actuators.flows.applier import Applier, read_decision
 from actuators.flows.command_io import CommandIO, CommandItem
 from actuators.flows.local_repair import DeadLinks, LocalRepair
+from actuators.flows.metrics import FlowMetrics
 from actuators.flows.state import key_of
 from actuators.journal import Journal, State
 from actuators.settings import ActuatorSettings, HostSettings
@@ -138,6 +139,7 @@ class FlowActuator:
                 settings.path_status_path, partial(receive_at, buffer_bytes=_STATUS_BUFFER_BYTES)
             )
             self.selector.register(self._status_file.socket, selectors.EVENT_READ, self._receive_status)
+        self._metrics = FlowMetrics(self.endpoints, self.appliers.values(), self.reports)
 
     def step(self, max_wait_s: float = _IDLE_S) -> None:
         """Serve everything that is due, waiting up to `max_wait_s` for more."""
@@ -187,6 +189,7 @@ class FlowActuator:
 
     def close(self) -> None:
         """Close all sockets and files."""
+        self._metrics.close()
         if self._status_file is not None:
             self._status_file.close()
         for kernel in self._kernels.values():

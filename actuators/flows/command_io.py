@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ from schemas.kafka.reader import (
     committed,
 )
 from schemas.kafka.settings import KafkaSettings, service_options
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
 from schemas.records import ActionReport, ActuatorState
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, R, Topic
 
@@ -153,6 +155,13 @@ class CommandIO:
         """Number of reports dropped because the log was unavailable for too long."""
         self._waiting = 0
         self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
+        SOURCES.add(self.samples)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the counters of messages as metrics."""
+        yield Sample("fabrictime_records_rejected_total", self.rejected)
+        yield Sample("fabrictime_records_dropped_total", self.dropped)
+        yield Sample("fabrictime_records_waiting", self._waiting)
 
     def start(self) -> None:
         """Start the thread."""
@@ -209,6 +218,7 @@ class CommandIO:
 
     def close(self) -> None:
         """Stop reading, send what is queued, and commit."""
+        SOURCES.remove(self.samples)
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_S + 1)

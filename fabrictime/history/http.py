@@ -17,7 +17,7 @@ import json
 import logging
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -26,6 +26,8 @@ from aiohttp import web
 from fabrictime.history import bodies, sql
 from fabrictime.history.engine import NOT_IMPLEMENTED, READER, WRITER, Answer, Call, Engine, EngineError
 from fabrictime.history.settings import HistorySettings
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
 
 LOG: Final = logging.getLogger(__name__)
 MIB: Final = 1024 * 1024
@@ -110,6 +112,11 @@ class Endpoint:
         self._in_flight = 0
         self.inserted_rows = 0
         self.queries = 0
+        SOURCES.add(self.samples)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the number of inserted rows as a metric."""
+        yield Sample("fabrictime_history_rows_total", self.inserted_rows)
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""

@@ -15,7 +15,7 @@ import resource
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 import psutil
@@ -30,6 +30,8 @@ from fabrictime.log.requests.base import Peer, Response
 from fabrictime.log.settings import LogSettings
 from fabrictime.log.store import Store
 from fabrictime.log.wire import INT32, Api, read_head
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
 from schemas.service_notifier import ServiceNotifier
 
 log = logging.getLogger(__name__)
@@ -298,6 +300,7 @@ class LogServer:
         host, port = self._listener.getsockname()[:2]
         self.broker = Broker(self.settings, Peer(host, port), self.store, self.offsets, self.groups)
         self._listen()
+        SOURCES.add(self.samples)
         self._tasks = [self.loop.create_task(self._upkeep())]
         if self.settings.fsync_interval_ms:
             self._tasks.append(self.loop.create_task(self._sync()))
@@ -309,6 +312,15 @@ class LogServer:
             sum(p.size for p in self.store.partitions()),
             self.settings.directory,
         )
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield messages, connections and space as metrics."""
+        partitions = self.store.partitions()
+        yield Sample("fabrictime_broker_messages_total", sum(each.end_offset for each in partitions))
+        yield Sample("fabrictime_broker_connections", len(self.connections))
+        yield Sample("fabrictime_broker_size_bytes", sum(each.size for each in partitions))
+        state = os.statvfs(self.settings.directory)
+        yield Sample("fabrictime_broker_free_bytes", state.f_bavail * state.f_frsize)
 
     @property
     def port(self) -> int:
@@ -404,6 +416,7 @@ class LogServer:
 
     async def stop(self) -> None:
         """Close every connection, and the store with its directory."""
+        SOURCES.remove(self.samples)
         if self._accepting is not None:
             self._accepting.cancel()
         self.loop.remove_reader(self._listener.fileno())

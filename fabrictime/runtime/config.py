@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from actuators.settings import ActuatorSettings
     from fabrictime.history.settings import HistorySettings
     from fabrictime.log.settings import LogSettings
+    from fabrictime.metrics.settings import MetricsSettings
     from fabrictime.runtime.settings import UpSettings
     from fabrictime.testbed.settings import FabricSettings
     from fabrictime.web.settings import WebSettings
@@ -53,6 +54,7 @@ TABLES: Final[dict[str, str]] = {
     "kafka": "schemas.kafka.settings:KafkaSettings",
     "log": "fabrictime.log.settings:LogSettings",
     "history": "fabrictime.history.settings:HistorySettings",
+    "metrics": "fabrictime.metrics.settings:MetricsSettings",
     "probes": "producers.settings:ProbeSettings",
     "rdma_probes": "producers.probe.rdma.settings:RdmaProbeSettings",
     "flows": "producers.settings:FlowSettings",
@@ -113,6 +115,8 @@ class Config:
     """The embedded log."""
     history: ClassVar[_Table[HistorySettings]] = _Table()
     """The embedded history."""
+    metrics: ClassVar[_Table[MetricsSettings]] = _Table()
+    """The metrics of all processes."""
     probes: ClassVar[_Table[ProbeSettings]] = _Table()
     """The probers, fleet-wide."""
     rdma_probes: ClassVar[_Table[RdmaProbeSettings]] = _Table()

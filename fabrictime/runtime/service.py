@@ -5,6 +5,7 @@ In: a service's name and the settings file. Out: the service's own exit code; 2 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import logging
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fabrictime.metrics.export import start
 from fabrictime.runtime.ready import die_with_parent
 from fabrictime.testbed.processes.scheduling_priority import apply_priority, aside
 
@@ -221,7 +223,10 @@ def run(name: str, path: Path | None, nic: str | None = None) -> int:
     if name not in SERVICES:
         return _refuse(f"service {name!r}: expected one of {', '.join(SERVICES)}")
     try:
-        return SERVICES[name](aside(lambda: load_all(name, path)), nic) or 0
+        config = aside(lambda: load_all(name, path))
+        exports = aside(lambda: start(config.metrics))
+        with contextlib.closing(exports):
+            return SERVICES[name](config, nic) or 0
     except ValueError as error:
         from fabrictime.runtime.config import ConfigError
         from schemas.topology import TopologyError

@@ -14,6 +14,11 @@ BUSIEST_HOSTS: Final = 3
 """Largest number of hosts that `limits_used` lists."""
 
 
+MOVES_LIMIT: Final = "flows moved, last minute"
+ACTIONS_LIMIT: Final = "peak actions within a second, last minute"
+"""Texts of the two limits."""
+
+
 @dataclass(frozen=True, slots=True)
 class LimitUse:
     """How much of a limit is used: flows that a shard moved within a minute, or a host's actions within a
@@ -51,11 +56,11 @@ def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
         # The minute's most flows: flows that moved and ended since then were part of the base.
         flows = 0 if shard is None else max((*shard.recent_flows.values(), shard.flows))
         used, limit = len(moved.get(name, ())), limits.max_moves(flows)
-        limit_uses.append(LimitUse(name, "flows moved, last minute", used, limit))
+        limit_uses.append(LimitUse(name, MOVES_LIMIT, used, limit))
     busy = [
         LimitUse(
             host,
-            "peak actions within a second, last minute",
+            ACTIONS_LIMIT,
             _max_within_a_second(times),
             state.limits(host).max_actions_per_s,
         )

@@ -14,6 +14,7 @@ from typing import Any, Final, get_args
 
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import FabricState, Part
+from fabrictime.state.fleet_metrics import FleetMetrics
 from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import DrawnPlan, Summary
@@ -50,6 +51,8 @@ class LiveFabric:
         self.log_now_ns = now
         """Returns the present time of the log's clock, ns since the Unix epoch."""
         self.verdict = verdict
+        self.metrics: FleetMetrics | None = None
+        """Exports the state for as long as this object exists."""
         self.plan_number = 0
         self.drawn: DrawnPlan = frames.draw_plan(state.plan())
         self._status = status

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch, fresh_s_of
 from fabrictime.state.fabric_state import FabricState
+from fabrictime.state.fleet_metrics import FleetMetrics
 from fabrictime.web.fabric_consumer import FabricConsumer
 from fabrictime.web.history_client import connect_http
 from fabrictime.web.host_guard import HostGuard
@@ -25,6 +26,8 @@ from fabrictime.web.query_poller import THREADS, QueryPoller, Snapshot
 from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings
 from schemas import codec
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
 from schemas.service_notifier import ServiceNotifier
 from schemas.topics import FLOWS
 
@@ -148,6 +151,7 @@ def _live_fabric(
         EvidenceSettings(settings.kafka, settings.links_group, fresh_s), lambda: live.changed(VERDICTS)
     )
     live = LiveFabric(state, lambda: consumer.status, time.time_ns, evidence.verdict)
+    live.metrics = FleetMetrics(state, time.time_ns, lambda: consumer.status.unreadable)
     return live, consumer, evidence
 
 
@@ -173,6 +177,7 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
         yield
 
     app = FastAPI(title="fabrictime", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    SOURCES.add(lambda: [Sample("fabrictime_web_tabs", len(context.tabs))])
     _add_health_check(app, context)
     _add_tabs(context)
     ui.run_with(

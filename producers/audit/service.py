@@ -12,6 +12,7 @@ from typing import Final
 
 from producers.audit.agent import AuditAgent, is_round
 from producers.audit.checks import CHECKS
+from producers.audit.findings import FailedChecks
 from producers.audit.host.base import Missing
 from producers.audit.host.live import LiveHost
 from producers.audit.load.round_nics import RoundNics
@@ -100,10 +101,12 @@ def _run(
     stop: StopRequest,
 ) -> None:
     left_s = 0.0
+    failed_checks = FailedChecks()
     while not stop.is_set():
         reader.poll()
         agent.begin_due()
         for record in agent.results():
+            failed_checks.take(record)
             producer.put(AUDIT.name, record["run"], codec.encode(AUDIT.type, record, registry))
         producer.poll()
         pause_s = _BUSY_S if agent.is_busy or producer.waiting else _IDLE_S

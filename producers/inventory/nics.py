@@ -18,6 +18,8 @@ from schemas.ids import clock_id, nic_id
 from schemas.kafka.message import Message
 from schemas.kafka.reader import BEGINNING, END, LogUnavailable, TopicMissing, TopicReader
 from schemas.kafka.settings import KafkaSettings, service_options
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
 from schemas.records import Nic, Stamp
 from schemas.topics import Topic
 from schemas.unexpected import DATA_ERRORS, refusal
@@ -192,6 +194,11 @@ class LookupReader:
         self._assigned = False
         self._assign_at_s = self._warned_at_s = 0.0
         self.rejected = 0
+        SOURCES.add(self.samples)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the number of rejected messages as a metric."""
+        yield Sample("fabrictime_records_rejected_total", self.rejected)
 
     def poll(self, max_messages: int = 1000) -> bool:
         """Handle the messages that have arrived; return True if there were any."""
@@ -212,6 +219,7 @@ class LookupReader:
 
     def close(self) -> None:
         """Close the consumer."""
+        SOURCES.remove(self.samples)
         self._reader.close()
 
     def _is_selected(self, message: Message) -> bool:

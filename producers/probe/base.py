@@ -7,7 +7,7 @@ shared parts choose the peers, announce the NIC in the inventory and publish the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 from producers.inventory.nics import PeerTable
@@ -15,6 +15,8 @@ from producers.probe.peers import choose_peers, hashes_of
 from schemas import codec
 from schemas.kafka.bounded_producer import BoundedProducer, Delivered
 from schemas.kafka.settings import KafkaSettings
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
 from schemas.records import Nic
 from schemas.service_notifier import ServiceNotifier
 from schemas.topics import INVENTORY, PROBES
@@ -81,6 +83,34 @@ def select_peers(
     peers = choose_peers(nic, names, count, seed, hashes_of(names, seed))
     more = [name for name in sorted(set(extra) & others.keys()) if name not in peers]
     return {name: others[name] for name in peers + more[:count]}
+
+
+class ProbeMetrics:
+    """The metrics of one transport, until `close`. `peers` returns the number of its peers."""
+
+    def __init__(self, transport: ProbeTransport, peers: Callable[[], int]) -> None:
+        self._transport, self._peers = transport, peers
+        SOURCES.add(self.samples)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the transport's counters as metrics."""
+        counters, nic = self._transport.counters(), (self._transport.name,)
+        sent, lost = counters.get("requests_sent", 0), counters.get("lost", 0)
+        yield Sample("fabrictime_nics", 1)
+        yield Sample("fabrictime_probe_peers", self._peers())
+        yield Sample("fabrictime_probes_sent_total", sent)
+        yield Sample("fabrictime_probes_lost_total", lost)
+        yield Sample("fabrictime_probes_answered_total", counters.get("replies_sent", 0))
+        refused = sum(counters.get(name, 0) for name in REFUSED_COUNTERS)
+        yield Sample("fabrictime_probe_packets_refused_total", refused)
+        yield Sample("fabrictime_probe_rate_ratio", counters.get("throttle", 1.0))
+        yield Sample("fabrictime_nic_probes_sent_total", sent, nic)
+        yield Sample("fabrictime_nic_probes_lost_total", lost, nic)
+        yield Sample("fabrictime_nic_probe_peers", self._peers(), nic)
+
+    def close(self) -> None:
+        """Read the counters for the last time: call it before the transport is closed."""
+        SOURCES.remove(self.samples)
 
 
 class ProbePublisher:

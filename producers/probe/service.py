@@ -16,7 +16,7 @@ from producers.addresses import AddressWatch, wait_for_address
 from producers.inventory.nics import LookupReader, RecordHandler
 from producers.nic_identity import NicIdentities
 from producers.ports.link_reporter import LinkReporter
-from producers.probe.base import STATUS_S, ProbePublisher
+from producers.probe.base import STATUS_S, ProbeMetrics, ProbePublisher
 from producers.probe.flow_prober import FlowProber
 from producers.probe.nic_watch import NicWatch
 from producers.probe.path_status import PathStatusReporter, PathStatusTracker
@@ -104,6 +104,7 @@ class ProbeService:
             lambda: self.transport.unproven_peers,
         )
         self._peers = self._announcements = 0
+        self._metrics = ProbeMetrics(self.transport, lambda: self._peers)
         self._alone_since_s = time.monotonic()
         self._flush_ms = flush_ms_of(settings.flush_ms, 0)
         self._flush_at_s = self._announce_at_s = self._status_at_s = self._trace_at_s = 0.0
@@ -169,6 +170,7 @@ class ProbeService:
         if self.path_status is not None:
             self.path_status.close()
         self.tracer.close()
+        self._metrics.close()
         self.transport.close()
         self.publisher.close(self.name)
         self._reader.close()

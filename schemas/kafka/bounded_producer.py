@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
@@ -19,6 +19,8 @@ from confluent_kafka import Message as KafkaMessage
 from schemas.kafka.producer import open_producer
 from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import CONFLUENT_BASE, append_ns_of
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
 from schemas.repeat_filter import RepeatFilter
 
 _log = logging.getLogger(__name__)
@@ -128,8 +130,11 @@ class BoundedProducer:
         self.delivered = 0
         self.failed = 0
         """Messages that the log refused, such as those of a topic that does not exist."""
+        self._append_s = 0.0
+        """Sum over the delivered messages of the time until their acknowledgement, s."""
         self._failures = RepeatFilter()
         self._find_at_s = 0.0
+        SOURCES.add(self.samples)
 
     def put(
         self,
@@ -199,6 +204,14 @@ class BoundedProducer:
         """Number of messages that are not yet acknowledged."""
         return len(self._urgent) + len(self._waiting) + self._in_flight
 
+    def samples(self) -> Iterator[Sample]:
+        """Yield the counters of messages as metrics."""
+        yield Sample("fabrictime_records_published_total", self.delivered)
+        yield Sample("fabrictime_records_dropped_total", self.dropped + self.failed)
+        yield Sample("fabrictime_records_waiting", self.waiting)
+        yield Sample("fabrictime_log_append_seconds_sum", self._append_s)
+        yield Sample("fabrictime_log_append_seconds_count", self.delivered)
+
     @property
     def status(self) -> str:
         """The counters of messages, for the status line of a service."""
@@ -226,12 +239,13 @@ class BoundedProducer:
         left = self.waiting
         self._producer.purge()
         self._producer.flush(0.1)
+        SOURCES.remove(self.samples)
         return left
 
     def _report(
         self, key: _Key, delivered: Delivered | None
     ) -> Callable[[KafkaError | None, KafkaMessage], None]:
-        topic = key[0]
+        topic, sent_s = key[0], time.monotonic()
 
         def report(error: KafkaError | None, message: KafkaMessage) -> None:
             self._in_flight -= 1
@@ -244,6 +258,7 @@ class BoundedProducer:
                     self._log_failure(f"{topic}: not acknowledged: {error}")
                 return
             self.delivered += 1
+            self._append_s += time.monotonic() - sent_s
             if delivered is None:
                 return
             kind, timestamp_ms = message.timestamp()

@@ -135,7 +135,10 @@ async def _run(run: Run) -> int:
 
         watcher = Watcher(run.config.kafka, run.config.kafka.registry())
         watcher.start()
-        with EvidenceWatch(evidence_settings(run.config, run.config.kafka)) as evidence:
+        with (
+            contextlib.closing(run.export(supervisor.snapshot)),
+            EvidenceWatch(evidence_settings(run.config, run.config.kafka)) as evidence,
+        ):
             sources = _Seen(supervisor, watcher.view, evidence)
             await _show_until(run, console, sources, stop)
             return await _finish(run, console, sources, stop)

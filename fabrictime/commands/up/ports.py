@@ -7,6 +7,7 @@ import errno
 import socket
 from typing import Any
 
+from fabrictime.metrics.settings import DEFAULT_PORT
 from fabrictime.runtime import status
 from fabrictime.runtime.config import Config
 
@@ -19,10 +20,23 @@ def with_ports(config: Config) -> Config:
         services.append(("log", config.log.host, config.log.port))
     if config.up.history_url is None:
         services.append(("history", config.history.host, config.history.port))
-    changes: dict[str, dict[str, Any]] = {}
+    changes: dict[str, dict[str, Any]] = {"metrics": {"port": _metrics_port(config)}}
     for name, host, port in services:
         changes[name] = {"port": _free_port(name, host, port)}
     return config.replaced({**changes, "up": {"data_directory": str(config.up.data_directory.absolute())}})
+
+
+def _metrics_port(config: Config) -> int | None:
+    """Return the endpoint's port: the configured one, else the default one or any free one."""
+    metrics = config.metrics
+    if not metrics.enabled:
+        return metrics.port
+    if metrics.port is not None:
+        return _free_port("metrics", metrics.host, metrics.port)
+    try:
+        return _free_port("metrics", metrics.host, DEFAULT_PORT)
+    except ValueError:  # another `up` of this machine has it
+        return _free_port("metrics", metrics.host, 0)
 
 
 def log_host(host: str) -> str:

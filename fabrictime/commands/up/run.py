@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fabrictime.metrics.export import Exports, build_samples
+from fabrictime.metrics.processes import SOCKET_VARIABLE, HostMetrics
 from fabrictime.runtime import status
 from fabrictime.runtime.config import Config, in_url
 from fabrictime.runtime.holder import boot_s
+from schemas.metrics.sources import SOURCES
 
 if TYPE_CHECKING:
     from fabrictime.testbed.fabric.fabric import Fabric
@@ -32,7 +36,30 @@ class Run:
     started_s: float = field(default_factory=time.time)
     started_boot_s: float = field(default_factory=boot_s)
     """The same by the clock since the boot, which never steps."""
+    metrics_sockets: dict[str, Path] = field(default_factory=dict)
+    """Maps child to the socket on which it answers with its metrics."""
+    services: dict[str, str] = field(default_factory=dict)
+    """Maps child to the kind of its service."""
+    metrics_url: str | None = None
+    """Address of the metrics of all processes."""
     lock: status.Lock | None = None
+
+    def metrics_environment(self, name: str, kind: str) -> dict[str, str]:
+        """Return the environment that makes a child answer with its metrics. `kind`: of its service."""
+        path = self.directory / "run" / "metrics" / f"{name.replace('/', '-')}.sock"
+        self.metrics_sockets[name], self.services[name] = path, kind
+        return {SOCKET_VARIABLE: str(path)}
+
+    def export(self, snapshot: Callable[[], Sequence[Mapping[str, Any]]]) -> Exports:
+        """Export the metrics of all processes. `snapshot` returns the supervisor's rows."""
+        exports = Exports()
+        settings = self.config.metrics
+        if settings.enabled:
+            SOURCES.details = settings.details
+            host = HostMetrics(snapshot, self.metrics_sockets, self.services)
+            exports.open(settings, lambda: [*host.collect(), *build_samples()])
+            self.metrics_url = exports.url
+        return exports
 
     @property
     def truth_known(self) -> bool:
@@ -74,6 +101,8 @@ class Run:
     def addresses(self) -> dict[str, str]:
         """Return the address of each service, by name."""
         addresses = {"log": self.config.bootstrap}
+        if self.metrics_url is not None:
+            addresses["metrics"] = self.metrics_url
         if self.has_history:
             addresses["history"] = self.config.history_url
         if self.config.up.clock_pages and self.nics and not self.simulated:

@@ -31,6 +31,7 @@ def children(run: Run) -> list[Child | Step]:
         env = {
             "TMPDIR": str(temporary_directory(run.directory)),
             CONTROL_VARIABLE: str(run.config.actuators.control_path),
+            **run.metrics_environment(name, kind),
         }
         return Child(
             name,

@@ -18,7 +18,7 @@ from typing import Final
 
 from native.core import encode_probe_batch
 from producers.inventory.nics import LookupReader, PeerTable
-from producers.probe.base import STATUS_S, ProbePublisher, select_peers
+from producers.probe.base import STATUS_S, ProbeMetrics, ProbePublisher, select_peers
 from producers.probe.keys import KeyFileError, read_key
 from producers.probe.rdma.gids import netdevs_of
 from producers.probe.rdma.records import columns_of, nic_record, peers_of
@@ -225,6 +225,7 @@ class RdmaProbeService:
         announce_at_s = peers_at_s = status_at_s = 0.0
         peers = 0
         publisher = self._publisher
+        metrics = ProbeMetrics(transport, lambda: peers)
         while not stop.is_set() and transport.worker.ended is None:
             select.select([transport.worker.fileno(), stop.fd], [], [], POLL_S)
             self._publish(transport.name, transport.read())
@@ -239,6 +240,7 @@ class RdmaProbeService:
                 status_at_s = now_s + STATUS_S
                 publisher.report_status(transport, peers)
         reason = transport.worker.ended
+        metrics.close()
         self._publish(transport.name, transport.close())
         # peers stop at once, instead of losing probes until the silence shows
         publisher.announce({**transport.record(), "probe_port": 0, "ud": None})

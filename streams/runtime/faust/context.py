@@ -29,6 +29,7 @@ from streams.runtime.digests import topology_digest
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.faust import compat
 from streams.runtime.faust.global_tables import CLOCK_TAIL, GlobalTableReader
+from streams.runtime.faust.output_counters import OutputCounters
 from streams.runtime.faust.rejects import RejectBudget, send_reject
 from streams.runtime.log_time import LogClock
 from streams.runtime.rejects import failed_evaluation
@@ -77,6 +78,11 @@ class WorkerContext:
         self.inventory, self.clocks = self.tables.inventory, self.tables.clocks
         self.routes, self.config = self.tables.routes, self.tables.config
         self.log_clock = LogClock(time.time_ns(), time.monotonic_ns())
+        self.outputs = OutputCounters(self.log_clock)
+        self.acknowledged, self.append_s = 0, 0.0
+        """Number of acknowledged messages, and the sum of their times until then, s."""
+        self.end_offsets: Mapping[TP, int] = {}
+        """End offsets of the owned partitions, as the watchdog last read them."""
         self.failed: str | None = None
         """The reason of the abort."""
         self.rejected = 0
@@ -188,10 +194,12 @@ class WorkerContext:
         if value is not None and len(value) > MAX_MESSAGE_BYTES:
             raise ValueError(f"{topic}: {len(value)} bytes, expected at most {MAX_MESSAGE_BYTES}")
         future = await self.app.producer.send(topic, key.encode(), value, None, None, None)
-        return self._acknowledged(future)
+        return self._acknowledged(future, time.monotonic())
 
-    async def _acknowledged(self, future: Awaitable[Any]) -> None:
+    async def _acknowledged(self, future: Awaitable[Any], sent_s: float) -> None:
         sent = await future
+        self.acknowledged += 1
+        self.append_s += time.monotonic() - sent_s
         append_ns = append_ns_of(sent.topic_partition.topic, sent.timestamp_type, sent.timestamp)
         self.log_clock.observe(append_ns, time.monotonic_ns())
 

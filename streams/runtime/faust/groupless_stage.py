@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
@@ -63,8 +63,11 @@ class GrouplessStage(Ownership):
             read_batches(self.context.app, self.topic.name, None)
 
     async def _serve(self, generation: Generation) -> None:
-        self._owner = owner = _Owner(self.context, self.definition, generation, self._sent)
+        self._owner = owner = _Owner(self.context, self.definition, generation, self._sent, self._count)
         await owner.run()
+
+    def _count(self, messages: int) -> None:
+        self.received += messages
 
     def _tap(self, message: Message) -> None:
         """Take a message that another stage has read and decoded."""
@@ -81,9 +84,17 @@ class _Owner:
     """One generation of a stage: its operator and the readers of its inputs."""
 
     def __init__(
-        self, context: WorkerContext, stage: Stage, generation: Generation, sent: Acknowledgements
+        self,
+        context: WorkerContext,
+        stage: Stage,
+        generation: Generation,
+        sent: Acknowledgements,
+        count: Callable[[int], None],
     ) -> None:
-        """`sent`: list to which outputs' acknowledgements are added; a revocation waits for them."""
+        """`sent`: list to which outputs' acknowledgements are added; a revocation waits for them. `count` is
+        called with the number of messages that are taken.
+        """
+        self._count = count
         self._context, self._stage, self._generation, self._sent = context, stage, generation, sent
         self._tables = context.tables
         self._publisher = Publisher(context, stage, stage.outputs[-1])
@@ -229,6 +240,7 @@ class _Owner:
                 self._context.log_clock.observe(message.append_ns, monotonic_ns)
             self._set_log_time(message, monotonic_ns, is_old)
         if messages:
+            self._count(len(messages))
             take(self._operator, messages, self._tables)
 
     def _set_log_time(self, message: Message, monotonic_ns: int, is_old: bool = False) -> None:

@@ -84,6 +84,7 @@ class OperatorStage(Ownership):
         else:
             self._queue(partition, records)
         self._queued += len(records)
+        self.received += len(records)
         self._arrived.set()
         return True
 
@@ -268,6 +269,7 @@ class OperatorStage(Ownership):
         is_busy = partition.operator.due_ns() == 0
         messages = [] if is_busy else list(partition.next_messages(monotonic_ns))
         self._queued -= queued - len(partition.queue)
+        self.left_out += partition.skipped - skipped
         if partition.skipped != skipped:
             self._warn("%s: behind the log, %d messages skipped so far", partition.skipped)
         moment = partition.note_step(monotonic_ns)

@@ -13,6 +13,7 @@ from typing import Final
 
 from faust.types import TP
 
+from schemas.topics import CLOCK_OFFSETS
 from streams.runtime.faust.context import WorkerContext
 from streams.runtime.operator import Stage
 
@@ -47,6 +48,10 @@ class Ownership:
         self.generation = Generation()
         self.lock = asyncio.Lock()
         """Held while state is changed or published; a revocation waits for it."""
+        self.received = 0
+        """Number of messages that the stage received."""
+        self.left_out = 0
+        """Number of messages that the stage skipped, because newer ones waited."""
         self._serving: asyncio.Task[None] | None = None
 
     @property
@@ -65,6 +70,8 @@ class Ownership:
     def assign(self, partitions: Iterable[TP]) -> None:
         """Start a generation with exactly these partitions."""
         self._end()
+        if CLOCK_OFFSETS in self.definition.outputs:
+            self.context.outputs.forget_clocks()
         self.generation.revoked = True
         self.generation = Generation(partitions)
         if self.generation.tps:

@@ -80,6 +80,7 @@ class Publisher:
         except ValueError as refused:  # too large for the log
             operator.failed.append((output.key, refused))
         else:
+            self._context.outputs.take(output)
             sent.append(asyncio.ensure_future(sending))
 
     def reject(self, message: Message, error: Exception, reader: str | None = None) -> asyncio.Future[None]:

@@ -16,6 +16,7 @@ from schemas.topics import FLOWS
 from streams.runtime.faust.context import TABLE_STARTS, WorkerContext
 from streams.runtime.faust.faust_app import fetch_at_once, gather_fetches
 from streams.runtime.faust.groupless_stage import GrouplessStage
+from streams.runtime.faust.metrics import ServiceMetrics
 from streams.runtime.faust.operator_stage import OperatorStage
 from streams.runtime.faust.ownership import Ownership
 from streams.runtime.faust.readiness import Readiness
@@ -47,6 +48,7 @@ class Service:
         self.context.reject = self._reject_soon
         self.context.note = readiness.note
         self.owned = [self._ownership(stage) for stage in stages]
+        self._metrics = ServiceMetrics(self.context, self.owned)
         for owned in self.owned:
             owned.register()
         self._gather_ms, self._ready = gather_ms, readiness.part()

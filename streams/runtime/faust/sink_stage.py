@@ -71,6 +71,7 @@ class SinkStage(Ownership):
             return False
         messages = list(map(_message, records))
         self._waiting += messages
+        self.received += len(messages)
         self._unstored_bytes += sum(map(_size_bytes, messages))
         self._arrived.set()
         return True

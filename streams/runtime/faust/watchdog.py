@@ -125,7 +125,7 @@ async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:
                 stalls.check(now_s, {}, {})
                 continue
             rebalancing_since_s = None
-            reason = await _stall_reason(stalls, topics, now_s, reader, owned)
+            reason = await _stall_reason(context, stalls, topics, now_s, reader, owned)
             if reason is None and now_s - topics_checked_s >= TOPICS_CHECK_S:
                 topics_checked_s = now_s
                 reason = await _lost_topic_reason(topics, now_s, reader, owned)
@@ -149,6 +149,7 @@ async def _lost_topic_reason(
 
 
 async def _stall_reason(
+    context: WorkerContext,
     stalls: StallWatch,
     topics: TopicWatch,
     now_s: float,
@@ -170,6 +171,7 @@ async def _stall_reason(
         stalls.check(now_s, {}, {})
         return None
     ends = {TP(tp.topic, tp.partition): end for tp, end in found.items()}
+    context.end_offsets = ends
     for tp in stalls.check(now_s, ends, positions):
         return (
             f"{tp.topic}/{tp.partition}: position {positions[tp]} has not moved for "

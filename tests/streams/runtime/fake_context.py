@@ -17,6 +17,7 @@ from schemas.topics import LINKS, REJECTS, R, Topic
 from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.faust.output_counters import OutputCounters
 from streams.runtime.faust.rejects import RejectBudget
 from streams.runtime.settings import StreamSettings
 
@@ -46,10 +47,13 @@ class FakeContext:
         self.notes: dict[str, str] = {}
         self.rejected = self.failed_evaluations = 0
         self.reject_budget = RejectBudget()
+        self.acknowledged, self.append_s = 0, 0.0
         self.ends: dict[TP, int] = {}
         self.positions: dict[TP, int] = {}
         self.now_ns = START_NS
         self.log_clock = SimpleNamespace(observe=lambda *_: None, now_ns=lambda _: self.now_ns)
+        self.outputs = OutputCounters(self.log_clock)
+        self.end_offsets: dict[TP, int] = {}
         self.app = SimpleNamespace(
             topics=set[str](),
             topic=lambda name, **_: name,

@@ -1,0 +1,37 @@
+"""The metrics of the flow actuator: flows, actions in force, and the results of all actions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+
+from actuators.effectors.endpoints import FlowEndpoints
+from actuators.flows.applier import Applier
+from schemas.metrics.agent import RESULTS, ActionResult
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
+
+
+class FlowMetrics:
+    """Reads an actuator's objects, from construction to `close`."""
+
+    def __init__(
+        self, endpoints: FlowEndpoints, appliers: Collection[Applier], reports: Mapping[str, int]
+    ) -> None:
+        """`reports` maps outcome to the number of reports so far; the actuator updates it."""
+        self._endpoints, self._appliers, self._reports = endpoints, appliers, reports
+        SOURCES.add(self.samples)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the present figures."""
+        yield Sample("fabrictime_flows", self._endpoints.flows())
+        yield Sample("fabrictime_actions_in_force", sum(applier.in_force for applier in self._appliers))
+        counts = Counter(dict.fromkeys(ActionResult, 0))
+        for outcome, count in self._reports.items():
+            counts[RESULTS.get(outcome, ActionResult.REFUSED)] += count
+        for result, count in counts.items():
+            yield Sample("fabrictime_actions_total", count, (result,))
+
+    def close(self) -> None:
+        """Read the figures for the last time."""
+        SOURCES.remove(self.samples)

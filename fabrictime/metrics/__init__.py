@@ -1,0 +1,1 @@
+"""Exports the metrics of `schemas/metrics`: endpoint, OTLP push, sizes, rules."""

@@ -1,0 +1,83 @@
+"""Pushes the metrics by OTLP over HTTP, with OpenTelemetry's SDK.
+
+Each push collects once; the instruments of all metrics read from that collection. Names are those of
+Prometheus without `_total`, which receivers add again.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+
+from schemas.metrics.base import Metric, Sample
+from schemas.metrics.table import METRICS
+
+UNITS: Final = {"seconds": "s", "bytes": "By", "ratio": "1"}
+"""Unit of a metric to its unit in UCUM; counts of things are annotations such as {probes}."""
+TIMEOUT_S: Final = 10.0
+"""Longest time of one push, s."""
+SAME_PUSH_S: Final = 0.5
+"""Age up to which a collection belongs to the push that is under way, s."""
+
+
+class OtlpPush:
+    """Pushes each `interval_s` until `close`, which pushes once more."""
+
+    def __init__(
+        self, endpoint: str, interval_s: float, collect: Callable[[], Iterable[Sample]], release: str
+    ) -> None:
+        """`collect` returns the samples; `release`: the version of fabrictime."""
+        self._collect = collect
+        self._samples: dict[str, list[Sample]] = {}
+        self._collected_s = float("-inf")
+        reader = PeriodicExportingMetricReader(
+            OTLPMetricExporter(endpoint, timeout=TIMEOUT_S),
+            export_interval_millis=interval_s * 1e3,
+            export_timeout_millis=TIMEOUT_S * 1e3,
+        )
+        resource = Resource.create(
+            {
+                "service.name": "fabrictime",
+                "service.instance.id": socket.gethostname(),
+                "service.version": release,
+            }
+        )
+        self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
+        meter = self._provider.get_meter("fabrictime", release)
+        for metric in METRICS:
+            make: Any = (
+                meter.create_observable_counter if metric.is_cumulative else meter.create_observable_gauge
+            )
+            for name in metric.sample_names:
+                unit = UNITS.get(metric.unit, f"{{{metric.unit}}}")
+                observe = partial(self._observe, metric, name)
+                make(name.removesuffix("_total"), [observe], unit=unit, description=metric.help)
+
+    def push(self) -> bool:
+        """Push now; return whether the receiver accepted it in time."""
+        return self._provider.force_flush(TIMEOUT_S * 1e3)
+
+    def close(self) -> None:
+        """Push once more and end."""
+        self._provider.shutdown(TIMEOUT_S * 1e3)
+
+    def _observe(self, metric: Metric, name: str, options: CallbackOptions) -> Iterator[Observation]:
+        now_s = time.monotonic()
+        if now_s - self._collected_s > SAME_PUSH_S:
+            by_name = defaultdict(list)
+            for sample in self._collect():
+                by_name[sample.name].append(sample)
+            self._samples, self._collected_s = by_name, time.monotonic()
+        for sample in self._samples.get(name, ()):
+            labels = dict(zip(metric.label_names, sample.labels, strict=True))
+            yield Observation(float(sample.value), labels)
