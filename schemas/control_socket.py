@@ -16,12 +16,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.ipc import CHECK_S, SocketFile, check_owner, listen, read_line
+from schemas.ipc import CHECK_S, SocketFile, check_owner, connect, listen, read_line
 
 _LINE_BYTES_MAX: Final = 65_536
 _ANSWER_BYTES_MAX: Final = 64 << 20
 _IDLE_S: Final = 10.0
 _CONNECTIONS_MAX: Final = 32
+_WAKE_S: Final = 0.1
 _AGAIN_S: Final = 0.5
 """Pause after the failure to accept a connection."""
 REFUSALS: Final = (ValueError, TypeError, KeyError, ArithmeticError, AttributeError, RecursionError)
@@ -54,6 +55,8 @@ class ControlServer:
     def close(self) -> None:
         """Stop answering and remove the socket."""
         self._closing.set()
+        with contextlib.suppress(OSError):  # wakes the thread where a shutdown does not
+            connect(self._file.path, _WAKE_S).close()
         with contextlib.suppress(OSError):
             self._file.socket.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._thread:
@@ -74,6 +77,9 @@ class ControlServer:
                 _log.warning("%s control: cannot accept a connection: %s", self._name, error)
                 self._closing.wait(_AGAIN_S)
                 continue
+            if self._closing.is_set():
+                connection.close()
+                return
             if not self._slots.acquire(blocking=False):
                 connection.close()
                 continue

@@ -23,6 +23,7 @@ from fabrictime.commands.crash import CRASH_EXIT, crash_line, write_traceback
 from fabrictime.commands.grafana_command import grafana_app
 from fabrictime.commands.install.command import init
 from fabrictime.commands.jobs.command import explain, jobs
+from fabrictime.commands.metrics_command import metrics_app, size
 from fabrictime.commands.options import (
     INSTALL_SERVER,
     ConfigFile,
@@ -89,6 +90,7 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(topology_app, name="topology")
 app.add_typer(topics_app, name="topics")
 app.add_typer(grafana_app, name="grafana")
+app.add_typer(metrics_app, name="metrics")
 
 
 @fabric.callback()
@@ -134,6 +136,7 @@ for _command in (
     jobs,
     replay,
     tail,
+    size,
     bench,
     pause,
     resume,

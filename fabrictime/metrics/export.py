@@ -67,6 +67,10 @@ class Exports:
         """Answer the supervisor on a socket. Raises OSError."""
         self._closing.callback(serve_socket(path).close)
 
+    def close_also(self, close: Callable[[], None]) -> None:
+        """Call a function at the end, after the endpoint is closed."""
+        self._closing.callback(close)
+
     def close(self) -> None:
         """End all exports."""
         self._closing.close()

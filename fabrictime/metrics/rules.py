@@ -50,7 +50,8 @@ RECORDINGS: Final = (
     Recording("fabrictime:records_dropped:rate5m", "sum(rate(fabrictime_records_dropped_total[5m]))"),
     Recording(
         "fabrictime:log_append_seconds:mean5m",
-        "sum(rate(fabrictime_log_append_seconds_sum[5m])) / sum(rate(fabrictime_log_append_seconds_count[5m]))",
+        "sum(rate(fabrictime_log_append_seconds_sum[5m]))"
+        " / sum(rate(fabrictime_log_append_seconds_count[5m]))",
     ),
     Recording("fabrictime:stage_records:rate5m", "sum by (stage) (rate(fabrictime_stage_records_total[5m]))"),
     Recording("fabrictime:stage_lag_records:sum", "sum by (stage) (fabrictime_stage_lag_records)"),
@@ -327,7 +328,7 @@ def rules_file() -> str:
     return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, width=1_000)
 
 
-def tests_file() -> str:
+def promtool_tests() -> str:
     """Return the text of rules-test.yml: each alert is raised by its data, and not by its quiet data."""
     tests = []
     for alert in ALERTS:

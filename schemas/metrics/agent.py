@@ -90,7 +90,7 @@ HOSTS: Final = (
     ),
     gauge(
         "audit_findings",
-        "Failed checks in the newest audit of each host, by severity.",
+        "Checks of hosts that failed when they last ran, by severity.",
         ("auditor",),
         "findings",
         severity=symbols(records.AuditSeverity),

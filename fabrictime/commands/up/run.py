@@ -57,6 +57,7 @@ class Run:
         if settings.enabled:
             SOURCES.details = settings.details
             host = HostMetrics(snapshot, self.metrics_sockets, self.services)
+            exports.close_also(host.close)
             exports.open(settings, lambda: [*host.collect(), *build_samples()])
             self.metrics_url = exports.url
         return exports

@@ -19,7 +19,7 @@ class ServiceMetrics:
 
     def __init__(self, context: WorkerContext, owned: Sequence[Ownership]) -> None:
         self._context, self._owned = context, owned
-        context.outputs.expect(topic for each in owned for topic in each.definition.outputs)
+        context.outputs.expect(topic for stage in owned for topic in stage.definition.outputs)
         SOURCES.add(self.samples)
 
     def samples(self) -> Iterator[Sample]:

@@ -73,12 +73,13 @@ class OutputCounters:
             yield Sample("fabrictime_decisions_total", count, (action,))
         for kind, count in self._alerts.items():
             yield Sample("fabrictime_alerts_raised_total", count, (kind,))
-        clocks = [
-            clock for parts in self._clocks.values() for part in parts.values() for clock in part["clocks"]
-        ]
-        if self._delay_ns is None:
-            return
-        yield Sample("fabrictime_window_delay_seconds", self._delay_ns / NS_PER_S)
+        if self._delay_ns is not None:
+            yield Sample("fabrictime_window_delay_seconds", self._delay_ns / NS_PER_S)
+            yield from self._clock_samples()
+
+    def _clock_samples(self) -> Iterator[Sample]:
+        parts = [part for of_shard in self._clocks.values() for part in of_shard.values()]
+        clocks = [clock for part in parts for clock in part["clocks"]]
         states = Counter(clock["state"] for clock in clocks)
         for state in ClockSync:
             yield Sample("fabrictime_fleet_clocks", states[state], (state,))
