@@ -23,6 +23,7 @@ IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     topics.PATH_QUEUEING.name: ("shard", "source", "first_offset", "part"),
     topics.CONTENTION.name: ("window_id", "update"),
     topics.ALERTS.name: ("alert_id", "update"),
+    topics.ALERT_NOTES.name: ("subject", "updated_ns"),
     topics.FLOWS.name: ("host", "boot", "report"),
     topics.PATHS.name: ("nic", "peer"),
     topics.DECISIONS.name: ("decision_id",),

@@ -13,6 +13,7 @@ from schemas.checks import BadRecord
 from schemas.topics import (
     ACTIONS,
     ACTUATORS,
+    ALERT_NOTES,
     ALERTS,
     AUDIT,
     AUDIT_RUNS,
@@ -51,7 +52,7 @@ _KEY_FORMATS: Final[dict[str, str]] = {
         "{shard}",
     ),
     CLOCK_OFFSETS.name: "{shard}/{part}",
-    **dict.fromkeys((LINK_HEALTH.name, ALERTS.name), "{subject}"),
+    **dict.fromkeys((LINK_HEALTH.name, ALERTS.name, ALERT_NOTES.name), "{subject}"),
     CONTENTION.name: "{link}",
     **dict.fromkeys((FLOWS.name, DECISIONS.name, FALLBACKS.name, ACTIONS.name, CONFIG.name), "{host}"),
     **dict.fromkeys((COLLECTIVES.name, DIAGNOSES.name), "{job}"),

@@ -17,6 +17,7 @@ __all__ = [
     "ActuatorState",
     "Alert",
     "AlertKind",
+    "AlertNote",
     "AlertState",
     "Alternative",
     "AuditAction",
@@ -80,6 +81,8 @@ __all__ = [
     "Nic",
     "NicCounter",
     "NicWindow",
+    "NoteComment",
+    "NoteScope",
     "PairFit",
     "PathDelay",
     "PathDelays",
@@ -407,6 +410,56 @@ class Alert(TypedDict):
     """Other subjects with the same cause, which raise no alert of their own."""
     evidence: list[Evidence]
     """At most 32, the most significant first."""
+
+
+class NoteScope(StrEnum):
+    """The alerts that a note concerns."""
+
+    UNKNOWN = "UNKNOWN"
+    SUBJECT = "SUBJECT"
+    LINK = "LINK"
+    HOST = "HOST"
+    RACK = "RACK"
+
+
+class NoteComment(TypedDict):
+    """A comment of an operator."""
+
+    at_ns: int
+    """ns since the Unix epoch, system clock of the author."""
+    author: str
+    """User and host."""
+    text: str
+    """The comment."""
+
+
+class AlertNote(TypedDict):
+    """Notes of operators about the alerts of a subject, or of all subjects that a pattern selects. The newest
+    record of a key counts; a tombstone removes all notes. Identity: subject, updated_ns."""
+
+    subject: str
+    """Subject of the alerts; for another scope its name, a colon and the pattern, such as host:h1*."""
+    scope: NoteScope
+    """SUBJECT: the alerts of the subject; LINK, HOST, RACK: alerts whose links, hosts or racks all match the
+    pattern."""
+    pattern: str
+    """Names that the note concerns, with * and ? as in a shell; empty for the scope SUBJECT."""
+    created_ns: int
+    """ns since the Unix epoch, system clock of the author: first note."""
+    updated_ns: int
+    """ns since the Unix epoch, system clock of the author: this record."""
+    author: str
+    """User and host that wrote this record."""
+    owner: str
+    """Person or team that works on the problem; may be empty."""
+    acknowledged_ns: int | None
+    """ns since the Unix epoch: alerts that were raised before are acknowledged, so no reminder is sent."""
+    silent_from_ns: int | None
+    """ns since the Unix epoch: start of the silence or maintenance window."""
+    silent_until_ns: int | None
+    """ns since the Unix epoch: end of the silence or maintenance window."""
+    comments: list[NoteComment]
+    """The newest last; older ones than the last 32 are dropped."""
 
 
 class AuditCategory(StrEnum):

@@ -98,7 +98,10 @@ INVENTORY: Final = Topic(
     None,
     compacted=True,
     writers=("prober", "sim"),
-    readers=("prober", "flows", "map", "solve", "sink", "web", "up", "actuator", "auditor", "audit"),
+    readers=(
+        *("prober", "flows", "map", "solve", "sink", "web", "up"),
+        *("actuator", "auditor", "audit", "notify", "alert"),
+    ),
 )
 CLOCK_FITS: Final = Topic(
     "fabric.clock.fits",
@@ -254,7 +257,18 @@ ALERTS: Final = Topic(
     7 * DAY_MS,
     compacted=True,
     writers=("solve",),
-    readers=("solve", "sink", "web", "up"),
+    readers=("solve", "sink", "web", "up", "notify", "alert"),
+)
+ALERT_NOTES: Final = Topic(
+    "fabric.alert-notes",
+    "subject",
+    records.AlertNote,
+    "acknowledgements, silences, maintenance windows, owners and comments of alerts",
+    Partitions.ONE,
+    None,
+    compacted=True,
+    writers=("alert",),
+    readers=("alert", "notify", "web"),
 )
 DECISIONS: Final = Topic(
     "fabric.decisions",
@@ -264,7 +278,7 @@ DECISIONS: Final = Topic(
     Partitions.DATA,
     7 * DAY_MS,
     writers=("solve", "sim"),
-    readers=("solve", "sink", "web", "up", "actuator"),
+    readers=("solve", "sink", "web", "up", "actuator", "notify"),
 )
 POLICY_CYCLES: Final = Topic(
     "fabric.policy-cycles",
@@ -305,7 +319,7 @@ ACTIONS: Final = Topic(
     Partitions.DATA,
     7 * DAY_MS,
     writers=("actuator", "audit"),
-    readers=("solve", "sink", "web", "up", "audit"),
+    readers=("solve", "sink", "web", "up", "audit", "notify"),
 )
 CONFIG: Final = Topic(
     "fabric.config",
@@ -389,6 +403,7 @@ TOPICS: Final[dict[str, Topic]] = {
         DIAGNOSES,
         CONTENTION,
         ALERTS,
+        ALERT_NOTES,
         DECISIONS,
         POLICY_CYCLES,
         FALLBACKS,

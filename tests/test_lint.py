@@ -108,6 +108,8 @@ SERVICES = {
     "config": ("fabrictime/commands/config/live_config.py", "fabrictime/commands/config/pause.py"),
     "bench": (),
     "actuator": ("actuators/",),
+    "notify": ("actuators/notify/",),
+    "alert": ("fabrictime/commands/alert/",),
 }
 """The services that `topics.py` names, and the files that open their topics."""
 
@@ -149,6 +151,8 @@ def test_service_opens_the_topics_of_the_table(service):
     but = (
         SERVICES["flows"] + SERVICES["collectives"] + SERVICES["auditor"] + SERVICES["sim"]
         if service == "prober"
+        else SERVICES["notify"]
+        if service == "actuator"
         else ()
     )
     opened = constants_used(SERVICES[service], but) - COUNTED_ONLY.get(service, set())

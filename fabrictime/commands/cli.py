@@ -6,6 +6,7 @@ prints one line and exits with code 2.
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from fabrictime.commands.alert.command import alert_app
 from fabrictime.commands.audit.command import audit_app
 from fabrictime.commands.bench_command import bench
 from fabrictime.commands.config.command import config_app
@@ -86,6 +88,7 @@ app.add_typer(fabric, name="fabric")
 app.add_typer(sim, name="sim")
 app.add_typer(config_app, name="config")
 
+app.add_typer(alert_app, name="alert")
 app.add_typer(audit_app, name="audit")
 app.add_typer(topology_app, name="topology")
 app.add_typer(topics_app, name="topics")
@@ -167,6 +170,20 @@ def service(
     from fabrictime.runtime import service as runner
 
     raise typer.Exit(runner.run(name, config, nic))
+
+
+@app.command()
+def notify(config: ConfigFile = None, directory: DataDir = None, log: Log = None) -> None:
+    """Send alerts to the receivers of [notify], in this process. `up` does it where there are receivers."""
+    from actuators.notify.service import main as run_notifier
+
+    settings = settings_of(config, directory, log)
+    try:
+        own = settings.notify.model_copy(update={"kafka": running_log(settings)})
+    except ValueError as error:
+        stop(str(error))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    raise typer.Exit(run_notifier(own))
 
 
 def main() -> int:

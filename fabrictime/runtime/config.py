@@ -26,6 +26,7 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.settings_file import BadFile, read_tables
 
 if TYPE_CHECKING:
+    from actuators.notify.settings import NotifySettings
     from actuators.settings import ActuatorSettings
     from fabrictime.history.settings import HistorySettings
     from fabrictime.log.settings import LogSettings
@@ -46,6 +47,9 @@ _Model = TypeVar("_Model", bound=BaseModel)
 ENVIRONMENT_PREFIX: Final = "FABRICTIME_KAFKA_"
 """Prefix of the environment variables that set keys of [kafka], such as FABRICTIME_KAFKA_SASL_USERNAME."""
 MAX_QUOTED: Final = 200
+SECRET_TABLES: Final = frozenset({"notify"})
+"""Tables with URLs that may contain secrets: messages do not show their values."""
+HIDDEN: Final = "(not shown)"
 DEFAULT_FILE: Final = Path("fabrictime.toml")
 """File that is read if no --config is given and it exists."""
 
@@ -62,6 +66,7 @@ TABLES: Final[dict[str, str]] = {
     "audit": "producers.audit.settings:AuditSettings",
     "streams": "streams.runtime.settings:StreamSettings",
     "actuators": "actuators.settings:ActuatorSettings",
+    "notify": "actuators.notify.settings:NotifySettings",
     "web": "fabrictime.web.settings:WebSettings",
     "fabric": "fabrictime.testbed.settings:FabricSettings",
     "sim": "producers.sim.settings:SimSettings",
@@ -131,6 +136,8 @@ class Config:
     """The Faust workers."""
     actuators: ClassVar[_Table[ActuatorSettings]] = _Table()
     """The actuator of a host."""
+    notify: ClassVar[_Table[NotifySettings]] = _Table()
+    """The notifier, which sends alerts to people."""
     web: ClassVar[_Table[WebSettings]] = _Table()
     """The live page."""
     fabric: ClassVar[_Table[FabricSettings]] = _Table()
@@ -371,7 +378,8 @@ def _lines(
             custom = error_details["type"] in ("value_error", "assertion_error")
             expected = _message(error_details) if custom else f"expected {takes(field)}"
             meaning = f" ({field['description']})" if field.get("description") else ""
-            yield f"{source}: {key} = {short(error_details['input'])}: {expected}{meaning}"
+            input_text = HIDDEN if table in SECRET_TABLES else short(error_details["input"])
+            yield f"{source}: {key} = {input_text}: {expected}{meaning}"
 
 
 def _message(error_details: ErrorDetails) -> str:

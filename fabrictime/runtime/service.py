@@ -139,6 +139,12 @@ def _act(config: Config, nic: str | None) -> int | None:
     return main(config.actuators, hosts, name=nic, simulated=nic == SIM)
 
 
+def _notify(config: Config, nic: str | None) -> int | None:
+    from actuators.notify.service import main
+
+    return main(config.notify)
+
+
 SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "log": _log,
     "history": _history,
@@ -156,6 +162,7 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "sim": _sim,
     "actuator": _actuator,
     "act": _act,
+    "notify": _notify,
 }
 
 

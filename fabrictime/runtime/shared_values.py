@@ -77,6 +77,7 @@ _WITH_KAFKA: Final = (
     "audit",
     "streams",
     "actuators",
+    "notify",
     "web",
     "sim",
 )

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from actuators.notify.notes import NoteIndex
 from fabrictime.state.action_state import ActionState
 from fabrictime.state.cable_graph import CableGraph, Nic, Plan
 from fabrictime.state.flow_cache import Decode, FlowCache
@@ -34,6 +35,7 @@ from schemas.records import (
 from schemas.simulation_pace import SimulatedTime
 from schemas.topics import (
     ACTIONS,
+    ALERT_NOTES,
     ALERTS,
     CONFIG,
     CONTENTION,
@@ -79,6 +81,7 @@ _PARTS: Final[dict[str, Part]] = {
     FLOWS.name: "flows",
     DIAGNOSES.name: "jobs",
     ALERTS.name: "alerts",
+    ALERT_NOTES.name: "alerts",
     DECISIONS.name: "actions",
     ACTIONS.name: "actions",
     CONFIG.name: "actions",
@@ -128,6 +131,7 @@ class FabricState:
         self.subjects: dict[str, Subject] = {}
         self.contention: dict[str, ContentionWindow] = {}
         self.alerts: dict[str, Alert] = {}
+        self.notes = NoteIndex()
         self.link_state: dict[int, int] = {}
         self.nic_state: dict[str, int] = {}
         self.versions: dict[Part, int] = dict.fromkeys(get_args(Part), 0)
@@ -162,6 +166,8 @@ class FabricState:
                 self.link_index.take(record)
         elif topic == LINK_HEALTH.name:
             self._take_health(key, record)
+        elif topic == ALERT_NOTES.name:
+            self.notes.take(key, record)
         elif part in ("actions", "suppressed"):
             self.actions.take(topic, key, record)
         elif record is None:
@@ -217,6 +223,7 @@ class FabricState:
         if before == nic or (before is None and len(self.nics) >= MAX_NICS):
             return False
         self.nics[nic.nic] = nic
+        self.notes.take_rack(nic.host, nic.rack)
         return True
 
     def _take_health(self, key: str, record: LinkHealth | None) -> None:

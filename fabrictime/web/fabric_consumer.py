@@ -21,6 +21,7 @@ from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.messages import check_key, decode_message
 from schemas.topics import (
     ACTIONS,
+    ALERT_NOTES,
     ALERTS,
     CONFIG,
     CONTENTION,
@@ -42,6 +43,7 @@ TOPICS_READ: Final = (
     PATHS,
     LINK_HEALTH,
     ALERTS,
+    ALERT_NOTES,
     CONFIG,
     QUEUES,
     CONTENTION,

@@ -209,18 +209,45 @@ class TopicReader:
             return []
         return [*self._messages([first]), *self._receive(max_messages - 1, 0)[1]]
 
-    def commit(self, offsets: Mapping[Place, int], *, wait: bool = False) -> None:
+    def commit(
+        self, offsets: Mapping[Place, int], *, wait: bool = False, metadata: Mapping[Place, str] | None = None
+    ) -> None:
         """Commit, for the group, the offset of the next message of some partitions. Raises LogUnavailable."""
         from confluent_kafka import KafkaException, TopicPartition
 
         consumer: Any = self._consumer
         try:
             consumer.commit(
-                offsets=[TopicPartition(*place, offset) for place, offset in offsets.items()],
+                offsets=[
+                    TopicPartition(*place, offset, (metadata or {}).get(place, ""))
+                    for place, offset in offsets.items()
+                ],
                 asynchronous=not wait,
             )
         except KafkaException as error:
             raise self._unavailable(error) from None
+
+    def committed_metadata(
+        self, topic: Topic, timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> dict[Place, tuple[int, str]]:
+        """Return the offset and the metadata that the group has committed, by assigned partition of a topic.
+
+        Raises LogUnavailable.
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+
+        places = [TopicPartition(*place) for place in self.assigned if place[0] == topic.name]
+        try:
+            stored = self._consumer.committed(places, timeout=timeout_s) if places else []
+        except KafkaException as error:
+            raise self._unavailable(error) from None
+        if failed := [partition.error for partition in stored if partition.error is not None]:
+            raise self._unavailable(KafkaException(failed[0]))
+        return {
+            (partition.topic, partition.partition): (partition.offset, partition.metadata or "")
+            for partition in stored
+            if partition.offset >= 0
+        }
 
     def pause(self, places: Iterable[Place]) -> None:
         """Stop fetching some partitions until `resume`."""

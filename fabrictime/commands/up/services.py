@@ -62,6 +62,8 @@ def children(run: Run) -> list[Child | Step]:
         nodes.append(Step("mode", partial(_set_mode, run), ("log",)))
         name = run.fleet if run.fleet in ("fabric", "sim") else run.nics[0].host
         nodes.append(service("act", "act", ("log",), name))
+    if run.config.notify.receivers and not run.agent_only:
+        nodes.append(service("notify", "notify", ("log",)))
     if run.web_url is not None:
         nodes.append(service("web", "web", own_history))
     return nodes

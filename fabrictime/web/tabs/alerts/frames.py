@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from actuators.notify.notes import NoteIndex, state_text
 from fabrictime.state.fabric_state import is_cleared
 from fabrictime.state.labels import arrow
 from fabrictime.web.addresses import fabric_address
@@ -19,6 +20,8 @@ AnyRecord = Mapping[str, object]
 
 SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 MAX_LINKS: Final = 8
+NOTED: Final = "operators"
+"""Name of the row with acknowledgement, silence and owner."""
 MAX_ITEMS: Final = 12
 MIN_EPOCH_NS: Final = 10**17
 """A field `*_ns` with a value above this is a time since the Unix epoch, else a duration."""
@@ -68,6 +71,14 @@ def figures(alert: Alert, now_ns: int) -> list[tuple[str, str]]:
     }
     rows += [(name, _listed(items)) for name, items in named.items() if items]
     return rows
+
+
+def note_rows(index: NoteIndex, alert: Alert, now_ns: int) -> list[tuple[str, str]]:
+    """Return what operators noted of an alert, as names and texts: acknowledged, silent, owner, comments."""
+    state = state_text(index, alert, now_ns)
+    comments = [f"{comment['author']}: {comment['text']}" for comment in index.comments_of(alert)]
+    rows = {NOTED: state, "comments": _listed(comments, "; ")}
+    return [(name, value) for name, value in rows.items() if value]
 
 
 def related_links(alert: Alert) -> list[tuple[str, str]]:

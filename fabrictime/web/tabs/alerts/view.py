@@ -124,6 +124,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
         with self.state.lock:
             alerts = frames.ordered(self.state.alerts.values())
             alert = self.state.alerts.get(self.choice.alert or "")
+            notes = {one["alert_id"]: frames.note_rows(self.state.notes, one, now_ns) for one in alerts}
         if self.choice.alert is None and alerts and not is_cleared(alerts[0]):
             alert = alerts[0]
         active = [alert for alert in alerts if not is_cleared(alert)]
@@ -138,16 +139,16 @@ class AlertsTab(LiveTab[AlertsChoice]):
             )
         )
         self.empty.set_visibility(not listed)
-        self.table.put([_alert_row(alert, now_ns) for alert in listed[:ALERTS_SHOWN]])
-        self._show_alert(alert, now_ns)
+        self.table.put([_alert_row(one, now_ns, notes[one["alert_id"]]) for one in listed[:ALERTS_SHOWN]])
+        self._show_alert(alert, now_ns, [] if alert is None else notes.get(alert["alert_id"], []))
 
-    def _show_alert(self, alert: Alert | None, now_ns: int) -> None:
+    def _show_alert(self, alert: Alert | None, now_ns: int, notes: list[tuple[str, str]]) -> None:
         self.part.set_visibility(alert is not None)
         self.nothing.set_visibility(alert is None)
         if alert is None:
             return
         self.title.set_text(alert["text"])
-        put_values(self.figures, frames.figures(alert, now_ns))
+        put_values(self.figures, [*frames.figures(alert, now_ns), *notes])
         self.links.put([(label, label, address) for label, address in frames.related_links(alert)])
         evidence_key = (alert["alert_id"], alert["evidence"])
         if self._evidence_shown != evidence_key:  # new elements would lose a click that is under way
@@ -223,8 +224,9 @@ def _short_time(ns: int) -> str:
     return f"{datetime.fromtimestamp(ns / 1e9, tz=UTC):%m-%d %H:%M:%S.%f}"[:-3]
 
 
-def _alert_row(alert: Alert, now_ns: int) -> dict[str, Any]:
+def _alert_row(alert: Alert, now_ns: int, notes: list[tuple[str, str]]) -> dict[str, Any]:
     return {
+        "notes": dict(notes).get(frames.NOTED, ""),
         "id": alert["alert_id"],
         "severity": alert["severity"],
         "active": not is_cleared(alert),
@@ -244,4 +246,6 @@ def _text_cell(row: Row) -> Cell:
     cell = [("ft-subject" if row["active"] else "ft-detail", row["text"], "")]
     if row["grouped"]:
         cell.append(("ft-detail", f"same cause: {row['grouped']}", ""))
+    if row["notes"]:
+        cell.append(("ft-detail", row["notes"], ""))
     return cell

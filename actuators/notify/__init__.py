@@ -1,0 +1,1 @@
+"""Sends alerts to people: to Alertmanager, to webhooks and to the services of apprise."""

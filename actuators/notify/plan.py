@@ -1,0 +1,439 @@
+"""Plans the notifications of a receiver and their times.
+
+Both plans are pure: times are arguments, and nothing is sent here.
+
+`GroupPlan` serves receivers that people read: it groups by kind and shard, waits for more of the same cause,
+repeats what nobody acknowledged, and respects silences. `SyncPlan` serves Alertmanager, which does all of
+that itself: it transmits each record at once, and all active alerts at even intervals.
+
+The state follows from the log, the committed positions and the time up to which silences and reminders were
+handled. A successor computes it again, so no file is needed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from actuators.notify.notes import NoteIndex
+from actuators.notify.positions import Positions, Token
+from schemas.records import Alert, AlertKind, AlertState, Severity
+
+NS_PER_S: Final = 1_000_000_000
+SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+MAX_ALERTS: Final = 64
+"""Alerts in one transmission to Alertmanager, and in one notification."""
+MAX_CLEARED: Final = 4096
+"""Number of cleared alerts whose last update is kept, to recognise records that are published twice."""
+RESOLVED_NS: Final = 900 * NS_PER_S
+"""Time for which a cleared alert is transmitted to Alertmanager again, as Prometheus does it."""
+
+GroupKey = tuple[AlertKind, str]
+"""Kind and shard: the alerts of one cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRules:
+    """Times and limits of a receiver."""
+
+    group_wait_ns: int
+    group_interval_ns: int
+    repeat_interval_ns: int
+    max_per_minute: int
+    resend_ns: int
+    min_severity: Severity = Severity.INFO
+
+    def is_wanted(self, alert: Alert) -> bool:
+        """Return whether an alert is severe enough."""
+        return SEVERITIES.index(alert["severity"]) >= SEVERITIES.index(self.min_severity)
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """Alerts to send together. `firing` and `resolved` hold what is new, and all active alerts of the group.
+
+    `settles`: messages that are handled once the receiver has accepted it.
+    """
+
+    key: GroupKey | None
+    firing: tuple[Alert, ...]
+    resolved: tuple[Alert, ...]
+    news: tuple[tuple[str, AlertState], ...]
+    """Id and state of the alerts that the receiver does not know yet."""
+    settles: tuple[Token, ...] = ()
+    is_reminder: bool = False
+
+
+class Plan(Protocol):
+    """The interface of a plan."""
+
+    def restore(self, alert: Alert, arrived_ns: int) -> None:
+        """Take a record that a former process handled."""
+
+    def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
+        """Take a new record; the plan settles its token at once, or once it is sent."""
+
+    def take_note(self) -> None:
+        """Note that the notes of operators have changed."""
+
+    def next(self, now_ns: int) -> Notification | None:
+        """Return what is due at a time; None if nothing is."""
+
+    def accepted(self, notification: Notification, now_ns: int) -> None:
+        """Note that the receiver has accepted a notification."""
+
+    def handled_ns(self, now_ns: int) -> int:
+        """Return the time up to which silences and reminders are handled."""
+
+    def waiting(self) -> int:
+        """Return the number of alerts that wait for the receiver."""
+
+
+@dataclass(slots=True)
+class _Active:
+    """An active alert. `is_sent`: the receiver knows it."""
+
+    alert: Alert
+    arrived_ns: int
+    is_sent: bool
+
+
+@dataclass(slots=True)
+class _Pending:
+    """News of one alert that the receiver does not know yet."""
+
+    alert: Alert
+    since_ns: int
+    tokens: list[Token] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Group:
+    """The pending news and the last notification of one cause."""
+
+    pending: dict[str, _Pending] = field(default_factory=dict)
+    sent_ns: int = 0
+
+
+class GroupPlan:
+    """The plan of a receiver that people read. `handled_ns`: the committed time; 0 if there is none."""
+
+    def __init__(self, rules: PlanRules, notes: NoteIndex, positions: Positions, handled_ns: int) -> None:
+        self._rules, self._notes, self._positions = rules, notes, positions
+        self._handled_ns = handled_ns
+        self._start_ns = handled_ns
+        self._active: dict[str, _Active] = {}
+        self._cleared: OrderedDict[str, int] = OrderedDict()
+        self._groups: dict[GroupKey, _Group] = {}
+        self._sent_ns: list[int] = []
+        """Times of the notifications of the last minute."""
+
+    # --------------------------------------------------------------------------------------- records
+
+    def restore(self, alert: Alert, arrived_ns: int) -> None:
+        """Take a record that a former process handled: its alert was sent, unless a silence prevented it."""
+        if alert["state"] == AlertState.CLEARED:
+            self._close(alert)
+            return
+        known = self._active.get(alert["alert_id"])
+        if not self._rules.is_wanted(alert):
+            return
+        if known is None:
+            is_sent = not self._is_silent(alert, arrived_ns, self._start_ns)
+            self._active[alert["alert_id"]] = _Active(alert, arrived_ns, is_sent)
+        else:
+            known.alert = alert
+
+    def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
+        """Take a new record."""
+        self._positions.open(token)
+        if not self._rules.is_wanted(alert) or self._is_repeated(alert):
+            self._positions.settle([token])
+        elif alert["state"] == AlertState.CLEARED:
+            self._take_cleared(alert, token, arrived_ns)
+        else:
+            self._take_raised(alert, token, arrived_ns)
+
+    def _is_repeated(self, alert: Alert) -> bool:
+        known = self._active.get(alert["alert_id"])
+        update = self._cleared.get(alert["alert_id"], -1) if known is None else known.alert["update"]
+        return alert["update"] <= update
+
+    def _take_raised(self, alert: Alert, token: Token, arrived_ns: int) -> None:
+        known = self._active.get(alert["alert_id"])
+        if known is None:
+            known = self._active[alert["alert_id"]] = _Active(alert, arrived_ns, is_sent=False)
+        is_worse = SEVERITIES.index(alert["severity"]) > SEVERITIES.index(known.alert["severity"])
+        known.alert = alert
+        pending = self._pending_of(alert)
+        if pending is not None:
+            pending.alert = alert
+            pending.tokens.append(token)
+        elif self._is_silent(alert, known.arrived_ns, arrived_ns) or (known.is_sent and not is_worse):
+            self._positions.settle([token])
+        else:
+            self._add(alert, arrived_ns, token)
+
+    def _take_cleared(self, alert: Alert, token: Token, arrived_ns: int) -> None:
+        known = self._active.get(alert["alert_id"])
+        pending = self._pending_of(alert)
+        self._close(alert)
+        if pending is not None:
+            pending.alert = alert
+            pending.tokens.append(token)
+        elif known is not None and not known.is_sent:
+            self._positions.settle([token])
+        else:
+            self._add(alert, arrived_ns, token)
+
+    def _close(self, alert: Alert) -> None:
+        self._active.pop(alert["alert_id"], None)
+        self._cleared[alert["alert_id"]] = alert["update"]
+        if len(self._cleared) > MAX_CLEARED:
+            self._cleared.popitem(last=False)
+
+    def _pending_of(self, alert: Alert) -> _Pending | None:
+        group = self._groups.get(key_of(alert))
+        return None if group is None else group.pending.get(alert["alert_id"])
+
+    def _add(self, alert: Alert, since_ns: int, *tokens: Token) -> None:
+        group = self._groups.setdefault(key_of(alert), _Group())
+        group.pending[alert["alert_id"]] = _Pending(alert, since_ns, list(tokens))
+
+    def _is_silent(self, alert: Alert, arrived_ns: int, at_ns: int) -> bool:
+        """Return whether an alert that arrived at `arrived_ns` is silent at `at_ns`. A silence does not stop
+        what was under way when it began."""
+        silence = self._notes.silence_at(alert, at_ns)
+        return silence is not None and silence.from_ns <= arrived_ns
+
+    def take_note(self) -> None:
+        """Do nothing: notes are read when something is due."""
+
+    # --------------------------------------------------------------------------------------- due
+
+    def next(self, now_ns: int) -> Notification | None:
+        """Return the most urgent notification that is due; None if nothing is."""
+        self._end_silences(now_ns)
+        due = [
+            (self._rank(key, group), key)
+            for key, group in self._groups.items()
+            if self._is_due(group, now_ns)
+        ]
+        reminders = [] if due else self._reminders(now_ns)
+        if not due and not reminders:
+            self._handled_ns = max(self._handled_ns, now_ns)
+            return None
+        if not self._has_budget(now_ns):
+            return None
+        key = min(due)[1] if due else reminders[0]
+        return self._notification(key, is_reminder=not due)
+
+    def _end_silences(self, now_ns: int) -> None:
+        """Enqueue the alerts that a silence withheld and that are silent no more."""
+        for active in self._active.values():
+            if active.is_sent or self._pending_of(active.alert) is not None:
+                continue
+            if not self._is_silent(active.alert, active.arrived_ns, now_ns):
+                ends = [s.until_ns for s in self._notes.silences(active.alert) if s.until_ns <= now_ns]
+                self._add(active.alert, max([*ends, self._handled_ns]))
+
+    def _is_due(self, group: _Group, now_ns: int) -> bool:
+        first_ns = min((pending.since_ns for pending in group.pending.values()), default=None)
+        if first_ns is None:
+            return False
+        wait_ns = first_ns + self._rules.group_wait_ns
+        return now_ns >= max(wait_ns, group.sent_ns + self._rules.group_interval_ns if group.sent_ns else 0)
+
+    def _rank(self, key: GroupKey, group: _Group) -> tuple[int, int, GroupKey]:
+        severity = max(SEVERITIES.index(p.alert["severity"]) for p in group.pending.values())
+        return -severity, min(p.since_ns for p in group.pending.values()), key
+
+    def _reminders(self, now_ns: int) -> list[GroupKey]:
+        """Return the groups with an alert that is due to be sent again."""
+        return sorted({key_of(a.alert) for a in self._active.values() if self._is_reminder_due(a, now_ns)})
+
+    def _is_reminder_due(self, active: _Active, now_ns: int) -> bool:
+        """Return whether a reminder of an alert is due.
+
+        Reminders come at the arrival plus whole multiples of the interval, so that they outlive a restart.
+        """
+        if not active.is_sent:
+            return False
+        group = self._groups.get(key_of(active.alert))
+        done_ns = max(self._start_ns, group.sent_ns if group else 0, active.arrived_ns)
+        interval_ns = self._rules.repeat_interval_ns
+        last_tick_ns = now_ns - (now_ns - active.arrived_ns) % interval_ns
+        if last_tick_ns <= done_ns:
+            return False
+        silent = self._notes.silence_at(active.alert, now_ns) is not None
+        return not silent and not self._notes.is_acknowledged(active.alert)
+
+    def _has_budget(self, now_ns: int) -> bool:
+        self._sent_ns = [at_ns for at_ns in self._sent_ns if at_ns > now_ns - 60 * NS_PER_S]
+        return len(self._sent_ns) < self._rules.max_per_minute
+
+    def _notification(self, key: GroupKey, *, is_reminder: bool) -> Notification:
+        group = self._groups.setdefault(key, _Group())
+        pending = dict(list(group.pending.items())[:MAX_ALERTS])
+        cleared = tuple(p.alert for p in pending.values() if p.alert["state"] == AlertState.CLEARED)
+        raised = [p.alert for p in pending.values() if p.alert["state"] != AlertState.CLEARED]
+        new_ids = {alert["alert_id"] for alert in raised}
+        others = [
+            active.alert
+            for alert_id, active in self._active.items()
+            if active.is_sent and key_of(active.alert) == key and alert_id not in new_ids
+        ]
+        return Notification(
+            key,
+            firing=(*raised, *others),
+            resolved=cleared,
+            news=tuple((p.alert["alert_id"], p.alert["state"]) for p in pending.values()),
+            settles=tuple(token for p in pending.values() for token in p.tokens),
+            is_reminder=is_reminder,
+        )
+
+    # --------------------------------------------------------------------------------------- results
+
+    def accepted(self, notification: Notification, now_ns: int) -> None:
+        """Note that the receiver has accepted a notification."""
+        if notification.key is None:
+            return
+        group = self._groups.setdefault(notification.key, _Group())
+        for alert_id, _ in notification.news:
+            group.pending.pop(alert_id, None)
+            if alert_id in self._active:
+                self._active[alert_id].is_sent = True
+        group.sent_ns = now_ns
+        self._sent_ns.append(now_ns)
+        self._positions.settle(notification.settles)
+        active_keys = {key_of(active.alert) for active in self._active.values()}
+        old_ns = now_ns - self._rules.group_interval_ns
+        for key in [k for k, g in self._groups.items() if not g.pending and g.sent_ns < old_ns]:
+            if key not in active_keys:
+                del self._groups[key]
+
+    def handled_ns(self, now_ns: int) -> int:
+        """Return the time up to which silences and reminders are handled."""
+        unsettled = [
+            p.since_ns - 1 for g in self._groups.values() for p in g.pending.values() if not p.tokens
+        ]
+        return min([self._handled_ns, *unsettled])
+
+    def waiting(self) -> int:
+        """Return the number of alerts that wait for the receiver."""
+        return sum(len(group.pending) for group in self._groups.values())
+
+
+class SyncPlan:
+    """The plan of Alertmanager: each record in the order of the log, and all active alerts repeatedly."""
+
+    def __init__(self, rules: PlanRules, positions: Positions) -> None:
+        self._rules, self._positions = rules, positions
+        self._active: dict[str, Alert] = {}
+        self._resolved: dict[str, tuple[Alert, int]] = {}
+        """Maps id of a cleared alert to its record and the time from which it is not transmitted again."""
+        self._pending: list[tuple[Alert, Token]] = []
+        self._resend_at_ns = 0
+        self._resend: list[str] = []
+        """Ids of the alerts that are still to be transmitted again."""
+
+    def restore(self, alert: Alert, arrived_ns: int) -> None:
+        """Take a record that a former process transmitted."""
+        if self._rules.is_wanted(alert):
+            self._update(alert, arrived_ns)
+
+    def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
+        """Take a new record."""
+        self._positions.open(token)
+        if not self._rules.is_wanted(alert) or self._is_repeated(alert):
+            self._positions.settle([token])
+            return
+        previous = self._active.get(alert["alert_id"])
+        if previous is not None and previous["severity"] != alert["severity"]:
+            former: Alert = {**previous, "state": AlertState.CLEARED, "cleared_ns": alert["updated_ns"]}
+            self._pending.append((former, token))  # its labels change, so it is another alert to Alertmanager
+        self._update(alert, arrived_ns)
+        self._pending.append((alert, token))
+
+    def _is_repeated(self, alert: Alert) -> bool:
+        alert_id = alert["alert_id"]
+        known = self._resolved[alert_id][0] if alert_id in self._resolved else self._active.get(alert_id)
+        return known is not None and alert["update"] <= known["update"]
+
+    def _update(self, alert: Alert, arrived_ns: int) -> None:
+        if alert["state"] == AlertState.CLEARED:
+            self._active.pop(alert["alert_id"], None)
+            self._resolved[alert["alert_id"]] = alert, arrived_ns + RESOLVED_NS
+        else:
+            self._active[alert["alert_id"]] = alert
+
+    def take_note(self) -> None:
+        """Transmit the active alerts soon, so that Alertmanager gets silences and owners."""
+        self._resend_at_ns = 0
+
+    def next(self, now_ns: int) -> Notification | None:
+        """Return the next new records; without any, a part of all active alerts if they are due."""
+        if self._pending:
+            return self._news()
+        if not self._resend and now_ns >= self._resend_at_ns:
+            self._resend_at_ns = now_ns + self._rules.resend_ns
+            self._resolved = {i: (a, until) for i, (a, until) in self._resolved.items() if until > now_ns}
+            self._resend = [*self._resolved, *self._active]
+        self._resend = [name for name in self._resend if name in self._resolved or name in self._active]
+        if not self._resend:
+            return None
+        alerts = [self._record(name) for name in self._resend[:MAX_ALERTS]]
+        return _transmission(alerts, (), is_reminder=True)
+
+    def _record(self, alert_id: str) -> Alert:
+        return self._active[alert_id] if alert_id in self._active else self._resolved[alert_id][0]
+
+    def _news(self) -> Notification:
+        """Return the longest start of the new records without two of the same alert."""
+        records: dict[str, Alert] = {}
+        tokens = []
+        for alert, token in self._pending[:MAX_ALERTS]:
+            if alert["alert_id"] in records:
+                break
+            records[alert["alert_id"]] = alert
+            tokens.append(token)
+        return _transmission(list(records.values()), tokens)
+
+    def accepted(self, notification: Notification, now_ns: int) -> None:
+        """Note that Alertmanager has accepted a transmission."""
+        count = len(notification.firing) + len(notification.resolved)
+        if notification.is_reminder:
+            del self._resend[:count]
+            return
+        del self._pending[:count]
+        open_tokens = {token for _, token in self._pending[:1]}
+        self._positions.settle(token for token in notification.settles if token not in open_tokens)
+
+    def handled_ns(self, now_ns: int) -> int:
+        """Return the time up to which all is handled: Alertmanager has its own reminders."""
+        return now_ns
+
+    def waiting(self) -> int:
+        """Return the number of records that wait for Alertmanager."""
+        return len(self._pending)
+
+    def active(self) -> Sequence[Alert]:
+        """Return the active alerts."""
+        return list(self._active.values())
+
+
+def key_of(alert: Alert) -> GroupKey:
+    """Return the group of an alert: its kind and shard."""
+    return alert["kind"], alert["shard"]
+
+
+def _transmission(
+    alerts: Iterable[Alert], tokens: Iterable[Token], *, is_reminder: bool = False
+) -> Notification:
+    alerts = list(alerts)
+    resolved = tuple(alert for alert in alerts if alert["state"] == AlertState.CLEARED)
+    firing = tuple(alert for alert in alerts if alert["state"] != AlertState.CLEARED)
+    news = tuple((alert["alert_id"], alert["state"]) for alert in alerts)
+    return Notification(None, firing, resolved, () if is_reminder else news, tuple(tokens), is_reminder)

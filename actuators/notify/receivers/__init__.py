@@ -1,0 +1,1 @@
+"""The receivers of notifications, one module per protocol."""

@@ -1,0 +1,81 @@
+"""The title of each kind of alert, and the next step that its notification proposes.
+
+docs/runbooks has a page for each kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.records import AlertKind
+
+
+@dataclass(frozen=True, slots=True)
+class Runbook:
+    """The title of a kind of alert while it is active, and the next step of an operator."""
+
+    title: str
+    next_step: str
+
+
+RUNBOOKS: Final[dict[AlertKind, Runbook]] = {
+    AlertKind.LINK_DOWN: Runbook(
+        "Link down", "Check both transceivers and the cable; drain the hosts if no other path is left."
+    ),
+    AlertKind.LINK_GREY: Runbook(
+        "Link loses packets", "Clean or replace the optics; take the link out of service until then."
+    ),
+    AlertKind.LINK_FLAPPING: Runbook(
+        "Link flaps", "Take the link out of service, then replace the cable or the transceiver."
+    ),
+    AlertKind.NIC_DOWN: Runbook("NIC down", "Check the NIC's port and driver; drain the host."),
+    AlertKind.HOST_DOWN: Runbook("Host down", "Check the host's power and console; drain it."),
+    AlertKind.CONTENTION: Runbook(
+        "Queue persists", "See which flows share the link: fabrictime links, then the page's Contention tab."
+    ),
+    AlertKind.LATENCY: Runbook(
+        "Latency objective missed", "Look at contention and link alerts between the two groups first."
+    ),
+    AlertKind.CLOCKS: Runbook("Clocks not synchronised", "Run fabrictime clock, and check the map worker."),
+    AlertKind.MISWIRED: Runbook(
+        "Wired differently from the plan", "Correct the cables or the topology file."
+    ),
+    AlertKind.AGENT: Runbook(
+        "Prober in trouble", "Check processor time and memory of the agent on the host; no link is at fault."
+    ),
+    AlertKind.PROBE_STORM: Runbook(
+        "Prober sends too much", "Compare the agent's settings with those of other hosts."
+    ),
+    AlertKind.JOB_HANG: Runbook(
+        "Job hangs", "Run fabrictime explain JOB, then look at the rank that it names."
+    ),
+    AlertKind.JOB_SLOW: Runbook("Job slowed by the network", "Run fabrictime explain JOB."),
+    AlertKind.JOB_STRAGGLER: Runbook(
+        "Job has a straggler", "Run fabrictime audit on the host that the verdict names."
+    ),
+    AlertKind.UNEXPLAINED_LOSS: Runbook(
+        "Loss without a located cause", "Check that traces are complete: fabrictime topology."
+    ),
+    AlertKind.TRACING_BLIND: Runbook(
+        "Paths cannot be traced", "Allow ICMP time exceeded from the switches, or use a topology file."
+    ),
+    AlertKind.CLASS_REWRITTEN: Runbook(
+        "Traffic class rewritten", "Compare the DSCP maps of the switches on the path."
+    ),
+    AlertKind.SIMULATION: Runbook("Simulation slower than its clock", "Simulate fewer NICs or a lower rate."),
+    AlertKind.DUPLICATE_NAME: Runbook(
+        "Two hosts have one name", "Rename one of them: their records replace each other."
+    ),
+    AlertKind.UNMEASURED: Runbook(
+        "NICs not measured", "Start the agent on the hosts, and check their fleet file."
+    ),
+    AlertKind.UNKNOWN: Runbook(
+        "Alert of an unknown kind", "Upgrade the notifier: a newer version raised this alert."
+    ),
+}
+
+
+def page_of(kind: AlertKind, base: str) -> str:
+    """Return the address of the runbook page of a kind."""
+    return f"{base.rstrip('/')}/{str(kind).lower().replace('_', '-')}.md"

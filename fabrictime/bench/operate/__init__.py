@@ -1,0 +1,36 @@
+"""Measures operation: alerts that reach people through crashes and outages.
+
+Each part is a module of this package. `fabrictime bench operate alerts [--quick]` runs one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fabrictime.bench import Progress, Target, Value
+from fabrictime.bench._parts import measure_parts
+
+NAME: Final = "operate"
+TARGETS: Final[Mapping[str, Target]] = {
+    "alert_delivery_lost": Target("alerts", "<=", 0),
+    "alert_repeats_per_kill": Target("notifications", "<=", 1),
+    "alert_notifier_kills": Target("kills", ">=", 200),
+    "alert_delivery_s_p50": Target("s"),
+}
+
+PARTS: Final = {
+    "alerts": (
+        "alert_delivery_lost",
+        "alert_repeats_per_kill",
+        "alert_notifier_kills",
+        "alert_delivery_s_p50",
+    ),
+}
+"""Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
+quick)`."""
+
+
+def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
+    """Measure the parts named in `parts`, or all if it is empty, one by one; return the figures by key."""
+    return measure_parts(NAME, PARTS, parts, progress, quick)

@@ -1,0 +1,1 @@
+"""Commands about alerts: `alert list`, `ack`, `silence`, `comment`, `maintenance` and `end`."""

@@ -1,0 +1,26 @@
+"""Each kind of alert has a title, a next step and a runbook page with the same sections."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from actuators.notify.runbooks import RUNBOOKS, page_of
+from schemas.records import AlertKind
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "docs" / "runbooks"
+
+
+@pytest.mark.parametrize("kind", AlertKind)
+def test_each_kind_of_alert_has_a_runbook(kind):
+    page = (ROOT / page_of(kind, "docs/runbooks")).read_text()
+    heading, *sections = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    assert heading == f"{RUNBOOKS[kind].title} ({kind})"
+    assert sections == ["Meaning", "Check", "Do"]
+    assert all(part.strip() for part in re.split(r"^#+ .*$", page, flags=re.MULTILINE)[1:][1:])
+    assert RUNBOOKS[kind].next_step.endswith(".")
+
+
+def test_no_page_is_left_over():
+    assert {path.name for path in FOLDER.iterdir()} == {Path(page_of(kind, "x")).name for kind in AlertKind}
