@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-
-from hypothesis import strategies as st
 
 from schemas import codec
 from schemas.ids import cable_id
@@ -21,6 +20,7 @@ RATE = 10**9
 SPINES = 4
 
 
+@functools.cache
 def links_of(nic: str, peer: str, spine: int) -> tuple[str, ...]:
     """Return the links of a path. NICs h1 to h4 are on leaf1, the others on leaf2."""
     a, b = int(nic[1:].split("/")[0]), int(peer[1:].split("/")[0])
@@ -46,28 +46,14 @@ FABRIC = sorted(
 )
 
 
-events = st.one_of(
-    st.tuples(st.sampled_from(["DOWN", "GREY", "UP", "FLAPPING"]), st.sampled_from(FABRIC)),
-    st.tuples(st.sampled_from(["OPENED", "CLOSED"]), st.sampled_from(FABRIC)),
-    st.tuples(st.just("pass"), st.sampled_from([1 * MS, 300 * MS, 2 * S, 15 * S, 70 * S])),
-    st.tuples(st.just("rate"), st.sampled_from([1e6, 3e8, 9e8])),
-)
-
-
 class World:
     """Reported flows, traced routes and a policy. `obey`: decisions are applied and reported."""
 
     def __init__(self, count=8, *, routes=True, hops=True, obey=True, job=None, **config):
-        self.paths = {}
-        self.ends = {}
+        self.paths, self.ends, self.rate_bps, self.job, self.rtt_ns = {}, {}, {}, {}, {}
         for n in range(count):
             a, b = 1 + n % 4, 5 + n // 4 % 4
-            a, b = (a, b) if n % 2 else (b, a)
-            name = f"h{a}/b/qp:eth1:{n}:1"
-            self.paths[name], self.ends[name] = 100 + n, (f"h{a}/eth1", f"h{b}/eth1")
-        self.rate_bps = dict.fromkeys(self.paths, 1e8)
-        self.job = dict.fromkeys(self.paths, job)
-        self.rtt_ns = dict.fromkeys(self.paths, 10_000)
+            self.open(*(a, b) if n % 2 else (b, a), f"{n}:1", 100 + n, job)
         self.known, self.hops, self.obey = routes, hops, obey
         self.shift, self.routes = 0, {}
         self.now_ns, self.seq, self.update = T, defaultdict(int), 0
@@ -75,6 +61,11 @@ class World:
         self.policy = Policy("s0", 1, self, self, lambda link: RATE)
         if config:
             self.configure(**config)
+
+    def open(self, source, peer, number, path, job=None):
+        name = f"h{source}/b/qp:eth1:{number}"
+        self.paths[name], self.ends[name] = path, (f"h{source}/eth1", f"h{peer}/eth1")
+        self.rate_bps[name], self.job[name], self.rtt_ns[name] = 1e8, job, 10_000
 
     def configure(self, host="*", version=1, **config):
         record = {"host": host, "version": version, "at_ns": 0, "by": "t", "mode": "ACT", **config}

@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import codec
-from schemas.topics import (
-    FLOWS,
-)
+from schemas.topics import FLOWS
 from streams.policy.action_budget import NS_PER_MINUTE
 from streams.policy.inputs import PolicyInputs
 from tests.examples import examples

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 from fabrictime.bench.control.sim import Loop, Scenario, simulation
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
-from schemas import codec
-from schemas.topics import CONFIG
-from streams.policy.policy import Policy
-from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
-from tests.streams.policy.records import health, window
+from tests.streams.policy.small_fabric import MS, RATE, SPINES, World
 
-MS = 1_000_000
-S = 1_000 * MS
-T = 1_800_000_000 * S
-LINE = 10**9
-SPINES = NICS = 4
+NICS = 4
 """NICs per leaf, each as fast as a fabric link: exactly non-blocking."""
 
 
-class AlternatingWorld:
+class AlternatingWorld(World):
     """Each NIC of leaf 1 sends to one NIC of leaf 2 after the other, over `connections` flows.
 
     With `local`, it also sends to a NIC of its own leaf. Reports show equal rates for all flows. The busy
@@ -30,82 +23,32 @@ class AlternatingWorld:
     """
 
     def __init__(self, connections: int = 1, slowed: float = 0.5, local: bool = True, **config) -> None:
-        self.paths: dict[str, int] = {}
-        self.ends: dict[str, tuple[int, int]] = {}
-        self.slowed, self.connections, self.now_ns = slowed, connections, T
-        for a in range(NICS):
-            for b in range(NICS):
-                for c in range(connections):
-                    name = f"h{a}/b/qp:eth1:{b}:{c}"
-                    self.ends[name] = (a, b)
-                    self.paths[name] = 100 + (3 * a + 3 * b + c // 2 + a * b) % SPINES
+        super().__init__(0, **{"max_moved_share": 1.0, **config})
+        self.slowed, self.connections = slowed, connections
+        for a, b, c in product(range(NICS), range(NICS), range(connections)):
+            self.open(1 + a, 5 + b, f"{b}:{c}", 100 + (3 * a + 3 * b + c // 2 + a * b) % SPINES, "moe")
         for a in range(NICS if local else 0):
-            self.ends[f"h{a}/b/qp:eth1:local"], self.paths[f"h{a}/b/qp:eth1:local"] = (a, -1), 100
-        self.decisions: list[dict] = []
-        self.suppressed: list = []
-        self.policy = Policy("sim", 1, self, self, lambda link: LINE)
-        record = {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT", "max_moved_share": 1.0}
-        record = codec.decode(codec.encode(CONFIG.record, record | config), CONFIG.record)
-        self.policy.take_config({"*": record})
+            self.open(1 + a, 1 + (a + 1) % NICS, "local", 100, "moe")
 
-    def links(self, name: str, path: int) -> tuple[str, ...]:
-        (a, b), s = self.ends[name], path % SPINES
-        if b < 0:
-            return (f"h{a}:eth1>leaf1:p{a}", f"leaf1:p9{a}>l{a}:eth1")
-        return (
-            f"h{a}:eth1>leaf1:p{a}",
-            f"leaf1:u{s}>spine{s}:p1",
-            f"spine{s}:p2>leaf2:u{s}",
-            f"leaf2:p{b}>g{b}:eth1",
-        )
+    def spine(self, name: str) -> int | None:
+        """Return the spine that a flow crosses; None within a leaf."""
+        return None if name.endswith("local") else self.paths[name] % SPINES
 
     def open_flows(self) -> list[LiveFlow]:
-        users, found = self.users(), []
-        for name, path in sorted(self.paths.items()):
-            a, b = self.ends[name]
-            speed = self.slowed if b >= 0 and len(users[path % SPINES]) > 1 else 1.0
-            rate_bps = 0.1 * LINE / (self.connections if b >= 0 else 1)
-            found.append(
-                LiveFlow(
-                    name,
-                    f"h{a}/eth1",
-                    f"g{b}/eth1" if b >= 0 else f"l{a}/eth1",
-                    "moe",
-                    None,
-                    rate_bps,
-                    False,
-                    False,
-                    self.links(name, path),
-                    path,
-                    10_000,
-                    can=("MOVE",),
-                    busy_share=0.1 / speed,
-                    system_ns=self.now_ns,
-                )
-            )
-        return found
-
-    def of(self, flow: LiveFlow) -> dict[int, FlowRoute]:
-        return {path: FlowRoute(self.links(flow.flow_id, path)) for path in range(100, 100 + 2 * SPINES)}
+        users, flows = self.users(), []
+        for flow in super().open_flows():
+            spine = self.spine(flow.flow_id)
+            share = 0.1 if spine is None or len(users[spine]) == 1 else 0.1 / self.slowed
+            rate_bps = 0.1 * RATE / (1 if spine is None else self.connections)
+            flows.append(flow._replace(rate_bps=rate_bps, busy_share=share, system_ns=self.now_ns))
+        return flows
 
     def advance(self, seconds: float) -> list[dict]:
-        made = []
-        for _ in range(round(seconds * 10)):
-            self.now_ns += 100 * MS
-            found = self.policy.decide(self.now_ns)
-            self.suppressed = found.suppressed
-            for outgoing in found.decisions:
-                self.paths[outgoing.record["flow_id"]] = outgoing.record["to_path"]
-                made.append(outgoing.record)
-        self.decisions += made
-        return made
+        return [decision for _ in range(round(seconds * 10)) for decision in self.decide(100 * MS)]
 
-    def users(self) -> list[set[int]]:
+    def users(self) -> list[set[str]]:
         """Return the NICs that send over each spine."""
-        return [
-            {self.ends[n][0] for n, path in self.paths.items() if path % SPINES == s and self.ends[n][1] >= 0}
-            for s in range(SPINES)
-        ]
+        return [{self.ends[n][0] for n in self.paths if self.spine(n) == s} for s in range(SPINES)]
 
 
 def test_overlapping_flows_move_to_their_nics_own_spine_and_stay():
@@ -124,8 +67,8 @@ def test_with_a_flow_for_each_spine_an_even_spread_needs_fewer_moves():
     t = AlternatingWorld(connections=SPINES)
     made = t.advance(4)
     for ends in set(t.ends.values()):
-        spines = [path % SPINES for name, path in t.paths.items() if t.ends[name] == ends]
-        assert ends[1] < 0 or sorted(spines) == list(range(SPINES))
+        spines = [t.spine(name) for name in t.paths if t.ends[name] == ends]
+        assert spines == [None] or sorted(spines) == list(range(SPINES))
     assert len(made) < len(t.paths) / 2
     assert t.advance(30) == []
 
@@ -133,7 +76,7 @@ def test_with_a_flow_for_each_spine_an_even_spread_needs_fewer_moves():
 def test_a_persistent_queue_is_evidence_if_all_flows_are_slowed_equally():
     t = AlternatingWorld(local=False)
     assert min(map(len, t.users())) > 1, "all are slowed equally"
-    t.policy.take_contention(window("leaf1:u3>spine3:p1", "OPENED", "COLLISION", 0, T, T))
+    t.window("leaf1:u3>spine3:p1")
     t.advance(3)
     assert [len(users) for users in t.users()] == [1] * SPINES
 
@@ -146,20 +89,19 @@ def test_flows_that_are_not_slowed_stay():
 
 def test_flows_on_their_uplink_do_not_move():
     t = AlternatingWorld()
-    for name, (a, b) in t.ends.items():
-        t.paths[name] = 100 + a if b >= 0 else 100
-    misplaced = next(name for name in sorted(t.paths) if t.ends[name] == (1, 2))
-    t.paths[misplaced] = 100 + (t.ends[misplaced][0] + 1) % SPINES
+    for name in t.paths:
+        t.paths[name] = 100 if name.endswith("local") else 99 + int(name[1])
+    misplaced = "h2/b/qp:eth1:2:0"
+    own = t.paths[misplaced]
+    t.paths[misplaced] = own + 1
     made = t.advance(3)
     assert [d["flow_id"] for d in made] == [misplaced]
-    assert made[0]["to_path"] % SPINES == t.ends[misplaced][0]
+    assert made[0]["to_path"] % SPINES == own % SPINES
 
 
 def test_no_uplink_on_an_unhealthy_path_is_assigned():
     t = AlternatingWorld()
-    dead = "leaf1:u2>spine2:p1"
-    record = health(dead, "DOWN", 1, t.now_ns, 1.0)
-    t.policy.take_health(record["subject"], record)
+    t.health("leaf1:u2>spine2:p1", "DOWN")
     t.advance(4)
     assert not t.users()[2]
     assert all(d["to_path"] % SPINES != 2 for d in t.decisions)
