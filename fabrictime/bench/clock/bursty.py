@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fabrictime.bench import Figure, Missing, Progress, Target, Value
 from fabrictime.bench._truth import Clocks, LeafSpine, LinkQueueing, Probes, Stamps, Traffic, probe
+from fabrictime.bench._truth.clocks import KNOT_NS, walk
 from fabrictime.bench.clock.samples import EPOCH_NS, Flush, WindowInput
 from fabrictime.bench.clock.scenarios import SCENARIOS
 from fabrictime.bench.clock.score import EstimatorRun, Fabrictime, Score
@@ -39,30 +40,15 @@ PAIRS_PER_S: Final = 250.0
 SPACING_NS: Final = 20_000
 PORT: Final = 40_000
 ASYMMETRY_NS: Final = 10.0
+OFFSET_NS: Final = 1e9
+DRIFT_PPB: Final = 5_000.0
+WANDER_PPB_PER_SQRT_S: Final = 1.0
 FLUSH_NS: Final = 100_000_000
 APPEND_NS: Final = 1_000_000
 SETTLED: Final = 5
 """Number of first windows that the accuracy leaves out."""
 GOOD_NS: Final = 100.0
 TRAFFIC: Final = Traffic(load=(0.8, 0.8), idle=0.0, swing=0.2)
-
-
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """The clocks of the fabric, in the form that the score needs."""
-
-    names: list[str]
-    epoch_ns: list[int]
-    clocks: Clocks
-
-    @property
-    def index(self) -> dict[str, int]:
-        """The number of each clock, by name."""
-        return {name: number for number, name in enumerate(self.names)}
-
-    def ahead_ns(self, nic: int, t_ns: Float64s) -> Float64s:
-        """Return the clock's reading minus the true time, ns."""
-        return self.clocks.ahead_ns(np.full(len(t_ns), nic), t_ns)
 
 
 class BurstyFleet:
@@ -73,8 +59,10 @@ class BurstyFleet:
         self._fabric = fabric = LeafSpine(nics)
         self._queues = LinkQueueing(fabric, traffic, rng)
         self._windows = windows
-        clocks = Clocks(nics, (windows + 1) * WINDOW_NS, rng)
-        self._truth = _Names(fabric.nic_names(), [EPOCH_NS] * nics, clocks)
+        knots = (windows + 1) * WINDOW_NS // KNOT_NS + 3
+        ppb = walk(rng.uniform(-DRIFT_PPB, DRIFT_PPB, nics), knots, WANDER_PPB_PER_SQRT_S, rng)
+        begin_ns = rng.uniform(-OFFSET_NS, OFFSET_NS, nics)
+        self._truth = Clocks(begin_ns, ppb, fabric.nic_names(), [EPOCH_NS] * nics)
         choice = [
             np.sort(rng.permutation(np.delete(np.arange(nics), prober))[:peers]) for prober in range(nics)
         ]
@@ -130,7 +118,7 @@ class BurstyFleet:
 
     def _window(self, index: int, row: Int64s, stamps: Stamps) -> WindowInput:
         """Return the samples of a window by prober, with one group per pair of NICs."""
-        read = stamps.read(self._truth.clocks, EPOCH_NS, self._rng)
+        read = stamps.read(self._truth, EPOCH_NS, self._rng)
         names = self._truth.names
         order = np.argsort(row, kind="stable")
         begin = index * WINDOW_NS

@@ -1,8 +1,8 @@
 """Simulates the samples of a probe mesh whose clocks are known exactly.
 
 `simulate` takes a `Scenario` and a seed and yields windows, each with the `ProbeColumns` of every prober, its
-flushes, and the `Truth`. numpy draws a prober's window at once: 2 to 5 million samples a second on one core.
-The models are described at `_Fleet` (paths and queues), `coded_queue` and `Truth` (clocks).
+flushes, and the true clocks. numpy draws a prober's window at once: 2 to 5 million samples a second on one
+core. The models are described at `_Fleet` (paths and queues), `coded_queue` and `Clocks`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fabrictime.bench._truth.clocks import KNOT_NS, Clocks, walk
 from fabrictime.bench.clock.scenarios import (
     UPTIME_NS,
     Apart,
@@ -38,7 +39,6 @@ Int64s = NDArray[np.int64]
 
 EPOCH_NS: Final = 1_764_000_000_000_000_000
 """The log's clock at a scenario's start; a multiple of both the window and the stamp step."""
-KNOT_NS: Final = 10_000_000
 FLUSH_NS: Final = 100_000_000
 FIRST_PORT: Final = 40_000
 TURNAROUND_NS: Final = (5_000.0, 15_000.0)
@@ -64,79 +64,32 @@ class Flush:
     append_ns: int
 
 
-class KnownClocks(Protocol):
-    """Clocks with known readings: at t since the start, a clock reads its `epoch_ns` + t + `ahead_ns`."""
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the n clocks."""
-
-    @property
-    def index(self) -> dict[str, int]:
-        """The number of each clock, by name."""
-
-    @property
-    def epoch_ns(self) -> list[int]:
-        """Each clock's reading at the start, without `ahead_ns`."""
-
-    def ahead_ns(self, nic: int, t_ns: Float64s) -> Float64s:
-        """Return the clock's reading minus truth at the times `t_ns` since the start."""
-
-
-class Truth:
-    """The clocks of a scenario, known exactly at any time from the start, t = 0; `names` lists them.
-
-    A clock reads t + ahead(t). Its rate is a random walk in steps of 10 ms, plus the rate changes of events.
-    Its phase is the exact integral of the rate, plus the steps of events.
-    """
-
-    def __init__(self, scenario: Scenario, rng: np.random.Generator) -> None:
-        n = scenario.nics
-        self.names = [f"host{i:03d}/eth0" for i in range(n)]
-        self.index = {name: i for i, name in enumerate(self.names)}
-        span_ns = (scenario.windows + 1) * scenario.window_s * 1e9
-        knots = int(span_ns // KNOT_NS) + 2
-        begin = 10 ** rng.uniform(6, max(6.0, np.log10(scenario.offset_ns)), n) * rng.choice([-1, 1], n)
-        rate = rng.uniform(-scenario.drift_ppb, scenario.drift_ppb, n)
-        steps = rng.normal(0, scenario.wander_ppb_per_sqrt_s * np.sqrt(KNOT_NS * 1e-9), (n, knots))
-        steps[:, 0] = 0
-        ppb = rate[:, None] + np.cumsum(steps, axis=1)
-        self._steps: list[list[tuple[float, float]]] = [[] for _ in range(n)]
-        seconds = np.arange(knots) * (KNOT_NS * 1e-9)
-        for event in scenario.events:
-            if isinstance(event, Temperature):
-                since = np.maximum(seconds - event.at_s, 0)
-                for nic in scenario.members(event.nics):
-                    ppb[nic] += event.ppb * (1 - np.exp(-since / event.settle_s))
-            elif isinstance(event, Restart):
-                later = seconds >= event.at_s
-                ppb[scenario.member(event.nic), later] += (
-                    event.drift_ppb - ppb[scenario.member(event.nic), later][0]
-                )
-                self._steps[scenario.member(event.nic)].append((event.at_s * 1e9, event.offset_ns))
-            elif isinstance(event, Step):
-                self._steps[scenario.member(event.nic)].append((event.at_s * 1e9, event.step_ns))
-        self.ppb: Float64s = ppb
-        self.epoch_ns = [(i + 1) * UPTIME_NS if scenario.power_on else EPOCH_NS for i in range(n)]
-        """Reading of each clock at the start, without `ahead_ns`."""
-        grown = np.cumsum(ppb[:, :-1] * (KNOT_NS * 1e-9), axis=1)
-        phase = begin[:, None] + np.concatenate([np.zeros((n, 1)), grown], axis=1)
-        self._at_start = phase - ppb * seconds
-        """Value at t = 0 of the straight line of each knot, [n, knots]."""
-
-    def ahead_ns(self, nic: int, t_ns: Float64s) -> Float64s:
-        """Return the clock's reading minus truth at the times `t_ns` since the start."""
-        knot = (t_ns * (1 / KNOT_NS)).astype(np.int32)
-        rate = self.ppb[nic] * 1e-9
-        # phase + rate * (t - knot * KNOT_NS), with the knot's terms combined
-        ahead: Float64s = self._at_start[nic].take(knot) + rate.take(knot) * t_ns
-        for at_ns, step_ns in self._steps[nic]:
-            ahead = ahead + np.where(t_ns >= at_ns, step_ns, 0.0)
-        return ahead
-
-    def reading_ns(self, nic: int, t_ns: float) -> int:
-        """Return the clock's reading, ns, at `t_ns` since the start."""
-        return self.epoch_ns[nic] + round(t_ns + float(self.ahead_ns(nic, np.array([t_ns]))[0]))
+def clocks_of(scenario: Scenario, rng: np.random.Generator) -> Clocks:
+    """Draw the clocks of a scenario; events change their rates and make them step."""
+    n = scenario.nics
+    span_ns = (scenario.windows + 1) * scenario.window_s * 1e9
+    knots = int(span_ns // KNOT_NS) + 2
+    begin = 10 ** rng.uniform(6, max(6.0, np.log10(scenario.offset_ns)), n) * rng.choice([-1, 1], n)
+    rate = rng.uniform(-scenario.drift_ppb, scenario.drift_ppb, n)
+    ppb = walk(rate, knots, scenario.wander_ppb_per_sqrt_s, rng)
+    steps: list[tuple[int, float, float]] = []
+    seconds = np.arange(knots) * (KNOT_NS * 1e-9)
+    for event in scenario.events:
+        if isinstance(event, Temperature):
+            since = np.maximum(seconds - event.at_s, 0)
+            for nic in scenario.members(event.nics):
+                ppb[nic] += event.ppb * (1 - np.exp(-since / event.settle_s))
+        elif isinstance(event, Restart):
+            nic, later = scenario.member(event.nic), seconds >= event.at_s
+            ppb[nic, later] += event.drift_ppb - ppb[nic, later][0]
+            steps.append((nic, event.at_s * 1e9, event.offset_ns))
+        elif isinstance(event, Step):
+            steps.append((scenario.member(event.nic), event.at_s * 1e9, event.step_ns))
+    epoch_ns = [(i + 1) * UPTIME_NS if scenario.power_on else EPOCH_NS for i in range(n)]
+    clocks = Clocks(begin, ppb, [f"host{i:03d}/eth0" for i in range(n)], epoch_ns)
+    for step in steps:
+        clocks.step(*step)
+    return clocks
 
 
 @dataclass(slots=True)
@@ -158,7 +111,7 @@ class WindowInput:
     """Whether each of the n NICs is present, so that its agent sends flushes, during the whole window."""
     probed: NDArray[np.bool_]
     """Whether any probe reached or left each of the n NICs in this window."""
-    truth: KnownClocks
+    truth: Clocks
 
     @property
     def samples(self) -> int:
@@ -214,7 +167,7 @@ class _Fleet:
         self.scenario = s = scenario
         self.rng = rng = np.random.Generator(np.random.SFC64([scenario.number, seed]))
         n = s.nics
-        self.truth = Truth(s, rng)
+        self.truth = clocks_of(s, rng)
         self.window_ns = int(s.window_s * 1e9)
         shape = (s.paths, n, n)
         delay = np.triu(rng.uniform(*s.delay_ns, shape), 1)

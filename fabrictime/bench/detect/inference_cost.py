@@ -1,13 +1,11 @@
 """Measures the processor time of queue inference, from a `PathQueueing` message to encoded `LinkQueues`.
 
 The messages are those of the simulated fleet: probes by schedule, four partitions, one record of each every
-30 ms. Only a pair of runs in one sitting gives a ratio between two versions. By hand: `python -m
-fabrictime.bench.detect.inference_cost [--quick]`.
+30 ms. Only a pair of runs in one sitting gives a ratio between two versions.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -128,8 +126,3 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         "inference_us_per_slot_link": Figure(cost.us_per_slot_link, "us", note),
         "inference_cores_sim64": Figure(cost.cores, "cores", f"slots of their usual length, seed {seed}"),
     }
-
-
-if __name__ == "__main__":
-    for key, value in measure(lambda line: print(line, file=sys.stderr), "--quick" in sys.argv).items():
-        print(key, value)

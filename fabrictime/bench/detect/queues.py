@@ -1,13 +1,11 @@
 """Measures queue inference against queues of known depth: accuracy on `_truth`, speed at a thousand NICs.
 
 Samples of the true fabric pass the pipeline: timestamps with noise, batches, slots above the floor,
-`PathQueueing`, the shard's solver, `LinkQueues`. By hand: `python -m fabrictime.bench.detect.queues
-[--quick]`.
+`PathQueueing`, the shard's solver, `LinkQueues`.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from importlib.util import find_spec
 from typing import Any, Final
@@ -220,8 +218,3 @@ def _against_lasso(ours_s: float, start: Any, link: Any, route: Any, delay: Any,
         min(times_s) / ours_s,
         note=f"one slot of 1 ms: Lasso {min(times_s) * 1e3:.0f} ms, {model.n_iter_} passes",
     )
-
-
-if __name__ == "__main__":
-    for key, value in measure(lambda line: print(line, file=sys.stderr), "--quick" in sys.argv).items():
-        print(key, value)

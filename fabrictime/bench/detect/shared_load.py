@@ -1,12 +1,11 @@
 """Measures whether one worker keeps up with the probes of the shared fabric, and what a backlog costs.
 
 The truth is `_truth`. The worker has one core of this machine for reduction and inference, with the records
-between them encoded and decoded. By hand: `python -m fabrictime.bench.detect.shared_load [--quick]`.
+between them encoded and decoded.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Final
 
@@ -102,8 +101,3 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     scene = draw(LeafSpine(16), Traffic(), seed, 1.8 if quick else 3.0, 2_000)
     figures["cost_per_block_1s_behind_over_none"] = backlog_cost(scene)
     return figures
-
-
-if __name__ == "__main__":
-    for key, value in measure(lambda line: print(line, file=sys.stderr), "--quick" in sys.argv).items():
-        print(key, value)

@@ -1,7 +1,6 @@
 """Measures the speed of the simulated fleet over real time on one core, including its messages for the log.
 
-The figure is `sim_realtime_factor` at 1,024 NICs with its components. By hand: `python -m
-fabrictime.bench.detect.sim`.
+The figure is `sim_realtime_factor` at 1,024 NICs with its components.
 """
 
 from __future__ import annotations
@@ -63,8 +62,3 @@ def measure(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
             seconds / sum(took_s), "1", f"{flows} flows, {links} links at work"
         ),
     }
-
-
-if __name__ == "__main__":
-    for key, value in measure(print).items():
-        print(key, value)

@@ -2,12 +2,11 @@
 
 The truth is `_truth`. Every half second a queue of 250 kB stands for 300 ms, at a link between switches or at
 one into a host. One worker infers queues in its own time; contention is detected once with the flow reports
-of all hosts and once without any. By hand: `python -m fabrictime.bench.detect.standing_queues [--quick]`.
+of all hosts and once without any.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -344,8 +343,3 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             note=", ".join(f"{kinds} {n}" for kinds, n in confused.most_common() if n) or "none confused",
         )
     return figures
-
-
-if __name__ == "__main__":
-    for key, value in measure(lambda line: print(line, file=sys.stderr), "--quick" in sys.argv).items():
-        print(key, value)

@@ -50,7 +50,7 @@ def test_stamps_are_the_clocks_readings_with_noise_in_steps() -> None:
     queues = LinkQueueing(FABRIC, Traffic(idle=1.0, incast_every_ns=0.0), np.random.default_rng(1))
     queues.advance(10e6)
     stamps = sent(queues, np.linspace(0, 9e6, 500).tolist())
-    clocks = Clocks(4, 1e9, np.random.default_rng(1))
+    clocks = Clocks(np.array([1e9, -3e8, 5e6, 0.0]), np.array([[5_000.0], [-5_000.0], [17.0], [0.0]]))
     t1, t2, _, t4 = stamps.read(clocks, 1_000, np.random.default_rng(2))
     offset = clocks.ahead_ns(np.full(500, 3), stamps.t2) - clocks.ahead_ns(np.zeros(500, np.int64), stamps.t1)
     assert np.mean(t2 - t1 - offset) == pytest.approx(4_000.0, abs=1.5)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fabrictime.bench._truth.clocks import Clocks
+from fabrictime.bench._truth.clocks import Clocks, walk
 
 
 def test_a_clock_drifts_steadily_and_steps_once() -> None:
-    clocks = Clocks(2, 1e9, np.random.default_rng(1), drift_ppb=1_000.0, wander_ppb_per_sqrt_s=0.0)
+    clocks = Clocks(np.array([3e8, -1e6]), np.full((2, 101), [[1_000.0], [-400.0]]))
     at = np.linspace(0, 1e9, 101)
     ahead = clocks.ahead_ns(np.zeros(101, np.int64), at)
     assert np.diff(ahead) == pytest.approx(np.full(100, ahead[1] - ahead[0]), abs=1e-3)
@@ -22,6 +22,6 @@ def test_a_clock_drifts_steadily_and_steps_once() -> None:
 
 
 def test_rates_walk_without_jumps_of_phase() -> None:
-    clocks = Clocks(1, 1e9, np.random.default_rng(2), wander_ppb_per_sqrt_s=100.0)
+    clocks = Clocks(np.zeros(1), walk(np.array([5_000.0]), 101, 100.0, np.random.default_rng(2)))
     at = np.arange(0.0, 1e9, 1e4)
     assert np.abs(np.diff(clocks.ahead_ns(np.zeros(len(at), np.int64), at))).max() < 0.1
