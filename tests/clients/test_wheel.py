@@ -58,7 +58,11 @@ def test_wheel_is_pure_typed_and_needs_nothing(wheel):
     }
     (metadata,) = (name for name in names if name.endswith("/METADATA"))
     text = zipfile.ZipFile(wheel).read(metadata).decode()
-    assert "Requires-Dist" not in text
+    needed = [line for line in text.splitlines() if line.startswith("Requires-Dist")]
+    assert needed
+    assert all(line.endswith('; extra == "records"') for line in needed)
+    packed = zipfile.ZipFile(wheel).read("fabrictime_client/released.jsonl").decode()
+    assert packed == (Path(__file__).parents[2] / "schemas" / "released.jsonl").read_text()
     assert "Requires-Python: >=3.8" in text
 
 
