@@ -103,7 +103,7 @@ def test_without_the_extra_the_line_says_what_to_install(made: SimpleNamespace) 
     assert done.stdout == "confluent_kafka is missing: pip install 'fabrictime-client[records]'\n"
 
 
-def test_kcat_shows_keys_and_sizes_as_the_docs_say(log: EmbeddedLog) -> None:
+def test_kcat_shows_keys_and_sizes_as_documented(log: EmbeddedLog) -> None:
     kcat = shutil.which("kcat")
     if kcat is None:
         pytest.skip("no kcat (Debian: apt-get install kcat)")

@@ -100,8 +100,8 @@ def _places(kafka: Any, consumer: Any, topic: str, brokers: str, start: str | fl
             at = kafka.OFFSET_BEGINNING if start == "beginning" else kafka.OFFSET_END
             return [kafka.TopicPartition(topic, number, at) for number in listed.partitions]
         since_ms = int((time.time() - float(start)) * 1000)
-        asked = [kafka.TopicPartition(topic, number, since_ms) for number in listed.partitions]
-        return list(consumer.offsets_for_times(asked, timeout=_CONNECT_S))
+        since = [kafka.TopicPartition(topic, number, since_ms) for number in listed.partitions]
+        return list(consumer.offsets_for_times(since, timeout=_CONNECT_S))
     except kafka.KafkaException as error:
         raise RecordsError("%s: %s" % (brokers, error.args[0].str())) from error
 
