@@ -64,7 +64,7 @@ def test_a_bad_message_is_skipped_with_a_line(log: EmbeddedLog, caplog: pytest.L
     assert "schema 0000000000000000: unknown, expected a newer client" in caplog.messages[2]
 
 
-def test_what_cannot_be_read_is_one_line(log: EmbeddedLog) -> None:
+def test_an_unreadable_topic_is_one_line(log: EmbeddedLog) -> None:
     with pytest.raises(RecordsError, match=r"topic fabric\.nosuch: Broker: Unknown topic"):
         next(records("fabric.nosuch", log.bootstrap))
     with pytest.raises(RecordsError, match="start 'now': expected 'beginning', 'end' or seconds before now"):
@@ -91,7 +91,7 @@ def test_any_bytes_are_a_record_or_a_line(noise: bytes, topic: str, at: int) -> 
         assert record is None or isinstance(record.value, dict)
 
 
-def test_without_the_extra_the_line_says_what_to_install(made: SimpleNamespace) -> None:
+def test_without_the_extra_one_line_names_the_installation(made: SimpleNamespace) -> None:
     program = (
         "import sys; sys.modules['confluent_kafka'] = None\n"
         f"sys.path.insert(0, {str(made.PYTHON_CLIENT)!r})\n"
