@@ -352,7 +352,7 @@ def measure_python(name: str, text: str, denied: dict[str, str], figures: Figure
     figures.local_records += len(
         re.findall(r"^\w*Record\w*(?:: TypeAlias)? = dict\[str, Any\]", text, re.MULTILINE)
     )
-    if not name.startswith("schemas/kafka/") and re.search(
+    if not name.startswith(("schemas/kafka/", "clients/")) and re.search(
         r"\b(?:AIOKafka)?Consumer\(\s*[{*\n]|AIOKafkaConsumer\(", text
     ):
         figures.consumers.append(name)
