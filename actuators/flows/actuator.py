@@ -27,7 +27,7 @@ from actuators.flows.applier import Applier, read_decision
 from actuators.flows.command_io import CommandIO, CommandItem
 from actuators.flows.local_repair import DeadLinks, LocalRepair
 from actuators.flows.metrics import FlowMetrics
-from actuators.flows.state import key_of
+from actuators.flows.state import MOVES, key_of
 from actuators.journal import Journal, State
 from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
@@ -35,7 +35,8 @@ from schemas.ids import host_of
 from schemas.ipc import SocketFile, receive_at, received
 from schemas.kafka.message import Message
 from schemas.limits import EVERYONE
-from schemas.records import ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
+from schemas.log_fields import log_fields
+from schemas.records import ActionOutcome, ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
 from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
 from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
@@ -371,6 +372,7 @@ class FlowActuator:
 
     def _report(self, record: ActionReport, done: Any) -> None:
         self.reports[record["outcome"]] = self.reports.get(record["outcome"], 0) + 1
+        _log_action(record)
         self.command_io.report(record, done or _nothing)
 
     def _announce_when_idle(self, now_s: float) -> None:
@@ -469,6 +471,13 @@ def main(
         command_io.close()
         actuator.close()
     return 0
+
+
+def _log_action(record: ActionReport) -> None:
+    """Log the outcome of a move; changes of rates are too many."""
+    if record["action"] in MOVES and record["outcome"] != ActionOutcome.DUPLICATE:
+        text = f"{record['action']} {record['flow_id']}: {record['outcome']} {record['detail']}"
+        _log.info("%s", text, extra=log_fields(record))
 
 
 def _nothing() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fabrictime.metrics.export import start
+from fabrictime.runtime.log_format import TEXT, set_format
 from fabrictime.runtime.ready import die_with_parent
 from fabrictime.testbed.processes.scheduling_priority import apply_priority, aside
 
@@ -223,14 +224,13 @@ def run(name: str, path: Path | None, nic: str | None = None) -> int:
     """Run service `name` until it ends and return its exit code."""
     apply_priority(name)  # before anything is loaded
     die_with_parent()
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=TEXT)
     keep_still()
     if name not in SERVICES:
         return _refuse(f"service {name!r}: expected one of {', '.join(SERVICES)}")
     try:
         config = aside(lambda: load_all(name, path))
+        set_format(config.up.log_format)
         exports = aside(lambda: start(config.metrics))
         with contextlib.closing(exports):
             return SERVICES[name](config, nic) or 0

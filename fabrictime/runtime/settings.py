@@ -81,4 +81,7 @@ class UpSettings(StrictModel):
     stop_timeout_s: float = Field(
         4.0, gt=0, le=60, description="s that one process may take to stop before it is killed"
     )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="format of the services' logs: lines of text, or a JSON object a line"
+    )
     table_refresh_ms: int = quantity(500, (100, 1000), "ms between two pictures of the live table")

@@ -23,6 +23,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from fabrictime.runtime.log_format import message_of
 from fabrictime.runtime.ready import PARENT_VARIABLE, NotifySocket
 
 CONFIG_EXIT: Final = 2
@@ -367,7 +368,7 @@ class Supervisor:
         """Return in one line why a child ended; if it ended by itself, its last line of output."""
         last_exit = node.last_exit or "ended"
         lines = [line for line in self.tail(node.spec.name) if line.strip()]
-        last = _LOG_PREFIX.sub("", lines[-1]).strip() if lines else ""
+        last = _LOG_PREFIX.sub("", message_of(lines[-1])).strip() if lines else ""
         if code == CONFIG_EXIT:
             return last or f"{last_exit}: it cannot work with its configuration"
         if code is not None and code > 0 and last:

@@ -1,4 +1,4 @@
-"""Measures operation: alerts that reach people through crashes and outages.
+"""Measures operation: alerts that reach people through crashes and outages, and metrics.
 
 Each part is a module of this package. `fabrictime bench operate alerts [--quick]` runs one part.
 """
@@ -17,6 +17,10 @@ TARGETS: Final[Mapping[str, Target]] = {
     "alert_repeats_per_kill": Target("notifications", "<=", 1),
     "alert_notifier_kills": Target("kills", ">=", 200),
     "alert_delivery_s_p50": Target("s"),
+    "metrics_without_help_or_unit": Target("metrics", "<=", 0),
+    "promtool_errors": Target("errors", "<=", 0),
+    "series_per_host_agent": Target("series", "<=", 40),
+    "series_control_plane": Target("series", "<=", 1_500),
 }
 
 PARTS: Final = {
@@ -25,6 +29,12 @@ PARTS: Final = {
         "alert_repeats_per_kill",
         "alert_notifier_kills",
         "alert_delivery_s_p50",
+    ),
+    "metrics": (
+        "metrics_without_help_or_unit",
+        "promtool_errors",
+        "series_per_host_agent",
+        "series_control_plane",
     ),
 }
 """Keys of the figures that each part must return, by part; a part is a module with `measure(progress,

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from schemas.kafka.message import Message
+from schemas.log_fields import log_fields
 from schemas.topics import Topic
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.fabric_tables import FabricTables
@@ -74,7 +75,7 @@ class Publisher:
     async def _send(self, operator: Operator, output: Output, sent: Acknowledgements) -> None:
         """Pass an output to the producer; leave out one that the log would refuse."""
         if output.text:
-            log.info("%s: %s", self._stage.name, output.text)
+            log.info("%s: %s", self._stage.name, output.text, extra=log_fields(output.record))
         try:
             sending = await self._context.send_bytes(output.topic.name, output.key, output.value())
         except ValueError as refused:  # too large for the log

@@ -1,0 +1,99 @@
+"""A `fabrictime up` as a process of its own, for benches and tests of its metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from fabrictime.runtime import status
+from schemas.run_module import module_command
+
+AGENT_HOST: Final = "m1"
+SETTINGS: Final = (
+    f'[up]\nhost_name = "{AGENT_HOST}"\n'
+    "[log]\nport = 0\n[history]\nport = 0\n[web]\nport = 0\n[metrics]\nport = 0\n"
+)
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
+STOP_S: Final = 60.0
+SCRAPE_S: Final = 30.0
+
+
+class Up:
+    """Runs `up` in a folder of its own from `with` to its end."""
+
+    def __init__(self, folder: Path, *arguments: str, settings: str = "", ready_s: float = 300.0) -> None:
+        """`settings`: further lines of the settings file. The process ends with the context."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.directory, self._ready_s = folder / "data", ready_s
+        (folder / "fabrictime.toml").write_text(SETTINGS + settings, encoding="utf-8")
+        self.output = folder / "up.out"
+        config = ("--config", str(folder / "fabrictime.toml"), "--dir", str(self.directory))
+        self._command = module_command("fabrictime", "up", *config, *arguments)
+
+    def __enter__(self) -> Self:
+        with self.output.open("w", encoding="utf-8") as output:
+            self.process = subprocess.Popen(self._command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            self.addresses = self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as `fabrictime status` reads it. Raises ValueError while there is none."""
+        return status.read(self.directory)
+
+    def stop(self) -> None:
+        """End the process and its children."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def scrape(self, accept: str = "text/plain") -> str:
+        """Return the metrics of all processes."""
+        url = urlsplit(self.addresses["metrics"])
+        connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=SCRAPE_S)
+        with contextlib.closing(connection):
+            connection.request("GET", url.path, headers={"Accept": accept})
+            return connection.getresponse().read().decode()
+
+    def _wait_until_ready(self) -> dict[str, str]:
+        """Return the addresses once all services have started."""
+        end_s = time.monotonic() + self._ready_s
+        while time.monotonic() < end_s and self.process.poll() is None:
+            try:
+                addresses: dict[str, str] = self.state()["addresses"]
+            except ValueError:
+                time.sleep(0.2)
+            else:
+                return addresses
+        raise RuntimeError(
+            f"up: not ready, exit code {self.process.poll()}: {self.output.read_text()[-2000:]}"
+        )
+
+
+def agent_arguments(folder: Path, log: str, nics: int = 2) -> tuple[str, ...]:
+    """Write a fleet file of loopback addresses; return the arguments for the agent of its host alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        f'[[nics]]\nhost = "{AGENT_HOST}"\ndevice = "lo{number}"\naddress = "127.0.1.{number}"\nshard = "m"\n'
+        for number in range(1, nics + 1)
+    ]
+    fleet = folder / "fleet.toml"
+    fleet.write_text("\n".join(rows), encoding="utf-8")
+    return ("--fleet", str(fleet), "--log", log)

@@ -1,0 +1,21 @@
+"""The ids that log lines carry as fields, so that a decision, its action and its alert can be joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+FIELDS: Final = ("decision_id", "alert_id", "subject")
+"""Names of the fields. `subject` is the cable, NIC, host or link that an alert and the reason of a decision
+name."""
+
+
+def log_fields(record: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the ids of a Decision, ActionReport or Alert; of other records, those that they have."""
+    if record is None:
+        return {}
+    fields = {name: record[name] for name in FIELDS if isinstance(record.get(name), str)}
+    reason = record.get("reason")
+    if isinstance(reason, Mapping) and isinstance(reason.get("subject"), str):
+        fields["subject"] = reason["subject"]
+    return fields
