@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ from actuators.notify.texts import Context
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.reader import BEGINNING, LogUnavailable, Start, TopicReader, since
+from schemas.metrics.base import Sample
+from schemas.metrics.sources import SOURCES
 from schemas.records import AlertState, Severity
 from schemas.topics import ACTIONS, ALERT_NOTES, ALERTS, DECISIONS, INVENTORY, TOPICS, Topic
 
@@ -70,6 +72,16 @@ class Delivery:
         self._rules = rules_of(settings, name)
         self._reader: TopicReader | None = None
         self._reset()
+        SOURCES.add(self.samples)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the counters as metrics."""
+        counters = self.counters
+        yield Sample("fabrictime_notifications_total", counters.accepted, ("accepted",))
+        yield Sample("fabrictime_notifications_total", counters.retries, ("retried",))
+        yield Sample("fabrictime_notifications_total", counters.refused, ("refused",))
+        yield Sample("fabrictime_notifications_waiting", counters.waiting)
+        yield Sample("fabrictime_records_rejected_total", counters.unreadable)
 
     def _reset(self) -> None:
         self._notes, self._actions = NoteIndex(), ActionSummary()

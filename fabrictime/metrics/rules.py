@@ -296,6 +296,16 @@ ALERTS: Final = (
         {'fabrictime_audit_findings{severity="ERROR",instance="h1:8481"}': (0, 0)},
     ),
     Alert(
+        "FabrictimeNotificationsWaiting",
+        "fabrictime_notifications_waiting > 0",
+        10,
+        CRITICAL,
+        "{{ $value }} notifications of alerts wait: no receiver accepts them.",
+        "`fabrictime status` shows the fault of the notifier. Check the receiver and its credentials.",
+        {'fabrictime_notifications_waiting{instance="n1:8481"}': (3, 0)},
+        {'fabrictime_notifications_waiting{instance="n1:8481"}': (0, 0)},
+    ),
+    Alert(
         "FabrictimeMetricsIncomplete",
         "increase(fabrictime_metrics_errors_total[10m]) > 0",
         10,

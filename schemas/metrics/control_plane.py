@@ -237,5 +237,18 @@ STORES: Final = (
     gauge("broker_size_bytes", "Size of the embedded log on disk.", ("log",), "bytes"),
     gauge("broker_free_bytes", "Free space of the embedded log's file system.", ("log",), "bytes", Merge.MIN),
     counter("history_rows_total", "Rows that were inserted into the embedded history.", ("history",), "rows"),
+    counter(
+        "notifications_total",
+        "Attempts to notify receivers of alerts, by result.",
+        ("notify",),
+        "notifications",
+        result=("accepted", "retried", "refused"),
+    ),
+    gauge(
+        "notifications_waiting",
+        "Notifications that no receiver has accepted yet.",
+        ("notify",),
+        "notifications",
+    ),
     gauge("web_tabs", "Tabs that are connected to the live page.", ("web",), "tabs"),
 )

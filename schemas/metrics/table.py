@@ -20,7 +20,7 @@ PARTS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "Hosts": HOSTS,
     "Stages": STAGE_METRICS,
     "Fleet": FLEET,
-    "Log, history and page": STORES,
+    "Log, history, notifier and page": STORES,
 }
 """All metrics, by part of the page."""
 METRICS: Final = tuple(metric for metrics in PARTS.values() for metric in metrics)
