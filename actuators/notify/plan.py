@@ -12,9 +12,10 @@ handled. A successor computes it again, so no file is needed.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Final, Protocol
 
 from actuators.notify.notes import NoteIndex
@@ -27,6 +28,10 @@ MAX_ALERTS: Final = 64
 """Alerts in one transmission to Alertmanager, and in one notification."""
 MAX_CLEARED: Final = 4096
 """Number of cleared alerts whose last update is kept, to recognise records that are published twice."""
+RANKED: Final = 64
+"""Number of due groups that are ranked at once."""
+MIN_GROUPS: Final = 256
+"""Number of groups from which on those without alerts are forgotten."""
 RESOLVED_NS: Final = 900 * NS_PER_S
 """Time for which a cleared alert is transmitted to Alertmanager again, as Prometheus does it."""
 
@@ -114,6 +119,7 @@ class _Group:
     """The pending news and the last notification of one cause."""
 
     pending: dict[str, _Pending] = field(default_factory=dict)
+    active: dict[str, _Active] = field(default_factory=dict)
     sent_ns: int = 0
 
 
@@ -127,7 +133,17 @@ class GroupPlan:
         self._active: dict[str, _Active] = {}
         self._cleared: OrderedDict[str, int] = OrderedDict()
         self._groups: dict[GroupKey, _Group] = {}
-        self._sent_ns: list[int] = []
+        self._withheld: dict[str, _Active] = {}
+        """The active alerts that a silence withholds."""
+        self._unsilenced: dict[str, int] = {}
+        """Maps id of a pending alert that a silence withheld to the end of that silence."""
+        self._with_news: dict[GroupKey, _Group] = {}
+        """The groups with pending news."""
+        self._queue: deque[GroupKey] = deque()
+        """Groups that are due, the most urgent first."""
+        self._reminders_at_ns = 0
+        self._groups_max = MIN_GROUPS
+        self._sent_ns: deque[int] = deque()
         """Times of the notifications of the last minute."""
 
     # --------------------------------------------------------------------------------------- records
@@ -140,11 +156,13 @@ class GroupPlan:
         known = self._active.get(alert["alert_id"])
         if not self._rules.is_wanted(alert):
             return
-        if known is None:
-            is_sent = not self._is_silent(alert, arrived_ns, self._start_ns)
-            self._active[alert["alert_id"]] = _Active(alert, arrived_ns, is_sent)
-        else:
+        if known is not None:
             known.alert = alert
+            return
+        is_sent = not self._is_silent(alert, arrived_ns, self._start_ns)
+        known = self._open(alert, arrived_ns, is_sent=is_sent)
+        if not is_sent:
+            self._withheld[alert["alert_id"]] = known
 
     def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
         """Take a new record."""
@@ -164,7 +182,7 @@ class GroupPlan:
     def _take_raised(self, alert: Alert, token: Token, arrived_ns: int) -> None:
         known = self._active.get(alert["alert_id"])
         if known is None:
-            known = self._active[alert["alert_id"]] = _Active(alert, arrived_ns, is_sent=False)
+            known = self._open(alert, arrived_ns, is_sent=False)
         is_worse = SEVERITIES.index(alert["severity"]) > SEVERITIES.index(known.alert["severity"])
         known.alert = alert
         pending = self._pending_of(alert)
@@ -173,8 +191,16 @@ class GroupPlan:
             pending.tokens.append(token)
         elif self._is_silent(alert, known.arrived_ns, arrived_ns) or (known.is_sent and not is_worse):
             self._positions.settle([token])
+            if not known.is_sent:
+                self._withheld[alert["alert_id"]] = known
         else:
             self._add(alert, arrived_ns, token)
+
+    def _open(self, alert: Alert, arrived_ns: int, *, is_sent: bool) -> _Active:
+        known = _Active(alert, arrived_ns, is_sent)
+        self._active[alert["alert_id"]] = known
+        self._groups.setdefault(key_of(alert), _Group()).active[alert["alert_id"]] = known
+        return known
 
     def _take_cleared(self, alert: Alert, token: Token, arrived_ns: int) -> None:
         known = self._active.get(alert["alert_id"])
@@ -189,7 +215,14 @@ class GroupPlan:
             self._add(alert, arrived_ns, token)
 
     def _close(self, alert: Alert) -> None:
-        self._active.pop(alert["alert_id"], None)
+        known = self._active.pop(alert["alert_id"], None)
+        self._withheld.pop(alert["alert_id"], None)
+        if known is not None:
+            key = key_of(alert)
+            group = self._groups[key]
+            del group.active[alert["alert_id"]]
+            if not group.active and not group.pending and not group.sent_ns:
+                del self._groups[key]
         self._cleared[alert["alert_id"]] = alert["update"]
         if len(self._cleared) > MAX_CLEARED:
             self._cleared.popitem(last=False)
@@ -199,8 +232,10 @@ class GroupPlan:
         return None if group is None else group.pending.get(alert["alert_id"])
 
     def _add(self, alert: Alert, since_ns: int, *tokens: Token) -> None:
-        group = self._groups.setdefault(key_of(alert), _Group())
+        key = key_of(alert)
+        group = self._groups.setdefault(key, _Group())
         group.pending[alert["alert_id"]] = _Pending(alert, since_ns, list(tokens))
+        self._with_news[key] = group
 
     def _is_silent(self, alert: Alert, arrived_ns: int, at_ns: int) -> bool:
         """Return whether an alert that arrived at `arrived_ns` is silent at `at_ns`. A silence does not stop
@@ -216,28 +251,39 @@ class GroupPlan:
     def next(self, now_ns: int) -> Notification | None:
         """Return the most urgent notification that is due; None if nothing is."""
         self._end_silences(now_ns)
-        due = [
-            (self._rank(key, group), key)
-            for key, group in self._groups.items()
-            if self._is_due(group, now_ns)
-        ]
-        reminders = [] if due else self._reminders(now_ns)
-        if not due and not reminders:
+        due = self._first_due(now_ns)
+        reminders = self._reminders(now_ns) if due is None else []
+        if due is None and not reminders:
             self._handled_ns = max(self._handled_ns, now_ns)
             return None
         if not self._has_budget(now_ns):
             return None
-        key = min(due)[1] if due else reminders[0]
-        return self._notification(key, is_reminder=not due)
+        return self._notification(reminders[0] if due is None else due, is_reminder=due is None)
+
+    def _first_due(self, now_ns: int) -> GroupKey | None:
+        """Return the most urgent group with news that is due. Groups are ranked some at a time, because a
+        flood has thousands."""
+        while self._queue:
+            key = self._queue[0]
+            if key in self._with_news and self._is_due(self._with_news[key], now_ns):
+                return key
+            self._queue.popleft()
+        due = (
+            (self._rank(key, group), key)
+            for key, group in self._with_news.items()
+            if self._is_due(group, now_ns)
+        )
+        self._queue.extend(key for _, key in nsmallest(RANKED, due))
+        return self._queue[0] if self._queue else None
 
     def _end_silences(self, now_ns: int) -> None:
         """Enqueue the alerts that a silence withheld and that are silent no more."""
-        for active in self._active.values():
-            if active.is_sent or self._pending_of(active.alert) is not None:
-                continue
+        for name, active in list(self._withheld.items()):
             if not self._is_silent(active.alert, active.arrived_ns, now_ns):
                 ends = [s.until_ns for s in self._notes.silences(active.alert) if s.until_ns <= now_ns]
-                self._add(active.alert, max([*ends, self._handled_ns]))
+                self._unsilenced[name] = max([*ends, self._start_ns])
+                self._add(active.alert, self._unsilenced[name])
+                del self._withheld[name]
 
     def _is_due(self, group: _Group, now_ns: int) -> bool:
         first_ns = min((pending.since_ns for pending in group.pending.values()), default=None)
@@ -251,8 +297,13 @@ class GroupPlan:
         return -severity, min(p.since_ns for p in group.pending.values()), key
 
     def _reminders(self, now_ns: int) -> list[GroupKey]:
-        """Return the groups with an alert that is due to be sent again."""
-        return sorted({key_of(a.alert) for a in self._active.values() if self._is_reminder_due(a, now_ns)})
+        """Return the groups with an alert that is due to be sent again; they are looked for each second."""
+        if now_ns < self._reminders_at_ns:
+            return []
+        keys = {key_of(a.alert) for a in self._active.values() if self._is_reminder_due(a, now_ns)}
+        if not keys:
+            self._reminders_at_ns = now_ns + NS_PER_S
+        return sorted(keys)
 
     def _is_reminder_due(self, active: _Active, now_ns: int) -> bool:
         """Return whether a reminder of an alert is due.
@@ -271,7 +322,8 @@ class GroupPlan:
         return not silent and not self._notes.is_acknowledged(active.alert)
 
     def _has_budget(self, now_ns: int) -> bool:
-        self._sent_ns = [at_ns for at_ns in self._sent_ns if at_ns > now_ns - 60 * NS_PER_S]
+        while self._sent_ns and self._sent_ns[0] <= now_ns - 60 * NS_PER_S:
+            self._sent_ns.popleft()
         return len(self._sent_ns) < self._rules.max_per_minute
 
     def _notification(self, key: GroupKey, *, is_reminder: bool) -> Notification:
@@ -282,8 +334,8 @@ class GroupPlan:
         new_ids = {alert["alert_id"] for alert in raised}
         others = [
             active.alert
-            for alert_id, active in self._active.items()
-            if active.is_sent and key_of(active.alert) == key and alert_id not in new_ids
+            for alert_id, active in group.active.items()
+            if active.is_sent and alert_id not in new_ids
         ]
         return Notification(
             key,
@@ -303,27 +355,32 @@ class GroupPlan:
         group = self._groups.setdefault(notification.key, _Group())
         for alert_id, _ in notification.news:
             group.pending.pop(alert_id, None)
+            self._unsilenced.pop(alert_id, None)
             if alert_id in self._active:
                 self._active[alert_id].is_sent = True
         group.sent_ns = now_ns
         self._sent_ns.append(now_ns)
         self._positions.settle(notification.settles)
-        active_keys = {key_of(active.alert) for active in self._active.values()}
+        if not group.pending:
+            self._with_news.pop(notification.key, None)
+        if len(self._groups) > self._groups_max:
+            self._forget_groups(now_ns)
+
+    def _forget_groups(self, now_ns: int) -> None:
+        """Forget groups without alerts whose last notification delays no other."""
         old_ns = now_ns - self._rules.group_interval_ns
-        for key in [k for k, g in self._groups.items() if not g.pending and g.sent_ns < old_ns]:
-            if key not in active_keys:
-                del self._groups[key]
+        self._groups = {
+            key: g for key, g in self._groups.items() if g.active or g.pending or g.sent_ns >= old_ns
+        }
+        self._groups_max = max(MIN_GROUPS, 2 * len(self._groups))
 
     def handled_ns(self, now_ns: int) -> int:
         """Return the time up to which silences and reminders are handled."""
-        unsettled = [
-            p.since_ns - 1 for g in self._groups.values() for p in g.pending.values() if not p.tokens
-        ]
-        return min([self._handled_ns, *unsettled])
+        return min([self._handled_ns, *(until_ns - 1 for until_ns in self._unsilenced.values())])
 
     def waiting(self) -> int:
         """Return the number of alerts that wait for the receiver."""
-        return sum(len(group.pending) for group in self._groups.values())
+        return sum(len(group.pending) for group in self._with_news.values())
 
 
 class SyncPlan:

@@ -36,7 +36,7 @@ OUTAGE_S, QUICK_OUTAGE_S = 60.0, 1.0
 """Time for which the receiver is down, s."""
 CLEAR_SHARE: Final = 0.45
 SETTLE_S: Final = 60.0
-RAISE_EVERY_S: Final = 0.05
+RAISE_EVERY_S: Final = 0.2
 AT_REQUEST_SHARE: Final = 0.5
 """Share of the kills that strike while a request is under way."""
 SEED: Final = 42
