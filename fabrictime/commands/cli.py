@@ -6,6 +6,7 @@ prints one line and exits with code 2.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import traceback
@@ -176,14 +177,17 @@ def service(
 def notify(config: ConfigFile = None, directory: DataDir = None, log: Log = None) -> None:
     """Send alerts to the receivers of [notify], in this process. `up` does it where there are receivers."""
     from actuators.notify.service import main as run_notifier
+    from fabrictime.metrics.export import start
 
     settings = settings_of(config, directory, log)
     try:
         own = settings.notify.model_copy(update={"kafka": running_log(settings)})
+        metrics = settings.metrics
     except ValueError as error:
         stop(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    raise typer.Exit(run_notifier(own))
+    with contextlib.closing(start(metrics)):
+        raise typer.Exit(run_notifier(own))
 
 
 def main() -> int:

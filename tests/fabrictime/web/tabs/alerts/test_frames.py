@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fabrictime.state.fabric_state import FabricState
 from fabrictime.web.tabs.alerts import frames as alert_frames
+from schemas.topics import ALERT_NOTES
+from tests.actuators.notify.alerts import note
 
 S = 1_000_000_000
 
@@ -38,3 +41,19 @@ def test_evidence_is_the_record_with_its_time_else_the_nearest_of_its_nic() -> N
     assert alert_frames.nearest(found[:3], 200, "h3/eth1 lost 8") == found[2]
     assert alert_frames.nearest(found[:3], 200, "another NIC lost 8") == found[1]
     assert alert_frames.nearest([], 200, "") is None
+
+
+def test_notes_of_operators_are_rows_of_an_alert(fabric: Any) -> None:
+    state = FabricState(lambda value: None)
+    alert = fabric.alert("h1/eth0 is down", "h1/eth0", raised_ns=5)
+    comment = {"at_ns": 7, "author": "ana@h", "text": "new optics"}
+    record = note("h1/eth0", acknowledged_ns=9, owner="ana", comments=[comment])
+    assert alert_frames.note_rows(state.notes, alert, 10) == []
+    assert state.take(ALERT_NOTES.name, "h1/eth0", record, 1) == "alerts"
+    alert = {**alert, "subject": "h1/eth0"}
+    assert alert_frames.note_rows(state.notes, alert, 10) == [
+        ("operators", "acknowledged, owner ana"),
+        ("comments", "ana@h: new optics"),
+    ]
+    state.take(ALERT_NOTES.name, "h1/eth0", None, 2)
+    assert alert_frames.note_rows(state.notes, alert, 10) == []
