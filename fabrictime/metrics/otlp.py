@@ -7,6 +7,7 @@ Prometheus without `_total`, which receivers add again.
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,8 @@ UNITS: Final = {"seconds": "s", "bytes": "By", "ratio": "1"}
 """Unit of a metric to its unit in UCUM; counts of things are annotations such as {probes}."""
 TIMEOUT_S: Final = 10.0
 """Longest time of one push, s."""
+CLOSE_S: Final = 2.0
+"""Longest time of the last push, s."""
 SAME_PUSH_S: Final = 0.5
 """Age up to which a collection belongs to the push that is under way, s."""
 
@@ -40,8 +43,9 @@ class OtlpPush:
         self._collect = collect
         self._samples: dict[str, list[Sample]] = {}
         self._collected_s = float("-inf")
+        self._exporter = OTLPMetricExporter(endpoint, timeout=TIMEOUT_S)
         reader = PeriodicExportingMetricReader(
-            OTLPMetricExporter(endpoint, timeout=TIMEOUT_S),
+            self._exporter,
             export_interval_millis=interval_s * 1e3,
             export_timeout_millis=TIMEOUT_S * 1e3,
         )
@@ -68,8 +72,13 @@ class OtlpPush:
         return self._provider.force_flush(TIMEOUT_S * 1e3)
 
     def close(self) -> None:
-        """Push once more and end."""
-        self._provider.shutdown(TIMEOUT_S * 1e3)
+        """Push once more and end; an unreachable receiver is given up after `CLOSE_S`."""
+        shutdown = partial(self._provider.shutdown, CLOSE_S * 1e3)
+        thread = threading.Thread(target=shutdown, name="last push", daemon=True)
+        thread.start()
+        thread.join(CLOSE_S)
+        self._exporter.shutdown()  # ends a wait for the next attempt
+        thread.join(CLOSE_S)
 
     def _observe(self, metric: Metric, name: str, options: CallbackOptions) -> Iterator[Observation]:
         now_s = time.monotonic()

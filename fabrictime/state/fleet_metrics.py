@@ -6,18 +6,21 @@ The page's process holds that state anyway. Nothing is computed until an endpoin
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from fabrictime.state.action_limits import ACTIONS_LIMIT, MOVES_LIMIT, limits_used
 from fabrictime.state.fabric_state import STATES, UP, FabricState
-from schemas.metrics.base import Sample
+from schemas.metrics.base import Detail, Sample
 from schemas.metrics.control_plane import OTHER_CAUSE, SUPPRESSED_BY
-from schemas.metrics.sources import SOURCES
+from schemas.metrics.sources import SOURCES, Sources
 from schemas.metrics.table import METRIC_OF_SAMPLE
+from schemas.records import LinkState
 
 NS_PER_S: Final = 1e9
+COUNT_SHARE: Final = 20
 LIMITS: Final = {MOVES_LIMIT: "MOVED_SHARE", ACTIONS_LIMIT: "ACTIONS_PER_S"}
 """Maps the text of a limit to its name in the policy's records."""
 
@@ -26,17 +29,26 @@ class FleetMetrics:
     """Reads a fabric's state. `now_ns` returns the log's clock; `unreadable` counts messages left out."""
 
     def __init__(
-        self, state: FabricState, now_ns: Callable[[], int], unreadable: Callable[[], int] = lambda: 0
+        self,
+        state: FabricState,
+        now_ns: Callable[[], int],
+        unreadable: Callable[[], int] = lambda: 0,
+        sources: Sources = SOURCES,
     ) -> None:
         self._state, self._log_now_ns, self._unreadable = state, now_ns, unreadable
-        SOURCES.add(self.samples)
+        self._sources = sources
+        self._cables: Mapping[LinkState, int] = {}
+        self._next_cables_s = 0.0
+        sources.add(self.samples)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the present figures."""
         log_ns = self._log_now_ns()
         with self._state.lock:
             now_ns = log_ns - self._state.simulated.lag_ns(log_ns)
-            samples = [*self._counts(log_ns, now_ns), *self._queues(), *self._policy(now_ns), *self._links()]
+            samples = [*self._counts(log_ns, now_ns), *self._queues(), *self._policy(now_ns)]
+            if Detail.PER_LINK in self._sources.details:
+                samples += self._links()
         yield Sample("fabrictime_records_rejected_total", self._unreadable())
         yield from samples
 
@@ -47,7 +59,7 @@ class FleetMetrics:
             yield Sample("fabrictime_state_age_seconds", max(0.0, age_s))
         yield Sample("fabrictime_fleet_nics", len(state.nics))
         yield Sample("fabrictime_fleet_hosts", len({nic.host for nic in state.nics.values()}))
-        yield from _by("fabrictime_links", Counter(state.cable_counts()))
+        yield from _by("fabrictime_links", self._cable_counts())
         yield from _by(
             "fabrictime_nic_faults", Counter(STATES[k] for k in state.nic_state.values() if k != UP)
         )
@@ -57,6 +69,16 @@ class FleetMetrics:
         yield from _by("fabrictime_alerts_active", alerts)
         running = [job for job in state.jobs.jobs.values() if job.is_running(now_ns)]
         yield from _by("fabrictime_jobs", Counter(job.newest.verdict for job in running))
+
+    def _cable_counts(self) -> Mapping[LinkState, int]:
+        """Return the number of cables by state. A large fabric takes seconds to count, so that the counts of
+        the last time are returned until `COUNT_SHARE` times that long has passed.
+        """
+        began_s = time.monotonic()
+        if began_s >= self._next_cables_s:
+            self._cables = self._state.cable_counts()
+            self._next_cables_s = began_s + COUNT_SHARE * (time.monotonic() - began_s)
+        return self._cables
 
     def _queues(self) -> Iterator[Sample]:
         queues = self._state.queues.all_newest().values()

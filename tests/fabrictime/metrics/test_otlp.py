@@ -1,17 +1,13 @@
 """Metrics are pushed to an OTLP receiver with values, labels, units and the version."""
 
-import gzip
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import socket
+import time
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
-)
 
-from fabrictime.metrics.otlp import OtlpPush
+from fabrictime.metrics.otlp import CLOSE_S, OtlpPush
 from schemas.metrics.base import Sample
+from tests.fabrictime.metrics.otlp_receiver import OtlpReceiver
 
 SAMPLES = [
     Sample("fabrictime_probes_sent_total", 41.0),
@@ -21,42 +17,26 @@ SAMPLES = [
 ]
 
 
-class Receiver:
-    """A receiver of OTLP over HTTP on a drawn port."""
-
-    def __init__(self):
-        self.requests, received = [], self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding") == "gzip":
-                    body = gzip.decompress(body)
-                received.requests.append((self.path, ExportMetricsServiceRequest.FromString(body)))
-                self.send_response(200)
-                self.send_header("Content-Type", "application/x-protobuf")
-                self.end_headers()
-                self.wfile.write(ExportMetricsServiceResponse().SerializeToString())
-
-            def log_message(self, *_):
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/metrics"
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
-
-    def close(self):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-
 @pytest.fixture
 def receiver():
-    started = Receiver()
+    started = OtlpReceiver()
     yield started
     started.close()
+
+
+def test_the_end_pushes_once_more(receiver):
+    OtlpPush(receiver.url, 3600, lambda: SAMPLES, "1").close()
+    assert len(receiver.requests) == 1
+
+
+def test_an_unreachable_receiver_does_not_delay_the_end(caplog):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        push = OtlpPush(f"http://127.0.0.1:{unused.getsockname()[1]}/", 3600, lambda: SAMPLES, "1")
+        began_s = time.monotonic()
+        push.close()
+    assert time.monotonic() - began_s < 3 * CLOSE_S
+    assert "Transient error" in caplog.text
 
 
 def test_a_push_carries_all_samples(receiver):

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import urllib.error
@@ -11,17 +13,19 @@ import urllib.request
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
-from fabrictime.bench.operate._up import Up
+from fabrictime.bench.operate._up import Up, agent_arguments
 from fabrictime.metrics.rules import ALERTS, RECORDINGS, rules_file
+from fabrictime.metrics.sizing import AGENT_SERVICES, series_of
 from schemas.metrics.base import Detail
 from schemas.metrics.common import AGENT
 from schemas.metrics.table import METRICS
+from tests.fabrictime.metrics.otlp_receiver import OtlpReceiver
 from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow("starts a whole pipeline and a Prometheus"),
-    pytest.mark.pipeline,
     pytest.mark.timeout(600),
 ]
 
@@ -83,14 +87,14 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory):
-    if shutil.which("prometheus") is None:
-        pytest.skip("prometheus is not installed (Debian: apt-get install prometheus)")
     with Up(tmp_path_factory.mktemp("up"), "--fleet", "sim:8") as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def prometheus(up, tmp_path_factory):
+    if shutil.which("prometheus") is None:
+        pytest.skip("prometheus is not installed (Debian: apt-get install prometheus)")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         closed = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -140,9 +144,6 @@ def test_a_target_that_does_not_answer_becomes_an_alert(prometheus):
 
 
 def test_a_killed_process_shows_as_restart_and_no_counter_decreases(up, prometheus):
-    import os
-    import signal
-
     rows = {row["name"]: row for row in up.state()["children"]}
     counter = "fabrictime_stage_records_total"
     wait_until(lambda: prometheus.query(f'{counter}{{stage="policy"}} > 0'), 60)
@@ -151,3 +152,33 @@ def test_a_killed_process_shows_as_restart_and_no_counter_decreases(up, promethe
     wait_until(lambda: prometheus.query('fabrictime_processes{state="not_ready"} == 0'), 120)
     assert [value for _, value in prometheus.query(f"max(resets({counter}[10m]))")] == [0]
     assert [value for _, value in prometheus.query("max(resets(fabrictime_cpu_seconds_total[10m]))")] == [0]
+
+
+def samples_of(text):
+    """Return the samples of a scraped text by name and labels."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_agent_of_a_host_is_one_small_target_and_pushes_the_same(up, tmp_path):
+    with contextlib.closing(OtlpReceiver()) as receiver:
+        settings = f'otlp_endpoint = "{receiver.url}"\notlp_interval_s = 1\nper_nic = true\n'
+        arguments = agent_arguments(tmp_path / "agent", up.addresses["log"])
+        with Up(tmp_path / "agent", *arguments, settings=settings) as agent:
+            sent = "fabrictime_nic_probes_sent_total"
+            wait_until(lambda: samples_of(agent.scrape()).get((sent, "m1/lo2"), 0) > 100, 120)
+            seen = samples_of(agent.scrape())
+            assert seen["fabrictime_nics",] == 2
+            assert seen["fabrictime_probes_sent_total",] == sum(
+                value for key, value in seen.items() if key[0] == sent
+            )
+            assert seen["fabrictime_records_published_total",] > 0
+            assert sum(value for key, value in seen.items() if key[0] == "fabrictime_clock_pages") == 1
+            per_nic = [key for key in seen if key[0].startswith("fabrictime_nic_")]
+            assert len(per_nic) == 6
+            assert len(seen) - len(per_nic) <= series_of(AGENT_SERVICES)
+            names = {metric.name for metric in wait_until(receiver.metrics, 60, name="a push")}
+            assert {"fabrictime_probes_sent", "fabrictime_clock_pages"} <= names

@@ -15,16 +15,14 @@ LINK = "leaf1:swp3>spine1:swp1"
 
 @pytest.fixture
 def metrics(state):
-    return FleetMetrics(state, lambda: NOW_NS, lambda: 2)
+    return FleetMetrics(state, lambda: NOW_NS, lambda: 2, Sources())
 
 
 def figures(metrics, *details):
-    sources = Sources(frozenset(details))
-    sources.add(metrics.samples)
-    samples = {
-        (sample.name.removeprefix("fabrictime_"), *sample.labels): sample.value
-        for sample in sources.collect()
-    }
+    sources = metrics._sources
+    sources.details = frozenset(details)
+    metrics._next_cables_s = 0.0
+    samples = {(s.name.removeprefix("fabrictime_"), *s.labels): s.value for s in sources.collect()}
     assert samples["metrics_errors_total",] == 0
     return samples
 
