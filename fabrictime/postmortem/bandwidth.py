@@ -1,14 +1,16 @@
-"""Finds NICs, rails and hosts over which operations of a profiler are slower than their like. Pure.
+"""Finds NICs, rails and hosts over which operations are slower than like ones. Pure.
 
 Two comparisons: the ranks of one operation, of which a minority takes longer than the others; and groups or
-pairs of ranks, in operations of the same function, size and number of members.
+pairs of ranks, in operations of the same function, size and number of members. The transfer of an operation
+takes as long as its shortest part. The members of a slow group come late to the operations of other groups,
+so lateness says nothing about them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from statistics import median
+from statistics import median, quantiles
 from typing import Final, NamedTuple
 
 from fabrictime.postmortem.base import Explanation, culprits_of, host_names, names_text, ranks_text, shared_by
@@ -18,17 +20,23 @@ from fabrictime.postmortem.transport import nics_of_ranks
 
 SLOW_RANK: Final = 1.25
 """Duration beside the median of the ranks from which a rank's transfers are slow."""
-SLOW_GROUP: Final = 1.25
+SLOW_GROUP: Final = 1.15
 """Duration beside that of like groups from which a group is slow."""
+MIN_BYTES: Final = 1 << 20
+"""Size from which the duration of a group's transfer depends on the bandwidth."""
+STEADY: Final = 1.2
+"""Ratio of the quartiles of durations below which a group without some members transfers slowly: a wait for
+an absent member varies.
+"""
 _MIN_OPERATIONS: Final = 3
 
 _Members = frozenset[int]
-_Times = dict[Hashable, dict[_Members, list[int]]]
-"""Kind of operation to the groups that ran it and their durations, ns."""
+_Times = dict[Hashable, dict[_Members, list[Operation]]]
+"""Kind of operation to the groups that ran it and their operations."""
 
 
 class _Comparison(NamedTuple):
-    """The groups that are slower than like ones, the others, and the largest ratio."""
+    """The groups that are slower than like ones, those like ones, and the largest ratio."""
 
     slow: set[_Members]
     fast: set[_Members]
@@ -39,22 +47,16 @@ def slow_transfers(every: Sequence[Operation], out: Observations) -> Iterator[Ex
     """Yield the ranks, and their NICs and hosts, over which operations take longer; the first that is
     found.
     """
-    timed = [operation for operation in every if operation.source != "dumps"]
-    for of_group in by_group(timed).values():
+    for of_group in by_group(every).values():
         ratios = _slow_ranks(of_group) if begin_together(of_group) else {}
         if ratios:
             text = f"transfers of {ranks_text(ratios)} take {max(ratios.values()):.1f} times as long as"
             yield _explanation(set(ratios), f"{text} those of the other ranks", 0.8, out)
             return
-    pairs = _compared(_pair_times(out))
-    if pairs is not None:
-        ranks = set(shared_by(pairs.slow, pairs.fast))
-        text = f"messages of {ranks_text(ranks)} take {pairs.ratio:.1f} times as long as like ones"
-        yield _explanation(ranks, text, 0.75, out)
-        return
-    groups = _compared(_group_times(timed))
-    if groups is not None:
-        yield from _slow_groups(groups, out)
+    pairs = list(filter(None, map(_compared, _pair_times(every, out).values())))
+    groups = list(filter(None, map(_compared, _group_times(every, out).values())))
+    if pairs or groups:
+        yield _slow_groups(pairs, groups, out)
 
 
 def _slow_ranks(of_group: Sequence[Operation]) -> dict[int, float]:
@@ -71,55 +73,71 @@ def _slow_ranks(of_group: Sequence[Operation]) -> dict[int, float]:
     return slow if 2 * len(slow) <= len(middles) else {}
 
 
-def _pair_times(out: Observations) -> _Times:
+def _pair_times(every: Sequence[Operation], out: Observations) -> _Times:
+    """Return the messages by size and pair. A rank's place in a group of the whole job is its number."""
     times: _Times = defaultdict(lambda: defaultdict(list))
-    for pair in out.pairs:
-        times[pair.bytes][frozenset((pair.rank, pair.peer))].append(pair.duration_ns)
+    for operation in every:
+        is_job = operation.group_size >= out.expected and not operation.group.ranks
+        ranks = frozenset(operation.pair if is_job else operation.parts)
+        if operation.pair and len(ranks) == 2:
+            times[operation.source, operation.bytes][ranks].append(operation)
     return times
 
 
-def _group_times(timed: Sequence[Operation]) -> _Times:
-    """Return the times of the fastest member of each operation: it did not wait for the others."""
+def _group_times(every: Sequence[Operation], out: Observations) -> _Times:
     times: _Times = defaultdict(lambda: defaultdict(list))
     members: dict[Hashable, set[int]] = defaultdict(set)
-    for operation in timed:
+    for operation in every:
         members[operation.source, operation.group].update(operation.group.ranks or operation.parts)
-    for operation in timed:
+    for operation in every:
         ranks = frozenset(members[operation.source, operation.group])
-        kind = (operation.source, operation.function, operation.bytes, operation.group_size or len(ranks))
-        times[kind][ranks].append(min(part.duration_ns for part in operation.parts.values()))
+        if operation.pair or 0 < operation.bytes < MIN_BYTES:
+            continue
+        hosts = len({out.host_of(rank) for rank in ranks})
+        kind = (operation.source, operation.group.description, operation.function, operation.bytes)
+        times[*kind, operation.group_size or len(ranks), hosts][ranks].append(operation)
     return times
 
 
-def _compared(times: _Times) -> _Comparison | None:
-    """Return the groups that are slow in a kind of operation; None if there are none or too many."""
-    slow: set[_Members] = set()
-    compared: set[_Members] = set()
-    largest = 0.0
-    for of_kind in times.values():
-        middles = {
-            ranks: median(of_ranks) for ranks, of_ranks in of_kind.items() if len(of_ranks) >= _MIN_OPERATIONS
-        }
-        if len(middles) < 2:
-            continue
-        typical = median(middles.values()) if len(middles) > 2 else min(middles.values())
-        ratios = {ranks: middle / max(typical, 1) for ranks, middle in middles.items()}
-        slow.update(ranks for ranks, ratio in ratios.items() if ratio >= SLOW_GROUP)
-        compared.update(middles)
-        largest = max(largest, *ratios.values())
-    return _Comparison(slow, compared - slow, largest) if 0 < 2 * len(slow) <= len(compared) else None
+def _compared(of_kind: Mapping[_Members, Sequence[Operation]]) -> _Comparison | None:
+    """Return the slow groups of a kind of operation; None if there are none or too many to compare with."""
+    lows = {ranks: low for ranks, of_ranks in of_kind.items() if (low := _low_ns(of_ranks))}
+    if len(lows) < 2:
+        return None
+    typical_ns = sorted(lows.values())[(len(lows) - 1) // 4]
+    ratios = {ranks: low / typical_ns for ranks, low in lows.items()}
+    slow = {ranks for ranks, ratio in ratios.items() if ratio >= SLOW_GROUP}
+    if not slow or 2 * len(slow) > len(lows):
+        return None
+    return _Comparison(slow, lows.keys() - slow, max(ratios.values()))
 
 
-def _slow_groups(groups: _Comparison, out: Observations) -> Iterator[Explanation]:
-    members = frozenset().union(*groups.slow)
-    text = f"collectives of the groups of {ranks_text(members)} take {groups.ratio:.1f} times as long"
-    text += " as those of like groups"
-    ranks = members.difference(*groups.fast)
-    hosts = _common_hosts(groups.slow, groups.fast, out)
-    if ranks:
-        yield _explanation(set(shared_by(groups.slow, groups.fast)) or set(ranks), text, 0.7, out)
-    elif hosts:
-        yield Explanation("SLOW_NIC", host_names(hosts), 0.7, text)
+def _low_ns(of_group: Sequence[Operation]) -> float:
+    """Return the lower quartile of a group's transfers; 0 if they are few, or if they hold the waits for a
+    member that recorded nothing.
+    """
+    if len(of_group) < _MIN_OPERATIONS:
+        return 0.0
+    low, _, high = quantiles(operation.transfer_ns for operation in of_group)
+    is_complete = all(operation.is_complete for operation in of_group)
+    return low if is_complete or high < STEADY * low else 0.0
+
+
+def _slow_groups(
+    pairs: Sequence[_Comparison], groups: Sequence[_Comparison], out: Observations
+) -> Explanation:
+    """Name the ranks that slow pairs and slow groups have in common, else the hosts."""
+    every = [*groups, *pairs]
+    suspects = [set(shared_by(kind.slow, kind.fast)) for kind in every]
+    common = set.intersection(*suspects) or max(suspects, key=len)
+    slow = set().union(*(kind.slow for kind in every))
+    members = ranks_text(set().union(*slow))
+    place = f"collectives of the groups of {members}" if groups else f"messages of {members}"
+    text = f"{place} take {max(kind.ratio for kind in every):.1f} times as long as like ones"
+    hosts = _common_hosts(slow, set().union(*(kind.fast for kind in every)), out)
+    if hosts and not common:
+        return Explanation("SLOW_NIC", host_names(hosts), 0.7, text)
+    return _explanation(common or set().union(*slow), text, 0.75, out)
 
 
 def _common_hosts(slow: Collection[_Members], fast: Collection[_Members], out: Observations) -> list[str]:

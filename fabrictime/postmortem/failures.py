@@ -119,7 +119,7 @@ def _accounted(out: Observations) -> Iterator[Explanation]:
     severity = max(weight for _, weight in of_tasks or bad)
     worst = [step for step, weight in of_tasks or bad if weight == severity]
     step = min(worst, key=lambda step: (len(step.hosts) or 10**6, "." not in step.name))
-    culprits = _places(step, out)
+    culprits = _places(step, out) if len({step.hosts for step in worst if len(step.hosts) == 1}) < 2 else ()
     code = f", signal {step.signal}" if step.signal else f", exit code {step.exit_code}"
     text = f"Slurm's step {step.name} ended as {step.state}{code}"
     text += f" on {names_text(step.hosts)}" if step.hosts else ""

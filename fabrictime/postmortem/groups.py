@@ -29,6 +29,8 @@ def unify_groups(out: Observations) -> None:
     out.messages[:] = [
         message._replace(group=unified(message.group, message.rank)) for message in out.messages
     ]
+    for rank, statuses in out.statuses.items():
+        out.statuses[rank] = {unified(group, rank): status for group, status in statuses.items()}
     out.spans[:] = [span._replace(group=unified(span.group, span.rank)) for span in out.spans]
 
 

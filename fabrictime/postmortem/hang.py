@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from fabrictime.postmortem.base import Explanation, clock_text, culprits_of, ranks_text
 from fabrictime.postmortem.groups import members_of
-from fabrictime.postmortem.observations import MAX_RANK, Call, Group, Observations
+from fabrictime.postmortem.observations import MAX_RANK, Call, Group, Observations, Status
 
 _MINORITY: Final = 0.25
 """Largest share of a group that can wait for all others because it made a call too many."""
@@ -71,10 +71,13 @@ def _waits(out: Observations) -> dict[_Place, _Wait]:
             else:
                 pending[place].setdefault(rank, call)
     waits: dict[_Place, _Wait] = {}
+    for rank, statuses in out.statuses.items():
+        for group, status in statuses.items():
+            last[group][rank] = max(status.enqueued, last[group].get(rank, -1))
     for place, calls_by_rank in pending.items():
         members = members_of(place.group, last[place.group], out)
         wait = _Wait(min(calls_by_rank.values(), key=lambda call: call.created_ns), calls_by_rank)
-        wait.done = done[place] - calls_by_rank.keys()
+        wait.done = (done[place] | _completed(place, out)) - calls_by_rank.keys()
         for rank in members - calls_by_rank.keys() - wait.done:
             if rank not in out.calls:
                 wait.absent.add(rank)
@@ -82,6 +85,16 @@ def _waits(out: Observations) -> dict[_Place, _Wait]:
                 wait.behind.add(rank)
         waits[place] = wait
     return waits
+
+
+def _completed(place: _Place, out: Observations) -> set[int]:
+    """Return the ranks that completed a collective according to the states of their groups."""
+    nothing = Status(-1, -1, -1)
+    return {
+        rank
+        for rank, statuses in out.statuses.items()
+        if statuses.get(place.group, nothing).completed >= place.seq
+    }
 
 
 def _message_waits(out: Observations) -> dict[_Place, _Wait]:
@@ -117,13 +130,16 @@ def _roots(waits: Mapping[_Place, _Wait]) -> set[int]:
     """Return the ranks with a dump that stopped the job: those that others wait for and that wait for none,
     else those in a circle that block the largest number of ranks. Empty if all wait for absent ranks or for
     data.
+
+    A few ranks that wait in a collective which no other member entered left the program: if others wait for
+    them, they are the ones that stopped.
     """
     reach: dict[int, int] = defaultdict(int)
     waits_for: dict[int, set[int]] = defaultdict(set)
     for wait in waits.values():
         for rank in wait.behind:
             reach[rank] += len(wait.waiting)
-        for rank in wait.waiting:
+        for rank in wait.waiting if not _is_one_too_many(wait) else ():
             waits_for[rank] |= wait.behind | wait.absent
     idle = reach.keys() - waits_for.keys()
     if idle or not reach:
@@ -135,11 +151,16 @@ def _roots(waits: Mapping[_Place, _Wait]) -> set[int]:
     return {rank for rank, number in reach.items() if number == largest}
 
 
+def _is_one_too_many(wait: _Wait) -> bool:
+    """Return whether a few ranks wait for many with a dump that did not enter."""
+    members = len(wait.waiting) + len(wait.behind) + len(wait.absent) + len(wait.done)
+    return len(wait.waiting) <= _MINORITY * members and len(wait.behind) > len(wait.waiting)
+
+
 def _not_entered(roots: set[int], waits: Mapping[_Place, _Wait], out: Observations) -> Iterator[Explanation]:
     wait = _main_wait([wait for wait in waits.values() if wait.behind & roots])
     culprits = wait.behind & roots
-    members = len(wait.waiting) + len(wait.behind) + len(wait.absent) + len(wait.done)
-    if len(wait.waiting) <= _MINORITY * members and len(culprits) > len(wait.waiting):
+    if _is_one_too_many(wait) and len(culprits) > len(wait.waiting):
         yield _one_too_many(wait, out)
         return
     total = set().union(*(other.waiting.keys() for other in waits.values()))
@@ -226,7 +247,17 @@ def _not_started(wait: _Wait, out: Observations) -> set[int]:
     started = wait.waiting.keys() - scheduled
     if not scheduled or len(scheduled) >= len(started):
         return set()
-    return {rank for rank in scheduled if any(call.started_ns for call in out.calls[rank])}
+    return {
+        rank
+        for rank in scheduled
+        if any(call.started_ns for call in out.calls[rank]) and not _has_started(rank, wait.call, out)
+    }
+
+
+def _has_started(rank: int, call: Call, out: Observations) -> bool:
+    """Return whether the state of a group says that a rank started a collective of it."""
+    status = out.statuses.get(rank, {}).get(call.group)
+    return status is not None and status.started >= call.seq
 
 
 def _name(call: Call) -> str:

@@ -1,148 +1,145 @@
-"""Finds ranks that arrive late at collectives again and again, so that the others wait. Pure.
+"""Finds ranks that need more time of their own than their peers, so that the others wait. Pure.
 
-The wait of an operation is the time between the arrival of the median rank and the last one. The ranks in
-its later half are charged with it. A straggler has most of all waits, and the waits are a noticeable part
-of the time.
+Two successive operations of a group are a window that all members share. A member's own time in it is the
+length of the window less the time that the member spent in operations of any group. So a member that comes
+late because it waited in another group has no more own time than its peers; the rank for which it waited has.
+Slow transfers are no own time either.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from math import comb
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
 from fabrictime.postmortem.base import Explanation, culprits_of, ranks_text
-from fabrictime.postmortem.observations import Observations
-from fabrictime.postmortem.timing import Operation, arrivals, begin_together, begins, by_group
+from fabrictime.postmortem.observations import Group, Observations
+from fabrictime.postmortem.timing import Operation, begin_together, by_group, waits, window_ns
 from schemas.units import delay_text, percent_text
 
-MIN_OPERATIONS: Final = 4
+MIN_WINDOWS: Final = 3
 MIN_SHARE: Final = 0.04
 """Smallest share of the time that waits must take, below which a job is healthy."""
-_MIN_BLAME: Final = 0.5
-MAX_CHANCE: Final = 0.005
-"""Probability that a rank is late that often by chance, above which it is no straggler."""
-_MAX_TESTED: Final = 500
-"""Number of operations above which chance needs no test."""
-_SAME: Final = 1.001
-"""Ratio of durations below which they are the same, as no measured ones are."""
-_PEER: Final = 0.6
-"""Share of the largest blame from which a rank is a culprit too."""
+MIN_EFFECT: Final = 3.0
+"""Excess of own time over its variation, below which it may be chance."""
+_MIN_RECURRENCE: Final = 0.15
+"""Share of windows in which the excess must recur."""
+_TRIMMED: Final = 0.1
+"""Share of windows, those of the largest excess, that do not count: a checkpoint or a start takes longer once."""
+_PEER: Final = 0.5
+"""Share of the largest excess from which a rank is a culprit too."""
+_MAD: Final = 1.4826
+"""Standard deviation over median absolute deviation of normal values."""
 
 
-class _Blame(NamedTuple):
-    """The waits that ranks of a group caused."""
+class _Lateness(NamedTuple):
+    """The ranks of a group with more own time than their peers. `excess_ns` is the mean in a window."""
 
-    by_rank: dict[int, float]
-    times: Counter[int]
-    total_ns: float
-    time_ns: float
-    operations: int
-    ranks: int
-    worst_ns: float
+    group: Group
+    members: int
+    windows: int
+    excess_ns: dict[int, float]
+    share: float
 
 
 def stragglers(every: Sequence[Operation], out: Observations) -> Iterator[Explanation]:
-    """Yield the ranks that are late, at most one explanation."""
-    blames = [
-        (group.text(), blame)
-        for (_, group), of_group in by_group(list(every)).items()
-        if len(of_group) >= MIN_OPERATIONS
-        for blame in _blames(of_group)
-    ]
-    choices = [choice for name, blame in blames if (choice := _explanation(name, blame, out)) is not None]
-    if choices:
-        yield max(choices, key=lambda choice: choice.confidence)
+    """Yield the ranks with more own time than their peers, at most one explanation.
 
-
-def _blames(of_group: list[Operation]) -> Iterator[_Blame]:
-    """Yield the waits by durations, or by begins where the durations are unknown or all the same.
-
-    A rank that calls a collective late may still start it in time, so durations stand before begins. Ranks
-    that begin together wait for none.
+    The largest groups with such ranks decide, as they compare the largest number of ranks.
     """
-    if begin_together(of_group):
+    choices = [
+        lateness
+        for (_, group, _), of_group in by_group(every).items()
+        if not begin_together(of_group) and (lateness := _lateness(group, of_group)) is not None
+    ]
+    if not choices:
         return
-    by_duration = arrivals(of_group)
-    by_operation = by_duration if _differ(by_duration) else begins(of_group)
-    if len(by_operation) >= MIN_OPERATIONS:
-        yield _blame(by_operation, _time_ns(of_group))
+    members = max(choice.members for choice in choices)
+    largest = [choice for choice in choices if choice.members == members]
+    excess_ns: dict[int, float] = defaultdict(float)
+    for choice in largest:
+        for rank, value in choice.excess_ns.items():
+            excess_ns[rank] = max(excess_ns[rank], value)
+    largest_ns = max(excess_ns.values())
+    late = {rank for rank, value in excess_ns.items() if value >= _PEER * largest_ns}
+    if _is_one_place(late, max(members, len(out.ranks)), out):
+        main = max(largest, key=lambda choice: (choice.share, choice.windows))
+        yield _explanation(late, main, excess_ns, every, out)
 
 
-def _differ(by_duration: list[dict[int, float]]) -> bool:
-    """Return whether durations differ between ranks as measured ones do, in most operations."""
-    differ = [min(moments.values()) < _SAME * max(moments.values()) for moments in by_duration]
-    return 2 * sum(differ) > len(differ)
+def _is_one_place(late: set[int], ranks: int, out: Observations) -> bool:
+    """Return whether late ranks may have one cause: few of the ranks, or those of one host."""
+    hosts = {out.host_of(rank) for rank in late}
+    if "" in hosts or len(late) <= 2:
+        return 2 * len(late) <= ranks
+    return len(hosts) == 1
 
 
-def _blame(by_operation: list[dict[int, float]], time_ns: float) -> _Blame:
-    by_rank: dict[int, float] = defaultdict(float)
-    times: Counter[int] = Counter()
-    middles = [
-        min(moments.values()) if len(moments) == 2 else median(moments.values()) for moments in by_operation
-    ]
-    waits_ns = [max(moments.values()) - middle for moments, middle in zip(by_operation, middles, strict=True)]
-    ranks = len({rank for moments in by_operation for rank in moments})
-    noticeable_ns = sum(waits_ns) / len(waits_ns) / 2
-    noticeable = 0
-    for moments, middle, wait_ns in zip(by_operation, middles, waits_ns, strict=True):
-        if wait_ns <= 0 or wait_ns < noticeable_ns:
-            continue
-        noticeable += 1
-        for rank, moment in moments.items():
-            if moment - middle > wait_ns / 2:
-                by_rank[rank] += wait_ns
-                times[rank] += 1
-    return _Blame(by_rank, times, sum(waits_ns), time_ns, noticeable, ranks, max(waits_ns))
-
-
-def _is_chance(blame: _Blame, times: int) -> bool:
-    """Return whether one of the ranks is late that often by chance alone."""
-    share = min(0.999, sum(blame.times.values()) / max(1, blame.ranks * blame.operations))
-    tail = sum(
-        comb(blame.operations, number) * share**number * (1 - share) ** (blame.operations - number)
-        for number in range(times, min(blame.operations, times + 200) + 1)
-    )
-    return blame.operations <= _MAX_TESTED and tail > MAX_CHANCE
-
-
-def _time_ns(of_group: list[Operation]) -> float:
-    """Return the time from the first operation to the last one of a rank, or the sum of durations if that
-    is larger or times are unknown.
-    """
-    begins: dict[int, list[int]] = defaultdict(list)
-    for operation in of_group:
-        for rank, part in operation.parts.items():
-            if part.begin_ns:
-                begins[rank].append(part.begin_ns)
-    longest = max((max(times) - min(times) for times in begins.values()), default=0)
-    durations = sum(
-        max(part.duration_ns or part.end_ns - part.begin_ns for part in operation.parts.values())
-        for operation in of_group
-    )
-    return float(longest or durations or 1)
-
-
-def _explanation(name: str, blame: _Blame, out: Observations) -> Explanation | None:
-    share = blame.total_ns / blame.time_ns
-    if not blame.by_rank or share < MIN_SHARE:
+def _lateness(group: Group, of_group: Sequence[Operation]) -> _Lateness | None:
+    """Return the late ranks of a group; None if there are none."""
+    windows = [window for pair in pairwise(of_group) if (window := _own_ns(*pair))]
+    if len(windows) < MIN_WINDOWS:
         return None
-    largest = max(blame.by_rank.values())
-    late = {rank for rank, wait_ns in blame.by_rank.items() if wait_ns >= _PEER * largest}
-    needed = max(_MIN_BLAME, 1.6 / blame.ranks if blame.ranks > 2 else 0.8)
-    times = max(blame.times[rank] for rank in late)
-    if largest < needed * blame.total_ns or times < 3 or len(late) > max(1, blame.ranks / 2):
+    excess_ns: dict[int, list[float]] = defaultdict(list)
+    differences_ns: dict[int, list[float]] = defaultdict(list)
+    for window in windows:
+        baseline_ns = sorted(window.values())[(len(window) - 1) // 4]
+        middle_ns = median(window.values())
+        for rank, own_ns in window.items():
+            excess_ns[rank].append(own_ns - baseline_ns)
+            differences_ns[rank].append(own_ns - middle_ns)
+    noise_ns = _noise_ns(differences_ns.values())
+    means_ns = {rank: _recurrent(values, noise_ns) for rank, values in excess_ns.items()}
+    share = max(means_ns.values()) / window_ns(of_group)
+    if share < MIN_SHARE:
         return None
-    if _is_chance(blame, times):
-        return None
-    mean_ns = largest / times
+    return _Lateness(group, len(excess_ns), len(windows), means_ns, share)
+
+
+def _noise_ns(by_rank: Collection[Sequence[float]]) -> float:
+    """Return the standard deviation of the ranks' own times from window to window, without outliers."""
+    middles = [median(values) for values in by_rank]
+    pairs = zip(by_rank, middles, strict=True)
+    return _MAD * median(abs(value - middle) for values, middle in pairs for value in values)
+
+
+def _own_ns(before: Operation, operation: Operation) -> Mapping[int, float]:
+    """Return rank to its own time between two operations; only differences between ranks have a meaning."""
+    ranks = before.parts.keys() & operation.parts.keys()
+    if len(ranks) < 2:
+        return {}
+    return {rank: float(before.parts[rank].busy_ns - operation.parts[rank].busy_ns) for rank in ranks}
+
+
+def _recurrent(values: Sequence[float], noise_ns: float) -> float:
+    """Return the mean of a rank's excess without the largest values; 0 if it is chance or does not recur."""
+    kept = sorted(values)[: len(values) - 1 - int(_TRIMMED * len(values))]
+    mean = sum(kept) / len(values)
+    clear = [value for value in kept if value > max(mean / 2, MIN_EFFECT * noise_ns)]
+    is_recurrent = len(clear) >= max(2, _MIN_RECURRENCE * len(values))
+    return mean if is_recurrent else 0.0
+
+
+def _explanation(
+    late: set[int],
+    main: _Lateness,
+    excess_ns: Mapping[int, float],
+    every: Sequence[Operation],
+    out: Observations,
+) -> Explanation:
+    share = min(1.0, main.share)
     text = (
-        f"{ranks_text(late)} came last to {times} of {blame.operations} collectives of {name}, "
-        f"{delay_text(mean_ns)} after the median rank in the mean, {delay_text(blame.worst_ns)} at worst: "
-        f"the others waited {percent_text(min(1.0, share))} of the time"
+        f"{ranks_text(late)} took {delay_text(max(excess_ns.values()))} more than its peers in the mean between"
+        f" two collectives of {main.group.text()}, in {main.windows} intervals: the others waited"
+        f" {percent_text(share)} of the time"
     )
-    confidence = min(0.92, 0.55 + 0.3 * largest / blame.total_ns + min(0.1, share / 4))
+    evidence = [
+        f"rank {wait.rank} waited {delay_text(wait.wait_ns)} for rank {wait.for_rank} in {wait.group.text()}"
+        for wait in waits(every)
+        if wait.for_rank in late and wait.rank not in late
+    ]
+    confidence = min(0.92, 0.75 + share / 4)
     missing = ("the processor, disk and GPU times of this rank would say why it is late",)
-    return Explanation("STRAGGLER", culprits_of(late, out), confidence, text, (), missing)
+    return Explanation("STRAGGLER", culprits_of(late, out), confidence, text, tuple(evidence[:4]), missing)

@@ -57,11 +57,27 @@ class Message(NamedTuple):
     source: int
     target: int
     is_complete: bool
+    order: int
     created_ns: int
+    started_ns: int
+    ended_ns: int
+    duration_ns: int
+
+
+class Status(NamedTuple):
+    """The numbers of the last collectives of a rank in a group as a dump states them; -1 if unknown."""
+
+    enqueued: int
+    started: int
+    completed: int
 
 
 class Span(NamedTuple):
-    """A timed operation of a profiler: Kineto, NCCL Inspector or Chakra. `bytes` is 0 if unknown."""
+    """A timed operation of a profiler: Kineto, NCCL Inspector, Chakra; or of a dump.
+
+    `bytes`, `begin_ns` and `stamp_ns` are 0 if unknown. `stamp_ns` is a time close to the operation's end, by
+    the host's clock. `pair` is empty for a collective, else sender and receiver as places in the group.
+    """
 
     source: str
     rank: int
@@ -72,15 +88,8 @@ class Span(NamedTuple):
     bytes: int
     begin_ns: int
     duration_ns: int
-
-
-class PairSpan(NamedTuple):
-    """A timed message between two ranks."""
-
-    rank: int
-    peer: int
-    bytes: int
-    duration_ns: int
+    stamp_ns: int = 0
+    pair: tuple[int, ...] = ()
 
 
 class Failure(NamedTuple):
@@ -184,9 +193,10 @@ class Observations:
     calls: dict[int, list[Call]] = field(default_factory=dict)
     """Rank to its collectives; a rank with a dump is present even without collectives."""
     messages: list[Message] = field(default_factory=list)
+    statuses: dict[int, dict[Group, Status]] = field(default_factory=dict)
+    """Rank to the last collectives of its groups, as its dump states them."""
     groups: dict[Group, None] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
-    pairs: list[PairSpan] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)
     """Rank to host."""
     processes: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from fabrictime.postmortem.base import Explanation, culprits_of, ranks_text
@@ -32,9 +32,21 @@ def timeouts(out: Observations) -> Iterator[Explanation]:
         groups[timeout.group][timeout.rank] = _merged(groups[timeout.group].get(timeout.rank), timeout)
     if len(groups) > 1 and "" in groups:
         _join_unnamed(groups)
-    if groups:
-        group, stops = max(groups.items(), key=lambda item: len(item[1]))
-        yield _explanation(group, stops, out)
+    explanations = [_mismatch(group, stops, out) for group, stops in groups.items()]
+    mismatches = list(filter(None, explanations))
+    if mismatches:
+        yield mismatches[0]
+    elif groups:
+        waiting = Counter(
+            rank for stops in groups.values() for rank, stop in stops.items() if stop.seq != _UNKNOWN
+        )
+        group, stops = max(groups.items(), key=lambda item: (len(_stopped(item[1])), len(item[1])))
+        yield _hang(group, stops, waiting.keys(), out)
+
+
+def _stopped(stops: Mapping[int, _Stop]) -> dict[int, _Stop]:
+    """Return the ranks that wait in an operation."""
+    return {rank: stop for rank, stop in stops.items() if stop.seq != _UNKNOWN}
 
 
 def _merged(stop: _Stop | None, timeout: Timeout) -> _Stop:
@@ -60,36 +72,55 @@ def _join_unnamed(groups: dict[str, dict[int, _Stop]]) -> None:
         )
 
 
-def _explanation(group: str, stops: Mapping[int, _Stop], out: Observations) -> Explanation:
-    place = f" of group {group}" if group else ""
-    stopped = {rank: stop for rank, stop in stops.items() if stop.seq != _UNKNOWN}
+def _mismatch(group: str, stops: Mapping[int, _Stop], out: Observations) -> Explanation | None:
+    """Return the ranks that called something else than the others of a group; None if there are none."""
+    stopped = _stopped(stops)
+    if len(stopped) < 2:
+        return None
+    common, waiting = _common(stopped)
+    different = _different(common, stopped)
+    if not different:
+        return None
+    other = stopped[min(different)]
+    text = (
+        f"{ranks_text(different)} called {other.function} of {other.elements:,} elements as collective "
+        f"{common.seq} of group {group}, {waiting} others {common.function} of {common.elements:,}"
+    )
+    if 2 * len(different) >= len(stopped):
+        different = set(stopped)
+    return Explanation("PROGRAM_MISMATCH", culprits_of(different, out), 0.85, text, (), _MISSING)
+
+
+def _common(stopped: Mapping[int, _Stop]) -> tuple[_Stop, int]:
+    """Return the operation in which most ranks wait, and their number."""
+    operations = Counter(stop._replace(enqueued=_UNKNOWN) for stop in stopped.values())
+    return operations.most_common(1)[0]
+
+
+def _hang(group: str, stops: Mapping[int, _Stop], waiting: Collection[int], out: Observations) -> Explanation:
+    """Explain the stop of a group; `waiting` are the ranks that wait in any group."""
+    stopped = _stopped(stops)
     if not stopped:
         text = f"the watchdog of {ranks_text(stops)} ended the job"
         return Explanation("HANG", (), 0.4, text, (), _MISSING)
-    operations = Counter((stop.seq, stop.function, stop.elements) for stop in stopped.values())
-    common, waiting = operations.most_common(1)[0]
-    different = _different(common, stopped)
-    if different:
-        other = stopped[min(different)]
-        text = (
-            f"{ranks_text(different)} called {other.function} of {other.elements:,} elements as collective "
-            f"{common[0]}{place}, {waiting} others {common[1]} of {common[2]:,}"
-        )
-        return Explanation("PROGRAM_MISMATCH", culprits_of(different, out), 0.85, text, (), _MISSING)
-    name = f"{common[1] or 'the collective'} {common[0]}{place}"
-    behind = _behind(common[0], stops)
-    absent = behind or _absent(stopped, out)
+    common, number = _common(stopped)
+    name = f"{common.function or 'the collective'} {common.seq}{f' of group {group}' if group else ''}"
+    behind = _behind(common.seq, stops)
+    absent = behind - set(waiting) or _absent(waiting, out) or behind
     if absent:
-        reason = "did not enter it" if behind else "did not time out, so it did not enter it"
-        text = f"{waiting} ranks timed out in {name}; {ranks_text(absent)} {reason}"
-        return Explanation("HANG", culprits_of(absent, out), 0.85 if behind else 0.65, text, (), _MISSING)
-    text = f"all {waiting} ranks with a log timed out in {name}"
+        reason = "did not enter it" if absent <= behind else "did not time out, so it did not enter it"
+        text = f"{number} ranks timed out in {name}; {ranks_text(absent)} {reason}"
+        confidence = 0.85 if absent <= behind else 0.65
+        return Explanation("HANG", culprits_of(absent, out), confidence, text, (), _MISSING)
+    text = f"all {number} ranks with a log timed out in {name}"
     return Explanation("HANG", (), 0.5, text, (), _MISSING)
 
 
-def _different(common: tuple[int, str, int], stopped: Mapping[int, _Stop]) -> set[int]:
+def _different(common: _Stop, stopped: Mapping[int, _Stop]) -> set[int]:
     """Return the ranks that called something else at the number of the others."""
-    return {rank for rank, stop in stopped.items() if stop.seq == common[0] and stop[1:3] != common[1:]}
+    return {
+        rank for rank, stop in stopped.items() if stop.seq == common.seq and stop[:3] != common[:3]
+    }
 
 
 def _behind(seq: int, stops: Mapping[int, _Stop]) -> set[int]:
@@ -99,8 +130,8 @@ def _behind(seq: int, stops: Mapping[int, _Stop]) -> set[int]:
     return behind or {rank for rank, stop in stops.items() if _UNKNOWN < stop.seq < seq}
 
 
-def _absent(stopped: Mapping[int, _Stop], out: Observations) -> set[int]:
-    """Return the ranks of the job that did not time out, if they are the minority."""
-    expected = max(out.expected, max(stopped) + 1)
-    absent = set(range(min(expected, 1_000_000))) - stopped.keys()
-    return absent if len(absent) < len(stopped) else set()
+def _absent(waiting: Collection[int], out: Observations) -> set[int]:
+    """Return the ranks of the job that wait nowhere, if they are the minority."""
+    expected = max(out.expected, max(waiting) + 1)
+    absent = set(range(min(expected, 1_000_000))) - set(waiting)
+    return absent if len(absent) < len(waiting) else set()

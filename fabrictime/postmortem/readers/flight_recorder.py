@@ -7,10 +7,10 @@ meta-pytorch/torchcomms, comms/torchcomms/hooks/FlightRecorder.cpp.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fabrictime.postmortem.observations import MAX_RANK, Call, Group, Message, Observations
+from fabrictime.postmortem.observations import MAX_RANK, Call, Group, Message, Observations, Status
 from fabrictime.postmortem.readers.values import clean_function, count, members, real, text, whole
 from producers.collectives.flight_recorder import load_dump
 
@@ -19,6 +19,7 @@ MAX_BYTES: Final = 128 << 20
 MAX_ENTRIES: Final = 20_000
 """Number of a dump's entries that are read, the newest ones. PyTorch keeps 2,000 unless told otherwise."""
 _ELEMENTS_MAX: Final = 10**15
+_UNKNOWN: Final = -1
 _P2P: Final = re.compile(r"(send|recv)\s+(\d{1,7})\s*(?:->|<-)\s*(\d{1,7})")
 
 
@@ -33,11 +34,27 @@ def read_flight_recorder(rank: int, data: bytes, out: Observations) -> None:
             f"dump of rank {rank}: {len(entries):,} entries, the newest {MAX_ENTRIES:,} are read"
         )
     groups = _groups(content.get("pg_config"), out)
-    calls = out.calls.setdefault(rank, [])
     out.place(rank, "")
+    if rank in out.calls:
+        out.notes.append(f"rank {rank} has several dumps, the first is read")
+        return
+    calls = out.calls[rank] = []
+    groups_by_id = dict(zip(map(str, range(len(groups))), groups.values(), strict=True))
     for order, entry in enumerate(entries[-MAX_ENTRIES:]):
         if isinstance(entry, dict):
-            _take(entry, order, rank, groups, calls, out)
+            group = _group(entry, groups)
+            groups_by_id[text(entry.get("pg_id"))] = group
+            _take(entry, order, rank, group, calls, out)
+    out.statuses[rank] = dict(_statuses(content.get("pg_status"), groups_by_id))
+
+
+def _statuses(table: Any, groups_by_id: Mapping[str, Group]) -> Iterator[tuple[Group, Status]]:
+    """Yield the groups of a dump's `pg_status`, whose keys are the process's own numbers of groups."""
+    for number, entry in list(table.items())[:MAX_ENTRIES] if isinstance(table, dict) else ():
+        group = groups_by_id.get(text(number))
+        if group is not None and isinstance(entry, dict):
+            stated = (whole(entry.get(f"last_{state}_collective")) for state in Status._fields)
+            yield group, Status(*(_UNKNOWN if seq is None else seq for seq in stated))
 
 
 def _groups(config: Any, out: Observations) -> dict[str, Group]:
@@ -60,32 +77,33 @@ def _description(value: Any) -> str:
     return "" if plain == "undefined" else plain
 
 
-def _take(
-    entry: Mapping[Any, Any],
-    order: int,
-    rank: int,
-    groups: Mapping[str, Group],
-    calls: list[Call],
-    out: Observations,
-) -> None:
-    """Add an entry to a rank's calls or to the messages; entries without a number are left out."""
+def _group(entry: Mapping[Any, Any], groups: Mapping[str, Group]) -> Group:
+    """Return the group of an entry."""
     stated = entry.get("process_group", entry.get("pg_name", entry.get("pg_id", "0")))
     parts = list(stated[:2]) if isinstance(stated, list | tuple) else [stated]
     name, description = (*map(text, parts), "", "")[:2]
-    group = groups.get(name) or Group(name or "0", _description(description))
+    return groups.get(name) or Group(name or "0", _description(description))
+
+
+def _take(
+    entry: Mapping[Any, Any], order: int, rank: int, group: Group, calls: list[Call], out: Observations
+) -> None:
+    """Add an entry to a rank's calls or to the messages; entries without a number are left out."""
     out.groups[group] = None
     profiling_name = text(entry.get("profiling_name"))
     match = _P2P.search(profiling_name)
     if match is not None or entry.get("is_p2p") is True:
         if match is not None:
-            out.messages.append(_message(match, entry, rank, group))
+            out.messages.append(_message(match, entry, order, rank, group))
         return
     seq = whole(entry.get("collective_seq_id", entry.get("seq_id")))
     if seq is not None:
         calls.append(_call(entry, order, rank, group, seq, profiling_name))
 
 
-def _message(match: re.Match[str], entry: Mapping[Any, Any], rank: int, group: Group) -> Message:
+def _message(
+    match: re.Match[str], entry: Mapping[Any, Any], order: int, rank: int, group: Group
+) -> Message:
     first, second = int(match[2]), int(match[3])
     is_send = match[1] == "send"
     return Message(
@@ -96,7 +114,18 @@ def _message(match: re.Match[str], entry: Mapping[Any, Any], rank: int, group: G
         first if is_send else second,
         second if is_send else first,
         text(entry.get("state")) == "completed",
+        order,
+        *_times(entry),
+    )
+
+
+def _times(entry: Mapping[Any, Any]) -> tuple[int, int, int, int]:
+    """Return the times at which an entry was created, started and ended, and its duration, ns."""
+    return (
         count(entry.get("time_created_ns")),
+        count(entry.get("time_discovered_started_ns")),
+        count(entry.get("time_discovered_completed_ns")),
+        round(real(entry.get("duration_ms"), 1e11) * 1e6),
     )
 
 
@@ -117,10 +146,7 @@ def _call(
         text(dtype),
         state,
         order,
-        count(entry.get("time_created_ns")),
-        count(entry.get("time_discovered_started_ns")),
-        ended_ns,
-        round(real(entry.get("duration_ms"), 1e11) * 1e6),
+        *_times(entry),
         state != "completed" and entry.get("retired") is True,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from fabrictime.postmortem.observations import MAX_RANK, Group, Observations, PairSpan, Span
+from fabrictime.postmortem.observations import MAX_RANK, Group, Observations, Span
 from fabrictime.postmortem.readers.json_stream import Damaged, JsonText
 from fabrictime.postmortem.readers.values import clean_function, count, real, text, whole
 
@@ -17,7 +17,9 @@ MAX_SPANS: Final = 500_000
 
 
 class _Row(NamedTuple):
-    """An operation as one process states it. `member` is its rank within the communicator."""
+    """An operation as one process states it. `member` is its rank within the communicator, `stamp_ns` the time
+    at which it was written.
+    """
 
     host: str
     pid: str
@@ -26,6 +28,7 @@ class _Row(NamedTuple):
     group: Group
     coll: Mapping[str, Any]
     message: Mapping[str, Any]
+    stamp_ns: int
 
 
 def read_inspector(name: str, chunks: Iterator[str], out: Observations) -> None:
@@ -63,6 +66,7 @@ def _row(item: Mapping[str, Any]) -> _Row | None:
         Group(text(header.get("id")), text(header.get("comm_name"))),
         _part(item, "coll_perf"),
         _part(item, "p2p_perf"),
+        count(metadata.get("dump_timestamp_us"), 10**17) * 1000,
     )
 
 
@@ -83,12 +87,10 @@ def _place(rows: Iterable[_Row], out: Observations) -> None:
 def _take(row: _Row, out: Observations) -> None:
     rank = out.processes[row.host, row.pid]
     out.groups[row.group] = None
-    peer = whole(row.message.get("p2p_peer"), MAX_RANK)
-    if peer is not None and row.ranks >= out.expected:
-        span = _span(row.message, "p2p", rank, row.group, row.ranks)
-        out.pairs.append(PairSpan(rank, peer, span.bytes, span.duration_ns))
     if row.coll:
-        out.spans.append(_span(row.coll, "coll", rank, row.group, row.ranks))
+        out.spans.append(_span(row, row.coll, "coll", rank))
+    if row.message:
+        out.spans.append(_span(row, row.message, "p2p", rank))
 
 
 def _part(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -96,7 +98,16 @@ def _part(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _span(perf: Mapping[str, Any], kind: str, rank: int, group: Group, ranks: int) -> Span:
+def _pair(row: _Row) -> tuple[int, ...]:
+    """Return sender and receiver of a message; empty for a collective."""
+    peer = whole(row.message.get("p2p_peer"), MAX_RANK)
+    if peer is None:
+        return ()
+    is_send = clean_function(text(row.message.get("p2p"))) == "send"
+    return (row.member, peer) if is_send else (peer, row.member)
+
+
+def _span(row: _Row, perf: Mapping[str, Any], kind: str, rank: int) -> Span:
     times = _part(perf, "event_trace_ts")
     size = count(perf.get(f"{kind}_msg_size_bytes"), 10**15)
     duration_us = real(perf.get(f"{kind}_exec_time_us"), 1e12)
@@ -106,11 +117,13 @@ def _span(perf: Mapping[str, Any], kind: str, rank: int, group: Group, ranks: in
     return Span(
         "inspector",
         rank,
-        group,
-        ranks,
+        row.group,
+        row.ranks,
         count(perf.get(f"{kind}_sn")),
         clean_function(text(perf.get(kind))),
         size,
         count(times.get(f"{kind}_start_ts"), 10**17) * 1000,
         round(duration_us * 1000),
+        row.stamp_ns,
+        () if kind == "coll" else _pair(row),
     )

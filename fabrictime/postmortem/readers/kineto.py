@@ -77,21 +77,32 @@ def _span(
     stated = event.get("args")
     args = stated if isinstance(stated, dict) else {}
     function = clean_function(text(args.get("Collective name")) or name.partition("(")[0].partition("_")[2])
-    if function in ("send", "recv", "send_recv"):
-        return None
+    size = count(args.get("Group size"), MAX_RANK)
     ranks = members(args.get("Process Group Ranks"), MAX_RANK)
+    ranks = ranks if size in (0, len(ranks)) else ()  # PyTorch writes the first 30 only
     group = Group(text(args.get("Process Group Name")), text(args.get("Process Group Description")), ranks)
-    ordinals[group, function] += 1
+    pair = _pair(args, function, rank, ranks)
+    ordinals[group, f"{function} {pair}"] += 1
     seq = whole(args.get("Seq"))
     elements = count(args.get("In msg nelems"), 10**15)
     return Span(
         "kineto",
         rank,
         group,
-        count(args.get("Group size"), MAX_RANK) or len(ranks),
-        ordinals[group, function] if seq is None else seq,
+        size or len(ranks),
+        ordinals[group, f"{function} {pair}"] if seq is None else seq,
         function,
         elements * _ITEM_BYTES.get(text(args.get("dtype")), 1),
         base_ns + round(real(event.get("ts")) * 1000),
         round(real(event.get("dur"), 1e12) * 1000),
+        pair=pair,
     )
+
+
+def _pair(args: Mapping[str, Any], function: str, rank: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return sender and receiver of a message; empty for a collective."""
+    if not function.startswith(("send", "recv")):
+        return ()
+    source, target = (whole(args.get(key), MAX_RANK) for key in ("Src Rank", "Dst Rank"))
+    pair = tuple(rank if peer is None else peer for peer in (source, target))
+    return tuple(ranks.index(peer) if peer in ranks else peer for peer in pair)

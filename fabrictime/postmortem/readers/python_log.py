@@ -23,7 +23,7 @@ _TIMEOUT: Final = re.compile(
     r"Work\w*\((?:SeqNum=(\d{1,18}),? ?)?(?:OpType=(\w{1,40}))?(?:.*?Numel(?:In|ln)=(\d{1,18}))?"
 )
 _PROGRESS: Final = re.compile(
-    r"[Rr]ank (\d{1,8})\].*?last enqueued (?:NCCL )?work: (-?\d{1,18}),.*?last completed (?:NCCL"
+    r"[Rr]ank (\d{1,8})\].*?[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,18}),.*?last completed (?:NCCL"
     r" )?work: (-?\d{1,18})"
 )
 _GROUP: Final = re.compile(
@@ -57,6 +57,11 @@ _FATAL: Final = re.compile(
 )
 _OOM_STEP: Final = re.compile(r"slurmstepd(?:-([\w.-]{1,200}))?: error: .*oom.?kill", re.IGNORECASE)
 _AGENT: Final = re.compile(r"failed \(exitcode: (-?\d{1,3})\) local_rank: (\d{1,6}) \(pid: (\d{1,10})\)")
+_LAUNCHER: Final = re.compile(
+    r"^(?:\d{1,6}: ?)?[EWI]\d{4} [\d:.]+ (\d{1,10}) .*(?:process (\d{1,10}) closing signal"
+    r"|local_rank: (\d{1,6}) \(pid: (\d{1,10})\))"
+)
+"""torchrun ends its processes: its own process, and one of them."""
 _SHELL: Final = re.compile(r"line \d{1,6}:\s+(\d{1,10}) (Killed|Segmentation fault)\b")
 _WORLD: Final = re.compile(r"\b(?:world[_ ]?size|WORLD_SIZE)['\"]?\s*[=:]\s*(\d{1,7})\b")
 _SIGNALS: Final = {
@@ -98,6 +103,8 @@ class PythonLog:
         self._is_root = False
         self._is_cancelled = False
         self._groups: dict[int, str] = {}
+        self._processes: dict[str, set[str]] = {}
+        """Launcher to its processes, by their ids."""
         self._readers: tuple[tuple[str, Callable[[str], bool]], ...] = (
             ("ank ", self._take_watchdog),
             (": ", self._take_report),
@@ -108,6 +115,8 @@ class PythonLog:
             ("Killed process", self._take_kernel),
             ("NVRM: Xid", self._take_kernel),
             ("slurmstepd", self._take_oom),
+            ("closing signal", self._take_launcher),
+            ("failed (exitcode", self._take_launcher),
             ("failed (exitcode", self._take_agent),
             ("illed", self._take_shell),
             ("egmentation fault", self._take_shell),
@@ -171,10 +180,11 @@ class PythonLog:
         self._report[match[1]] = match[2].strip()
         if match[1] != "exitcode":
             return False
-        rank = re.match(r"(\d{1,8}) \(local_rank", self._report.get("rank", ""))
+        rank = re.match(r"(\d{1,8}) \(local_rank: (\d{1,6})", self._report.get("rank", ""))
         code = re.match(r"(-?\d{1,3})\s*\(pid: (\d{1,10})\)", match[2])
         if rank is None or code is None:
             return False
+        self._expect_peers(int(rank[1]) - int(rank[2]), code[2])
         label, weight = exit_text(int(code[1]))
         time_s = _seconds(self._report.get("time", ""))
         if self._is_root:
@@ -229,6 +239,18 @@ class PythonLog:
             return False
         self._fail(self._rank, match[1] or "", "out of memory: killed by the kernel", 1.0)
         return True
+
+    def _take_launcher(self, line: str) -> bool:
+        match = _LAUNCHER.search(line[:2000])
+        if match is not None and len(self._processes) < MAX_FACTS:
+            self._processes.setdefault(match[1], set()).add(match[2] or match[4])
+        return False
+
+    def _expect_peers(self, first: int, pid: str) -> None:
+        """Note the ranks that the launcher of a process started, of which `first` is the lowest."""
+        for pids in self._processes.values():
+            if pid in pids:
+                self._out.expect(first + len(pids))
 
     def _take_agent(self, line: str) -> bool:
         match = _AGENT.search(line)

@@ -51,8 +51,20 @@ def dump(entries, groups=None, version="2.10"):
         "version": version,
         "nccl_version": "2.27.3",
         "pg_config": config,
-        "pg_status": {"0": {"last_enqueued_collective": 9, "last_completed_collective": 8}},
+        "pg_status": {"0": status([entry for entry in entries if entry["process_group"][0] == "0"])},
         "entries": entries,
+    }
+
+
+def status(entries):
+    """Return the state of a group after its entries."""
+    enqueued = max((entry["collective_seq_id"] for entry in entries), default=-1)
+    completed = [entry["collective_seq_id"] for entry in entries if entry["state"] == "completed"]
+    last = max(completed, default=-1)
+    return {
+        "last_enqueued_collective": enqueued,
+        "last_started_collective": last,
+        "last_completed_collective": last,
     }
 
 
