@@ -25,8 +25,10 @@ SLOW_GROUP: Final = 1.15
 MIN_BYTES: Final = 1 << 20
 """Size from which the duration of a group's transfer depends on the bandwidth."""
 STEADY: Final = 1.2
-"""Ratio of the quartiles of durations below which a group without some members transfers slowly: a wait for
-an absent member varies.
+"""Ratio of the quartiles of durations from which a group with absent members waits for one: waits vary."""
+MAX_SLOW: Final = 5.0
+"""Duration beside that of like groups from which a group with absent members rather waits for one: a NIC that
+works seldom loses more of its rate.
 """
 _MIN_OPERATIONS: Final = 3
 
@@ -36,11 +38,14 @@ _Times = dict[Hashable, dict[_Members, list[Operation]]]
 
 
 class _Comparison(NamedTuple):
-    """The groups that are slower than like ones, those like ones, and the largest ratio."""
+    """The groups that are slower than like ones, those like ones, the largest ratio, and the groups that may
+    wait for a member that recorded nothing.
+    """
 
     slow: set[_Members]
     fast: set[_Members]
     ratio: float
+    waiting: set[_Members]
 
 
 def slow_transfers(every: Sequence[Operation], out: Observations) -> Iterator[Explanation]:
@@ -53,10 +58,16 @@ def slow_transfers(every: Sequence[Operation], out: Observations) -> Iterator[Ex
             text = f"transfers of {ranks_text(ratios)} take {max(ratios.values()):.1f} times as long as"
             yield _explanation(set(ratios), f"{text} those of the other ranks", 0.8, out)
             return
-    pairs = list(filter(None, map(_compared, _pair_times(every, out).values())))
-    groups = list(filter(None, map(_compared, _group_times(every, out).values())))
-    if pairs or groups:
-        yield _slow_groups(pairs, groups, out)
+    pairs = [_compared(of_kind) for of_kind in _pair_times(every, out).values()]
+    groups = [_compared(of_kind) for of_kind in _group_times(every, out).values()]
+    slow_pairs, slow_groups = ([kind for kind in kinds if kind.slow] for kinds in (pairs, groups))
+    if slow_pairs or slow_groups:
+        yield _slow_groups(slow_pairs, slow_groups, out)
+    waiting = set().union(*(kind.waiting for kind in groups))
+    if waiting:
+        members = ranks_text(set().union(*waiting) & out.ranks)
+        text = f"{members} wait in their collectives, or these transfer slowly: a member of their groups left nothing"
+        yield Explanation("UNKNOWN", (), 0.5, text, (), ("the records of all members of these groups",))
 
 
 def _slow_ranks(of_group: Sequence[Operation]) -> dict[int, float]:
@@ -99,28 +110,28 @@ def _group_times(every: Sequence[Operation], out: Observations) -> _Times:
     return times
 
 
-def _compared(of_kind: Mapping[_Members, Sequence[Operation]]) -> _Comparison | None:
-    """Return the slow groups of a kind of operation; None if there are none or too many to compare with."""
-    lows = {ranks: low for ranks, of_ranks in of_kind.items() if (low := _low_ns(of_ranks))}
-    if len(lows) < 2:
-        return None
-    typical_ns = sorted(lows.values())[(len(lows) - 1) // 4]
-    ratios = {ranks: low / typical_ns for ranks, low in lows.items()}
-    slow = {ranks for ranks, ratio in ratios.items() if ratio >= SLOW_GROUP}
-    if not slow or 2 * len(slow) > len(lows):
-        return None
-    return _Comparison(slow, lows.keys() - slow, max(ratios.values()))
-
-
-def _low_ns(of_group: Sequence[Operation]) -> float:
-    """Return the lower quartile of a group's transfers; 0 if they are few, or if they hold the waits for a
-    member that recorded nothing.
-    """
-    if len(of_group) < _MIN_OPERATIONS:
-        return 0.0
-    low, _, high = quantiles(operation.transfer_ns for operation in of_group)
-    is_complete = all(operation.is_complete for operation in of_group)
-    return low if is_complete or high < STEADY * low else 0.0
+def _compared(of_kind: Mapping[_Members, Sequence[Operation]]) -> _Comparison:
+    """Return the slow groups of a kind of operation; none if there are too many to compare with."""
+    times = {ranks: of_ranks for ranks, of_ranks in of_kind.items() if len(of_ranks) >= _MIN_OPERATIONS}
+    quarters = {
+        ranks: quantiles([part.transfer_ns for part in of_ranks]) for ranks, of_ranks in times.items()
+    }
+    if len(quarters) < 2:
+        return _Comparison(set(), set(), 1.0, set())
+    typical_ns = sorted(low for low, _, _ in quarters.values())[(len(quarters) - 1) // 4]
+    ratios = {ranks: low / typical_ns for ranks, (low, _, _) in quarters.items()}
+    above = {ranks for ranks, ratio in ratios.items() if ratio >= SLOW_GROUP}
+    waiting = {
+        ranks
+        for ranks in above
+        if not all(operation.is_complete for operation in times[ranks])
+        and (ratios[ranks] > MAX_SLOW or quarters[ranks][2] > STEADY * quarters[ranks][0])
+    }
+    slow = above - waiting
+    if 2 * len(slow) > len(quarters) - len(waiting):
+        slow = set()
+    ratio = max((ratios[ranks] for ranks in slow), default=1.0)
+    return _Comparison(slow, quarters.keys() - above, ratio, waiting)
 
 
 def _slow_groups(

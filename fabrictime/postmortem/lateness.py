@@ -24,10 +24,9 @@ MIN_SHARE: Final = 0.04
 """Smallest share of the time that waits must take, below which a job is healthy."""
 MIN_EFFECT: Final = 3.0
 """Excess of own time over its variation, below which it may be chance."""
-_MIN_RECURRENCE: Final = 0.15
-"""Share of windows in which the excess must recur."""
-_TRIMMED: Final = 0.1
-"""Share of windows, those of the largest excess, that do not count: a checkpoint or a start takes longer once."""
+_MIN_RECURRENCES: Final = 3
+_MIN_RECURRENCE: Final = 0.12
+"""Number and share of windows in which the excess must recur."""
 _PEER: Final = 0.5
 """Share of the largest excess from which a rank is a culprit too."""
 _MAD: Final = 1.4826
@@ -54,19 +53,18 @@ def stragglers(every: Sequence[Operation], out: Observations) -> Iterator[Explan
         for (_, group, _), of_group in by_group(every).items()
         if not begin_together(of_group) and (lateness := _lateness(group, of_group)) is not None
     ]
-    if not choices:
-        return
-    members = max(choice.members for choice in choices)
-    largest = [choice for choice in choices if choice.members == members]
-    excess_ns: dict[int, float] = defaultdict(float)
-    for choice in largest:
-        for rank, value in choice.excess_ns.items():
-            excess_ns[rank] = max(excess_ns[rank], value)
-    largest_ns = max(excess_ns.values())
-    late = {rank for rank, value in excess_ns.items() if value >= _PEER * largest_ns}
-    if _is_one_place(late, max(members, len(out.ranks)), out):
-        main = max(largest, key=lambda choice: (choice.share, choice.windows))
-        yield _explanation(late, main, excess_ns, every, out)
+    for members in sorted({choice.members for choice in choices}, reverse=True):
+        largest = [choice for choice in choices if choice.members == members]
+        excess_ns: dict[int, float] = defaultdict(float)
+        for choice in largest:
+            for rank, value in choice.excess_ns.items():
+                excess_ns[rank] = max(excess_ns[rank], value)
+        largest_ns = max(excess_ns.values())
+        late = {rank for rank, value in excess_ns.items() if value >= _PEER * largest_ns}
+        if _is_one_place(late, max(members, len(out.ranks)), out):
+            main = max(largest, key=lambda choice: (choice.share, choice.windows))
+            yield _explanation(late, main, excess_ns, every, out)
+            return
 
 
 def _is_one_place(late: set[int], ranks: int, out: Observations) -> bool:
@@ -83,14 +81,11 @@ def _lateness(group: Group, of_group: Sequence[Operation]) -> _Lateness | None:
     if len(windows) < MIN_WINDOWS:
         return None
     excess_ns: dict[int, list[float]] = defaultdict(list)
-    differences_ns: dict[int, list[float]] = defaultdict(list)
     for window in windows:
         baseline_ns = sorted(window.values())[(len(window) - 1) // 4]
-        middle_ns = median(window.values())
         for rank, own_ns in window.items():
             excess_ns[rank].append(own_ns - baseline_ns)
-            differences_ns[rank].append(own_ns - middle_ns)
-    noise_ns = _noise_ns(differences_ns.values())
+    noise_ns = _noise_ns(excess_ns.values())
     means_ns = {rank: _recurrent(values, noise_ns) for rank, values in excess_ns.items()}
     share = max(means_ns.values()) / window_ns(of_group)
     if share < MIN_SHARE:
@@ -99,10 +94,17 @@ def _lateness(group: Group, of_group: Sequence[Operation]) -> _Lateness | None:
 
 
 def _noise_ns(by_rank: Collection[Sequence[float]]) -> float:
-    """Return the standard deviation of the ranks' own times from window to window, without outliers."""
-    middles = [median(values) for values in by_rank]
-    pairs = zip(by_rank, middles, strict=True)
-    return _MAD * median(abs(value - middle) for values, middle in pairs for value in values)
+    """Return the standard deviation of a rank's excess from window to window, without outliers.
+
+    The rank that is the baseline of a window has none there. The factor corrects for the median of few values.
+    """
+    differences_ns = [
+        abs(value - median(values)) * len(values) / (len(values) - 2)
+        for values in by_rank
+        for value in values
+        if value != 0
+    ]
+    return _MAD * median(differences_ns) if differences_ns else 0.0
 
 
 def _own_ns(before: Operation, operation: Operation) -> Mapping[int, float]:
@@ -114,12 +116,15 @@ def _own_ns(before: Operation, operation: Operation) -> Mapping[int, float]:
 
 
 def _recurrent(values: Sequence[float], noise_ns: float) -> float:
-    """Return the mean of a rank's excess without the largest values; 0 if it is chance or does not recur."""
-    kept = sorted(values)[: len(values) - 1 - int(_TRIMMED * len(values))]
-    mean = sum(kept) / len(values)
-    clear = [value for value in kept if value > max(mean / 2, MIN_EFFECT * noise_ns)]
-    is_recurrent = len(clear) >= max(2, _MIN_RECURRENCE * len(values))
-    return mean if is_recurrent else 0.0
+    """Return the mean of a rank's excess; 0 if it is chance or does not recur.
+
+    The largest values count as much as the third: a checkpoint or a start takes longer once or twice.
+    """
+    largest = sorted(values, reverse=True)[:_MIN_RECURRENCES][-1]
+    capped = [min(value, largest) for value in values]
+    mean = sum(capped) / len(capped)
+    clear = sum(value > max(mean / 2, MIN_EFFECT * noise_ns) for value in capped)
+    return mean if clear >= max(_MIN_RECURRENCES, _MIN_RECURRENCE * len(values)) else 0.0
 
 
 def _explanation(

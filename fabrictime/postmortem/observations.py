@@ -107,7 +107,9 @@ class Failure(NamedTuple):
 
 
 class Timeout(NamedTuple):
-    """A watchdog's line about an operation that takes too long. Unknown numbers are -1."""
+    """A watchdog's line about an operation that takes too long. Unknown numbers are -1. `place` is the rank
+    within the group.
+    """
 
     rank: int
     group: str
@@ -116,6 +118,7 @@ class Timeout(NamedTuple):
     elements: int
     last_enqueued: int
     last_completed: int
+    place: int = -1
 
 
 class NetError(NamedTuple):

@@ -14,6 +14,8 @@ SLOW_RUN: Final = 0.85
 """Bus bandwidth beside that of other runs below which a run is slow."""
 MIN_BYTES: Final = 1 << 20
 """Size from which a bandwidth says something about the network."""
+MIN_RDMA_GBS: Final = 8.0
+"""Bus bandwidth below which NCCL does not use RDMA: equal runs may all use sockets, and are not healthy."""
 
 
 def slow_runs(out: Observations) -> Iterator[Explanation]:

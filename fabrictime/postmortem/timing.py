@@ -177,7 +177,9 @@ def window_ns(of_group: Sequence[Operation]) -> float:
     """Return the mean time from an operation of a group to the next, without the longest ones: pauses of the
     job. Where times are unknown, the time in operations.
     """
-    clock = min(of_group[0].parts, key=lambda rank: (-sum(rank in operation.parts for operation in of_group), rank))
+    clock = min(
+        of_group[0].parts, key=lambda rank: (-sum(rank in operation.parts for operation in of_group), rank)
+    )
     parts = [operation.parts[clock] for operation in of_group if clock in operation.parts]
     lengths_ns = sorted(later.end_ns - sooner.end_ns for sooner, later in pairwise(parts))
     lengths_ns = lengths_ns[: len(lengths_ns) - int(PAUSES * len(lengths_ns))]

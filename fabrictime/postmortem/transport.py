@@ -173,6 +173,15 @@ def link_errors(out: Observations) -> Iterator[Explanation]:
     if not errors:
         return
     by_address = out.hosts_by_address()
+    silent = _silent_peer(errors, by_address)
+    if silent:
+        text = (
+            f"the connections of {names_text(sorted({error.host for error in errors}))} to {silent} failed, which"
+            f" logged no error: its process ended, or it is cut off ({_text(errors[0], by_address)})"
+        )
+        missing = (f"the end of the logs of {silent} would say why its process ended",)
+        yield Explanation("DEAD_RANK", host_names([silent]), 0.65, text, (), missing)
+        return
     local = [error for error in errors if error.is_local]
     hosts = [local[0].host] if local else _common_ends(errors, by_address)
     own = [error for error in local or errors if error.host == hosts[0]] or errors
@@ -184,6 +193,16 @@ def link_errors(out: Observations) -> Iterator[Explanation]:
     evidence = tuple(f"{error.host}: {_text(error, by_address)}" for error in errors[:6])
     culprits = (*sorted(devices)[:2], *host_names(hosts))
     yield Explanation("HANG", culprits, confidence, text, evidence, missing)
+
+
+def _silent_peer(errors: Sequence[NetError], by_address: Mapping[str, str]) -> str:
+    """Return the host at the other end of all errors, if it logged none: both ends of a link that fails log
+    errors, a process that ended logs none. Empty if there is none.
+    """
+    peers = {by_address.get(error.peer, "") for error in errors}
+    peer = peers.pop() if len(peers) == 1 else ""
+    is_silent = not any(error.is_local or error.host == peer for error in errors)
+    return peer if is_silent else ""
 
 
 def _common_ends(errors: Sequence[NetError], by_address: Mapping[str, str]) -> list[str]:

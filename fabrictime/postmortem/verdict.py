@@ -18,7 +18,7 @@ from fabrictime.postmortem.hang import stalls
 from fabrictime.postmortem.lateness import stragglers
 from fabrictime.postmortem.mismatch import mismatches
 from fabrictime.postmortem.observations import Observations
-from fabrictime.postmortem.tables import healthy_rates, slow_runs
+from fabrictime.postmortem.tables import MIN_RDMA_GBS, healthy_rates, slow_runs
 from fabrictime.postmortem.timing import Operation, operations
 from fabrictime.postmortem.transport import fallbacks, incomplete_starts, link_errors
 from fabrictime.postmortem.watchdog import timeouts
@@ -29,10 +29,12 @@ _BONUS: Final = {
     "HANG": 0.2,
     "STRAGGLER": 0.05,
     "SLOW_NIC": 0.05,
-    "FALLBACK": 0.0,
+    "FALLBACK": 0.1,
     "UNKNOWN": -0.1,
 }
-"""Precedence of a verdict over others of the same confidence: one that stops a job explains the slow ones."""
+"""Precedence of a verdict over others of the same confidence: one that stops a job explains the slow ones, and
+the transport that NCCL used explains slow transfers.
+"""
 _MIN_CONFIDENCE: Final = 0.3
 _SHOWN: Final = 5
 MAX_NAMED: Final = 64
@@ -151,7 +153,7 @@ def _healthy(out: Observations, every: list[Operation]) -> Iterator[tuple[float,
     if spans >= 4:
         yield 0.75, f"the ranks of {spans:,} operations take equally long"
     rates = healthy_rates(out.tables).values()
-    if len(rates) >= 2:
+    if len(rates) >= 2 and min(rates) >= MIN_RDMA_GBS:
         yield 0.7, f"{len(rates)} runs of nccl-tests reach {min(rates):.1f} to {max(rates):.1f} GB/s"
     yield from _healthy_start(out)
 

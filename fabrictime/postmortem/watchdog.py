@@ -23,6 +23,7 @@ class _Stop(NamedTuple):
     function: str
     elements: int
     enqueued: int
+    place: int = _UNKNOWN
 
 
 def timeouts(out: Observations) -> Iterator[Explanation]:
@@ -37,11 +38,15 @@ def timeouts(out: Observations) -> Iterator[Explanation]:
     if mismatches:
         yield mismatches[0]
     elif groups:
-        waiting = Counter(
-            rank for stops in groups.values() for rank, stop in stops.items() if stop.seq != _UNKNOWN
-        )
+        waiting = {rank for stops in groups.values() for rank in _stopped(stops)}
         group, stops = max(groups.items(), key=lambda item: (len(_stopped(item[1])), len(item[1])))
-        yield _hang(group, stops, waiting.keys(), out)
+        alone = {
+            rank
+            for stops in groups.values()
+            for rank, stop in _stopped(stops).items()
+            if len(_stopped(stops)) == 1 and stop.place > 1
+        }
+        yield _hang(group, stops, waiting, alone, out)
 
 
 def _stopped(stops: Mapping[int, _Stop]) -> dict[int, _Stop]:
@@ -50,13 +55,14 @@ def _stopped(stops: Mapping[int, _Stop]) -> dict[int, _Stop]:
 
 
 def _merged(stop: _Stop | None, timeout: Timeout) -> _Stop:
-    seq, function, elements, enqueued = stop or _Stop(_UNKNOWN, "", _UNKNOWN, _UNKNOWN)
+    seq, function, elements, enqueued, place = stop or _Stop(_UNKNOWN, "", _UNKNOWN, _UNKNOWN)
     is_first = seq == _UNKNOWN and timeout.seq != _UNKNOWN
     return _Stop(
         timeout.seq if is_first else seq,
         timeout.function if is_first or not function else function,
         timeout.elements if is_first or elements == _UNKNOWN else elements,
         max(enqueued, timeout.last_enqueued),
+        max(place, timeout.place),
     )
 
 
@@ -93,12 +99,16 @@ def _mismatch(group: str, stops: Mapping[int, _Stop], out: Observations) -> Expl
 
 def _common(stopped: Mapping[int, _Stop]) -> tuple[_Stop, int]:
     """Return the operation in which most ranks wait, and their number."""
-    operations = Counter(stop._replace(enqueued=_UNKNOWN) for stop in stopped.values())
+    operations = Counter(stop._replace(enqueued=_UNKNOWN, place=_UNKNOWN) for stop in stopped.values())
     return operations.most_common(1)[0]
 
 
-def _hang(group: str, stops: Mapping[int, _Stop], waiting: Collection[int], out: Observations) -> Explanation:
-    """Explain the stop of a group; `waiting` are the ranks that wait in any group."""
+def _hang(
+    group: str, stops: Mapping[int, _Stop], waiting: set[int], alone: set[int], out: Observations
+) -> Explanation:
+    """Explain the stop of a group; `waiting` are the ranks that wait in any group, `alone` those that wait in a
+    larger group which no other rank waits in.
+    """
     stopped = _stopped(stops)
     if not stopped:
         text = f"the watchdog of {ranks_text(stops)} ended the job"
@@ -106,7 +116,7 @@ def _hang(group: str, stops: Mapping[int, _Stop], waiting: Collection[int], out:
     common, number = _common(stopped)
     name = f"{common.function or 'the collective'} {common.seq}{f' of group {group}' if group else ''}"
     behind = _behind(common.seq, stops)
-    absent = behind - set(waiting) or _absent(waiting, out) or behind
+    absent = behind & alone or behind - waiting or _absent(waiting, out) or alone - stopped.keys() or behind
     if absent:
         reason = "did not enter it" if absent <= behind else "did not time out, so it did not enter it"
         text = f"{number} ranks timed out in {name}; {ranks_text(absent)} {reason}"
@@ -118,9 +128,7 @@ def _hang(group: str, stops: Mapping[int, _Stop], waiting: Collection[int], out:
 
 def _different(common: _Stop, stopped: Mapping[int, _Stop]) -> set[int]:
     """Return the ranks that called something else at the number of the others."""
-    return {
-        rank for rank, stop in stopped.items() if stop.seq == common.seq and stop[:3] != common[:3]
-    }
+    return {rank for rank, stop in stopped.items() if stop.seq == common.seq and stop[:3] != common[:3]}
 
 
 def _behind(seq: int, stops: Mapping[int, _Stop]) -> set[int]:

@@ -101,9 +101,7 @@ def _take(
         calls.append(_call(entry, order, rank, group, seq, profiling_name))
 
 
-def _message(
-    match: re.Match[str], entry: Mapping[Any, Any], order: int, rank: int, group: Group
-) -> Message:
+def _message(match: re.Match[str], entry: Mapping[Any, Any], order: int, rank: int, group: Group) -> Message:
     first, second = int(match[2]), int(match[3])
     is_send = match[1] == "send"
     return Message(

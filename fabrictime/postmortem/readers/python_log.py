@@ -31,6 +31,8 @@ _GROUP: Final = re.compile(
 )
 _JOB_RANK: Final = re.compile(r"^\s*\[rank(\d{1,8})\]:")
 """Prefix of a line: the rank in the job. `[Rank 1]` and `PG ... Rank 1` are ranks in a process group."""
+_TASK: Final = re.compile(r"^\d{1,6}: ?(?=\[rank)")
+"""Prefix of srun -l, the task, before that of torchrun's ranks."""
 _WORLD_GROUPS: Final = ("0", "default_pg", "default")
 _REPORT: Final = re.compile(r"(?:^|\s)(time|host|rank|exitcode|traceback)\s*: (.*)")
 _SRUN: Final = re.compile(
@@ -103,6 +105,8 @@ class PythonLog:
         self._is_root = False
         self._is_cancelled = False
         self._groups: dict[int, str] = {}
+        self._unnamed: dict[int, int] = {}
+        """Rank to the place of its last timeout, whose group is not stated yet."""
         self._processes: dict[str, set[str]] = {}
         """Launcher to its processes, by their ids."""
         self._readers: tuple[tuple[str, Callable[[str], bool]], ...] = (
@@ -124,6 +128,7 @@ class PythonLog:
 
     def take(self, line: str) -> bool:
         """Add the facts of a line; return whether it states one."""
+        line = _TASK.sub("", line)
         if "first observed failure" in line:
             self._is_root = True
             return True
@@ -146,8 +151,8 @@ class PythonLog:
         group = _GROUP.search(line)
         rank = self._watchdog_rank(line, group, match)
         if group is not None and rank is not None:
-            name = group[2] or group[1]  # a group's id may differ between ranks, its GUID does not
-            self._groups[rank] = f"{name} ({group[3]})" if group[3] else name
+            self._name_timeout(rank, group, line)
+            self._groups[rank] = _group_text(group)
         if match is None or rank is None or rank > MAX_RANK or len(self._out.timeouts) >= MAX_FACTS:
             return False
         self._out.place(rank, "")
@@ -157,8 +162,19 @@ class PythonLog:
             stop = stop._replace(seq=seq, function=clean_function(timeout[3] or ""), elements=elements)
         if progress is not None:
             stop = stop._replace(last_enqueued=int(progress[2]), last_completed=int(progress[3]))
+        if group is None and timeout is not None:
+            self._unnamed[rank] = len(self._out.timeouts)
+        if group is not None:
+            stop = stop._replace(group=_group_text(group), place=int(group[4]))
         self._out.timeouts.append(stop)
         return True
+
+    def _name_timeout(self, rank: int, group: re.Match[str], line: str) -> None:
+        """Add the group to the last timeout of a rank: PyTorch states it in the line after that of the timeout."""
+        index = self._unnamed.get(rank)
+        if index is not None and "dump signal" not in line:
+            timeout = self._out.timeouts[self._unnamed.pop(rank)]
+            self._out.timeouts[index] = timeout._replace(group=_group_text(group), place=int(group[4]))
 
     def _watchdog_rank(
         self, line: str, group: re.Match[str] | None, match: re.Match[str] | None
@@ -298,6 +314,12 @@ class PythonLog:
         if rank is not None and host:
             self._out.hosts[rank] = host
         self._out.failures.append(Failure(rank, host, pid, label, time_s, weight, self._name))
+
+
+def _group_text(group: re.Match[str]) -> str:
+    """Return the name of a group: its id may differ between ranks, its GUID does not."""
+    name = group[2] or group[1]
+    return f"{name} ({group[3]})" if group[3] else name
 
 
 def _task_numbers(text: str) -> Iterator[int]:

@@ -39,8 +39,19 @@ def test_completion_errors_name_the_host_that_several_lost(tmp_path):
         for host in range(3)
     ]
     answer = explained_logs(tmp_path, job="\n".join(lines))
-    assert answer["verdict"] == "HANG"
-    assert "host gpu3" in answer["culprits"][:2]
+    assert (answer["verdict"], answer["culprits"]) == ("DEAD_RANK", ["host gpu3"])
+    assert "its process ended, or it is cut off" in answer["text"]
+
+
+def test_errors_at_both_ends_of_a_connection_are_the_network(tmp_path):
+    lines = [f"gpu{host}:7:8 [0] NCCL INFO Bootstrap : Using bond0:10.0.0.{host}<0>" for host in range(4)]
+    lines += [
+        f"gpu{host}:7:9 [1] net_ib.cc:2251 NCCL WARN NET/IB: Got completion from peer 10.0.0.{peer}<45123> "
+        "with status=12 opcode=32 len=0 vendor err 129 (Send) hca mlx5_bond_2"
+        for host, peer in ((0, 3), (1, 3), (3, 0))
+    ]
+    answer = explained_logs(tmp_path, job="\n".join(lines))
+    assert (answer["verdict"], answer["culprits"]) == ("HANG", ["nic gpu3/mlx5_bond_2", "host gpu3"])
 
 
 def test_sockets_without_host_bridges_of_nccl_2_11(tmp_path):
