@@ -66,7 +66,9 @@ def slow_transfers(every: Sequence[Operation], out: Observations) -> Iterator[Ex
     waiting = set().union(*(kind.waiting for kind in groups))
     if waiting:
         members = ranks_text(set().union(*waiting) & out.ranks)
-        text = f"{members} wait in their collectives, or these transfer slowly: a member of their groups left nothing"
+        text = (
+            f"{members} wait or transfer slowly in their collectives: a member of their groups left nothing"
+        )
         yield Explanation("UNKNOWN", (), 0.5, text, (), ("the records of all members of these groups",))
 
 
@@ -114,7 +116,8 @@ def _compared(of_kind: Mapping[_Members, Sequence[Operation]]) -> _Comparison:
     """Return the slow groups of a kind of operation; none if there are too many to compare with."""
     times = {ranks: of_ranks for ranks, of_ranks in of_kind.items() if len(of_ranks) >= _MIN_OPERATIONS}
     quarters = {
-        ranks: quantiles([part.transfer_ns for part in of_ranks]) for ranks, of_ranks in times.items()
+        ranks: quantiles([operation.transfer_ns for operation in of_ranks])
+        for ranks, of_ranks in times.items()
     }
     if len(quarters) < 2:
         return _Comparison(set(), set(), 1.0, set())

@@ -96,7 +96,7 @@ def _lateness(group: Group, of_group: Sequence[Operation]) -> _Lateness | None:
 def _noise_ns(by_rank: Collection[Sequence[float]]) -> float:
     """Return the standard deviation of a rank's excess from window to window, without outliers.
 
-    The rank that is the baseline of a window has none there. The factor corrects for the median of few values.
+    The rank that is the baseline of a window has none there. The factor is that of few values.
     """
     differences_ns = [
         abs(value - median(values)) * len(values) / (len(values) - 2)
@@ -136,8 +136,8 @@ def _explanation(
 ) -> Explanation:
     share = min(1.0, main.share)
     text = (
-        f"{ranks_text(late)} took {delay_text(max(excess_ns.values()))} more than its peers in the mean between"
-        f" two collectives of {main.group.text()}, in {main.windows} intervals: the others waited"
+        f"{ranks_text(late)} took {delay_text(max(excess_ns.values()))} more than peers in the mean between "
+        f"two collectives of {main.group.text()}, in {main.windows} intervals: the others waited"
         f" {percent_text(share)} of the time"
     )
     evidence = [

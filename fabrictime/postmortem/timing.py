@@ -9,7 +9,7 @@ difference of `busy_ns`.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import median
@@ -27,8 +27,8 @@ _CLEAR: Final = 3
 
 
 class Part(NamedTuple):
-    """A rank's part of an operation, ns. Begin and end are 0 if unknown. `place` is the number of the operation
-    among those of the rank.
+    """A rank's part of an operation, ns. Begin and end are 0 if unknown. `place` is the number of the
+    operation among those of the rank.
     """
 
     begin_ns: int
@@ -141,7 +141,7 @@ def _span(record: Call | Message, is_timed: bool) -> Span:
 
 
 def _parts(timeline: Iterable[Span]) -> Iterator[Part]:
-    """Yield the parts of a rank's operations; the overlap of operations counts once where begins are known."""
+    """Yield the parts of a rank's operations; an overlap counts once where begins are known."""
     busy_ns = last_end_ns = 0
     for place, span in enumerate(timeline):
         end_ns = span.begin_ns + span.duration_ns if span.begin_ns else 0
@@ -164,22 +164,22 @@ def by_group(every: Iterable[Operation]) -> dict[tuple[str, Group, tuple[int, ..
 
 
 def _ordered(of_group: Sequence[Operation]) -> list[Operation]:
-    numbers: dict[int, int] = defaultdict(int)
-    for operation in of_group:
-        for rank in operation.parts:
-            numbers[rank] += 1
-    clock = min(numbers, key=lambda rank: (-numbers[rank], rank))
+    clock = _clock(of_group)
     of_clock = [operation for operation in of_group if clock in operation.parts]
     return sorted(of_clock, key=lambda operation: operation.parts[clock].place)
+
+
+def _clock(of_group: Sequence[Operation]) -> int:
+    """Return the member with the largest number of operations."""
+    numbers = Counter(rank for operation in of_group for rank in operation.parts)
+    return min(numbers, key=lambda rank: (-numbers[rank], rank))
 
 
 def window_ns(of_group: Sequence[Operation]) -> float:
     """Return the mean time from an operation of a group to the next, without the longest ones: pauses of the
     job. Where times are unknown, the time in operations.
     """
-    clock = min(
-        of_group[0].parts, key=lambda rank: (-sum(rank in operation.parts for operation in of_group), rank)
-    )
+    clock = _clock(of_group)
     parts = [operation.parts[clock] for operation in of_group if clock in operation.parts]
     lengths_ns = sorted(later.end_ns - sooner.end_ns for sooner, later in pairwise(parts))
     lengths_ns = lengths_ns[: len(lengths_ns) - int(PAUSES * len(lengths_ns))]
@@ -200,8 +200,8 @@ def waits(every: Iterable[Operation]) -> list[Wait]:
 
 
 def begin_together(of_group: Iterable[Operation]) -> bool:
-    """Return whether the ranks clearly begin together and end apart, by their own clocks: their transfers take
-    different times. Ranks that end together arrived apart.
+    """Return whether the ranks clearly begin together and end apart, by their own clocks: their transfers
+    take different times. Ranks that end together arrived apart.
     """
     usable = [operation.parts.values() for operation in of_group if _has_edges(operation)]
     if not usable:

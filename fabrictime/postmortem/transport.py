@@ -176,8 +176,8 @@ def link_errors(out: Observations) -> Iterator[Explanation]:
     silent = _silent_peer(errors, by_address)
     if silent:
         text = (
-            f"the connections of {names_text(sorted({error.host for error in errors}))} to {silent} failed, which"
-            f" logged no error: its process ended, or it is cut off ({_text(errors[0], by_address)})"
+            f"the connections of {names_text(sorted({error.host for error in errors}))} to {silent} failed, "
+            f"which logged no error: its process ended, or it is cut off ({_text(errors[0], by_address)})"
         )
         missing = (f"the end of the logs of {silent} would say why its process ended",)
         yield Explanation("DEAD_RANK", host_names([silent]), 0.65, text, (), missing)

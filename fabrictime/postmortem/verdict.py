@@ -32,8 +32,8 @@ _BONUS: Final = {
     "FALLBACK": 0.1,
     "UNKNOWN": -0.1,
 }
-"""Precedence of a verdict over others of the same confidence: one that stops a job explains the slow ones, and
-the transport that NCCL used explains slow transfers.
+"""Precedence of a verdict over others of the same confidence: one that stops a job explains the slow ones,
+and the transport that NCCL used explains slow transfers.
 """
 _MIN_CONFIDENCE: Final = 0.3
 _SHOWN: Final = 5

@@ -106,8 +106,8 @@ def _common(stopped: Mapping[int, _Stop]) -> tuple[_Stop, int]:
 def _hang(
     group: str, stops: Mapping[int, _Stop], waiting: set[int], alone: set[int], out: Observations
 ) -> Explanation:
-    """Explain the stop of a group; `waiting` are the ranks that wait in any group, `alone` those that wait in a
-    larger group which no other rank waits in.
+    """Explain the stop of a group; `waiting` are the ranks that wait in any group, `alone` those that wait
+    in a larger group in which no other rank waits.
     """
     stopped = _stopped(stops)
     if not stopped:

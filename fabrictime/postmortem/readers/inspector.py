@@ -17,8 +17,8 @@ MAX_SPANS: Final = 500_000
 
 
 class _Row(NamedTuple):
-    """An operation as one process states it. `member` is its rank within the communicator, `stamp_ns` the time
-    at which it was written.
+    """An operation as one process states it. `member` is its rank within the communicator, `stamp_ns` the
+    time at which it was written.
     """
 
     host: str

@@ -170,7 +170,7 @@ class PythonLog:
         return True
 
     def _name_timeout(self, rank: int, group: re.Match[str], line: str) -> None:
-        """Add the group to the last timeout of a rank: PyTorch states it in the line after that of the timeout."""
+        """Add the group to the last timeout of a rank: PyTorch states it in a later line."""
         index = self._unnamed.get(rank)
         if index is not None and "dump signal" not in line:
             timeout = self._out.timeouts[self._unnamed.pop(rank)]
