@@ -42,6 +42,7 @@ __all__ = [
     "CollectiveSummary",
     "CollectiveTransfer",
     "Communicator",
+    "CommunicatorReport",
     "ContendingFlow",
     "ContentionEvidence",
     "ContentionKind",
@@ -99,6 +100,7 @@ __all__ = [
     "PolicyCycles",
     "ProbeBatch",
     "ProbeSchedule",
+    "ProcessActivity",
     "QueuePairDelay",
     "RankCondition",
     "RankState",
@@ -829,6 +831,7 @@ class CollectiveSource(StrEnum):
     MPI = "MPI"
     SIMULATION = "SIMULATION"
     VERBS = "VERBS"
+    RAS = "RAS"
 
 
 class Communicator(TypedDict):
@@ -1073,6 +1076,44 @@ class RankState(TypedDict):
     """Operations launched; -1: unknown."""
     text: str
     """Reason in one line."""
+    process: int
+    """Process id on its host; 0: unknown."""
+    gpu: str | None
+    """Index of its GPU on the host."""
+    function: CollectiveFunction
+    """Function of which it launched fewer operations than others; UNKNOWN: none, or not named."""
+    behind: int
+    """Operations of that function by which it is behind the rank that launched most."""
+
+
+class CommunicatorReport(TypedDict):
+    """A communicator as NCCL's RAS service reports it."""
+
+    communicator: str
+    """Id of the communicator."""
+    ranks: int
+    """Number of its ranks; 0: unknown."""
+    reported: int
+    """Ranks that answered; 0: unknown."""
+    launched: int
+    """Operations of all functions that ranks launched at most; -1: unknown."""
+    behind: int
+    """Ranks that launched fewer operations of some function than others."""
+
+
+class ProcessActivity(TypedDict):
+    """Activity of the process since its last record, by the kernel's accounting."""
+
+    interval_ns: int
+    """ns, length of the interval of the following figures."""
+    cpu_ns: int
+    """ns of processors that its threads used."""
+    io_bytes: int | None
+    """bytes of files and pipes that it read and wrote; null: may not be read."""
+    disk_share: float
+    """Share of samples in which it waited for a disk or a driver."""
+    stopped_share: float
+    """Share of samples in which a signal, a debugger or its cgroup stopped it."""
 
 
 class CollectiveBatch(TypedDict):
@@ -1124,6 +1165,11 @@ class CollectiveBatch(TypedDict):
     """Counters of the NICs that the process uses."""
     ranks: list[RankState]
     """Ranks by NCCL's own reports."""
+    reports: list[CommunicatorReport]
+    """Communicators by a report of NCCL's RAS service at the end of the interval; source is RAS: the process
+    is that service."""
+    activity: ProcessActivity | None
+    """Activity of the process; null: not measured."""
 
 
 class ContentionState(StrEnum):
@@ -1330,6 +1376,7 @@ class Verdict(StrEnum):
     OWN_PACING = "OWN_PACING"
     PAUSE_STORM = "PAUSE_STORM"
     PROGRAM_MISMATCH = "PROGRAM_MISMATCH"
+    STALLED = "STALLED"
 
 
 class DiagnosisEvidence(TypedDict):
@@ -1430,11 +1477,12 @@ class Diagnosis(TypedDict):
     """HEALTHY: nothing is wrong with the network, and no rank is late; SLOW_FLOW: one path is slower than its
     like; CONTENTION: queues that other flows share; DEAD_LINK, GREY_LINK, FLAPPING_LINK: health of a link
     that the job crosses; SLOW_SENDER, SLOW_RECEIVER: a host; PCIE_LIMIT: PCIe or GPUDirect; STRAGGLER: a rank
-    computes longer than the others; HANG: an operation does not end because a rank is missing; DEAD_RANK: a
-    process ended in an operation; LAUNCH_SKEW: kernels begin late after their call; RAIL_MISMATCH: ranks use
-    NICs of different rails; FEW_QUEUE_PAIRS: too few flows to fill the paths; DELAY_MISMATCH: delay of the
-    data and of the probes disagree; OWN_PACING: limited by a decision of this system; PAUSE_STORM: one NIC
-    pauses the fabric; PROGRAM_MISMATCH: ranks call different operations; UNKNOWN: not enough evidence."""
+    computes longer than the others; HANG: an operation does not end because a rank is missing; STALLED: it
+    has not ended for longer than usual, and may be a pause; DEAD_RANK: a process ended in an operation;
+    LAUNCH_SKEW: kernels begin late after their call; RAIL_MISMATCH: ranks use NICs of different rails;
+    FEW_QUEUE_PAIRS: too few flows to fill the paths; DELAY_MISMATCH: delay of the data and of the probes
+    disagree; OWN_PACING: limited by a decision of this system; PAUSE_STORM: one NIC pauses the fabric;
+    PROGRAM_MISMATCH: ranks call different operations; UNKNOWN: not enough evidence."""
     confidence: float
     """0 to 1."""
     blames_network: bool

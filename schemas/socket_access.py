@@ -87,6 +87,12 @@ class SocketAccess:
                 raise PermissionError(errno.EPERM, text) from None
         os.chmod(name, self.mode)
 
+    def admits(self, user: int) -> bool:
+        """Return whether a user's programs may connect."""
+        if user == os.geteuid() or self.everyone:
+            return True
+        return self.group is not None and self.group in _groups_of_user(user)
+
     def check(self, connection: socket.socket) -> Peer:
         """Return the peer of a connection. Raises PermissionError for a user that has no access."""
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -138,8 +144,14 @@ def _groups_of(connection: socket.socket, user: int, group: int) -> list[int]:
             connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_GROUPS * groups.itemsize)
         )
     except OSError:
-        try:
-            return os.getgrouplist(pwd.getpwuid(user).pw_name, group)
-        except KeyError:
-            return []
+        return _groups_of_user(user, group)
     return groups.tolist()
+
+
+def _groups_of_user(user: int, group: int | None = None) -> list[int]:
+    """Return the groups of a user by name, with `group`; empty for an unknown user."""
+    try:
+        entry = pwd.getpwuid(user)
+    except KeyError:
+        return []
+    return os.getgrouplist(entry.pw_name, entry.pw_gid if group is None else group)

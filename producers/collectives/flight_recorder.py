@@ -221,6 +221,10 @@ def _states(
             "state": RankCondition.RUNNING,
             "operations": max((operation["seq"] for operation in own), default=-1),
             "text": reason,
+            "process": 0,
+            "gpu": None,
+            "function": _F.UNKNOWN,
+            "behind": 0,
         }
 
 

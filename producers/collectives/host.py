@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from producers.collectives.listener import Listener, Passed, ProcessId, is_alive
 from producers.collectives.nic_counters import NicCounters
 from producers.collectives.process import Origin, TracedProcess
-from producers.collectives.reports import OwnReports, Recorded
+from producers.collectives.ras.jobs import Place, RasJobs
+from producers.collectives.reports import Recorded, RecorderDumps
 from producers.collectives.settings import CollectiveSettings
 from producers.collectives.timeline import HostClock, Timeline
 from producers.ports.device import rdma_ports
@@ -94,7 +95,8 @@ class HostReporter:
         self._nic_of_device: dict[str, str] = {}
         self._shard = host.nics[0].shard if host.nics else ""
         netns = host.nics[0].netns if host.nics else None
-        self._reports = OwnReports(settings, host.host, netns, host.reads_dumps)
+        self._dumps = RecorderDumps(settings, host.host, reads=host.reads_dumps)
+        self._ras = RasJobs(settings, Place(host.host, host.boot, self._shard, netns))
         self._listener = Listener(
             host.socket,
             selector,
@@ -127,7 +129,7 @@ class HostReporter:
         traced = self.processes
         events = [process.counts for process in traced]
         return Counts(
-            frozenset(process.job for process in traced if process.job is not None),
+            frozenset(process.job for process in traced if process.job is not None) | self._ras.names,
             len(traced),
             sum(dropped for dropped, _ in events),
             sum(invalid for _, invalid in events),
@@ -158,6 +160,7 @@ class HostReporter:
             self._nic_of,
             self._now_s,
             self._registry,
+            passed.process.pid,
         )
         self._entries[passed.inode] = _Entry(passed.process, traced)
         job = owned_name(passed.reader.job, passed.user)
@@ -188,8 +191,10 @@ class HostReporter:
         """
         self._now_s = now_s
         self.fault = self._listener.check(now_s)
-        for dump in self._reports.poll(now_s, self.processes):
+        for dump in self._dumps.poll(now_s):
             self._publish_dump(dump, put)
+        for record in self._ras.poll(now_s, self.processes, self._clock.read):
+            self._put(record, put)
         if not self._entries:
             self._stop_counters()
             return now_s + _IDLE_S
@@ -199,6 +204,7 @@ class HostReporter:
             if now_s >= entry.drain_at_s:
                 entry.drain_at_s = now_s + entry.traced.drain_s(entry.traced.drain())
             self._check_alive(entry, now_s)
+            entry.traced.activity.sample(now_s)
             if may_put() and entry.traced.is_due(now_s):
                 self._publish(entry, now_s, put)
             if entry.traced.ended and entry.traced.gone:
@@ -215,10 +221,12 @@ class HostReporter:
         entry.counters = totals
 
     def _publish_dump(self, dump: Recorded, put: Put) -> None:
-        record = self._reports.record(dump, self._host.boot, self._shard, self._clock.read(), self.processes)
+        record = self._dumps.record(dump, self._host.boot, self._shard, self._clock.read(), self.processes)
         if record is not None:
-            value = codec.encode(CollectiveBatch, record, self._registry)
-            put(record["job"], value, lambda: None)
+            self._put(record, put)
+
+    def _put(self, record: CollectiveBatch, put: Put) -> None:
+        put(record["job"], codec.encode(CollectiveBatch, record, self._registry), lambda: None)
 
     def _check_alive(self, entry: _Entry, now_s: float) -> None:
         if entry.lost_s is None or now_s < entry.alive_at_s:

@@ -28,6 +28,7 @@ from producers.collectives.batch import (
     transfers_of,
 )
 from producers.collectives.communicator_table import CommunicatorTable
+from producers.collectives.process_activity import ActivityMeter
 from producers.collectives.settings import CollectiveSettings
 from producers.collectives.timeline import Timeline
 from producers.collectives.trace_budget import TraceBudget
@@ -48,6 +49,8 @@ _FULL_SHARE: Final = 0.5
 """Share of a ring's events at which its room is freed before the log has acknowledged them."""
 _MIN_DRAIN_S: Final = 0.002
 _RUNNING_CHECK_S: Final = 0.5
+_FIRST_IDLE_S: Final = 3.0
+"""s without an operation after which a record states what the process does instead."""
 _MAX_RUNNING: Final = 16
 _MAX_RUNNING_AT_END: Final = 64
 _MAX_QUEUE_PAIRS: Final = 32
@@ -73,7 +76,11 @@ class Origin:
 
 
 class TracedProcess:
-    """A process with its segment. `nic_of_device`: NIC of an RDMA device, None if the host lacks it."""
+    """A process with its segment.
+
+    `nic_of_device`: NIC of an RDMA device, None if the host lacks it. `pid`: 0 if the process is in another
+    PID namespace, so that its activity is not known.
+    """
 
     def __init__(
         self,
@@ -85,6 +92,7 @@ class TracedProcess:
         nic_of_device: Callable[[str], str | None],
         now_s: float,
         registry: codec.Registry | None = None,
+        pid: int = 0,
     ) -> None:
         self.reader, self.origin, self._settings, self._timeline = reader, origin, settings, timeline
         self._host_nics, self._nic_of_device, self._registry = host_nics, nic_of_device, registry
@@ -105,7 +113,10 @@ class TracedProcess:
         self._running_at_s = self._running_check_s = -settings.repeat_s
         self._running: set[int] = set()
         self._has_new_running = False
+        self._had_content = self._was_stopped = False
+        """Whether the last record had operations, and whether the process was stopped then."""
         self._ended_before = 0
+        self.activity = ActivityMeter(pid, now_s)
         self.rank_states: list[RankState] = []
         """States of ranks for the next record."""
         self.gone = False
@@ -236,9 +247,15 @@ class TracedProcess:
             self._fold.kinds or self._communicators.new or len(self._queue_pairs) or self.rank_states
         )
         wait_s = self._budget.interval_s(self._settings.report_ms / 1e3, self._base_bytes)
-        if since_s < (wait_s if has_content else max(wait_s, self._settings.heartbeat_s)):
+        if since_s < (wait_s if has_content else max(wait_s, self._heartbeat_s())):
             return False
         return self._budget.is_enough(self._base_bytes, urgent=False)
+
+    def _heartbeat_s(self) -> float:
+        """Return the s until the next record without operations: sooner if it is the first after work, or if
+        the process has stopped, since others may wait for it."""
+        is_news = self._had_content or self.activity.is_stopped != self._was_stopped
+        return min(_FIRST_IDLE_S, self._settings.heartbeat_s) if is_news else self._settings.heartbeat_s
 
     def _check_running(self, now_s: float) -> None:
         """Look for operations that have not ended for long, and that were not published lately."""
@@ -292,7 +309,11 @@ class TracedProcess:
             "queue_pairs": [],
             "counters": list(counters),
             "ranks": self.rank_states,
+            "reports": [],
+            "activity": self.activity.take(),
         }
+        self._had_content = bool(record["summaries"])
+        self._was_stopped = self.activity.is_stopped
         rows = self._fold.take_rows()
         self._queue_pairs.add(rows[rows["kind"] == QUEUE_PAIR], self._nics, self._flows)
         if self._wants_queue_pairs(now_s):

@@ -1,8 +1,4 @@
-"""Collects the reports of NCCL and PyTorch themselves: of the RAS service, and dumps of the Flight Recorder.
-
-A query may take seconds, so a separate thread makes it. States from RAS are published in the record of a
-process of the same communicator. A dump becomes a separate record.
-"""
+"""Collects the dumps of PyTorch's Flight Recorder: each becomes a record. A separate thread reads them."""
 
 from __future__ import annotations
 
@@ -12,21 +8,18 @@ import queue
 import stat
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from producers.collectives.flight_recorder import MAX_BYTES, parse_dump, rank_of_name
 from producers.collectives.process import TracedProcess
-from producers.collectives.ras import parse_ras, worth_reporting
-from producers.collectives.ras_query import RAS_PORT, is_own_address, query_ras
 from producers.collectives.settings import CollectiveSettings
 from producers.collectives.timeline import ClockReading
-from schemas.records import CollectiveBatch, CollectiveSource, RankState
+from schemas.records import CollectiveBatch, CollectiveSource
 
 _log = logging.getLogger(__name__)
 
-_LOOPBACK: Final = "127.0.0.1"
 _SCAN_S: Final = 5.0
 _MAX_FILES: Final = 4096
 """Maximum number of dumps in the folder; it bounds the time of a scan."""
@@ -34,7 +27,6 @@ _SETTLED_S: Final = 1.0
 """A dump counts as complete if it has not changed for this long."""
 _PAST_S: Final = 3600.0
 """A dump is ignored if it was this old when the service started."""
-_REPEAT_S: Final = 60.0
 _MAX_WARNINGS: Final = 20
 
 
@@ -47,98 +39,47 @@ class Recorded(NamedTuple):
     data: bytes
 
 
-class OwnReports:
-    """Collects the reports of one host.
+class RecorderDumps:
+    """Collects the dumps of one host. `reads` is False if another host of this machine reads them."""
 
-    `netns` is its network namespace; `dumps` is True if it reads dumps.
-    """
-
-    def __init__(self, settings: CollectiveSettings, host: str, netns: str | None, dumps: bool) -> None:
-        self._settings, self._host, self._netns = settings, host, netns
-        self._folder = settings.flight_recorder_directory if dumps else None
-        self._address = self._ras_address()
-        self._ras_at_s = self._scan_at_s = 0.0
+    def __init__(self, settings: CollectiveSettings, host: str, *, reads: bool) -> None:
+        self._host = host
+        self._folder = settings.flight_recorder_directory if reads else None
+        self._scan_at_s = 0.0
         self._begin_s = time.time()
         self._is_over_limit = False
         self._known: set[tuple[str, int]] = set()
         """Name and time of change of each dump in the folder that was read."""
-        self._found: queue.SimpleQueue[list[RankState] | list[Recorded]] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[list[Recorded]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._sent: dict[str, tuple[float, list[RankState]]] = {}
         self.failed = 0
-        """Reports that could not be read."""
+        """Dumps that could not be read."""
 
-    def _ras_address(self) -> tuple[str, int] | None:
-        if self._settings.ras == "off":
-            return None
-        if self._settings.ras == "auto":
-            return _LOOPBACK, RAS_PORT
-        address, _, port = self._settings.ras.rpartition(":")
-        address = address.strip("[]")
-        if not is_own_address(address, self._netns):
-            _log.warning("collectives.ras %s: expected an address of %s", self._settings.ras, self._host)
-            return None
-        return address, int(port)
-
-    def poll(self, now_s: float, processes: Sequence[TracedProcess]) -> list[Recorded]:
-        """Start a query that is due, pass rank states to processes, and return new dumps."""
-        self._begin(now_s, processes)
+    def poll(self, now_s: float) -> list[Recorded]:
+        """Start a scan that is due, and return new dumps."""
+        is_running = self._thread is not None and self._thread.is_alive()
+        if self._folder is not None and not is_running and now_s >= self._scan_at_s:
+            self._scan_at_s = now_s + _SCAN_S
+            self._run(self._folder)
         dumps: list[Recorded] = []
         while not self._found.empty():
-            for item in self._found.get():
-                if isinstance(item, Recorded):
-                    dumps.append(item)
-                else:
-                    self._sort(now_s, item, processes)
+            dumps += self._found.get()
         return dumps
 
-    def _begin(self, now_s: float, processes: Sequence[TracedProcess]) -> None:
-        if self._thread is not None and self._thread.is_alive():
-            return
-        is_nccl = any(
-            process.source in (CollectiveSource.NCCL, CollectiveSource.RCCL) for process in processes
-        )
-        if self._address is not None and is_nccl and now_s >= self._ras_at_s:
-            self._ras_at_s = now_s + self._settings.ras_s
-            self._run(self._query, self._address)
-        elif self._folder is not None and now_s >= self._scan_at_s:
-            self._scan_at_s = now_s + _SCAN_S
-            self._run(self._scan, self._folder)
-
-    def _run(self, work: Callable[[Any], Any], argument: Any) -> None:
+    def _run(self, folder: Path) -> None:
         def guarded() -> None:
             try:
-                self._found.put(work(argument))
+                self._found.put(self._scan(folder))
             except (OSError, ValueError) as error:
                 self._warn(error)
 
-        self._thread = threading.Thread(target=guarded, name="own reports", daemon=True)
+        self._thread = threading.Thread(target=guarded, name="recorder dumps", daemon=True)
         self._thread.start()
 
     def _warn(self, error: Exception) -> None:
-        if isinstance(error, ConnectionRefusedError):  # RAS is off, or NCCL has none
-            return
         self.failed += 1
         if self.failed <= _MAX_WARNINGS:
             _log.warning("%s: %s", self._host, error)
-
-    # ---- RAS
-
-    def _query(self, address: tuple[str, int]) -> list[RankState]:
-        return worth_reporting(parse_ras(query_ras(*address, self._netns)))
-
-    def _sort(self, now_s: float, state: RankState, processes: Sequence[TracedProcess]) -> None:
-        """Pass a state to the first process of its communicator, unless it was published recently."""
-        for process in processes:
-            if state["communicator"] in process.ranks:
-                key = f"{state['communicator']}/{state['rank']}"
-                at_s, sent = self._sent.get(key, (-_REPEAT_S, []))
-                if sent != [state] or now_s - at_s >= _REPEAT_S:
-                    self._sent[key] = now_s, [state]
-                    process.rank_states.append(state)
-                return
-
-    # ---- Flight Recorder
 
     def _scan(self, folder: Path) -> list[Recorded]:
         """Read the new dumps in a folder and return them.
@@ -224,6 +165,8 @@ class OwnReports:
             "queue_pairs": [],
             "counters": [],
             "ranks": content.ranks,
+            "reports": [],
+            "activity": None,
         }
 
 

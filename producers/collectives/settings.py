@@ -52,10 +52,12 @@ class CollectiveSettings(StrictModel):
         default="auto",
         pattern=r"^(auto|off|[0-9A-Za-z.:\[\]-]+:[0-9]{1,5})$",
         examples=["auto"],
-        description="NCCL's RAS service: auto: port 28028 of the loopback while a job of NCCL is connected; "
-        "off; or host:port of this host",
+        description="RAS services of NCCL and RCCL: auto: those of this host's jobs, by NCCL_RAS_ADDR of "
+        "their processes or port 28028, with or without our profiler; off; or host:port of this host",
     )
-    ras_s: float = quantity(10, (1, 3600), "s between two queries of the RAS service")
+    ras_s: float = quantity(
+        5, (1, 3600), "s between two queries of a RAS service; 2 s while a job makes no progress"
+    )
     flight_recorder_directory: Path | None = Field(
         default=None,
         description="folder with dumps of PyTorch's Flight Recorder, such as the folder of "

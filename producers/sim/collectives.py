@@ -167,6 +167,8 @@ class _Rank:
             "queue_pairs": rows,
             "counters": [counter],
             "ranks": [],
+            "reports": [],
+            "activity": None,
         }
         self._batch += 1
         self._sim.publish(COLLECTIVES, job.name, self._sim.system_ns(), record)

@@ -19,6 +19,8 @@ GAP_NS: Final = 10 * NS_PER_S
 """Time for which a slow job keeps its cause without evidence, as `CAUSE_GAP_NS`."""
 CERTAIN: Final = (Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH)
 """Verdicts with evidence of their own, which replace the cause of a stopped operation."""
+WITHOUT_PROOF: Final = (Verdict.HANG, Verdict.STALLED)
+"""Verdicts that others replace while the operation still runs."""
 WITHOUT_CAUSE: Final = (Verdict.HEALTHY, Verdict.UNKNOWN)
 
 
@@ -47,7 +49,7 @@ class Answers:
             self.answer = answer if same is None else same
             return self.answer
         self.answer, self._next = best, None
-        self.stopped = stopped if best.decisive and best.verdict != Verdict.HANG else None
+        self.stopped = stopped if best.decisive and best.verdict not in WITHOUT_PROOF else None
         return best
 
     def _is_kept(
@@ -58,7 +60,7 @@ class Answers:
             return False
         if stopped is not None and stopped == self.stopped and best.verdict not in CERTAIN:
             return True
-        if best.decisive or answer.verdict == Verdict.HEALTHY or _refines(best, answer):
+        if best.decisive or answer.verdict in (Verdict.HEALTHY, Verdict.STALLED) or _refines(best, answer):
             return False
         if answer.verdict == Verdict.UNKNOWN and best.verdict != Verdict.HEALTHY:
             return False

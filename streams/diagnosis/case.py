@@ -12,6 +12,7 @@ from schemas.records import ContentionWindow, Verdict
 from streams.diagnosis.job.arrivals import Floats
 from streams.diagnosis.job.columns import Op
 from streams.diagnosis.job.ranks import Rank, Ranks, ranks_of
+from streams.diagnosis.job.ras_history import RasWait
 from streams.diagnosis.job.view import Columns, Interval, JobView
 from streams.diagnosis.job.work import Work, work_of
 from streams.diagnosis.network.traffic import NicPair, Probes, Traffic, probes_of, traffic_of
@@ -91,6 +92,10 @@ class Stuck:
     usual_ns: float
     """Usual time that such an operation moves data while the job is fast, ns; 0 if unknown."""
     is_circle: bool = False
+    is_collective: bool = True
+    """Whether it is a collective; otherwise a message."""
+    is_proven: bool = False
+    """Whether there is evidence that it does not wait for a pause of the program."""
     waiting: set[int] = field(default_factory=set)
     """Numbers of all ranks that wait in an operation."""
 
@@ -129,6 +134,8 @@ class Case:
     members: list[Rank]
     """Ranks sorted by number, as in arrays with one element per rank."""
     stuck: Stuck | None = None
+    ras: RasWait | None = None
+    """Communicators that make no progress by the reports of RAS services."""
     outliers: list[Outlier] = field(default_factory=list)
     """Pairs that are slower than comparable ones, the slowest first."""
     loads: list[LinkLoad] = field(default_factory=list)

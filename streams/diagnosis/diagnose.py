@@ -34,10 +34,12 @@ from streams.diagnosis.verdicts.hosts import pause_storm, pcie_limit, slow_end_b
 from streams.diagnosis.verdicts.lateness import launch_skew, note_pauses, straggler
 from streams.diagnosis.verdicts.links import faulty_links, links_with_losses
 from streams.diagnosis.verdicts.nics import slow_nic_by_rtt
-from streams.diagnosis.verdicts.progress import dead_rank, hang, program_mismatch
+from streams.diagnosis.verdicts.progress import dead_rank, program_mismatch
+from streams.diagnosis.verdicts.ras import ras_verdict
+from streams.diagnosis.verdicts.stall import hang, stalled
 
 EXPLANATIONS: Final[tuple[Explanation, ...]] = (
-    *(dead_rank, hang, program_mismatch),
+    *(dead_rank, hang, stalled, program_mismatch, ras_verdict),
     *(straggler, launch_skew),
     *(pause_storm, pcie_limit, slow_end_by_pairs, slow_end_by_flows, slow_nic_by_rtt),
     *(faulty_links, links_with_losses),
@@ -95,9 +97,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     if is_fast(interval):
         job.causes.clear()
     job.history.append(interval)
-    stuck = case.stuck
-    running = (stuck.communicator, stuck.seq, case.end_ns - stuck.since_ns) if stuck else (0, 0, 0)
-    job.stalls.note(*running, case.end_ns, has_cause=diagnosis["blames_network"])
+    job.stalls.note(*_longest_wait(case), case.end_ns, has_cause=diagnosis["blames_network"])
     note = job.baselines.note
     for kind, ns in work.kind_network.items():
         note(("network", *kind), ns)
@@ -119,6 +119,16 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     job.baselines.end_interval()
 
 
+def _longest_wait(case: Case) -> tuple[int, int, int]:
+    """Return communicator, number and age of the operation that does not end; zeros if there is none."""
+    stuck, ras = case.stuck, case.ras
+    if stuck is not None:
+        return stuck.communicator, stuck.seq, case.end_ns - stuck.since_ns
+    if ras is not None and not case.members:
+        return 1, ras.since_ns, ras.at_ns - ras.since_ns
+    return 0, 0, 0
+
+
 def _case(
     job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None
 ) -> Case:
@@ -127,6 +137,7 @@ def _case(
         raise ValueError(f"interval {begin_ns} to {end_ns}: expected an end after the begin")
     case = case_of(job, network, begin_ns, end_ns, rules or DiagnosisRules())
     case.stuck = find_stuck(case)
+    case.ras = job.ras.wait(end_ns)
     case.outliers = find_outliers(case)
     case.loads = link_loads(case)
     return case
@@ -148,7 +159,8 @@ def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
     if best is None:
         best = without_cause(case, missing)
     if settles:
-        stopped = None if case.stuck is None else (case.stuck.communicator, case.stuck.seq)
+        key = _longest_wait(case)[:2]
+        stopped = key if any(key) else None
         best = case.job.answers.settle(best, ranked, stopped, case.end_ns)
     others = [
         candidate

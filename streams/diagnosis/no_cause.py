@@ -1,4 +1,4 @@
-"""The answer if nothing explains a job's speed: HEALTHY if nothing is slow, else UNKNOWN."""
+"""The answer if nothing explains a job's speed: HEALTHY if nothing is slow, STALLED, else UNKNOWN."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from schemas.records import AlertKind, Verdict
 from schemas.topics import ALERTS
 from schemas.units import delay_text, seconds_text
 from streams.diagnosis.base import Candidate, observation
-from streams.diagnosis.case import Case, Stuck
-from streams.diagnosis.verdicts.progress import operation_text, ranks_text
+from streams.diagnosis.case import Case
+from streams.diagnosis.verdicts.ras import progress_text
+from streams.diagnosis.verdicts.stall import stall_candidate
 from streams.runtime.units import NS_PER_S
 
 LARGE_RATIO: Final = 5.0
@@ -26,8 +27,12 @@ MAX_HOSTS: Final = 4
 
 def without_cause(case: Case, missing: list[str]) -> Candidate:
     """Return the answer about a job without a cause."""
-    if case.stuck is not None and case.stuck.stalls:
-        return _stalled(case, case.stuck)
+    stall = stall_candidate(case)
+    if stall is not None:
+        return stall
+    goes_on = progress_text(case)
+    if goes_on:
+        return Candidate(Verdict.HEALTHY, 0.6, 0.0, "", goes_on, "")
     total = case.ranks.total or len(case.members)
     reported_share = len(case.ranks.reported) / max(1, total)
     has_work = bool(len(case.work.rows) or len(case.columns.summaries))
@@ -70,27 +75,6 @@ def _recent_stall_text(case: Case) -> str:
         return ""
     ago_s = max(0.0, (case.end_ns - stalls.over_ns) / NS_PER_S)
     return f"; an operation stalled for {delay_text(stalls.last_ns)} until {seconds_text(ago_s)} ago"
-
-
-def _stalled(case: Case, stuck: Stuck) -> Candidate:
-    """Return UNKNOWN about a job that stalls, with the ranks for which the others wait."""
-    text = f"stalled: {operation_text(case, stuck)}"
-    if stuck.usual_ns:
-        text += f", {delay_text(stuck.usual_ns)} usually"
-    suspected = [rank for rank in stuck.missing if not rank.ended]
-    if suspected:
-        text += f": {ranks_text(suspected)} did not begin it"
-    hosts = list(dict.fromkeys(rank.host for rank in suspected))
-    return Candidate(
-        Verdict.UNKNOWN,
-        0.0,
-        case.loss_share,
-        hosts[0] if hosts else "",
-        text,
-        f"a pause, or a hang: {case.rules.hang_s:.0f} s decide, or a dead rank or link",
-        subjects=[*hosts, *(rank.name for rank in suspected)][:64],
-        ranks=[rank.number for rank in suspected[:64]],
-    )
 
 
 def _unknown(case: Case, missing: list[str]) -> Candidate:

@@ -35,7 +35,9 @@ def missing_evidence(case: Case) -> list[str]:
     invalid = [rank for rank in members if rank.invalid]
     lines = list(case.ranks.conflicts[:MAX_NAMED])
     if not members:
-        lines.append("no rank of the job reports")
+        is_reported = bool(case.job.ras.reports)
+        line = "no profiler in the job: RAS services report counts of operations, and no times"
+        lines.append(line if is_reported else "no rank of the job reports")
     if silent:
         lines.append(f"{_names(silent)} reports nothing in the interval")
     if total > len(members):
@@ -109,7 +111,7 @@ def make_record(case: Case, best: Candidate, others: list[Candidate], missing: l
         "alternatives": [_alternative(candidate) for candidate in others],
         "missing": [line[:MAX_TEXT] for line in missing],
         "ranks_seen": len(case.ranks.reported),
-        "ranks_total": case.ranks.total,
+        "ranks_total": case.ranks.total or case.job.ras.ranks,
         "hosts": len(case.ranks.hosts),
         "operations": int(times.operations.max(initial=0)),
         "bytes": int(min(float(times.bytes.sum()), _LIMIT_NS)),

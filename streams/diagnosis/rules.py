@@ -56,8 +56,10 @@ class DiagnosisRules:
     min_confidence: float = 0.5
     """Confidence below which an explanation is only an alternative, never the verdict."""
     hang_s: float = 10.0
-    """Time after which a running operation hangs, if it is also `hang_times` its usual time, and
-    `hang_pauses` times the job's longest pause so far. Before, it stalls: ranks pause for seconds."""
+    """Time after which a running operation hangs with evidence that its ranks do not pause, if it is also
+    `hang_times` its usual time, and `hang_pauses` times the job's longest pause so far."""
+    pause_s: float = 180.0
+    """The same time without evidence: checkpoints, evaluations and compilations take up to two minutes."""
     hang_pauses: float = 1.5
     """Multiple of the job's longest earlier stall from which on an operation stalls or hangs."""
     stall_s: float = 2.0

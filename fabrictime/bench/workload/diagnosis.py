@@ -40,8 +40,6 @@ WARM_S: Final = 8.0
 """Time in which the diagnosis learns the job's normal iteration time."""
 INCIDENT_S: Final = 14.0
 """Length of an incident: five answers are scored, one each second from the tenth on."""
-STALLED_S: Final = 12.0
-"""Time within which UNKNOWN that names the rank is right about a hang: a stall may be a pause."""
 LONG_S: Final = 24.0
 """Length of a long incident, of which each kind has one. Its verdict must hold while evidence comes and
 goes."""
@@ -107,11 +105,11 @@ def is_right(incident: Incident, diagnosis: Diagnosis, slowdown: float) -> bool:
     return not incident.ranks or (incident.ranks <= ranks and len(ranks) <= MAX_RANKS)
 
 
-def is_stalled(incident: Incident, diagnosis: Diagnosis, at_s: float) -> bool:
+def is_stalled(incident: Incident, diagnosis: Diagnosis) -> bool:
     """Return whether a diagnosis names the rank of a hang that may still be a pause."""
     named = incident.ranks <= set(diagnosis["ranks"]) and len(diagnosis["ranks"]) <= MAX_RANKS
     is_hang = Verdict.HANG in incident.verdicts
-    return is_hang and named and diagnosis["verdict"] == Verdict.UNKNOWN and at_s <= STALLED_S
+    return is_hang and named and diagnosis["verdict"] == Verdict.STALLED
 
 
 def run_incident(case: Asked) -> Outcome:
@@ -162,7 +160,10 @@ def _outcome(
     slowdown: float,
     log_lines: list[str],
 ) -> Outcome:
-    right = [is_right(incident, diagnosis, slowdown) for _, diagnosis in diagnoses]
+    right = [
+        is_right(incident, diagnosis, slowdown) or is_stalled(incident, diagnosis)
+        for _, diagnosis in diagnoses
+    ]
     last = diagnoses[-1][1]
     outcome = Outcome(
         incident.kind,
@@ -180,10 +181,10 @@ def _outcome(
     outcome.answers = [
         Answer(
             record["confidence"],
-            is_right(incident, record, slowdown) or is_stalled(incident, record, at_s),
+            is_right(incident, record, slowdown) or is_stalled(incident, record),
             record["blames_network"],
         )
-        for at_s, record in answers_by_second(diagnoses, begin_ns, sim.now_ns)
+        for _, record in answers_by_second(diagnoses, begin_ns, sim.now_ns)
     ]
     outcome.changes_per_minute = changes_per_minute(diagnoses, begin_ns, sim.now_ns)
     for at_ns, record in diagnoses:

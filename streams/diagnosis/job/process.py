@@ -30,6 +30,19 @@ MAX_MEMBERS: Final = 4_096
 """Largest number of communicators remembered per process."""
 
 
+class Activity(NamedTuple):
+    """What a process did between two records, by the kernel's accounting."""
+
+    cpu_share: float
+    """Processors that it used."""
+    io_bps: float
+    """bit/s of files and pipes that it read and wrote."""
+    disk_share: float
+    """Share of the time in which it waited for a disk or a driver."""
+    stopped_share: float
+    """Share of the time in which a signal, a debugger or its cgroup stopped it."""
+
+
 class Member(NamedTuple):
     """A process's membership of a communicator, as one of its ranks."""
 
@@ -63,6 +76,7 @@ class Batch:
     """NICs of the record's queue pairs."""
     counters: tuple[NicCounter, ...]
     ranks: tuple[RankState, ...]
+    activity: Activity | None = None
 
     @property
     def running(self) -> Rows:
@@ -274,4 +288,18 @@ def batch_of(record: CollectiveBatch, process: int, append_ns: int) -> Batch:
         nics=tuple(sorted({queue_pair["nic"] for queue_pair in record["queue_pairs"]})),
         counters=tuple(record["counters"]),
         ranks=tuple(record["ranks"]),
+        activity=_activity(record),
+    )
+
+
+def _activity(record: CollectiveBatch) -> Activity | None:
+    activity = record["activity"]
+    if activity is None:
+        return None
+    seconds = max(activity["interval_ns"], 1) / 1e9
+    return Activity(
+        activity["cpu_ns"] / 1e9 / seconds,
+        (activity["io_bytes"] or 0) * 8 / seconds,
+        activity["disk_share"],
+        activity["stopped_share"],
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from schemas.ids import natural
 from streams.diagnosis.job.columns import hash_of
-from streams.diagnosis.job.process import Batch, Member, Process
+from streams.diagnosis.job.process import Activity, Batch, Member, Process
 from streams.diagnosis.job.view import JobView
 from streams.diagnosis.rules import LATE_NS
+
+STOPPED_SHARE: Final = 0.5
+"""Share of the samples of a process from which on it counts as stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,13 @@ class Rank:
     """Delay of the newest record from its end to its append time, in excess of the job's median, ns."""
     dropped: int
     invalid: int
+    activity: Activity | None = None
+    """What the process did before its newest record; None if that is not known."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal, a debugger or its cgroup has stopped the process."""
+        return self.activity is not None and self.activity.stopped_share >= STOPPED_SHARE
 
     @property
     def nic(self) -> str:
@@ -178,6 +189,7 @@ def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int)
         late_ns=late_ns if late_ns > LATE_NS else 0,
         dropped=_growth(process, inside, "dropped"),
         invalid=_growth(process, inside, "invalid"),
+        activity=newest.activity,
     )
 
 

@@ -1,17 +1,24 @@
 """Operations that do not end, and the ranks for which the others wait.
 
-A rank that did not begin an operation may itself wait in another one. The search follows these waits until it
-finds a rank outside of operations, an operation that all ranks began, or a cycle.
+A rank that did not begin an operation may itself wait in another one, or for a message. The search follows
+these waits until it finds ranks that wait for nobody, an operation that all ranks began, or a cycle.
+
+A message's wait counts only while its process does nothing else: programs post receives long before they
+wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from schemas.records import CollectiveFunction, LinkState
 from streams.diagnosis.case import Case, Stuck
 from streams.diagnosis.job.columns import COLLECTIVES, FUNCTIONS, Op, Sum
+from streams.diagnosis.job.ranks import Rank
 from streams.runtime.units import NS_PER_S
 
 MIN_AGE_NS: Final = NS_PER_S // 2
@@ -20,38 +27,74 @@ REPORT_NS: Final = 7 * NS_PER_S // 2
 """Age from which on a running operation is in some record: reporters publish it after 2 s."""
 SILENT_NS: Final = 4 * NS_PER_S
 """Time without a record after which a process is silent."""
+MESSAGE_TIMES: Final = 3.0
+"""Multiple of the job's usual iteration from which on a wait for a message stalls the job."""
+_MESSAGES: Final = frozenset(
+    FUNCTIONS.index(function)
+    for function in (CollectiveFunction.SEND, CollectiveFunction.RECEIVE, CollectiveFunction.SEND_RECEIVE)
+)
 Key = tuple[int, int]
 """Communicator and sequence number of a collective."""
 
 
+@dataclass(slots=True)
+class _Wait:
+    """A running collective with the processes in it, or a process that waits for messages."""
+
+    rows: dict[int, int]
+    """Row by process that waits."""
+    since: float
+    """Time at which its last process began to wait, ns after the interval's begin."""
+    is_collective: bool
+    targets: list[int] = field(default_factory=list)
+    """Processes for which the others wait."""
+
+
 def find_stuck(case: Case) -> Stuck | None:
     """Return the operation at the root of all waits at the interval's end; None if none runs for long."""
-    groups = _running(case)
-    if not groups:
+    waits = [*_collectives(case), *_messages(case)]
+    if not waits:
         return None
-    progress = _progress(case)
-    waiting_in = {process: key for key, rows in groups.items() for process in rows}
-    key = min(
-        groups, key=lambda candidate: (min(case.work.begin[list(groups[candidate].values())]), candidate)
-    )
-    visited: set[Key] = set()
-    circle = False
-    while key not in visited:
-        visited.add(key)
-        followed = sorted(
-            waiting_in[process]
-            for process in _missing(case, key, groups[key], progress)
-            if waiting_in.get(process, key) != key
-        )
-        if not followed:
-            break
-        key = followed[0]
-        circle = key in visited
-    return _stuck(case, key, groups, progress, circle=circle)
+    by_process: dict[int, list[_Wait]] = {}
+    for wait in waits:
+        for process in wait.rows:
+            by_process.setdefault(process, []).append(wait)
+    first = min(waits, key=lambda wait: (_begin(case, wait), not wait.is_collective, min(wait.rows)))
+    reached = _reach(first, by_process)
+    roots = _halted(case, reached)
+    roots = roots or {process for wait in reached for process in wait.targets} - by_process.keys()
+    if roots:
+        chosen = next(wait for wait in reached if roots.intersection((*wait.targets, *wait.rows)))
+        return _stuck(case, chosen, roots, by_process)
+    whole = next((wait for wait in reached if not wait.targets), None)
+    return _stuck(case, whole or reached[-1], set(), by_process, is_circle=whole is None)
 
 
-def _running(case: Case) -> dict[Key, dict[int, int]]:
-    """Return the row of each process in collectives that run for long, by (communicator, number)."""
+def _halted(case: Case, waits: list[_Wait]) -> set[int]:
+    """Return the processes of some waits that ended or are stopped, also in the middle of an operation."""
+    processes = {process for wait in waits for process in (*wait.targets, *wait.rows)}
+    ranks = (case.ranks.by_process.get(process) for process in processes)
+    return {rank.process for rank in ranks if rank is not None and (rank.ended or rank.is_stopped)}
+
+
+def _begin(case: Case, wait: _Wait) -> float:
+    return float(case.work.begin[list(wait.rows.values())].min())
+
+
+def _reach(first: _Wait, by_process: dict[int, list[_Wait]]) -> list[_Wait]:
+    """Return the waits on which a wait depends, itself first; collectives come before messages."""
+    reached, visited = [first], {id(first)}
+    for wait in reached:  # grows meanwhile
+        for process in sorted(wait.targets):
+            for other in by_process.get(process, ()):
+                if id(other) not in visited:
+                    visited.add(id(other))
+                    reached.append(other)
+    return reached
+
+
+def _collectives(case: Case) -> list[_Wait]:
+    """Return the collectives that run for long, each with the ranks that did not begin it."""
     work = case.work
     rows = work.rows
     is_collective = np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))
@@ -60,7 +103,61 @@ def _running(case: Case) -> dict[Key, dict[int, int]]:
     for row in np.flatnonzero(old):
         key = (int(rows[row, Op.COMMUNICATOR]), int(rows[row, Op.SEQ]))
         rows_by_key.setdefault(key, {})[int(rows[row, Op.PROCESS])] = int(row)
-    return rows_by_key
+    progress = _progress(case) if rows_by_key else {}
+    return [
+        _Wait(
+            in_it,
+            float(work.begin[list(in_it.values())].max()),
+            True,
+            _missing(case, key, in_it, progress),
+        )
+        for key, in_it in sorted(rows_by_key.items())
+    ]
+
+
+def _messages(case: Case) -> list[_Wait]:
+    """Return the waits of processes that do nothing but wait for messages, each with its peers."""
+    work, rows = case.work, case.work.rows
+    is_message = np.isin(rows[:, Op.FUNCTION], list(_MESSAGES)) & (rows[:, Op.PEER] >= 0)
+    candidates = np.flatnonzero(work.running & is_message)
+    if not len(candidates):
+        return []
+    idle_since = _idle_since(case)
+    waits: dict[int, _Wait] = {}
+    for row in candidates.tolist():
+        process = int(rows[row, Op.PROCESS])
+        since = max(idle_since.get(process, 0.0), float(work.begin[row]))
+        group = case.ranks.communicators.get(int(rows[row, Op.COMMUNICATOR]))
+        peer = group.processes.get(int(rows[row, Op.PEER])) if group is not None else None
+        if peer is None or peer == process or work.length_ns - since < MIN_AGE_NS:
+            continue
+        if not _is_idle(case, peer, idle_since):
+            continue
+        wait = waits.setdefault(process, _Wait({process: row}, since, False))
+        wait.targets.append(peer)
+    return [waits[process] for process in sorted(waits)]
+
+
+def _idle_since(case: Case) -> dict[int, float]:
+    """Return the time of each process's last begin or end of an operation, ns after the interval's begin."""
+    work, since = case.work, dict[int, float]()
+    last = np.where(work.running, work.begin, work.end)
+    for process, at in zip(work.rows[:, Op.PROCESS].tolist(), last.tolist(), strict=True):
+        since[process] = max(since.get(process, at), at)
+    return since
+
+
+def _is_idle(case: Case, process: int, idle_since: dict[int, float]) -> bool:
+    """Return whether a process began and ended nothing lately, or has long been silent."""
+    rank = case.ranks.by_process.get(process)
+    if rank is None or rank.ended:
+        return True
+    is_quiet = case.work.length_ns - idle_since.get(process, 0.0) >= MIN_AGE_NS
+    return is_quiet and (rank.seen_ns >= case.end_ns - NS_PER_S or _is_silent(case, rank))
+
+
+def _is_silent(case: Case, rank: Rank) -> bool:
+    return rank.seen_ns < case.end_ns - SILENT_NS
 
 
 def _progress(case: Case) -> dict[Key, int]:
@@ -103,49 +200,88 @@ def _is_observed(case: Case, process: int, begin_ns: int) -> bool:
     rank = case.ranks.by_process.get(process)
     if rank is None or rank.ended:
         return True
-    return rank.seen_ns >= begin_ns + REPORT_NS or rank.seen_ns < case.end_ns - SILENT_NS
+    return rank.seen_ns >= begin_ns + REPORT_NS or _is_silent(case, rank)
 
 
 def _stuck(
-    case: Case, key: Key, groups: dict[Key, dict[int, int]], progress: dict[Key, int], *, circle: bool
+    case: Case, wait: _Wait, roots: set[int], by_process: dict[int, list[_Wait]], *, is_circle: bool = False
 ) -> Stuck:
-    work, rows = case.work, groups[key]
-    at = list(rows.values())
-    communicator = case.ranks.communicators.get(key[0])
-    began = [case.ranks.by_process[process] for process in rows]
-    missing = [
-        case.ranks.by_process[process]
-        for process in _missing(case, key, rows, progress)
-        if process in case.ranks.by_process
-    ]
-    total = communicator.ranks if communicator is not None else 0
-    absent = (
-        []
-        if communicator is None or total > 65_536
-        else sorted(set(range(total)) - communicator.processes.keys())
+    at = list(wait.rows.values())
+    row = case.work.rows[at[0]]
+    missing = roots if roots else set(wait.targets) if is_circle else set()
+    stuck = Stuck(
+        communicator=int(row[Op.COMMUNICATOR]),
+        seq=int(row[Op.SEQ]),
+        function=str(FUNCTIONS[int(row[Op.FUNCTION])]),
+        since_ns=case.begin_ns + int(wait.since),
+        began=_ranks(case, wait.rows),
+        missing=_ranks(case, missing),
+        absent=_absent(case, int(row[Op.COMMUNICATOR])) if wait.is_collective else [],
+        hangs=False,
+        stalls=False,
+        usual_ns=_usual_ns(case, wait, at),
+        is_circle=is_circle,
+        is_collective=wait.is_collective,
+        waiting={rank.number for rank in _ranks(case, by_process)},
     )
-    age_ns = work.length_ns - float(work.begin[at].max())
-    typical = float(np.nanmax(case.expected_network[work.kind[at]])) if _has_baseline(case, at) else 0.0
-    long_ns = case.rules.hang_times * typical
-    habit_ns = case.rules.hang_pauses * case.job.stalls.longest_ns
-    hangs = age_ns >= max(case.rules.hang_s * NS_PER_S, habit_ns, long_ns)
-    short_ns = max(case.rules.stall_s * NS_PER_S, habit_ns, long_ns)
-    stalls = hangs or (typical > 0 and age_ns >= short_ns)
-    return Stuck(
-        key[0],
-        key[1],
-        str(FUNCTIONS[int(work.rows[at[0], Op.FUNCTION])]),
-        case.begin_ns + int(work.begin[at].max()),
-        sorted(began, key=lambda rank: rank.number),
-        sorted(missing, key=lambda rank: rank.number),
-        absent,
-        hangs,
-        stalls,
-        typical,
-        circle,
-        {case.ranks.by_process[process].number for group in groups.values() for process in group},
-    )
+    _rate(case, stuck, case.work.length_ns - wait.since)
+    return stuck
 
 
-def _has_baseline(case: Case, rows: list[int]) -> bool:
-    return not bool(np.isnan(case.expected_network[case.work.kind[rows]]).all())
+def _ranks(case: Case, processes: Iterable[int]) -> list[Rank]:
+    ranks = [case.ranks.by_process[process] for process in processes if process in case.ranks.by_process]
+    return sorted(ranks, key=lambda rank: rank.number)
+
+
+def _absent(case: Case, communicator: int) -> list[int]:
+    """Return the ranks of a communicator whose processes are not known."""
+    group = case.ranks.communicators.get(communicator)
+    if group is None or group.ranks > 65_536:
+        return []
+    return sorted(set(range(group.ranks)) - group.processes.keys())
+
+
+def _usual_ns(case: Case, wait: _Wait, rows: list[int]) -> float:
+    """Return the usual time of such a wait, ns; 0 if it is not known."""
+    if not wait.is_collective:
+        iteration_ns = case.expected_iteration_ns
+        return 0.0 if iteration_ns is None else MESSAGE_TIMES * iteration_ns / case.rules.hang_times
+    expected = case.expected_network[case.work.kind[rows]]
+    return 0.0 if np.isnan(expected).all() else float(np.nanmax(expected))
+
+
+def _rate(case: Case, stuck: Stuck, age_ns: float) -> None:
+    """Decide whether an operation of an age stalls or hangs.
+
+    A pause of the program has ranks outside of operations, so a hang needs evidence, or a time beyond all
+    pauses. If all ranks began the operation, no program pauses.
+    """
+    rules = case.rules
+    unusual_ns = max(rules.hang_times * stuck.usual_ns, rules.hang_pauses * case.job.stalls.longest_ns)
+    stuck.is_proven = _is_proven(case, stuck)
+    hang_s = rules.hang_s if stuck.is_proven else rules.pause_s
+    stuck.hangs = age_ns >= max(hang_s * NS_PER_S, unusual_ns)
+    stall_s = rules.stall_s if stuck.usual_ns else rules.hang_s / 2
+    stuck.stalls = stuck.hangs or age_ns >= max(stall_s * NS_PER_S, unusual_ns)
+
+
+def _is_proven(case: Case, stuck: Stuck) -> bool:
+    """Return whether there is evidence that an operation does not wait for a pause of the program.
+
+    Evidence is that all ranks are in the operation, wait for each other, or that each missing one is stopped.
+    """
+    if stuck.is_circle:
+        return stuck.is_collective
+    if not stuck.missing:
+        return not stuck.absent and bool(stuck.usual_ns or case.expected_iteration_ns)
+    return all(rank.is_stopped or _is_cut_off(case, rank) for rank in stuck.missing)
+
+
+def _is_cut_off(case: Case, rank: Rank) -> bool:
+    """Return whether the rank's host or all of its NICs are down."""
+    down = {
+        episode.record["subject"]
+        for episode in case.network.episodes((rank.host, *rank.nics), case.begin_ns, case.end_ns)
+        if episode.record["state"] == LinkState.DOWN
+    }
+    return rank.host in down or (bool(rank.nics) and down.issuperset(rank.nics))

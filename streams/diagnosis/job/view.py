@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from schemas.records import CollectiveBatch, NicCounter, RankState, Verdict
+from schemas.records import CollectiveBatch, CollectiveSource, NicCounter, RankState, Verdict
 from streams.diagnosis.answers import Answers
 from streams.diagnosis.job.baseline import Baselines
 from streams.diagnosis.job.columns import Op, Pair, Rows, Sum, Transfer, hash_of
 from streams.diagnosis.job.late_ranks import LateRanks
 from streams.diagnosis.job.process import Batch, Member, Process, batch_of
+from streams.diagnosis.job.ras_history import RasHistory
 from streams.diagnosis.network.moved_flows import MovedFlows
 from streams.diagnosis.rules import CAUSE_GAP_NS, KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES
 from streams.runtime.units import NS_PER_S
@@ -142,6 +143,7 @@ class JobView:
         self.baselines = Baselines()
         self.history: deque[Interval] = deque(maxlen=INTERVALS_KEPT)
         self.processes: dict[int, Process] = {}
+        self.ras = RasHistory()
         self.forgotten = 0
         """Number of rows dropped so far because the view was full."""
         self._order: deque[tuple[int, int, int]] = deque()
@@ -167,15 +169,17 @@ class JobView:
 
     @property
     def newest_ns(self) -> int | None:
-        """The median, over processes, of the end of the newest record's interval; None if there are no
-        records."""
+        """The median, over processes, of the end of the newest record's interval; of a job without the
+        profiler, the end of the newest report; None if there are no records."""
         ends = sorted(process.newest.end_ns for process in self.processes.values())
-        return ends[len(ends) // 2] if ends else None
+        return ends[len(ends) // 2] if ends else self.ras.newest_ns
 
     @property
     def has_ended(self) -> bool:
         """Whether all known processes have ended."""
-        return bool(self.processes) and all(process.newest.ended for process in self.processes.values())
+        if not self.processes:
+            return self.ras.has_ended
+        return all(process.newest.ended for process in self.processes.values())
 
     def take(self, record: CollectiveBatch, append_ns: int) -> None:
         """Add a record of the job; one that was added before changes nothing.
@@ -184,6 +188,11 @@ class JobView:
         """
         if record["job"] != self.job:
             raise ValueError(f"record of job {record['job']!r}, expected {self.job!r}")
+        if record["source"] == CollectiveSource.RAS:
+            self.ras.take(record, append_ns)
+            self._shards[record["shard"]] = append_ns
+            self.tenant = record["tenant"] if self.tenant is None else self.tenant
+            return
         key = (record["host"], record["boot"], record["process"])
         name = hash_of("/".join(key))
         process = self.processes.get(name)
@@ -213,6 +222,7 @@ class JobView:
 
     def forget(self, now_ns: int) -> None:
         """Drop the records that were appended more than `keep_ns` before `now_ns`."""
+        self.ras.forget(now_ns - self.keep_ns)
         while self._order and self._order[0][0] < now_ns - self.keep_ns:
             self._drop_oldest()
 

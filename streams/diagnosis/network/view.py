@@ -398,6 +398,14 @@ class NetworkView:
         ]
         return sorted(decisions, key=lambda decision: (decision["at_ns"], decision["decision_id"]))
 
+    def host_of_address(self, address: str) -> str | None:
+        """Return the host that has an address, as far as the inventory knows it."""
+        if not address:
+            return None
+        return next(
+            (nic["host"] for _, nic in sorted(self.inventory.items()) if address in nic["addresses"]), None
+        )
+
     def audit_results(self, host: str) -> list[AuditResult]:
         """Return the newest result of each check of a host, sorted by id."""
         return [result for (name, _), result in sorted(self._audit.items()) if name == host]

@@ -294,7 +294,7 @@ def _stops(case: Case, episode: Episode) -> bool:
     that starts again at each lost packet hardly progresses.
     """
     stuck = case.stuck
-    if stuck is None or stuck.missing or episode.end_ns < stuck.since_ns:
+    if stuck is None or episode.end_ns < stuck.since_ns or (stuck.missing and not stuck.is_circle):
         return False
     loss_rate = episode.record["loss_rate"]
     heavy = episode.record["state"] == LinkState.FLAPPING or (loss_rate or 0.0) >= HEAVY_LOSS

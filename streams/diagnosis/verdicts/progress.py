@@ -1,4 +1,4 @@
-"""Verdicts about jobs that make no progress: HANG, DEAD_RANK, PROGRAM_MISMATCH."""
+"""Verdicts about jobs that make no progress for a reason that is certain: DEAD_RANK, PROGRAM_MISMATCH."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def operation_text(case: Case, stuck: Stuck) -> str:
     return f"{stuck.function} {stuck.seq} of {name} runs for {age_s:.1f} s"
 
 
-def _stuck_evidence(case: Case, stuck: Stuck) -> DiagnosisEvidence:
+def stuck_evidence(case: Case, stuck: Stuck) -> DiagnosisEvidence:
+    """Return the time for which an operation has run as evidence."""
     age_s = (case.end_ns - stuck.since_ns) / 1e9
     return observation(
         COLLECTIVES.name,
@@ -62,7 +63,7 @@ def _stuck_evidence(case: Case, stuck: Stuck) -> DiagnosisEvidence:
     )
 
 
-def _reported(case: Case, states: tuple[RankCondition, ...]) -> list[tuple[Rank, str]]:
+def reported_states(case: Case, states: tuple[RankCondition, ...]) -> list[tuple[Rank, str]]:
     """Return the ranks that NCCL itself reports in one of these states, each with its reason."""
     by_id = {entry.id: name for name, entry in case.ranks.communicators.items()}
     newest: dict[tuple[str, int], tuple[int, RankCondition, str]] = {}
@@ -80,52 +81,10 @@ def _reported(case: Case, states: tuple[RankCondition, ...]) -> list[tuple[Rank,
     return reported
 
 
-def _state_evidence(states: dict[Rank, str]) -> list[DiagnosisEvidence]:
-    return [
-        observation(COLLECTIVES.name, rank.name, "state", None, None, text) for rank, text in states.items()
-    ]
-
-
-def hang(case: Case) -> Iterator[Candidate]:
-    """Explain an operation that does not end: a rank did not begin it."""
-    stuck = case.stuck
-    if stuck is None or not stuck.hangs or stuck.is_circle:
-        return
-    late = [rank for rank in stuck.missing if not rank.ended]
-    unresponsive = dict(_reported(case, (RankCondition.UNRESPONSIVE, RankCondition.MISSING)))
-    late = late or [rank for rank in unresponsive if rank not in stuck.began]
-    evidence = [_stuck_evidence(case, stuck)]
-    evidence += [
-        observation(COLLECTIVES.name, rank.name, "state", None, None, text)
-        for rank, text in unresponsive.items()
-    ]
-    operation = operation_text(case, stuck)
-    if late:
-        silent = [rank for rank in late if not rank.reported]
-        text = f"{operation}: {ranks_text(late)} did not begin it"
-        if silent:
-            text += f"; {ranks_text(silent)} reports nothing"
-        yield _stop(
-            Verdict.HANG, 0.75 if silent else 0.95, late, text, "get a stack trace of that rank", evidence
-        )
-    elif stuck.absent:
-        text = f"{operation}: rank {stuck.absent[0]} is not known" + (
-            f", nor {len(stuck.absent) - 1} more" if len(stuck.absent) > 1 else ""
-        )
-        candidate = _stop(Verdict.HANG, 0.6, [], text, "start the profiler in all ranks", evidence)
-        candidate.ranks = stuck.absent[:64]
-        yield candidate
-    elif not stuck.missing:
-        text = f"{operation}: all ranks began it, and its data does not arrive"
-        candidate = _stop(Verdict.HANG, 0.55, [], text, "check the links and NICs of its ranks", evidence)
-        candidate.ranks = [rank.number for rank in stuck.began[:64]]
-        yield candidate
-
-
 def dead_rank(case: Case) -> Iterator[Candidate]:
     """Explain an operation that does not end: a process or host has died."""
     stuck = case.stuck
-    reported = dict(_reported(case, (RankCondition.DEAD, RankCondition.ABORTED, RankCondition.ERROR)))
+    reported = dict(reported_states(case, (RankCondition.DEAD, RankCondition.ABORTED, RankCondition.ERROR)))
     if stuck is None:
         return
     ended = [rank for rank in (*stuck.began, *stuck.missing) if rank.ended]
@@ -140,7 +99,7 @@ def dead_rank(case: Case) -> Iterator[Candidate]:
     if not dead:
         return
     first, later = _first_deaths(dead)
-    evidence = [_stuck_evidence(case, stuck)]
+    evidence = [stuck_evidence(case, stuck)]
     evidence += [
         observation(COLLECTIVES.name, rank.name, "state", None, None, text) for rank, text in reported.items()
     ]
@@ -161,7 +120,7 @@ def dead_rank(case: Case) -> Iterator[Candidate]:
     if later:
         gap_ns = min(rank.ended_ns or 0 for rank in later) - min(rank.ended_ns or 0 for rank in first)
         text += f"; {len(later)} more ended, from {delay_text(gap_ns)} later on"
-    yield _stop(Verdict.DEAD_RANK, 0.97, first, text, "restart the job from its last checkpoint", evidence)
+    yield stop(Verdict.DEAD_RANK, 0.97, first, text, "restart the job from its last checkpoint", evidence)
 
 
 def _first_deaths(dead: set[Rank]) -> tuple[list[Rank], list[Rank]]:
@@ -185,15 +144,15 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
     """Explain wrong results or a stop: ranks call different operations under one number."""
     work, stuck = case.work, case.stuck
     groups, grouped = work.groups, work.grouped
-    if stuck is not None and stuck.is_circle and stuck.stalls:
+    if stuck is not None and stuck.is_circle and stuck.is_collective and stuck.stalls:
         text = f"ranks wait for each other in different operations, among them {operation_text(case, stuck)}"
-        yield _stop(
+        yield stop(
             Verdict.PROGRAM_MISMATCH,
             0.9,
             stuck.began,
             text,
             "call operations in one order at all ranks",
-            [_stuck_evidence(case, stuck)],
+            [stuck_evidence(case, stuck)],
         )
     if not len(grouped):
         return
@@ -223,7 +182,7 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
         )
         evidence = [observation(COLLECTIVES.name, case.job.job, "mismatches", len(wrong_rows), 0, text)]
         stops = stuck is not None
-        candidate = _stop(
+        candidate = stop(
             Verdict.PROGRAM_MISMATCH,
             0.98 if stops else sure,
             few,
@@ -236,7 +195,7 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
         yield candidate
 
 
-def _stop(
+def stop(
     verdict: Verdict,
     confidence: float,
     ranks: list[Rank],

@@ -6,7 +6,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from producers.collectives.job_name import job_name
+
+VARIABLES = (
+    *("FABRICTIME_JOB", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"),
+    *("SLURM_STEP_ID", "SLURM_RESTART_COUNT", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD"),
+    *("PBS_JOBID", "LSB_JOBID", "LSB_JOBINDEX", "KUBERNETES_SERVICE_HOST", "JOB_NAME", "POD_NAMESPACE"),
+    *("HOSTNAME", "JOB_COMPLETION_INDEX", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "RAY_JOB_ID"),
+)
 SLURM = {"SLURM_JOB_ID": "1240", "SLURM_CLUSTER_NAME": "alps"}
 ARRAY = {"SLURM_ARRAY_JOB_ID": "1234", "SLURM_ARRAY_TASK_ID": "7"}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAMESPACE": "ml"}
@@ -50,6 +60,14 @@ def program(built) -> Path:
 def test_a_job_has_the_name_of_its_scheduler(program: Path, variables: dict[str, str], name: str) -> None:
     printed = subprocess.run([program], env=variables, capture_output=True, text=True, check=True)
     assert printed.stdout == f"{name}\n"
+    assert job_name(variables) == name
+
+
+@settings(max_examples=60, deadline=None)
+@given(variables=st.dictionaries(st.sampled_from(VARIABLES), st.text("0123a-é训 ", max_size=150), max_size=6))
+def test_a_job_without_a_profiler_has_the_same_name(program: Path, variables: dict[str, str]) -> None:
+    printed = subprocess.run([program], env=variables, capture_output=True, text=True, check=True)
+    assert printed.stdout == f"{job_name(variables)}\n"
 
 
 def test_ranks_of_an_indexed_job_have_one_name(program: Path) -> None:

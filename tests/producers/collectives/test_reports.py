@@ -1,18 +1,15 @@
-"""Reports of NCCL and PyTorch: dumps of a folder, states for the processes of a communicator."""
+"""Dumps of PyTorch's Flight Recorder in a folder."""
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
-import socket
-import threading
 import time
 
 import pytest
 
-from producers.collectives.reports import OwnReports
+from producers.collectives.reports import RecorderDumps
 from producers.collectives.settings import CollectiveSettings
 from producers.collectives.timeline import ClockReading
 from schemas import codec
@@ -40,12 +37,12 @@ def process():
     segment.close()
 
 
-def polled(reports, processes, done):
+def polled(reports, done):
     """Poll until `done` accepts the dumps so far."""
     dumps, end_s = [], time.monotonic() + 10
     while not done(dumps):
         assert time.monotonic() < end_s
-        dumps += reports.poll(time.monotonic(), processes)
+        dumps += reports.poll(time.monotonic())
     return dumps
 
 
@@ -61,8 +58,8 @@ def test_dumps_become_records_of_the_job(tmp_path, process):
     (tmp_path / "link_rank_6").symlink_to(tmp_path / "nccl_trace_rank_3")
     os.mkfifo(tmp_path / "pipe_rank_7")
     settings = CollectiveSettings(socket="unused", ras="off", flight_recorder_directory=tmp_path)
-    reports = OwnReports(settings, "h1", None, True)
-    (dump,) = polled(reports, [process.process], bool)
+    reports = RecorderDumps(settings, "h1", reads=True)
+    (dump,) = polled(reports, bool)
     now = ClockReading(time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW), time.time_ns(), 9.0, ClockSync.SYNCED)
     record = reports.record(dump, "boot", "s0", now, [process.process])
     assert codec.decode(codec.encode("CollectiveBatch", record), "CollectiveBatch") == record
@@ -81,8 +78,8 @@ def test_a_dump_is_found_among_many_other_files(tmp_path, caplog):
         (tmp_path / f"tmp{number}").touch()
     aged(tmp_path / "nccl_trace_rank_3", b"{}")
     settings = CollectiveSettings(socket="unused", ras="off", flight_recorder_directory=tmp_path)
-    reports = OwnReports(settings, "h1", None, True)
-    dumps = polled(reports, [], lambda found: any(dump.path.name == "nccl_trace_rank_3" for dump in found))
+    reports = RecorderDumps(settings, "h1", reads=True)
+    dumps = polled(reports, lambda found: any(dump.path.name == "nccl_trace_rank_3" for dump in found))
     assert [dump.rank for dump in dumps if "rank" in dump.path.name] == [3]
     assert caplog.messages == [
         f"{tmp_path}: 5001 names with a rank, expected at most 4096: the others are not read"
@@ -92,12 +89,12 @@ def test_a_dump_is_found_among_many_other_files(tmp_path, caplog):
 def test_dumps_are_read_after_the_folder_was_made_again(tmp_path):
     folder = tmp_path / "dumps"
     settings = CollectiveSettings(socket="unused", ras="off", flight_recorder_directory=folder)
-    reports = OwnReports(settings, "h1", None, True)
+    reports = RecorderDumps(settings, "h1", reads=True)
     wait_s = iter(range(0, 1000, 10))  # each look is a scan
 
     def scanned():
         found, before = [], reports.failed
-        wait_until(lambda: found.extend(reports.poll(next(wait_s), [])) or found or reports.failed > before)
+        wait_until(lambda: found.extend(reports.poll(next(wait_s))) or found or reports.failed > before)
         return [dump.data for dump in found]
 
     assert scanned() == []
@@ -115,38 +112,6 @@ def test_a_large_dump_is_refused(tmp_path):
     os.utime(tmp_path / "rank_1", (time.time() - 5,) * 2)
     settings = CollectiveSettings(socket="unused", ras="off", flight_recorder_directory=tmp_path)
     aged(tmp_path / "nccl_trace_rank_3", b"{}")
-    reports = OwnReports(settings, "h1", None, True)
-    dumps = polled(reports, [], lambda dumps: reports.failed == 1 and dumps)
+    reports = RecorderDumps(settings, "h1", reads=True)
+    dumps = polled(reports, lambda dumps: reports.failed == 1 and dumps)
     assert [dump.rank for dump in dumps] == [3], "a refused dump keeps no other one from being read"
-
-
-def test_states_go_to_a_process_of_the_communicator(process):
-    communicator = {
-        "hash": "0xab",
-        "ranks": [],
-        "missing_ranks": [{"rank": 1}, {"rank": 2, "considered_dead": True}],
-    }
-    report = json.dumps({"communicators": [communicator, {**communicator, "hash": "0xcd"}]}).encode()
-
-    def serve():
-        connection, _ = listener.accept()
-        with connection, connection.makefile("rb") as file:
-            for answer in (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n", report):
-                file.readline()
-                connection.sendall(answer)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        settings = CollectiveSettings(socket="unused", ras=f"127.0.0.1:{listener.getsockname()[1]}")
-        reports = OwnReports(settings, "h1", None, False)
-        polled(reports, [process.process], lambda dumps: process.process.rank_states)
-        thread.join(10)
-    process.step(5.0)
-    states = [(each["rank"], each["state"]) for each in process.records[-1]["ranks"]]
-    assert states == [(1, "MISSING"), (2, "DEAD")]
-
-
-def test_only_addresses_of_this_host_are_asked(caplog):
-    OwnReports(CollectiveSettings(socket="unused", ras="192.0.2.1:28028"), "h1", None, False)
-    assert "expected an address of h1" in caplog.text

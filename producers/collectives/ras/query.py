@@ -11,11 +11,10 @@ import socket
 import time
 from typing import Final
 
-from producers.collectives.ras import MAX_BYTES
+from producers.collectives.ras.parse import MAX_BYTES
 from producers.netns import in_netns
 from schemas.ipc import read_line
 
-RAS_PORT: Final = 28028
 _TIMEOUT_S: Final = 5
 """Time that NCCL's processes have to answer each other, s."""
 _LINE_S: Final = 2.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from producers.collectives.ras_query import is_own_address, query_ras
+from producers.collectives.ras.query import is_own_address, query_ras
 
 
 @contextlib.contextmanager

@@ -1,0 +1,113 @@
+"""Measures the activity of a process by the kernel's accounting: processors, files, disk, stops.
+
+The states of a process are sampled, because the kernel counts no time for them. A process that a cgroup has
+frozen looks like one that sleeps; its cgroup is asked while it uses no processor.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from schemas.records import ProcessActivity
+
+SAMPLE_S: Final = 0.5
+"""s between two samples of a process."""
+_NS_PER_TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_STOPPED: Final = "Tt"
+_DISK: Final = "D"
+_PROC: Final = Path("/proc")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+class Reading(NamedTuple):
+    """Accounting of a process at one time: its state, and totals since it began."""
+
+    state: str
+    cpu_ns: int
+    io_bytes: int | None
+
+
+def read_process(pid: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Reading | None:
+    """Return the accounting of a process; None if it has ended or is another user's and hidden."""
+    try:
+        stat = (proc / str(pid) / "stat").read_text("utf-8", "replace")
+        fields = stat.rpartition(")")[2].split()
+        cpu_ns = (int(fields[11]) + int(fields[12])) * _NS_PER_TICK
+        state = "T" if _is_frozen(pid, proc, cgroups) else fields[0]
+    except (OSError, IndexError, ValueError):
+        return None
+    return Reading(state, cpu_ns, _io_bytes(pid, proc))
+
+
+def _io_bytes(pid: int, proc: Path) -> int | None:
+    """Return the bytes that a process read and wrote; None if they may not be read."""
+    try:
+        lines = (proc / str(pid) / "io").read_text("ascii", "replace").splitlines()
+        totals = {name: int(number) for name, _, number in (line.partition(":") for line in lines)}
+    except (OSError, ValueError):
+        return None
+    return totals.get("rchar", 0) + totals.get("wchar", 0)
+
+
+def _is_frozen(pid: int, proc: Path, cgroups: Path) -> bool:
+    """Return whether the process's cgroup of version 2 is frozen."""
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text("utf-8", "replace").splitlines()
+        path = next((line[3:] for line in lines if line.startswith("0::")), None)
+        if path is None or "/../" in f"{path}/":
+            return False
+        return "frozen 1" in (cgroups / path.lstrip("/") / "cgroup.events").read_text("ascii", "replace")
+    except OSError:
+        return False
+
+
+class ActivityMeter:
+    """Samples one process, and sums its activity between two records."""
+
+    def __init__(self, pid: int, now_s: float) -> None:
+        self._pid = pid
+        self._sampled_s = self._begin_s = now_s
+        self._first = self._last = read_process(pid) if pid else None
+        self._samples = self._disk = self._stopped = 0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the newest sample saw the process stopped."""
+        return self._last is not None and self._last.state in _STOPPED
+
+    def sample(self, now_s: float) -> None:
+        """Take a sample if one is due."""
+        if not self._pid or now_s < self._sampled_s + SAMPLE_S:
+            return
+        self._sampled_s = now_s
+        reading = read_process(self._pid)
+        if reading is None:
+            return
+        self._last = reading
+        self._first = self._first or reading
+        self._samples += 1
+        self._disk += reading.state == _DISK
+        self._stopped += reading.state in _STOPPED
+
+    def take(self) -> ProcessActivity | None:
+        """Return the activity since the last call; None if nothing was sampled."""
+        first, last, samples = self._first, self._last, self._samples
+        if first is None or last is None or not samples:
+            return None
+        activity: ProcessActivity = {
+            "interval_ns": max(0, int((self._sampled_s - self._begin_s) * 1e9)),
+            "cpu_ns": max(0, last.cpu_ns - first.cpu_ns),
+            "io_bytes": _grown(first.io_bytes, last.io_bytes),
+            "disk_share": self._disk / samples,
+            "stopped_share": self._stopped / samples,
+        }
+        self._first = last
+        self._begin_s = self._sampled_s
+        self._samples = self._disk = self._stopped = 0
+        return activity
+
+
+def _grown(first: int | None, last: int | None) -> int | None:
+    return None if first is None or last is None else max(0, last - first)

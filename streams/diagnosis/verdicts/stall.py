@@ -1,0 +1,163 @@
+"""Verdicts about operations that do not end while no rank is known to be dead: STALLED and HANG.
+
+A checkpoint, an evaluation or a compilation looks like a hang from outside: the other ranks wait. So a hang
+needs evidence, or a time beyond the pauses of programs. STALLED names the rank and states what would decide
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from schemas.records import DiagnosisEvidence, RankCondition, Verdict
+from schemas.topics import COLLECTIVES
+from schemas.units import delay_text
+from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.case import Stuck
+from streams.diagnosis.job.ranks import Rank
+from streams.diagnosis.verdicts.progress import (
+    operation_text,
+    ranks_text,
+    reported_states,
+    stop,
+    stuck_evidence,
+)
+from streams.diagnosis.verdicts.surroundings import surroundings
+from streams.runtime.units import NS_PER_S
+
+SILENT_NS: Final = 12 * NS_PER_S
+"""Time without a record from which on a rank reports nothing: idle processes report each 10 s."""
+BUSY_SHARE: Final = 0.3
+"""Processors that a process uses from which on it computes."""
+DISK_SHARE: Final = 0.3
+"""Share of the time in which a process waits for a disk from which on the disk holds it up."""
+IO_BPS: Final = 8e6
+"""bit/s of files and pipes from which on a process reads or writes: 1 MB/s."""
+
+
+def hang(case: Case) -> Iterator[Candidate]:
+    """Explain an operation that does not end: a rank did not begin it."""
+    stuck = case.stuck
+    if stuck is None or not stuck.hangs or (stuck.is_circle and stuck.is_collective):
+        return
+    unresponsive = dict(reported_states(case, (RankCondition.UNRESPONSIVE, RankCondition.MISSING)))
+    late = [rank for rank in stuck.missing if not rank.ended]
+    late = late or [rank for rank in unresponsive if rank not in stuck.began]
+    evidence = [stuck_evidence(case, stuck), *_states(unresponsive), *_activities(case, late)]
+    evidence += surroundings(case, [rank.host for rank in late])
+    if late:
+        silent = any(_is_silent(case, rank) for rank in late)
+        confidence = 0.75 if silent or stuck.is_circle else 0.95
+        remedy = f"get a stack trace of {ranks_text(late[:1])}"
+        yield stop(Verdict.HANG, confidence, late, _late_text(case, stuck, late), remedy, evidence)
+    elif stuck.absent:
+        yield _unknown_rank(case, stuck, evidence)
+    elif not stuck.missing:
+        text = f"{operation_text(case, stuck)}: all ranks began it, and its data does not arrive"
+        candidate = stop(Verdict.HANG, 0.55, [], text, "check the links and NICs of its ranks", evidence)
+        candidate.ranks = [rank.number for rank in stuck.began[:64]]
+        yield candidate
+
+
+def _unknown_rank(case: Case, stuck: Stuck, evidence: list[DiagnosisEvidence]) -> Candidate:
+    more = f", nor {len(stuck.absent) - 1} more" if len(stuck.absent) > 1 else ""
+    text = f"{operation_text(case, stuck)}: rank {stuck.absent[0]} is not known{more}"
+    candidate = stop(Verdict.HANG, 0.6, [], text, "start the profiler in all ranks", evidence)
+    candidate.ranks = stuck.absent[:64]
+    return candidate
+
+
+def stalled(case: Case) -> Iterator[Candidate]:
+    """Explain an operation that has not ended for longer than usual, if it waits for certain ranks."""
+    candidate = stall_candidate(case)
+    if candidate is not None and candidate.decisive:
+        yield candidate
+
+
+def stall_candidate(case: Case) -> Candidate | None:
+    """Return STALLED with the ranks for which the others wait; None if nothing stalls.
+
+    It is decisive if ranks are named that wait for nobody: neither the network nor a collision causes that.
+    """
+    stuck = case.stuck
+    if stuck is None or not stuck.stalls:
+        return None
+    late = [rank for rank in stuck.missing if not rank.ended]
+    evidence = [stuck_evidence(case, stuck), *_activities(case, late)]
+    evidence += surroundings(case, [rank.host for rank in late])
+    text = _late_text(case, stuck, late)
+    candidate = stop(Verdict.STALLED, 0.7, late, text, _decided_by(case, stuck, late), evidence)
+    if not late:
+        candidate.ranks = stuck.absent[:64]
+    if not late or stuck.is_circle:
+        candidate.confidence, candidate.loss_share = 0.5, case.loss_share
+        candidate.decisive = False
+    return candidate
+
+
+def _late_text(case: Case, stuck: Stuck, late: list[Rank]) -> str:
+    """Return text about an operation and the ranks that hold it up, with what their processes do."""
+    text = operation_text(case, stuck)
+    if stuck.usual_ns and stuck.is_collective:
+        text += f", {delay_text(stuck.usual_ns)} usually"
+    if not late:
+        return f"{text}: its ranks wait for data, or for a rank that is not known"
+    if stuck.is_circle:
+        return f"{text}: {ranks_text(late)} and {ranks_text(stuck.began)} wait for each other"
+    inside = [rank for rank in late if rank in stuck.began]
+    text += f": {ranks_text(late)} {'is in it' if inside else 'did not begin it'}"
+    activities = list(dict.fromkeys(activity_text(rank) for rank in late[:2] if activity_text(rank)))
+    silent = [rank for rank in late if _is_silent(case, rank)]
+    if silent:
+        return f"{text}; {ranks_text(silent)} reports nothing"
+    return "; ".join([text, *activities])
+
+
+def activity_text(rank: Rank) -> str:
+    """Return text about what a rank's process does by the kernel's accounting; empty if that is not known."""
+    activity = rank.activity
+    if activity is None:
+        return ""
+    if rank.is_stopped:
+        return "its process is stopped by a signal, a debugger or its cgroup"
+    if activity.disk_share >= DISK_SHARE:
+        return "its process waits for a disk or a driver"
+    if activity.io_bps >= IO_BPS:
+        return f"its process reads or writes {activity.io_bps / 8e6:.0f} MB/s"
+    if activity.cpu_share >= BUSY_SHARE:
+        return f"its process computes on {activity.cpu_share:.1f} processors"
+    return "its process sleeps: it uses neither processor nor disk"
+
+
+def _activities(case: Case, ranks: list[Rank]) -> list[DiagnosisEvidence]:
+    return [
+        observation(
+            COLLECTIVES.name, rank.name, "cpu_share", rank.activity.cpu_share, None, activity_text(rank)
+        )
+        for rank in ranks[:8]
+        if rank.activity is not None
+    ]
+
+
+def _states(states: dict[Rank, str]) -> list[DiagnosisEvidence]:
+    return [
+        observation(COLLECTIVES.name, rank.name, "state", None, None, text) for rank, text in states.items()
+    ]
+
+
+def _is_silent(case: Case, rank: Rank) -> bool:
+    return rank.seen_ns < case.end_ns - SILENT_NS
+
+
+def _decided_by(case: Case, stuck: Stuck, late: list[Rank]) -> str:
+    """Return what would tell a pause from a hang, as a remedy."""
+    rules = case.rules
+    limit_s = max(rules.pause_s, rules.hang_pauses * case.job.stalls.longest_ns / NS_PER_S)
+    ends = f"a pause ends; it is HANG after {limit_s:.0f} s, or once a rank dies or is stopped"
+    if late:
+        name = ranks_text(late[:1])
+        return f"a stack trace of {name} tells a checkpoint or compilation from a hang; {ends}"
+    if stuck.absent:
+        return f"the profiler in all ranks would name the missing one; {ends}"
+    return f"health of the links and NICs of its ranks, or stack traces, decide; {ends}"

@@ -1,0 +1,39 @@
+"""What the records of the network and the audit say about hosts for which a job waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from schemas.ids import host_of
+from schemas.records import AlertKind, AuditCategory, DiagnosisEvidence
+from schemas.topics import ALERTS, AUDIT, LINK_HEALTH
+from streams.diagnosis.base import Case, observation
+
+MAX_EVIDENCE: Final = 8
+_JOB_ALERTS: Final = (AlertKind.JOB_HANG, AlertKind.JOB_SLOW, AlertKind.JOB_STRAGGLER)
+_OF_HARDWARE: Final = (AuditCategory.GPU, AuditCategory.PCIE, AuditCategory.NODE)
+
+
+def surroundings(case: Case, hosts: Iterable[str]) -> list[DiagnosisEvidence]:
+    """Return the troubles of hosts, their NICs and GPUs in the interval; the network's come first."""
+    found = [evidence for host in dict.fromkeys(hosts) for evidence in _of_host(case, host)]
+    return found[:MAX_EVIDENCE]
+
+
+def _of_host(case: Case, host: str) -> Iterator[DiagnosisEvidence]:
+    nics = sorted(nic for nic in case.network.inventory if host_of(nic) == host)
+    for episode in case.network.episodes((host, *nics), case.begin_ns, case.end_ns):
+        record = episode.record
+        yield observation(
+            LINK_HEALTH.name, record["subject"], "state", None, None, record["text"], episode.begin_ns
+        )
+    names = {host, *nics}
+    for alert in case.network.alerts(case.begin_ns, case.end_ns):
+        if alert["subject"] in names and alert["kind"] not in _JOB_ALERTS:
+            yield observation(
+                ALERTS.name, alert["subject"], "alert", None, None, alert["text"], alert["raised_ns"]
+            )
+    for result in case.network.failed_checks(host):
+        if result["category"] in _OF_HARDWARE:
+            yield observation(AUDIT.name, host, "check", None, None, f"{result['check']}: {result['text']}")
