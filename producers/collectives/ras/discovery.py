@@ -169,16 +169,19 @@ class Discovery:
         for pid in pids - set(self._owners.values()):
             if time.monotonic() > end_s:
                 return False
-            if namespace is not None and _link(self._proc / str(pid) / "ns/net") != namespace:
-                continue
-            environment = self._environment(pid)
-            own_port = port_of(environment.get(VARIABLE, "")) or self._default_port
-            candidates = {inode for inode, port in ports.items() if port == own_port}
-            for inode in self._own_sockets(pid, candidates):
-                self._owners[inode], self._environments[pid] = pid, environment
+            if namespace is None or _link(self._proc / str(pid) / "ns/net") == namespace:
+                self._examine(pid, ports)
         owners = set(self._owners.values())
         self._environments = {pid: known for pid, known in self._environments.items() if pid in owners}
         return True
+
+    def _examine(self, pid: int, ports: Mapping[int, int]) -> None:
+        """Note those listening sockets of a process that are at its RAS port."""
+        environment = self._environment(pid)
+        own_port = port_of(environment.get(VARIABLE, "")) or self._default_port
+        candidates = {inode for inode, port in ports.items() if port == own_port}
+        for inode in self._own_sockets(pid, candidates):
+            self._owners[inode], self._environments[pid] = pid, environment
 
     def _namespace(self) -> str | None:
         """Return the network namespace as the kernel names it; None if it cannot be read."""

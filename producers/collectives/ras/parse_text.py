@@ -143,22 +143,15 @@ class _Reader:
             self._error = error[1]
 
     def _add(self, communicator: Communicator, number: int, line: str) -> None:
+        """Add a rank of the present heading; `line` names its process, if that is known."""
         state = _CONDITIONS.get(self._heading, _C.UNKNOWN)
         is_counted = state is _C.RUNNING and self._count is not None
         counts = {self._function: self._count or 0} if is_counted else {}
         state = _CONDITIONS.get(self._status, state)
         reason = f"status {self._status}" if self._status else self._error or self._heading.lower()
-        host, process = _NODE.search(line), _MANAGER.search(line)
-        gpu = _NVML.search(line) or _GPU.search(line)
-        rank = RankReport(
-            number,
-            host[1] if host is not None else "",
-            int(process[1]) if process is not None else 0,
-            gpu[1] if gpu is not None else None,
-            state,
-            counts,
-            printable(reason, 80),
-        )
+        gpu = _first(_NVML, line) or _first(_GPU, line) or None
+        host, process = _first(_NODE, line), int(_first(_MANAGER, line) or 0)
+        rank = RankReport(number, host, process, gpu, state, counts, printable(reason, 80))
         listed = next((one for one in communicator.ranks if _is_listed(one, rank)), None)
         if listed is not None:
             communicator.ranks.remove(listed)
@@ -182,6 +175,12 @@ class _Reader:
             place = next(iter(self._processes))
         state = self._processes.get(place, rank.state)
         return rank._replace(host=place[0], process=place[1], state=state, reason=state.lower())
+
+
+def _first(pattern: re.Pattern[str], line: str) -> str:
+    """Return the first group of a pattern in a line; empty if it is not there."""
+    match = pattern.search(line)
+    return match[1] if match is not None else ""
 
 
 def _is_listed(listed: RankReport, rank: RankReport) -> bool:

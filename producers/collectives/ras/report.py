@@ -6,7 +6,7 @@ rank has launched. A rank that launched fewer than others has not entered the op
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -146,23 +146,24 @@ def rank_states(report: RasReport) -> list[RankState]:
     A process that is behind in one communicator may wait in another, in which a further rank is behind. So
     all ranks of such a process are listed, if their communicator has a rank that is behind.
     """
-    late = {
-        (rank.host, rank.process, rank.gpu)
-        for one in report.communicators
-        for rank in one.ranks
-        if one.behind(rank)[1]
-    }
-    rows: list[tuple[tuple[bool, bool], RankState]] = []
-    for communicator in report.communicators:
-        gaps = [communicator.behind(rank) for rank in communicator.ranks]
-        has_late = any(gap for _, gap in gaps)
-        for rank, (function, gap) in zip(communicator.ranks, gaps, strict=True):
-            is_running = rank.state is RankCondition.RUNNING
-            waits = has_late and (rank.host, rank.process, rank.gpu) in late
-            if not is_running or gap or waits:
-                rows.append(((is_running, not gap), _rank_state(communicator, rank, function, gap)))
-    rows.sort(key=lambda row: row[0])
-    return [state for _, state in rows[:MAX_STATES]]
+    late = {_place(rank) for one in report.communicators for rank in one.ranks if one.behind(rank)[1]}
+    rows = [row for one in report.communicators for row in _rank_states(one, late)]
+    rows.sort(key=lambda state: (state["state"] is RankCondition.RUNNING, not state["behind"]))
+    return rows[:MAX_STATES]
+
+
+def _place(rank: RankReport) -> tuple[str, int, str | None]:
+    return rank.host, rank.process, rank.gpu
+
+
+def _rank_states(communicator: Communicator, late: set[tuple[str, int, str | None]]) -> Iterator[RankState]:
+    """Yield the states that are published of a communicator. `late`: places of ranks that are behind."""
+    gaps = [communicator.behind(rank) for rank in communicator.ranks]
+    has_late = any(gap for _, gap in gaps)
+    for rank, (function, gap) in zip(communicator.ranks, gaps, strict=True):
+        waits = has_late and _place(rank) in late
+        if gap or waits or rank.state is not RankCondition.RUNNING:
+            yield _rank_state(communicator, rank, function, gap)
 
 
 def _rank_state(

@@ -8,7 +8,7 @@ communicator; the ranks at the root wait nowhere.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -123,17 +123,12 @@ def _wait(reports: Sequence[Report]) -> RasWait | None:
     since = {
         one["communicator"]: _unchanged_since(reports, one["communicator"]) for one in newest.communicators
     }
-    if any(since[name] == newest.end_ns for name in newest.launched):
-        return None  # the job goes on; a communicator that was given up may be listed for long
-    troubled = [one for one in newest.communicators if one["behind"] or one["reported"] < one["ranks"]]
-    waiting = troubled or [one for one in newest.communicators if one["launched"] >= 0]
-    waiting = [one for one in waiting if since[one["communicator"]] < newest.end_ns]
+    waiting = _waiting(newest, since)
     if not waiting:
         return None
     names = {one["communicator"] for one in waiting}
     states = [state for state in newest.states if state["communicator"] in names]
     late, is_circle = _roots(states)
-    is_mixed = any(0 < one["ranks"] <= one["behind"] for one in waiting)
     begin_ns = max(since[name] for name in names)
     return RasWait(
         at_ns=newest.end_ns,
@@ -143,8 +138,20 @@ def _wait(reports: Sequence[Report]) -> RasWait | None:
         unresponsive=_unresponsive(reports, states, begin_ns),
         dead=[state for state in states if state["state"] in _DEAD],
         usual_ns=_usual_ns(reports, names, begin_ns),
-        is_mismatch=is_circle or is_mixed,
+        is_mismatch=is_circle or any(0 < one["ranks"] <= one["behind"] for one in waiting),
     )
+
+
+def _waiting(newest: Report, since: Mapping[str, int]) -> list[CommunicatorReport]:
+    """Return the communicators without progress: those with trouble, else all; none while the job goes on.
+
+    A communicator that the job has given up may be listed for long.
+    """
+    if any(since[name] == newest.end_ns for name in newest.launched):
+        return []
+    troubled = [one for one in newest.communicators if one["behind"] or one["reported"] < one["ranks"]]
+    candidates = troubled or [one for one in newest.communicators if one["launched"] >= 0]
+    return [one for one in candidates if since[one["communicator"]] < newest.end_ns]
 
 
 _DEAD: Final = (RankCondition.DEAD, RankCondition.ABORTED, RankCondition.ERROR)

@@ -47,10 +47,7 @@ def hang(case: Case) -> Iterator[Candidate]:
     evidence = [stuck_evidence(case, stuck), *_states(unresponsive), *_activities(case, late)]
     evidence += surroundings(case, [rank.host for rank in late])
     if late:
-        silent = any(_is_silent(case, rank) for rank in late)
-        confidence = 0.75 if silent or stuck.is_circle else 0.95
-        remedy = f"get a stack trace of {ranks_text(late[:1])}"
-        yield stop(Verdict.HANG, confidence, late, _late_text(case, stuck, late), remedy, evidence)
+        yield _late_hang(case, stuck, late, evidence)
     elif stuck.absent:
         yield _unknown_rank(case, stuck, evidence)
     elif not stuck.missing:
@@ -58,6 +55,13 @@ def hang(case: Case) -> Iterator[Candidate]:
         candidate = stop(Verdict.HANG, 0.55, [], text, "check the links and NICs of its ranks", evidence)
         candidate.ranks = [rank.number for rank in stuck.began[:64]]
         yield candidate
+
+
+def _late_hang(case: Case, stuck: Stuck, late: list[Rank], evidence: list[DiagnosisEvidence]) -> Candidate:
+    is_unsure = stuck.is_circle or any(_is_silent(case, rank) for rank in late)
+    remedy = f"get a stack trace of {ranks_text(late[:1])}"
+    text = _late_text(case, stuck, late)
+    return stop(Verdict.HANG, 0.75 if is_unsure else 0.95, late, text, remedy, evidence)
 
 
 def _unknown_rank(case: Case, stuck: Stuck, evidence: list[DiagnosisEvidence]) -> Candidate:
@@ -105,13 +109,13 @@ def _late_text(case: Case, stuck: Stuck, late: list[Rank]) -> str:
         return f"{text}: its ranks wait for data, or for a rank that is not known"
     if stuck.is_circle:
         return f"{text}: {ranks_text(late)} and {ranks_text(stuck.began)} wait for each other"
-    inside = [rank for rank in late if rank in stuck.began]
-    text += f": {ranks_text(late)} {'is in it' if inside else 'did not begin it'}"
-    activities = list(dict.fromkeys(activity_text(rank) for rank in late[:2] if activity_text(rank)))
+    is_inside = any(rank in stuck.began for rank in late)
+    text += f": {ranks_text(late)} {'is in it' if is_inside else 'did not begin it'}"
     silent = [rank for rank in late if _is_silent(case, rank)]
     if silent:
         return f"{text}; {ranks_text(silent)} reports nothing"
-    return "; ".join([text, *activities])
+    activities = dict.fromkeys(activity_text(rank) for rank in late[:2])
+    return "; ".join(filter(None, [text, *activities]))
 
 
 def activity_text(rank: Rank) -> str:
