@@ -49,8 +49,6 @@ _FULL_SHARE: Final = 0.5
 """Share of a ring's events at which its room is freed before the log has acknowledged them."""
 _MIN_DRAIN_S: Final = 0.002
 _RUNNING_CHECK_S: Final = 0.5
-_FIRST_IDLE_S: Final = 3.0
-"""s without an operation after which a record states what the process does instead."""
 _MAX_RUNNING: Final = 16
 _MAX_RUNNING_AT_END: Final = 64
 _MAX_QUEUE_PAIRS: Final = 32
@@ -113,8 +111,6 @@ class TracedProcess:
         self._running_at_s = self._running_check_s = -settings.repeat_s
         self._running: set[int] = set()
         self._has_new_running = False
-        self._had_content = self._was_stopped = False
-        """Whether the last record had operations, and whether the process was stopped then."""
         self._ended_before = 0
         self.activity = ActivityMeter(pid, now_s)
         self.rank_states: list[RankState] = []
@@ -247,15 +243,11 @@ class TracedProcess:
             self._fold.kinds or self._communicators.new or len(self._queue_pairs) or self.rank_states
         )
         wait_s = self._budget.interval_s(self._settings.report_ms / 1e3, self._base_bytes)
-        if since_s < (wait_s if has_content else max(wait_s, self._heartbeat_s())):
+        if since_s < (
+            wait_s if has_content else max(wait_s, self.activity.heartbeat_s(self._settings.heartbeat_s))
+        ):
             return False
         return self._budget.is_enough(self._base_bytes, urgent=False)
-
-    def _heartbeat_s(self) -> float:
-        """Return the s until the next record without operations: sooner if it is the first after work, or if
-        the process has stopped, since others may wait for it."""
-        is_news = self._had_content or self.activity.is_stopped != self._was_stopped
-        return min(_FIRST_IDLE_S, self._settings.heartbeat_s) if is_news else self._settings.heartbeat_s
 
     def _check_running(self, now_s: float) -> None:
         """Look for operations that have not ended for long, and that were not published lately."""
@@ -281,7 +273,7 @@ class TracedProcess:
             self.ended = self._last = self.gone
             return None
         self._budget.refill(now_s)
-        self._last = self.has_ended
+        self._last, has_work = self.has_ended, bool(self._fold.kinds)
         communicators = CommunicatorList(self._communicators.known, self._known_nics())
         for number in self._communicators.new:
             communicators.index(number)
@@ -310,10 +302,8 @@ class TracedProcess:
             "counters": list(counters),
             "ranks": self.rank_states,
             "reports": [],
-            "activity": self.activity.take(),
+            "activity": self.activity.take(has_work=has_work),
         }
-        self._had_content = bool(record["summaries"])
-        self._was_stopped = self.activity.is_stopped
         rows = self._fold.take_rows()
         self._queue_pairs.add(rows[rows["kind"] == QUEUE_PAIR], self._nics, self._flows)
         if self._wants_queue_pairs(now_s):

@@ -14,6 +14,8 @@ from schemas.records import ProcessActivity
 
 SAMPLE_S: Final = 0.5
 """s between two samples of a process."""
+FIRST_IDLE_S: Final = 3.0
+"""s without an operation after which a record states the activity of the process."""
 _NS_PER_TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STOPPED: Final = "Tt"
 _DISK: Final = "D"
@@ -71,6 +73,16 @@ class ActivityMeter:
         self._sampled_s = self._begin_s = now_s
         self._first = self._last = read_process(pid) if pid else None
         self._samples = self._disk = self._stopped = 0
+        self._had_work = self._was_stopped = False
+        """Whether the process had operations at the last record, and whether it was stopped then."""
+
+    def heartbeat_s(self, usual_s: float) -> float:
+        """Return the s until the next record without operations.
+
+        It is soon if it is the first after work, or if the process was stopped since: others may wait for it.
+        """
+        is_news = self._had_work or self.is_stopped != self._was_stopped
+        return min(FIRST_IDLE_S, usual_s) if is_news else usual_s
 
     @property
     def is_stopped(self) -> bool:
@@ -91,8 +103,12 @@ class ActivityMeter:
         self._disk += reading.state == _DISK
         self._stopped += reading.state in _STOPPED
 
-    def take(self) -> ProcessActivity | None:
-        """Return the activity since the last call; None if nothing was sampled."""
+    def take(self, *, has_work: bool = False) -> ProcessActivity | None:
+        """Return the activity since the last call; None if nothing was sampled.
+
+        `has_work`: whether the process ended operations since then.
+        """
+        self._had_work, self._was_stopped = has_work, self.is_stopped
         first, last, samples = self._first, self._last, self._samples
         if first is None or last is None or not samples:
             return None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.collectives.process_activity import SAMPLE_S, ActivityMeter, read_process
+from producers.collectives.process_activity import FIRST_IDLE_S, SAMPLE_S, ActivityMeter, read_process
 from schemas.records import ProcessActivity
 from tests.waiting import wait_until
 
@@ -96,3 +96,23 @@ def test_a_frozen_cgroup_stops_its_processes(tmp_path: Path) -> None:
     assert (running.state, frozen.state, running.io_bytes) == ("S", "T", None)
     (process / "stat").write_text("garbage")
     assert read_process(7, tmp_path / "proc", tmp_path / "groups") is None
+
+
+def test_the_first_record_after_work_and_after_a_stop_comes_soon(start: Callable[[str], int]) -> None:
+    pid = start("import time; time.sleep(600)")
+    meter = ActivityMeter(pid, 0.0)
+    assert meter.heartbeat_s(10) == 10
+    meter.take(has_work=True)
+    assert meter.heartbeat_s(10) == FIRST_IDLE_S
+    assert meter.heartbeat_s(1) == 1
+    meter.take()
+    assert meter.heartbeat_s(10) == 10
+    os.kill(pid, signal.SIGSTOP)
+    at_s = iter(range(1, 10_000))
+
+    def is_stopped() -> bool:
+        meter.sample(next(at_s) * SAMPLE_S)
+        return meter.is_stopped
+
+    wait_until(is_stopped)
+    assert meter.heartbeat_s(10) == FIRST_IDLE_S
