@@ -189,7 +189,7 @@ def _roots(states: Sequence[RankState]) -> tuple[list[RankState], bool]:
     waiting = {
         _place(state)
         for state in states
-        if not state["behind"] and state["state"] is RankCondition.RUNNING and state["operations"] >= 0
+        if not state["behind"] and state["state"] == RankCondition.RUNNING and state["operations"] >= 0
     }
     roots = late - waiting
     if late and not roots:
@@ -213,7 +213,7 @@ def _unresponsive(reports: Sequence[Report], states: Sequence[RankState], since_
 
 def _without_answer(states: Sequence[RankState]) -> Iterator[tuple[str, int]]:
     for state in states:
-        if state["state"] is RankCondition.UNRESPONSIVE:
+        if state["state"] == RankCondition.UNRESPONSIVE:
             yield state["communicator"], state["rank"]
 
 

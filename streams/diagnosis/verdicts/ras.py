@@ -151,7 +151,7 @@ def _suspects_text(case: Case, wait: RasWait) -> str:
     first = wait.late[0]
     function = first["function"]
     operation = "the next operation"
-    if function is not CollectiveFunction.UNKNOWN and first["operations"] >= 0:
+    if function != CollectiveFunction.UNKNOWN and first["operations"] >= 0:
         operation = f"the {function} in which the others wait"
     return f"{_names(case, wait.late)} did not enter {operation} ({first['text']})"
 

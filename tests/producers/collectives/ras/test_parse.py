@@ -86,31 +86,6 @@ def test_a_process_that_is_behind_is_listed_where_it_waits():
     assert places == {("1", 1, 1), ("2", 1, 0), ("2", 2, 1), ("1", 2, 0)}
 
 
-def test_text_has_the_ranks_of_warnings_and_errors():
-    text = b"""NCCL version 2.27.3 compiled with CUDA 12.8
-Communicators... (0.00s)
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    0         1         4         8        32        32   RUNNING  INCOMPLETE
-Errors
-======
-#0-0 (cf264af53edbe986) INCOMPLETE
-  Missing communicator data from 1 rank
-  The missing rank: 21
-  Rank 21 -- GPU 5 managed by process 3487984 on node 172.16.64.213
-Warnings
-========
-#0-1 (27a079b828ff1a75) MISMATCH
-  Communicator ranks have different collective operation counts
-  31 ranks have launched up to operation 6650
-  1 rank has launched up to operation 6649:
-  Rank 3 -- GPU 3 managed by process 483072 on node 172.16.64.210
-"""
-    missing, late = parse_states(text)
-    assert (missing["communicator"], missing["rank"], missing["state"]) == ("cf264af53edbe986", 21, "MISSING")
-    assert (missing["host"], late["host"]) == ("172.16.64.213", "172.16.64.210")
-    assert (late["rank"], late["state"], late["operations"]) == (3, "RUNNING", 6649)
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
@@ -128,40 +103,6 @@ LIKE = st.recursive(
 def test_anything_may_answer(data):
     communicator_reports(parse_report(data))
     parse_states(data)
-
-
-LINES = st.sampled_from(
-    [
-        "#0-0 (ab) MISMATCH",
-        "#0-0 (ab) INCOMPLETE",
-        "#0-1 (cd) ERROR",
-        "INCOMPLETE",
-        "DEAD",
-        "  Process 7 on node 10.0.0.1 managing GPU 5",
-        "  Communicator ranks have different AllReduce operation counts",
-        "  3 ranks have launched up to operation 9",
-        "  2 ranks have not launched any operations",
-        "  Rank 1 -- GPU 3 (NVML 5) managed by process 7 on node 10.0.0.1",
-        "  Rank 2 has launched up to operation 8 -- [process information not found]",
-        "  Rank 2 reported unhandled system error -- GPU 1 managed by process 8 on node ::1",
-        "  Rank 3 has status FINALIZE -- GPU 1 managed by process 8 on node ::1",
-        "  The missing ranks: 3, 5-9",
-        "    0         1         4         8        32        32   RUNNING  MISMATCH",
-    ]
-)
-
-
-@given(st.lists(LINES | st.text(max_size=30), max_size=30))
-def test_any_order_of_lines_may_answer(lines):
-    parsed = parse_report("\n".join(lines).encode())
-    for row in communicator_reports(parsed):
-        assert 0 <= row["reported"] <= max(row["ranks"], 0)
-    assert len(rank_states(parsed)) <= 256
-
-
-@given(st.text(alphabet="#-()0123456789abcdefRank dMISMATCHon nodelaunched up to operation\n", max_size=300))
-def test_any_text_may_answer(text):
-    parse_states(text.encode())
 
 
 @st.composite
