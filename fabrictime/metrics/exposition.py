@@ -50,7 +50,7 @@ def _family(metric: base.Metric, samples: list[Sample]) -> Metric:
     if metric.kind is Kind.SUMMARY:
         values = {sample.name: float(sample.value) for sample in samples}
         summary = SummaryMetricFamily(metric.name, metric.help, labels=(), unit=unit)
-        summary.add_metric((), values[metric.name + COUNT], values[metric.name + base.SUM])
+        summary.add_metric((), int(values[metric.name + COUNT]), values[metric.name + base.SUM])
         return summary
     make: Any = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
     family: Metric = make(metric.name, metric.help, labels=metric.label_names, unit=unit)

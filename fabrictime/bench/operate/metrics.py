@@ -8,9 +8,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from fabrictime.bench import Figure, Missing, Progress, Value
@@ -41,9 +43,10 @@ def measure(progress: Progress, quick: bool) -> dict[str, Value]:
             "agent": series_of(AGENT_SERVICES),
             "control plane": FleetSize(1, NICS, 0, embedded=True).series()["of the control plane"],
         }
+        undeclared = [metric.name for metric in METRICS if not metric.help or not metric.unit]
         note = {name: f"{counts[name]} scraped; the table allows {bounds[name]}" for name in counts}
         return {
-            "metrics_without_help_or_unit": float(sum(map(_incomplete, texts.values()))),
+            "metrics_without_help_or_unit": float(sum(map(_incomplete, texts.values())) + len(undeclared)),
             "promtool_errors": _promtool_errors(root, plain, progress),
             "series_per_host_agent": Figure(max(counts["agent"], bounds["agent"]), "series", note["agent"]),
             "series_control_plane": Figure(
@@ -52,17 +55,19 @@ def measure(progress: Progress, quick: bool) -> dict[str, Value]:
         }
 
 
+def _families(text: str) -> list[Metric]:
+    parse: Callable[[str], Iterable[Metric]] = text_string_to_metric_families
+    return list(parse(text))
+
+
 def _series(text: str) -> int:
-    return sum(len(family.samples) for family in text_string_to_metric_families(text))
+    return sum(len(family.samples) for family in _families(text))
 
 
 def _incomplete(text: str) -> int:
     """Return the number of metrics without help, or without a unit in the table."""
     units = {metric.name.removesuffix("_total"): metric.unit for metric in METRICS}
-    return sum(
-        not family.documentation or not units.get(family.name)
-        for family in text_string_to_metric_families(text)
-    )
+    return len([f for f in _families(text) if not f.documentation or not units.get(f.name)])
 
 
 def _promtool_errors(folder: Path, texts: list[str], progress: Progress) -> Value:
@@ -72,7 +77,10 @@ def _promtool_errors(folder: Path, texts: list[str], progress: Progress) -> Valu
         return Missing("promtool is not installed (Debian: apt-get install prometheus)")
     (folder / "rules.yml").write_text(rules_file(), encoding="utf-8")
     (folder / "rules-test.yml").write_text(promtool_tests(), encoding="utf-8")
-    runs = [(("check", "rules", "rules.yml"), ""), (("test", "rules", "rules-test.yml"), "")]
+    runs: list[tuple[tuple[str, ...], str]] = [
+        (("check", "rules", "rules.yml"), ""),
+        (("test", "rules", "rules-test.yml"), ""),
+    ]
     runs += [(("check", "metrics"), text) for text in texts]
     errors = 0
     for arguments, text in runs:
