@@ -6,9 +6,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
+from fabrictime.commands.up import ports
 from fabrictime.commands.up.ports import log_host
+from fabrictime.runtime.config import load
 from schemas.kafka.settings import KafkaSettings
 from tests.embedded_log import EmbeddedLog
 from tests.waiting import wait_until
@@ -41,3 +44,21 @@ def test_a_host_with_other_addresses_of_ipv6_only(inside):
         return before, host, len(topics) > 10
 
     assert inside(body) == ("127.0.0.1", "::1", True)
+
+
+def test_metrics_take_the_default_port_and_a_free_one_if_it_is_taken(tmp_path, monkeypatch):
+    def port_of(**metrics):
+        tables = {name: {"port": 0} for name in ("log", "history", "web")}
+        config = load(None, {**tables, "up": {"data_directory": str(tmp_path)}, "metrics": metrics})
+        return ports.with_ports(config).metrics.port
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        default = listener.getsockname()[1]
+        monkeypatch.setattr(ports, "DEFAULT_PORT", default)
+        assert port_of() not in (0, None, default)
+        with pytest.raises(ValueError, match=rf"metrics\.port {default}: in use by"):
+            port_of(port=default)
+    assert port_of() == default
+    assert port_of(enabled=False) is None
