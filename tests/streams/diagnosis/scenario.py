@@ -442,3 +442,18 @@ class World:
                 },
             )
         )
+
+
+def slow(world: World, times: float = 3.0) -> None:
+    """Let the network of a job take several times as long."""
+    world.job.network = lambda rank, at: times * 4.0 * MS
+
+
+def slow_world(pair: int | None = None, **job: Any) -> World:
+    """Return a job that was fast and is slow, with a slow queue pair of rank `pair`."""
+    world = World(Job(**job))
+    world.learn()
+    slow(world)
+    if pair is not None:
+        world.job.pair_us = lambda rank, at: 94.0 if rank == pair else 4.0
+    return world

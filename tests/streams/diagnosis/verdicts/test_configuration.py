@@ -16,13 +16,9 @@ from schemas.records import (
     Verdict,
 )
 from tests.records import make
-from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route
+from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route, slow, slow_world
 
 REASON: Reason = {"kind": ReasonKind.INCAST, "subject": "x", "seq": None, "window_id": None}
-
-
-def slow(world: World) -> None:
-    world.job.network = lambda rank, at: 12.0 * MS
 
 
 def pace(
@@ -61,9 +57,7 @@ def pace(
 
 
 def test_a_decision_to_pace_that_is_in_force_explains_slow_transfers() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     pace(world, 3)
     found = world.step()
     assert (found["verdict"], found["blames_network"]) == (Verdict.OWN_PACING, False)
@@ -72,25 +66,19 @@ def test_a_decision_to_pace_that_is_in_force_explains_slow_transfers() -> None:
 
 
 def test_a_decision_that_was_not_applied_is_not_blamed() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     pace(world, 3, ActionOutcome.OBSERVED)
     assert world.step()["verdict"] == Verdict.UNKNOWN
 
 
 def test_a_limit_far_above_the_flow_is_not_blamed() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     pace(world, 3, rate_bps=9 * 10**11)
     assert world.step()["verdict"] == Verdict.UNKNOWN
 
 
 def test_a_limit_of_the_kernel_is_pacing_too() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.flow_fields = {3: {"rate_limit_bps": 4 * 10**10}}
     assert world.step()["verdict"] == Verdict.OWN_PACING
 
@@ -224,9 +212,7 @@ def test_data_in_a_probed_class_is_no_wrong_class() -> None:
 
 
 def test_a_limit_without_a_decision_is_named_as_long_as_it_lasts() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.flow_fields = {3: {"rate_limit_bps": 4 * 10**10}}
     assert {world.step()["verdict"] for _ in range(20)} == {Verdict.OWN_PACING}
 

@@ -6,20 +6,13 @@ from collections.abc import Callable
 
 from schemas.records import ContentionKind, PathMaps, Verdict
 from tests.records import make
-from tests.streams.diagnosis.scenario import MS, Job, World, nic, route
+from tests.streams.diagnosis.scenario import MS, Job, World, nic, route, slow, slow_world
 
 CROSSED = route(1, 2, 1)[1]
 
 
-def slow(world: World) -> None:
-    world.job.network = lambda rank, at: 12.0 * MS
-
-
 def test_one_flow_of_94_us_among_flows_of_4() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
-    world.job.pair_us = lambda rank, at: 94.0 if rank == 3 else 4.0
+    world = slow_world(pair=3)
     world.probe_us = lambda source, target: 90.0 if source == 3 else 5.0
     found = world.step()
     assert (found["verdict"], found["blames_network"]) == (Verdict.SLOW_FLOW, True)
@@ -46,9 +39,7 @@ def test_a_slow_pair_among_few_needs_a_baseline_first() -> None:
 
 
 def test_a_drop_that_coincides_with_slow_queue_pairs() -> None:
-    world = World(Job(ranks=12))
-    world.learn()
-    slow(world)
+    world = slow_world(ranks=12)
     world.job.pair_us = lambda rank, at: 60.0 if rank in (4, 9) else 4.0
     found = world.step()
     assert found["verdict"] == Verdict.SLOW_FLOW
@@ -72,9 +63,7 @@ def test_a_slow_flow_is_found_by_probes_where_nothing_else_is_measured() -> None
 
 
 def test_contention_with_another_job_is_named() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.contend(CROSSED, world.job.at_ns, own=1)
     found = world.step()
     assert (found["verdict"], found["subject"], found["jobs"]) == (Verdict.CONTENTION, CROSSED, ["other"])
@@ -83,10 +72,7 @@ def test_contention_with_another_job_is_named() -> None:
 
 
 def test_contention_explains_a_slow_flow() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
-    world.job.pair_us = lambda rank, at: 94.0 if rank == 1 else 4.0
+    world = slow_world(pair=1)
     world.contend(CROSSED, world.job.at_ns, own=1)
     found = world.step()
     assert found["verdict"] == Verdict.CONTENTION
@@ -101,9 +87,7 @@ def test_contention_since_the_job_began_is_found_by_the_share_of_others() -> Non
 
 
 def test_contention_of_other_jobs_elsewhere_is_not_blamed() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.contend("leaf9:u1>spine1:p9", world.job.at_ns, flows=[], jobs=["other", "third"])
     assert world.step()["blames_network"] is False
 
@@ -116,9 +100,7 @@ def test_contention_without_loss_is_no_verdict() -> None:
 
 
 def test_a_short_queue_is_not_blamed() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     at_ns = world.job.at_ns
     world.contend(CROSSED, at_ns, own=1, closed_ns=at_ns + 50 * MS, state="CLOSED")
     assert world.step()["verdict"] != Verdict.CONTENTION
@@ -145,9 +127,7 @@ def test_a_moment_of_a_queue_of_a_single_flow_is_no_lack_of_queue_pairs() -> Non
 
 
 def test_an_incast_by_the_job_itself_is_an_alternative() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.contend(CROSSED, world.job.at_ns, own=1, other=None, kind=ContentionKind.INCAST)
     found = world.step()
     assert found["verdict"] in (Verdict.CONTENTION, Verdict.UNKNOWN)
@@ -214,9 +194,7 @@ def test_marks_without_a_slow_pair_are_no_verdict() -> None:
 
 
 def test_a_window_that_marks_found_states_them() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.contend(CROSSED, world.job.at_ns, own=1, ce_share=0.4, dscp=26)
     found = world.step()
     assert found["verdict"] == Verdict.CONTENTION
@@ -232,9 +210,7 @@ def test_a_window_on_the_link_of_the_pair_is_not_named_twice() -> None:
 
 
 def test_contention_with_a_queue_that_comes_and_goes_is_named_as_long_as_it_lasts() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     found = []
     for at in range(24):
         if at % 6 == 0:  # each window but the first opens in a job that is slow already
@@ -258,12 +234,18 @@ def spread(world: World, spines: list[int]) -> None:
     world.flow_fields = routes
 
 
-def test_flows_that_meet_on_one_uplink_are_too_few_for_as_long_as_the_job_is_slow() -> None:
+def spread_world(spines: list[int]) -> World:
+    """A job that was fast and is slow, whose flows were spread over these spines."""
     world = World(Job())
     world.trace_all_paths(4)
-    spread(world, [0, 1, 2, 3, 0, 1, 2, 3])
+    spread(world, spines)
     world.learn()
     slow(world)
+    return world
+
+
+def test_flows_that_meet_on_one_uplink_are_too_few_for_as_long_as_the_job_is_slow() -> None:
+    world = spread_world([0, 1, 2, 3, 0, 1, 2, 3])
     spread(world, [0, 0, 2, 3, 0, 1, 2, 3])
     found = [world.step() for _ in range(20)]
     assert {each["verdict"] for each in found} == {Verdict.FEW_QUEUE_PAIRS}
@@ -271,20 +253,12 @@ def test_flows_that_meet_on_one_uplink_are_too_few_for_as_long_as_the_job_is_slo
 
 
 def test_flows_that_met_before_are_no_cause() -> None:
-    world = World(Job())
-    world.trace_all_paths(4)
-    spread(world, [0, 0, 2, 3, 0, 1, 2, 3])
-    world.learn()
-    slow(world)
+    world = spread_world([0, 0, 2, 3, 0, 1, 2, 3])
     assert world.step()["verdict"] != Verdict.FEW_QUEUE_PAIRS
 
 
 def test_flows_that_meet_on_a_link_down_to_a_leaf_are_too_few() -> None:
-    world = World(Job())
-    world.trace_all_paths(4)
-    spread(world, [0, 1, 2, 3, 0, 1, 2, 3])
-    world.learn()
-    slow(world)
+    world = spread_world([0, 1, 2, 3, 0, 1, 2, 3])
     spread(world, [0, 1, 1, 3, 0, 1, 2, 3])
     found = world.step()
     assert found["verdict"] == Verdict.FEW_QUEUE_PAIRS
@@ -292,10 +266,7 @@ def test_flows_that_meet_on_a_link_down_to_a_leaf_are_too_few() -> None:
 
 
 def test_contention_seen_late_explains_the_slowest_pair() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
-    world.job.pair_us = lambda rank, at: 94.0 if rank == 1 else 4.0
+    world = slow_world(pair=1)
     assert [world.step()["verdict"] for _ in range(4)] == [Verdict.SLOW_FLOW] * 4
     world.contend(CROSSED, world.job.at_ns, own=1)
     found = world.step()
@@ -303,21 +274,14 @@ def test_contention_seen_late_explains_the_slowest_pair() -> None:
 
 
 def test_contention_that_begins_later_elsewhere_is_no_cause() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
-    world.job.pair_us = lambda rank, at: 94.0 if rank == 3 else 4.0
+    world = slow_world(pair=3)
     world.learn(4)
     world.contend(CROSSED, world.job.at_ns, own=1)
     assert world.step()["verdict"] == Verdict.SLOW_FLOW
 
 
 def test_a_queue_on_a_link_as_full_as_before_is_no_lack_of_queue_pairs() -> None:
-    world = World(Job())
-    world.trace_all_paths(4)
-    spread(world, [0, 0, 2, 3, 0, 1, 2, 3])
-    world.learn()
-    slow(world)
+    world = spread_world([0, 0, 2, 3, 0, 1, 2, 3])
     world.contend("leaf0:u0>spine0:p0", world.job.at_ns, other=None, own=1)
     assert world.step()["verdict"] != Verdict.FEW_QUEUE_PAIRS
 
@@ -347,9 +311,7 @@ def test_contention_that_cost_nothing_for_long_is_no_cause_of_a_slow_pair() -> N
 
 
 def test_contention_seen_late_may_slow_one_of_two_slow_pairs() -> None:
-    world = World(Job(ranks=12))
-    world.learn()
-    slow(world)
+    world = slow_world(ranks=12)
     world.job.pair_us = lambda rank, at: {1: 94.0, 7: 90.0 + 8 * (at % 2)}.get(rank, 4.0)
     world.learn(3)
     world.contend(CROSSED, world.job.at_ns, own=1)

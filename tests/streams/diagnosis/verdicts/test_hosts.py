@@ -6,11 +6,7 @@ import pytest
 
 from schemas.records import AuditCategory, AuditResult, AuditStatus, ContentionKind, Verdict
 from tests.records import make, make_part
-from tests.streams.diagnosis.scenario import MS, Job, World, nic, route
-
-
-def slow(world: World) -> None:
-    world.job.network = lambda rank, at: 12.0 * MS
+from tests.streams.diagnosis.scenario import MS, Job, World, nic, route, slow, slow_world
 
 
 def test_flushing_at_one_host_is_a_pcie_limit() -> None:
@@ -34,9 +30,7 @@ def test_waiting_for_the_gpu_at_one_host_is_a_pcie_limit() -> None:
 
 
 def test_a_nic_slow_in_both_directions_with_normal_probes_is_a_pcie_limit() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.job.pair_us = lambda rank, at: 120.0 if rank in (2, 3) else 4.0
     found = world.step()
     assert (found["verdict"], found["subject"], found["blames_network"]) == (
@@ -47,9 +41,7 @@ def test_a_nic_slow_in_both_directions_with_normal_probes_is_a_pcie_limit() -> N
 
 
 def test_a_failed_check_of_pcie_confirms_it() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.network.take_audit(
         make(
             AuditResult,
@@ -76,35 +68,27 @@ def test_a_failed_check_of_pcie_confirms_it() -> None:
     ],
 )
 def test_flows_limited_by_one_end_name_its_host(field: str, verdict: Verdict, place: int) -> None:
-    world = World(Job(queue_pairs=False))
-    world.learn()
-    slow(world)
+    world = slow_world(queue_pairs=False)
     world.flow_fields = {3: {field: 0.9}}
     found = world.step()
     assert (found["verdict"], found["subject"], found["blames_network"]) == (verdict, nic(place), False)
 
 
 def test_flows_that_are_all_limited_name_no_host() -> None:
-    world = World(Job(queue_pairs=False))
-    world.learn()
-    slow(world)
+    world = slow_world(queue_pairs=False)
     world.flow_fields = {rank: {"sender_limited_share": 0.9} for rank in range(8)}
     assert world.step()["verdict"] == Verdict.UNKNOWN
 
 
 def test_a_contention_window_of_a_slow_receiver_names_it() -> None:
-    world = World(Job(queue_pairs=False))
-    world.learn()
-    slow(world)
+    world = slow_world(queue_pairs=False)
     world.contend(route(3, 4, 1)[-1], world.job.at_ns, other=None, own=3, kind=ContentionKind.SLOW_RECEIVER)
     found = world.step()
     assert (found["verdict"], found["subject"]) == (Verdict.SLOW_RECEIVER, nic(4))
 
 
 def test_a_pause_storm_names_its_nic() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     last = route(3, 4, 1)[-1]
     world.contend(last, world.job.at_ns, other=None, own=3, kind=ContentionKind.PAUSE_STORM, links=[last])
     found = world.step()
@@ -116,9 +100,7 @@ def test_a_pause_storm_names_its_nic() -> None:
 
 
 def test_a_nic_that_was_a_slow_receiver_for_longer_is_no_storm() -> None:
-    world = World(Job(queue_pairs=False))
-    world.learn()
-    slow(world)
+    world = slow_world(queue_pairs=False)
     last, begin_ns = route(3, 4, 1)[-1], world.job.at_ns
     ends = (
         (ContentionKind.SLOW_RECEIVER, begin_ns, begin_ns + 600 * MS),
@@ -133,9 +115,7 @@ def test_a_nic_that_was_a_slow_receiver_for_longer_is_no_storm() -> None:
 
 
 def test_pause_frames_of_one_nic_are_a_pause_storm() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     begin_ns = world.job.at_ns
     batches = world.job.run()
     batches[4]["counters"] = [make_part("CollectiveBatch", "NicCounter", nic=nic(4), pause_sent=50_000)]
@@ -158,9 +138,7 @@ def test_a_receiver_that_others_send_to_need_not_be_slow_itself(other: str | Non
 
 
 def test_a_slow_receiver_is_as_old_as_its_flows_limits_when_its_queue_opens_later() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.flow_fields = {3: {"receiver_limited_share": 0.9}}
     found = [world.step() for _ in range(3)]
     world.contend(route(3, 4, 1)[-1], world.job.at_ns, other=None, own=3, kind=ContentionKind.SLOW_RECEIVER)

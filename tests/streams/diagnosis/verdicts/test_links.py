@@ -17,15 +17,11 @@ from schemas.records import (
 from streams.diagnosis.job.view import JobView, LastVerdict
 from tests.records import make
 from tests.streams.diagnosis.probed import probe, trace
-from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route
+from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route, slow, slow_world
 
 CROSSED = route(1, 2, 1)[1]
 CABLE = "<>".join(sorted(CROSSED.split(">")))
 ELSEWHERE = "leaf0:u5>spine5:p0"
-
-
-def slow(world: World, times: float = 3.0) -> None:
-    world.job.network = lambda rank, at: times * 4.0 * MS
 
 
 @pytest.mark.parametrize(
@@ -39,9 +35,7 @@ def slow(world: World, times: float = 3.0) -> None:
 def test_a_fault_of_a_link_that_the_job_crosses_explains_slow_transfers(
     state: LinkState, verdict: Verdict
 ) -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.health(CROSSED, state, world.job.at_ns, loss_rate=0.01 if state == LinkState.GREY else None)
     found = world.step()
     assert (found["verdict"], found["blames_network"]) == (verdict, True)
@@ -51,9 +45,7 @@ def test_a_fault_of_a_link_that_the_job_crosses_explains_slow_transfers(
 
 
 def test_a_fault_elsewhere_is_not_blamed() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.health(ELSEWHERE, LinkState.DOWN, world.job.at_ns)
     found = world.step()
     assert (found["verdict"], found["blames_network"]) == (Verdict.UNKNOWN, False)
@@ -71,9 +63,7 @@ def test_a_fault_while_the_job_was_fast_is_not_blamed_later() -> None:
 
 
 def test_a_fault_after_the_job_became_slow_is_not_blamed() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     for _ in range(4):
         world.step()
     world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.01)
@@ -90,9 +80,7 @@ def test_a_fault_is_not_blamed_while_the_job_computes_longer() -> None:
 
 
 def test_outages_that_repeat_are_a_flapping_link() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     at_ns = world.job.at_ns
     for number in range(4):
         world.health(CROSSED, LinkState.DOWN, at_ns + number * 200 * MS, seq=2 * number + 1)
@@ -101,9 +89,7 @@ def test_outages_that_repeat_are_a_flapping_link() -> None:
 
 
 def test_outages_before_the_interval_belong_to_the_same_fault() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     at_ns = world.job.at_ns
     for number in range(2):
         world.health(CROSSED, LinkState.DOWN, at_ns + number * 800 * MS, seq=2 * number + 1)
@@ -121,9 +107,7 @@ def test_outages_before_the_interval_belong_to_the_same_fault() -> None:
 )
 def test_a_link_that_came_up_twice_and_loses_packets_flaps(outages: int, verdict: Verdict) -> None:
     """As the bench's link that is down half of each second, while traces lag by half a second."""
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     at_ns = world.job.at_ns
     seq = 0
     for number in range(outages):
@@ -254,10 +238,7 @@ def test_contention_with_another_job_outranks_a_dead_link_that_flows_left() -> N
 
 
 def test_a_fault_of_the_other_direction_is_not_blamed_for_flows_that_stayed() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
-    world.job.pair_us = lambda rank, at: 94.0 if rank == 1 else 4.0
+    world = slow_world(pair=1)
     reverse = ">".join(reversed(CROSSED.split(">")))
     world.health(reverse, LinkState.GREY, world.job.at_ns, loss_rate=0.0002)
     world.contend(CROSSED, world.job.at_ns, own=1, share=0.7)
@@ -265,9 +246,7 @@ def test_a_fault_of_the_other_direction_is_not_blamed_for_flows_that_stayed() ->
 
 
 def test_a_dead_nic_is_named() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
+    world = slow_world()
     world.network.take_health(
         make(
             "LinkHealth",
@@ -286,10 +265,7 @@ def test_a_dead_nic_is_named() -> None:
 
 
 def test_slow_pairs_elsewhere_speak_against_a_faulty_link() -> None:
-    world = World(Job())
-    world.learn()
-    slow(world)
-    world.job.pair_us = lambda rank, at: 94.0 if rank == 5 else 4.0
+    world = slow_world(pair=5)
     world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.01)
     found = world.step()
     assert (found["verdict"], found["subject"]) == (Verdict.SLOW_FLOW, "h5/n0 to h6/n0")
