@@ -8,50 +8,36 @@ from typing import Any
 
 import pytest
 
-from fabrictime.bench.detect.link_evidence import ProbedFleet
-from fabrictime.bench.networks.answers import Form, NamedFleet
+from fabrictime.bench.networks.answers import Form
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.records import LinkHealth
-from schemas.topics import LINK_HEALTH, PATHS
-from streams.links.health.shard_health import ShardHealth
+from schemas.topics import PATHS
+from tests.streams.links.watched import WARM, Watched
 
 MS = 1_000_000
 S = 1_000 * MS
-WARM_NS = 2_200 * MS
 FLEET = Fleet(Shape(hosts=8, hosts_per_rack=2, spines=4), 1)
 
 
-class Traced:
+class Traced(Watched):
     """A fleet as the testbed, with its routes as records, and the verdicts of its shard."""
 
     def __init__(self, form: Form = Form.PORTS) -> None:
-        self.probes = ProbedFleet(FLEET, peers=7, paths=4, seed=3, rate_hz=500.0)
-        names = NamedFleet(self.probes, form, with_file=True)
-        self.book, self.health = names.book, ShardHealth("fabric")
-        self.health.topology = names.topology
-        self.records: dict[str, LinkHealth | None] = {}
-        self.seen: set[str] = set()
+        super().__init__(FLEET, 3, 500.0, form=form, peers=7, paths=4)
+        self.run(WARM)
+
+    @property
+    def records(self) -> dict[str, LinkHealth | None]:
+        """The last record of each subject."""
+        return {subject: record for _, (subject, record) in self.changes}
+
+    @property
+    def seen(self) -> set[str]:
         """Subjects that were ever not UP."""
-        self.run(WARM_NS)
-
-    def run(self, for_ns: int) -> None:
-        for _ in range(for_ns // (5 * MS)):
-            found = []
-            for append_ns, event in self.probes.run(5 * MS):
-                found += self.health.ingest(event, append_ns, self.book)
-            for subject, record in [*found, *self.health.evaluate(self.probes.now_ns)]:
-                if record is not None:
-                    codec.encode(LINK_HEALTH.record, record)
-                self.records[subject] = record
-                if record is None or record["state"] != "UP":
-                    self.seen.add(subject)
-
-    def link(self, near: str, far: str) -> int:
-        links = FLEET.link_ids
-        return next(n for n, each in enumerate(links) if each.startswith(f"{near}:") and f">{far}:" in each)
+        return {s for _, (s, record) in self.changes if record is None or record["state"] != "UP"}
 
     def not_up(self) -> set[str]:
         return {s for s, record in self.records.items() if record is not None and record["state"] != "UP"}

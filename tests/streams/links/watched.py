@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fabrictime.bench.detect.link_evidence import ProbedFleet
+from fabrictime.bench.networks.answers import Form, NamedFleet
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
@@ -21,13 +22,26 @@ WARM = 2200 * MS
 
 
 class Watched:
-    """A probed fleet and the verdicts on it."""
+    """A probed fleet and the verdicts on it. `form`: routes are records, whose links have such names."""
 
-    def __init__(self, fleet: Fleet, seed: int = 1, rate_hz: float = 1000.0, **settings: Any) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        seed: int = 1,
+        rate_hz: float = 1000.0,
+        *,
+        form: Form | None = None,
+        with_file: bool = True,
+        **settings: Any,
+    ) -> None:
         thresholds = Thresholds(settings.pop("thresholds", None))
         self.fleet = fleet
         self.probes = ProbedFleet(fleet, seed=seed, rate_hz=rate_hz, **settings)
         self.health = ShardHealth("fabric", thresholds, "links/0")
+        self.book: Any = self.probes.book
+        if form is not None:
+            names = NamedFleet(self.probes, form, with_file=with_file)
+            self.book, self.health.topology = names.book, names.topology
         self.changes: list[tuple[int, Change]] = []
         self.log: list[tuple[int, Mapping[str, Any]]] = []
 
@@ -42,7 +56,7 @@ class Watched:
 
     def ingest(self, append_ns: int, event: Mapping[str, Any]) -> None:
         self.log.append((append_ns, event))
-        self._keep(self.health.ingest(event, append_ns, self.probes.book, len(self.log) - 1))
+        self._keep(self.health.ingest(event, append_ns, self.book, len(self.log) - 1))
 
     def _keep(self, changes: list[Change]) -> None:
         for subject, record in changes:

@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fabrictime.bench.detect.link_evidence import ProbedFleet
-from fabrictime.bench.networks.answers import Form, NamedFleet
+from fabrictime.bench.networks.answers import Form
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.records import EvidenceKind, Leg, LinkEvent, LinkHealth, PathEvidence
-from schemas.topics import LINK_HEALTH, PATHS
+from schemas.topics import PATHS
 from schemas.topology import Topology
 from streams.links.evidence.probe_evidence import Evidence
-from streams.links.health.shard_health import ShardHealth
 from streams.links.localise.unexplained import Unexplained, find_unexplained
 from streams.links.rules import BLIND_AFTER_NS, STALE_NS
 from streams.runtime.route_table import RouteTable
+from tests.streams.links.watched import Watched
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -28,31 +27,27 @@ WARM_NS = 1_500 * MS
 FLEET = Fleet(Shape(hosts=4, hosts_per_rack=2, spines=2), 1)
 
 
-class Hidden:
+class Hidden(Watched):
     """A fleet in which some links have no name, and the records of its shard."""
 
-    def __init__(self, form: Form, with_file: bool) -> None:
-        self.probes = ProbedFleet(FLEET, peers=3, paths=8, seed=3, rate_hz=400.0)
-        names = NamedFleet(self.probes, form, with_file=with_file)
-        self.book = names.book
-        self.health = ShardHealth("fabric")
-        self.health.topology = names.topology
-        self.records: dict[str, list[LinkHealth]] = {}
+    def __init__(
+        self, form: Form, with_file: bool, *, paths: int = 8, rate_hz: float = 400.0, sizes: bool = False
+    ) -> None:
+        super().__init__(FLEET, 3, rate_hz, form=form, with_file=with_file, peers=3, paths=paths)
+        self.probes.size_probes = sizes
         self.run(WARM_NS)
 
-    def run(self, for_ns: int) -> None:
-        for _ in range(for_ns // (5 * MS)):
-            found = []
-            for append_ns, event in self.probes.run(5 * MS):
-                found += self.health.ingest(event, append_ns, self.book)
-            for subject, record in [*found, *self.health.evaluate(self.probes.now_ns)]:
-                assert record is not None
-                codec.encode(LINK_HEALTH.record, record)
-                self.records.setdefault(subject, []).append(record)
+    @property
+    def records(self) -> dict[str, list[LinkHealth]]:
+        """All records of each subject, in order."""
+        records: dict[str, list[LinkHealth]] = {}
+        for _, (subject, record) in self.changes:
+            assert record is not None
+            records.setdefault(subject, []).append(record)
+        return records
 
     def kill(self, near: str, far: str) -> int:
-        links = FLEET.link_ids
-        link = next(n for n, each in enumerate(links) if each.startswith(f"{near}:") and f">{far}:" in each)
+        link = self.link(near, far)
         self.probes.down[link] = True
         return link
 

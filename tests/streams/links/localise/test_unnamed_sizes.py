@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fabrictime.bench.detect.link_evidence import ProbedFleet
-from fabrictime.bench.networks.answers import Form, NamedFleet
+from fabrictime.bench.networks.answers import Form
 from schemas.topology import Topology
 from streams.links.health.shard_health import ShardHealth
 from streams.links.localise.sizes import MAX_WAIT_NS, PathSizes
 from streams.links.localise.unnamed_sizes import UnnamedLimit, find_unnamed_limit, unnamed_limits
 from tests.streams.links.localise.test_sizes import Route, event
-from tests.streams.links.localise.test_unexplained import FLEET, WARM_NS, Hidden, S
+from tests.streams.links.localise.test_unexplained import Hidden, S
 
 SUBJECT = "sizes@fabric"
 
@@ -111,20 +110,10 @@ class Fleet(Hidden):
     """A small fleet whose spines answer no trace, with a topology file, and size probes."""
 
     def __init__(self) -> None:
-        self.probes = ProbedFleet(FLEET, peers=3, paths=4, seed=3, rate_hz=100.0)
-        self.probes.size_probes = True
-        names = NamedFleet(self.probes, Form.SILENT, with_file=True)
-        self.book = names.book
-        self.health = ShardHealth("fabric")
-        self.health.topology = names.topology
-        self.records = {}
-        self.run(WARM_NS)
+        super().__init__(Form.SILENT, True, paths=4, rate_hz=100.0, sizes=True)
 
     def limit(self, size: int) -> None:
-        link = next(
-            n for n, each in enumerate(FLEET.link_ids) if each.startswith("leaf1:") and ">spine2:" in each
-        )
-        self.probes.mtu_bytes[link] = size
+        self.probes.mtu_bytes[self.link("leaf1", "spine2")] = size
 
     def run_until(self, state: str) -> None:
         for _ in range(60):
