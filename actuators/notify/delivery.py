@@ -27,6 +27,7 @@ from schemas.metrics.base import Sample
 from schemas.metrics.sources import SOURCES
 from schemas.records import AlertState, Severity
 from schemas.topics import ACTIONS, ALERT_NOTES, ALERTS, DECISIONS, INVENTORY, TOPICS, Topic
+from schemas.unexpected import DATA_ERRORS
 
 _log = logging.getLogger(__name__)
 
@@ -219,6 +220,10 @@ class Delivery:
             self._receiver.send(notification, self._context, self._now_ns())
         except DeliveryError as error:
             self._fail(notification, error)
+            return
+        except DATA_ERRORS as error:  # one alert that cannot be shown must not stop the others
+            _log.exception("%s: a notification cannot be made", self.name)
+            self._fail(notification, DeliveryError(f"failed: {type(error).__name__}", is_final=True))
             return
         self._log_sent(notification)
         self.counters.accepted += 1

@@ -24,7 +24,8 @@ class Silence:
 
 
 def _cable(name: str) -> str:
-    return name if "<>" in name else cable_id(name)
+    """Return the cable of a directed link; return another name as it is."""
+    return cable_id(name) if name.count(">") == 1 and "<>" not in name else name
 
 
 class NoteIndex:

@@ -19,7 +19,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class Received(NamedTuple):
-    """A request that the server accepted: when, its path and its JSON."""
+    """A request that the server accepted: its arrival, path and JSON."""
 
     at_s: float
     path: str
@@ -95,6 +95,7 @@ class HttpReceiver:
             server.server_close()
 
     def _take(self, path: str, body: bytes) -> int:
+        at_s = time.monotonic()  # before a kill at this request
         with self._lock:
             status = self.status if self._server is not None else 503
             if self._on_request is not None:
@@ -102,5 +103,5 @@ class HttpReceiver:
             if status >= 300:
                 self.refused += 1
             else:
-                self.received.append(Received(time.monotonic(), path, json.loads(body)))
+                self.received.append(Received(at_s, path, json.loads(body)))
             return status

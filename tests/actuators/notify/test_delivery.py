@@ -1,6 +1,7 @@
 """Deliveries from a real log through outages, restarts and refusals; notes apply."""
 
 from actuators.notify.delivery import FINAL_ATTEMPTS
+from actuators.notify.receivers import webhook as webhook_module
 from actuators.notify.service import status_text
 from fabrictime.bench.operate._receiver import HttpReceiver
 from tests.actuators.notify.alerts import note
@@ -114,3 +115,24 @@ def test_notes_silence_acknowledge_and_name_the_owner(log):
         wait_until(lambda: len(people.received) == 2)
     assert [row["labels"]["subject"] for row in rows(people)] == ["h2", "h3"]
     assert rows(people)[0]["annotations"]["owner"] == "fabric team"
+
+
+def test_an_alert_that_cannot_be_shown_stops_no_other(log, monkeypatch, caplog):
+    original = webhook_module.webhook_json
+
+    def broken(notification, *arguments):
+        if notification.firing[0]["subject"] == "h1":
+            raise KeyError("unforeseen")
+        return original(notification, *arguments)
+
+    monkeypatch.setattr(webhook_module, "webhook_json", broken)
+    with (
+        HttpReceiver() as people,
+        delivering(settings_of(log, webhook(people), retry_max_s=0.05)) as delivery,
+    ):
+        put(log, fresh("h1", shard="a"))
+        wait_until(lambda: delivery.counters.refused == 1)
+        put(log, fresh("h2", shard="b"))
+        wait_until(lambda: people.received)
+    assert [row["labels"]["subject"] for row in rows(people)] == ["h2"]
+    assert "failed: KeyError" in caplog.text

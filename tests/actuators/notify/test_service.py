@@ -48,3 +48,24 @@ def test_a_receiver_that_cannot_be_made_ends_the_process_with_code_2():
     assert done.returncode == 2
     assert "notify.receivers.people: url: expected http:// or https://" in done.stderr
     assert "s3cr3t" not in done.stderr
+
+
+def test_a_receiver_that_is_down_delays_no_other(log, tmp_path):
+    with HttpReceiver() as people:
+        down = {"type": "webhook", "url": "http://127.0.0.1:9/"}
+        settings = {
+            "kafka": {"bootstrap": log.bootstrap},
+            "receivers": {**webhook(people), "down": down},
+            "group_wait_s": 0,
+            "group_interval_s": 0,
+        }
+        put(log, fresh("h1"))
+        notifier = Service("actuators.notify", settings, tmp_path)
+        try:
+            notifier.wait_ready()
+            wait_until(lambda: people.received)
+            put(log, fresh("h2"))
+            wait_until(lambda: len(people.received) == 2)
+            wait_until(lambda: "receiver down: Connection refused" in notifier.tail())
+        finally:
+            assert notifier.stop() == 0
