@@ -87,6 +87,14 @@ def running_log(settings: Config) -> KafkaSettings:
     `--log` comes first, then the `up` of `--dir`, then `up.log_url`, then the `up` of the data directory.
     A port that nobody named is never used: another fleet may listen there.
     """
+    cluster = log_if_any(settings)
+    if isinstance(cluster, str):
+        stop(cluster, 1)
+    return cluster
+
+
+def log_if_any(settings: Config) -> KafkaSettings | str:
+    """Return the log as `running_log` does, or the reason why there is none."""
     from fabrictime.runtime import status as reader
 
     up = settings.up
@@ -96,12 +104,10 @@ def running_log(settings: Config) -> KafkaSettings:
     try:
         address = reader.read(up.data_directory)["addresses"]["log"]
     except reader.NotReady as error:
-        stop(str(error), 1)
+        return str(error)
     except ValueError as error:
         named = "data_directory" in settings.command_line
-        stop(
-            str(error) if named else f"{error}: start it, or name another by --dir DIR or --log HOST:PORT", 1
-        )
+        return str(error) if named else f"{error}: start it, or name another by --dir DIR or --log HOST:PORT"
     return settings.kafka.model_copy(update={"bootstrap": address})
 
 

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.postmortem.base import Explanation
 from fabrictime.postmortem.folder import FORMATS, Reading, read_folder
+from fabrictime.postmortem.network import NetworkReport
+from fabrictime.postmortem.network import as_json as network_json
+from fabrictime.postmortem.network import lines as network_lines
 from fabrictime.postmortem.transport import nics_of_ranks
 from fabrictime.postmortem.verdict import MAX_NAMED, Verdict, decide
 
@@ -31,7 +34,9 @@ def explain_folder(folder: Path) -> tuple[Reading, Verdict]:
     return reading, decide(reading.observations)
 
 
-def as_json(folder: Path, reading: Reading, verdict: Verdict) -> dict[str, Any]:
+def as_json(
+    folder: Path, reading: Reading, verdict: Verdict, network: NetworkReport | None = None
+) -> dict[str, Any]:
     """Return the verdict as `explain --folder DIR --json` prints it."""
     return {
         "folder": str(folder),
@@ -57,6 +62,7 @@ def as_json(folder: Path, reading: Reading, verdict: Verdict) -> dict[str, Any]:
             for other in verdict.others
         ],
         "missing": list(verdict.missing),
+        **({"network": network_json(network)} if network is not None else {}),
     }
 
 
@@ -66,7 +72,7 @@ def _culprits(explanation: Explanation) -> list[str]:
     return list(explanation.culprits[:MAX_NAMED])
 
 
-def draw(reading: Reading, verdict: Verdict) -> list[RenderableType]:
+def draw(reading: Reading, verdict: Verdict, network: NetworkReport | None = None) -> list[RenderableType]:
     """Return the verdict as rich renderables: sentence, culprits, table of ranks, what is missing."""
     from rich.text import Text
 
@@ -87,6 +93,7 @@ def draw(reading: Reading, verdict: Verdict) -> list[RenderableType]:
         Text(f"also possible: {other.verdict} ({other.confidence:.0%}): {other.text}", "dim")
         for other in verdict.others
     ]
+    parts += [Text(line) for line in network_lines(network)] if network is not None else []
     parts += [Text(f"missing: {line}", "dim") for line in verdict.missing]
     parts += [Text(f"not read: {name}: {reason}", "dim") for name, reason in reading.unread[:_SHOWN_FILES]]
     if len(reading.unread) > _SHOWN_FILES:

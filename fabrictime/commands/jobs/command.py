@@ -20,6 +20,7 @@ from fabrictime.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from fabrictime.runtime.config import Config
     from schemas.kafka.settings import KafkaSettings
 
 
@@ -66,7 +67,7 @@ def explain(
 ) -> None:
     """Explain the speed of a job, the route of a flow, or with --folder why a job died, hung or was slow."""
     if folder is not None:
-        _explain_folder(folder, check, as_json)
+        _explain_folder(folder, settings_of(config, directory, log), check, as_json)
         return
     if subject is None:
         stop("explain: no job and no flow, expected JOB, FLOW or --folder DIR")
@@ -84,17 +85,21 @@ def explain(
         stop(str(error))
 
 
-def _explain_folder(folder: Path, check: bool, as_json: bool) -> None:
-    """Explain a job from its files. Exit code 2 if none has a known form, 1 with --check unless HEALTHY."""
+def _explain_folder(folder: Path, settings: Config, check: bool, as_json: bool) -> None:
+    """Explain a job from its files, and by the network of a fleet at that time. Exit code 2 if no
+    file has a known form, 1 with --check unless HEALTHY.
+    """
     from fabrictime.commands.jobs import explain_job
+    from fabrictime.commands.jobs.network import network_report
     from fabrictime.postmortem import report
 
     try:
         reading, verdict = report.explain_folder(folder)
     except (ValueError, OSError) as error:
         stop(str(error), 2)
-    explanation = report.as_json(folder, reading, verdict)
-    explain_job.show(explanation, report.draw(reading, verdict), as_json=as_json)
+    network = network_report(settings, reading.observations)
+    explanation = report.as_json(folder, reading, verdict, network)
+    explain_job.show(explanation, report.draw(reading, verdict, network), as_json=as_json)
     if check and verdict.best.verdict != "HEALTHY":
         stop(f"{folder}: {verdict.best.verdict}: {verdict.best.text}", 1)
 

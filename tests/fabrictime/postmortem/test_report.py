@@ -13,7 +13,8 @@ KEYS = ["folder", "formats", "unread", "ranks", "verdict", "confidence", "culpri
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["explain", *map(str, arguments)])
+    nowhere = ["--dir", "/nonexistent/fabrictime"]
+    return CliRunner().invoke(app, ["explain", *map(str, arguments), *nowhere])
 
 
 def test_the_command_prints_one_json_object_and_a_text(tmp_path):
@@ -21,9 +22,11 @@ def test_the_command_prints_one_json_object_and_a_text(tmp_path):
     write_dumps(tmp_path, lambda rank: done if rank == 3 else [*done, waiting()])
     result = run("--folder", tmp_path, "--json")
     assert result.exit_code == 0
-    assert list(json.loads(result.stdout)) == [*KEYS, "also_possible", "missing"]
+    assert list(json.loads(result.stdout)) == [*KEYS, "also_possible", "missing", "network"]
+    assert "/nonexistent/fabrictime" in json.loads(result.stdout)["network"]["missing"]
     text = run("--folder", tmp_path).stdout
     assert "HANG" in text
+    assert "network: not compared: " in text
     assert "culprits: rank 3" in text
     assert run("--folder", tmp_path, "--check").exit_code == 1
 
