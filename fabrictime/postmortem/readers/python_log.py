@@ -75,6 +75,10 @@ _SIGNALS: Final = {
     11: "segmentation fault",
     15: "terminated",
 }
+_LATER: Final = 0.4
+"""Factor for the weight of failures that a report of torchrun lists beside the first: torchrun ends the other
+processes after it, by SIGTERM and 30 s later by SIGKILL.
+"""
 _CONSEQUENCES: Final = re.compile(
     r"DistBackendError|NCCL|nccl|[Cc]onnection (?:reset|closed)|Watchdog|[Bb]roken"
     r" pipe|timed? ?out|SIGTERM|ChildFailedError"
@@ -205,6 +209,8 @@ class PythonLog:
         time_s = _seconds(self._report.get("time", ""))
         if self._is_root:
             label, weight = f"{label}, the first failure that torchrun saw", weight * 1.1
+        else:
+            weight *= _LATER
         host = self._report.get("host", "")[:200]
         self._fail(int(rank[1]), host, label, weight, code[2], time_s)
         self._report, self._is_root = {}, False
