@@ -35,6 +35,8 @@ _BONUS: Final = {
 """Precedence of a verdict over others of the same confidence: one that stops a job explains the slow ones,
 and the transport that NCCL used explains slow transfers.
 """
+VERDICTS: Final = ("HEALTHY", *_BONUS)
+"""All verdicts about folders; each has a page in `docs/verdicts`."""
 _MIN_CONFIDENCE: Final = 0.3
 _SHOWN: Final = 5
 MAX_NAMED: Final = 64

@@ -1,4 +1,4 @@
-"""Three public incidents, written anew with other names and numbers. `docs/verdicts/incidents.md` has the reports."""
+"""Three public incidents, with other names and numbers. `docs/verdicts/incidents.md` has the reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ def exception_beside_a_waiting_peer(folder):
 
 def report_with_later_kills(folder):
     """vllm-project/speculators#1115: one process fails; 30 s later torchrun kills one that ignores SIGTERM."""
-    lines = ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "fit.py FAILED", "Failures:"]
+    lines = [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "fit.py FAILED",
+        "Failures:",
+    ]
     rows = [(3, "10:00:07", 1), (0, "10:00:38", -9), (2, "10:00:38", -15)]
     for number, (rank, time, code) in enumerate(rows, 1):
         lines += [f"[{number}]:", *entry(rank, time, code)]

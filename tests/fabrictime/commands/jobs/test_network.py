@@ -51,7 +51,10 @@ def test_events_of_the_hosts_at_that_time_are_printed(log, tmp_path):
     assert (event["kind"], event["hosts"]) == ("LINK_GREY", ["h1", "leaf1"])
     assert answer["network"]["others"] == 1
     text = fabrictime(log, "explain", "--folder", folder).output
-    assert "network: LINK_GREY h1:eth0<>leaf1:Eth1 since 2025-11-29 07:06:10 UTC until 2025-11-29 07:06:45" in text
+    assert (
+        "network: LINK_GREY h1:eth0<>leaf1:Eth1 since 2025-11-29 07:06:10 UTC until 2025-11-29 07:06:45"
+        in text
+    )
     assert "2% of packets lost" in text
     assert "hours before" not in text
 
