@@ -30,7 +30,7 @@ def exception_beside_a_waiting_peer(folder):
 
 
 def report_with_later_kills(folder):
-    """vllm-project/speculators#1115: one process fails; 30 s later torchrun kills one that ignores SIGTERM."""
+    """vllm-project/speculators#1115: one process fails; torchrun kills another 30 s later."""
     lines = [
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
         "fit.py FAILED",
