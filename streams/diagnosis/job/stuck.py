@@ -9,7 +9,7 @@ wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +27,8 @@ REPORT_NS: Final = 7 * NS_PER_S // 2
 """Age from which on a running operation is in some record: reporters publish it after 2 s."""
 SILENT_NS: Final = 4 * NS_PER_S
 """Time without a record after which a process is silent."""
+MAX_WAITS: Final = 256
+"""Largest number of waits in which the smallest cycle is searched."""
 MESSAGE_TIMES: Final = 3.0
 """Multiple of the job's usual iteration from which on a wait for a message stalls the job."""
 _MESSAGES: Final = frozenset(
@@ -67,7 +69,26 @@ def find_stuck(case: Case) -> Stuck | None:
         chosen = next(wait for wait in reached if roots.intersection((*wait.targets, *wait.rows)))
         return _stuck(case, chosen, roots, by_process)
     whole = next((wait for wait in reached if not wait.targets), None)
-    return _stuck(case, whole or reached[-1], set(), by_process, is_circle=whole is None)
+    if whole is not None:
+        return _stuck(case, whole, set(), by_process)
+    cycle = min((_reach(wait, by_process) for wait in reached[:MAX_WAITS]), key=len)
+    stuck = _stuck(case, cycle[0], _ahead(cycle) or _members(cycle), by_process, is_circle=True)
+    stuck.is_collective = all(wait.is_collective for wait in cycle)
+    _rate(case, stuck, case.work.length_ns - max(wait.since for wait in cycle))
+    return stuck
+
+
+def _members(waits: Iterable[_Wait]) -> set[int]:
+    return {process for wait in waits for process in wait.rows}
+
+
+def _ahead(waits: Sequence[_Wait]) -> set[int]:
+    """Return the processes of a cycle that are in a collective while others of it wait for their messages.
+
+    They left out the messages, or these were lost on the way.
+    """
+    in_collectives = _members(wait for wait in waits if wait.is_collective)
+    return in_collectives & {process for wait in waits if not wait.is_collective for process in wait.targets}
 
 
 def _halted(case: Case, waits: list[_Wait]) -> set[int]:
@@ -208,14 +229,13 @@ def _stuck(
 ) -> Stuck:
     at = list(wait.rows.values())
     row = case.work.rows[at[0]]
-    missing = roots if roots else set(wait.targets) if is_circle else set()
     stuck = Stuck(
         communicator=int(row[Op.COMMUNICATOR]),
         seq=int(row[Op.SEQ]),
         function=str(FUNCTIONS[int(row[Op.FUNCTION])]),
         since_ns=case.begin_ns + int(wait.since),
         began=_ranks(case, wait.rows),
-        missing=_ranks(case, missing),
+        missing=_ranks(case, roots),
         absent=_absent(case, int(row[Op.COMMUNICATOR])) if wait.is_collective else [],
         hangs=False,
         stalls=False,

@@ -149,7 +149,7 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
         yield stop(
             Verdict.PROGRAM_MISMATCH,
             0.9,
-            stuck.began,
+            stuck.missing,
             text,
             "call operations in one order at all ranks",
             [stuck_evidence(case, stuck)],

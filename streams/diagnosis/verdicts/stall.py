@@ -83,6 +83,7 @@ def stall_candidate(case: Case) -> Candidate | None:
     """Return STALLED with the ranks for which the others wait; None if nothing stalls.
 
     It is decisive if ranks are named that wait for nobody: neither the network nor a collision causes that.
+    Ranks that wait for each other have to do so for longer, since lost messages look alike.
     """
     stuck = case.stuck
     if stuck is None or not stuck.stalls:
@@ -96,7 +97,7 @@ def stall_candidate(case: Case) -> Candidate | None:
         candidate.ranks = stuck.absent[:64]
     if not late or stuck.is_circle:
         candidate.confidence, candidate.loss_share = 0.5, case.loss_share
-        candidate.decisive = False
+        candidate.decisive = bool(late) and case.end_ns - stuck.since_ns >= case.rules.hang_s * NS_PER_S
     return candidate
 
 
@@ -108,7 +109,10 @@ def _late_text(case: Case, stuck: Stuck, late: list[Rank]) -> str:
     if not late:
         return f"{text}: its ranks wait for data, or for a rank that is not known"
     if stuck.is_circle:
-        return f"{text}: {ranks_text(late)} and {ranks_text(stuck.began)} wait for each other"
+        others = [rank for rank in stuck.began if rank not in late]
+        if not others:
+            return f"{text}: {ranks_text(late)} wait for each other"
+        return f"{text}: {ranks_text(late)} and {ranks_text(others)} wait for each other"
     is_inside = any(rank in stuck.began for rank in late)
     text += f": {ranks_text(late)} {'is in it' if is_inside else 'did not begin it'}"
     silent = [rank for rank in late if _is_silent(case, rank)]

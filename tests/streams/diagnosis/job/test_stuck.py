@@ -108,8 +108,38 @@ def test_ranks_that_wait_for_messages_from_each_other() -> None:
     found = messages((0, 1), (1, 0))
     assert found is not None
     assert found.is_circle
-    assert {rank.number for rank in (*found.began, *found.missing)} == {0, 1}
+    assert [rank.number for rank in found.missing] == [0, 1]
     assert not found.hangs, "a path that loses the messages looks alike"
+
+
+def test_ranks_that_wait_for_a_circle_are_no_part_of_it() -> None:
+    found = messages((0, 1), (1, 2), (2, 1), (3, 0))
+    assert found is not None
+    assert [rank.number for rank in found.missing] == [1, 2]
+
+
+def test_a_rank_that_is_ahead_of_its_messages_is_named() -> None:
+    """Rank 2 left out its messages, and is in the next collective; 1 and 3 wait for them, 0 for 1 and 3."""
+    world = World(Job(ranks=4, queue_pairs=False))
+    world.learn(1)
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + 20 * S
+    peers = {0: (1, 3), 1: (2,), 3: (2,)}
+    for rank in range(4):
+        common = {"seq": world.job.seq, "begin_ns": begin_ns}
+        rows = [
+            make_part("CollectiveBatch", "CollectiveOperation", function="RECEIVE", peer=peer, **common)
+            for peer in peers.get(rank, ())
+        ] or [make_part("CollectiveBatch", "CollectiveOperation", function="ALL_REDUCE", **common)]
+        world.view.take(world.job.batch(rank, rows, end_ns - S, end_ns), end_ns)
+    found = find_stuck(case_of(world.view, world.network, end_ns - S, end_ns, DiagnosisRules()))
+    assert found is not None
+    assert ([rank.number for rank in found.missing], found.is_circle, found.is_collective) == (
+        [2],
+        True,
+        False,
+    )
+    assert (found.stalls, found.hangs) == (True, False)
 
 
 def test_a_rank_that_has_not_reported_so_far_is_not_missing() -> None:
