@@ -54,13 +54,31 @@ def _io_bytes(pid: int, proc: Path) -> int | None:
 
 
 def _is_frozen(pid: int, proc: Path, cgroups: Path) -> bool:
-    """Return whether the process's cgroup of version 2 is frozen."""
+    """Return whether the process's cgroup is frozen, of version 2 or of version 1's freezer."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text("utf-8", "replace").splitlines()
-        path = next((line[3:] for line in lines if line.startswith("0::")), None)
-        if path is None or "/../" in f"{path}/":
-            return False
-        return "frozen 1" in (cgroups / path.lstrip("/") / "cgroup.events").read_text("ascii", "replace")
+    except OSError:
+        return False
+    return any(_is_group_frozen(line, cgroups) for line in lines)
+
+
+def _is_group_frozen(line: str, cgroups: Path) -> bool:
+    """Return whether the group in a line such as `0::/job` or `6:freezer:/job` is frozen."""
+    _, _, place = line.partition(":")
+    controllers, _, path = place.partition(":")
+    is_unified = not controllers
+    if ".." in path.split("/") or not (is_unified or controllers == "freezer"):
+        return False
+    folder = path.lstrip("/")
+    if not is_unified:
+        return _has(cgroups / "freezer" / folder / "freezer.state", "FROZEN")
+    roots = (cgroups, cgroups / "unified")
+    return any(_has(root / folder / "cgroup.events", "frozen 1") for root in roots)
+
+
+def _has(file: Path, text: str) -> bool:
+    try:
+        return text in file.read_text("ascii", "replace")
     except OSError:
         return False
 

@@ -97,7 +97,8 @@ def stall_candidate(case: Case) -> Candidate | None:
         candidate.ranks = stuck.absent[:64]
     if not late or stuck.is_circle:
         candidate.confidence, candidate.loss_share = 0.5, case.loss_share
-        candidate.decisive = bool(late) and case.end_ns - stuck.since_ns >= case.rules.hang_s * NS_PER_S
+        settled_ns = case.rules.hang_s / 2 * NS_PER_S
+        candidate.decisive = bool(late) and case.end_ns - stuck.since_ns >= settled_ns
     return candidate
 
 

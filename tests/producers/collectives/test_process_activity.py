@@ -94,6 +94,17 @@ def test_a_frozen_cgroup_stops_its_processes(tmp_path: Path) -> None:
     assert running is not None
     assert frozen is not None
     assert (running.state, frozen.state, running.io_bytes) == ("S", "T", None)
+    (group / "cgroup.events").unlink()
+    (process / "cgroup").write_text("6:freezer:/job\n")
+    (tmp_path / "groups/freezer/job").mkdir(parents=True)
+    (tmp_path / "groups/freezer/job/freezer.state").write_text("FROZEN\n")
+    frozen = read_process(7, tmp_path / "proc", tmp_path / "groups")
+    assert frozen is not None
+    assert frozen.state == "T"
+    (process / "cgroup").write_text("6:freezer:/../job\n")
+    outside = read_process(7, tmp_path / "proc", tmp_path / "groups")
+    assert outside is not None
+    assert outside.state == "S"
     (process / "stat").write_text("garbage")
     assert read_process(7, tmp_path / "proc", tmp_path / "groups") is None
 
