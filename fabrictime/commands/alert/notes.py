@@ -15,10 +15,10 @@ from fabrictime.runtime.user import user_name
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.publisher import Publisher, PublishFailed
-from schemas.kafka.reader import BEGINNING, TopicReader
+from schemas.kafka.reader import BEGINNING, Start, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import Alert, AlertNote, AlertState, NoteScope
-from schemas.topics import ALERT_NOTES, ALERTS, INVENTORY, TOPICS
+from schemas.topics import ALERT_NOTES, ALERTS, INVENTORY, TOPICS, Topic
 
 MAX_COMMENTS: Final = 32
 SCOPES: Final = {"host": NoteScope.HOST, "rack": NoteScope.RACK, "link": NoteScope.LINK}
@@ -114,7 +114,7 @@ class AlertNotes:
         self._cluster, self._registry = cluster, registry
         self.index = NoteIndex()
         self.alerts: dict[str, Alert] = {}
-        starts = dict.fromkeys((ALERTS, ALERT_NOTES, INVENTORY), BEGINNING)
+        starts: dict[Topic, Start] = dict.fromkeys((ALERTS, ALERT_NOTES, INVENTORY), BEGINNING)
         with TopicReader.open(cluster, starts) as reader:
             for message in reader.read_to_end():
                 self._take(message)
