@@ -124,20 +124,11 @@ def _of_dump(records: list[Call | Message]) -> list[Span]:
 def _span(record: Call | Message, is_timed: bool) -> Span:
     begin_ns = 0 if is_timed else record.started_ns or record.created_ns
     duration_ns = record.duration_ns if is_timed else record.ended_ns - begin_ns
-    is_call = isinstance(record, Call)
-    return Span(
-        "dumps",
-        record.rank,
-        record.group,
-        len(record.group.ranks),
-        record.seq,
-        record.function if is_call else "send_recv",
-        max(0, record.elements) if is_call else 0,
-        begin_ns,
-        duration_ns,
-        record.ended_ns,
-        () if is_call else (record.source, record.target),
-    )
+    common = ("dumps", record.rank, record.group, len(record.group.ranks), record.seq)
+    times = (begin_ns, duration_ns, record.ended_ns)
+    if isinstance(record, Message):
+        return Span(*common, "send_recv", 0, *times, (record.source, record.target))
+    return Span(*common, record.function, max(0, record.elements), *times)
 
 
 def _parts(timeline: Iterable[Span]) -> Iterator[Part]:

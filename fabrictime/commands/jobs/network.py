@@ -10,9 +10,9 @@ from fabrictime.postmortem import network
 from fabrictime.postmortem.network import Event, NetworkReport
 from fabrictime.postmortem.observations import Observations
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, TopicReader, since
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, since
 from schemas.records import LinkState
-from schemas.topics import ALERTS, CONTENTION, LINK_HEALTH, TOPICS
+from schemas.topics import ALERTS, CONTENTION, LINK_HEALTH, TOPICS, Topic
 
 if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
