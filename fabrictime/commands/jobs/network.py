@@ -48,7 +48,7 @@ def _events(cluster: KafkaSettings, interval: network.Interval) -> Iterator[Even
     alerts: dict[str, Any] = {}
     windows: dict[str, Any] = {}
     links: dict[str, Any] = {}
-    starts = {
+    starts: dict[Topic[Any], Start] = {
         ALERTS: BEGINNING,
         LINK_HEALTH: BEGINNING,
         CONTENTION: since(max(0, interval.from_ns - _OPEN_NS)),
