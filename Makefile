@@ -69,7 +69,7 @@ mpi:  ## build the profiler of MPI programs for another MPI, with MPICC
 
 lock: $(VENV)/.complete  ## resolve the dependencies into requirements.lock
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
-	  --no-emit-trusted-host --no-emit-find-links --extra server --extra test --extra build --extra registry --extra bench --extra kubernetes --extra otlp \
+	  --no-emit-trusted-host --no-emit-find-links --extra server --extra test --extra build --extra registry --extra bench --extra kubernetes --extra otlp --extra mcp \
 	  -o requirements.lock pyproject.toml
 
 clean:  ## remove the results of the build

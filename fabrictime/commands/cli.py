@@ -26,6 +26,7 @@ from fabrictime.commands.crash import CRASH_EXIT, crash_line, write_traceback
 from fabrictime.commands.grafana_command import grafana_app
 from fabrictime.commands.install.command import init
 from fabrictime.commands.jobs.command import explain, jobs
+from fabrictime.commands.mcp_command import mcp
 from fabrictime.commands.metrics_command import metrics_app, size
 from fabrictime.commands.options import (
     INSTALL_SERVER,
@@ -144,6 +145,7 @@ for _command in (
     bench,
     pause,
     resume,
+    mcp,
 ):
     app.command()(_command)
 

@@ -14,12 +14,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from schemas.ids import natural
 from schemas.topology import Topology, split_end
-
-_LEAF_TIER: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +49,29 @@ class Network:
 
 
 def networks_of(topology: Topology) -> tuple[Network, ...]:
-    """Return the networks of a fabric, the largest first. A fabric without a host at a switch has none."""
+    """Return the networks of a topology, the largest first; see `networks_between`."""
+    cables = [tuple(split_end(end).node for end in cable.split("<>")) for cable in topology.cable_ids()]
+    nodes = {node for cable in cables for node in cable}
+    return networks_between({node: topology.tier(node) or 0 for node in nodes}, [(a, b) for a, b in cables])
+
+
+def networks_between(tier_of: Mapping[str, int], cables: Iterable[tuple[str, str]]) -> tuple[Network, ...]:
+    """Return the networks that cables between nodes make, the largest first.
+
+    `tier_of`: the tier of each node, 0 for hosts. Without a host at a switch there is no network.
+    """
     hosts_of: dict[str, set[str]] = defaultdict(set)
     """Hosts at each switch."""
     neighbours: dict[str, set[str]] = defaultdict(set)
     """Switches at each switch."""
-    for cable in topology.cable_ids():
-        a, b = (split_end(end).node for end in cable.split("<>"))
+    for a, b in cables:
         for switch, other in ((a, b), (b, a)):
-            if not topology.tier(switch):
-                continue
-            if topology.tier(other):
+            if tier_of[switch] and tier_of[other]:
                 neighbours[switch].add(other)
                 hosts_of.setdefault(switch, set())
-            else:
+            elif tier_of[switch]:
                 hosts_of[switch].add(other)
-    tiers = {switch: topology.tier(switch) or _LEAF_TIER for switch in hosts_of}
+    tiers = {switch: tier_of[switch] for switch in hosts_of}
     by_partition: dict[frozenset[tuple[tuple[str, ...], ...]], Network] = {}
     for switches in _connected(hosts_of, neighbours):
         network = _network(switches, hosts_of, neighbours, tiers)

@@ -1,7 +1,8 @@
 """The web page's process: an HTTP server, one poller of history queries, and any number of tabs.
 
-It serves `/` (the page), one path per tab, and `/healthz` (JSON: whether the history answers). A browser
-loads everything from this server; its headers forbid other sources."""
+It serves `/` (the page), one path per tab, `/api/v1` (read-only), and `/healthz` (JSON: whether the history
+answers). A browser loads everything from this server; its headers forbid other sources.
+"""
 
 from __future__ import annotations
 
@@ -176,9 +177,20 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
 
-    app = FastAPI(title="fabrictime", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="fabrictime",
+        description="What is wrong in the fleet, which jobs are slow, what was done. Read-only.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        lifespan=lifespan,
+    )
     SOURCES.add(lambda: [Sample("fabrictime_web_tabs", len(context.tabs))])
     _add_health_check(app, context)
+    if live is not None:
+        from fabrictime.web.api import Api
+
+        app.include_router(Api(live).router())
     _add_tabs(context)
     ui.run_with(
         app,
@@ -227,7 +239,7 @@ def _add_health_check(app: Any, context: AppContext) -> None:
         }
         return JSONResponse(body, status_code=200 if value is not None else 503)
 
-    app.add_api_route("/healthz", healthz, response_model=None)
+    app.add_api_route("/healthz", healthz, response_model=None, include_in_schema=False)
 
 
 def _add_tabs(context: AppContext) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -61,6 +62,7 @@ def test_without_history_the_page_is_up_and_reports_it(lonely: Any) -> None:
     assert headers["x-content-type-options"] == "nosniff"
     assert "server" not in headers
     assert ask(lonely, "/docs")[0] == 404
+    assert json.loads(ask(lonely, "/api/openapi.json")[2])["paths"] == {}  # without a log there is no state
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Answers for assistants by the Model Context Protocol."""

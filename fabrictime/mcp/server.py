@@ -1,0 +1,98 @@
+"""The state of the fleet for assistants, by the Model Context Protocol.
+
+Each tool reads one route of the page's HTTP interface (`fabrictime/web/api.py`), and none acts. The server
+uses standard input and output: it opens no port, and runs with the rights of the assistant's user.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+
+TIMEOUT_S: Final = 10.0
+_READS: Final = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
+INSTRUCTIONS: Final = (
+    "State of the network of a GPU cluster, read-only. Begin with what_is_wrong. If is_fresh is false, the "
+    "evidence is missing: do not call the fleet healthy. Times are ns since the Unix epoch."
+)
+
+
+class Fleet:
+    """The tools. Each returns JSON of the page's interface; a failure is one line."""
+
+    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """Read from the page at `url`."""
+        self._client = httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, transport=transport)
+
+    def server(self) -> MCPServer:
+        """Return the server with all tools."""
+        server = MCPServer("fabrictime", instructions=INSTRUCTIONS, log_level="WARNING")
+        for tool in (
+            self.what_is_wrong,
+            self.why_is_this_job_slow,
+            self.list_jobs,
+            self.what_was_done,
+            self.list_links,
+            self.list_contention,
+            self.where_is_this_host,
+        ):
+            server.tool(annotations=_READS)(tool)
+        return server
+
+    async def what_is_wrong(self) -> dict[str, Any]:
+        """Return the fleet in one sentence and figures, and the active alerts, the worst first."""
+        return {"health": await self._get("health"), "alerts": await self._get("alerts")}
+
+    async def why_is_this_job_slow(self, job: str) -> dict[str, Any]:
+        """Return the newest verdict about a job: cause, confidence, evidence that is missing, remedy."""
+        verdict: dict[str, Any] = await self._get(f"jobs/{quote(job, safe='')}")
+        return verdict
+
+    async def list_jobs(self) -> list[dict[str, Any]]:
+        """Return the running jobs with their verdicts."""
+        return await self._list("jobs")
+
+    async def what_was_done(self, name: str = "") -> list[dict[str, Any]]:
+        """Return decisions with cause, outcome and effect; `name`: a part of a flow's id."""
+        return await self._list("actions", name=name)
+
+    async def list_links(self, name: str = "") -> list[dict[str, Any]]:
+        """Return the links, NICs and hosts that are not UP; `name`: a part of the subject."""
+        return await self._list("links", name=name)
+
+    async def list_contention(self) -> list[dict[str, Any]]:
+        """Return the links on which flows contend now, the longest delay first."""
+        return await self._list("contention")
+
+    async def where_is_this_host(self, host: str) -> list[dict[str, Any]]:
+        """Return the switches of a host from leaf to core, in each network."""
+        return await self._list(f"hosts/{quote(host, safe='')}")
+
+    async def _list(self, path: str, **query: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = await self._get(path, **query)
+        return rows
+
+    async def _get(self, path: str, **query: str) -> Any:
+        """Return the answer of a route. Raises ToolError, whose line the assistant gets."""
+        try:
+            answer = await self._client.get(f"/api/v1/{path}", params=query)
+        except httpx.HTTPError as error:
+            raise ToolError(f"{self._client.base_url}: {error or type(error).__name__}") from error
+        if answer.status_code != httpx.codes.OK:
+            try:
+                detail = answer.json()["detail"]
+            except (ValueError, KeyError, TypeError):
+                detail = "expected the page of fabrictime"
+            raise ToolError(f"{answer.url}: {answer.status_code}: {detail}")
+        return answer.json()
+
+
+def main(url: str) -> int:
+    """Serve on standard input and output until it closes."""
+    Fleet(url).server().run()
+    return 0

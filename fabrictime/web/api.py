@@ -1,0 +1,302 @@
+"""A read-only HTTP interface beside the page: what is wrong, which jobs are slow, what was done.
+
+All answers come from the live state that the page shows, and none acts. FastAPI writes the description,
+`/api/openapi.json`. Lists are limited, newest or worst first. Times are fabric time, ns since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, HTTPException, Query
+from pydantic import BaseModel, Field
+
+from fabrictime.exports.networks import networks_between
+from fabrictime.state import action_entries
+from fabrictime.state.action_text import as_record, mode_text
+from fabrictime.state.fabric_state import STATES, UP, is_cleared
+from schemas.records import Alert, Severity
+
+if TYPE_CHECKING:
+    from fabrictime.state.job_state import Job
+    from fabrictime.web.live_fabric import LiveFabric
+
+MAX_ROWS: Final = 1000
+_SEVERITIES: Final = tuple(Severity)
+_HEALTHY: Final = "HEALTHY"
+
+Limit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Largest number of entries.")]
+Part = Annotated[str, Query(description="Only entries whose subject contains this.")]
+
+
+class Health(BaseModel):
+    """The state of the fleet in figures."""
+
+    text: str = Field(description="one sentence")
+    is_fresh: bool = Field(description="whether the figures rest on fresh evidence")
+    missing_evidence: list[str] = Field(description="evidence that is missing, and the usual cause")
+    nics: int = Field(description="NICs that announce themselves")
+    cables: dict[str, int] = Field(description="drawn cables by state")
+    alerts: dict[str, int] = Field(description="active alerts by severity")
+    contended_links: int = Field(description="links with an open contention window")
+    jobs: int = Field(description="jobs that publish operations")
+    slow_jobs: list[str] = Field(description="jobs whose verdict is not HEALTHY")
+    mode: str = Field(description="whether actions are carried out")
+
+
+class LinkState(BaseModel):
+    """The health of a cable, NIC or host."""
+
+    subject: str
+    kind: str
+    state: str
+    since_ns: int
+    loss_rate: float | None = Field(description="share of packets lost, of a GREY link")
+    candidates: list[str] = Field(description="subjects that explain the same evidence equally well")
+    text: str = Field(description="the state with its evidence")
+
+
+class AlertState(BaseModel):
+    """An alert, with what operators noted."""
+
+    alert_id: str
+    subject: str
+    kind: str
+    severity: str
+    state: str
+    text: str
+    raised_ns: int
+    cleared_ns: int | None
+    jobs: list[str]
+    is_acknowledged: bool
+    silent_until_ns: int | None = Field(description="end of the silence in force")
+    notes: list[str] = Field(description="comments with their authors")
+
+
+class JobVerdict(BaseModel):
+    """The newest verdict about a job."""
+
+    job: str
+    is_running: bool
+    verdict: str
+    confidence: float
+    blames_network: bool
+    subject: str
+    text: str
+    remedy: str
+    since_ns: int
+    end_ns: int = Field(description="end of the interval that the verdict is about")
+    iteration_ns: int | None
+    expected_iteration_ns: int | None
+    missing: list[str] = Field(description="evidence that would have said more")
+
+
+class Contention(BaseModel):
+    """An open contention window."""
+
+    link: str
+    kind: str
+    opened_ns: int
+    delay_ns: float
+    flows: int
+    jobs: list[str]
+
+
+class HostPlace(BaseModel):
+    """Where a host is in one network: its groups from the leaves upwards."""
+
+    network: str
+    groups: list[str]
+    switches: list[list[str]] = Field(description="switches of each group")
+    peers: list[int] = Field(description="hosts of each group")
+
+
+class Api:
+    """Answers from the live state. Each method is one route."""
+
+    def __init__(self, live: LiveFabric) -> None:
+        """Answer from `live`."""
+        self._live = live
+
+    def router(self) -> APIRouter:
+        """Return the routes below /api/v1."""
+        router = APIRouter(prefix="/api/v1", tags=["state"])
+        for path, method in (
+            ("/health", self.health),
+            ("/links", self.links),
+            ("/alerts", self.alerts),
+            ("/jobs", self.jobs),
+            ("/jobs/{job:path}", self.job),
+            ("/contention", self.contention),
+            ("/actions", self.actions),
+            ("/hosts/{host}", self.host),
+        ):
+            router.add_api_route(path, method, methods=["GET"])
+        return router
+
+    def health(self) -> Health:
+        """Return the state of the fleet in figures."""
+        state, now_ns, evidence = self._live.state, self._live.now_ns(), self._live.verdict()
+        with state.lock:
+            active = state.active_alerts()
+            running = [job for job in state.jobs.jobs.values() if job.is_running(now_ns)]
+            slow = sorted(job.head["job"] for job in running if job.newest.verdict != _HEALTHY)
+            by_severity = Counter(str(alert["severity"]) for alert in active)
+            worst = ", ".join(
+                f"{by_severity[name]} {name}" for name in reversed(_SEVERITIES) if by_severity[name]
+            )
+            text = f"active alerts: {worst}" if worst else evidence.claim("no alert is active")
+            return Health(
+                text=text,
+                is_fresh=evidence.is_fresh,
+                missing_evidence=list(evidence.missing),
+                nics=len(state.nics),
+                cables={name: count for name, count in state.cable_counts().items() if count},
+                alerts=dict(by_severity),
+                contended_links=len({one["link"] for one in state.open_contention(now_ns)}),
+                jobs=len(running),
+                slow_jobs=slow[:MAX_ROWS],
+                mode=mode_text(state.actions),
+            )
+
+    def links(self, name: Part = "", everything: bool = False, limit: Limit = 100) -> list[LinkState]:
+        """Return the cables, NICs and hosts that are not UP, the worst first; with `everything` all."""
+        state = self._live.state
+        with state.lock:
+            records = [subject.record for key, subject in state.subjects.items() if name in key]
+            rows = [one for one in records if everything or STATES.index(one["state"]) > UP]
+            rows.sort(key=lambda one: (-STATES.index(one["state"]), -one["since_ns"]))
+            return [
+                LinkState(
+                    subject=one["subject"],
+                    kind=one["kind"],
+                    state=one["state"],
+                    since_ns=one["since_ns"],
+                    loss_rate=one["loss_rate"],
+                    candidates=one["candidates"],
+                    text=one["text"],
+                )
+                for one in rows[:limit]
+            ]
+
+    def alerts(self, name: Part = "", everything: bool = False, limit: Limit = 100) -> list[AlertState]:
+        """Return the active alerts, the worst first; with `everything` also those that are cleared."""
+        state, now_ns = self._live.state, self._live.now_ns()
+        with state.lock:
+            alerts = [
+                one
+                for one in state.alerts.values()
+                if name in one["subject"] and (everything or not is_cleared(one))
+            ]
+            alerts.sort(key=_rank)
+            return [self._alert(one, now_ns) for one in alerts[:limit]]
+
+    def _alert(self, alert: Alert, now_ns: int) -> AlertState:
+        notes = self._live.state.notes
+        silence = notes.silence_at(alert, now_ns)
+        return AlertState(
+            alert_id=alert["alert_id"],
+            subject=alert["subject"],
+            kind=alert["kind"],
+            severity=alert["severity"],
+            state=alert["state"],
+            text=alert["text"],
+            raised_ns=alert["raised_ns"],
+            cleared_ns=alert["cleared_ns"],
+            jobs=alert["jobs"],
+            is_acknowledged=notes.is_acknowledged(alert),
+            silent_until_ns=None if silence is None else silence.until_ns,
+            notes=[
+                f"{comment['author']}: {comment['text']}"
+                for note in notes.of(alert)
+                for comment in note["comments"]
+            ],
+        )
+
+    def jobs(self, everything: bool = False, limit: Limit = 100) -> list[JobVerdict]:
+        """Return the running jobs with their verdicts, the newest first; with `everything` all jobs."""
+        state, now_ns = self._live.state, self._live.now_ns()
+        with state.lock:
+            jobs = [job for job in state.jobs.jobs.values() if everything or job.is_running(now_ns)]
+            jobs.sort(key=lambda job: -job.newest.end_ns)
+            return [_verdict(job, now_ns) for job in jobs[:limit]]
+
+    def job(self, job: str) -> JobVerdict:
+        """Return the newest verdict about a job: why it is slow, and what to do."""
+        state, now_ns = self._live.state, self._live.now_ns()
+        with state.lock:
+            if job not in state.jobs.jobs:
+                raise HTTPException(404, f"job {job!r}: no verdict within the last hour")
+            return _verdict(state.jobs.jobs[job], now_ns)
+
+    def contention(self, limit: Limit = 100) -> list[Contention]:
+        """Return the open contention windows, the longest delay first."""
+        state, now_ns = self._live.state, self._live.now_ns()
+        with state.lock:
+            windows = sorted(state.open_contention(now_ns), key=lambda one: -one["delay_ns"])
+            return [
+                Contention(
+                    link=one["link"],
+                    kind=one["kind"],
+                    opened_ns=one["opened_ns"],
+                    delay_ns=one["delay_ns"],
+                    flows=one["flows_total"],
+                    jobs=one["jobs"],
+                )
+                for one in windows[:limit]
+            ]
+
+    def actions(self, name: Part = "", limit: Limit = 100) -> list[dict[str, Any]]:
+        """Return decisions with cause, outcome and effect, the newest first."""
+        state, now_ns = self._live.state, self._live.now_ns()
+        with state.lock:
+            entries = [one for one in action_entries.entries(state.actions, now_ns) if name in one.flow_id]
+            return [as_record(one) for one in entries[:limit]]
+
+    def host(self, host: str) -> list[HostPlace]:
+        """Return the switches of a host from leaf to core, in each network that it is cabled to."""
+        state = self._live.state
+        with state.lock:
+            plan = state.plan()
+        nodes, names = dict(plan.nodes), [name for name, _ in plan.nodes]
+        if nodes.get(host) != 0:
+            raise HTTPException(404, f"host {host!r}: no cable of it is known")
+        networks = networks_between(nodes, [(names[low], names[high]) for low, _, high, _ in plan.cables])
+        places = []
+        for network in networks:
+            groups = [group for level in network.levels for group in level if host in group.hosts]
+            if groups:
+                places.append(
+                    HostPlace(
+                        network=network.name,
+                        groups=[group.name for group in groups],
+                        switches=[list(group.switches) for group in groups],
+                        peers=[len(group.hosts) for group in groups],
+                    )
+                )
+        return places
+
+
+def _rank(alert: Alert) -> tuple[bool, int, int]:
+    """Return a sort key: active alerts first, then by severity, then the newest first."""
+    return is_cleared(alert), -_SEVERITIES.index(alert["severity"]), -alert["raised_ns"]
+
+
+def _verdict(job: Job, now_ns: int) -> JobVerdict:
+    head, newest = job.head, job.newest
+    return JobVerdict(
+        job=head["job"],
+        is_running=job.is_running(now_ns),
+        verdict=newest.verdict,
+        confidence=head["confidence"],
+        blames_network=head["blames_network"],
+        subject=head["subject"],
+        text=head["text"],
+        remedy=head["remedy"],
+        since_ns=head["since_ns"],
+        end_ns=newest.end_ns,
+        iteration_ns=newest.iteration_ns,
+        expected_iteration_ns=newest.expected_iteration_ns,
+        missing=list(head["missing"]),
+    )
