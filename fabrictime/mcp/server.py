@@ -17,7 +17,7 @@ from mcp.types import ToolAnnotations
 TIMEOUT_S: Final = 10.0
 _READS: Final = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
 INSTRUCTIONS: Final = (
-    "State of the network of a GPU cluster, read-only. Begin with what_is_wrong. If is_fresh is false, the "
+    "State of the network of a GPU cluster, read-only. Begin with fleet_health. If is_fresh is false, the "
     "evidence is missing: do not call the fleet healthy. Times are ns since the Unix epoch."
 )
 
@@ -33,22 +33,22 @@ class Fleet:
         """Return the server with all tools."""
         server = MCPServer("fabrictime", instructions=INSTRUCTIONS, log_level="WARNING")
         for tool in (
-            self.what_is_wrong,
-            self.why_is_this_job_slow,
+            self.fleet_health,
+            self.job_verdict,
             self.list_jobs,
-            self.what_was_done,
+            self.list_actions,
             self.list_links,
             self.list_contention,
-            self.where_is_this_host,
+            self.host_switches,
         ):
             server.tool(annotations=_READS)(tool)
         return server
 
-    async def what_is_wrong(self) -> dict[str, Any]:
+    async def fleet_health(self) -> dict[str, Any]:
         """Return the fleet in one sentence and figures, and the active alerts, the worst first."""
         return {"health": await self._get("health"), "alerts": await self._get("alerts")}
 
-    async def why_is_this_job_slow(self, job: str) -> dict[str, Any]:
+    async def job_verdict(self, job: str) -> dict[str, Any]:
         """Return the newest verdict about a job: cause, confidence, evidence that is missing, remedy."""
         verdict: dict[str, Any] = await self._get(f"jobs/{quote(job, safe='')}")
         return verdict
@@ -57,7 +57,7 @@ class Fleet:
         """Return the running jobs with their verdicts."""
         return await self._list("jobs")
 
-    async def what_was_done(self, name: str = "") -> list[dict[str, Any]]:
+    async def list_actions(self, name: str = "") -> list[dict[str, Any]]:
         """Return decisions with cause, outcome and effect; `name`: a part of a flow's id."""
         return await self._list("actions", name=name)
 
@@ -69,7 +69,7 @@ class Fleet:
         """Return the links on which flows contend now, the longest delay first."""
         return await self._list("contention")
 
-    async def where_is_this_host(self, host: str) -> list[dict[str, Any]]:
+    async def host_switches(self, host: str) -> list[dict[str, Any]]:
         """Return the switches of a host from leaf to core, in each network."""
         return await self._list(f"hosts/{quote(host, safe='')}")
 

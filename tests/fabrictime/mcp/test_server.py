@@ -38,9 +38,9 @@ def ask(state: FabricState, tool: str, **arguments: str) -> Any:
     return asyncio.run(call())
 
 
-def test_what_is_wrong_has_health_and_alerts(state: FabricState, fabric: Any) -> None:
+def test_fleet_health_has_figures_and_alerts(state: FabricState, fabric: Any) -> None:
     state.take("fabric.alerts", "h1/eth1", fabric.alert("h1/eth1", "NIC is dead"), fabric.now_ns)
-    result = ask(state, "what_is_wrong")
+    result = ask(state, "fleet_health")
     assert not result.is_error
     assert [alert["text"] for alert in result.structured_content["alerts"]] == ["NIC is dead"]
     assert result.structured_content["health"]["is_fresh"] is True
@@ -50,13 +50,13 @@ def test_what_is_wrong_has_health_and_alerts(state: FabricState, fabric: Any) ->
 def test_a_job_is_explained_whatever_its_name(state: FabricState, fabric: Any, name: str) -> None:
     record = JobRecords(fabric, name).diagnosis(1, fabric.now_ns, slow=2, text="rank 2 is late")
     state.take_diagnosis(record, codec.encode("Diagnosis", record), fabric.now_ns)
-    result = ask(state, "why_is_this_job_slow", job=name)
+    result = ask(state, "job_verdict", job=name)
     assert not result.is_error
     assert result.structured_content["text"] == "rank 2 is late"
 
 
 def test_an_unknown_job_is_one_line(state: FabricState) -> None:
-    result = ask(state, "why_is_this_job_slow", job="other")
+    result = ask(state, "job_verdict", job="other")
     assert result.is_error
     assert "job 'other': no verdict within the last hour" in result.content[0].text
 

@@ -103,7 +103,7 @@ def test_an_alert_has_the_operators_notes(client: TestClient, state: FabricState
     assert one["silent_until_ns"] == fabric.now_ns + 60 * S
 
 
-def test_a_job_has_its_verdict_and_the_way_out(client: TestClient, state: FabricState, fabric: Any) -> None:
+def test_a_job_has_its_verdict_and_remedy(client: TestClient, state: FabricState, fabric: Any) -> None:
     jobs = JobRecords(fabric)
     record = jobs.diagnosis(
         1, fabric.now_ns, slow=2, verdict="GREY_LINK", text="a link loses", remedy="drain it"
