@@ -19,7 +19,7 @@ COPY fabrictime fabrictime
 COPY clients clients
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation -w /dist . \
  && python -m venv /venv \
- && /venv/bin/pip install --no-cache-dir --no-index --find-links /wheels "$(echo /dist/*.whl)[server]" \
+ && /venv/bin/pip install --no-cache-dir --no-index --find-links /wheels "$(echo /dist/*.whl)[server,kubernetes,notify,otlp,registry]" \
  && /venv/bin/pip uninstall -y pip setuptools
 
 FROM python:3.11.13-slim-bookworm
