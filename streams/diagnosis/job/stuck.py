@@ -72,7 +72,7 @@ def find_stuck(case: Case) -> Stuck | None:
     if whole is not None:
         return _stuck(case, whole, set(), by_process)
     cycle = min((_reach(wait, by_process) for wait in reached[:MAX_WAITS]), key=len)
-    stuck = _stuck(case, cycle[0], _ahead(cycle) or _members(cycle), by_process, is_circle=True)
+    stuck = _stuck(case, cycle[0], _ahead(case, cycle) or _members(cycle), by_process, is_circle=True)
     stuck.is_collective = all(wait.is_collective for wait in cycle)
     _rate(case, stuck, case.work.length_ns - max(wait.since for wait in cycle))
     return stuck
@@ -82,13 +82,16 @@ def _members(waits: Iterable[_Wait]) -> set[int]:
     return {process for wait in waits for process in wait.rows}
 
 
-def _ahead(waits: Sequence[_Wait]) -> set[int]:
-    """Return the processes of a cycle that are in a collective while others of it wait for their messages.
+def _ahead(case: Case, waits: Sequence[_Wait]) -> set[int]:
+    """Return the process of a cycle that is in a collective while others of it wait for its messages.
 
-    They left out the messages, or these were lost on the way.
+    It left out the messages, or these were lost on the way. Of several, the first in the collective is meant:
+    requests stay open until all of them are complete, so others look alike, but exchanged messages before.
     """
-    in_collectives = _members(wait for wait in waits if wait.is_collective)
-    return in_collectives & {process for wait in waits if not wait.is_collective for process in wait.targets}
+    rows = {process: row for wait in waits if wait.is_collective for process, row in wait.rows.items()}
+    targets = {process for wait in waits if not wait.is_collective for process in wait.targets}
+    candidates = rows.keys() & targets
+    return set(sorted(candidates, key=lambda process: (case.work.begin[rows[process]], process))[:1])
 
 
 def _halted(case: Case, waits: list[_Wait]) -> set[int]:
