@@ -24,7 +24,7 @@ from fabrictime.commands.config.command import config_app
 from fabrictime.commands.config.pause_command import pause, resume
 from fabrictime.commands.crash import CRASH_EXIT, crash_line, write_traceback
 from fabrictime.commands.grafana_command import grafana_app
-from fabrictime.commands.install.command import init
+from fabrictime.commands.install.command import doctor, init
 from fabrictime.commands.jobs.command import explain, jobs
 from fabrictime.commands.mcp_command import mcp
 from fabrictime.commands.metrics_command import metrics_app, size
@@ -130,6 +130,7 @@ def _root(
 
 for _command in (
     init,
+    doctor,
     up,
     demo,
     status,

@@ -16,12 +16,19 @@ _GSTRINGS: Final = 0x1B
 _GSTATS: Final = 0x1D
 _GSSET_INFO: Final = 0x37
 _GLINKSETTINGS: Final = 0x4C
+_GET_TS_INFO: Final = 0x41
 _SS_STATS: Final = 1
 _GSTRING_LEN: Final = 32
 _MAX_STATS: Final = 65_536
 _SETTINGS: Final = struct.Struct("=IIBBBBBBBb4x28x")
 _MAX_MASK_UNITS: Final = 127
 _UNKNOWN_SPEED: Final = (0, 0xFFFFFFFF)
+_TS_INFO: Final = struct.Struct("=IIiI12xI12x")
+_HARDWARE_STAMPS: Final = 0x45
+_SOFTWARE_STAMPS: Final = 0x1A
+"""SOF_TIMESTAMPING_TX, _RX and the reported stamp, of hardware and of software (linux/net_tstamp.h)."""
+_STAMPS_ALL: Final = 1 << 1
+"""Bit of HWTSTAMP_FILTER_ALL: every received packet gets a stamp."""
 _DUPLEX: Final = {0: "half", 1: "full"}
 _BPS_PER_MBPS: Final = 1_000_000
 
@@ -32,6 +39,16 @@ class LinkSettings(NamedTuple):
     speed_bps: int | None
     duplex: str | None
     autonegotiation: bool
+
+
+class TimeStamps(NamedTuple):
+    """The time stamps that a driver offers. `clock`: N of /dev/ptpN, None without a hardware clock."""
+
+    hardware: bool
+    """Whether the NIC stamps every packet that it sends or receives."""
+    software: bool
+    """Whether the kernel stamps packets in both directions."""
+    clock: int | None
 
 
 def stat_count(opened: socket.socket, device: str) -> int:
@@ -68,6 +85,15 @@ def link_settings(opened: socket.socket, device: str) -> LinkSettings:
     )
     speed_bps = None if mbps in _UNKNOWN_SPEED else mbps * _BPS_PER_MBPS
     return LinkSettings(speed_bps, _DUPLEX.get(duplex), bool(autonegotiation))
+
+
+def time_stamps(opened: socket.socket, device: str) -> TimeStamps:
+    """Return the time stamps that the device's driver offers. Raises OSError."""
+    answer = _ask(opened, device, _TS_INFO.pack(_GET_TS_INFO, *[0] * 4))
+    _, kinds, clock, _, filters = _TS_INFO.unpack(answer)
+    is_hardware = kinds & _HARDWARE_STAMPS == _HARDWARE_STAMPS and bool(filters & _STAMPS_ALL) and clock >= 0
+    is_software = kinds & _SOFTWARE_STAMPS == _SOFTWARE_STAMPS
+    return TimeStamps(is_hardware, is_software, clock if clock >= 0 else None)
 
 
 def _ask(opened: socket.socket, device: str, request: bytes, more: int = 0) -> bytes:

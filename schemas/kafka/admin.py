@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka import admin as _admin
 
 from schemas.kafka.settings import KafkaSettings, as_settings
@@ -26,6 +26,14 @@ LOG: Final = logging.getLogger(__name__)
 
 class TopicsError(ValueError):
     """The cluster cannot be reached, or topics differ from the contract; the text has a line for each."""
+
+
+class TopicFault(NamedTuple):
+    """A topic that differs from the contract, and the command that changes that."""
+
+    topic: str
+    text: str
+    fix: str
 
 
 class GroupsError(ValueError):
@@ -101,10 +109,7 @@ def create_topics(
     hours = retention_hours or {}
     settings = as_settings(cluster)
     client = _client(settings, **{"socket.timeout.ms": round(timeout_s * 1000)})
-    try:
-        present = client.list_topics(timeout=timeout_s).topics
-    except KafkaException as error:
-        raise TopicsError(f"log {settings.bootstrap}: {_text(error)}") from None
+    present = _present(client, settings, timeout_s)
     there = [topic for topic in expected_topics.values() if topic.name in present]
     missing = [
         _new(topic, partitions, replication, hours)
@@ -122,6 +127,71 @@ def create_topics(
     if wrong:
         raise TopicsError("\n".join(wrong))
     return [lines[name] for name in expected_topics if name in lines]
+
+
+def topic_faults(
+    cluster: KafkaSettings | str,
+    *,
+    partitions: int = 8,
+    retention_hours: Mapping[str, float] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> list[TopicFault]:
+    """Return how the topics on a cluster differ from the contract; change nothing. See `create_topics`.
+
+    Raises TopicsError if the cluster does not answer.
+    """
+    client = _client(cluster, **{"socket.timeout.ms": round(timeout_s * 1000)})
+    present = _present(client, as_settings(cluster), timeout_s)
+    there = [topic for topic in TOPICS.values() if topic.name in present]
+    absent = [name for name in TOPICS if name not in present]
+    create = "fabrictime topics create"
+    faults = [TopicFault(name, "is missing", create) for name in absent]
+    counts = {topic.name: len(present[topic.name].partitions) for topic in there}
+    for line in other_partitions(there, counts, partitions, bool(absent)):
+        name, _, text = line.partition(": ")
+        difference, _, remedy = text.partition("; nothing was created: ")
+        faults.append(TopicFault(name, difference, remedy))
+    differing, _, unread = _differing_configs(client, there, retention_hours or {}, timeout_s)
+    for name, values in differing.items():
+        if not values:
+            continue
+        others = ", ".join(f"{key} is not {value}" for key, value in sorted(values.items()))
+        faults.append(TopicFault(name, others, create))
+    faults += [TopicFault(*line.split(": ", 1), "allow DescribeConfigs") for line in unread]
+    return faults
+
+
+def allowed_operations(
+    cluster: KafkaSettings | str, names: Sequence[str], timeout_s: float = TIMEOUT_S
+) -> dict[str, frozenset[str]]:
+    """Return the operations that the cluster allows this client, such as READ and WRITE, by topic.
+
+    A topic is left out if the cluster does not answer for it: it is missing, hidden, or the broker keeps no
+    permissions. Raises TopicsError if the cluster does not answer.
+    """
+    client = _client(cluster, **{"socket.timeout.ms": round(timeout_s * 1000)})
+    descriptions = client.describe_topics(
+        TopicCollection(list(names)), include_authorized_operations=True, request_timeout=timeout_s
+    )
+    allowed: dict[str, frozenset[str]] = {}
+    for name, description in descriptions.items():
+        try:
+            operations = description.result(timeout_s).authorized_operations
+        except KafkaException as error:
+            if "TRANSPORT" in _text(error) or "TIMED_OUT" in _text(error):
+                raise TopicsError(f"log {as_settings(cluster).bootstrap}: {_text(error)}") from None
+            continue
+        if operations:
+            allowed[name] = frozenset(operation.name for operation in operations)
+    return allowed
+
+
+def _present(client: Any, settings: KafkaSettings, timeout_s: float) -> dict[str, Any]:
+    try:
+        present: dict[str, Any] = client.list_topics(timeout=timeout_s).topics
+    except KafkaException as error:
+        raise TopicsError(f"log {settings.bootstrap}: {_text(error)}") from None
+    return present
 
 
 def other_partitions(
@@ -181,27 +251,12 @@ def _configure(
 
     The embedded log has settings of its own instead.
     """
-    if not topics:
-        return {}
-    resources = {topic.name: admin.ConfigResource(admin.ResourceType.TOPIC, topic.name) for topic in topics}
-    descriptions = client.describe_configs(list(resources.values()), request_timeout=timeout_s)
+    differing_by_topic, stamped, unread = _differing_configs(client, topics, hours, timeout_s)
+    wrong += unread
     lines: dict[str, str] = {}
     changes: dict[str, tuple[Any, list[str]]] = {}
-    stamped: dict[str, str | None] = {}
-    for topic in topics:
-        try:
-            present = descriptions[resources[topic.name]].result(timeout_s)
-        except (KafkaException, TimeoutError) as error:
-            wrong.append(f"{topic.name}: configuration not read: {_text(error)}")
-            continue
-        differing = {
-            name: value
-            for name, value in _config(topic, hours).items()
-            if _policy(name, getattr(present.get(name), "value", None)) != _policy(name, value)
-        }
-        lines[topic.name] = f"{topic.name}: is there"
-        if TIMESTAMP_TYPE in differing:
-            stamped[topic.name] = getattr(present.get(TIMESTAMP_TYPE), "value", None)
+    for name, differing in differing_by_topic.items():
+        lines[name] = f"{name}: is there"
         if differing:
             entries = [
                 admin.ConfigEntry(
@@ -212,8 +267,8 @@ def _configure(
                 )
                 for name, value in differing.items()
             ]
-            resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic.name, incremental_configs=entries)
-            changes[topic.name] = (resource, sorted(differing))
+            resource = admin.ConfigResource(admin.ResourceType.TOPIC, name, incremental_configs=entries)
+            changes[name] = (resource, sorted(differing))
     if changes:
         altered = [resource for resource, _ in changes.values()]
         set_ = client.incremental_alter_configs(altered, request_timeout=timeout_s)
@@ -231,6 +286,36 @@ def _configure(
             else:
                 wrong.append(f"{name}: {', '.join(keys)} not set: {error_text}")
     return lines
+
+
+def _differing_configs(
+    client: Any, topics: Sequence[Topic], hours: Mapping[str, float], timeout_s: float
+) -> tuple[dict[str, dict[str, str]], dict[str, str | None], list[str]]:
+    """Return, by topic, the expected configuration values that the topic does not have.
+
+    Also return the present kind of time stamp where it differs, and a line for each unread configuration.
+    """
+    resources = {topic.name: admin.ConfigResource(admin.ResourceType.TOPIC, topic.name) for topic in topics}
+    differing: dict[str, dict[str, str]] = {}
+    stamped: dict[str, str | None] = {}
+    unread: list[str] = []
+    if not topics:
+        return differing, stamped, unread
+    descriptions = client.describe_configs(list(resources.values()), request_timeout=timeout_s)
+    for topic in topics:
+        try:
+            present = descriptions[resources[topic.name]].result(timeout_s)
+        except (KafkaException, TimeoutError) as error:
+            unread.append(f"{topic.name}: configuration not read: {_text(error)}")
+            continue
+        differing[topic.name] = {
+            name: value
+            for name, value in _config(topic, hours).items()
+            if _policy(name, getattr(present.get(name), "value", None)) != _policy(name, value)
+        }
+        if TIMESTAMP_TYPE in differing[topic.name]:
+            stamped[topic.name] = getattr(present.get(TIMESTAMP_TYPE), "value", None)
+    return differing, stamped, unread
 
 
 def _policy(name: str, value: str | None) -> str | None:

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from fabrictime.commands.options import Json, stop
+from fabrictime.commands.options import (
+    ConfigFile,
+    DataDir,
+    Everything,
+    Json,
+    Log,
+    settings_of,
+    stop,
+)
 
 FOLDER = Path("/etc/fabrictime")
 DATA = Path("/var/lib/fabrictime")
@@ -56,5 +64,33 @@ def init(
             as_json=as_json,
         )
     except (ValueError, OSError) as error:
+        stop(str(error))
+    raise typer.Exit(code)
+
+
+def doctor(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AREA",
+            help="files, agent, host, nics, clock, kafka or history; may be repeated.",
+        ),
+    ] = None,
+    everything: Everything = False,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Check settings, host, NICs, clock, Kafka and ClickHouse; print a fix for each fault.
+
+    Nothing is changed. Exit code 0: no check failed, 1: one failed, 2: the settings cannot be read.
+    """
+    from fabrictime.commands.install import doctor as runner
+
+    settings = settings_of(config, directory, log)
+    try:
+        code = runner.main(settings, only or (), everything=everything, as_json=as_json)
+    except ValueError as error:
         stop(str(error))
     raise typer.Exit(code)

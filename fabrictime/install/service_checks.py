@@ -1,0 +1,156 @@
+"""Checks of the services that an agent needs: Kafka with its topics, and ClickHouse."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from fabrictime.install.outcome import Level, Outcome
+from fabrictime.runtime.config import Config
+from schemas import table_statements, tables
+from schemas.kafka.admin import TIMESTAMP_TYPE, TopicFault, TopicsError, allowed_operations, topic_faults
+from schemas.topics import TOPICS
+
+TIMEOUT_S: Final = 5.0
+AGENT_SERVICES: Final = frozenset({"prober", "flows", "collectives", "auditor", "actuator"})
+"""Writers and readers in the table of topics that run on a host."""
+RIGHTS: Final = ("SELECT", "INSERT", "CREATE TABLE", "CREATE VIEW", "ALTER TABLE")
+"""Rights of the history sink in the database."""
+MAX_NAMES: Final = 4
+
+
+def kafka_outcomes(config: Config) -> Iterator[Outcome]:
+    """Yield the outcomes of Kafka: reachable, topics, partition counts, append time, permissions."""
+    kafka = config.kafka
+    try:
+        faults = topic_faults(
+            kafka,
+            partitions=config.log.partitions,
+            retention_hours=config.log.retention_hours,
+            timeout_s=TIMEOUT_S,
+        )
+    except (TopicsError, ValueError) as error:
+        fix = f"check the address up.log_url = {kafka.bootstrap}, the brokers and the [kafka] table"
+        yield Outcome("kafka", "reachable", Level.FAILED, str(error), fix)
+        return
+    yield Outcome("kafka", "reachable", Level.OK, kafka.bootstrap)
+    yield from _topics(faults)
+    yield from _permissions(config)
+
+
+def _topics(faults: Sequence[TopicFault]) -> Iterator[Outcome]:
+    """Yield one outcome per kind of fault, with the names of the topics."""
+    kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for fault in faults:
+        kinds[fault.text, fault.fix].append(fault.topic)
+    for (text, fix), names in kinds.items():
+        check = (
+            "append time" if TIMESTAMP_TYPE in text else "partitions" if "partitions" in text else "topics"
+        )
+        yield Outcome("kafka", check, Level.FAILED, f"{_listed(names)}: {text}", fix)
+    if not faults:
+        counts = f"{len(TOPICS)} topics, their partitions and settings are as expected"
+        yield Outcome("kafka", "topics", Level.OK, counts)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
+def _permissions(config: Config) -> Iterator[Outcome]:
+    written = {topic.name for topic in TOPICS.values() if AGENT_SERVICES & set(topic.writers)}
+    read = {topic.name for topic in TOPICS.values() if AGENT_SERVICES & set(topic.readers)}
+    try:
+        allowed = allowed_operations(config.kafka, sorted(written | read), TIMEOUT_S)
+    except TopicsError as error:
+        yield Outcome("kafka", "permissions", Level.WARNING, str(error), "run it again")
+        return
+    if not allowed:
+        yield Outcome("kafka", "permissions", Level.SKIPPED, "the broker states no permissions")
+        return
+    for operation, names in (("WRITE", written), ("READ", read)):
+        denied = sorted(name for name in names & allowed.keys() if operation not in allowed[name])
+        if denied:
+            user = config.kafka.sasl_username or "the agent's user"
+            fix = (
+                f"kafka-acls.sh --add --allow-principal User:{user} "
+                f"--operation {operation} --topic {denied[0]}"
+            )
+            text = f"{operation} is denied on {_listed(denied)}"
+            yield Outcome("kafka", "permissions", Level.FAILED, text, fix)
+            return
+    yield Outcome("kafka", "permissions", Level.OK, f"WRITE on {len(written)} topics, READ on {len(read)}")
+
+
+def history_outcomes(config: Config) -> Iterator[Outcome]:
+    """Yield the outcomes of ClickHouse: reachable, tables, rights. The agent itself does not need it."""
+    if config.up.history_url is None:
+        text = "up.history_url is not set; an agent needs no ClickHouse"
+        yield Outcome("history", "reachable", Level.SKIPPED, text)
+        return
+    try:
+        created = _query(config, f"{table_statements.CREATED.format(database=tables.DATABASE)} FORMAT JSON")
+    except (OSError, ValueError) as error:
+        fix = "check up.history_url, up.history_user and up.history_password_file"
+        yield Outcome("history", "reachable", Level.FAILED, f"{config.history_url}: {error}", fix)
+        return
+    yield Outcome("history", "reachable", Level.OK, config.history_url)
+    yield _tables(config, created)
+    for right in RIGHTS:
+        yield from _right(config, right)
+
+
+def _tables(config: Config, created: Sequence[dict[str, Any]]) -> Outcome:
+    days = config.streams.history.retention.by_table()
+    rows = [(row["name"], row["create_table_query"], row["columns"]) for row in created]
+    statements = table_statements.missing(rows, days)
+    if not statements:
+        return Outcome("history", "tables", Level.OK, f"{len(rows)} tables of the contract are there")
+    text = f"{len(statements)} statements would change tables, the first: {statements[0]:.60}"
+    fix = "start the history sink, which makes tables: fabrictime service sink --config FILE"
+    return Outcome("history", "tables", Level.WARNING, text, fix)
+
+
+def _right(config: Config, right: str) -> Iterator[Outcome]:
+    """Yield the outcome if the user lacks a right of the history sink, or it cannot be checked."""
+    try:
+        (row,) = _query(config, f"CHECK GRANT {right} ON {tables.DATABASE}.* FORMAT JSON")
+    except (OSError, ValueError) as error:
+        yield Outcome("history", "rights", Level.SKIPPED, f"{right}: {error}")
+        return
+    user = config.up.history_user
+    if next(iter(row.values())) in (1, "1", True):
+        yield Outcome("history", "rights", Level.OK, f"{user} has {right}")
+    else:
+        fix = f"GRANT {right} ON {tables.DATABASE}.* TO {user}"
+        yield Outcome("history", "rights", Level.FAILED, f"{user} has no {right} on {tables.DATABASE}", fix)
+
+
+def _query(config: Config, statement: str) -> list[dict[str, Any]]:
+    """Return the rows of a statement. Raises OSError or ValueError, with ClickHouse's message on one line."""
+    request = urllib.request.Request(config.history_url, statement.encode())  # noqa: S310 - http by the settings
+    password = _password(config.up.history_password_file)
+    credentials = f"{config.up.history_user}:{password}".encode()
+    request.add_header("Authorization", f"Basic {base64.b64encode(credentials).decode()}")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+            rows: list[dict[str, Any]] = json.load(answer)["data"]
+            return rows
+    except urllib.error.HTTPError as error:
+        with error:
+            line = " ".join(error.read(400).decode("utf-8", "replace").split())
+        raise ValueError(line or f"status {error.code}") from None
+    except urllib.error.URLError as error:
+        raise OSError(str(error.reason)) from None
+
+
+def _password(file: Path | None) -> str:
+    return "" if file is None else file.read_text(encoding="utf-8").strip("\r\n")
