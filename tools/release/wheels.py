@@ -1,7 +1,7 @@
 """Builds the project's wheels for x86-64 and aarch64, both on this machine.
 
-zig's C compiler carries the headers and symbols of glibc, so one machine builds for both processors and for an
-old glibc. auditwheel then checks the symbols of every library in the wheel. The Python of the build decides the
+zig carries the headers and symbols of glibc, so one machine builds for both processors and for an
+old glibc. auditwheel then checks the symbols of every library. The Python of the build decides the
 Python of the wheel.
 """
 
@@ -89,8 +89,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> str:
         command,
         cwd=ROOT,
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         check=False,
     )
