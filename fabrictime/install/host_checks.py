@@ -24,7 +24,7 @@ CAPABILITIES: Final = {
     "CAP_NET_RAW": (13, "routes of TCP flows are not traced"),
     "CAP_NET_ADMIN": (12, "hardware time stamps cannot be switched on, flows cannot be paced"),
     "CAP_SYS_NICE": (23, "probers wait behind other programs for a processor"),
-    "CAP_SYS_PTRACE": (19, "flows of other users' programs have no process"),
+    "CAP_SYSLOG": (34, "the audit does not see errors in the kernel log"),
 }
 """Capability to its bit in Linux' capability.h, and to the loss without it."""
 AUDITS: Final = {

@@ -1,0 +1,131 @@
+"""Makes the file tree of the agent's packages: a virtual environment in /opt/fabrictime, unit, settings.
+
+The environment holds the project's wheel and the agent's dependencies of `requirements.lock`, without an extra.
+Its Python is the distribution's, which the packages declare as a dependency. The tree can be made for another
+processor, because only wheels are unpacked.
+"""
+
+from __future__ import annotations
+
+import compileall
+import py_compile
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tools.install import LOCK, entries_of, names_of, needed_by
+from tools.release.wheels import ROOT, platform_tag
+
+PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""The Python of the wheel, and so of the packages' host."""
+PREFIX: Final = "opt/fabrictime"
+SOURCES: Final = Path(__file__).parent / "agent"
+DROPPED: Final = ("numpy/**/tests", "psutil/tests", "pyroute2/**/tests")
+"""Tests of dependencies: a quarter of the environment."""
+COMMAND: Final = """#!/opt/fabrictime/bin/python -I
+import sys
+
+from fabrictime.commands.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+DOCS: Final = (
+    "deploy.md",
+    "fabrictime.toml",
+    "commands.md",
+    "acting.md",
+    "secure-kafka.md",
+    "troubleshooting.md",
+)
+
+
+def platforms(machine: str) -> Iterator[str]:
+    """Yield the platform tags that a host of the packages accepts, as pip names them."""
+    yield platform_tag(machine)
+    for glibc in ("2_27", "2_24", "2_17"):
+        yield f"manylinux_{glibc}_{machine}"
+    yield f"manylinux2014_{machine}"
+
+
+def agent_requirements() -> str:
+    """Return the lock file's entries of the agent's dependencies."""
+    entries = entries_of(LOCK.read_text(encoding="utf-8"))
+    packages = needed_by(names_of([""]), entries)
+    return "".join(entries[package] for package in sorted(packages))
+
+
+def make(tree: Path, wheel: Path, machine: str) -> None:
+    """Write the tree for a processor from the project's wheel. Raises SystemExit if pip fails."""
+    environment = tree / PREFIX
+    packages = environment / "lib" / f"python{PYTHON}" / "site-packages"
+    packages.mkdir(parents=True)
+    _install(packages, wheel, machine)
+    for pattern in DROPPED:
+        for folder in packages.glob(pattern):
+            shutil.rmtree(folder)
+    compileall.compile_dir(
+        packages,
+        quiet=2,
+        stripdir=str(tree),
+        prependdir="/",
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+    (environment / "pyvenv.cfg").write_text(
+        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {PYTHON}\n", encoding="utf-8"
+    )
+    programs = environment / "bin"
+    programs.mkdir()
+    (programs / "python").symlink_to(f"/usr/bin/python{PYTHON}")
+    _write(programs / "fabrictime", COMMAND, 0o755)
+    (tree / "usr/bin").mkdir(parents=True)
+    (tree / "usr/bin/fabrictime").symlink_to("/opt/fabrictime/bin/fabrictime")
+    for name, folder in (
+        ("fabrictime.service", "lib/systemd/system"),
+        ("60-fabrictime.rules", "lib/udev/rules.d"),
+        ("fabrictime.toml", "etc/fabrictime"),
+    ):
+        _write(tree / folder / name, (SOURCES / name).read_text(encoding="utf-8"), 0o644)
+    docs = tree / "usr/share/doc/fabrictime"
+    for name in DOCS:
+        _write(docs / name, (ROOT / "docs" / name).read_text(encoding="utf-8"), 0o644)
+    _write(docs / "copyright", (ROOT / "LICENSE").read_text(encoding="utf-8"), 0o644)
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+
+
+def _install(packages: Path, wheel: Path, machine: str) -> None:
+    """Unpack wheel and dependencies for the processor, after a check of the lock file's hashes."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="fabrictime-agent-") as requirements:
+        requirements.write(agent_requirements())
+        requirements.flush()
+        for more in (["--require-hashes", "-r", requirements.name], [str(wheel)]):
+            pip("install", machine, "--target", str(packages), "--no-compile", "--upgrade", *more)
+    shutil.rmtree(packages / "bin", ignore_errors=True)
+
+
+def pip(command: str, machine: str, *arguments: str) -> None:
+    """Run pip for wheels of a processor. Raises SystemExit with its output if it fails."""
+    chosen = [option for tag in platforms(machine) for option in ("--platform", tag)]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-W", "ignore", "-m", "pip", command, "--quiet", "--no-deps"),
+            *("--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON),
+            *(*chosen, *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(
+            f"{done.stdout}{done.stderr}\nfabrictime: pip {command} ended with {done.returncode}"
+        )
