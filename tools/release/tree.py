@@ -1,8 +1,8 @@
 """Makes the file tree of the agent's packages: a virtual environment in /opt/fabrictime, unit, settings.
 
-The environment holds the project's wheel and the agent's dependencies of `requirements.lock`, without an extra.
-Its Python is the distribution's, which the packages declare as a dependency. The tree can be made for another
-processor, because only wheels are unpacked.
+The environment holds the project's wheel and the agent's dependencies of `requirements.lock`, without an
+extra. Its Python is that of the distribution, a declared dependency. Another processor's tree is possible,
+because only wheels are unpacked.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from fabrictime.commands.cli import main
 if __name__ == "__main__":
     sys.exit(main())
 """
+SOURCE_ONLY: Final = ("sdnotify",)
+"""Dependencies without a wheel. They are pure Python, so the wheel that is built here fits each processor."""
 DOCS: Final = (
     "deploy.md",
     "fabrictime.toml",
@@ -52,11 +54,10 @@ def platforms(machine: str) -> Iterator[str]:
     yield f"manylinux2014_{machine}"
 
 
-def agent_requirements() -> str:
-    """Return the lock file's entries of the agent's dependencies."""
+def agent_requirements() -> dict[str, str]:
+    """Return the lock file's entries of the agent's dependencies, by package."""
     entries = entries_of(LOCK.read_text(encoding="utf-8"))
-    packages = needed_by(names_of([""]), entries)
-    return "".join(entries[package] for package in sorted(packages))
+    return {package: entries[package] for package in sorted(needed_by(names_of([""]), entries))}
 
 
 def make(tree: Path, wheel: Path, machine: str) -> None:
@@ -103,22 +104,42 @@ def _write(path: Path, text: str, mode: int) -> None:
 
 
 def _install(packages: Path, wheel: Path, machine: str) -> None:
-    """Unpack wheel and dependencies for the processor, after a check of the lock file's hashes."""
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="fabrictime-agent-") as requirements:
-        requirements.write(agent_requirements())
-        requirements.flush()
-        for more in (["--require-hashes", "-r", requirements.name], [str(wheel)]):
-            pip("install", machine, "--target", str(packages), "--no-compile", "--upgrade", *more)
+    """Unpack the wheels of the agent for the processor."""
+    with tempfile.TemporaryDirectory(prefix="fabrictime-wheels-") as folder:
+        collect_wheels(Path(folder), machine)
+        wheels = [str(wheel), *map(str, sorted(Path(folder).glob("*.whl")))]
+        pip("install", machine, "--target", str(packages), "--no-compile", "--no-index", *wheels)
     shutil.rmtree(packages / "bin", ignore_errors=True)
 
 
+def collect_wheels(folder: Path, machine: str) -> None:
+    """Put the wheels of the agent's dependencies into a folder, after a check of the lock file's hashes."""
+    entries = agent_requirements()
+    sources = "".join(entries.pop(package) for package in SOURCE_ONLY)
+    for command, text in (("download", "".join(entries.values())), ("wheel", sources)):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="fabrictime-lock-") as requirements:
+            requirements.write(text)
+            requirements.flush()
+            pip(
+                command,
+                machine,
+                "--require-hashes",
+                "-r",
+                requirements.name,
+                "-d" if command == "download" else "-w",
+                str(folder),
+            )
+
+
 def pip(command: str, machine: str, *arguments: str) -> None:
-    """Run pip for wheels of a processor. Raises SystemExit with its output if it fails."""
-    chosen = [option for tag in platforms(machine) for option in ("--platform", tag)]
+    """Run pip, for wheels of a processor unless it builds. Raises SystemExit with its output if it fails."""
+    chosen: list[str] = []
+    if command != "wheel":
+        chosen = ["--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON]
+        chosen += [option for tag in platforms(machine) for option in ("--platform", tag)]
     done = subprocess.run(
         [
             *(sys.executable, "-W", "ignore", "-m", "pip", command, "--quiet", "--no-deps"),
-            *("--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON),
             *(*chosen, *arguments),
         ],
         capture_output=True,
