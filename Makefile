@@ -8,7 +8,7 @@ MPICC  ?= mpicc
 # Tests start hundreds of interpreters: without byte code, each compiles its modules for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-all lint build native mpi lock clean help
+.PHONY: run test test-all lint build native mpi dist lock clean help
 
 run: build  ## start the whole pipeline; Ctrl-C stops it
 	@exec $(BIN)/fabrictime up $(ARGS)
@@ -67,9 +67,12 @@ mpi:  ## build the profiler of MPI programs for another MPI, with MPICC
 	  $(filter-out native/mpi/testbed.c,$(wildcard native/mpi/*.c)) $(addprefix native/collectives/,writer.c connect.c job_name.c sockets.c) \
 	  -lpthread -ldl -Wl,-z,nodelete -Wl,--as-needed
 
+dist: $(VENV)/.complete native  ## build wheels and the agent's packages into dist/, or the parts that ARGS names
+	@$(BIN)/python -m tools.release $(ARGS)
+
 lock: $(VENV)/.complete  ## resolve the dependencies into requirements.lock
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
-	  --no-emit-trusted-host --no-emit-find-links --extra server --extra test --extra build --extra registry --extra bench --extra kubernetes --extra otlp --extra mcp \
+	  --no-emit-trusted-host --no-emit-find-links --extra server --extra test --extra build --extra registry --extra bench --extra kubernetes --extra otlp --extra mcp --extra dist \
 	  -o requirements.lock pyproject.toml
 
 clean:  ## remove the results of the build

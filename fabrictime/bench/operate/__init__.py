@@ -1,4 +1,4 @@
-"""Measures operation: alerts that reach people through crashes and outages, and metrics.
+"""Measures operation: alerts, metrics, installation, and the cost of a host's agent.
 
 Each part is a module of this package. `fabrictime bench operate alerts [--quick]` runs one part.
 """
@@ -21,6 +21,11 @@ TARGETS: Final[Mapping[str, Target]] = {
     "promtool_errors": Target("errors", "<=", 0),
     "series_per_host_agent": Target("series", "<=", 40),
     "series_control_plane": Target("series", "<=", 1_500),
+    "install_to_synced_s": Target("s", "<=", 60),
+    "start_to_synced_s": Target("s", "<=", 15),
+    "agent_pss_mb": Target("MB", "<=", 150),
+    "agent_cpu_percent": Target("%", "<=", 40),
+    "agent_log_connections": Target("1"),
 }
 
 PARTS: Final = {
@@ -36,6 +41,8 @@ PARTS: Final = {
         "series_per_host_agent",
         "series_control_plane",
     ),
+    "install": ("install_to_synced_s", "start_to_synced_s"),
+    "agent": ("agent_pss_mb", "agent_cpu_percent", "agent_log_connections"),
 }
 """Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
 quick)`."""

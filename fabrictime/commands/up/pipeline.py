@@ -35,6 +35,7 @@ from fabrictime.commands.up.services import children
 from fabrictime.runtime import data_format, status
 from fabrictime.runtime.config import ConfigError, load
 from fabrictime.runtime.supervisor import ChildFailed, Event, State, Supervisor
+from schemas.service_notifier import ServiceNotifier
 
 if TYPE_CHECKING:
     from fabrictime.commands.up.console import RunConsole
@@ -128,6 +129,7 @@ async def _run(run: Run) -> int:
         faults = supervisor.faults
         left = f"all ready but {', '.join(faults)}" if faults else "all ready"
         console.print(f"{left} after {time.monotonic() - began_s:.1f} s", highlight=False)
+        ServiceNotifier().notify("READY=1")
         if run.web_url is not None:
             console.print(f"web page: [bold]{run.web_url}[/bold]", highlight=False, soft_wrap=True)
         from fabrictime.state.evidence_reader import EvidenceWatch

@@ -1,0 +1,253 @@
+"""Measures the time from the agent's package on a clean host to a synchronised clock.
+
+The host is a root file system of Debian 12, made by mmdebstrap, with a network namespace of its own. Log,
+worker and a second host run outside. A relay carries the log's port into the namespace. The agent runs as the
+package's user with the capabilities of its unit, but without systemd, which needs to be process 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.operate._relay import relay
+from fabrictime.state.live_figures import Watcher
+from schemas.run_module import module_command
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+PACKAGES: Final = ROOT / "dist"
+"""Where `make dist` puts the packages."""
+INCLUDED: Final = "python3,passwd,ca-certificates"
+HOSTS: Final = ("measured", "other")
+KEY: Final = "fleet.key"
+LIMIT_S: Final = 180.0
+MAKE_ROOT_S: Final = 900.0
+UNIT: Final = "lib/systemd/system/fabrictime.service"
+STAGES: Final = ("map", "solve")
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Return the times of installation. `quick` changes nothing: one installation is the measurement."""
+    packages = sorted(PACKAGES.glob("fabrictime_*_amd64.deb"))
+    reason = _reason(packages)
+    if reason is not None:
+        return dict.fromkeys(("install_to_synced_s", "start_to_synced_s"), Missing(reason))
+    with tempfile.TemporaryDirectory(prefix="fabrictime-install-") as folder:
+        return installed(packages[-1], Path(folder), progress)
+
+
+def reason_without_root() -> str | None:
+    """Return why namespaces cannot be made here; None if they can."""
+    return "needs root, for network namespaces" if os.geteuid() else None
+
+
+def _reason(packages: list[Path]) -> str | None:
+    if (reason := reason_without_root()) is not None:
+        return reason
+    if not packages:
+        return "no package in dist/: make dist builds it"
+    if shutil.which("mmdebstrap") is None:
+        return "mmdebstrap is not installed"
+    return None
+
+
+def installed(
+    package: Path, folder: Path, progress: Progress, archive: Path | None = None
+) -> dict[str, Value]:
+    """Install the package on a clean host and return the figures.
+
+    `archive`: a root file system as a tar file; without it, mmdebstrap makes one.
+    """
+    root = folder / "root"
+    root.mkdir()
+    progress("making a root file system of Debian 12")
+    _unpack_root(root, folder, archive)
+    with _namespaces(folder) as netns, _services(folder, netns) as port, relay(netns[0], port):
+        shutil.copyfile(package, root / "fabrictime.deb")
+        shutil.copy(folder / KEY, root / KEY)
+        watcher = Watcher(f"127.0.0.1:{port}")
+        watcher.start()
+        try:
+            return _timed(root, netns[0], port, watcher, progress)
+        finally:
+            watcher.stop()
+
+
+def _timed(root: Path, netns: str, port: int, watcher: Watcher, progress: Progress) -> dict[str, Value]:
+    began_s = time.monotonic()
+    inside = _inside(root, netns)
+    run_command([*inside, "dpkg", "--install", "/fabrictime.deb"])
+    unpacked_s = time.monotonic() - began_s
+    init = [
+        "fabrictime",
+        "init",
+        "--log",
+        f"127.0.0.1:{port}",
+        "--host",
+        HOSTS[0],
+        "--join",
+        f"/{KEY}",
+        "--write",
+    ]
+    run_command([*inside, *init])
+    ready_s = time.monotonic() - began_s
+    progress(f"installed after {unpacked_s:.1f} s, settings written after {ready_s:.1f} s")
+    with _agent(root, inside):
+        synced_s = _wait_synced(watcher, began_s)
+    progress(f"synchronised after {synced_s:.1f} s, {synced_s - ready_s:.1f} s after the agent's start")
+    note = f"dpkg {unpacked_s:.1f} s, init {ready_s - unpacked_s:.1f} s"
+    return {
+        "install_to_synced_s": Figure(synced_s, note=note),
+        "start_to_synced_s": Figure(synced_s - ready_s),
+    }
+
+
+def _wait_synced(watcher: Watcher, began_s: float) -> float:
+    """Return the seconds until the measured host's clock is SYNCED. Raises TimeoutError."""
+    while time.monotonic() < began_s + LIMIT_S:
+        with watcher.view.lock:
+            states = {name: clock.state for name, clock in watcher.view.clocks.items()}
+        if any(name.startswith(HOSTS[0]) and state == "SYNCED" for name, state in states.items()):
+            return time.monotonic() - began_s
+        time.sleep(0.1)
+    raise TimeoutError(f"not synchronised within {LIMIT_S:.0f} s: {states}")
+
+
+def _unpack_root(root: Path, folder: Path, archive: Path | None) -> None:
+    if archive is None:
+        archive = folder / "root.tar"
+        command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={INCLUDED}"]
+        run_command([*command, "bookworm", str(archive)], MAKE_ROOT_S)
+    run_command(["tar", "-C", str(root), "-xf", str(archive)])
+
+
+@contextlib.contextmanager
+def _namespaces(folder: Path) -> Iterator[tuple[str, str]]:
+    """Make two namespaces with a cable between them; yield their paths."""
+    names = tuple(f"ft-{folder.name[-8:]}-{number}" for number in range(2))
+    try:
+        for name in names:
+            run_command(["ip", "netns", "add", name])
+            run_command(["ip", "-n", name, "link", "set", "lo", "up"])
+        run_command(
+            ["ip", "-n", names[0], "link", "add", "eth0", "type", "veth", "peer", "eth0", "netns", names[1]]
+        )
+        for number, name in enumerate(names, 1):
+            run_command(["ip", "-n", name, "address", "add", f"10.71.0.{number}/24", "dev", "eth0"])
+            run_command(["ip", "-n", name, "link", "set", "eth0", "up"])
+        yield f"/run/netns/{names[0]}", f"/run/netns/{names[1]}"
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+@contextlib.contextmanager
+def _services(folder: Path, netns: tuple[str, str]) -> Iterator[int]:
+    """Run log, worker and the agent of the other host; yield the log's port once all are ready."""
+    fleet, settings = folder / "fleet.toml", folder / "fabrictime.toml"
+    key = folder / KEY
+    key.touch(mode=0o600)
+    key.write_text(secrets.token_hex(32))
+    fleet.write_text(
+        f'[[nics]]\nhost = "{HOSTS[1]}"\ndevice = "eth0"\naddress = "10.71.0.2"\nnetns = "{netns[1]}"\n'
+    )
+    settings.write_text(
+        f'[up]\nfleet = "{fleet}"\nhost_name = "{HOSTS[1]}"\nservices = "on"\nweb = false\nworkers = 1\n'
+        f'data_directory = "{folder / "data"}"\nhistory_url = "http://127.0.0.1:9"\n'
+        f'[probes]\nkey_file = "{key}"\n[log]\nport = 0\n'
+        f"[streams]\nstages = {list(STAGES)!r}\n".replace("'", '"')
+    )
+    log = folder / "up.log"
+    with log.open("wb") as output:
+        command = module_command("fabrictime", "up", "--config", str(settings))
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        yield _port(log, folder, process)
+    finally:
+        stop_group(process)
+
+
+def _port(log: Path, folder: Path, process: subprocess.Popen[bytes]) -> int:
+    from fabrictime.runtime import status
+
+    until_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < until_s and process.poll() is None:
+        if "ready after" in log.read_text(errors="replace"):
+            with contextlib.suppress(ValueError):
+                return int(status.read(folder / "data")["addresses"]["log"].rpartition(":")[2])
+        time.sleep(0.1)
+    raise RuntimeError(f"the services did not start: {log.read_text(errors='replace')[-400:]}")
+
+
+def _inside(root: Path, netns: str) -> list[str]:
+    """Return the command that runs another inside the root file system and the namespace."""
+    mounts = (
+        f"mount --rbind /proc {root}/proc; mount --rbind /dev {root}/dev; mount -t sysfs sysfs {root}/sys"
+    )
+    path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+    enter = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-ec",
+        f'{mounts}; exec chroot {root} env -i {path} HOME=/ "$@"',
+        "sh",
+    ]
+    return ["nsenter", f"--net={netns}", *enter]
+
+
+@contextlib.contextmanager
+def _agent(root: Path, inside: list[str]) -> Iterator[None]:
+    """Run the unit's command as the unit's user with the unit's capabilities."""
+    unit = (root / UNIT).read_text(encoding="utf-8")
+    command = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    capabilities = re.search(r"^AmbientCapabilities=(.*)$", unit, re.MULTILINE)
+    if command is None or capabilities is None:
+        raise ValueError(f"{UNIT}: expected ExecStart= and AmbientCapabilities=")
+    own = ",".join("+" + name.removeprefix("CAP_").lower() for name in capabilities[1].split())
+    user = ["setpriv", "--reuid=fabrictime", "--regid=fabrictime", "--clear-groups", "--no-new-privs"]
+    user += [f"--inh-caps=-all,{own}", f"--ambient-caps=-all,{own}", f"--bounding-set=-all,{own}"]
+    with (root / "agent.log").open("wb") as output:
+        process = subprocess.Popen(
+            [*inside, *user, *command[1].split()],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield
+    except TimeoutError as error:
+        text = (root / "agent.log").read_text(errors="replace")[-600:]
+        raise TimeoutError(f"{error}; the agent: {text}") from None
+    finally:
+        stop_group(process)
+
+
+def stop_group(process: subprocess.Popen[bytes]) -> None:
+    """Stop the session of a process: by SIGTERM, and after 30 s by SIGKILL."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def run_command(command: list[str], limit_s: float = LIMIT_S) -> str:
+    """Return the output of a command. Raises RuntimeError with its last lines if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[-6:])}: {(done.stdout + done.stderr).strip()[-400:]}")
+    return done.stdout
