@@ -82,7 +82,7 @@ def test_a_command_of_the_server_names_the_extra(tmp_path: Path) -> None:
         f"sys.argv[1:] = {arguments!r}\nfrom fabrictime.commands.cli import main\nsys.exit(main())"
     )
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("pip install 'fabrictime[server]'")
+    assert done.stderr.splitlines()[-1].endswith("'fabrictime[server]', with the folder DIST of the wheels")
 
 
 def test_the_base_dependencies_stay_few() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from schemas.kafka.settings import KafkaSettings
 
 USAGE_EXIT = 2
-INSTALL_SERVER = "pip install 'fabrictime[server]'"
+INSTALL_SERVER = "pip install --find-links DIST 'fabrictime[server]', with the folder DIST of the wheels"
 """Advice if a package of the workers, log, history or page is missing."""
 MAX_LISTED = 10
 """Number of failures that a check prints; further ones are only counted."""
