@@ -79,10 +79,17 @@ def _web(config: Config, nic: str | None) -> int | None:
 
 
 def _prober(config: Config, nic: str | None) -> int | None:
-    from fabrictime.runtime.fleet import nic_of
-    from producers.probe.service import main
+    """Probe from one NIC, or without its name from all NICs of this host."""
+    from fabrictime.runtime.fleet import nic_of, nics_here
 
-    return main(config.probes, nic_of(config, nic))
+    nics = nics_here(config) if nic is None else [nic_of(config, nic)]
+    if len(nics) == 1:
+        from producers.probe.service import main
+
+        return main(config.probes, nics[0])
+    from producers.probe.host_service import main as main_of_host
+
+    return main_of_host(config.probes, nics)
 
 
 def _rdma_probe(config: Config, nic: str | None) -> int | None:

@@ -77,21 +77,30 @@ class LinkReporter:
             port.parent.parent.name for port in rdma_ports(nic.device, Path("/sys"), nic.netns is None)
         }
         self._verbs = [VerbsEventReader(device, settings.verbs_python) for device in sorted(devices)]
-        self._polls = {urgent: select.poll() for urgent in (False, True)}
+        self._polls = {urgent: select.epoll() for urgent in (False, True)}
         for poll in self._polls.values():
-            poll.register(self._device.fileno(), select.POLLIN)
-            poll.register(wake_fd, select.POLLIN)
+            poll.register(self._device.fileno(), select.EPOLLIN)
+            poll.register(wake_fd, select.EPOLLIN)
             for verbs in self._verbs:
-                poll.register(verbs.fileno(), select.POLLIN)
-        self._polls[False].register(engine.evidence_fd, select.POLLIN)
+                poll.register(verbs.fileno(), select.EPOLLIN)
+        self._polls[False].register(engine.evidence_fd, select.EPOLLIN)
         self._counters.start()
+
+    @property
+    def due_s(self) -> float:
+        """The time at which evidence is due, in seconds of the monotonic clock."""
+        return self._pacer.due(self._urgent)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while an event waits that would end `wait`."""
+        return self._polls[self._urgent].fileno()
 
     def wait(self, until: float) -> None:
         """Sleep until an event may be due, but at most until `until`, in seconds of the monotonic clock."""
         now = time.monotonic()
-        left_s = min(until, self._pacer.due(self._urgent)) - now
+        left_s = min(until, self.due_s) - now
         # urgent evidence that is not due must not end the wait repeatedly
-        ready = self._polls[self._urgent].poll(max(0, math.ceil(left_s * 1e3)))
+        ready = self._polls[self._urgent].poll(max(0, math.ceil(left_s * 1e3)) / 1e3)
         fds = {fd for fd, _ in ready}
         self._urgent = self._urgent or self._engine.evidence_fd in fds
         self._is_port_quiet = self._device.fileno() not in fds
@@ -185,6 +194,8 @@ class LinkReporter:
             verbs.close()
         self._counters.close()
         self._hosts.close()
+        for poll in self._polls.values():
+            poll.close()
         self._device.close()
 
 

@@ -9,7 +9,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from native.core.probe import Link, PathEvidence
 from producers.addresses import AddressWatch, wait_for_address
@@ -46,20 +47,39 @@ ALONE_S = 30.0
 MS_PER_S = 1e3
 
 
+class LogAccess(Protocol):
+    """Access to the log that the probers of several NICs share."""
+
+    publisher: ProbePublisher
+
+    def poll(self) -> object:
+        """Handle the messages that have arrived, for all probers."""
+        ...
+
+
 class ProbeService:
     """Runs one NIC's prober: `start`, then `step` until a stop is requested, then `close`."""
 
     def __init__(
-        self, settings: ProbeSettings, nic: NicSettings, stop: StopRequest, addresses: AddressWatch
+        self,
+        settings: ProbeSettings,
+        nic: NicSettings,
+        stop: StopRequest,
+        addresses: AddressWatch,
+        shared: LogAccess | None = None,
     ) -> None:
-        """Open all parts. Raises OSError or ValueError if one cannot be opened."""
+        """Open all parts. Raises OSError or ValueError if one cannot be opened.
+
+        `shared`: access to the log that other probers of this process use too; None for one of its own.
+        """
         self.settings, self.nic, self.stop = settings, nic, stop
         self._addresses = addresses
         self._identities = NicIdentities([nic])
         self.remade: str | None = None
         """Why the sockets must be opened again: the NIC was made anew."""
         self.transport = UdpTransport(settings, nic)
-        self.publisher = ProbePublisher(settings)
+        self._shared = shared
+        self.publisher = ProbePublisher(settings) if shared is None else shared.publisher
         self.name = self.transport.name
         engine = self.transport.engine
         try:
@@ -86,7 +106,7 @@ class ProbeService:
         self.nic_watch = NicWatch(nic, self.transport.network)
         self._former_ports: list[int] = []
         """Ports of an earlier run of this prober, from its last announcement."""
-        self._reader = self._open_reader()
+        self._reader: LogAccess | LookupReader = self._open_reader() if shared is None else shared
         self.measurements: MeasurementPublisher = (
             RawPublisher(self.transport, self.publisher)
             if settings.publish == "raw"
@@ -103,7 +123,7 @@ class ProbeService:
             self.transport.network.device,
             lambda: self.transport.unproven_peers,
         )
-        self._peers = self._announcements = 0
+        self._peers = self._announcements = self._seen_announcements = 0
         self._metrics = ProbeMetrics(self.transport, lambda: self._peers)
         self._alone_since_s = time.monotonic()
         self._flush_ms = flush_ms_of(settings.flush_ms, 0)
@@ -125,9 +145,17 @@ class ProbeService:
 
     def run(self) -> None:
         """Work until a stop is requested, the NIC was made anew, or the engine fails."""
-        while not self.stop.is_set() and self.transport.failure is None and self.remade is None:
+        while not self.stop.is_set() and self.is_usable():
             self.step()
-            self.remade = self._identities.changed(time.monotonic())
+        self.finish()
+
+    def is_usable(self) -> bool:
+        """Return whether the engine works and the NIC is still the one whose sockets are open."""
+        self.remade = self._identities.changed(time.monotonic())
+        return self.transport.failure is None and self.remade is None
+
+    def finish(self) -> None:
+        """Log why the work ended, publish the last measurements, and leave the peers of other NICs."""
         if self.remade is not None:
             _log.warning("%s; its sockets are opened again", self.remade)
         if self.transport.failure is not None:
@@ -138,17 +166,30 @@ class ProbeService:
         # peers stop at once, instead of losing probes until the silence shows
         self.publisher.announce({**self.transport.record(), "probe_port": 0})
 
+    @property
+    def wake_at_s(self) -> float:
+        """The next deadline, in seconds of the monotonic clock; link events may come before."""
+        wake_at_s = min(self._flush_at_s, self._trace_at_s)
+        return wake_at_s if self.size_prober is None else min(wake_at_s, self.size_prober.due_s)
+
     def step(self) -> None:
         """Publish link events, then wait for the next deadline or do the work that is due."""
         self.link_reporter.publish()
-        now_s = time.monotonic()
-        wake_at_s = min(self._flush_at_s, self._trace_at_s)
-        if self.size_prober is not None:
-            wake_at_s = min(wake_at_s, self.size_prober.due_s)
-        if now_s < wake_at_s:
+        if time.monotonic() < self.wake_at_s:
             self.publisher.producer.poll()
-            self.link_reporter.wait(wake_at_s)
-            return
+            self.link_reporter.wait(self.wake_at_s)
+        else:
+            self._work()
+
+    def step_at_once(self) -> None:
+        """Publish link events, and do the work that is due, without a wait."""
+        self.link_reporter.wait(0.0)
+        self.link_reporter.publish()
+        if time.monotonic() >= self.wake_at_s:
+            self._work()
+
+    def _work(self) -> None:
+        now_s = time.monotonic()
         self._announce_if_due(now_s)
         self._poll_reader(now_s)
         if now_s >= self._peers_at_s:
@@ -172,25 +213,24 @@ class ProbeService:
         self.tracer.close()
         self._metrics.close()
         self.transport.close()
-        self.publisher.close(self.name)
-        self._reader.close()
+        if isinstance(self._reader, LookupReader):
+            self.publisher.close(self.name)
+            self._reader.close()
         self.measurements.close()
 
     # ---- parts
 
-    def _open_reader(self) -> LookupReader:
+    def handlers(self) -> Mapping[Topic, RecordHandler]:
+        """Return the functions that receive records, by topic."""
         handlers: dict[Topic, RecordHandler] = {INVENTORY: self._on_announcement}
         if self.settings.scheduled:
             handlers[PROBE_SCHEDULES] = self.schedule.on_schedule
         if self.flow_prober is not None:
             handlers[FLOWS] = self.flow_prober.on_report
-        return LookupReader(
-            self.publisher.kafka,
-            handlers,
-            self.publisher.registry,
-            from_end=(FLOWS,),
-            keys={FLOWS: (self.nic.host,)},
-        )
+        return handlers
+
+    def _open_reader(self) -> LookupReader:
+        return open_reader(self.publisher, self.handlers(), self.nic.host)
 
     def _open_path_status(self) -> PathStatusReporter | None:
         if self.settings.path_status_socket is None:
@@ -201,7 +241,8 @@ class ProbeService:
     def _on_announcement(self, name: str, record: Nic | None, append_ms: int) -> None:
         if name == self.name and record is not None and record["run"] != self.transport.engine.run_id:
             self._former_ports = record["path_ports"]
-        self.publisher.peers.update(name, record, append_ms)
+        if self._shared is None:
+            self.publisher.peers.update(name, record, append_ms)
         self._announcements += 1
 
     def _publish_link_event(self, record: LinkEvent) -> None:
@@ -230,9 +271,9 @@ class ProbeService:
         self._peers_at_s = min(self._peers_at_s, max(now_s + delay_s, self._peers_rest_s))
 
     def _poll_reader(self, now_s: float) -> None:
-        heard_nics = self._announcements
         self._reader.poll()
-        if self._announcements != heard_nics:
+        if self._announcements != self._seen_announcements:
+            self._seen_announcements = self._announcements
             self._update_peers_after(now_s, self._flush_ms / MS_PER_S)
 
     def _update_peers(self, now_s: float) -> None:
@@ -322,6 +363,19 @@ class ProbeService:
         rails = f"no answers from {silent}, " if silent else ""
         details = f"{scheduled}{flows}{rails}throttle {throttle:.2f}, "
         self.publisher.report_status(self.transport, self._peers, details)
+
+
+def open_reader(
+    publisher: ProbePublisher, handlers: Mapping[Topic, RecordHandler], host: str
+) -> LookupReader:
+    """Return a reader of the topics that probers of a host need."""
+    return LookupReader(
+        publisher.kafka,
+        handlers,
+        publisher.registry,
+        from_end=(FLOWS,),
+        keys={FLOWS: (host,)},
+    )
 
 
 def main(settings: ProbeSettings, nic: NicSettings) -> int:

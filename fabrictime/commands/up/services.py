@@ -84,9 +84,12 @@ def _stages(run: Run, after_history: tuple[str, ...]) -> Iterator[tuple[str, str
 def _agents(run: Run) -> Iterator[tuple[str, ...]]:
     """Yield name, kind and argument of the services that probe from this machine's NICs."""
     agents = [] if run.simulated else run.nics
-    for nic in agents:
-        name = f"{nic.host}/{nic.device}"
-        yield f"prober {name}", "prober", name
+    if run.listed and len(agents) > 1:  # one host: its NICs share a process and its connections to the log
+        yield f"prober {agents[0].host}", "prober"
+    else:
+        for nic in agents:
+            name = f"{nic.host}/{nic.device}"
+            yield f"prober {name}", "prober", name
     for nic in _probed_by_verbs(run, agents):
         name = f"{nic.host}/{nic.device}"
         yield f"rdma-probe {name}", "rdma-probe", name

@@ -1,0 +1,202 @@
+"""The probers of all NICs of one host in one process, with one connection to each broker for all of them.
+
+One thread serves all NICs: it waits for their deadlines and link events together. Each NIC's engine has a
+thread of its own in C. A NIC without its address, or one that was made anew, is opened again on its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from producers.addresses import CHECK_S, AddressWatch
+from producers.inventory.nics import LookupReader, RecordHandler
+from producers.probe.base import REFUSED_COUNTERS, ProbePublisher, ProbeTransport
+from producers.probe.service import ProbeService, open_reader
+from producers.settings import NicSettings, ProbeSettings
+from schemas.ids import nic_id
+from schemas.records import Nic
+from schemas.service_notifier import ServiceNotifier
+from schemas.stop_request import StopRequest
+from schemas.topics import INVENTORY, Topic
+
+_log = logging.getLogger(__name__)
+
+IDLE_S: Final = 0.2
+"""Longest wait of the loop, in which NICs without a prober are checked as well."""
+
+
+class HostPublisher(ProbePublisher):
+    """The Kafka side of all probers of a host. It states the sums of their counters."""
+
+    def __init__(self, settings: ProbeSettings) -> None:
+        super().__init__(settings)
+        self.supervisor = _Silent()
+        self._notifier = ServiceNotifier()
+        self._states: dict[str, tuple[int, Mapping[str, float]]] = {}
+
+    def report_status(self, transport: ProbeTransport, peers: int, details: str = "") -> None:
+        """Send the status line of all NICs. `details` of one NIC are left out."""
+        self._states[transport.name] = peers, transport.counters()
+        counts = [counters for _, counters in self._states.values()]
+        samples, lost = (sum(count.get(key, 0) for count in counts) for key in ("samples", "lost"))
+        refused = sum(count.get(name, 0) for count in counts for name in REFUSED_COUNTERS)
+        fewest = min(state[0] for state in self._states.values())
+        self._notifier.notify(
+            f"STATUS={len(counts)} NICs, at least {fewest} peers each, {samples:.0f} samples, "
+            f"{lost:.0f} lost, {refused:.0f} refused, {self.producer.status}"
+        )
+
+    def forget(self, name: str) -> None:
+        """Leave a NIC out of the status line."""
+        self._states.pop(name, None)
+
+
+class _Silent(ServiceNotifier):
+    """A notifier for one prober of several, whose state is not that of the process."""
+
+    def notify(self, state: str) -> None:
+        """Send nothing."""
+
+
+class HostLog:
+    """The host's producer, peer table and reader. `members` receive the records that are read."""
+
+    def __init__(self, settings: ProbeSettings, host: str) -> None:
+        self.publisher = HostPublisher(settings)
+        self._host = host
+        self._members: list[ProbeService] = []
+        self._reader: LookupReader | None = None
+
+    def set_members(self, members: Sequence[ProbeService]) -> None:
+        """Deliver records to these probers, from the beginning of the topics: a new prober knows none."""
+        self._members = list(members)
+        self._close_reader()
+        if self._members:
+            topics = dict.fromkeys(topic for member in self._members for topic in member.handlers())
+            handlers = {topic: self._handler(topic) for topic in topics}
+            self._reader = open_reader(self.publisher, handlers, self._host)
+
+    def poll(self) -> object:
+        """Handle the messages that have arrived, for all probers."""
+        return None if self._reader is None else self._reader.poll()
+
+    def _handler(self, topic: Topic) -> RecordHandler:
+        handlers = [member.handlers()[topic] for member in self._members]
+
+        def deliver(name: str, record: Nic | None, append_ms: int) -> None:
+            if topic is INVENTORY:
+                self.publisher.peers.update(name, record, append_ms)
+            for handle in handlers:
+                handle(name, record, append_ms)
+
+        return deliver
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def close(self) -> None:
+        """Send the waiting messages and close all connections."""
+        self._close_reader()
+        self.publisher.close(self._host)
+
+
+class HostProbers:
+    """The probers of a host's NICs: `step` until a stop is requested, then `close`."""
+
+    def __init__(self, settings: ProbeSettings, nics: Sequence[NicSettings], stop: StopRequest) -> None:
+        self._settings, self._stop = settings, stop
+        self._nics = {nic_id(nic.host, nic.device): nic for nic in nics}
+        self._notifier = ServiceNotifier()
+        self._addresses = AddressWatch(nics, self._notifier.notify)
+        self._log = HostLog(settings, nics[0].host)
+        self._probers: dict[str, ProbeService] = {}
+        self._open_at_s = 0.0
+
+    def step(self) -> None:
+        """Open probers that can be opened, do all work that is due, and wait for the next."""
+        self._open()
+        for name, prober in list(self._probers.items()):
+            if not prober.is_usable():
+                self._close(name)
+            elif prober.wake_at_s <= time.monotonic() or prober.link_reporter.due_s <= time.monotonic():
+                prober.step_at_once()
+        self._log.publisher.producer.poll()
+        self._wait()
+
+    def _open(self) -> None:
+        """Open the missing probers of NICs that have their address. Raises ValueError for a bad setting."""
+        now_s = time.monotonic()
+        if len(self._probers) == len(self._nics) or now_s < self._open_at_s:
+            return
+        self._open_at_s = now_s + CHECK_S
+        problems = self._addresses.check()
+        opened = []
+        for name, nic in self._nics.items():
+            if name in problems or name in self._probers:
+                continue
+            try:
+                self._probers[name] = ProbeService(
+                    self._settings, nic, self._stop, self._addresses, self._log
+                )
+            except OSError as error:
+                _log.error("%s: %s; tried again every %.0f s", name, error, CHECK_S)
+                continue
+            opened.append(name)
+        if opened:
+            self._log.set_members(list(self._probers.values()))
+        for name in opened:
+            self._probers[name].start()
+        self._notifier.notify("READY=1")
+
+    def _wait(self) -> None:
+        """Wait for the next deadline, a link event or the stop. Serve the probers with link events."""
+        probers = list(self._probers.values())
+        until_s = min(
+            (min(prober.wake_at_s, prober.link_reporter.due_s) for prober in probers), default=float("inf")
+        )
+        left_s = max(0.0, min(until_s - time.monotonic(), IDLE_S))
+        by_fd = {prober.link_reporter.fileno(): prober for prober in probers}
+        ready, _, _ = select.select([self._stop.fd, *by_fd], [], [], left_s)
+        for fd in ready:
+            if fd in by_fd:
+                by_fd[fd].step_at_once()
+
+    def _close(self, name: str) -> None:
+        prober = self._probers.pop(name)
+        prober.finish()
+        prober.close()
+        self._log.publisher.forget(name)
+        self._log.set_members(list(self._probers.values()))
+        self._open_at_s = 0.0
+
+    def close(self) -> None:
+        """Announce that all NICs leave, and close everything."""
+        self._notifier.notify("STOPPING=1")
+        for prober in self._probers.values():
+            prober.finish()
+        for prober in self._probers.values():
+            prober.close()
+        self._log.close()
+
+
+def main(settings: ProbeSettings, nics: Sequence[NicSettings]) -> int:
+    """Probe from all NICs until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 2 cannot start."""
+    stop = StopRequest()
+    if not stop.set_on_signals() and os.environ.get("NOTIFY_SOCKET"):
+        _log.warning("probers run outside the main thread and do not handle signals")
+    with contextlib.closing(HostProbers(settings, nics, stop)) as probers:
+        while not stop.is_set():
+            try:
+                probers.step()
+            except ValueError as error:
+                _log.error("%s", error)
+                return 2
+    return 0
