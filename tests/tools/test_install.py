@@ -42,7 +42,8 @@ def test_a_run_needs_every_package_of_the_server_and_none_of_the_tests():
     assert {"numpy", "confluent-kafka", "faust-streaming", "mode-streaming", "chdb", "nicegui"} <= run
     assert not {"pytest", "mypy", "selenium", "scikit-learn"} & run
     every = install.needed_by(
-        install.names_of(["", "server", "build", "test", "bench", "registry", "kubernetes", "otlp", "dist"]), entries
+        install.names_of(["", "server", "build", "test", "bench", "registry", "kubernetes", "otlp", "dist"]),
+        entries,
     )
     assert every == set(entries)
 
