@@ -109,7 +109,8 @@ def history_outcomes(config: Config) -> Iterator[Outcome]:
 
 
 def _tables(config: Config, created: Sequence[dict[str, Any]]) -> Outcome:
-    days = config.streams.history.retention.by_table()
+    history = config.streams.history
+    days = tables.DAYS if history is None else history.retention.by_table()
     rows = [(row["name"], row["create_table_query"], row["columns"]) for row in created]
     statements = table_statements.missing(rows, days)
     if not statements:

@@ -68,7 +68,8 @@ class HostLog:
     """The host's producer, peer table and reader. `members` receive the records that are read."""
 
     def __init__(self, settings: ProbeSettings, host: str) -> None:
-        self.publisher = HostPublisher(settings)
+        self._publisher = HostPublisher(settings)
+        self.publisher: ProbePublisher = self._publisher
         self._host = host
         self._members: list[ProbeService] = []
         self._reader: LookupReader | None = None
@@ -81,6 +82,11 @@ class HostLog:
             topics = dict.fromkeys(topic for member in self._members for topic in member.handlers())
             handlers = {topic: self._handler(topic) for topic in topics}
             self._reader = open_reader(self.publisher, handlers, self._host)
+
+    def remove(self, name: str, members: Sequence[ProbeService]) -> None:
+        """Leave a NIC out of the status line, and deliver records to the others."""
+        self._publisher.forget(name)
+        self.set_members(members)
 
     def poll(self) -> object:
         """Handle the messages that have arrived, for all probers."""
@@ -173,8 +179,7 @@ class HostProbers:
         prober = self._probers.pop(name)
         prober.finish()
         prober.close()
-        self._log.publisher.forget(name)
-        self._log.set_members(list(self._probers.values()))
+        self._log.remove(name, list(self._probers.values()))
         self._open_at_s = 0.0
 
     def close(self) -> None:

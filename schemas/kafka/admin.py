@@ -157,7 +157,9 @@ def topic_faults(
             continue
         others = ", ".join(f"{key} is not {value}" for key, value in sorted(values.items()))
         faults.append(TopicFault(name, others, create))
-    faults += [TopicFault(*line.split(": ", 1), "allow DescribeConfigs") for line in unread]
+    for line in unread:
+        name, _, text = line.partition(": ")
+        faults.append(TopicFault(name, text, "allow DescribeConfigs"))
     return faults
 
 
