@@ -44,7 +44,6 @@ def build(machine: str, folder: Path, work: Path) -> Path:
         soabi = f"cpython-{sys.version_info.major}{sys.version_info.minor}-{machine}-linux-gnu"
         options["cmake.define.CMAKE_SYSTEM_NAME"] = "Linux"
         options["cmake.define.CMAKE_SYSTEM_PROCESSOR"] = machine
-        options["cmake.define.Python_SOABI"] = soabi
         environment["SETUPTOOLS_EXT_SUFFIX"] = f".{soabi}.so"
     raw = work / "raw"
     shutil.rmtree(raw, ignore_errors=True)
