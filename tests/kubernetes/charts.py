@@ -62,6 +62,7 @@ SETS: dict[str, dict[str, Any]] = {
         "topics": {"create": False},
         "autoscaling": {"kind": "hpa"},
         "services": {"web": {"replicas": 2}},
+        "networkPolicy": {"enabled": True},
     },
     "openshift": {"openshift": {"enabled": True}, "agent": {"devices": ["eth1", "eth2"], "rack": "r1"}},
 }

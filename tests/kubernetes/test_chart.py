@@ -16,6 +16,7 @@ from fabrictime.runtime import config, service
 from schemas.topics import TOPICS
 from tests.kubernetes import charts
 from tests.kubernetes.charts import CHART, ROOT, SETS, VALUES, containers, manifest, pod_specs, rendered
+from tools import chart_values
 
 VERSIONS = ("1.33", "1.34", "1.35", "1.36", "1.37")
 FOREIGN = {"ScaledObject", "PodMonitor", "SecurityContextConstraints"}
@@ -339,6 +340,23 @@ def test_the_schema_describes_every_value():
                 assert below["description"], f"{path}{key}"
 
     compare(VALUES, schema, "")
+
+
+def test_the_values_of_the_guide_are_accepted(tmp_path):
+    text = (ROOT / "docs/kubernetes.md").read_text()
+    [block] = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    done = charts.template(yaml.safe_load(block), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {"agent", "notify"} <= set(pod_specs(charts.documents(done.stdout)))
+    for folder in re.findall(r"docker/[\w./-]*\w", text):
+        assert (ROOT / folder).exists(), folder
+
+
+def test_the_table_of_values_has_every_value_with_its_default():
+    table = chart_values.values_table()
+    for name, default in (("secrets.probe", '`"fabrictime-probe"`'), ("services.links.replicas", "`1`")):
+        assert f"| `{name}` | {default} |" in table
+    assert "| `config` | see values.yaml |" in table
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -8,7 +8,14 @@ from tools import reference_docs, topics_doc
 
 
 @pytest.mark.parametrize(
-    "name", ["docs/commands.md", "docs/thresholds.md", "docs/fabrictime.toml", "docs/audit.md"]
+    "name",
+    [
+        "docs/commands.md",
+        "docs/thresholds.md",
+        "docs/fabrictime.toml",
+        "docs/audit.md",
+        "docs/kubernetes.md",
+    ],
 )
 def test_the_page_is_current(name):
     made = reference_docs.pages()[name]
