@@ -8,7 +8,7 @@ measures the time since the last advance by its own monotonic clock, so wrong lo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -61,6 +61,8 @@ class Verdict:
     """False if reading began so recently that nothing is known yet."""
     log_fault: str | None = None
     """Reason why the log does not answer; None if it does."""
+    ages: Mapping[Source, Age] = field(default_factory=dict, compare=False)
+    """The age of each source that is late."""
 
     @property
     def is_fresh(self) -> bool:
@@ -94,7 +96,7 @@ def evaluate(ages: Mapping[Source, Age], log_ahead_s: float = 0.0, fresh_s: floa
     if is_log_time_wrong(log_ahead_s):
         side = "ahead of" if log_ahead_s > 0 else "behind"
         missing.append(f"log time is {abs(log_ahead_s):,.1f} s {side} the hosts' system clocks")
-    return Verdict(tuple(missing), all(age.is_measured for age in ages.values()))
+    return Verdict(tuple(missing), all(age.is_measured for age in ages.values()), ages=late)
 
 
 def _missing(source: Source, age: Age) -> str:

@@ -26,6 +26,16 @@ def alert_address(alert_id: str) -> str:
     return _address("/alerts", {"alert": alert_id})
 
 
+def clocks_address(**choice: Any) -> str:
+    """Return the address of the Clocks tab with these query parameters."""
+    return _address("/clocks", choice)
+
+
+def actions_address(**choice: Any) -> str:
+    """Return the address of the Actions tab with these query parameters."""
+    return _address("/actions", choice)
+
+
 def audit_address(**choice: Any) -> str:
     """Return the address of the Audit tab with these query parameters."""
     return _address("/audit", choice)

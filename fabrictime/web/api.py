@@ -16,6 +16,7 @@ from fabrictime.exports.networks import networks_between
 from fabrictime.state import action_entries
 from fabrictime.state.action_text import as_record, mode_text
 from fabrictime.state.fabric_state import STATES, UP, is_cleared
+from fabrictime.state.health import overview
 from schemas.records import Alert, Severity
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ Part = Annotated[str, Query(description="Only entries whose subject contains thi
 class Health(BaseModel):
     """The state of the fleet in figures."""
 
-    text: str = Field(description="one sentence")
+    text: str = Field(description="the sentence of the page's tab Now")
     is_fresh: bool = Field(description="whether the figures rest on fresh evidence")
     missing_evidence: list[str] = Field(description="evidence that is missing, and the usual cause")
     nics: int = Field(description="NICs that announce themselves")
@@ -41,7 +42,7 @@ class Health(BaseModel):
     alerts: dict[str, int] = Field(description="active alerts by severity")
     contended_links: int = Field(description="links with an open contention window")
     jobs: int = Field(description="jobs that publish operations")
-    slow_jobs: list[str] = Field(description="jobs whose verdict is not HEALTHY")
+    slow_jobs: list[str] = Field(description="jobs that are slower than their baseline, or hang")
     mode: str = Field(description="whether actions are carried out")
 
 
@@ -139,24 +140,18 @@ class Api:
         """Return the state of the fleet in figures."""
         state, now_ns, evidence = self._live.state, self._live.now_ns(), self._live.verdict()
         with state.lock:
-            active = state.active_alerts()
-            running = [job for job in state.jobs.jobs.values() if job.is_running(now_ns)]
-            slow = sorted(job.head["job"] for job in running if job.newest.verdict != _HEALTHY)
-            by_severity = Counter(str(alert["severity"]) for alert in active)
-            worst = ", ".join(
-                f"{by_severity[name]} {name}" for name in reversed(_SEVERITIES) if by_severity[name]
-            )
-            text = f"active alerts: {worst}" if worst else evidence.claim("no alert is active")
+            view = overview(state, evidence, now_ns, log_age_s=state.age_s(self._live.log_now_ns()))
+            by_severity = Counter(str(alert["severity"]) for alert in state.active_alerts())
             return Health(
-                text=text,
+                text=view.health.text,
                 is_fresh=evidence.is_fresh,
                 missing_evidence=list(evidence.missing),
-                nics=len(state.nics),
-                cables={name: count for name, count in state.cable_counts().items() if count},
+                nics=view.fleet.nics,
+                cables={name: count for name, count in view.fleet.cables.items() if count},
                 alerts=dict(by_severity),
                 contended_links=len({one["link"] for one in state.open_contention(now_ns)}),
-                jobs=len(running),
-                slow_jobs=slow[:MAX_ROWS],
+                jobs=view.fleet.jobs,
+                slow_jobs=sorted(head["job"] for head in view.slow_jobs)[:MAX_ROWS],
                 mode=mode_text(state.actions),
             )
 

@@ -15,6 +15,9 @@ from typing import Any, Final, get_args
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import FabricState, Part
 from fabrictime.state.fleet_metrics import FleetMetrics
+from fabrictime.state.freshness import HistoryAge
+from fabrictime.state.health import Overview, overview
+from fabrictime.state.search_index import SearchIndex
 from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import DrawnPlan, Summary
@@ -53,6 +56,7 @@ class LiveFabric:
         self.verdict = verdict
         self.metrics: FleetMetrics | None = None
         """Exports the state for as long as this object exists."""
+        self.search = SearchIndex(state)
         self.plan_number = 0
         self.drawn: DrawnPlan = frames.draw_plan(state.plan())
         self._status = status
@@ -64,6 +68,7 @@ class LiveFabric:
         self._next_plan_s = 0.0
         self._links_frame: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._summary: tuple[tuple[Any, ...], Summary] | None = None
+        self._overview: tuple[tuple[Any, ...], Overview] | None = None
 
     @property
     def status(self) -> ConsumerStatus:
@@ -127,6 +132,20 @@ class LiveFabric:
             with self.state.lock:
                 self._summary = (key, frames.summary(self.state, self.now_ns()))
         return self._summary[1]
+
+    def overview(self, history: HistoryAge) -> Overview:
+        """Return the content of the first page, one for all tabs.
+
+        It is computed once a second, and after a change of health or alerts.
+        """
+        now_ns, log_now_ns = self.now_ns(), self.log_now_ns()
+        versions = self.state.versions
+        key = (versions["health"], versions["alerts"], log_now_ns // 1_000_000_000, history, self.verdict())
+        if self._overview is None or self._overview[0] != key:
+            with self.state.lock:
+                log_age_s = self.state.age_s(log_now_ns)
+                self._overview = (key, overview(self.state, self.verdict(), now_ns, history, log_age_s))
+        return self._overview[1]
 
     def _schedule(self, parts: Iterable[Part]) -> None:
         self._parts.update(parts)

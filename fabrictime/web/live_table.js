@@ -1,7 +1,7 @@
 // A table whose rows arrive through put(), so that a new row costs its own cells only. NiceGUI's own table is
 // rendered again with every change of the page.
 // put({rows}), each [key, cells]; a cell is a text or a list of parts [classes, text, title, values]. Values are
-// drawn as a line in place of the text.
+// drawn as a line in place of the text; a string in their place is an address, and the text becomes a link.
 // Emits `ready`, and `pick` with the key of a clicked row (or Enter).
 const SPARK = { width: 110, height: 24 };
 
@@ -18,9 +18,10 @@ function spark(values) {
 function fill(td, cell) {
   if (typeof cell === "string") { td.textContent = cell; return; }
   td.replaceChildren(...cell.map(([classes, text, title, values]) => {
-    const part = document.createElement("div");
+    const address = typeof values === "string" ? values : "", part = document.createElement(address ? "a" : "div");
     part.className = classes;
-    if (values?.length > 1) part.append(spark(values));
+    if (address) { part.href = address; part.addEventListener("click", (e) => e.stopPropagation()); }
+    if (!address && values?.length > 1) part.append(spark(values));
     else part.textContent = text;
     if (title) part.title = title;
     return part;

@@ -1,7 +1,7 @@
 """The web page's process: an HTTP server, one poller of history queries, and any number of tabs.
 
-It serves `/` (the page), one path per tab, `/api/v1` (read-only), and `/healthz` (JSON: whether the history
-answers). A browser loads everything from this server; its headers forbid other sources.
+It serves one path per tab, the first one also at `/`, `/api/v1` (read-only), and `/healthz` (JSON: whether the
+history answers). A browser loads everything from this server; its headers forbid other sources.
 """
 
 from __future__ import annotations
@@ -253,6 +253,7 @@ def _add_tabs(context: AppContext) -> None:
     from fabrictime.web.tabs.delays.view import DelaysChoice, DelaysTab
     from fabrictime.web.tabs.fabric.view import FabricChoice, FabricTab
     from fabrictime.web.tabs.jobs.view import JobsChoice, JobsTab
+    from fabrictime.web.tabs.now.view import NowChoice, NowTab
 
     def serve(path: str, title: str, make: Callable[[Any], Tab[Any]]) -> None:
         def page() -> None:
@@ -275,7 +276,16 @@ def _add_tabs(context: AppContext) -> None:
 
         ui.page(path, title=title, dark=None)(page)
 
-    serve("/", "fabrictime", lambda q: DelaysTab(context, DelaysChoice.parse(dict(q))))
+    def delays(query: Any) -> Tab[Any]:
+        return DelaysTab(context, DelaysChoice.parse(dict(query)))
+
+    def first(query: Any) -> Tab[Any]:
+        """Return the tab Now; Delays for the address of an earlier version's choices, or without a log."""
+        return delays(query) if query or context.live is None else NowTab(context, NowChoice())
+
+    serve("/", "fabrictime", first)
+    serve("/now", "fabrictime: now", lambda _: NowTab(context, NowChoice()))
+    serve("/delays", "fabrictime: delays", delays)
     serve(
         "/clocks",
         "fabrictime: clocks",

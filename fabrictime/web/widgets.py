@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]
-Part: TypeAlias = tuple[str, str, str] | tuple[str, str, str, list[float]]
+Part: TypeAlias = tuple[str, str, str] | tuple[str, str, str, list[float] | str]
 Cell: TypeAlias = str | Sequence[Part]
 """A cell's text, or its lines from top to bottom as `Part`: (classes, text, title), with values if it has a
-small line chart.
+small line chart, with an address if it is a link.
 """
 
 _pending: Final[WeakKeyDictionary[Client, dict[int, IncrementalElement]]] = WeakKeyDictionary()

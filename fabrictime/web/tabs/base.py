@@ -17,6 +17,7 @@ from fabrictime.web.history_client import HistoryEmpty
 from fabrictime.web.history_reader import HistoryReader
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.query_poller import QueryPoller, Snapshot
+from fabrictime.web.search_box import SearchBox
 from fabrictime.web.service_faults import ServiceFaults, banner_text
 from fabrictime.web.settings import WebSettings
 from fabrictime.web.tabs.alerts.evidence import EvidenceReader
@@ -30,7 +31,8 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 PAGES = {
-    "/": "Delays",
+    "/now": "Now",
+    "/delays": "Delays",
     "/clocks": "Clocks",
     "/fabric": "Fabric",
     "/contention": "Contention",
@@ -82,8 +84,8 @@ def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> s
         )
     if log_s <= stale_after_s:
         return (
-            f"The history is {seconds_text(history_s)} behind, the log is current: sink or history are late. "
-            "The tabs Fabric, Contention, Jobs, Actions and Alerts are up to date."
+            f"Delays and clocks are {seconds_text(history_s)} old; links and alerts are current, and so are "
+            "the tabs Now, Fabric, Contention, Jobs, Actions and Alerts."
         )
     return (
         f"The newest record in the log is {seconds_text(log_s)} old: probers, log or workers are late or "
@@ -104,7 +106,7 @@ def with_pace(message: str, kind: str, slow: str) -> tuple[str, str]:
 class Tab(ABC, Generic[TabChoice]):
     """One tab of the page, open in one browser."""
 
-    address = "/"
+    address = "/now"
 
     def __init__(self, context: AppContext, choice: TabChoice) -> None:
         self.context = context
@@ -159,6 +161,8 @@ class Tab(ABC, Generic[TabChoice]):
                             with link:
                                 self.badge = text("", "ft-badge", test="badge")
                                 self.badge.set_visibility(False)
+                if self.context.live is not None:
+                    SearchBox(self.context.live)
             self.kpis: dict[str, tuple[LiveText, LiveText]] = {}
             for key, title in kpis:
                 with ui.element("div").classes("ft-kpi").props(f"data-testid=kpi-{key}"):

@@ -44,6 +44,7 @@ FORKS.set_forkserver_preload(
             f"fabrictime.web.tabs.{name}.view"
             for name in ("actions", "alerts", "audit", "clocks", "contention", "delays", "fabric", "jobs")
         ),
+        "fabrictime.web.tabs.now.view",
     ]
 )
 """Forks pages; a module that cannot be loaded beforehand is loaded by each page."""

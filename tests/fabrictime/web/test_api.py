@@ -51,14 +51,18 @@ def test_an_empty_state_answers_every_list(client: TestClient) -> None:
         assert get(client, path) == []
     health = get(client, "/health")
     assert (health["nics"], health["alerts"], health["is_fresh"]) == (0, {}, True)
-    assert "no alert is active" in health["text"]
+    assert health["text"] == "Nothing is measured yet: no NIC has announced itself."
 
 
-def test_missing_evidence_is_never_a_healthy_fleet(client: TestClient, verdicts: list[Verdict]) -> None:
+def test_missing_evidence_is_never_a_healthy_fleet(
+    client: TestClient, verdicts: list[Verdict], state: FabricState, fabric: Any
+) -> None:
+    fill(state, fabric)
     verdicts[0] = Verdict(("no fresh probe results for 9 s (probers stopped?)",))
     health = get(client, "/health")
     assert health["is_fresh"] is False
-    assert "probe results" in health["text"]
+    assert health["text"] == "Health is not known now."
+    assert "probe results" in health["missing_evidence"][0]
 
 
 def test_the_worst_is_first_and_cleared_ones_are_on_request(
@@ -82,7 +86,7 @@ def test_the_worst_is_first_and_cleared_ones_are_on_request(
     assert get(client, "/links?limit=1")[0]["text"] == f"{link} is DOWN"
     assert get(client, f"/links?name={other.partition('>')[0]}")[0]["state"] == "GREY"
     health = get(client, "/health")
-    assert health["text"] == "active alerts: 1 CRITICAL, 1 WARNING"
+    assert health["text"].startswith("2 problems: link down at leaf1:swp4 ⇄ spine2:swp1; link loses packets at leaf2")
     assert health["cables"]["DOWN"] == 1
 
 

@@ -79,6 +79,8 @@ class DelaysChoice(Choice):
 class DelaysTab(Tab[DelaysChoice]):
     """Shows a heat map, one pair's series, clocks and the pipeline."""
 
+    address = "/delays"
+
     def __init__(self, context: AppContext, choice: DelaysChoice) -> None:
         super().__init__(context, choice)
         self.scope: frames.Scope | None = None

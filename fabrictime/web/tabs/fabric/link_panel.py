@@ -204,7 +204,7 @@ def _path_row(path: PathFigures) -> dict[str, Any]:
 
 def _open_pair(row: Row) -> None:
     nic, peer = row["pair"]
-    ui.navigate.to(f"/?{urlencode({'nic': nic, 'peer': peer})}")
+    ui.navigate.to(f"/delays?{urlencode({'nic': nic, 'peer': peer})}")
 
 
 def _figures(directions: Sequence[DirectionFigures]) -> str:

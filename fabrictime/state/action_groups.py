@@ -1,0 +1,160 @@
+"""Groups action entries by the fault that caused them: one line instead of a row for each flow.
+
+A fault is a cable, NIC, host or contended link. Moves away from it and back to it belong to one group. A
+local repair names no fault; it belongs to that of the flow's nearest decision. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fabrictime.state.action_entries import NS_PER_S, ActionEntry
+from fabrictime.state.action_text import OUTCOMES
+from fabrictime.state.labels import arrow
+from schemas.records import ActionOutcome, FlowAction, ReasonKind
+from schemas.units import counted, delay_text
+
+GAP_NS: Final = 300 * NS_PER_S
+"""Time without an action after which the same subject counts as a new fault, ns."""
+NEAR_NS: Final = 30 * NS_PER_S
+"""Largest time between a local repair and the decision that shows its fault, ns."""
+_CAUSES: Final = {
+    "DOWN": "{} is down",
+    "GREY": "{} loses packets",
+    "HEALED": "{} is healthy again",
+    "COLLISION": "flows collide at {}",
+    "INCAST": "incast at {}",
+    "DRAINED": "the queue at {} has drained",
+    "SLICE": "tenant shares of {}",
+    "DELAY": "high delay of {}",
+}
+_LATER: Final = frozenset({ReasonKind.HEALED, ReasonKind.DRAINED})
+"""Reasons that end a fault; they do not name it."""
+_DONE: Final = {
+    FlowAction.REROUTE: ("flow moved", "flows moved"),
+    FlowAction.RESTORE: ("flow moved back", "flows moved back"),
+    FlowAction.PACE: ("flow paced", "flows paced"),
+    FlowAction.UNPACE: ("pacing ended", "pacings ended"),
+    FlowAction.SLICE: ("flow limited", "flows limited"),
+    FlowAction.DRAIN: ("node drained", "nodes drained"),
+    FlowAction.RESUME: ("node resumed", "nodes resumed"),
+}
+_PENDING: Final = frozenset({"WAITING"})
+_OBSERVED: Final = frozenset({ActionOutcome.OBSERVED})
+
+
+@dataclass(frozen=True, slots=True)
+class ActionGroup:
+    """The actions on one fault."""
+
+    subject: str
+    kind: str
+    """Kind of the fault's reason."""
+    entries: tuple[ActionEntry, ...]
+    """The actions, the newest first."""
+
+    @property
+    def at_ns(self) -> int:
+        """Time of the newest action, ns."""
+        return self.entries[0].at_ns
+
+    @property
+    def cause(self) -> str:
+        """The fault in words."""
+        if not self.subject:
+            return "a path was dead" if self.kind == ReasonKind.DOWN else "cause unknown"
+        return _CAUSES.get(self.kind, "{}").format(arrow(self.subject))
+
+    @property
+    def counts(self) -> str:
+        """The number of actions by kind and outcome, with the times that they took."""
+        done = Counter(entry.action for entry in self.entries if entry.done)
+        parts = [
+            f"{count} {_DONE.get(FlowAction(action), ('action', 'actions'))[count > 1]}"
+            for action, count in sorted(done.items(), key=lambda item: -item[1])
+        ]
+        rest = Counter(_rest_text(entry) for entry in self.entries if not entry.done)
+        parts += [f"{count} {text}" for text, count in sorted(rest.items(), key=lambda item: -item[1])]
+        return ", ".join(parts) + self._durations()
+
+    def _durations(self) -> str:
+        taken_ns = [
+            entry.done_ns - entry.at_ns
+            for entry in self.entries
+            if entry.done and entry.done_ns is not None and entry.kind and entry.done_ns >= entry.at_ns
+        ]
+        if not taken_ns:
+            return ""
+        shortest, longest = delay_text(min(taken_ns)), delay_text(max(taken_ns))
+        return f", within {longest}" if shortest == longest else f", within {shortest} to {longest}"
+
+
+def _rest_text(entry: ActionEntry) -> str:
+    """Return the outcome of an action that changed no flow."""
+    if entry.outcome in _PENDING:
+        return "under way"
+    if entry.outcome in _OBSERVED:
+        return "only proposed (mode OBSERVE)"
+    if entry.outcome == ActionOutcome.FAILED:
+        return "failed"
+    return f"not done ({OUTCOMES.get(entry.outcome, entry.outcome).removeprefix('not done: ')})"
+
+
+def action_groups(action_entries: Sequence[ActionEntry]) -> list[ActionGroup]:
+    """Return the groups of entries, the newest first. The entries are ordered, the newest first."""
+    subject_of = _subjects(action_entries)
+    open_groups: dict[str, list[ActionEntry]] = {}
+    groups: list[tuple[str, list[ActionEntry]]] = []
+    for entry, subject in zip(action_entries, subject_of, strict=True):
+        members = open_groups.get(subject)
+        if members is None or members[-1].at_ns - entry.at_ns > GAP_NS:
+            members = open_groups[subject] = []
+            groups.append((subject, members))
+        members.append(entry)
+    return [ActionGroup(subject, _kind(members), tuple(members)) for subject, members in groups]
+
+
+def _kind(members: Sequence[ActionEntry]) -> str:
+    """Return the kind of the fault: that of the oldest action that does not end it."""
+    return next((entry.kind for entry in reversed(members) if entry.kind not in _LATER), members[-1].kind)
+
+
+def _subjects(action_entries: Sequence[ActionEntry]) -> list[str]:
+    """Return the subject of each entry's fault."""
+    decisions: defaultdict[str, list[ActionEntry]] = defaultdict(list)
+    for entry in action_entries:
+        if entry.reason.subject:
+            decisions[entry.flow_id].append(entry)
+    return [entry.reason.subject or _nearest(entry, decisions) for entry in action_entries]
+
+
+def _nearest(entry: ActionEntry, decisions: Mapping[str, list[ActionEntry]]) -> str:
+    near = [
+        (abs(other.at_ns - entry.at_ns), other.reason.subject)
+        for other in decisions.get(entry.flow_id, ())
+        if abs(other.at_ns - entry.at_ns) <= NEAR_NS
+    ]
+    return min(near, default=(0, ""))[1]
+
+
+def done_text(groups: Iterable[ActionGroup], places: set[str], since_ns: int) -> str:
+    """Return the actions about the given cables, NICs and hosts since a time; empty if there are none."""
+    parts = [
+        group.counts
+        for group in groups
+        if group.at_ns >= since_ns and places.intersection((group.subject, _cable(group.subject)))
+    ]
+    return "; ".join(parts)
+
+
+def _cable(subject: str) -> str:
+    return "<>".join(sorted(subject.split(">"))) if ">" in subject and "<>" not in subject else subject
+
+
+def total_text(groups: Sequence[ActionGroup]) -> str:
+    """Return the number of actions and faults."""
+    actions = sum(len(group.entries) for group in groups)
+    return f"{counted(actions, 'action')} on {counted(len(groups), 'fault')}"

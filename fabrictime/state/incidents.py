@@ -1,0 +1,381 @@
+"""Groups all active problems by their cause: alerts, links that are not UP, contention windows and slow jobs.
+
+A problem joins the incident of the link, host or job that explains it: a slow job joins the incident of the
+link that its verdict names, a link joins the incident of its dead host. Prober problems of many hosts, and
+three or more links of one switch, are one incident. Pure: callers hold the state's lock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from actuators.notify.notes import state_text
+from actuators.notify.runbooks import RUNBOOKS
+from fabrictime.state.fabric_state import STATES, UP, FabricState
+from fabrictime.state.labels import arrow, verdict_label
+from schemas.ids import end_parts, host_of, natural
+from schemas.records import Alert, AlertKind, ContentionWindow, HealthKind, LinkHealth, Severity, Verdict
+
+Place = tuple[str, ...]
+"""A kind of object and its name, under which an incident can be looked up."""
+
+MAX_ALERTS: Final = 1_000
+"""Number of alerts that are grouped, the worst first."""
+MIN_SWITCH_LINKS: Final = 3
+"""Number of links of one switch, in trouble of one kind, from which on they are one incident."""
+NAMES_SHOWN: Final = 3
+SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+KINDS: Final = (
+    AlertKind.HOST_DOWN,
+    AlertKind.NIC_DOWN,
+    AlertKind.LINK_DOWN,
+    AlertKind.LINK_FLAPPING,
+    AlertKind.LINK_GREY,
+    AlertKind.MISWIRED,
+    AlertKind.CONTENTION,
+    AlertKind.JOB_HANG,
+    AlertKind.JOB_SLOW,
+    AlertKind.JOB_STRAGGLER,
+)
+"""Kinds from cause to effect: a problem joins the incident of an earlier kind. Other kinds follow."""
+LINK_KINDS: Final = frozenset(
+    {AlertKind.LINK_DOWN, AlertKind.LINK_GREY, AlertKind.LINK_FLAPPING, AlertKind.MISWIRED}
+)
+MOVABLE_KINDS: Final = frozenset(KINDS) - {AlertKind.MISWIRED}
+"""Kinds to which actions on flows may answer."""
+JOB_KINDS: Final = frozenset({AlertKind.JOB_HANG, AlertKind.JOB_SLOW, AlertKind.JOB_STRAGGLER})
+HANGS: Final = frozenset({Verdict.HANG, Verdict.STALLED, Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH})
+_HEALTH_KINDS: Final = {
+    HealthKind.LINK: {
+        "DOWN": AlertKind.LINK_DOWN,
+        "FLAPPING": AlertKind.LINK_FLAPPING,
+        "GREY": AlertKind.LINK_GREY,
+    },
+    HealthKind.NIC: {"DOWN": AlertKind.NIC_DOWN},
+    HealthKind.HOST: {"DOWN": AlertKind.HOST_DOWN},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem: an alert, or a state for which there is no alert yet."""
+
+    kind: AlertKind
+    severity: Severity
+    subject: str
+    text: str
+    since_ns: int
+    links: tuple[str, ...] = ()
+    nics: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    alert_id: str = ""
+    next_step: str = ""
+    note: str = ""
+    """Text of an operator's acknowledgement or silence; empty without one."""
+    is_quiet: bool = False
+    """Whether an operator has acknowledged or silenced it."""
+    verdict: str = ""
+    """Label of a job's verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """The problems of one cause; the first one is the cause."""
+
+    problems: tuple[Problem, ...]
+    switch: str = ""
+    """The switch whose links are in trouble, if that is the cause."""
+
+    @property
+    def cause(self) -> Problem:
+        """The problem that explains the others."""
+        return self.problems[0]
+
+    @property
+    def severity(self) -> Severity:
+        """The highest severity of the problems."""
+        return min((problem.severity for problem in self.problems), key=SEVERITIES.index)
+
+    @property
+    def since_ns(self) -> int:
+        """The time at which the first problem began, ns."""
+        return min(problem.since_ns for problem in self.problems)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether operators have acknowledged or silenced all problems."""
+        return all(problem.is_quiet for problem in self.problems)
+
+    @property
+    def note(self) -> str:
+        """Text of the first acknowledgement or silence."""
+        return next((problem.note for problem in self.problems if problem.note), "")
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs concerned, in the order of their names."""
+        return tuple(sorted({job for problem in self.problems for job in problem.jobs}, key=natural))
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The subjects of the problems of the cause's kind."""
+        same_kind = (problem.subject for problem in self.problems if problem.kind == self.cause.kind)
+        return tuple(dict.fromkeys(same_kind))
+
+    @property
+    def places(self) -> set[str]:
+        """The cables, NICs and hosts concerned."""
+        return {
+            name
+            for problem in self.problems
+            for name in (problem.subject, *_cables(problem), *problem.nics, *map(host_of, problem.nics))
+        }
+
+    @property
+    def title(self) -> str:
+        """The kind of the cause in words."""
+        return RUNBOOKS.get(self.cause.kind, RUNBOOKS[AlertKind.UNKNOWN]).title
+
+    @property
+    def where(self) -> str:
+        """The place of the cause: a link, a switch, hosts or a job."""
+        if self.switch:
+            return f"{len(self.subjects)} links of {self.switch}"
+        return names_text([_place_text(self.cause.kind, subject) for subject in self.subjects])
+
+    @property
+    def next_step(self) -> str:
+        """The next step of an operator."""
+        remedy = self.cause.next_step
+        return remedy or RUNBOOKS.get(self.cause.kind, RUNBOOKS[AlertKind.UNKNOWN]).next_step
+
+
+def names_text(names: Sequence[str]) -> str:
+    """Return the first few names, and the number of the others."""
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _place_text(kind: AlertKind, subject: str) -> str:
+    return f"job {subject}" if kind in JOB_KINDS else arrow(subject)
+
+
+def incidents(state: FabricState, now_ns: int) -> list[Incident]:
+    """Return the incidents, the worst first; those that operators acknowledged or silenced come last."""
+    hosts = {nic.host for nic in state.nics.values()}
+    return group(problems(state, now_ns), hosts)
+
+
+# ---------------------------------------------------------------------------------------------- problems
+
+
+def problems(state: FabricState, now_ns: int) -> list[Problem]:
+    """Return all active problems."""
+    active = sorted(state.active_alerts(), key=lambda alert: SEVERITIES.index(alert["severity"]))
+    from_alerts = [_of_alert(state, alert, now_ns) for alert in active[:MAX_ALERTS]]
+    reported = {name for alert in active for name in _reported(alert)}
+    unreported = [
+        *_of_health(state, reported),
+        *_of_contention(state.open_contention(now_ns), reported),
+        *_of_jobs(state, now_ns, reported),
+    ]
+    return from_alerts + unreported
+
+
+def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
+    head = state.jobs.jobs[alert["subject"]].head if alert["subject"] in state.jobs.jobs else None
+    is_job = alert["kind"] in JOB_KINDS and head is not None
+    note = state_text(state.notes, alert, now_ns)
+    is_quiet = state.notes.is_acknowledged(alert) or state.notes.silence_at(alert, now_ns) is not None
+    links, nics = tuple(alert["links"]), tuple(alert["nics"])
+    if is_job and head is not None:
+        links, nics = _blamed(head)
+    return Problem(
+        alert["kind"],
+        alert["severity"],
+        alert["subject"],
+        alert["text"],
+        alert["raised_ns"],
+        links,
+        nics,
+        tuple(alert["jobs"]) or ((alert["subject"],) if alert["kind"] in JOB_KINDS else ()),
+        alert["alert_id"],
+        head["remedy"] if is_job and head is not None else "",
+        note,
+        is_quiet,
+        verdict_label(head["verdict"]) if is_job and head is not None else "",
+    )
+
+
+def _reported(alert: Alert) -> Iterator[str]:
+    """Return the names that need no problem of their own, because an alert covers them."""
+    yield from (alert["subject"], *alert["grouped"])
+    if alert["kind"] in LINK_KINDS or alert["kind"] == AlertKind.CONTENTION:
+        yield from (_cable(name) for name in (alert["subject"], *alert["links"]) if ">" in name)
+
+
+def _of_health(state: FabricState, reported: set[str]) -> Iterator[Problem]:
+    for name, subject in state.subjects.items():
+        record = subject.record
+        kind = _HEALTH_KINDS.get(record["kind"], {}).get(record["state"])
+        if kind is not None and STATES.index(record["state"]) > UP and name not in reported:
+            yield _of_record(record, kind)
+
+
+def _of_record(record: LinkHealth, kind: AlertKind) -> Problem:
+    severity = Severity.CRITICAL if record["state"] == "DOWN" else Severity.WARNING
+    nics = (record["subject"],) if kind == AlertKind.NIC_DOWN else ()
+    links = tuple(record["links"])
+    return Problem(kind, severity, record["subject"], record["text"], record["since_ns"], links, nics)
+
+
+def _of_contention(windows: Iterable[ContentionWindow], reported: set[str]) -> Iterator[Problem]:
+    for window in windows:
+        if _cable(window["link"]) not in reported:
+            yield Problem(
+                AlertKind.CONTENTION,
+                Severity.INFO if not window["jobs"] else Severity.WARNING,
+                window["link"],
+                window["text"],
+                window["opened_ns"],
+                (window["link"],),
+                jobs=tuple(window["jobs"]),
+            )
+
+
+def _of_jobs(state: FabricState, now_ns: int, reported: set[str]) -> Iterator[Problem]:
+    for name, job in state.jobs.jobs.items():
+        head = job.head
+        if name in reported or not job.is_running(now_ns) or not is_slow(head):
+            continue
+        links, nics = _blamed(head)
+        kind = AlertKind.JOB_STRAGGLER if not head["blames_network"] else AlertKind.JOB_SLOW
+        kind = AlertKind.JOB_HANG if head["verdict"] in HANGS else kind
+        yield Problem(
+            kind,
+            Severity.CRITICAL if kind == AlertKind.JOB_HANG else Severity.WARNING,
+            name,
+            head["text"],
+            head["since_ns"],
+            links,
+            nics,
+            (name,),
+            next_step=head["remedy"],
+            verdict=verdict_label(head["verdict"]),
+        )
+
+
+def _blamed(head: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the links and the NICs or hosts that a verdict names as its subject."""
+    subject = head["subject"]
+    if ">" in subject:
+        return (subject,), ()
+    return ((), (subject,)) if subject and subject != head["job"] else (tuple(head["links"][:1]), ())
+
+
+def is_slow(head: Mapping[str, Any]) -> bool:
+    """Return whether a job has a fault. A verdict about a job that keeps its expected time is no fault."""
+    verdict = head["verdict"]
+    if verdict in (Verdict.HEALTHY, Verdict.UNKNOWN):
+        return False
+    iteration_ns, expected_ns = head["iteration_ns"], head["expected_iteration_ns"]
+    is_in_time = iteration_ns is not None and expected_ns is not None and iteration_ns <= expected_ns
+    return verdict in HANGS or not is_in_time
+
+
+# ---------------------------------------------------------------------------------------------- grouping
+
+
+def group(listed: Iterable[Problem], hosts: set[str]) -> list[Incident]:
+    """Group problems by their cause; return the incidents, the worst first. `hosts` are those of the NICs."""
+    ordered = sorted(listed, key=lambda problem: (_rank(problem.kind), problem.since_ns, problem.subject))
+    switches = _switches(ordered, hosts)
+    members: dict[int, list[Problem]] = {}
+    number_of: dict[Place, int] = {}
+    for problem in ordered:
+        own, causes = _own_places(problem, switches), _cause_places(problem)
+        number = next((number_of[place] for place in (*causes, *own) if place in number_of), len(members))
+        is_first = number not in members
+        for place in own:
+            if is_first or place[0] != "kind":
+                number_of.setdefault(place, number)
+        members.setdefault(number, []).append(problem)
+    return sorted((_incident(same_cause, switches) for same_cause in members.values()), key=_order)
+
+
+def _rank(kind: AlertKind) -> int:
+    return KINDS.index(kind) if kind in KINDS else len(KINDS)
+
+
+def _order(incident: Incident) -> tuple[bool, int, int, int, int]:
+    severity = SEVERITIES.index(incident.severity)
+    return incident.is_quiet, severity, -len(incident.jobs), _rank(incident.cause.kind), incident.since_ns
+
+
+def _incident(members: Sequence[Problem], switches: Mapping[tuple[str, str], str]) -> Incident:
+    cause = members[0]
+    same_kind = [problem for problem in members if problem.kind == cause.kind]
+    switch = switches.get((cause.kind, cause.subject), "") if len(same_kind) >= MIN_SWITCH_LINKS else ""
+    return Incident(tuple(members), switch)
+
+
+def _cable(name: str) -> str:
+    return "<>".join(sorted(name.replace("<>", ">").split(">")))
+
+
+def _cables(problem: Problem) -> list[str]:
+    named = [problem.subject] if ">" in problem.subject else problem.links
+    return list(dict.fromkeys(_cable(name) for name in named if ">" in name))
+
+
+def _nodes(cable: str) -> list[tuple[str, str]]:
+    return [end_parts(end) for end in cable.split("<>")]
+
+
+def _switches(listed: Sequence[Problem], hosts: set[str]) -> dict[tuple[str, str], str]:
+    """Return the switch of each (kind, subject) whose kind of trouble several links of that switch share."""
+    counts: Counter[tuple[str, str]] = Counter()
+    subjects: dict[tuple[str, str], list[str]] = {}
+    for problem in listed:
+        if problem.kind in LINK_KINDS and ">" in problem.subject:
+            for node in {node for node, _ in _nodes(_cable(problem.subject))} - hosts:
+                counts[problem.kind, node] += 1
+                subjects.setdefault((problem.kind, node), []).append(problem.subject)
+    switches: dict[tuple[str, str], str] = {}
+    for (kind, node), count in sorted(counts.items(), key=lambda item: (-item[1], natural(item[0][1]))):
+        if count >= MIN_SWITCH_LINKS:
+            for subject in subjects[kind, node]:
+                switches.setdefault((kind, subject), node)
+    return switches
+
+
+def _own_places(problem: Problem, switches: Mapping[tuple[str, str], str]) -> list[Place]:
+    """Return the places under which later problems find the incident of this one."""
+    if problem.kind in LINK_KINDS or problem.kind == AlertKind.CONTENTION:
+        own: list[Place] = [("cable", cable) for cable in _cables(problem)]
+        switch = switches.get((problem.kind, problem.subject))
+        return [*own, ("switch", problem.kind, switch)] if switch else own
+    if problem.kind == AlertKind.NIC_DOWN:
+        return [("nic", problem.subject)]
+    if problem.kind == AlertKind.HOST_DOWN:
+        return [("host", problem.subject)]
+    return [("job", problem.subject)] if problem.kind in JOB_KINDS else [("kind", problem.kind)]
+
+
+def _cause_places(problem: Problem) -> Iterator[Place]:
+    """Return the places whose incident may explain this problem, the most probable first."""
+    for cable in _cables(problem):
+        yield ("cable", cable)
+        for node, port in _nodes(cable):
+            yield ("nic", f"{node}/{port}")
+            yield ("host", node)
+    for name in (problem.subject, *problem.nics) if not _is_fleet_wide(problem) else ():
+        yield ("nic", name)
+        yield ("host", host_of(name))
+
+
+def _is_fleet_wide(problem: Problem) -> bool:
+    return len(problem.nics) > 1 and problem.kind not in JOB_KINDS

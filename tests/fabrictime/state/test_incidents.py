@@ -1,0 +1,151 @@
+"""Problems of one cause are one incident; the worst incident comes first, acknowledged ones last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabrictime.state.fabric_state import FabricState
+from fabrictime.state.incidents import KINDS, MIN_SWITCH_LINKS, Incident, Problem, group, incidents, is_slow
+from schemas.records import AlertKind, Severity, Verdict
+from tests.fabrictime.fill import fill, fill_health
+from tests.fabrictime.job_records import JobRecords, head_of
+from tests.records import make
+
+S = 1_000_000_000
+
+
+def problem(kind: str, subject: str, **fields: Any) -> Problem:
+    values = {"severity": Severity.WARNING, "text": subject, "since_ns": S, **fields}
+    return Problem(AlertKind(kind), subject=subject, **values)
+
+
+def summary(found: list[Incident]) -> list[tuple[str, str, int]]:
+    return [(incident.title, incident.where, len(incident.problems)) for incident in found]
+
+
+def test_a_slow_job_belongs_to_the_link_that_its_verdict_blames(state: FabricState, fabric: Any) -> None:
+    link = fabric.up("leaf1", 1)
+    fill(state, *fabric.fleet(peers=1))
+    alert = fabric.alert(fabric.cable(link), "dead", links=[link])
+    record = JobRecords(fabric).diagnosis(1, fabric.now_ns, slow=0, subject=link, links=[link])
+    fill(state, ("fabric.alerts", alert["subject"], alert), ("fabric.diagnoses", "llama", record))
+    (incident,) = incidents(state, fabric.now_ns)
+    assert (incident.title, incident.where) == ("Link down", "leaf1:swp3 ⇄ spine1:swp1")
+    assert incident.jobs == ("llama",)
+    assert incident.severity == "CRITICAL"
+
+
+def test_a_job_that_another_host_slows_is_an_incident_of_its_own(state: FabricState, fabric: Any) -> None:
+    link = fabric.up("leaf1", 1)
+    alert = fabric.alert(fabric.cable(link), "dead", links=[link], jobs=["llama"])
+    fields = {"verdict": "STRAGGLER", "subject": "h3", "links": [], "blames_network": False}
+    record = JobRecords(fabric).diagnosis(1, fabric.now_ns, slow=0, **fields)
+    fill(state, ("fabric.alerts", alert["subject"], alert), ("fabric.diagnoses", "llama", record))
+    assert summary(incidents(state, fabric.now_ns)) == [
+        ("Link down", "leaf1:swp3 ⇄ spine1:swp1", 1),
+        ("Job has a straggler", "job llama", 1),
+    ]
+
+
+def test_links_of_a_dead_host_belong_to_the_host() -> None:
+    listed = [
+        problem("LINK_DOWN", "h1:eth1<>leaf1:swp1"),
+        problem("HOST_DOWN", "h1"),
+        problem("NIC_DOWN", "h1/eth1", nics=("h1/eth1",)),
+        problem("LINK_DOWN", "h10:eth1<>leaf1:swp3"),
+    ]
+    assert summary(group(listed, {"h1", "h10"})) == [
+        ("Host down", "h1", 3),
+        ("Link down", "h10:eth1 ⇄ leaf1:swp3", 1),
+    ]
+
+
+def test_probers_without_processor_time_are_one_incident() -> None:
+    listed = [problem("AGENT", f"h{k}", nics=(f"h{k}/eth1",)) for k in range(1, 9)]
+    assert summary(group(listed, set())) == [("Prober in trouble", "h1, h2, h3 and 5 more", 8)]
+
+
+def test_three_links_of_a_switch_are_one_incident_and_two_are_not() -> None:
+    listed = [problem("LINK_DOWN", f"leaf{k}:swp9<>spine1:swp{k}") for k in range(MIN_SWITCH_LINKS)]
+    assert summary(group(listed, set())) == [("Link down", "3 links of spine1", 3)]
+    assert len(group(listed[:-1], set())) == 2
+
+
+def test_links_of_one_host_are_no_switch() -> None:
+    listed = [problem("LINK_DOWN", f"h1:eth{k}<>leaf{k}:swp1") for k in range(4)]
+    assert len(group(listed, {"h1"})) == 4
+
+
+def test_a_queue_on_a_lossy_link_has_the_same_cause() -> None:
+    listed = [
+        problem("CONTENTION", "leaf1:swp3>spine1:swp1", jobs=("train",)),
+        problem("LINK_GREY", "leaf1:swp3<>spine1:swp1"),
+    ]
+    assert summary(group(listed, set())) == [("Link loses packets", "leaf1:swp3 ⇄ spine1:swp1", 2)]
+
+
+def test_an_acknowledged_problem_comes_last(state: FabricState, fabric: Any) -> None:
+    fill(state, *fabric.fleet(peers=1))
+    first, second = fabric.up("leaf1", 1), fabric.up("leaf2", 2)
+    for link, severity in ((first, "CRITICAL"), (second, "WARNING")):
+        alert = fabric.alert(fabric.cable(link), "dead", severity=severity, raised_ns=S)
+        fill(state, ("fabric.alerts", alert["subject"], alert))
+    note = make("AlertNote", subject=fabric.cable(first), scope="SUBJECT", acknowledged_ns=2 * S, owner="ann")
+    fill(state, ("fabric.alert-notes", note["subject"], note))
+    ordered = incidents(state, 3 * S)
+    assert [(one.severity, one.is_quiet, one.note) for one in ordered] == [
+        ("WARNING", False, ""),
+        ("CRITICAL", True, "acknowledged, owner ann"),
+    ]
+
+
+def test_a_link_that_is_down_without_an_alert_is_an_incident_once(state: FabricState, fabric: Any) -> None:
+    fill(state, *fabric.fleet(peers=1))
+    link = fabric.up("leaf1", 1)
+    fill_health(state, fabric, link, "DOWN")
+    assert summary(incidents(state, S)) == [("Link down", "leaf1:swp3 ⇄ spine1:swp1", 1)]
+    alert = fabric.alert(fabric.cable(link), "dead", links=[link])
+    fill(state, ("fabric.alerts", alert["subject"], alert))
+    assert len(incidents(state, S)[0].problems) == 1
+
+
+def test_a_job_faster_than_expected_is_not_slow(fabric: Any) -> None:
+    jobs = JobRecords(fabric)
+    fields = {"verdict": "GREY_LINK", "expected_iteration_ns": 19_900_000}
+    assert is_slow(head_of(jobs.diagnosis(1, S, slow=0, iteration_ns=25_000_000, **fields)))
+    assert not is_slow(head_of(jobs.diagnosis(1, S, slow=0, iteration_ns=18_700_000, **fields)))
+    hang = {**fields, "verdict": "HANG", "iteration_ns": 18_700_000}
+    assert is_slow(head_of(jobs.diagnosis(1, S, slow=0, **hang)))
+    assert not is_slow(head_of(jobs.diagnosis(1, S, verdict=Verdict.UNKNOWN.value)))
+
+
+PROBLEMS = st.builds(
+    problem,
+    st.sampled_from([*KINDS, AlertKind.AGENT, AlertKind.CLOCKS]),
+    st.sampled_from(
+        ["h1", "h1/eth1", "h2", "job", "h1:eth1<>leaf1:swp1", "leaf1:swp3<>spine1:swp1", "<>", ">"]
+    ),
+    severity=st.sampled_from(list(Severity)),
+    is_quiet=st.booleans(),
+    nics=st.sampled_from([(), ("h1/eth1",), ("h1/eth1", "h2/eth1")]),
+)
+
+
+@given(st.lists(PROBLEMS, max_size=30))
+def test_grouping_loses_no_problem_and_keeps_the_order(listed: list[Problem]) -> None:
+    groups = group(listed, {"h1", "h2"})
+    regrouped = sorted(str(one) for incident in groups for one in incident.problems)
+    assert regrouped == sorted(str(one) for one in listed)
+    quiet = [incident.is_quiet for incident in groups]
+    assert quiet == sorted(quiet)
+    assert all(incident.where and incident.title and incident.next_step for incident in groups)
+
+
+def test_the_work_grows_with_the_number_of_problems_alone() -> None:
+    cables = [f"leaf{k}:swp{k}<>spine{k}:swp1" for k in range(5_000)]
+    listed = [problem("LINK_DOWN", cable) for cable in cables] + [problem("CONTENTION", c) for c in cables]
+    groups = group(listed, set())
+    assert {len(incident.problems) for incident in groups} == {2}
