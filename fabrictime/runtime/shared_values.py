@@ -120,6 +120,7 @@ SHARED: Final[dict[str, Source]] = {
         "streams.group and '-links'", lambda config: f"{config.value('streams', 'group')}-links"
     ),
     "web.window_ms": _key("streams.window_ms"),
+    "web.runbook_url": _key("notify.runbook_url"),
     "web.commit_interval_ms": _key("streams.commit_interval_ms"),
     "fabric.clock_offset_max_ns": Source("5000000, so that there is something to see", lambda _: 5_000_000),
     "fabric.clock_drift_max_ppb": Source("15000", lambda _: 15_000.0),

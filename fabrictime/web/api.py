@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_ROWS: Final = 1000
 _SEVERITIES: Final = tuple(Severity)
-_HEALTHY: Final = "HEALTHY"
 
 Limit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Largest number of entries.")]
 Part = Annotated[str, Query(description="Only entries whose subject contains this.")]

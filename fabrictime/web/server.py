@@ -1,7 +1,7 @@
 """The web page's process: an HTTP server, one poller of history queries, and any number of tabs.
 
-It serves one path per tab, the first one also at `/`, `/api/v1` (read-only), and `/healthz` (JSON: whether the
-history answers). A browser loads everything from this server; its headers forbid other sources.
+It serves one path per tab (the first one also at `/`), `/api/v1` (read-only), and `/healthz` (JSON: whether
+the history answers). A browser loads everything from this server; its headers forbid other sources.
 """
 
 from __future__ import annotations

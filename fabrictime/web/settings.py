@@ -49,7 +49,7 @@ class WebSettings(StrictModel):
         1000, (50, 60_000), "ms between commits of that group, which count likewise"
     )
     runbook_url: str = Field(
-        "docs/runbooks", description="address of the runbook pages, such as that of your copy; see notify"
+        "docs/runbooks", description="address of the runbook pages, such as that of your copy"
     )
     state_file: Path | None = Field(
         None, description="file with the state of this machine's services; null: the page knows of none"

@@ -75,7 +75,7 @@ def test_the_worst_is_first_and_cleared_ones_are_on_request(
         state.take("fabric.link-health", fabric.cable(name), record, fabric.now_ns)
     alerts = [
         fabric.alert("old", "an old one", state="CLEARED", cleared_ns=fabric.now_ns, severity="CRITICAL"),
-        fabric.alert(fabric.cable(other), "link loses 2 %", severity="WARNING"),
+        fabric.alert(fabric.cable(other), "link loses 2 %", severity="WARNING", kind="LINK_GREY"),
         fabric.alert(fabric.cable(link), "link is dead", severity="CRITICAL"),
     ]
     for alert in alerts:
@@ -86,7 +86,8 @@ def test_the_worst_is_first_and_cleared_ones_are_on_request(
     assert get(client, "/links?limit=1")[0]["text"] == f"{link} is DOWN"
     assert get(client, f"/links?name={other.partition('>')[0]}")[0]["state"] == "GREY"
     health = get(client, "/health")
-    assert health["text"].startswith("2 problems: link down at leaf1:swp4 ⇄ spine2:swp1; link loses packets at leaf2")
+    problems = "link down at leaf1:swp4 ⇄ spine2:swp1; link loses packets at leaf2:swp3 ⇄ spine1:swp2"
+    assert health["text"] == f"2 problems: {problems}."
     assert health["cables"]["DOWN"] == 1
 
 
