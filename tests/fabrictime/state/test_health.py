@@ -124,7 +124,7 @@ def test_the_worst_queue_is_the_one_with_the_longest_delay(healthy: FabricState,
     assert worst[0] == link
 
 
-def test_an_incident_has_its_actions_in_words(healthy: FabricState, fabric: Any) -> None:
+def test_an_incident_names_its_actions(healthy: FabricState, fabric: Any) -> None:
     link = fabric.up("leaf1", 1)
     raise_alert(healthy, fabric, link)
     view = of(healthy, fabric)
