@@ -42,7 +42,8 @@ class NotifySettings(StrictModel):
         description="consumer group of the positions; each receiver appends its name",
     )
     receivers: dict[str, ReceiverSettings] = Field(
-        default_factory=dict, description="receivers by name, as [notify.receivers.NAME]"
+        default_factory=dict,
+        description="receivers by name, as [notify.receivers.NAME]; docs/alerts.md lists their keys",
     )
     group_wait_s: float = quantity(
         5.0, (0, 600), "s that a webhook or apprise waits for more alerts of one kind and shard"

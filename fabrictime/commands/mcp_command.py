@@ -19,7 +19,7 @@ def mcp(
 ) -> None:
     """Answer an assistant on standard input and output, by the Model Context Protocol. Read-only.
 
-    An assistant starts it: `claude mcp add fabrictime -- fabrictime mcp --url http://page:8088`.
+    An assistant starts it: `claude mcp add fabrictime -- fabrictime mcp --url http://page:8480`.
     """
     from fabrictime.runtime import status
 

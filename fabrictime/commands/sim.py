@@ -64,7 +64,10 @@ def status(directory: DataDir = None, config: ConfigFile = None, as_json: Json =
 @app.command(epilog=GRAMMAR.replace("\n", "\n\n"))
 def fault(
     line: Annotated[
-        str, typer.Argument(help="as in 'grey 20% leaf1>spine2 for 10s'; see below", show_default=False)
+        str,
+        typer.Argument(
+            help="as in 'grey 20% leaf1>spine2 for 10s'; all forms: docs/simulation.md", show_default=False
+        ),
     ],
     duration: Annotated[str | None, typer.Option("--for", help="heal by itself, as in 10s")] = None,
     directory: DataDir = None,

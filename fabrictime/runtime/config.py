@@ -409,8 +409,9 @@ def _resolved(below: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, 
         resolved = {**schema["$defs"][name], **resolved}
     if "anyOf" in resolved:
         resolved["anyOf"] = [_resolved(branch, schema) for branch in resolved["anyOf"]]
-    if isinstance(resolved.get("items"), dict):
-        resolved["items"] = _resolved(resolved["items"], schema)
+    for part in ("items", "additionalProperties"):
+        if isinstance(resolved.get(part), dict):
+            resolved[part] = _resolved(resolved[part], schema)
     return resolved
 
 

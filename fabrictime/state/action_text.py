@@ -104,6 +104,13 @@ def _path_text(path: int | None) -> str:
     return "?" if path is None else str(path)
 
 
+def _total_ns(entry: ActionEntry) -> int | None:
+    """Return the time from a decision to its execution, or the effector's part if the clocks disagree."""
+    if entry.done_ns is None or entry.done_ns < entry.at_ns:
+        return entry.took_ns
+    return entry.done_ns - entry.at_ns
+
+
 def duration_text(entry: ActionEntry) -> str:
     """Return the time from a decision to its execution, and how much of it the effector took, as text."""
     if entry.done_ns is None:
@@ -199,7 +206,7 @@ def before_after(before: float | None, after: float | None, text: Callable[[floa
 def table_row(entry: ActionEntry) -> dict[str, Any]:
     """Return an entry's row in a table."""
     effect = entry.effect
-    duration = "—" if entry.done_ns is None or not entry.done else delay_text(entry.done_ns - entry.at_ns)
+    duration = "—" if entry.done_ns is None or not entry.done else delay_text(_total_ns(entry))
     status = "done" if entry.done else "open" if entry.outcome in ("WAITING", "OBSERVED") else "not"
     return {
         "id": entry.decision_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 
 from fabrictime.exports.networks import networks_between
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fabrictime.web.live_fabric import LiveFabric
 
 MAX_ROWS: Final = 1000
+_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _SEVERITIES: Final = tuple(Severity)
 
 Limit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Largest number of entries.")]
@@ -109,7 +110,7 @@ class HostPlace(BaseModel):
     network: str
     groups: list[str]
     switches: list[list[str]] = Field(description="switches of each group")
-    peers: list[int] = Field(description="hosts of each group")
+    peers: list[int] = Field(description="number of hosts of each group, with this one")
 
 
 class Api:
@@ -133,7 +134,14 @@ class Api:
             ("/hosts/{host}", self.host),
         ):
             router.add_api_route(path, method, methods=["GET"])
+        router.add_api_route("/{path:path}", self.unknown, methods=[*_METHODS], include_in_schema=False)
         return router
+
+    def unknown(self, path: str, request: Request) -> None:
+        """Refuse a path or method that the interface lacks, as JSON: the page would answer with HTML."""
+        if request.method != "GET":
+            raise HTTPException(405, f"method {request.method}: expected GET", headers={"Allow": "GET"})
+        raise HTTPException(404, f"path {path!r}: expected one that /api/openapi.json describes")
 
     def health(self) -> Health:
         """Return the state of the fleet in figures."""

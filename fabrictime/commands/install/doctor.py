@@ -77,6 +77,4 @@ def _counts(results: Sequence[Outcome]) -> str:
 def _verdict(results: Sequence[Outcome]) -> str:
     failed = sum(outcome.level is Level.FAILED for outcome in results)
     warnings = sum(outcome.level is Level.WARNING for outcome in results)
-    if failed:
-        return f"{failed} checks failed, {warnings} warnings"
-    return f"no check failed, {warnings} warnings"
+    return f"checks failed: {failed}, warnings: {warnings}"

@@ -170,6 +170,8 @@ def _show(nics: Sequence[HostNic], planned: Sequence[PlannedFile], *, is_written
         _show_file(console, file, is_written=is_written)
     if is_written:
         console.print("check the host with: fabrictime doctor --config", planned[0].path, markup=False)
+    elif any(file.step is Step.CONFLICT for file in planned):
+        console.print("nothing was written, because a file holds other values")
     else:
         console.print("nothing was written; --write does it")
 

@@ -346,8 +346,8 @@ def _links_table(links: Sequence[Mapping[str, Any]]) -> RenderableType:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for title in ("link", "state", "queue", "busy", "subject"):
-        table.add_column(title, no_wrap=title != "subject")
+    for title in ("link", "state", "queue", "busy", "notes"):
+        table.add_column(title, no_wrap=title != "notes")
     for link in links:
         queue = delay_text(link["wait_ns"])
         if link["depth_bytes"] is not None:

@@ -142,7 +142,7 @@ KINDS: Final[Mapping[str, Kind[Any]]] = {
             ("loss", _loss),
             ("paths dead / living", lambda r: f"{r['paths_dead']} / {r['paths_living']}"),
             ("or", lambda r: ", ".join(r["candidates"]) or "-"),
-            ("subject", lambda r: r["text"]),
+            ("text", lambda r: r["text"]),
         ),
         "no link, NIC or host is known to be anything but UP",
     ),
@@ -169,7 +169,7 @@ KINDS: Final[Mapping[str, Kind[Any]]] = {
             ("cleared", lambda r: _at(r["cleared_ns"])),
             ("with it", lambda r: str(len(r["grouped"])) if r["grouped"] else "-"),
             ("jobs", lambda r: ", ".join(r["jobs"]) or "-"),
-            ("subject", lambda r: r["text"]),
+            ("text", lambda r: r["text"]),
         ),
         "no alert is active",
     ),
@@ -353,7 +353,7 @@ def _table(board: Board[R], query: Wanted, rows: Sequence[R], max_rows: int) -> 
     visible_rows = rows if query.everything and max_rows == SHOWN else rows[:max_rows]
     table = Table(box=None, pad_edge=False)
     for title, _ in board.kind.columns:
-        table.add_column(title, no_wrap=title not in ("subject", "or", "jobs"))
+        table.add_column(title, no_wrap=title not in ("subject", "or", "jobs", "text"))
     for row in visible_rows:
         cells = [Text(cell(row)) for _, cell in board.kind.columns]
         cells[0].stylize(_COLOURS.get(cells[0].plain, ""))

@@ -22,6 +22,7 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.topics import TOPICS
 
 _SHOWN_ELEMENTS: Final = 4
+LONGEST_TEXT: Final = 1000
 
 
 class Line(TypedDict):
@@ -117,7 +118,7 @@ def _pretty(line: Line) -> None:
     if "error" in line:
         console.print(line["error"], style="red", markup=False)
     elif "record" in line:
-        console.print(Pretty(_shortened(line["record"]), max_string=120))
+        console.print(Pretty(_shortened(line["record"]), max_string=LONGEST_TEXT))
 
 
 def _shortened(value: Any) -> Any:

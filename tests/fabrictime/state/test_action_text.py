@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,6 +38,14 @@ def test_an_applied_move_has_its_paths_and_both_durations(made: Any, actions: Ac
     assert row["action"] == "move, port 50001 → 50002"
     assert row["cause"] == "leaf1:a ⇄ spine1:b is down"
     assert (row["took"], row["status"], row["rate"]) == ("12.0 ms", "done", "—")
+
+
+def test_an_action_done_before_its_decision_by_another_clock_shows_the_effectors_time(
+    made: Any, actions: ActionState
+) -> None:
+    earlier = entry(made, actions, "APPLIED")
+    earlier = replace(earlier, done_ns=earlier.at_ns - S, took_ns=4_000_000)
+    assert action_text.table_row(earlier)["took"] == action_text.duration_text(earlier) == "4.00 ms"
 
 
 def test_an_open_action_has_no_duration_and_a_refused_one_its_detail(made: Any, actions: ActionState) -> None:

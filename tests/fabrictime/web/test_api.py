@@ -151,3 +151,17 @@ def test_nothing_acts_and_limits_hold(client: TestClient) -> None:
     for limit in ("0", "1001", "x"):
         assert client.get(f"/api/v1/links?limit={limit}").status_code == 422
     assert client.post("/api/v1/alerts").status_code == 405
+
+
+@pytest.mark.parametrize("path", ["nonsense", "alerts/3", ""])
+def test_an_unknown_path_is_answered_in_json(client: TestClient, path: str) -> None:
+    answer = client.get(f"/api/v1/{path}")
+    assert answer.status_code == 404
+    assert "/api/openapi.json" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_another_method_than_get_is_refused_in_json(client: TestClient, method: str) -> None:
+    answer = client.request(method, "/api/v1/jobs/train")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+    assert method in answer.json()["detail"]

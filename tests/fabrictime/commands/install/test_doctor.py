@@ -57,7 +57,7 @@ def test_a_fault_has_its_fix_below_it_and_exit_code_1(host):
     fault = next(index for index, line in enumerate(lines) if "probe key" in line)
     assert "mode 0644, expected 0600" in lines[fault]
     assert lines[fault + 1].strip().startswith(f"fix: chmod 600 {host}/probe.key")
-    assert lines[-1] == "1 checks failed, 0 warnings"
+    assert lines[-1] == "checks failed: 1, warnings: 0"
 
 
 def test_an_unknown_area_is_one_line(host):

@@ -71,6 +71,7 @@ def test_a_conflict_is_one_line_and_exit_code_1(tmp_path, netns):
     assert refused.returncode == 1
     (line,) = refused.stderr.decode().splitlines()
     assert line.endswith("fleet.toml: it lists other NICs of n1: ft0; --force replaces it")
+    assert refused.stdout.endswith(b"nothing was written, because a file holds other values\n")
     assert init(tmp_path, netns, "--rack", "r9", "--write", "--force").returncode == 0
     assert 'rack = "r9"' in (tmp_path / "etc/fleet.toml").read_text()
 

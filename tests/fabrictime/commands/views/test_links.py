@@ -149,6 +149,7 @@ def test_links_shows_the_newest_that_are_not_up_and_check_is_an_exit_code(eviden
         ("leaf3:swp3<>spine1:swp3", "GREY"),
     ]
     text = fabrictime(log, "links", "--all").stdout
+    assert text.splitlines()[1].split()[-2:] == ["or", "text"]
     assert "1 DOWN, 1 GREY, 2 UP" in text
     assert "5.0% (4.0% to 6.0%) of DSCP 26" in text
     checked = fabrictime(log, "links", "leaf2", "--check")

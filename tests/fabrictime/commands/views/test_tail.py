@@ -13,7 +13,7 @@ from schemas import codec
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def reject(number):
+def reject(number, detail="ends early"):
     return codec.encode(
         "Reject",
         {
@@ -23,7 +23,7 @@ def reject(number):
             "append_ns": 1,
             "reader": "map",
             "reason": "TRUNCATED",
-            "detail": "ends early",
+            "detail": detail,
             "key": b"",
             "size_bytes": 3,
             "head": b"\x01\x02\x03",
@@ -50,7 +50,8 @@ def tail(log, *arguments):
 
 
 def test_records_come_decoded_from_the_beginning(log):
-    produce(log, "fabric.rejects", reject(1), b"garbage", reject(2))
+    numbers = [str(number) for number in range(1000, 1060)]
+    produce(log, "fabric.rejects", reject(1, " ".join(numbers)), b"garbage", reject(2))
     done = tail(log, "fabric.rejects", "--from", "beginning", "--limit", "3", "--json")
     assert done.returncode == 0, done.stderr
     first, bad, second = (json.loads(line) for line in done.stdout.splitlines())
@@ -59,6 +60,7 @@ def test_records_come_decoded_from_the_beginning(log):
     assert bad["error"].startswith("UNKNOWN_SCHEMA")
     pretty = tail(log, "fabric.rejects", "--from", "beginning", "--limit", "1")
     assert "'reason': 'TRUNCATED'" in pretty.stdout
+    assert all(number in pretty.stdout for number in numbers), "a sentence is printed as a whole"
 
 
 def test_from_the_end_only_new_records_are_shown(log):
