@@ -68,14 +68,14 @@ SETS: dict[str, dict[str, Any]] = {
 }
 
 
-def template(values: dict[str, Any], folder: Path, *, lint: bool = False) -> Any:
+def template(values: dict[str, Any], folder: Path, *, lint: bool = False, release: str = "fabrictime") -> Any:
     """Run `helm template`, or `helm lint`, with values; return the finished process."""
     file = folder / "values.json"
     file.write_text(yaml.safe_dump(values))
     if lint:
         return binaries.run("helm", "lint", "--strict", str(CHART), "-f", str(file))
     place = ("--namespace", "fabrictime")
-    return binaries.run("helm", "template", "fabrictime", str(CHART), *place, "-f", str(file))
+    return binaries.run("helm", "template", release, str(CHART), *place, "-f", str(file))
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -9,12 +10,15 @@ import kubernetes_validate
 import pytest
 import typer.main
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kubernetes_validate import utils
 
 from fabrictime.commands.cli import app
 from fabrictime.runtime import config, service
 from schemas.topics import TOPICS
-from tests.kubernetes import charts
+from tests.examples import examples
+from tests.kubernetes import binaries, charts
 from tests.kubernetes.charts import CHART, ROOT, SETS, VALUES, containers, manifest, pod_specs, rendered
 from tools import chart_values
 
@@ -26,16 +30,22 @@ PORTS = {"metrics", "web"}
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_helm_finds_nothing_to_complain_of(name, tmp_path):
+def test_helm_lint_accepts_the_chart(name, tmp_path):
     done = charts.template(SETS[name], tmp_path, lint=True)
     assert done.returncode == 0, done.stdout
     assert "WARNING" not in done.stdout
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _read_each_schema_once():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "schema_contents", cache(utils.schema_contents))
+        yield
+
+
 @pytest.mark.parametrize("version", VERSIONS)
-def test_kubernetes_accepts_every_manifest(version, monkeypatch):
+def test_kubernetes_accepts_every_manifest(version):
     assert utils.latest_version().startswith(VERSIONS[-1]), "the schemas are newer than the tested versions"
-    monkeypatch.setattr(utils, "schema_contents", cache(utils.schema_contents))
     kinds = set()
     for name in SETS:
         for each in rendered(name):
@@ -49,6 +59,64 @@ def test_kubernetes_accepts_every_manifest(version, monkeypatch):
         "HorizontalPodAutoscaler",
         "NetworkPolicy",
     }
+
+
+SWITCHES = (
+    "topics.create",
+    "agent.enabled",
+    *(f"services.{name}.enabled" for name in VALUES["services"] if name != "notify"),
+    "drain.enabled",
+    "podDisruptionBudget.enabled",
+    "networkPolicy.enabled",
+    "podMonitor.enabled",
+    "openshift.enabled",
+)
+
+
+@given(
+    switches=st.sets(st.sampled_from(SWITCHES)),
+    kind=st.sampled_from(["none", "keda", "hpa"]),
+    release=st.from_regex(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", fullmatch=True),
+)
+@settings(max_examples=examples(100))
+def test_every_combination_of_switches_is_consistent(switches, kind, release):
+    values = {"autoscaling": {"kind": kind}}
+    for switch in SWITCHES:
+        below = values
+        *path, last = switch.split(".")
+        for key in path:
+            below = below.setdefault(key, {})
+        below[last] = switch in switches
+    with tempfile.TemporaryDirectory() as folder:
+        done = charts.template(values, Path(folder), release=release)
+    assert done.returncode == 0, done.stderr
+    manifests = charts.documents(done.stdout)
+    names = {(each["kind"], each["metadata"]["name"]) for each in manifests}
+    assert len(names) == len(manifests)
+    for each in manifests:
+        assert len(each["metadata"]["name"]) <= 63
+        if each["kind"] not in FOREIGN:
+            kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
+        target = each.get("roleRef") or each.get("spec", {}).get("scaleTargetRef")
+        assert not target or (target.get("kind", "Deployment"), target["name"]) in names
+    for spec in pod_specs(manifests).values():
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        assert all(
+            ("ConfigMap", volume["configMap"]["name"]) in names
+            for volume in volumes.values()
+            if "configMap" in volume
+        )
+        assert ("ServiceAccount", spec.get("serviceAccountName")) in names or "serviceAccountName" not in spec
+        for container in containers(spec):
+            assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
+
+
+def test_the_chart_is_packed(tmp_path):
+    done = binaries.run("helm", "package", str(CHART), "--destination", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    packed = tmp_path / "fabrictime-0.1.0.tgz"
+    done = binaries.run("helm", "template", "fabrictime", str(packed), "--namespace", "fabrictime")
+    assert charts.documents(done.stdout) == rendered("default")
 
 
 def test_a_wrong_manifest_is_refused():

@@ -2,6 +2,11 @@
 {{ .Release.Name | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
+{{/* Name of an object of no namespace: releases of one name in two namespaces have their own. */}}
+{{- define "fabrictime.clusterName" -}}
+{{ .root.Release.Namespace }}-{{ include "fabrictime.name" .root }}-{{ .component }}
+{{- end }}
+
 {{/* Labels that select the pods of a component. In: root, component. */}}
 {{- define "fabrictime.selector" -}}
 app.kubernetes.io/name: fabrictime
@@ -11,8 +16,10 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* Name, namespace and labels of an object. In: root, component; isCluster: it belongs to no namespace. */}}
 {{- define "fabrictime.metadata" -}}
+{{- if .isCluster }}
+name: {{ include "fabrictime.clusterName" . }}
+{{- else }}
 name: {{ include "fabrictime.name" .root }}-{{ .component }}
-{{- if not .isCluster }}
 namespace: {{ .root.Release.Namespace }}
 {{- end }}
 labels:
