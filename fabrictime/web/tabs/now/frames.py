@@ -9,7 +9,7 @@ from actuators.notify.runbooks import RUNBOOKS, page_of
 from fabrictime.state.action_groups import ActionGroup
 from fabrictime.state.action_text import time_text
 from fabrictime.state.health import Overview
-from fabrictime.state.incidents import JOB_KINDS, Incident
+from fabrictime.state.incidents import JOB_KINDS, Incident, Problem
 from fabrictime.state.labels import arrow, verdict_label
 from fabrictime.web.addresses import (
     actions_address,
@@ -19,7 +19,7 @@ from fabrictime.web.addresses import (
     jobs_address,
 )
 from fabrictime.web.tabs.now.queries import HistoryFigures
-from fabrictime.web.widgets import Cell, Row
+from fabrictime.web.widgets import Cell, Part, Row
 from schemas.ids import host_of
 from schemas.records import Alert, AlertKind, LinkState
 from schemas.units import bytes_text, counted, delay_text, percent_text, seconds_text
@@ -29,6 +29,7 @@ JOBS_SHOWN: Final = 6
 ACTIONS_SHOWN: Final = 8
 TEXT_SHOWN: Final = 220
 JOBS_NAMED: Final = 3
+EFFECTS_NAMED: Final = 3
 
 
 def incident_address(incident: Incident) -> str:
@@ -51,7 +52,7 @@ def incident_rows(view: Overview, now_ns: int, runbook_url: str) -> list[Row]:
 
 
 def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: str) -> Row:
-    cause, others = incident.cause, len(incident.problems) - 1
+    cause = incident.cause
     return {
         "id": f"{cause.kind} {cause.subject} {cause.since_ns}",
         "address": alert_address(cause.alert_id) if cause.alert_id else incident_address(incident),
@@ -59,7 +60,7 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: 
         "severity": "noted" if incident.is_quiet else incident.severity,
         "title": f"{incident.title}: {incident.where}" + (f" ({cause.verdict})" if cause.verdict else ""),
         "text": cause.text[:TEXT_SHOWN],
-        "effects": _effects_text(incident) if others else "",
+        "effects": _effects_text(incident),
         "note": incident.note,
         "since": time_text(incident.since_ns),
         "age": seconds_text((now_ns - incident.since_ns) / 1e9),
@@ -71,15 +72,20 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: 
 
 
 def _effects_text(incident: Incident) -> str:
-    """Return the problems that the cause explains."""
-    titles = [
-        f"job {problem.subject}{f', {problem.verdict}' if problem.verdict else ''}"
-        if problem.kind in JOB_KINDS
-        else f"{problem.kind.lower().replace('_', ' ')} {arrow(problem.subject)}"
-        for problem in incident.problems[1:]
-    ]
-    more = f" and {len(titles) - JOBS_NAMED} more" if len(titles) > JOBS_NAMED else ""
-    return f"same cause: {', '.join(titles[:JOBS_NAMED])}{more}"
+    """Return the problems that the cause explains and that its place does not name."""
+    cause = incident.cause
+    others = [one for one in incident.problems[1:] if incident.switch or one.kind != cause.kind]
+    names = [_effect_text(problem, cause) for problem in others]
+    more = f" and {len(names) - EFFECTS_NAMED} more" if len(names) > EFFECTS_NAMED else ""
+    return f"same cause: {', '.join(names[:EFFECTS_NAMED])}{more}" if names else ""
+
+
+def _effect_text(problem: Problem, cause: Problem) -> str:
+    if problem.kind in JOB_KINDS:
+        return f"job {problem.subject}" + (f", {problem.verdict}" if problem.verdict else "")
+    if problem.kind == cause.kind:
+        return arrow(problem.subject)
+    return f"{problem.kind.lower().replace('_', ' ')} {arrow(problem.subject)}"
 
 
 def severity_cell(row: Row) -> Cell:
@@ -112,7 +118,8 @@ def step_cell(row: Row) -> Cell:
     """Return the next step, and the runbook: a link if its address is one of the web."""
     runbook = row["runbook"]
     is_web = runbook.startswith(("http://", "https://"))
-    page = ("ft-go", "runbook", runbook, runbook) if is_web else ("ft-detail", f"runbook: {runbook}", "")
+    name = f"runbook {runbook.rpartition('/')[2].removesuffix('.md')}"
+    page: Part = ("ft-go", name, runbook, runbook) if is_web else ("ft-detail", name, runbook)
     return [("", row["step"], ""), page]
 
 

@@ -137,7 +137,7 @@ def test_an_incident_is_named_and_leads_to_its_link(
         "WARNING",
         "same cause: job llama, grey link",
         "Clean or replace the optics",
-        "link-grey.md",
+        "runbook link-grey",
     ):
         assert expected in incident
     until("the actions", lambda: "2 flows moved, 1 failed, within 12.0 ms" in browser.text("incidents"))
