@@ -288,6 +288,11 @@ def test_the_agent_has_capabilities_with_reasons_instead_of_privilege(name):
     lines = [line.strip() for line in (CHART / "templates/agent.yaml").read_text().splitlines()]
     for capability in context["capabilities"]["add"]:
         assert lines[lines.index(f"- {capability}") - 1].startswith("# "), f"{capability}: no reason"
+    unit = (ROOT / "tools/release/agent/fabrictime.service").read_text()
+    [bound] = re.findall(r"^CapabilityBoundingSet=(.*)$", unit, flags=re.MULTILINE)
+    assert {f"CAP_{each}" for each in context["capabilities"]["add"]} == set(bound.split()), (
+        "as under systemd"
+    )
     for init in spec.get("initContainers", []):
         assert "add" not in init["securityContext"]["capabilities"]
 
