@@ -167,7 +167,8 @@ class GroupPlan:
     def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
         """Take a new record."""
         self._positions.open(token)
-        if not self._rules.is_wanted(alert) or self._is_repeated(alert):
+        is_wanted = alert["alert_id"] in self._active or self._rules.is_wanted(alert)
+        if not is_wanted or self._is_repeated(alert):
             self._positions.settle([token])
         elif alert["state"] == AlertState.CLEARED:
             self._take_cleared(alert, token, arrived_ns)
@@ -194,6 +195,7 @@ class GroupPlan:
             if not known.is_sent:
                 self._withheld[alert["alert_id"]] = known
         else:
+            self._withheld.pop(alert["alert_id"], None)  # its silence is over
             self._add(alert, arrived_ns, token)
 
     def _open(self, alert: Alert, arrived_ns: int, *, is_sent: bool) -> _Active:
@@ -398,13 +400,14 @@ class SyncPlan:
 
     def restore(self, alert: Alert, arrived_ns: int) -> None:
         """Take a record that a former process transmitted."""
-        if self._rules.is_wanted(alert):
+        if alert["alert_id"] in self._active or self._rules.is_wanted(alert):
             self._update(alert, arrived_ns)
 
     def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
         """Take a new record."""
         self._positions.open(token)
-        if not self._rules.is_wanted(alert) or self._is_repeated(alert):
+        is_wanted = alert["alert_id"] in self._active or self._rules.is_wanted(alert)
+        if not is_wanted or self._is_repeated(alert):
             self._positions.settle([token])
             return
         previous = self._active.get(alert["alert_id"])
@@ -438,23 +441,33 @@ class SyncPlan:
             self._resend_at_ns = now_ns + self._rules.resend_ns
             self._resolved = {i: (a, until) for i, (a, until) in self._resolved.items() if until > now_ns}
             self._resend = [*self._resolved, *self._active]
-        self._resend = [name for name in self._resend if name in self._resolved or name in self._active]
+        self._resend = self._valid(self._resend)
         if not self._resend:
             return None
         alerts = [self._record(name) for name in self._resend[:MAX_ALERTS]]
         return _transmission(alerts, (), is_reminder=True)
 
+    def _valid(self, names: list[str]) -> list[str]:
+        """Return the ids of the alerts to transmit again; none that an active alert has replaced."""
+        active = {_labels_key(alert) for alert in self._active.values()} if names else ()
+        return [
+            name
+            for name in names
+            if name in self._active
+            or (name in self._resolved and _labels_key(self._resolved[name][0]) not in active)
+        ]
+
     def _record(self, alert_id: str) -> Alert:
         return self._active[alert_id] if alert_id in self._active else self._resolved[alert_id][0]
 
     def _news(self) -> Notification:
-        """Return the longest start of the new records without two of the same alert."""
-        records: dict[str, Alert] = {}
+        """Return the longest start of the new records without two of the same labels."""
+        records: dict[tuple[str, ...], Alert] = {}
         tokens = []
         for alert, token in self._pending[:MAX_ALERTS]:
-            if alert["alert_id"] in records:
+            if _labels_key(alert) in records:
                 break
-            records[alert["alert_id"]] = alert
+            records[_labels_key(alert)] = alert
             tokens.append(token)
         return _transmission(list(records.values()), tokens)
 
@@ -484,6 +497,11 @@ class SyncPlan:
 def key_of(alert: Alert) -> GroupKey:
     """Return the group of an alert: its kind and shard."""
     return alert["kind"], alert["shard"]
+
+
+def _labels_key(alert: Alert) -> tuple[str, ...]:
+    """Return what identifies an alert to Alertmanager: a later alert of the same subject replaces it."""
+    return alert["kind"], alert["shard"], alert["subject"], alert["severity"]
 
 
 def _transmission(

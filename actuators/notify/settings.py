@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from schemas.kafka.settings import KAFKA, KafkaSettings
 from schemas.strict_model import StrictModel, quantity
+
+LabelName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+"""Name of a label: Alertmanager refuses each alert that has another one."""
 
 
 class ReceiverSettings(StrictModel):
@@ -21,9 +24,7 @@ class ReceiverSettings(StrictModel):
     url: str = Field(
         default="", description="address, if it has no secret; Alertmanager's without /api/v2/alerts"
     )
-    url_file: Path | None = Field(
-        default=None, description="file with the address; for apprise always, one address a line"
-    )
+    url_file: Path | None = Field(default=None, description="file with the one address; for apprise always")
     token_file: Path | None = Field(default=None, description="file with a bearer token")
     ca_file: Path | None = Field(default=None, description="PEM file of the authorities that sign its TLS")
     timeout_s: float = quantity(10.0, (0.1, 120), "s within which the receiver must answer")
@@ -67,6 +68,6 @@ class NotifySettings(StrictModel):
         default="docs/runbooks", description="address of the runbook pages, such as that of your copy"
     )
     page_url: str = Field(default="", description="address of the live page, for links to it")
-    labels: dict[str, str] = Field(
+    labels: dict[LabelName, str] = Field(
         default_factory=dict, description="further labels of each alert, such as cluster"
     )

@@ -51,6 +51,8 @@ class Alertmanager:
     def send(self, notification: Notification, context: Context, now_ns: int) -> None:
         """Transmit the alerts of a notification. Raises DeliveryError."""
         alerts = [*notification.firing, *notification.resolved]
+        if notification.is_reminder:
+            self._has_read_silences = False  # Alertmanager may have lost them in a restart
         for alert in alerts:
             self._match_silence(alert, context, now_ns)
         content = [alert_json(alert, context, now_ns, self._valid_ns) for alert in alerts]
@@ -96,17 +98,20 @@ class Alertmanager:
 
     def _read_silences(self) -> None:
         rows = self._client.request("GET", f"{self._client.path}{API}/silences") or []
+        until_ns = {one.name: one.until_ns for one in self._silences.values()}
+        self._silences = {}
         for row in rows:
             if row.get("createdBy") == CREATOR and row.get("status", {}).get("state") in (
                 "active",
                 "pending",
             ):
                 key = tuple(sorted((matcher["name"], matcher["value"]) for matcher in row["matchers"]))
-                self._silences[key] = _Mirrored(row["id"], 0)
+                self._silences[key] = _Mirrored(row["id"], until_ns.get(row["id"], 0))
         self._has_read_silences = True
 
     def _create(self, key: SilenceKey, silence: Silence, now_ns: int) -> None:
         former = self._silences.get(key)
+        self._has_read_silences = False  # until Alertmanager has accepted: it may not know the former one
         matchers = [{"name": name, "value": text, "isRegex": False, "isEqual": True} for name, text in key]
         comments = silence.note["comments"]
         answer = self._client.request(
@@ -122,6 +127,7 @@ class Alertmanager:
             },
         )
         self._silences[key] = _Mirrored((answer or {}).get("silenceID", ""), silence.until_ns)
+        self._has_read_silences = True
 
     def _expire(self, name: str) -> None:
         try:

@@ -59,8 +59,8 @@ def address_of(settings: ReceiverSettings) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "expected UTF-8"
         raise ValueError(f"url_file {settings.url_file}: {reason}") from None
-    if not text:
-        raise ValueError(f"url_file {settings.url_file}: is empty")
+    if len(text.split()) != 1:
+        raise ValueError(f"url_file {settings.url_file}: expected one address, each in its own receiver")
     return text
 
 
@@ -70,7 +70,7 @@ class JsonClient:
     def __init__(self, settings: ReceiverSettings) -> None:
         """Check the address. Raises ValueError that does not contain it."""
         try:
-            parts = urlsplit(address_of(settings).split()[0])
+            parts = urlsplit(address_of(settings))
             self._host, self._port = parts.hostname or "", parts.port
         except ValueError as error:
             raise ValueError(str(error) if "url" in str(error) else "url: is no address") from None

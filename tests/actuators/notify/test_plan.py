@@ -281,3 +281,42 @@ def test_alerts_below_the_min_severity_are_not_sent():
     plan.take(alert(), (PLACE, 0), T0)
     assert plan.next(T0 + 100 * S) is None
     assert positions.commits(0)[PLACE][0] == 1
+
+
+def test_an_alert_of_falling_severity_is_sent_until_its_end():
+    people = People(min_severity="CRITICAL")
+    people.take(alert(severity="CRITICAL"), T0)
+    people.run(T0 + 10 * S)
+    people.take(alert(severity="WARNING", update=1), T0 + 20 * S)
+    people.take(alert(severity="WARNING", state="CLEARED", update=2), T0 + 30 * S)
+    [end] = people.run(T0 + 8000 * S, 10 * S, from_ns=T0 + 30 * S)
+    assert (end.firing, len(end.resolved)) == ((), 1)
+    plan = SyncPlan(rules(min_severity="CRITICAL"), Positions({PLACE: Mark(0)}))
+    plan.take(alert(severity="CRITICAL"), (PLACE, 0), T0)
+    plan.take(alert(severity="WARNING", state="CLEARED", update=1), (PLACE, 1), T0 + S)
+    assert plan.active() == []
+
+
+def test_an_update_that_arrives_as_a_silence_ends_is_committed():
+    people = People()
+    people.notes.take("h1", note("h1", silent_from_ns=T0 - S, silent_until_ns=T0 + 10 * S))
+    people.take(alert(), T0)
+    people.run(T0 + 5 * S)
+    people.take(alert(update=1), T0 + 11 * S)
+    assert len(people.run(T0 + 60 * S, from_ns=T0 + 11 * S)) == 1
+    assert people.committed == 2
+
+
+def test_an_alert_that_is_raised_again_is_not_resolved_by_its_predecessor():
+    plan, _ = synced()
+    old, new = alert(), alert(raised_ns=T0 + 20 * S)
+    for k, record in enumerate((old, alert(state="CLEARED"), new)):
+        plan.take(record, (PLACE, k), T0 + 20 * S)
+    sent = []
+    for at_ns in (T0 + 20 * S, T0 + 100 * S):
+        while (notification := plan.next(at_ns)) is not None:
+            alerts = (*notification.firing, *notification.resolved)
+            sent.append([(one["raised_ns"], one["state"]) for one in alerts])
+            plan.accepted(notification, at_ns)
+    is_new = [(new["raised_ns"], "RAISED")]
+    assert sent == [[(T0, "RAISED")], [(T0, "CLEARED")], is_new, is_new, is_new]

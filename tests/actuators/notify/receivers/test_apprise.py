@@ -2,6 +2,8 @@
 
 import pytest
 
+from actuators.notify.receivers.apprise import Apprise
+from actuators.notify.settings import ReceiverSettings
 from fabrictime.bench.operate._receiver import HttpReceiver
 from tests.actuators.notify.deliveries import delivering, fresh, log_fixture, over, put, settings_of
 from tests.waiting import wait_until
@@ -27,3 +29,13 @@ def test_apprise_sends_to_its_services(log, tmp_path):
     assert (first["type"], second["type"]) == ("warning", "success")
     assert first["title"] == "[RAISED WARNING] Prober in trouble: h1"
     assert "Next step:" in first["message"]
+
+
+@pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
+def test_each_service_is_a_receiver_of_its_own(tmp_path):
+    pytest.importorskip("apprise", reason="the extra notify is not installed")
+    file = tmp_path / "urls"
+    file.write_text("json://127.0.0.1:9/secret\njson://127.0.0.1:9/other\n")
+    with pytest.raises(ValueError, match="expected one address") as caught:
+        Apprise(ReceiverSettings(type="apprise", url_file=file))
+    assert "secret" not in str(caught.value)

@@ -62,3 +62,10 @@ def test_a_token_file_and_an_address_file_are_used(log, tmp_path):
             put(log, fresh())
             wait_until(lambda: people.received)
     assert people.authorizations == ["Bearer t0ken"]
+
+
+@pytest.mark.parametrize("name", ["my-cluster", "", "1st", "a b", "é"])
+def test_a_label_that_alertmanager_refuses_is_an_invalid_setting(name):
+    with pytest.raises(ValueError, match="labels"):
+        NotifySettings.model_validate({"labels": {name: "east"}})
+    assert NotifySettings.model_validate({"labels": {"cluster_1": "east"}}).labels
