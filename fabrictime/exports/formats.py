@@ -41,7 +41,7 @@ def slurm_block(networks: Sequence[Network]) -> str:
 
     Raises BadExport.
     """
-    blocks = _only(networks, "topology.conf").levels[0]
+    blocks = _only(networks, "topology.conf").lowest
     rows = [f"BlockName={_listed(block.name)} Nodes={_hosts(block.hosts)}\n" for block in blocks]
     return "".join([*rows, f"BlockSizes={_base_size(blocks)}\n"])
 
@@ -57,7 +57,7 @@ def slurm_yaml(networks: Sequence[Network]) -> str:
             {"switch": name, "children" if is_upper else "nodes": members}
             for name, members, is_upper in _switches(network)
         ]
-        blocks = [{"block": _listed(block.name), "nodes": _hosts(block.hosts)} for block in network.levels[0]]
+        blocks = [{"block": _listed(block.name), "nodes": _hosts(block.hosts)} for block in network.lowest]
         topologies += [
             {
                 "topology": f"tree-{network.name}",
@@ -67,7 +67,7 @@ def slurm_yaml(networks: Sequence[Network]) -> str:
             {
                 "topology": f"block-{network.name}",
                 "cluster_default": False,
-                "block": {"block_sizes": [_base_size(network.levels[0])], "blocks": blocks},
+                "block": {"block_sizes": [_base_size(network.lowest)], "blocks": blocks},
             },
         ]
     return f"---\n{yaml.safe_dump(topologies, sort_keys=False)}"

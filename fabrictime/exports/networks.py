@@ -6,14 +6,15 @@ each other without leaving the switches up to a tier. A group of tier 1 has the 
 rails of a pod, the two leaves of a bond). A group of tier 2 has the leaves that share a spine, and so on.
 
 Switches that no cable connects are different networks, such as compute and storage: each is a tree of its
-own. Networks that group the hosts in the same way, such as rails without spines, are one network.
+own. Networks that group their common hosts in the same way, such as rails without spines, are one network.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from schemas.ids import natural
 from schemas.topology import Topology, split_end
@@ -47,12 +48,44 @@ class Network:
         """Return all hosts of the network in natural order."""
         return self.levels[-1][0].hosts
 
+    @property
+    def lowest(self) -> tuple[Group, ...]:
+        """Return the groups without children: each host is in one of them."""
+        return tuple(_lowest(self.levels[-1][0]))
+
+
+def _lowest(group: Group) -> Iterator[Group]:
+    if not group.children:
+        yield group
+    for child in group.children:
+        yield from _lowest(child)
+
 
 def networks_of(topology: Topology) -> tuple[Network, ...]:
-    """Return the networks of a topology, the largest first; see `networks_between`."""
+    """Return the networks of a topology, the largest first; see `networks_between`.
+
+    The tier of a switch of no stated tier is its distance from the nearest host.
+    """
     cables = [tuple(split_end(end).node for end in cable.split("<>")) for cable in topology.cable_ids()]
-    nodes = {node for cable in cables for node in cable}
-    return networks_between({node: topology.tier(node) or 0 for node in nodes}, [(a, b) for a, b in cables])
+    near: dict[str, set[str]] = defaultdict(set)
+    for a, b in cables:
+        near[a].add(b)
+        near[b].add(a)
+    hosts = [node for node in near if node not in topology.nodes or topology.tier(node) == 0]
+    distances = _distances(hosts, near)
+    tiers = {node: topology.tier(node) or distances.get(node, 1) for node in near}
+    return networks_between(tiers, [(a, b) for a, b in cables])
+
+
+def _distances(hosts: Iterable[str], near: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """Return the number of cables from each node to the nearest host."""
+    distances = dict.fromkeys(hosts, 0)
+    edge = list(distances)
+    while edge:
+        further = {other for node in edge for other in near[node] if other not in distances}
+        distances |= dict.fromkeys(further, distances[edge[0]] + 1)
+        edge = list(further)
+    return distances
 
 
 def networks_between(tier_of: Mapping[str, int], cables: Iterable[tuple[str, str]]) -> tuple[Network, ...]:
@@ -72,14 +105,43 @@ def networks_between(tier_of: Mapping[str, int], cables: Iterable[tuple[str, str
             elif tier_of[switch]:
                 hosts_of[switch].add(other)
     tiers = {switch: tier_of[switch] for switch in hosts_of}
-    by_partition: dict[frozenset[tuple[tuple[str, ...], ...]], Network] = {}
-    for switches in _connected(hosts_of, neighbours):
-        network = _network(switches, hosts_of, neighbours, tiers)
-        if network is not None:
-            partition = frozenset(tuple(group.hosts for group in level) for level in network.levels)
-            first = min(by_partition.get(partition, network), network, key=lambda one: natural(one.name))
-            by_partition[partition] = first
-    return tuple(sorted(by_partition.values(), key=lambda one: (-len(one.hosts), natural(one.name))))
+    separate = [
+        (network, switches)
+        for switches in _connected(hosts_of, neighbours)
+        if (network := _network(switches, hosts_of, neighbours, tiers)) is not None
+    ]
+    networks = [_network(switches, hosts_of, neighbours, tiers) for switches in _joined(separate)]
+    return tuple(sorted((one for one in networks if one is not None), key=_order))
+
+
+def _joined(separate: Collection[tuple[Network, Collection[str]]]) -> list[set[str]]:
+    """Return the switches of each network, together where one is a part of another."""
+    joined: list[tuple[Network, set[str]]] = []
+    for network, switches in sorted(separate, key=lambda pair: _order(pair[0])):
+        larger = next((pair for pair in joined if _is_part(network, pair[0])), None)
+        if larger is None:
+            joined.append((network, set(switches)))
+        else:
+            larger[1].update(switches)
+    return [switches for _, switches in joined]
+
+
+def _order(network: Network) -> tuple[int, Any]:
+    return -len(network.hosts), natural(network.name)
+
+
+def _is_part(network: Network, larger: Network) -> bool:
+    """Return whether a larger network groups the hosts of another one, most of its own, in the same way.
+
+    So a rail that lacks a host, whose NIC is dead, belongs to the other rails.
+    """
+    hosts = set(network.hosts)
+    is_similar = len(network.levels) == len(larger.levels) and 2 * len(hosts) > len(larger.hosts)
+    return is_similar and all(
+        {frozenset(group.hosts) for group in level}
+        == {frozenset(part) for group in larger_level if (part := hosts & set(group.hosts))}
+        for level, larger_level in zip(network.levels, larger.levels, strict=True)
+    )
 
 
 def _connected(nodes: Iterable[str], neighbours: Mapping[str, Collection[str]]) -> list[set[str]]:
@@ -118,9 +180,15 @@ def _network(
         for switch in lower:
             links[switch] |= set(neighbours.get(switch, ())) & lower
         groups = _groups(_connected(lower | hosts, links), hosts, tiers, tier, levels[-1] if levels else ())
-        if groups and (not levels or len(groups) < len(levels[-1])):
+        if groups and (not levels or _adds(groups, levels[-1])):
             levels.append(groups)
     return Network(tuple(levels)) if levels and len(levels[-1]) == 1 else None
+
+
+def _adds(groups: Collection[Group], lower: Collection[Group]) -> bool:
+    """Return whether groups join some of the level below, or have further hosts."""
+    hosts, lower_hosts = (sum(len(group.hosts) for group in level) for level in (groups, lower))
+    return len(groups) < len(lower) or hosts > lower_hosts
 
 
 def _groups(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 
-from fabrictime.exports.networks import networks_between
+from fabrictime.exports.networks import Network, networks_between
 from fabrictime.state import action_entries
 from fabrictime.state.action_text import as_record, mode_text
 from fabrictime.state.fabric_state import STATES, UP, is_cleared
@@ -20,6 +20,7 @@ from fabrictime.state.health import overview
 from schemas.records import Alert, Severity
 
 if TYPE_CHECKING:
+    from fabrictime.state.cable_graph import Plan
     from fabrictime.state.job_state import Job
     from fabrictime.web.live_fabric import LiveFabric
 
@@ -119,6 +120,8 @@ class Api:
     def __init__(self, live: LiveFabric) -> None:
         """Answer from `live`."""
         self._live = live
+        self._networks: tuple[Plan | None, tuple[Network, ...]] = None, ()
+        """The drawn topology, which is the same object until it changes, and its networks."""
 
     def router(self) -> APIRouter:
         """Return the routes below /api/v1."""
@@ -261,12 +264,10 @@ class Api:
         state = self._live.state
         with state.lock:
             plan = state.plan()
-        nodes, names = dict(plan.nodes), [name for name, _ in plan.nodes]
-        if nodes.get(host) != 0:
+        if (host, 0) not in plan.nodes:
             raise HTTPException(404, f"host {host!r}: no cable of it is known")
-        networks = networks_between(nodes, [(names[low], names[high]) for low, _, high, _ in plan.cables])
         places = []
-        for network in networks:
+        for network in self._networks_of(plan):
             groups = [group for level in network.levels for group in level if host in group.hosts]
             if groups:
                 places.append(
@@ -278,6 +279,15 @@ class Api:
                     )
                 )
         return places
+
+    def _networks_of(self, plan: Plan) -> tuple[Network, ...]:
+        newest, networks = self._networks
+        if newest is not plan:
+            names = [name for name, _ in plan.nodes]
+            cables = [(names[low], names[high]) for low, _, high, _ in plan.cables]
+            networks = networks_between(dict(plan.nodes), cables)
+            self._networks = plan, networks
+        return networks
 
 
 def _rank(alert: Alert) -> tuple[bool, int, int]:

@@ -83,3 +83,9 @@ def test_json_has_groups_with_the_names_of_their_children() -> None:
     assert network["levels"][1] == [
         {"name": "s1", "hosts": ["h1", "h2", "h3", "h4"], "switches": ["s1", "s2"], "children": ["l1", "l2"]}
     ]
+
+
+def test_a_host_at_a_spine_is_in_a_block() -> None:
+    network = networks_of(fabric(*clos(2, ["l1", "l2"], ["s1"]), "h9-s1"))
+    text = "BlockName=l1 Nodes=h[1-2]\nBlockName=l2 Nodes=h[3-4]\nBlockName=s1-hosts Nodes=h9\nBlockSizes=1\n"
+    assert FORMATS["slurm-block"](network) == text

@@ -108,3 +108,32 @@ def test_each_group_holds_its_childrens_hosts_once_and_the_top_holds_all(drawn: 
                 assert group.switches
                 children = [host for child in group.children for host in child.hosts]
                 assert not children or sorted(children) == sorted(group.hosts)
+
+
+def test_a_switch_of_no_stated_tier_is_never_a_host() -> None:
+    names = {"h1": "host", "h2": "host", "l1": "leaf", "x": "switch", "y": "switch"}
+    ends = (("h1:e", "l1:1"), ("l1:9", "y:1"), ("h2:e", "x:1"), ("x:9", "y:2"))
+    nodes = tuple(NodeEntry.model_validate({"name": name, "kind": kind}) for name, kind in names.items())
+    file = TopologyFile(nodes=nodes, links=tuple(CableEntry(ends=pair) for pair in ends))
+    (network,) = networks_of(Topology(file))
+    assert groups(network) == [{"l1": ("h1",), "x": ("h2",)}, {"y": ("h1", "h2")}]
+
+
+def test_a_host_at_a_spine_is_in_the_network_of_a_single_leaf() -> None:
+    (network,) = networks_of(fabric("h1-l1", "h2-l1", "l1-s1", "h9-s1"))
+    assert network.hosts == ("h1", "h2", "h9")
+    assert [group.hosts for group in network.lowest] == [("h1", "h2"), ("h9",)]
+
+
+def test_a_dead_nic_does_not_make_its_rail_a_network_and_no_name_changes() -> None:
+    rails = [f"h{host}-l{rail}" for host in range(1, 5) for rail in range(1, 9)]
+    for dead in ("h4-l1", "h2-l8"):
+        (network,) = networks_of(fabric(*(cable for cable in rails if cable != dead)))
+        assert groups(network) == [{"l1": ("h1", "h2", "h3", "h4")}]
+        assert len(network.levels[0][0].switches) == 8
+
+
+def test_islands_below_a_common_management_switch_stay_networks() -> None:
+    islands = ["h1-l1", "h2-l1", "h3-l2", "h4-l2"]
+    networks = networks_of(fabric(*islands, *(f"h{host}-l9" for host in range(1, 5))))
+    assert [network.name for network in networks] == ["l9", "l1", "l2"]
