@@ -192,7 +192,7 @@ def window_parts(window: str) -> WindowParts:
 def natural(text: str) -> list[tuple[int, int, str]]:
     """Return a sort key that places h2 before h10."""
     return [
-        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
+        (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
     ]
 
 

@@ -253,14 +253,14 @@ class GroupPlan:
     def next(self, now_ns: int) -> Notification | None:
         """Return the most urgent notification that is due; None if nothing is."""
         self._end_silences(now_ns)
-        due = self._first_due(now_ns)
-        reminders = self._reminders(now_ns) if due is None else []
-        if due is None and not reminders:
-            self._handled_ns = max(self._handled_ns, now_ns)
-            return None
         if not self._has_budget(now_ns):
             return None
-        return self._notification(reminders[0] if due is None else due, is_reminder=due is None)
+        if (key := self._first_due(now_ns)) is not None:
+            return self._notification(key, is_reminder=False)
+        if (key := self._first_reminder(now_ns)) is not None:
+            return self._notification(key, is_reminder=True)
+        self._handled_ns = max(self._handled_ns, now_ns)
+        return None
 
     def _first_due(self, now_ns: int) -> GroupKey | None:
         """Return the most urgent group with news that is due. Groups are ranked some at a time, because a
@@ -298,14 +298,15 @@ class GroupPlan:
         severity = max(SEVERITIES.index(p.alert["severity"]) for p in group.pending.values())
         return -severity, min(p.since_ns for p in group.pending.values()), key
 
-    def _reminders(self, now_ns: int) -> list[GroupKey]:
-        """Return the groups with an alert that is due to be sent again; they are looked for each second."""
+    def _first_reminder(self, now_ns: int) -> GroupKey | None:
+        """Return a group with an alert that is due to be sent again; it is looked for each second."""
         if now_ns < self._reminders_at_ns:
-            return []
-        keys = {key_of(a.alert) for a in self._active.values() if self._is_reminder_due(a, now_ns)}
-        if not keys:
+            return None
+        due = (key_of(a.alert) for a in self._active.values() if self._is_reminder_due(a, now_ns))
+        first = next(due, None)
+        if first is None:
             self._reminders_at_ns = now_ns + NS_PER_S
-        return sorted(keys)
+        return first
 
     def _is_reminder_due(self, active: _Active, now_ns: int) -> bool:
         """Return whether a reminder of an alert is due.

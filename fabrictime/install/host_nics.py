@@ -74,7 +74,7 @@ def host_nics(host: Host, devices: Sequence[str] = ()) -> list[HostNic]:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Return a key by which eth2 comes before eth10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _described(host: Host, interface: Interface, interfaces: Sequence[Interface]) -> HostNic:

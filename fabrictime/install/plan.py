@@ -138,7 +138,7 @@ def _fleet(agent: Agent) -> PlannedFile:
     if not listed:
         text = f"{path.read_text(encoding='utf-8').rstrip()}\n\n{fleet_text(own)}"
         return PlannedFile(path, Step.EXTEND, text, PUBLIC_MODE, f"it lists {len(present)} NICs of others")
-    reason = f"it lists other NICs of {host}: {', '.join(nic.device for nic in listed)}"
+    reason = f"it has other entries of {host}: {', '.join(nic.device for nic in listed)}"
     return PlannedFile(path, Step.CONFLICT, fleet_text(others + own), PUBLIC_MODE, reason)
 
 

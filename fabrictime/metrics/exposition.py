@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -20,6 +21,8 @@ from schemas.metrics.base import COUNT, Kind, Sample
 from schemas.metrics.table import METRICS
 
 Collect = Callable[[], Iterable[Sample]]
+IDLE_S: Final = 10.0
+"""Longest time in which a client must send its request, s."""
 SUFFIX_UNITS: Final = ("seconds", "bytes", "ratio")
 """Units that are suffixes of the names, as OpenMetrics requires of a unit that it transmits."""
 
@@ -59,6 +62,16 @@ def _family(metric: base.Metric, samples: list[Sample]) -> Metric:
     return family
 
 
+class _Timed:
+    """Ends a connection that sends no request: each has a thread."""
+
+    timeout = IDLE_S
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            super().handle()  # type: ignore[misc]  # of prometheus_client's handler
+
+
 class Endpoint:
     """An HTTP endpoint that Prometheus scrapes, from construction to `close`."""
 
@@ -67,6 +80,8 @@ class Endpoint:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Exposition(collect_samples))
         self._server, self._thread = start_http_server(port, host, registry)
+        handler: Any = self._server.RequestHandlerClass
+        self._server.RequestHandlerClass = type("Handler", (_Timed, handler), {})
         self.port: int = self._server.server_port
 
     def close(self) -> None:

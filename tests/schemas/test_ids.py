@@ -19,6 +19,7 @@ from schemas.ids import (
     host_of,
     link_ends,
     link_id,
+    natural,
     near_node,
     nic_id,
     nic_parts,
@@ -153,3 +154,7 @@ def test_pairs_hosts_and_devices():
     ):
         with pytest.raises(ValueError, match=repr(bad)):
             parse(bad)
+
+
+def test_natural_order_takes_digits_that_are_no_number() -> None:
+    assert sorted(["²", "h10", "h2", "1²2"], key=natural) == ["1²2", "h2", "h10", "²"]

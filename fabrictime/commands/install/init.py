@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pydantic import ValidationError
+
 from fabrictime.install.host_nics import HostNic, NicClass, host_nics
 from fabrictime.install.plan import (
     Agent,
@@ -58,9 +60,12 @@ def main(request: Request, *, write: bool, force: bool, as_json: bool) -> int:
         raise ValueError(f"--log {request.log}: expected host:port, or several separated by commas")
     try:
         nics = host_nics(LiveHost(netns=request.netns), request.devices)
+        entries = nic_settings(nics, request)
     except Unreadable as error:
         raise ValueError(f"interfaces of this host: {error}") from None
-    entries = nic_settings(nics, request)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{first['loc'][0]} {first['input']!r}: {first['msg']}") from None
     key = None if request.join is None else _shared_key(request.join)
     folder, data = request.folder.absolute(), request.data.absolute()
     agent = Agent(folder, data, request.log, tuple(entries), key, request.host)

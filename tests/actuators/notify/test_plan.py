@@ -320,3 +320,20 @@ def test_an_alert_that_is_raised_again_is_not_resolved_by_its_predecessor():
             plan.accepted(notification, at_ns)
     is_new = [(new["raised_ns"], "RAISED")]
     assert sent == [[(T0, "RAISED")], [(T0, "CLEARED")], is_new, is_new, is_new]
+
+
+def test_a_flood_of_reminders_reads_the_notes_of_those_alone_that_are_sent():
+    class CountingNotes(NoteIndex):
+        reads = 0
+
+        def silence_at(self, *arguments):
+            self.reads += 1
+            return super().silence_at(*arguments)
+
+    people = People(CountingNotes(), max_per_minute=3)
+    for k in range(100):
+        people.plan.restore(alert(f"h{k}", shard=f"s{k}"), T0)
+    people.notes.reads = 0
+    assert len(people.run(T0 + 3630 * S, from_ns=T0 + 3600 * S)) == 3
+    assert people.notes.reads == 3
+    assert len(people.run(T0 + 6000 * S, from_ns=T0 + 3631 * S)) == 97

@@ -72,7 +72,7 @@ def test_other_values_are_a_conflict_that_only_force_resolves(tmp_path):
     assert set(steps(planned).values()) == {Step.CONFLICT}
     assert {file.path.name: file.reason for file in planned} == {
         "fabrictime.toml": 'up.log_url is "kafka:9092", expected "other:9092"',
-        "fleet.toml": "it lists other NICs of node1: eth0, eth1",
+        "fleet.toml": "it has other entries of node1: eth0, eth1",
         "probe.key": "it holds another fleet's key",
     }
     write(planned)

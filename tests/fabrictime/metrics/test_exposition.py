@@ -1,6 +1,7 @@
 """Both formats of Prometheus can be parsed, with help, type and unit of each metric."""
 
 import itertools
+import socket
 import urllib.request
 
 import pytest
@@ -8,7 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
 from fabrictime.metrics.export import Exports
-from fabrictime.metrics.exposition import SUFFIX_UNITS
+from fabrictime.metrics.exposition import SUFFIX_UNITS, Endpoint, _Timed
 from fabrictime.metrics.settings import MetricsSettings
 from schemas.metrics.base import Detail, Sample
 from schemas.metrics.table import METRICS
@@ -66,3 +67,12 @@ def test_a_taken_port_costs_the_endpoint_and_nothing_else(url, caplog):
 
 def test_settings_name_the_details():
     assert MetricsSettings(per_nic=True).details == {Detail.PER_NIC}
+
+
+def test_a_client_that_sends_nothing_is_disconnected(monkeypatch, capfd):
+    monkeypatch.setattr(_Timed, "timeout", 0.05)
+    endpoint = Endpoint("127.0.0.1", 0, every_series)
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=20) as client:
+        assert client.recv(1) == b""
+    endpoint.close()
+    assert capfd.readouterr().err == ""

@@ -70,7 +70,7 @@ def test_a_conflict_is_one_line_and_exit_code_1(tmp_path, netns):
     refused = init(tmp_path, netns, "--rack", "r9", "--write")
     assert refused.returncode == 1
     (line,) = refused.stderr.decode().splitlines()
-    assert line.endswith("fleet.toml: it lists other NICs of n1: ft0; --force replaces it")
+    assert line.endswith("fleet.toml: it has other entries of n1: ft0; --force replaces it")
     assert refused.stdout.endswith(b"nothing was written, because a file holds other values\n")
     assert init(tmp_path, netns, "--rack", "r9", "--write", "--force").returncode == 0
     assert 'rack = "r9"' in (tmp_path / "etc/fleet.toml").read_text()
@@ -83,6 +83,7 @@ def test_a_conflict_is_one_line_and_exit_code_1(tmp_path, netns):
         (("--join", "/nonexistent"), "fabrictime: key_file /nonexistent: No such file or directory"),
         (("--user", "nobody-there", "--write"), "fabrictime: user nobody-there: no such user"),
         (("--log", "kafka"), "fabrictime: --log kafka: expected host:port"),
+        (("--host", "a/b"), "fabrictime: host 'a/b': String should match pattern"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path, netns, arguments, line):
