@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from actuators.notify.notes import state_text
@@ -322,6 +323,7 @@ def _incident(members: Sequence[Problem], switches: Mapping[tuple[str, str], str
     return Incident(tuple(members), switch)
 
 
+@lru_cache(maxsize=1 << 14)
 def _cable(name: str) -> str:
     return "<>".join(sorted(name.replace("<>", ">").split(">")))
 

@@ -35,6 +35,10 @@ PLAN_SHARE: Final = 20
 """After computing a plan, wait this many times the computing time before the next one. While a fleet of
 thousands announces itself, each NIC changes the plan.
 """
+OVERVIEW_SHARE: Final = 5
+"""After computing the first page's content, wait this many times the computing time: a flood of alerts
+changes it many times a second.
+"""
 
 ALL_PARTS: Final[frozenset[Part]] = frozenset(get_args(Part))
 Subscriber = Callable[[frozenset[Part]], None]
@@ -68,6 +72,7 @@ class LiveFabric:
         self._next_plan_s = 0.0
         self._links_frame: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._summary: tuple[tuple[Any, ...], Summary] | None = None
+        self._next_overview_s = 0.0
         self._overview: tuple[tuple[Any, ...], Overview] | None = None
 
     @property
@@ -136,15 +141,17 @@ class LiveFabric:
     def overview(self, history: HistoryAge) -> Overview:
         """Return the content of the first page, one for all tabs.
 
-        It is computed once a second, and after a change of health or alerts.
+        It is computed once a second, and after a change of health or alerts, unless that takes too long.
         """
-        now_ns, log_now_ns = self.now_ns(), self.log_now_ns()
+        now_ns, log_now_ns, verdict = self.now_ns(), self.log_now_ns(), self.verdict()
         versions = self.state.versions
-        key = (versions["health"], versions["alerts"], log_now_ns // 1_000_000_000, history, self.verdict())
-        if self._overview is None or self._overview[0] != key:
+        key = (versions["health"], versions["alerts"], log_now_ns // 1_000_000_000, history, verdict)
+        begin_s = time.monotonic()
+        if self._overview is None or (self._overview[0] != key and begin_s >= self._next_overview_s):
             with self.state.lock:
                 log_age_s = self.state.age_s(log_now_ns)
-                self._overview = (key, overview(self.state, self.verdict(), now_ns, history, log_age_s))
+                self._overview = (key, overview(self.state, verdict, now_ns, history, log_age_s))
+            self._next_overview_s = begin_s + OVERVIEW_SHARE * (time.monotonic() - begin_s)
         return self._overview[1]
 
     def _schedule(self, parts: Iterable[Part]) -> None:

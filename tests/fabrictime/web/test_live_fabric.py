@@ -11,6 +11,8 @@ import pytest
 
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import FabricState
+from fabrictime.state.freshness import CURRENT
+from fabrictime.web import live_fabric
 from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import PERIOD_S, LiveFabric
 from schemas import codec
@@ -138,3 +140,18 @@ async def test_changes_come_from_any_thread() -> None:
     live.subscribe(lambda parts: notified.set() if parts == {"health"} else None)
     await asyncio.to_thread(live.changed, frozenset({"health"}))
     await asyncio.wait_for(notified.wait(), 10)
+
+
+@pytest.mark.parametrize(("share", "is_shared"), [(0, False), (10**9, True)])
+def test_tabs_share_one_overview_until_health_changes(
+    fabric: Any, monkeypatch: pytest.MonkeyPatch, share: int, is_shared: bool
+) -> None:
+    """After a change, it is computed anew, unless computing took a large share of the time so far."""
+    monkeypatch.setattr(live_fabric, "OVERVIEW_SHARE", share)
+    live = made()
+    live.log_now_ns = lambda: 5 * 10**9
+    first = live.overview(CURRENT)
+    assert live.overview(CURRENT) is first
+    alert = fabric.alert("h1", "h1 is down", kind="HOST_DOWN")
+    live.state.take("fabric.alerts", "h1", alert, fabric.now_ns)
+    assert (live.overview(CURRENT) is first) == is_shared
