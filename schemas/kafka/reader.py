@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from schemas import codec
 from schemas.kafka.message import Message, Place
 from schemas.kafka.partitioning import partition_of
+from schemas.kafka.reachable import unreachable
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.kafka.start import BEGINNING, END, Start, back, committed, since, tail
 from schemas.log_time import CONFLUENT_BASE, append_ns_of
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 CONNECT_TIMEOUT_S: Final = 5.0
+_ADVICE: Final = "; is `fabrictime up` running?"
 SILENT_S: Final = 10.0
 """The log counts as unavailable if it sends nothing for this long to a reader that is behind."""
 END_TIMESTAMP: Final = -1
@@ -127,7 +129,10 @@ class TopicReader:
 
     @classmethod
     def open(cls, cluster: KafkaSettings | str, starts: Mapping[Topic, Start], **options: Any) -> Self:
-        """Create and connect a reader. Raises LogUnavailable after closing it."""
+        """Create and connect a reader. Raises LogUnavailable after closing it, at once if nobody listens."""
+        bootstrap = as_settings(cluster).bootstrap
+        if reason := unreachable(bootstrap):
+            raise LogUnavailable(f"log {bootstrap}: {reason}{_ADVICE}")
         reader = cls(cluster, starts, **options)
         try:
             return reader.connect()
@@ -151,7 +156,7 @@ class TopicReader:
             ]
             self._consumer.assign(self._resolved(positions, timeout_s))
         except KafkaException as error:
-            raise self._unavailable(error, "; is `fabrictime up` running?") from None
+            raise self._unavailable(error, _ADVICE) from None
         self.assigned = [(partition.topic, partition.partition) for partition, _ in positions]
         self.behind = set(self.assigned)
         return self
