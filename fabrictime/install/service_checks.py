@@ -16,6 +16,7 @@ from fabrictime.install.outcome import Level, Outcome
 from fabrictime.runtime.config import Config
 from schemas import table_statements, tables
 from schemas.kafka.admin import TIMESTAMP_TYPE, TopicFault, TopicsError, allowed_operations, topic_faults
+from schemas.kafka.reader import check_reachable
 from schemas.topics import TOPICS
 
 TIMEOUT_S: Final = 5.0
@@ -30,6 +31,7 @@ def kafka_outcomes(config: Config) -> Iterator[Outcome]:
     """Yield the outcomes of Kafka: reachable, topics, partition counts, append time, permissions."""
     kafka = config.kafka
     try:
+        check_reachable(kafka)
         faults = topic_faults(
             kafka,
             partitions=config.log.partitions,

@@ -65,6 +65,13 @@ class TopicMissing(LogUnavailable):
     """A topic does not exist."""
 
 
+def check_reachable(cluster: KafkaSettings | str) -> None:
+    """Raise LogUnavailable at once if nobody listens at the log's addresses."""
+    bootstrap = as_settings(cluster).bootstrap
+    if reason := unreachable(bootstrap):
+        raise LogUnavailable(f"log {bootstrap}: {reason}{_ADVICE}")
+
+
 class TopicReader:
     """A consumer of some topics without a group.
 
@@ -130,9 +137,7 @@ class TopicReader:
     @classmethod
     def open(cls, cluster: KafkaSettings | str, starts: Mapping[Topic, Start], **options: Any) -> Self:
         """Create and connect a reader. Raises LogUnavailable after closing it, at once if nobody listens."""
-        bootstrap = as_settings(cluster).bootstrap
-        if reason := unreachable(bootstrap):
-            raise LogUnavailable(f"log {bootstrap}: {reason}{_ADVICE}")
+        check_reachable(cluster)
         reader = cls(cluster, starts, **options)
         try:
             return reader.connect()

@@ -26,6 +26,8 @@ TARGETS: Final[Mapping[str, Target]] = {
     "agent_pss_mb": Target("MB", "<=", 150),
     "agent_cpu_percent": Target("%", "<=", 40),
     "agent_log_connections": Target("1"),
+    "command_without_pipeline_s": Target("s", "<=", 1),
+    "command_start_s": Target("s"),
 }
 
 PARTS: Final = {
@@ -43,6 +45,7 @@ PARTS: Final = {
     ),
     "install": ("install_to_synced_s", "start_to_synced_s"),
     "agent": ("agent_pss_mb", "agent_cpu_percent", "agent_log_connections"),
+    "commands": ("command_without_pipeline_s", "command_start_s"),
 }
 """Keys of the figures that each part must return, by part; a part is a module with `measure(progress,
 quick)`."""

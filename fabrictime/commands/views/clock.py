@@ -13,7 +13,7 @@ from fabrictime.commands.views.clock_table import SUSPECTS_SHOWN, Wanted, as_jso
 from fabrictime.state.clocks import Fleet, Picture
 from schemas import codec
 from schemas.kafka.message import Message
-from schemas.kafka.reader import BEGINNING, TopicReader, back, tail
+from schemas.kafka.reader import BEGINNING, TopicReader, back, check_reachable, tail
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import ClockOffsets
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
@@ -35,7 +35,8 @@ class Reader:
     """Reads both topics without a consumer group and fills a `Fleet`."""
 
     def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
-        """Create the client without connecting."""
+        """Create the client without connecting. Raises ValueError if nobody listens there."""
+        check_reachable(cluster)
         self.fleet = Fleet()
         self._registry = registry
         self._reader = TopicReader(cluster, {INVENTORY: BEGINNING})
