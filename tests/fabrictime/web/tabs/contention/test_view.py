@@ -18,7 +18,7 @@ from tests.fabrictime.evidence import FreshEvidence
 pytestmark = pytest.mark.chromium
 
 S = 1_000_000_000
-TABS = ("", "clocks", "fabric", "contention", "alerts")
+TABS = ("delays", "now", "clocks", "fabric", "contention", "alerts")
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_change_renders_nothing_else(fabric: Any, show: Any, browser: Any, unt
 def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
     fabric: Any, show: Any, browser: Any, until: Any
 ) -> None:
-    page = show("")
+    page = show(TABS[0])
     link = fabric.up("leaf3", 1)
     now = time.time_ns()
     record = fabric.health(link, "DOWN", evaluated_ns=now, paths_dead=17)
