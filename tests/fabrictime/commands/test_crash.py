@@ -5,6 +5,7 @@ import stat
 import pytest
 
 from fabrictime.commands import cli, crash
+from fabrictime.commands.views import command
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def broken(monkeypatch, tmp_path):
         raise KeyError("no such\nthing")
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(cli, "settings_of", fail)
+    monkeypatch.setattr(command, "settings_of", fail)
     return tmp_path
 
 

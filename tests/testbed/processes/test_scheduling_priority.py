@@ -200,6 +200,7 @@ import sys
 from fabrictime.runtime import service
 name = sys.argv[1]
 service.load_all(name, None)
+import fabrictime.metrics.exposition  # run() starts the exports outside of the class too
 for module in service.LOADED[name][1]:
     sys.modules[module].main = lambda *_, **__: 0  # the service itself
 loaded = set(sys.modules)
