@@ -56,7 +56,7 @@ class ActionSummary:
                 self._times.popitem(last=False)
 
     def text(self, alert: Alert) -> str:
-        """Return what was done about an alert since shortly before it was raised."""
+        """Return the actions about an alert, from shortly before it was raised on."""
         since_ns = alert["raised_ns"] - 60_000_000_000
         names = {alert["subject"], *alert["grouped"], *alert["links"], *alert["nics"]}
         names |= {cable_id(link) for link in alert["links"] if link.count(">") == 1 and "<>" not in link}

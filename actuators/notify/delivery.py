@@ -122,7 +122,7 @@ class Delivery:
             self._receiver.close()
 
     def step(self) -> None:
-        """Read for a moment, send what is due, and commit. Raises LogUnavailable."""
+        """Read for a moment, send due notifications, and commit. Raises LogUnavailable."""
         reader = self._reader
         if reader is None:
             raise LogUnavailable("the log is not connected")

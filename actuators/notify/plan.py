@@ -3,8 +3,8 @@
 Both plans are pure: times are arguments, and nothing is sent here.
 
 `GroupPlan` serves receivers that people read: it groups by kind and shard, waits for more of the same cause,
-repeats what nobody acknowledged, and respects silences. `SyncPlan` serves Alertmanager, which does all of
-that itself: it transmits each record at once, and all active alerts at even intervals.
+repeats alerts that nobody acknowledged, and respects silences. `SyncPlan` serves Alertmanager, which does all
+of that itself: it transmits each record at once, and all active alerts at even intervals.
 
 The state follows from the log, the committed positions and the time up to which silences and reminders were
 handled. A successor computes it again, so no file is needed.
@@ -57,7 +57,7 @@ class PlanRules:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """Alerts to send together. `firing` and `resolved` hold what is new, and all active alerts of the group.
+    """Alerts to send together. `firing` and `resolved` hold new alerts, and all active ones of the group.
 
     `settles`: messages that are handled once the receiver has accepted it.
     """
@@ -84,7 +84,7 @@ class Plan(Protocol):
         """Note that the notes of operators have changed."""
 
     def next(self, now_ns: int) -> Notification | None:
-        """Return what is due at a time; None if nothing is."""
+        """Return the notification that is due at a time, else None."""
 
     def accepted(self, notification: Notification, now_ns: int) -> None:
         """Note that the receiver has accepted a notification."""
@@ -153,16 +153,16 @@ class GroupPlan:
         if alert["state"] == AlertState.CLEARED:
             self._close(alert)
             return
-        known = self._active.get(alert["alert_id"])
+        active = self._active.get(alert["alert_id"])
         if not self._rules.is_wanted(alert):
             return
-        if known is not None:
-            known.alert = alert
+        if active is not None:
+            active.alert = alert
             return
         is_sent = not self._is_silent(alert, arrived_ns, self._start_ns)
-        known = self._open(alert, arrived_ns, is_sent=is_sent)
+        active = self._open(alert, arrived_ns, is_sent=is_sent)
         if not is_sent:
-            self._withheld[alert["alert_id"]] = known
+            self._withheld[alert["alert_id"]] = active
 
     def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
         """Take a new record."""
@@ -176,50 +176,50 @@ class GroupPlan:
             self._take_raised(alert, token, arrived_ns)
 
     def _is_repeated(self, alert: Alert) -> bool:
-        known = self._active.get(alert["alert_id"])
-        update = self._cleared.get(alert["alert_id"], -1) if known is None else known.alert["update"]
+        active = self._active.get(alert["alert_id"])
+        update = self._cleared.get(alert["alert_id"], -1) if active is None else active.alert["update"]
         return alert["update"] <= update
 
     def _take_raised(self, alert: Alert, token: Token, arrived_ns: int) -> None:
-        known = self._active.get(alert["alert_id"])
-        if known is None:
-            known = self._open(alert, arrived_ns, is_sent=False)
-        is_worse = SEVERITIES.index(alert["severity"]) > SEVERITIES.index(known.alert["severity"])
-        known.alert = alert
+        active = self._active.get(alert["alert_id"])
+        if active is None:
+            active = self._open(alert, arrived_ns, is_sent=False)
+        is_worse = SEVERITIES.index(alert["severity"]) > SEVERITIES.index(active.alert["severity"])
+        active.alert = alert
         pending = self._pending_of(alert)
         if pending is not None:
             pending.alert = alert
             pending.tokens.append(token)
-        elif self._is_silent(alert, known.arrived_ns, arrived_ns) or (known.is_sent and not is_worse):
+        elif self._is_silent(alert, active.arrived_ns, arrived_ns) or (active.is_sent and not is_worse):
             self._positions.settle([token])
-            if not known.is_sent:
-                self._withheld[alert["alert_id"]] = known
+            if not active.is_sent:
+                self._withheld[alert["alert_id"]] = active
         else:
             self._withheld.pop(alert["alert_id"], None)  # its silence is over
             self._add(alert, arrived_ns, token)
 
     def _open(self, alert: Alert, arrived_ns: int, *, is_sent: bool) -> _Active:
-        known = _Active(alert, arrived_ns, is_sent)
-        self._active[alert["alert_id"]] = known
-        self._groups.setdefault(key_of(alert), _Group()).active[alert["alert_id"]] = known
-        return known
+        active = _Active(alert, arrived_ns, is_sent)
+        self._active[alert["alert_id"]] = active
+        self._groups.setdefault(key_of(alert), _Group()).active[alert["alert_id"]] = active
+        return active
 
     def _take_cleared(self, alert: Alert, token: Token, arrived_ns: int) -> None:
-        known = self._active.get(alert["alert_id"])
+        active = self._active.get(alert["alert_id"])
         pending = self._pending_of(alert)
         self._close(alert)
         if pending is not None:
             pending.alert = alert
             pending.tokens.append(token)
-        elif known is not None and not known.is_sent:
+        elif active is not None and not active.is_sent:
             self._positions.settle([token])
         else:
             self._add(alert, arrived_ns, token)
 
     def _close(self, alert: Alert) -> None:
-        known = self._active.pop(alert["alert_id"], None)
+        active = self._active.pop(alert["alert_id"], None)
         self._withheld.pop(alert["alert_id"], None)
-        if known is not None:
+        if active is not None:
             key = key_of(alert)
             group = self._groups[key]
             del group.active[alert["alert_id"]]
@@ -420,8 +420,8 @@ class SyncPlan:
 
     def _is_repeated(self, alert: Alert) -> bool:
         alert_id = alert["alert_id"]
-        known = self._resolved[alert_id][0] if alert_id in self._resolved else self._active.get(alert_id)
-        return known is not None and alert["update"] <= known["update"]
+        newest = self._resolved[alert_id][0] if alert_id in self._resolved else self._active.get(alert_id)
+        return newest is not None and alert["update"] <= newest["update"]
 
     def _update(self, alert: Alert, arrived_ns: int) -> None:
         if alert["state"] == AlertState.CLEARED:

@@ -2,7 +2,7 @@
 
 An active alert is transmitted again before its `endsAt`, four intervals ahead, as Prometheus does. If the
 notifier stays down for longer, Alertmanager resolves the alert. Silences and maintenance windows of
-`fabric.alert-notes` become silences of Alertmanager, so that it withholds what it already knows.
+`fabric.alert-notes` become silences of Alertmanager, so that it withholds these alerts.
 """
 
 from __future__ import annotations
