@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fabrictime.exports.networks import Network, networks_of
@@ -96,10 +96,12 @@ cables = st.lists(
 
 
 @given(cables)
+@example(["h1-s2", "h2-l1", "l1-c2", "s2-l2", "c2-l2"])  # no spine above l1: its group stays on two levels
 def test_each_group_holds_its_childrens_hosts_once_and_the_top_holds_all(drawn: list[str]) -> None:
     for network in networks_of(fabric(*drawn)):
-        names = [group.name for level in network.levels for group in level]
-        assert len(names) == len(set(names))
+        groups_of_network = {group for level in network.levels for group in level}
+        assert len({group.name for group in groups_of_network}) == len(groups_of_network)
+        assert all(len({group.name for group in level}) == len(level) for level in network.levels)
         assert len(network.levels[-1]) == 1
         for level in network.levels:
             hosts = [host for group in level for host in group.hosts]
