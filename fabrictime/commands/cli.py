@@ -38,6 +38,7 @@ from fabrictime.commands.options import (
     stop,
 )
 from fabrictime.commands.replay.command import replay
+from fabrictime.commands.token_command import token
 from fabrictime.commands.up.command import demo, status, up
 from fabrictime.commands.views.command import actions, alerts, clock, links, tail
 from fabrictime.commands.views.topology_command import topology_app
@@ -147,6 +148,7 @@ for _command in (
     pause,
     resume,
     mcp,
+    token,
 ):
     app.command()(_command)
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fabrictime.commands.options import ConfigFile, DataDir, settings_of, stop
+from schemas.secret_file import read_secret
 
 
 def mcp(
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="Address of the page; without it that of the `up` here.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Owner-only file with a token of the page.")
     ] = None,
     config: ConfigFile = None,
     directory: DataDir = None,
@@ -35,4 +40,8 @@ def mcp(
             stop("up: it serves no page, expected --url or up.web = true", 1)
     from fabrictime.mcp.server import main
 
-    raise typer.Exit(main(url))
+    try:
+        token = None if token_file is None else read_secret(token_file, "--token-file", "a token").decode()
+    except ValueError as error:
+        stop(str(error))
+    raise typer.Exit(main(url, token))

@@ -12,8 +12,9 @@ from fabrictime.install.outcome import Level, Outcome
 from fabrictime.runtime import status
 from fabrictime.runtime.config import Config, ConfigError
 from fabrictime.runtime.fleet import KINDS, file_nics, host_name, sim_settings
-from producers.probe.keys import KeyFileError, read_key
+from producers.probe.keys import read_key
 from producers.settings import NicSettings
+from schemas.secret_file import SecretFileError
 
 MIN_FREE_BYTES: Final = 256 << 20
 """Free space below which log files of the agent may fill the disk."""
@@ -61,7 +62,7 @@ def _key(config: Config) -> Outcome:
         return Outcome("files", "probe key", Level.OK, f"{path}: `fabrictime up` makes it")
     try:
         read_key(path)
-    except KeyFileError as error:
+    except SecretFileError as error:
         return Outcome("files", "probe key", Level.FAILED, str(error), _key_fix(path))
     return Outcome("files", "probe key", Level.OK, str(path))
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.runtime.fleet import file_nics
-from producers.probe.keys import KeyFileError, read_key
+from producers.probe.keys import read_key
 from producers.settings import NicSettings
+from schemas.secret_file import SecretFileError
 from schemas.settings_file import BadFile, read_tables
 
 SETTINGS: Final = "fabrictime.toml"
@@ -170,7 +171,7 @@ def _key(agent: Agent) -> PlannedFile:
         return PlannedFile(path, Step.UNCHANGED, "", SECRET_MODE, "an existing key is kept")
     try:
         is_same = read_key(path).hex() == shared
-    except KeyFileError as error:
+    except SecretFileError as error:
         return PlannedFile(path, Step.CONFLICT, shared, SECRET_MODE, str(error))
     if is_same:
         return PlannedFile(path, Step.UNCHANGED, "", SECRET_MODE)
@@ -187,7 +188,7 @@ def shared_key(source: Path, text: bytes | None = None) -> str:
         file.write_bytes(text)
         try:
             return read_key(file).hex()
-        except KeyFileError as error:
+        except SecretFileError as error:
             raise ValueError(str(error).replace(str(file), str(source))) from None
 
 

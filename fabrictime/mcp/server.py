@@ -25,9 +25,14 @@ INSTRUCTIONS: Final = (
 class Fleet:
     """The tools. Each returns JSON of the page's interface; a failure is one line."""
 
-    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        """Read from the page at `url`."""
-        self._client = httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, transport=transport)
+    def __init__(
+        self, url: str, token: str | None = None, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        """Read from the page at `url`, as the user with this token."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token.strip()}"}
+        self._client = httpx.AsyncClient(
+            base_url=url, timeout=TIMEOUT_S, transport=transport, headers=headers
+        )
 
     def server(self) -> MCPServer:
         """Return the server with all tools."""
@@ -92,7 +97,7 @@ class Fleet:
         return answer.json()
 
 
-def main(url: str) -> int:
+def main(url: str, token: str | None = None) -> int:
     """Serve on standard input and output until it closes."""
-    Fleet(url).server().run()
+    Fleet(url, token).server().run()
     return 0

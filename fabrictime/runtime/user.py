@@ -5,10 +5,12 @@ Containers run commands under arbitrary user ids, without HOME and USER. No comm
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +22,23 @@ PATHS_AS_TEXT: Final = frozenset({"fleet"})
 """Settings of type text that may hold a path."""
 
 
+_page_user: ContextVar[str] = ContextVar("page_user", default="")
+
+
+@contextlib.contextmanager
+def acting_as(name: str) -> Iterator[None]:
+    """Let `user_name` return the name of a user of the page meanwhile."""
+    token = _page_user.set(name)
+    try:
+        yield
+    finally:
+        _page_user.reset(token)
+
+
 def user_name() -> str:
     """Return the user's name, or for example `uid 54321` if the system does not know it."""
+    if page_user := _page_user.get():
+        return page_user
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # no passwd entry, by Python version

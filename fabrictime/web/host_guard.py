@@ -4,14 +4,16 @@ page.
 
 from __future__ import annotations
 
-import ipaddress
+from collections.abc import Sequence
 from typing import Any
+
+from fabrictime.web.settings import is_loopback
 
 HEADERS = {
     b"content-security-policy": (
         b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
         b"style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; "
-        b"object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        b"object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",
@@ -22,15 +24,16 @@ HEADERS = {
 
 
 class HostGuard:
-    """Adds headers and refuses requests from other origins. On loopback it also refuses requests whose Host
-    header names another host.
+    """Adds headers and refuses requests from other origins. On loopback, or with `hosts`, it also refuses
+    requests whose Host header names another host.
 
     The checks prevent DNS rebinding and cross-site websockets.
     """
 
-    def __init__(self, app: Any, host: str) -> None:
-        self._app = app
-        self._loopback = _is_loopback(host)
+    def __init__(self, app: Any, host: str, hosts: Sequence[str] = ()) -> None:
+        """`host`: address of the page; `hosts`: further names of it."""
+        self._app, self._hosts = app, {name.lower() for name in hosts}
+        self._limited = is_loopback(host) or bool(hosts)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request or websocket."""
@@ -41,7 +44,7 @@ class HostGuard:
         host = headers.get(b"host", b"").decode("latin-1")
         origin = headers.get(b"origin", b"").decode("latin-1")
         foreign = origin not in ("", f"http://{host}", f"https://{host}")
-        if foreign or (self._loopback and not _is_loopback(_name(host))):
+        if foreign or (self._limited and not self._is_ours(_name(host).lower())):
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
                 return
@@ -60,15 +63,9 @@ class HostGuard:
 
         await self._app(scope, receive, with_headers)
 
+    def _is_ours(self, name: str) -> bool:
+        return is_loopback(name) or name in self._hosts
+
 
 def _name(host: str) -> str:
     return host[1 : host.index("]")] if host.startswith("[") and "]" in host else host.partition(":")[0]
-
-
-def _is_loopback(name: str) -> bool:
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False

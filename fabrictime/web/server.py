@@ -1,7 +1,8 @@
 """The web page's process: an HTTP server, one poller of history queries, and any number of tabs.
 
-It serves one path per tab (the first one also at `/`), `/api/v1` (read-only), and `/healthz` (JSON: whether
-the history answers). A browser loads everything from this server; its headers forbid other sources.
+It serves one path per tab (the first one also at `/`), `/api/v1`, and `/healthz` (JSON: whether the history
+answers), and with `web.login` it admits users only. A browser loads everything from this server; its headers
+forbid other sources.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,12 +25,15 @@ from fabrictime.web.fabric_consumer import FabricConsumer
 from fabrictime.web.history_client import connect_http
 from fabrictime.web.host_guard import HostGuard
 from fabrictime.web.live_fabric import VERDICTS, LiveFabric
+from fabrictime.web.login import LoginGuard
 from fabrictime.web.query_poller import THREADS, QueryPoller, Snapshot
 from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings
+from fabrictime.web.users import Users
 from schemas import codec
 from schemas.metrics.base import Sample
 from schemas.metrics.sources import SOURCES
+from schemas.secret_file import read_secret
 from schemas.service_notifier import ServiceNotifier
 from schemas.topics import FLOWS
 
@@ -42,12 +47,29 @@ log = logging.getLogger(__name__)
 def main(settings: WebSettings) -> int:
     """Serve the page until SIGTERM or SIGINT. Return 0, or 1 with a line on stderr if it cannot listen."""
     try:
+        users = Users(settings.login)
+        tls = _tls(settings)
         listener = _listen(settings)
-    except OSError as error:
-        print(f"fabrictime web: {error.strerror}", file=sys.stderr, flush=True)
+    except (OSError, ValueError) as error:
+        print(f"fabrictime web: {getattr(error, 'strerror', None) or error}", file=sys.stderr, flush=True)
         return 1
     with contextlib.closing(listener):
-        return asyncio.run(_serve(settings, listener))
+        return asyncio.run(_serve(settings, listener, users, tls))
+
+
+def _tls(settings: WebSettings) -> ssl.SSLContext | None:
+    """Return the page's side of TLS; None for HTTP. Raises ValueError for unusable files."""
+    if settings.tls_certificate_file is None or settings.tls_key_file is None:
+        return None
+    read_secret(settings.tls_key_file, "web.tls_key_file", "a private key (PEM)")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file, password=lambda: b"")
+    except OSError as error:
+        names = f"{settings.tls_certificate_file}, {settings.tls_key_file}"
+        raise ValueError(f"web.tls_certificate_file {names}: {error.strerror}, expected a pair") from None
+    return context
 
 
 def _listen(settings: WebSettings) -> socket.socket:
@@ -66,7 +88,9 @@ def _listen(settings: WebSettings) -> socket.socket:
     return listener
 
 
-async def _serve(settings: WebSettings, listener: socket.socket) -> int:
+async def _serve(
+    settings: WebSettings, listener: socket.socket, users: Users, tls: ssl.SSLContext | None
+) -> int:
     import uvicorn
 
     url = str(settings.history_url)
@@ -80,7 +104,7 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> int:
     )
     poller = QueryPoller(settings.refresh_ms / 1000)
     live, consumer, evidence = _live_fabric(settings)
-    app = _application(settings, poller, history, live)
+    app = _application(settings, poller, history, live, users)
     ready = asyncio.Event()
     config = uvicorn.Config(
         app,
@@ -92,6 +116,8 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> int:
         timeout_graceful_shutdown=1,
         ws_ping_interval=None,
         lifespan="on",
+        proxy_headers=False,  # the address of a client is that of its connection
+        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
 
     class Server(uvicorn.Server):
@@ -123,8 +149,9 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> int:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         if settings.port_file is not None:
             settings.port_file.write_text(f"{port}\n", encoding="ascii")
-        log.info("web page on http://%s:%d/, history at %s", host, port, url)
-        notifier.notify(f"READY=1\nSTATUS=http://{host}:{port}/")
+        page = f"{settings.scheme}://{host}:{port}/"
+        log.info("web page on %s, history at %s", page, url)
+        notifier.notify(f"READY=1\nSTATUS={page}")
     await serving
     notifier.notify("STOPPING=1")
     if consumer is not None and evidence is not None:
@@ -156,7 +183,9 @@ def _live_fabric(
     return live, consumer, evidence
 
 
-def _application(settings: WebSettings, poller: QueryPoller, history: Any, live: LiveFabric | None) -> Any:
+def _application(
+    settings: WebSettings, poller: QueryPoller, history: Any, live: LiveFabric | None, users: Users
+) -> Any:
     from fastapi import FastAPI
     from nicegui import ui
 
@@ -179,7 +208,8 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
 
     app = FastAPI(
         title="fabrictime",
-        description="What is wrong in the fleet, which jobs are slow, what was done. Read-only.",
+        description="What is wrong in the fleet, which jobs are slow, what was done. Users with the role "
+        "configure note alerts; those with the role act pause and resume action.",
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/openapi.json",
@@ -189,7 +219,10 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
     _add_health_check(app, context)
     if live is not None:
         from fabrictime.web.api import Api
+        from fabrictime.web.changes import Changes
 
+        if settings.login.is_set and settings.kafka is not None:
+            app.include_router(Changes(settings.kafka).router())
         app.include_router(Api(live).router())
     _add_tabs(context)
     ui.run_with(
@@ -202,7 +235,11 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
         reconnect_timeout=5.0,
         favicon=_FAVICON,
     )
-    return HostGuard(app, settings.host)
+    login = settings.login
+    inner = app
+    if login.is_set:
+        inner = LoginGuard(app, users, login.proxy_header, secure=settings.scheme == "https")
+    return HostGuard(inner, settings.host, login.hosts)
 
 
 def _add_health_check(app: Any, context: AppContext) -> None:

@@ -2,19 +2,77 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field, HttpUrl
+from pydantic import Field, HttpUrl, IPvAnyNetwork, model_validator
 
 from schemas.kafka.settings import KafkaSettings
 from schemas.strict_model import StrictModel, quantity
 
 
+def is_loopback(name: str) -> bool:
+    """Return whether a host name or address means this machine alone."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class LoginSettings(StrictModel):
+    """Users of the page. Without a file and proxies there is no login, and the page only reads."""
+
+    users_file: Path | None = Field(
+        None,
+        description="owner-only file with a line NAME ROLE TOKEN for each user; roles: look, configure, act. "
+        "`fabrictime token` prints a line. It is read again after a change",
+    )
+    proxies: tuple[IPvAnyNetwork, ...] = Field(
+        (),
+        description="addresses or networks of reverse proxies that authenticate people; no other is believed",
+    )
+    proxy_header: str = Field(
+        "X-Forwarded-User",
+        pattern=r"^[A-Za-z0-9-]{1,64}$",
+        description="header in which a proxy names the user; the proxy must remove that of its clients",
+    )
+    proxy_roles: dict[str, Literal["look", "configure", "act"]] = Field(
+        default_factory=dict, description="role by user that a proxy names; *: all others, by default look"
+    )
+    hosts: tuple[str, ...] = Field(
+        (), description="names in the page's addresses beside loopback, such as that of the proxy; none: any"
+    )
+
+    @property
+    def is_set(self) -> bool:
+        """Whether somebody can log in."""
+        return self.users_file is not None or bool(self.proxies)
+
+    @model_validator(mode="after")
+    def _named(self) -> LoginSettings:
+        """Require names with proxies: a foreign page in a browser beside the proxy could set its header."""
+        if self.proxies and not self.hosts:
+            raise ValueError("proxies: expected hosts as well, the names in the proxy's addresses")
+        return self
+
+
 class WebSettings(StrictModel):
     """Address of the web page, history endpoint, log address, and polling."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen on; loopback by default")
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="address to listen on; another than loopback needs a login, see web.login",
+    )
     port: int = quantity(8480, (0, 65535), "TCP port; 0: the system chooses one")
+    login: LoginSettings = Field(default_factory=LoginSettings, description="users of the page")
+    tls_certificate_file: Path | None = Field(
+        None, description="certificate chain (PEM) of the page, for HTTPS; null: HTTP"
+    )
+    tls_key_file: Path | None = Field(None, description="private key (PEM) of that certificate")
     history_url: HttpUrl = Field(
         HttpUrl("http://127.0.0.1:18123"), description="ClickHouse HTTP endpoint of the history"
     )
@@ -57,3 +115,16 @@ class WebSettings(StrictModel):
     port_file: Path | None = Field(
         None, description="file that receives the port, for a caller that chose port 0"
     )
+
+    @model_validator(mode="after")
+    def _protected(self) -> WebSettings:
+        if not is_loopback(self.host) and not self.login.is_set:
+            raise ValueError(f"host {self.host}: expected login.users_file or login.proxies as well")
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_certificate_file: expected exactly together with tls_key_file")
+        return self
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of the page's addresses."""
+        return "http" if self.tls_certificate_file is None else "https"

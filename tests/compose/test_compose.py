@@ -98,7 +98,7 @@ def test_no_password_stands_in_the_file():
         if "PASSWORD" in key.upper() and value.strip():
             assert "/run/secrets/" in value or value.strip().startswith("FABRICTIME_"), line
     for secret in COMPOSE["secrets"].values():
-        assert re.fullmatch(r"FABRICTIME_\w+_PASSWORD", secret["environment"])
+        assert re.fullmatch(r"FABRICTIME_(\w+_PASSWORD|PAGE_USERS)", secret["environment"])
     example = (ROOT / "docker/env.example").read_text(encoding="utf-8")
     for secret in COMPOSE["secrets"].values():
         assert f"\n{secret['environment']}=\n" in example
@@ -141,6 +141,7 @@ def test_every_service_accepts_our_settings_file(settings):
     assert str(settings.web.history_url).rstrip("/") == "http://clickhouse:8123"
     assert settings.web.history_user == "reader"
     assert str(settings.web.history_token_file) == "/run/secrets/reader_password"
+    assert str(settings.web.login.users_file) == "/run/secrets/page_users"
     assert set(tomllib.loads((ROOT / "docker/fabrictime.toml").read_text())) <= set(config.TABLES)
 
 
@@ -257,6 +258,7 @@ def test_the_whole_stands_up():
     from testcontainers.compose import DockerCompose
 
     os.environ |= {secret["environment"]: "test-only" for secret in COMPOSE["secrets"].values()}
+    os.environ["FABRICTIME_PAGE_USERS"] = "test act test-only-test-only-token"
     with DockerCompose(str(ROOT), build=True, wait=True) as stack:
         out, _, code = stack.exec_in_container(
             [

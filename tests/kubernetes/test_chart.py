@@ -199,6 +199,8 @@ def test_secrets_are_mounted_where_they_are_read_and_nowhere_else(name):
         for container in containers(spec):
             mounts = {each["mountPath"] for each in container["volumeMounts"]}
             files = [tables.get(key.split(".")[0], {}).get(key.split(".")[1]) for key in _read_by(pod)]
+            if pod == "web":
+                files.append(tables["web"]["login"]["users_file"])
             if pod == "notify":
                 files += [each["url_file"] for each in tables["notify"]["receivers"].values()]
             expected = {str(Path(file).parent) for file in files if file}

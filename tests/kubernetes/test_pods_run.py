@@ -59,10 +59,17 @@ class Pod:
             assert old in text, old
             text = text.replace(old, new)
         (self.paths["/etc/fabrictime"] / "fabrictime.toml").write_text(self.here(text))
-        for name, secret in (("probe", "probe.key"), ("writer", "password"), ("reader", "password")):
+        for name, secret in (
+            ("probe", "probe.key"),
+            ("writer", "password"),
+            ("reader", "password"),
+            ("page", "users"),
+        ):
             if path := self.paths.get(f"/run/secrets/{name}"):
                 (path / secret).touch(mode=0o600)
-                (path / secret).write_bytes(b"0123456789abcdef")
+                (path / secret).write_bytes(
+                    b"0123456789abcdef" if name != "page" else b"alice act 0123456789abcdef0123"
+                )
 
     def here(self, text):
         """Return a text with the paths of the pod replaced by those of the test."""

@@ -97,7 +97,7 @@ class Run:
         """The web page's address; None if no page is served here."""
         if not self.config.up.web or self.agent_only:
             return None
-        return f"http://{in_url(self.config.web.host)}:{self.config.web.port}/"
+        return f"{self.config.web.scheme}://{in_url(self.config.web.host)}:{self.config.web.port}/"
 
     def addresses(self) -> dict[str, str]:
         """Return the address of each service, by name."""

@@ -19,7 +19,7 @@ from typing import Final
 from native.core import encode_probe_batch
 from producers.inventory.nics import LookupReader, PeerTable
 from producers.probe.base import STATUS_S, ProbeMetrics, ProbePublisher, select_peers
-from producers.probe.keys import KeyFileError, read_key
+from producers.probe.keys import read_key
 from producers.probe.rdma.gids import netdevs_of
 from producers.probe.rdma.records import columns_of, nic_record, peers_of
 from producers.probe.rdma.settings import RdmaProbeSettings
@@ -27,6 +27,7 @@ from producers.probe.rdma.worker_process import Message, Ready, UdPeerLine, Work
 from producers.settings import FLUSH_MS, NicSettings
 from schemas.ids import nic_id
 from schemas.records import Nic
+from schemas.secret_file import SecretFileError
 from schemas.stop_request import StopRequest
 from schemas.topics import INVENTORY
 
@@ -186,7 +187,7 @@ class RdmaProbeService:
     """Probes while the device is available, and looks for it while it is not."""
 
     def __init__(self, settings: RdmaProbeSettings, nic: NicSettings, device: str, sysfs: Path) -> None:
-        """Prepare the service. Raises KeyFileError."""
+        """Prepare the service. Raises SecretFileError."""
         self._settings, self._nic, self._device, self._sysfs = settings, nic, device, sysfs
         self._key = read_key(settings.key_file)
         self._publisher = ProbePublisher(settings)
@@ -287,7 +288,7 @@ def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = SYSFS) -> 
         return 0
     try:
         service = RdmaProbeService(settings, nic, device, sysfs)
-    except KeyFileError as error:
+    except SecretFileError as error:
         _log.error("%s/%s: %s", nic.host, device, error)
         return 2
     try:

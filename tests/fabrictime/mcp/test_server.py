@@ -29,7 +29,7 @@ def ask(state: FabricState, tool: str, **arguments: str) -> Any:
     """Return the result of a tool of a server that reads this state."""
     app = FastAPI()
     app.include_router(Api(LiveFabric(state, ConsumerStatus, time.time_ns, Verdict)).router())
-    fleet = Fleet("http://page", httpx.ASGITransport(app))
+    fleet = Fleet("http://page", transport=httpx.ASGITransport(app))
 
     async def call() -> Any:
         async with Client(fleet.server()) as client:

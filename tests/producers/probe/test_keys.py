@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from producers.probe.keys import KeyFileError, read_key
+from producers.probe.keys import read_key
 from producers.settings import NicSettings, ProbeSettings
+from schemas.secret_file import SecretFileError
 
 
 @pytest.mark.parametrize(
@@ -57,18 +58,18 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> Non
     path = tmp_path / "key"
     path.write_bytes(bytes(16))
     path.chmod(mode)
-    with pytest.raises(KeyFileError, match=rf"key_file .*: mode {mode:04o}, expected 0600") as caught:
+    with pytest.raises(SecretFileError, match=rf"key_file .*: mode {mode:04o}, expected 0600") as caught:
         read_key(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_key_of_the_wrong_size_or_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    with pytest.raises(KeyFileError, match="No such file"):
+    with pytest.raises(SecretFileError, match="No such file"):
         read_key(path)
     path.write_bytes(b"secret")
     path.chmod(0o600)
-    with pytest.raises(KeyFileError, match="6 bytes, expected 16 or 32"):
+    with pytest.raises(SecretFileError, match="6 bytes, expected 16 or 32"):
         read_key(path)
-    with pytest.raises(KeyFileError, match="not a regular file"):
+    with pytest.raises(SecretFileError, match="not a regular file"):
         read_key(tmp_path)
