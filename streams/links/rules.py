@@ -35,6 +35,9 @@ LAG_JUMP_NS: Final = 2 * NS_PER_S
 """A message with this much more lag than the minimum: the NIC's clock was stepped, so the filter restarts."""
 QUIET_NS: Final = 30 * NS_PER_MS
 """After a silence this long, a NIC's answers may still be in flight when probers have declared them lost."""
+LATE_GAPS: Final = 3
+"""A prober that has not reported for this many of its usual intervals has a report in flight: of random
+intervals, one in 20 is longer."""
 RUN_SETTLED: Final = 3
 """A run of this many losses while a NIC at the path's end was silent to all peers is no loss rate."""
 LEARNING_NS: Final = 2 * NS_PER_S

@@ -38,6 +38,10 @@ web = false
 start_timeout_s = 300
 [audit]
 every_s = 0
+[log]
+port = 0
+[history]
+port = 0
 """
 """Settings with a rate, and few probes, that two processors can run beside the pipeline."""
 HOSTS: Final = ("h1", "h3", "h5")

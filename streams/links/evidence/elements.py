@@ -24,6 +24,8 @@ COLUMNS: Final = (
     "revived_ns",
     "exempt_ns",
     "nic_event_ns",
+    "covered_ns",
+    "report_gap_ns",
     "host_answer_ns",
     "nic_of",
     "down",
@@ -73,6 +75,10 @@ class ElementTable:
         """[E] the same for the part of the window that begins next."""
         self.nic_event_ns: Int64s = np.zeros(size, np.int64)
         """[E] NICs: time of the newest event that the NIC's agent sent."""
+        self.covered_ns: Int64s = np.zeros(size, np.int64)
+        """[E] NICs: time up to which the NIC's prober has reported the results of all its paths."""
+        self.report_gap_ns: Int64s = np.zeros(size, np.int64)
+        """[E] NICs: time between these reports, smoothed."""
         self.host_answer_ns: Int64s = np.zeros(size, np.int64)
         """[E] NICs: newest answer of the host's kernel, which peers probe while the agent is silent."""
         self.delayed_ns: Int64s = np.zeros(size, np.int64)

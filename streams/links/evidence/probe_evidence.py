@@ -36,16 +36,17 @@ from streams.links.rules import (
     WINDOW_PARTS,
 )
 from streams.runtime.loss_rates import NOTHING, Bools, Int64s
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["NOTHING", "Evidence"]
 
 Float64s = NDArray[np.float64]
 
 FIRST_BUCKET_NS: Final = 125_000_000
-MIN_RATE_INTERVAL_S: Final = 0.02
-"""Shortest interval between two reports from which a request rate is computed."""
-RATE_KEPT: Final = 0.7
-"""Weight of the earlier request rate in the smoothed one."""
+GAPS_SMOOTHED: Final = 4
+"""Number of a prober's newest reports whose intervals make its usual interval."""
+RATE_DECAY_NS: Final = 2_000_000_000
+"""Time in which the weight of former requests in a path's smoothed request rate decays to 1/e."""
 EXEMPTING: Final = frozenset({"RX_OVERFLOW"})
 """Trouble of an agent for which neither its losses nor those of probes to it count. Other trouble leaves the
 agent's own results valid. A peer without CPU time answers no prober, on any path."""
@@ -204,7 +205,10 @@ class Evidence(PathTable):
         self.first_lost_ns[at] = np.where(first_age >= 0, now_ns - first_age, now_ns)
         self.last_lost_ns[at] = np.where(last_age >= 0, now_ns - last_age, now_ns)
         self.loss_streak[at] = reports.loss_streak
+        self._note_rates(at, reports.lost + reports.answered, event["interval_ns"], now_ns)
         self.path_event_ns[at] = now_ns
+        self.covered_ns[me] = now_ns
+        self.report_gap_ns[me] += (event["interval_ns"] - self.report_gap_ns[me]) // GAPS_SMOOTHED
         self._note_answers(at, arrived)
         self._note_delayed(at, reports.delayed, now_ns)
         self._note_losses(at[reports.lost > reports.spurious])
@@ -212,11 +216,16 @@ class Evidence(PathTable):
         counted = ~self.incomplete[at] | is_known if now_ns >= nic.counts_from_ns else np.zeros(len(at), bool)
         classes = self._class_reports(paths)
         self._count_losses(at, reports, began, now_ns, classes, counted=counted, exempt=exempt)
-        interval_s = event["interval_ns"] / 1e9
-        if interval_s > MIN_RATE_INTERVAL_S:
-            rate = (reports.lost + reports.answered) / interval_s
-            before = self.rate_hz[at]
-            self.rate_hz[at] = np.where(before > 0, RATE_KEPT * before + 0.3 * rate, rate)
+
+    # A report holds each path with a result since the last report, so a path without one sent no probe since
+    # its own last report. Over that time, not over the interval of one report, its results are its rate.
+    def _note_rates(self, at: NDArray[np.intp], results: Int64s, interval_ns: int, now_ns: int) -> None:
+        """Smooth the request rates of paths. `results`: [len(at)] losses and answers since each path's last
+        report."""
+        before_ns, before_hz = self.path_event_ns[at], self.rate_hz[at]
+        since_ns = np.maximum(np.where(before_ns > 0, now_ns - before_ns, interval_ns), NS_PER_MS)
+        weight = np.where(before_hz > 0, -np.expm1(-since_ns / RATE_DECAY_NS), 1.0)
+        self.rate_hz[at] = before_hz + weight * (results * NS_PER_S / since_ns - before_hz)
 
     def _note_answers(self, at: NDArray[np.intp], arrived: Int64s) -> None:
         """Note answers on all elements of their paths. `arrived`: time of each path's answer, or 0."""

@@ -18,6 +18,7 @@ from streams.links.evidence.probe_evidence import Evidence
 from streams.links.rules import (
     CPU_STARVED_TIMES,
     HOST_TIMES,
+    LATE_GAPS,
     MIN_GREY_LOSSES,
     MIN_GREY_PARTS,
     MIN_HOST_PARTS,
@@ -65,7 +66,9 @@ def _lossy_within(
     rows = evidence.rows[:n]
     counted = (lost + answered).astype(float)
     requests = counted.copy()
-    since_ns = np.minimum(now_ns - evidence.path_event_ns[:n], evidence.bucket_ns * parts)
+    # A prober reports a loss at once, so it has had none since its last report, or that report is late.
+    nics = rows[:, 0]
+    since_ns = np.minimum(now_ns - evidence.covered_ns[nics], LATE_GAPS * evidence.report_gap_ns[nics])
     is_waiting = (evidence.loss_streak[:n] == 0) & (requests > 0) & (since_ns > 0)
     requests += np.where(is_waiting, evidence.rate_hz[:n] * since_ns / NS_PER_S, 0.0)
     requests[evidence.down[evidence.possible_elements(np.arange(n))].any(axis=1)] = 0.0

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 
+from streams.links.localise.lossy import localise_lossy
 from tests.streams.links.watched import MS, WARM, S, Watched, small
 
 
@@ -42,6 +47,30 @@ def test_a_lossy_link_is_grey_with_a_rate_that_holds_the_truth(share: float) -> 
     it.probes.loss[:] = 0
     it.run(10 * S, until=lambda: it.state(cable) == "UP")
     assert it.ever_in("DOWN") == set()
+
+
+@pytest.mark.parametrize("late_ns", [0, 1500 * MS], ids=["fresh", "late"])
+@pytest.mark.parametrize("share", [0.1, 0.2])
+def test_late_reports_of_half_of_the_nics_do_not_lower_a_loss_rate(share: float, late_ns: int) -> None:
+    it = small(1, rate_hz=300.0)
+    it.run(WARM + S)
+    link = it.link("leaf1", "spine2")
+    it.probes.loss[link] = share
+    in_flight: list[tuple[int, int, Mapping[str, Any]]] = []
+    rates = []
+    for step in range(1200):
+        for append_ns, event in it.probes.run(5 * MS):
+            is_late = event["nic"] in {"h1/eth1", "h2/eth1", "h3/eth1", "h4/eth1"}
+            heapq.heappush(in_flight, (append_ns + late_ns * is_late, event["event"], event))
+        while in_flight and in_flight[0][0] <= it.probes.now_ns:
+            append_ns, _, event = heapq.heappop(in_flight)
+            it.ingest(append_ns, event)
+        if step > 600 and step % 25 == 0:
+            evidence = it.health.evidence
+            faults = localise_lossy(evidence, it.health.thresholds, it.probes.now_ns)
+            lossy = {evidence.names[element]: lossy for element, lossy in faults.by_element.items()}
+            rates.append(lossy[it.fleet.link_ids[link]].rate)
+    assert abs(np.mean(rates) - share) < 0.25 * share
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
