@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
 
+from actuators.nodes.caps import Breaker, NodeRules
 from schemas.kafka.settings import KAFKA, KafkaSettings
 from schemas.strict_model import StrictModel, quantity
 
@@ -62,13 +64,9 @@ class DisciplineSettings(StrictModel):
         return self
 
 
-class NodeSettings(StrictModel):
-    """Settings of drains and resumes of a scheduler's nodes (`fabrictime audit act`). The mode is set by
-    `fabric.config`."""
+class NodeRuleSettings(StrictModel):
+    """Rules of drains and resumes in a group of nodes."""
 
-    scheduler: Literal["none", "slurm", "kubernetes"] = Field(
-        default="none", description="scheduler of the nodes; kubernetes needs the extra of that name"
-    )
     max_out_share: float = quantity(
         0.1,
         (0, 0.5),
@@ -76,15 +74,61 @@ class NodeSettings(StrictModel):
         "suppressed",
     )
     min_in: int = quantity(1, (1, 1_000_000), "nodes that stay in")
+    failed_runs: int = quantity(1, (1, 10), "runs in which a check must fail, one after another, for a drain")
+    clean_runs: int = quantity(
+        1, (1, 10), "runs after a drain in which its checks must pass, one after another, for a resume"
+    )
+    observe: bool = Field(default=False, description="whether actions are only reported, whatever the mode")
+    checks: list[str] = Field(
+        default=["*"], description="checks of severity error that drain, with * and ? as in a shell"
+    )
+    max_jobs: int | None = quantity(
+        None, (0, 10_000), "jobs that may run on a node at its drain; with more, the drain waits; none: any"
+    )
+    max_per_rack: int = quantity(2, (1, 1_000_000), "nodes of a rack that may be out at once, also by others")
+    max_per_rail: int = quantity(2, (1, 1_000_000), "drains in force for NICs of one rail")
+    max_per_hour: int = quantity(10, (1, 1_000_000), "drains within an hour")
+    network_wait_s: float = quantity(
+        60.0,
+        (0, 86_400),
+        "s for which a failed check of the network waits for the results of other hosts; one that hosts of "
+        "the same leaf switch share never drains",
+    )
+    unit: Literal["node", "rack"] = Field(
+        default="node",
+        description="nodes that are drained and resumed as one; rack: those of the inventory's rack (NVL72)",
+    )
+
+
+class NodeGroupSettings(NodeRuleSettings):
+    """Rules of some nodes; keys that are not set have the values of [actuators.nodes]."""
+
+    nodes: list[str] = Field(min_length=1, description="names of the nodes, with * and ? as in a shell")
+
+
+class NodeSettings(NodeRuleSettings):
+    """Settings of drains and resumes of a scheduler's nodes, by the service `drains` and by `fabrictime audit
+    act`. The mode is set by `fabric.config`."""
+
+    scheduler: Literal["none", "slurm", "kubernetes", "slinky"] = Field(
+        default="none",
+        description="scheduler of the nodes; slinky is Slurm on Kubernetes; both need the extra kubernetes",
+    )
+    groups: dict[str, NodeGroupSettings] = Field(
+        default_factory=dict,
+        description="groups of nodes with rules of their own, as [actuators.nodes.groups.NAME]; the first "
+        "that names a node counts",
+    )
+    breaker_drains: int = quantity(
+        8, (1, 1_000_000), "drains within breaker_window_s that stop all drains, until a person allows them"
+    )
+    breaker_window_s: float = quantity(600.0, (1, 604_800), "s in which breaker_drains are counted")
     max_age_s: int = quantity(
         7200,
         (60, 604_800),
         "s after which an audit result does not count any more; twice the agents' schedule",
     )
-    failed_runs: int = quantity(1, (1, 10), "runs in which a check must fail, one after another, for a drain")
-    clean_runs: int = quantity(
-        1, (1, 10), "runs after a drain in which its checks must pass, one after another, for a resume"
-    )
+    check_s: float = quantity(10.0, (1, 600), "s between two looks at the scheduler, besides those for news")
     hosts: dict[str, str] = Field(
         default_factory=dict, description="host in the inventory of a node, where their names differ"
     )
@@ -93,10 +137,31 @@ class NodeSettings(StrictModel):
     )
     context: str | None = Field(default=None, description="context in that file; default: its current one")
     limit_s: float = quantity(10.0, (1, 120), "s within which the scheduler must answer a command")
-    journal_file: Path | None = Field(
-        default=None,
-        description="file with the action under way, for the restart after a crash; default: 'nodes.jsonl' "
-        "beside actuators.journal_file",
+
+    @property
+    def breaker(self) -> Breaker:
+        """The circuit breaker, without a reset."""
+        return Breaker(self.breaker_drains, round(self.breaker_window_s * 1e9))
+
+    def rules_of(self, node: str) -> NodeRules:
+        """Return the rules of a node."""
+        for name, group in self.groups.items():
+            if any(fnmatchcase(node, pattern) for pattern in group.nodes):
+                own = group.model_dump(include=group.model_fields_set - {"nodes"})
+                return _rules(self.model_copy(update=own), name)
+        return _rules(self, "")
+
+
+def _rules(settings: NodeRuleSettings, group: str) -> NodeRules:
+    fields = settings.model_dump(
+        include=set(NodeRuleSettings.model_fields) - {"checks", "network_wait_s", "unit"}
+    )
+    return NodeRules(
+        **fields,
+        group=group,
+        checks=tuple(settings.checks),
+        network_wait_ns=round(settings.network_wait_s * 1e9),
+        is_rack_unit=settings.unit == "rack",
     )
 
 
@@ -211,9 +276,9 @@ class ActuatorSettings(StrictModel):
         return self.journal_file or self.control_path.with_name("journal.jsonl")
 
     @property
-    def node_journal_path(self) -> Path:
-        """Path of the journal of node actions."""
-        return self.nodes.journal_file or self.journal_path.with_name("nodes.jsonl")
+    def node_lock_path(self) -> Path:
+        """Path of the lock that lets one process of this machine act on nodes."""
+        return self.journal_path.with_name("nodes.lock")
 
 
 class TestClockSettings(StrictModel):

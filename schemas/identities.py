@@ -30,6 +30,7 @@ IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     topics.ACTIONS.name: ("decision_id", "outcome"),
     topics.AUDIT_RUNS.name: ("run",),
     topics.AUDIT.name: ("run", "host", "check"),
+    topics.REPAIRS.name: ("repair_id", "state"),
     topics.POLICY_CYCLES.name: ("shard", "epoch", "first_cycle"),
     topics.FALLBACKS.name: ("host", "shard", "epoch", "seq"),
     topics.DIAGNOSES.name: ("job", "begin_ns", "number"),

@@ -34,6 +34,8 @@ class Limits:
     protected_jobs: frozenset[str] = frozenset()
     revert_before_ns: int = 0
     """Actions that were applied before this fabric time are undone; 0 undoes none."""
+    drains_reset_ns: int = 0
+    """Drains before this time do not count for the circuit breaker of drains."""
     version: int = 0
     """Sum of the versions of both records; decisions carry it as `config_version`."""
 
@@ -61,6 +63,7 @@ class Limits:
             _moved_share(records.get(EVERYONE)),
             frozenset(job for record in in_force for job in record["protected_jobs"]),
             max((record["revert_before_ns"] or 0 for record in in_force), default=0),
+            (records[EVERYONE]["drains_reset_ns"] or 0) if EVERYONE in records else 0,
             sum(min(record["version"], MAX_VERSION) for record in in_force),
         )  # fmt: skip
 

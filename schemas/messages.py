@@ -38,6 +38,7 @@ from schemas.topics import (
     PROBES,
     QUEUES,
     REJECTS,
+    REPAIRS,
     STEPS,
     TRUTH,
     R,
@@ -60,6 +61,7 @@ _KEY_FORMATS: Final[dict[str, str]] = {
     ACTUATORS.name: "{actuator}",
     **dict.fromkeys((AUDIT_RUNS.name, AUDIT.name), "{run}"),
     REJECTS.name: "{topic}",
+    REPAIRS.name: "{repair_id}",
 }
 
 

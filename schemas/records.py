@@ -109,6 +109,10 @@ __all__ = [
     "ReasonKind",
     "Reject",
     "RejectReason",
+    "Repair",
+    "RepairEvidence",
+    "RepairJob",
+    "RepairState",
     "Severity",
     "SourceRange",
     "Stamp",
@@ -283,6 +287,9 @@ class ActuatorConfig(TypedDict):
     flows return to their original path and rate limits are lifted; null: nothing is undone."""
     paused_mode: str
     """Mode that `fabrictime pause` replaced and `fabrictime resume` restores; empty: none."""
+    drains_reset_ns: int | None
+    """ns since the Unix epoch, system clock of the machine that changed it: drains before do not count for
+    the circuit breaker; counts in the record of * only; null: all count."""
 
 
 class HostState(TypedDict):
@@ -2641,6 +2648,91 @@ class Reject(TypedDict):
     """bytes of the message's value."""
     head: bytes
     """Value of the message, at most the first 1,024 bytes."""
+
+
+class RepairState(StrEnum):
+    """State of a repair."""
+
+    UNKNOWN = "UNKNOWN"
+    DRAINING = "DRAINING"
+    OPEN = "OPEN"
+    RESUMING = "RESUMING"
+    ENDED = "ENDED"
+
+
+class RepairEvidence(TypedDict):
+    """A failed check."""
+
+    check: str
+    """Id of the check."""
+    run: str
+    """Its audit run."""
+    at_ns: int
+    """ns since the Unix epoch: log append time of the result."""
+    text: str
+    """Findings in one line."""
+    remedy: str
+    """What to do, in one line."""
+
+
+class RepairJob(TypedDict):
+    """A job that ran on the node."""
+
+    job: str
+    """Id of the job in the scheduler."""
+    owner: str
+    """User or namespace of the job."""
+    notified: bool
+    """Whether the scheduler took the message to the owner, before the drain."""
+
+
+class Repair(TypedDict):
+    """The break-fix record of a node that was drained for a failed audit: cause, evidence, jobs and end. The
+    newest record of a key counts. Identity: repair_id, state."""
+
+    repair_id: str
+    """Decision id of the drain."""
+    state: RepairState
+    """DRAINING: the order is given, the scheduler has not confirmed it; OPEN: the node gets no jobs;
+    RESUMING: the order to resume is given; ENDED: the drain is over."""
+    node: str
+    """Node of the scheduler."""
+    host: str
+    """Host of the node in the inventory."""
+    cause_host: str
+    """Host whose audit failed; another host where all nodes of a unit are drained together."""
+    scheduler: str
+    """SLURM, KUBERNETES or SLINKY."""
+    group: str
+    """Group of nodes whose rules applied; empty: the rules of all nodes."""
+    rack: str | None
+    """Rack of the host; null if not known."""
+    rails: list[int]
+    """Rails of the NICs that the failed checks name."""
+    run: str
+    """Audit run that failed."""
+    checks: list[str]
+    """Ids of the failed checks."""
+    reason: str
+    """Reason as the scheduler shows it."""
+    evidence: list[RepairEvidence]
+    """Results of the failed checks."""
+    jobs: list[RepairJob]
+    """Jobs that ran on the node at the drain."""
+    by: str
+    """User and host of the process that drained."""
+    opened_ns: int
+    """ns since the Unix epoch, system clock of that process: order to drain."""
+    updated_ns: int
+    """ns since the Unix epoch, system clock of the writer: this record."""
+    ended_ns: int | None
+    """ns since the Unix epoch, system clock of the writer: end of the drain."""
+    ended_by: str
+    """User and host of the process that resumed the node; empty: someone else did."""
+    end_run: str
+    """Audit run that passed; empty: someone else ended the drain."""
+    end_reason: str
+    """Why the drain ended, in one line."""
 
 
 class StepChoiceKind(StrEnum):

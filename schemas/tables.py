@@ -41,6 +41,7 @@ PATHS: Final = "paths"
 DECISIONS: Final = "decisions"
 ACTIONS: Final = "actions"
 AUDIT: Final = "audit"
+REPAIRS: Final = "repairs"
 DIAGNOSES: Final = "diagnoses"
 RANK_TIMES: Final = "rank_times"
 JOB_FLOWS: Final = "job_flows"
@@ -320,6 +321,15 @@ TABLES: Final[dict[str, Table]] = {
             "recorded_ns",
             days=90, order_by="run, host, check", time="checked",
             types={_TEXT: "text", _TEXTS: "finding_text fact_text"},
+        ),
+        Table(
+            REPAIRS, topics.REPAIRS,
+            "one row per repair and state (Repair); opened by the clock of the process that drained",
+            "repair_id state opened=opened_ns node host cause_host scheduler group rack rails run checks "
+            "reason evidence_check evidence_run evidence_at_ns evidence_text evidence_remedy job_job "
+            "job_owner job_notified by updated_ns ended_ns ended_by end_run end_reason recorded_ns",
+            days=400, order_by="repair_id, state", time="opened",
+            types={_TEXT: "repair_id reason end_reason", _TEXTS: "evidence_text evidence_remedy"},
         ),
         Table(
             DIAGNOSES, topics.DIAGNOSES, "one row per job and interval (Diagnosis); began in fabric time",

@@ -100,7 +100,7 @@ INVENTORY: Final = Topic(
     writers=("prober", "sim"),
     readers=(
         *("prober", "flows", "map", "solve", "sink", "web", "up"),
-        *("actuator", "auditor", "audit", "notify", "alert"),
+        *("actuator", "auditor", "audit", "drains", "notify", "alert"),
     ),
 )
 CLOCK_FITS: Final = Topic(
@@ -257,7 +257,7 @@ ALERTS: Final = Topic(
     7 * DAY_MS,
     compacted=True,
     writers=("solve",),
-    readers=("solve", "sink", "web", "up", "notify", "alert"),
+    readers=("solve", "sink", "web", "up", "drains", "notify", "alert"),
 )
 ALERT_NOTES: Final = Topic(
     "fabric.alert-notes",
@@ -318,8 +318,8 @@ ACTIONS: Final = Topic(
     "outcomes of decisions at the actuators",
     Partitions.DATA,
     7 * DAY_MS,
-    writers=("actuator", "audit"),
-    readers=("solve", "sink", "web", "up", "audit", "notify"),
+    writers=("actuator", "drains"),
+    readers=("solve", "sink", "web", "up", "drains", "notify"),
 )
 CONFIG: Final = Topic(
     "fabric.config",
@@ -330,7 +330,7 @@ CONFIG: Final = Topic(
     None,
     compacted=True,
     writers=("config",),
-    readers=("solve", "web", "up", "actuator", "audit"),
+    readers=("solve", "web", "up", "actuator", "drains"),
 )
 AUDIT_RUNS: Final = Topic(
     "fabric.audit.runs",
@@ -350,7 +350,18 @@ AUDIT: Final = Topic(
     Partitions.ONE,
     30 * DAY_MS,
     writers=("auditor", "audit"),
-    readers=("solve", "audit", "sink"),
+    readers=("solve", "audit", "drains", "sink"),
+)
+REPAIRS: Final = Topic(
+    "fabric.repairs",
+    "repair",
+    records.Repair,
+    "break-fix records of drained nodes: cause, evidence, jobs, end",
+    Partitions.ONE,
+    400 * DAY_MS,
+    compacted=True,
+    writers=("drains",),
+    readers=("drains", "audit", "sink"),
 )
 TRUTH: Final = Topic(
     "fabric.truth",
@@ -412,6 +423,7 @@ TOPICS: Final[dict[str, Topic]] = {
         CONFIG,
         AUDIT_RUNS,
         AUDIT,
+        REPAIRS,
         TRUTH,
         STEPS,
         REJECTS,

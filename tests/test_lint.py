@@ -104,6 +104,7 @@ SERVICES = {
     "collectives": ("producers/collectives/service.py",),
     "auditor": ("producers/audit/",),
     "audit": ("fabrictime/audit/",),
+    "drains": ("actuators/nodes/",),
     "sim": ("producers/sim/",),
     "config": ("fabrictime/commands/config/live_config.py", "fabrictime/commands/config/pause.py"),
     "bench": (),
@@ -151,7 +152,7 @@ def test_service_opens_the_topics_of_the_table(service):
     but = (
         SERVICES["flows"] + SERVICES["collectives"] + SERVICES["auditor"] + SERVICES["sim"]
         if service == "prober"
-        else SERVICES["notify"]
+        else SERVICES["notify"] + SERVICES["drains"]
         if service == "actuator"
         else ()
     )

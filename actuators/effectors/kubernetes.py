@@ -1,9 +1,13 @@
 """Drains and resumes nodes of Kubernetes by means of a node condition, a taint and a cordon.
 
 This needs the package `kubernetes` (the extra `kubernetes`) and the rights to get, list and patch `nodes` and
-`nodes/status`. The taint marks a drain by this system; an annotation in the same patch holds its reason. A
-patch carries the node's resource version, so that it is refused if someone else changed the node in
-between.
+`nodes/status`, to list `pods` and to create `events`. The taint marks a drain by this system; an annotation
+in the same patch holds its reason. A patch carries the node's resource version, so that it is refused if
+someone else changed the node in between.
+
+Slurm on Kubernetes (Slinky) is drained through Slurm: its operator drains the Slurm node of a Kubernetes node
+that is cordoned, with the reason of an annotation, and undrains it with the cordon. Source: slurm-operator,
+docs/usage/nodeset-operations.md and docs/concepts/nodeset-controller.md.
 """
 
 from __future__ import annotations
@@ -16,11 +20,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from actuators.effectors.node_base import NodeError, check_drain, check_resume
+from actuators.effectors.node_base import Job, NodeError, check_drain, check_resume
 from actuators.nodes.policy import NodeState
 
 TAINT: Final = "fabrictime/unfit"
 ANNOTATION: Final = "fabrictime/reason"
+SLINKY_REASON: Final = "nodeset.slinky.slurm.net/node-cordon-reason"
+"""Annotation with the reason that Slinky's operator gives to Slurm."""
+SLINKY_BUSY: Final = frozenset({"SlurmNodeStateAllocated", "SlurmNodeStateMixed", "SlurmNodeStateCompleting"})
+"""Conditions of a NodeSet pod whose Slurm node runs jobs."""
 CONDITION: Final = "FabrictimeUnfit"
 PAGE: Final = 500
 """Number of nodes per answer of the API."""
@@ -33,9 +41,20 @@ class Kubernetes:
     how = "KUBERNETES"
 
     def __init__(
-        self, kubeconfig: Path | None = None, context: str | None = None, limit_s: float = 10.0
+        self,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        limit_s: float = 10.0,
+        *,
+        is_slinky: bool = False,
     ) -> None:
-        """`kubeconfig`: None for the usual file, or for the pod's own account. Raises NodeError."""
+        """`kubeconfig`: None for the usual file, or for the pod's own account. Raises NodeError.
+
+        `is_slinky`: Slinky's operator runs Slurm on the nodes.
+        """
+        self._is_slinky = is_slinky
+        if is_slinky:
+            self.how = "SLINKY"
         try:
             client, config = import_module("kubernetes.client"), import_module("kubernetes.config")
         except ImportError:
@@ -71,6 +90,35 @@ class Kubernetes:
             if not more:
                 return nodes
 
+    def jobs(self, node: str) -> list[Job]:
+        """Return the pods that run on a node, without those of DaemonSets. Raises NodeError.
+
+        With Slinky, these are the pods whose Slurm node is busy.
+        """
+        selector = f"spec.nodeName={node},status.phase=Running"
+        pods = self._call(self._api.list_pod_for_all_namespaces, field_selector=selector)
+        try:
+            return [_job(pod) for pod in pods["items"] if _is_job(pod, is_slinky=self._is_slinky)]
+        except (KeyError, TypeError, AttributeError):
+            raise NodeError("Kubernetes: a pod without metadata or status as expected") from None
+
+    def notify(self, job: Job, text: str) -> None:
+        """Create an event of a pod. Raises NodeError."""
+        namespace, _, name = job.name.partition("/")
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        event = {
+            "metadata": {"generateName": "fabrictime-drain-", "namespace": namespace},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name},
+            "type": "Warning",
+            "reason": "NodeDrain",
+            "message": text,
+            "source": {"component": "fabrictime"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        self._call(self._api.create_namespaced_event, namespace, event)
+
     def drain(self, node: str, reason: str) -> None:
         """Set the condition, then taint and cordon the node in one patch. Running pods stay."""
         item = self._call(self._api.read_node, node)
@@ -99,21 +147,21 @@ class Kubernetes:
     def _patch(self, item: dict[str, Any], spec: dict[str, Any], reason: str | None) -> None:
         metadata = {
             "resourceVersion": item["metadata"]["resourceVersion"],
-            "annotations": {ANNOTATION: reason},
+            "annotations": {ANNOTATION: reason} | ({SLINKY_REASON: reason} if self._is_slinky else {}),
         }
-        self._call(self._api.patch_node, item["metadata"]["name"], {"metadata": metadata, "spec": spec})
+        body = {"metadata": metadata, "spec": spec}
+        self._call(self._api.patch_node, item["metadata"]["name"], body, _content_type=PATCH)
 
     def _set_condition(self, node: str, status: str, reason: str, text: str) -> Any:
         """Set the node condition; return the node after the change."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         condition = {"type": CONDITION, "status": status, "reason": reason, "message": text}
         condition |= {"lastTransitionTime": now, "lastHeartbeatTime": now}
-        return self._call(self._api.patch_node_status, node, {"status": {"conditions": [condition]}})
+        body = {"status": {"conditions": [condition]}}
+        return self._call(self._api.patch_node_status, node, body, _content_type=PATCH)
 
     def _call(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call the API and return the decoded answer. Raises NodeError."""
-        if len(arguments) > 1:
-            options["_content_type"] = PATCH
         try:
             answer = method(*arguments, _request_timeout=self._limit_s, _preload_content=False, **options)
             return json.loads(answer.data)
@@ -121,6 +169,19 @@ class Kubernetes:
             raise NodeError(f"Kubernetes: {_message(error)}") from None
         except (self._unreachable, OSError, ValueError) as error:
             raise NodeError(f"Kubernetes: {type(error).__name__}: {error}") from None
+
+
+def _is_job(pod: Any, *, is_slinky: bool) -> bool:
+    """Return whether a pod is work that a drain concerns."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    if is_slinky:
+        return any(one["type"] in SLINKY_BUSY and one["status"] == "True" for one in conditions)
+    return not any(owner["kind"] == "DaemonSet" for owner in pod["metadata"].get("ownerReferences") or ())
+
+
+def _job(pod: Any) -> Job:
+    namespace = pod["metadata"]["namespace"]
+    return Job(f"{namespace}/{pod['metadata']['name']}", namespace)
 
 
 def node_state(item: Any) -> NodeState:

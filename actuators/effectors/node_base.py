@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from actuators.nodes.policy import NodeState, is_ours, is_same_drain
 
 
 class NodeError(Exception):
     """Raised if the scheduler did not answer, or refused. The text is one line for people."""
+
+
+class Job(NamedTuple):
+    """A job that runs on a node."""
+
+    name: str
+    owner: str
 
 
 class NodeEffector(Protocol):
@@ -19,6 +26,12 @@ class NodeEffector(Protocol):
 
     def nodes(self) -> list[NodeState]:
         """Return all nodes. Raises NodeError."""
+
+    def jobs(self, node: str) -> list[Job]:
+        """Return the jobs that run on a node. Raises NodeError."""
+
+    def notify(self, job: Job, text: str) -> None:
+        """Send a message to the owner of a job. Raises NodeError."""
 
     def drain(self, node: str, reason: str) -> None:
         """Stop new jobs on a node. Raises NodeError, also if someone else drained the node."""

@@ -7,7 +7,7 @@ import re
 import subprocess
 from typing import Final
 
-from actuators.effectors.node_base import NodeError, check_drain, check_resume
+from actuators.effectors.node_base import Job, NodeError, check_drain, check_resume
 from actuators.nodes.policy import NodeState
 
 OUT: Final = (
@@ -46,6 +46,17 @@ class Slurm:
         """Return all nodes. Raises NodeError."""
         return parse_nodes(self._scontrol("--oneliner", "show", "nodes"))
 
+    def jobs(self, node: str) -> list[Job]:
+        """Return the jobs that hold a node. Raises NodeError."""
+        states = "--states=RUNNING,SUSPENDED,COMPLETING"
+        text = self._run("squeue", "--noheader", states, "--format=%A %u", f"--nodelist={node}")
+        rows = (line.split() for line in text.splitlines())
+        return [Job(row[0], row[1]) for row in rows if len(row) == 2]
+
+    def notify(self, job: Job, text: str) -> None:
+        """Write to the standard error of a batch job, or of its salloc or srun. Raises NodeError."""
+        self._scontrol("notify", job.name, text)
+
     def drain(self, node: str, reason: str) -> None:
         """Stop new jobs on a node; running jobs continue to their end. Raises NodeError."""
         if check_drain(self._node(node), reason):
@@ -63,10 +74,13 @@ class Slurm:
         return nodes[0]
 
     def _scontrol(self, *arguments: str) -> str:
-        command = f"scontrol {' '.join(arguments[:3])}"
+        return self._run("scontrol", *arguments)
+
+    def _run(self, program: str, *arguments: str) -> str:
+        command = f"{program} {' '.join(arguments[:3])}"
         try:
             done = subprocess.run(
-                ["scontrol", *arguments],
+                [program, *arguments],
                 capture_output=True,
                 text=True,
                 errors="replace",

@@ -1,25 +1,26 @@
-"""Carries out node actions; writes the journal, calls the effector and reports, in this order.
+"""Carries out node actions: tells the owners of jobs, records the order, calls the effector and reports.
 
-If a process dies after the scheduler took an action and before the log took its report, an entry stays in the
-journal. `recover` then asks the scheduler and reports the action; it never acts. The decision id is made of
-action, node and run, so that a report that is published twice counts once.
+The order is a record of `fabric.repairs`. If a process dies between order and report, its successor asks the
+scheduler what is in force, and reports it. The decision id is made of action, node and run, so that an action
+that is reported twice counts once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from actuators.effectors.node_base import NodeEffector, NodeError
-from actuators.journal import State, StateStore
-from actuators.nodes.policy import NodeState, NodeStep, is_ours, is_same_drain
-from schemas.limits import Limits
-from schemas.records import ActionOutcome, ActionReport, FlowAction
+from actuators.effectors.node_base import Job, NodeEffector, NodeError
+from actuators.nodes.operator import MAX_TEXT, DrainOperator
+from actuators.nodes.policy import NodeState, NodeStep
+from schemas.records import ActionOutcome, ActionReport, FlowAction, Repair, RepairJob, RepairState
 
-MAX_DETAIL: Final = 500
-Reported = Callable[[str, ActionOutcome], bool]
+MAX_NOTIFIED: Final = 64
+"""Largest number of jobs whose owners are notified before a drain."""
+SENDERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,15 @@ class Done:
     step: NodeStep
     outcome: ActionOutcome | None
     text: str
+    is_new: bool = False
+    """True if the outcome was not reported before."""
+
+
+class ActionLog(Protocol):
+    """The log of reports and repairs."""
+
+    def publish(self, reports: Sequence[ActionReport], repairs: Sequence[Repair]) -> None:
+        """Return once the log has the records. Raises ValueError."""
 
 
 class NodeActuator:
@@ -37,73 +47,139 @@ class NodeActuator:
     def __init__(
         self,
         effector: NodeEffector,
-        journal: StateStore,
-        limits_of: Callable[[str], Limits],
-        publish: Callable[[ActionReport], None],
-        is_reported: Reported,
+        operator: DrainOperator,
+        log: ActionLog,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`limits_of`: returns the limits of a host. `publish` returns once the log has the report; it raises
-        ValueError.
+        self._effector, self._operator, self._log, self._now_ns = effector, operator, log, now_ns
 
-        `is_reported`: returns whether the log has a report with this decision id and outcome.
+    def run(self, *, observe: bool = False) -> list[Done]:
+        """Reconcile the repairs with the scheduler, plan, and carry out. With `observe`, carry out nothing.
+
+        Raises NodeError if the scheduler does not list its nodes, and ValueError if the log does not accept a
+        record; the next process reports that action.
         """
-        self._effector, self._journal, self._limits_of = effector, journal, limits_of
-        self._publish, self._is_reported, self._now_ns = publish, is_reported, now_ns
+        nodes = self._effector.nodes()
+        done = self._reconcile(nodes)
+        steps = self._operator.plan(nodes, self._now_ns())
+        return done + [self._carry_out(step, observe) for step in steps]
 
-    def recover(self, states: Mapping[str, State], nodes: Iterable[NodeState]) -> list[Done]:
-        """Report the actions that a former process took and did not report. Raises ValueError."""
-        node_by_name = {node.name: node for node in nodes}
-        reports = []
-        for name, state in list(states.items()):
-            step = _step(state)
-            node = node_by_name.get(name)
-            if step is not None and node is not None and _is_done(step, node):
-                reports.append(self._report(step, ActionOutcome.APPLIED, step.text))
-            self._journal.save(name, None)
-        return reports
-
-    def carry_out(self, steps: Iterable[NodeStep], *, observe: bool = False) -> list[Done]:
-        """Carry out the steps that limits and mode allow, and report them. With `observe`, carry out none.
-
-        Raises ValueError if the log does not accept a report; the next process reports that action.
-        """
-        return [self._carry_out(step, observe) for step in steps]
+    def _reconcile(self, nodes: Sequence[NodeState]) -> list[Done]:
+        done = []
+        for repair in list(self._operator.reconcile(nodes, self._now_ns())):
+            action = _unreported_action(repair)
+            if action is None:
+                self._publish([], [repair])
+                continue
+            run, text = (
+                (repair["run"], repair["reason"])
+                if action is FlowAction.DRAIN
+                else (repair["end_run"], repair["end_reason"])
+            )
+            step = NodeStep(repair["node"], repair["host"], action, run, text)
+            done.append(self._report(step, ActionOutcome.APPLIED, text, repair))
+        return done
 
     def _carry_out(self, step: NodeStep, observe: bool) -> Done:
-        limits = self._limits_of(step.host)
+        limits = self._operator.limits_of(step.host)
         if step.obstacle:
             if step.is_limited:
                 return self._report(step, ActionOutcome.LIMITED, step.obstacle)
             return Done(step, None, step.obstacle)
-        if self._is_reported(step.decision_id, ActionOutcome.APPLIED):
+        if self._operator.is_reported(step.decision_id, ActionOutcome.APPLIED):
             return Done(step, None, f"taken before for run {step.run}, and undone by another")
-        if observe or not limits.act:
+        if observe or step.rules.observe or not limits.act:
             return self._report(step, ActionOutcome.OBSERVED, step.text)
         if step.action not in limits.allowed:
             text = f"allowed_actions of {step.host}: {', '.join(sorted(limits.allowed))}"
             return self._report(step, ActionOutcome.NOT_ALLOWED, text)
-        if not self._journal.save(step.node, asdict(step)):
-            return self._report(step, ActionOutcome.FAILED, "the journal cannot be written")
-        began_ns = time.monotonic_ns()
         try:
-            if step.action is FlowAction.DRAIN:
-                self._effector.drain(step.node, step.text)
-            else:
-                self._effector.resume(step.node)
+            return self._drain(step) if step.action is FlowAction.DRAIN else self._resume(step)
         except NodeError as error:
-            # The scheduler may have acted all the same, as after a time-out: the journal keeps the step.
-            return self._report(step, ActionOutcome.FAILED, str(error), time.monotonic_ns() - began_ns)
-        done = self._report(step, ActionOutcome.APPLIED, step.text, time.monotonic_ns() - began_ns)
-        self._journal.save(step.node, None)
-        return done
+            # The scheduler may have acted all the same, as after a time-out: the repair keeps the order.
+            return self._report(step, ActionOutcome.FAILED, str(error))
 
-    def _report(self, step: NodeStep, outcome: ActionOutcome, text: str, took_ns: int = 0) -> Done:
-        if not self._is_reported(step.decision_id, outcome):
+    def _drain(self, step: NodeStep) -> Done:
+        """Tell the owners of jobs, then drain. Raises NodeError."""
+        jobs = self._effector.jobs(step.node)
+        if step.rules.max_jobs is not None and len(jobs) > step.rules.max_jobs:
+            text = f"{len(jobs)} jobs run on {step.node}, at most {step.rules.max_jobs} may (max_jobs)"
+            return self._report(step, ActionOutcome.LIMITED, text)
+        repair = self._operator.new_repair(step, self._now_ns())
+        notified = {row["job"]: row["notified"] for row in repair["jobs"]}
+        repair = {**repair, "jobs": self._notify(step, jobs, notified)}
+        self._publish([], [repair])
+        began_ns = time.monotonic_ns()
+        self._effector.drain(step.node, step.text)
+        opened: Repair = {**repair, "state": RepairState.OPEN, "updated_ns": self._now_ns()}
+        took_ns = time.monotonic_ns() - began_ns
+        return self._report(step, ActionOutcome.APPLIED, step.text, opened, took_ns)
+
+    def _notify(self, step: NodeStep, jobs: Sequence[Job], notified: dict[str, bool]) -> list[RepairJob]:
+        """Tell the owners of jobs who do not know yet. A message that fails does not prevent the drain."""
+        text = f"fabrictime: node {step.node} gets no new jobs; running jobs continue. {step.text}"
+
+        def is_notified(job: Job) -> bool:
+            try:
+                self._effector.notify(job, text[:MAX_TEXT])
+            except NodeError:
+                return False
+            return True
+
+        new_jobs = [job for job in jobs if not notified.get(job.name)][:MAX_NOTIFIED]
+        if new_jobs:
+            with ThreadPoolExecutor(SENDERS) as pool:
+                names = (job.name for job in new_jobs)
+                notified |= dict(zip(names, pool.map(is_notified, new_jobs), strict=True))
+        return [
+            {"job": job.name, "owner": job.owner, "notified": notified.get(job.name, False)} for job in jobs
+        ]
+
+    def _resume(self, step: NodeStep) -> Done:
+        """Resume a node that this system drained. Raises NodeError."""
+        repair = self._operator.repair_of(step.node)
+        if repair is not None:
+            now_ns = self._now_ns()
+            repair = {
+                **repair,
+                "state": RepairState.RESUMING,
+                "updated_ns": now_ns,
+                "ended_ns": now_ns,
+                "ended_by": self._operator.settings.by,
+                "end_run": step.run,
+                "end_reason": step.text[:MAX_TEXT],
+            }
+            self._publish([], [repair])
+        began_ns = time.monotonic_ns()
+        self._effector.resume(step.node)
+        took_ns = time.monotonic_ns() - began_ns
+        if repair is not None:
+            repair = {**repair, "state": RepairState.ENDED, "updated_ns": self._now_ns()}
+        return self._report(step, ActionOutcome.APPLIED, step.text, repair, took_ns)
+
+    def _report(
+        self,
+        step: NodeStep,
+        outcome: ActionOutcome,
+        text: str,
+        repair: Repair | None = None,
+        took_ns: int = 0,
+    ) -> Done:
+        reports = []
+        if not self._operator.is_reported(step.decision_id, outcome):
             how = self._effector.how if outcome is ActionOutcome.APPLIED else ""
-            version = self._limits_of(step.host).version
-            self._publish(node_report(step, outcome, text, how, self._now_ns(), took_ns, version))
-        return Done(step, outcome, text)
+            version = self._operator.limits_of(step.host).version
+            reports = [node_report(step, outcome, text, how, self._now_ns(), took_ns, version)]
+        self._publish(reports, [] if repair is None else [repair])
+        return Done(step, outcome, text, is_new=bool(reports))
+
+    def _publish(self, reports: Sequence[ActionReport], repairs: Sequence[Repair]) -> None:
+        if reports or repairs:
+            self._log.publish(reports, repairs)
+        for report in reports:
+            self._operator.note_report(report["decision_id"], report["outcome"])
+        for repair in repairs:
+            self._operator.take_repair(repair)
 
 
 def node_report(
@@ -126,20 +202,12 @@ def node_report(
         "how": how,
         "took_ns": took_ns,
         "config_version": config_version,
-        "detail": f"node {step.node}: {text}"[:MAX_DETAIL],
+        "detail": f"node {step.node}: {text}"[:MAX_TEXT],
     }
 
 
-def _step(state: Mapping[str, Any]) -> NodeStep | None:
-    """Return the step of a journal entry; None for an entry of another format."""
-    try:
-        return NodeStep(**{**state, "action": FlowAction(state["action"])})
-    except (TypeError, KeyError, ValueError):
-        return None
-
-
-def _is_done(step: NodeStep, node: NodeState) -> bool:
-    """Return True if the node's state in the scheduler shows the result of the step."""
-    if step.action is FlowAction.DRAIN:
-        return node.is_out and is_same_drain(node.reason, step.text)
-    return not (node.is_out and is_ours(node.reason))
+def _unreported_action(repair: Repair) -> FlowAction | None:
+    """Return the action of this system that led to a reconciled repair; None if someone else acted."""
+    if repair["state"] == RepairState.OPEN:
+        return FlowAction.DRAIN
+    return FlowAction.RESUME if repair["ended_by"] else None

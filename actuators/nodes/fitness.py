@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from schemas.records import AuditResult, AuditSeverity, AuditStatus
+from schemas.records import AuditCategory, AuditResult, AuditSeverity, AuditStatus
 
 COMPARED: Final = ("baseline.", "collectives.hosts", "fabric.", "fleet.", "sku.")
 """Prefixes of the ids of checks that are evaluated from other records, not on the host."""
@@ -45,6 +45,10 @@ class Outcome(NamedTuple):
     is_error: bool
     """True if the check's failure makes a host unfit."""
     text: str
+    category: AuditCategory = AuditCategory.OTHER
+    subjects: tuple[str, ...] = ()
+    """The devices, mounts or processes that failed."""
+    remedy: str = ""
 
     @property
     def is_failed(self) -> bool:
@@ -85,6 +89,8 @@ class AuditHistory:
         self._runs: dict[str, dict[str, _Run]] = {}
         self._whole = 0
         """Number of results of the largest complete run."""
+        self.failing: dict[str, set[str]] = {}
+        """Maps check to the hosts whose newest result of it makes them unfit."""
 
     @property
     def hosts(self) -> list[str]:
@@ -98,9 +104,15 @@ class AuditHistory:
             return
         host, check, run = record["host"], record["check"], record["run"]
         status, is_error = AuditStatus(record["status"]), record["severity"] == AuditSeverity.ERROR
-        outcome = Outcome(check, run, at_ns, status, is_error, record["text"])
+        failed = (item["subject"] for item in record["findings"] if item["status"] == AuditStatus.FAILED)
+        category = AuditCategory(record["category"])
+        outcome = Outcome(
+            check, run, at_ns, status, is_error, record["text"], category, tuple(failed), record["remedy"]
+        )
         outcomes = self._outcomes.setdefault(host, {}).setdefault(check, [])
         outcomes[:] = [outcome, *(earlier for earlier in outcomes if earlier.run != run)][:MAX_OUTCOMES]
+        hosts = self.failing.setdefault(check, set())
+        (hosts.add if outcome.is_failed else hosts.discard)(host)
         if not check.startswith(COMPARED):
             part = self._runs.setdefault(host, {}).setdefault(run, _Run())
             part.expected = max(part.expected, record["checks"])
@@ -108,6 +120,24 @@ class AuditHistory:
             part.at_ns = at_ns
             if part.is_complete:
                 self._whole = max(self._whole, part.expected)
+
+    def newest(self, host: str, check: str, since_ns: int = 0) -> Outcome | None:
+        """Return the newest outcome of a check for a host; None without one since `since_ns`."""
+        outcomes = self._of_check(host, check) if check in self._outcomes.get(host, {}) else []
+        return outcomes[0] if outcomes and outcomes[0].at_ns >= since_ns else None
+
+    def forget(self, before_ns: int) -> None:
+        """Drop the runs and outcomes of before."""
+        for host, checks in list(self._outcomes.items()):
+            for check, outcomes in list(checks.items()):
+                outcomes[:] = [outcome for outcome in outcomes if outcome.at_ns >= before_ns]
+                if not outcomes:
+                    del checks[check]
+                    self.failing[check].discard(host)
+            if not checks:
+                del self._outcomes[host]
+        for host, runs in list(self._runs.items()):
+            self._runs[host] = {name: run for name, run in runs.items() if run.at_ns >= before_ns}
 
     def fitness(self, host: str, since_ns: int, *, strict: bool = False) -> HostFitness:
         """Return the fitness of a host from its results since `since_ns`. `strict`: UNKNOWN errors count

@@ -1,19 +1,22 @@
 """Policy of node actions: decides from the fitness of hosts which nodes of a scheduler to drain and to
 resume.
 
-Pure logic. Only drains by this system are ever resumed; their reasons are written by `reason_of`. A circuit
-breaker limits the share of nodes that are out of service. It counts those that others drained, too.
+Pure logic. Only drains by this system are ever resumed; their reasons are written by `reason_of`. `Caps`
+limits the drains. It counts the nodes that others drained, too. Where a rack is one unit, its nodes are
+drained for the failure of any of their hosts, and resumed once that host has passed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from actuators.nodes.caps import Breaker, Caps, NodeRules, Opening, Unit
 from actuators.nodes.fitness import Fitness, HostFitness, Outcome
+from actuators.nodes.places import NETWORK, Places
 from schemas.records import AuditStatus, FlowAction
 
 PREFIX: Final = "fabrictime:"
@@ -24,21 +27,7 @@ MAX_ID: Final = 256
 """Largest number of characters of a decision id."""
 MAX_NAMED: Final = 120
 """Largest number of characters for the checks that a reason names."""
-_REASON: Final = re.compile(rf"{PREFIX} run=(\S+) checks=(\S+): ")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRules:
-    """Limits of node actions."""
-
-    max_out_share: float = 0.1
-    """Largest share of nodes that may be out of service at once."""
-    min_in: int = 1
-    """Smallest number of nodes that must stay in service."""
-    failed_runs: int = 1
-    """Number of consecutive runs in which a check must fail before a drain."""
-    clean_runs: int = 1
-    """Number of consecutive runs after the drain in which its checks must pass before a resume."""
+_REASON: Final = re.compile(rf"{PREFIX} run=(\S+) checks=(\S+?)(?: of=(\S+))?: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +54,61 @@ class NodeStep:
     obstacle: str = ""
     """Reason why the action is not taken; empty if it may be taken."""
     is_limited: bool = False
-    """True if the circuit breaker prevents the action."""
+    """True if a limit prevents the action."""
+    cause_host: str = ""
+    """Host whose audit failed, where it is not the node's own."""
+    rules: NodeRules = field(default_factory=NodeRules)
+    failures: tuple[Outcome, ...] = ()
+    rack: str | None = None
+    rails: frozenset[int] = frozenset()
 
     @property
     def decision_id(self) -> str:
         """Id of the action: the same run gives the same id. In a long id, a digest replaces the end."""
-        full = f"{self.action.lower()} {self.node} {self.run}"
-        if len(full) <= MAX_ID:
-            return full
-        digest = hashlib.sha256(full.encode()).hexdigest()
-        return f"{full[: MAX_ID - len(digest)]}{digest}"
+        return decision_id(self.action, self.node, self.run)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The rules of each node, and the surroundings that limit drains."""
+
+    rules_of: Callable[[str], NodeRules]
+    """Returns the rules of a node."""
+    host_by_node: Mapping[str, str] = field(default_factory=dict)
+    places: Places = field(default_factory=Places)
+    openings: Sequence[Opening] = ()
+    breaker: Breaker = field(default_factory=Breaker)
+    network_obstacle: Callable[[str, Outcome], str] = lambda host, outcome: ""
+    """Returns why a failure of a host is one of the network; empty if it is not."""
+    now_ns: int = 0
+
+    def host_of(self, node: str) -> str:
+        """Return the host of a node."""
+        return self.host_by_node.get(node, node)
+
+    def rack_of(self, node: str) -> str | None:
+        """Return the rack of a node; None if it is not known."""
+        return self.places.rack_of(self.host_of(node))
+
+
+def decision_id(action: FlowAction, node: str, run: str) -> str:
+    """Return the id of an action; in a long one, a digest replaces the end."""
+    full = f"{action.lower()} {node} {run}"
+    if len(full) <= MAX_ID:
+        return full
+    digest = hashlib.sha256(full.encode()).hexdigest()
+    return f"{full[: MAX_ID - len(digest)]}{digest}"
 
 
 def is_ours(reason: str) -> bool:
     """Return True if a reason is that of a drain by this system."""
     return reason.startswith(PREFIX)
+
+
+def drain_of(reason: str) -> tuple[str, tuple[str, ...], str] | None:
+    """Return run, checks and other host of the reason of a drain by this system; None for another reason."""
+    parsed = _REASON.match(reason)
+    return None if parsed is None else (parsed[1], tuple(parsed[2].split(",")), parsed[3] or "")
 
 
 def is_same_drain(reason: str, other: str) -> bool:
@@ -88,97 +117,148 @@ def is_same_drain(reason: str, other: str) -> bool:
     return one is not None and two is not None and one.groups() == two.groups()
 
 
-def reason_of(failures: Sequence[Outcome]) -> str:
-    """Return the reason of a drain: run, checks and findings in one line, without quotes."""
+def reason_of(failures: Sequence[Outcome], cause_host: str = "") -> str:
+    """Return the reason of a drain: run, checks and findings in one line, without quotes.
+
+    `cause_host`: the host that failed, if it is another one's.
+    """
     names = failures[0].check
     for failure in failures[1:]:
         if len(names) + len(failure.check) < MAX_NAMED:
             names += f",{failure.check}"
     text = "; ".join(outcome.text for outcome in failures)
-    line = f"{PREFIX} run={failures[0].run} checks={names}: {text}"
+    other = f" of={cause_host}" if cause_host else ""
+    line = f"{PREFIX} run={failures[0].run} checks={names}{other}: {text}"
     plain = "".join(char if char.isprintable() and char not in "\"'" else " " for char in line)
     return plain[:MAX_REASON].strip()
 
 
-def plan(
-    nodes: Iterable[NodeState],
-    fitness: Mapping[str, HostFitness],
-    rules: NodeRules,
-    host_of: Mapping[str, str] | None = None,
-) -> list[NodeStep]:
+def plan(nodes: Iterable[NodeState], fitness: Mapping[str, HostFitness], fleet: Fleet) -> list[NodeStep]:
     """Return the resumes, then the drains; the host with the most errors is drained first.
 
-    `host_of`: node to host, if their names differ. A resume in the same pass does not allow the breaker one
-    more drain, because the scheduler has not confirmed it.
+    A resume in the same pass does not allow one more drain, because the scheduler has not confirmed it.
     """
-    every = sorted(nodes, key=lambda node: node.name)
-    fitness_by_node = {
-        node.name: host_fitness
-        for node in every
-        if (host_fitness := fitness.get((host_of or {}).get(node.name, node.name))) is not None
-    }
-    steps = [
-        step
-        for node in every
-        if node.name in fitness_by_node and (step := _resume(node, fitness_by_node[node.name], rules))
-    ]
+    states = sorted(nodes, key=lambda node: node.name)
+    steps = [step for node in states if (step := _resume(node, fitness, fleet))]
+    state_by_node = {node.name: node for node in states}
+    units = _units(states, fleet)
+    unit_by_node = {node: unit for unit in units for node in unit.nodes}
+    caps = Caps(units, fleet.openings, fleet.breaker, fleet.now_ns)
     candidates = [
-        (node, fitness_by_node[node.name], failures)
-        for node in every
-        if node.name in fitness_by_node
-        and (failures := _lasting(fitness_by_node[node.name], rules))
-        and not is_ours(node.reason)
+        (node, failures)
+        for node in states
+        if (failures := _lasting(fitness.get(fleet.host_of(node.name)), unit_by_node[node.name].rules))
+        and (not is_ours(node.reason) or len(unit_by_node[node.name].nodes) > 1)
     ]
-    candidates.sort(key=lambda candidate: (-len(candidate[2]), candidate[0].name))
-    total, out = len(every), sum(node.is_out for node in every)
-    for node, host_fitness, failures in candidates:
-        limit = "" if node.is_out else _breaker(total, out, rules)
-        obstacle = f"already out: {node.reason or node.state}" if node.is_out else limit
-        out += not obstacle
-        run, text = failures[0].run, reason_of(failures)
-        steps.append(
-            NodeStep(
-                node.name, host_fitness.host, FlowAction.DRAIN, run, text, obstacle, is_limited=bool(limit)
-            )
+    candidates.sort(key=lambda candidate: (-len(candidate[1]), candidate[0].name))
+    planned: set[str] = set()
+    for node, failures in candidates:
+        if node.name not in planned:
+            unit_steps = list(_drains(node, failures, unit_by_node[node.name], fleet, caps))
+            steps += [_of_unit(step, state_by_node[step.node]) for step in unit_steps]
+            planned |= {step.node for step in unit_steps}
+    return [step for step in steps if step.obstacle != _DRAINED]
+
+
+_DRAINED: Final = "drained"
+"""Obstacle of a node of a unit that this system has already drained."""
+
+
+def _units(nodes: Iterable[NodeState], fleet: Fleet) -> list[Unit]:
+    members: dict[tuple[str, str], list[NodeState]] = {}
+    for node in nodes:
+        rules, rack = fleet.rules_of(node.name), fleet.rack_of(node.name)
+        name = rack if rules.is_rack_unit and rack else node.name
+        members.setdefault((rules.group, name), []).append(node)
+    return [
+        Unit(
+            name,
+            tuple(node.name for node in unit),
+            fleet.rack_of(unit[0].name),
+            any(node.is_out for node in unit),
+            fleet.rules_of(unit[0].name),
         )
-    return steps
+        for (_, name), unit in members.items()
+    ]
 
 
-def _lasting(host_fitness: HostFitness, rules: NodeRules) -> list[Outcome]:
-    """Return the failures that lasted for enough runs."""
+def _drains(
+    node: NodeState, failures: Sequence[Outcome], unit: Unit, fleet: Fleet, caps: Caps
+) -> Iterator[NodeStep]:
+    """Yield the drains of the unit of a node that failed, or the node's drain with its obstacle."""
+    host, rules = fleet.host_of(node.name), unit.rules
+    obstacles = [_obstacle(host, failure, rules, fleet) for failure in failures]
+    reasons = tuple(one for one, text in zip(failures, obstacles, strict=True) if not text[0])
+    rails = fleet.places.rails_of(host, [subject for failure in reasons for subject in failure.subjects])
+    shown = reasons or tuple(failures)
+
+    def step(name: str, obstacle: str = "", *, is_limited: bool = False) -> NodeStep:
+        cause = "" if name == node.name else host
+        text, own = reason_of(shown, cause), fleet.host_of(name)
+        rack = fleet.rack_of(name)
+        return NodeStep(
+            *(name, own, FlowAction.DRAIN, shown[0].run, text, obstacle, is_limited),
+            *(cause, rules, shown, rack, rails),
+        )
+
+    is_continued = is_ours(node.reason)  # a former process may not have drained the whole unit
+    if node.is_out and not is_continued:
+        yield step(node.name, f"already out: {node.reason or node.state}")
+    elif not reasons:
+        yield step(node.name, obstacles[0][0], is_limited=not obstacles[0][1])
+    elif limit := "" if is_continued else caps.obstacle(unit, rails):
+        yield step(node.name, limit, is_limited=True)
+    else:
+        if not is_continued:
+            caps.add(unit, rails)
+        yield from (step(name) for name in unit.nodes)
+
+
+def _of_unit(step: NodeStep, node: NodeState) -> NodeStep:
+    """Return the step, with an obstacle for a node of the unit that is out."""
+    if step.obstacle or not node.is_out:
+        return step
+    text = _DRAINED if is_ours(node.reason) else f"already out: {node.reason or node.state}"
+    return replace(step, obstacle=text)
+
+
+def _obstacle(host: str, failure: Outcome, rules: NodeRules, fleet: Fleet) -> tuple[str, bool]:
+    """Return why a failure is no reason to drain yet, and whether only time is missing."""
+    if shared := fleet.network_obstacle(host, failure):
+        return shared, False
+    wait_ns = failure.at_ns + rules.network_wait_ns - fleet.now_ns
+    if failure.category in NETWORK and rules.network_wait_ns and wait_ns > 0:
+        return f"{failure.check}: waits {wait_ns / 1e9:.0f} s for the results of other hosts", True
+    return "", False
+
+
+def _lasting(host_fitness: HostFitness | None, rules: NodeRules) -> list[Outcome]:
+    """Return the failures that drain, and lasted for enough runs."""
+    if host_fitness is None:
+        return []
     return [
         failure
         for failure in host_fitness.failures
-        if len(recent := host_fitness.outcomes[failure.check][: rules.failed_runs]) == rules.failed_runs
+        if rules.drains_for(failure.check)
+        and len(recent := host_fitness.outcomes[failure.check][: rules.failed_runs]) == rules.failed_runs
         and all(outcome.is_failed for outcome in recent)
     ]
 
 
-def _breaker(total: int, out: int, rules: NodeRules) -> str:
-    """Return the limit that forbids one more drain; empty if none does."""
-    allowed = int(rules.max_out_share * total + 1e-9)
-    if out + 1 > allowed:
-        return (
-            f"circuit breaker: {out} of {total} nodes are out, "
-            f"at most {allowed} may be (max_out_share {rules.max_out_share:g})"
-        )
-    if total - out - 1 < rules.min_in:
-        return f"{total - out} of {total} nodes are in, at least {rules.min_in} must stay (min_in)"
-    return ""
-
-
-def _resume(node: NodeState, host_fitness: HostFitness, rules: NodeRules) -> NodeStep | None:
+def _resume(node: NodeState, fitness: Mapping[str, HostFitness], fleet: Fleet) -> NodeStep | None:
     """Return the resume of a node that this system drained, with an obstacle until enough runs are clean.
 
     None if the node is not to be resumed.
     """
-    if not node.is_out or not is_ours(node.reason):
+    host, rules = fleet.host_of(node.name), fleet.rules_of(node.name)
+    drain = drain_of(node.reason)
+    host_fitness = fitness.get(drain[2] or host) if drain else fitness.get(host)
+    if not node.is_out or not is_ours(node.reason) or host_fitness is None:
         return None
-    parsed = _REASON.match(node.reason)
-    if parsed is None:
+    if drain is None:
         text = f"{node.reason}: expected {PREFIX} run=RUN checks=CHECKS: TEXT"
-        return NodeStep(node.name, host_fitness.host, FlowAction.RESUME, "", "", text)
-    drained_by, checks = parsed[1], parsed[2].split(",")
+        return NodeStep(node.name, host, FlowAction.RESUME, "", "", text, rules=rules)
+    drained_by, checks, cause_host = drain
     obstacles = [
         text
         for check in checks
@@ -186,10 +266,22 @@ def _resume(node: NodeState, host_fitness: HostFitness, rules: NodeRules) -> Nod
     ]
     if host_fitness.fitness is not Fitness.FIT:
         obstacles.append(f"{host_fitness.fitness.lower()}: {'; '.join(host_fitness.reasons)}")
+    own = fitness.get(host)
+    if cause_host and own is not None and own.fitness is Fitness.UNFIT:
+        obstacles.append(f"{host}: unfit: {'; '.join(own.reasons)}")
     newest = host_fitness.outcomes.get(checks[0], ())
     run = newest[0].run if newest else ""
     text = f"{', '.join(checks)} passed in run {run}; drained by run {drained_by}"
-    return NodeStep(node.name, host_fitness.host, FlowAction.RESUME, run, text, "; ".join(obstacles))
+    return NodeStep(
+        node.name,
+        host,
+        FlowAction.RESUME,
+        run,
+        text,
+        "; ".join(obstacles),
+        cause_host=cause_host,
+        rules=rules,
+    )
 
 
 def _not_clean(check: str, outcomes: Sequence[Outcome], drained_by: str, rules: NodeRules) -> str:

@@ -6,7 +6,7 @@ the maintenance of one rack does not silence an alert about the whole fabric.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -26,6 +26,15 @@ class Silence:
 def _cable(name: str) -> str:
     """Return the cable of a directed link; return another name as it is."""
     return cable_id(name) if name.count(">") == 1 and "<>" not in name else name
+
+
+def hosts_of(alert: Alert, hosts: Container[str]) -> Iterator[str]:
+    """Yield the hosts that an alert concerns; `hosts` are those of the inventory."""
+    yield from (host_of(nic) for nic in alert["nics"])
+    for name in (alert["subject"], *alert["grouped"]):
+        ends = name.replace("<>", ">").split(">") if ">" in name else []
+        nodes = [end_parts(end).node for end in ends] or [host_of(name)]
+        yield from (node for node in nodes if node in hosts)
 
 
 class NoteIndex:
@@ -62,15 +71,8 @@ class NoteIndex:
         if scope == NoteScope.LINK:
             names = (alert["subject"], *alert["grouped"], *alert["links"])
             return {_cable(name) for name in names if ">" in name}
-        hosts = set(self._hosts(alert))
+        hosts = set(hosts_of(alert, self._racks))
         return hosts if scope == NoteScope.HOST else {self._racks.get(host) or "" for host in hosts}
-
-    def _hosts(self, alert: Alert) -> Iterator[str]:
-        yield from (host_of(nic) for nic in alert["nics"])
-        for name in (alert["subject"], *alert["grouped"]):
-            ends = name.replace("<>", ">").split(">") if ">" in name else []
-            nodes = [end_parts(end).node for end in ends] or [host_of(name)]
-            yield from (node for node in nodes if node in self._racks)
 
     def silences(self, alert: Alert) -> list[Silence]:
         """Return the silences and maintenance windows of an alert, past and future ones too."""

@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class Service:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(self._path))
         self.status = ""
+        self._is_stopping = False
+        self._reading = threading.Thread(target=self._read, daemon=True)
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, json.dumps(dict(settings)), *more],
@@ -54,11 +57,21 @@ class Service:
                 if self.process.poll() is not None:
                     break
                 continue
-            if text.startswith("STATUS="):
-                self.status = text.removeprefix("STATUS=").strip()
+            self._take(text)
             if "READY=1" in text:
+                self._reading.start()
                 return
         raise RuntimeError(f"{self.output.name}: not ready, exit code {self.process.poll()}: {self.tail()}")
+
+    def _take(self, text: str) -> None:
+        if text.startswith("STATUS="):
+            self.status = text.removeprefix("STATUS=").strip()
+
+    def _read(self) -> None:
+        """Read on: a full socket would block the process."""
+        while not self._is_stopping:
+            with suppress(TimeoutError):
+                self._take(self._socket.recv(4096).decode())
 
     def tail(self, characters: int = 2000) -> str:
         """Return the last characters of the process's output."""
@@ -82,6 +95,9 @@ class Service:
             except subprocess.TimeoutExpired:
                 self.process.kill()
         code = self.process.wait()
+        self._is_stopping = True
+        if self._reading.is_alive():
+            self._reading.join()
         self._socket.close()
         self._path.unlink(missing_ok=True)
         if self._path.parent.exists():
@@ -113,9 +129,7 @@ def embedded_log(folder: Path, partitions: int = 8) -> Iterator[str]:
     with service("fabrictime.log", settings, folder) as log:
         deadline = time.monotonic() + 5
         while not log.status and time.monotonic() < deadline:
-            log._socket.settimeout(0.2)
-            text = log._socket.recv(4096).decode()
-            log.status = text.removeprefix("STATUS=") if text.startswith("STATUS=") else ""
+            time.sleep(0.01)
         yield log.status.removeprefix("listening on ").strip()
 
 

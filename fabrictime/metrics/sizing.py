@@ -11,7 +11,7 @@ from schemas.metrics.common import AGENT, UP
 from schemas.metrics.table import METRICS
 
 AGENT_SERVICES: Final = (*AGENT, *UP)
-SINGLE_SERVICES: Final = ("links", "policy", "sink", "web", "notify")
+SINGLE_SERVICES: Final = ("links", "policy", "sink", "web", "notify", "drains")
 """Services of a control plane with one process each; workers come in any number."""
 EMBEDDED: Final = ("log", "history")
 """Services of a control plane without Kafka and ClickHouse."""

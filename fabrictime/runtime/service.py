@@ -153,6 +153,12 @@ def _notify(config: Config, nic: str | None) -> int | None:
     return main(config.notify)
 
 
+def _drains(config: Config, nic: str | None) -> int | None:
+    from actuators.nodes.service import main
+
+    return main(config.actuators)
+
+
 SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "log": _log,
     "history": _history,
@@ -171,6 +177,7 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "actuator": _actuator,
     "act": _act,
     "notify": _notify,
+    "drains": _drains,
 }
 
 

@@ -15,7 +15,7 @@ AGENT: Final = ("prober", "rdma-probe", "flows", "collectives", "auditor", "actu
 """Services of a host's agent."""
 WORKERS: Final = ("worker", "streams", "links", "policy", "sink")
 """Services that run stages."""
-CONTROL_PLANE: Final = (*WORKERS, "log", "history", "web", "notify", "sim")
+CONTROL_PLANE: Final = (*WORKERS, "log", "history", "web", "notify", "drains", "sim")
 """Services that run once for a fleet."""
 PRODUCERS: Final = ("prober", "rdma-probe", "flows", "collectives", "auditor", "sim")
 """Services with a bounded queue of records."""
@@ -90,7 +90,7 @@ LOG_CLIENTS: Final = (
     counter(
         "records_rejected_total",
         "Messages read from the log that could not be used.",
-        (*AGENT, *WORKERS, "web", "notify"),
+        (*AGENT, *WORKERS, "web", "notify", "drains"),
         "records",
     ),
     summary(

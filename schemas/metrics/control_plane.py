@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from schemas import records
+from schemas.metrics.agent import ActionResult
 from schemas.metrics.base import Detail, Merge
 from schemas.metrics.common import WORKERS, counter, gauge, symbols
 from schemas.topics import TOPICS
@@ -249,6 +250,21 @@ STORES: Final = (
         "Notifications that no receiver has accepted yet.",
         ("notify",),
         "notifications",
+    ),
+    gauge("drains_in_force", "Nodes that the drain service holds drained.", ("drains",), "nodes"),
+    gauge(
+        "drains_stopped",
+        "1 if the circuit breaker of drains is open until a person resets it, else 0.",
+        ("drains",),
+        "1",
+        Merge.MAX,
+    ),
+    counter(
+        "drain_actions_total",
+        "Drains and resumes, by result.",
+        ("drains",),
+        "actions",
+        result=tuple(ActionResult),
     ),
     gauge("web_tabs", "Tabs that are connected to the live page.", ("web",), "tabs"),
 )

@@ -2,6 +2,12 @@
 
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 
+CATEGORIES = {
+    "backend": AuditCategory.BACKEND,
+    "fabric": AuditCategory.FABRIC,
+    "node": AuditCategory.NODE,
+    "pcie": AuditCategory.PCIE,
+}
 CHECKS = ("backend.carrier", "node.ecc", "pcie.link")
 
 
@@ -14,6 +20,7 @@ def result(
     severity=AuditSeverity.ERROR,
     text="mlx5_0: 'carrier' is down, expected up",
     checks=3,
+    subjects=(),
 ):
     return {
         "run": run,
@@ -21,7 +28,7 @@ def result(
         "shard": "",
         "sku": "",
         "check": check,
-        "category": AuditCategory.BACKEND,
+        "category": CATEGORIES.get(check.partition(".")[0], AuditCategory.OTHER),
         "title": "RDMA interfaces are up",
         "status": status,
         "severity": severity,
@@ -31,7 +38,7 @@ def result(
         "checked_ns": 1,
         "took_ns": 1,
         "checks": checks,
-        "findings": [],
+        "findings": [{"subject": each, "status": status, "text": text} for each in subjects],
         "facts": [],
     }
 

@@ -1,8 +1,8 @@
 """The part of the Kubernetes API server that node effectors and the audit use, over HTTP on loopback.
 
-It serves nodes and their status, with pages, resource versions and the strategic merge of patches: lists of
-conditions merge by type, taints are replaced as a whole, null removes a key. Volume claims are bound at the
-`binds_after`th read.
+It serves nodes, their status and their pods, and takes events, with pages, resource versions and the
+strategic merge of patches: lists of conditions merge by type, taints are replaced as a whole, null removes a
+key. Volume claims are bound at the `binds_after`th read.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ TOKEN = "secret-token"
 PATCH = "application/strategic-merge-patch+json"
 NODE = re.compile(r"/api/v1/nodes/([^/]+)(/status)?")
 CLAIM = re.compile(r"/api/v1/namespaces/([^/]+)/persistentvolumeclaims(?:/([^/]+))?")
+EVENTS = re.compile(r"/api/v1/namespaces/([^/]+)/events")
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 
 
@@ -28,6 +29,14 @@ def node(name, **spec):
         "metadata": {"name": name, "resourceVersion": "1"},
         "spec": spec,
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def pod(name, on, namespace="ml", owner="Job", conditions=(), phase="Running"):
+    return {
+        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [{"kind": owner}]},
+        "spec": {"nodeName": on},
+        "status": {"phase": phase, "conditions": [{"type": each, "status": "True"} for each in conditions]},
     }
 
 
@@ -57,6 +66,8 @@ class KubernetesServer:
         self.classes: list[dict] = []
         self.claims: dict[str, dict] = {}
         self.created: list[dict] = []
+        self.pods: list[dict] = []
+        self.events: list[dict] = []
         self.binds_after = 2
         self.on_read: Callable[[str], None] | None = None
         """Runs before a claim is read."""
@@ -105,6 +116,11 @@ class KubernetesServer:
             return self._send(request, {"items": self.classes})
         if claim := CLAIM.fullmatch(url.path):
             return self._claim(request, claim[2], patch)
+        if url.path == "/api/v1/pods":
+            return self._send(request, {"items": self._selected(parse_qs(url.query)["fieldSelector"][0])})
+        if EVENTS.fullmatch(url.path) and request.command == "POST":
+            self.events.append(patch)
+            return self._send(request, patch)
         found = NODE.fullmatch(url.path)
         if url.path == "/api/v1/nodes" and patch is None:
             return self._list(request, parse_qs(url.query))
@@ -115,6 +131,11 @@ class KubernetesServer:
                 return self._refuse(request, 415, f"{request.headers['Content-Type']} is not supported")
             return self._patch(request, found[1], patch, "status" if found[2] else "spec")
         return self._send(request, self.nodes[found[1]])
+
+    def _selected(self, selector):
+        """Return the pods that a selector of two fields names."""
+        node, phase = (part.partition("=")[2] for part in selector.split(","))
+        return [p for p in self.pods if (p["spec"]["nodeName"], p["status"]["phase"]) == (node, phase)]
 
     def _claim(self, request, name, body):
         if request.command == "POST":

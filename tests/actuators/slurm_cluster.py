@@ -109,9 +109,11 @@ class SlurmCluster:
 
     def scontrol(self, *arguments: str) -> str:
         """Run scontrol and return its output."""
-        done = subprocess.run(
-            ["scontrol", *arguments], env=self.env, capture_output=True, text=True, check=True, timeout=30
-        )
+        return self.run("scontrol", *arguments)
+
+    def run(self, *command: str) -> str:
+        """Run a command of Slurm and return its output."""
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=True, timeout=30)
         return done.stdout
 
     def states(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The commands `fabrictime audit gate` and `fabrictime audit act`."""
+"""The commands `fabrictime audit gate`, `fabrictime audit act` and `fabrictime audit repairs`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def admit(
 def act(
     scheduler: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="slurm or kubernetes; default: actuators.nodes.scheduler."),
+        typer.Option(metavar="NAME", help="slurm, kubernetes or slinky; default: actuators.nodes.scheduler."),
     ] = None,
     observe: Annotated[
         bool, typer.Option("--observe", help="Change nothing; show what would be done.")
@@ -68,23 +68,52 @@ def act(
     directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Drain unfit nodes of Slurm or Kubernetes, and resume those that pass again.
+    """Drain unfit nodes of Slurm or Kubernetes once, and resume those that pass again.
 
-    Acts in mode ACT where `allowed_actions` has DRAIN and RESUME (`fabrictime config set`); else it only
-    shows and reports the actions. Exit code 0: done, 1: an action failed, 2: scheduler or log did not answer.
+    The service `drains` of `fabrictime up` does the same at once after each verdict. Acts in mode ACT where
+    `allowed_actions` has DRAIN and RESUME (`fabrictime config set`); else it only shows and reports the
+    actions. Exit code 0: done, 1: an action failed, 2: scheduler or log did not answer.
     """
     from fabrictime.commands.audit import nodes as audit_nodes
 
     settings = settings_of(config, directory, log)
+    cluster = running_log(settings)
     try:
-        code = audit_nodes.act(
-            settings.actuators,
-            running_log(settings),
-            scheduler=scheduler,
-            observe=observe,
-            as_json=as_json,
-            registry=settings.kafka.registry(),
-        )
+        actuators = settings.actuators
+        nodes = actuators.nodes.model_copy(update={"scheduler": scheduler or actuators.nodes.scheduler})
+        actuators = actuators.model_copy(update={"nodes": nodes, "kafka": cluster})
+        code = audit_nodes.act(actuators, observe=observe, as_json=as_json)
     except (ValueError, OSError) as error:
         stop(str(error))
     raise typer.Exit(code)
+
+
+def repairs(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these nodes, hosts or racks.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show repairs that are over too.")] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Close the circuit breaker: allow drains again.")
+    ] = False,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the break-fix records of drained nodes: cause, jobs, remedy, end."""
+    from fabrictime.audit.node_log import read_repairs
+    from fabrictime.commands.audit import repairs as table
+    from fabrictime.commands.config.live_config import LiveRecords
+
+    settings = settings_of(config, directory, log)
+    cluster = running_log(settings)
+    try:
+        live = LiveRecords(cluster, settings.kafka.registry())
+        records = read_repairs(cluster, settings.kafka.registry())
+        if reset:
+            table.reset(live)
+        breaker = table.breaker_line(records, live, settings.actuators.nodes)
+        table.show(table.selected(records, names or (), everything=everything), breaker, as_json=as_json)
+    except ValueError as error:
+        stop(str(error))

@@ -51,6 +51,7 @@ PLAIN: Final[ActuatorConfig] = {
     "slices": [],
     "revert_before_ns": None,
     "paused_mode": "",
+    "drains_reset_ns": None,
 }
 """The record that stands for a key without a record."""
 HEAD: Final = frozenset({"host", "version", "at_ns", "by"})

@@ -64,6 +64,8 @@ def children(run: Run) -> list[Child | Step]:
         nodes.append(service("act", "act", ("log",), name))
     if run.config.notify.receivers and not run.agent_only:
         nodes.append(service("notify", "notify", ("log",)))
+    if run.config.actuators.nodes.scheduler != "none" and not run.agent_only:
+        nodes.append(service("drains", "drains", ("log",)))
     if run.web_url is not None:
         nodes.append(service("web", "web", own_history))
     return nodes

@@ -39,6 +39,7 @@ NICE: Final = {
     "collectives": -10,
     "web": -10,
     "sink": 0,
+    "drains": -10,
     "notify": 0,
     "history": 2,
     "auditor": 2,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from actuators.effectors.kubernetes import CONDITION, Kubernetes, node_state
 from actuators.effectors.node_base import NodeError
 from actuators.nodes.policy import NodeState
-from tests.actuators.kubernetes_server import KubernetesServer, node
+from tests.actuators.kubernetes_server import KubernetesServer, node, pod
 
 pytest.importorskip("kubernetes", reason="the package kubernetes is missing (extra kubernetes)")
 
@@ -54,6 +54,40 @@ def test_a_drain_sets_condition_taint_and_cordon_and_a_resume_removes_them(serve
     assert server.nodes["n1"]["spec"] == before
     assert server.condition("n1")["status"] == "False"
     assert "annotations" not in server.nodes["n1"]["metadata"]
+
+
+def test_the_pods_of_a_node_are_its_jobs_and_their_owners_see_an_event(server, effector):
+    server.pods = [
+        pod("train-0", "n1"),
+        pod("proxy", "n1", owner="DaemonSet"),
+        pod("old", "n1", phase="Succeeded"),
+        pod("train-1", "n2"),
+    ]
+    (job,) = effector.jobs("n1")
+    assert (job.name, job.owner) == ("ml/train-0", "ml")
+    effector.notify(job, REASON)
+    (event,) = server.events
+    assert event["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "ml",
+        "name": "train-0",
+    }
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "NodeDrain", REASON)
+
+
+def test_slinky_drains_through_slurm_with_our_reason(server, tmp_path):
+    """Annotation and cordon are in one patch, so that Slinky's operator never sees one of them alone."""
+    effector = Kubernetes(server.kubeconfig(tmp_path / "config"), is_slinky=True)
+    server.pods = [pod("w-0", "n1", conditions=["SlurmNodeStateMixed"]), pod("w-1", "n1", owner="NodeSet")]
+    assert [each.name for each in effector.jobs("n1")] == ["ml/w-0"]
+    effector.drain("n1", REASON)
+    (patch,) = (each for _, each in server.patches if "spec" in each)
+    key = "nodeset.slinky.slurm.net/node-cordon-reason"
+    assert (patch["metadata"]["annotations"][key], patch["spec"]["unschedulable"]) == (REASON, True)
+    effector.resume("n1")
+    assert "annotations" not in server.nodes["n1"]["metadata"]
+    assert effector.how == "SLINKY"
 
 
 def test_nothing_is_done_twice(server, effector):

@@ -49,6 +49,22 @@ def test_a_drain_shows_our_reason_and_a_resume_ends_it(slurm, effector):
     effector.resume("n1")
 
 
+def test_the_owner_of_a_running_job_reads_of_the_drain_in_its_standard_error(slurm, effector, tmp_path):
+    script, error = tmp_path / "job.sh", tmp_path / "job.err"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    assert effector.jobs("n1") == []
+    slurm.run("sbatch", "--nodelist=n1", f"--error={error}", "--output=/dev/null", str(script))
+    slurm.until(lambda: effector.jobs("n1"), "the job runs")
+    (job,) = effector.jobs("n1")
+    slurm.until(error.exists, "the job's standard error")
+    effector.notify(job, "fabrictime: node n1 gets no new jobs")
+    slurm.until(lambda: "node n1 gets no new jobs" in error.read_text(), "the message")
+    slurm.run("scancel", job.name)
+    slurm.until(lambda: not effector.jobs("n1"), "the job is over")
+    with pytest.raises(NodeError, match="scontrol notify"):
+        effector.notify(job, "late")
+
+
 def test_a_drain_by_an_administrator_is_left_alone(slurm, effector):
     slurm.scontrol("update", "NodeName=n2", "State=DRAIN", "Reason=Anna: new riser")
     with pytest.raises(NodeError, match="node n2: already out, Anna: new riser"):

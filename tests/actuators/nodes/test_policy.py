@@ -4,12 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actuators.nodes import policy
+from actuators.nodes.caps import NodeRules
 from actuators.nodes.fitness import AuditHistory
-from actuators.nodes.policy import NodeRules, NodeState, NodeStep, is_ours, is_same_drain, plan, reason_of
+from actuators.nodes.policy import Fleet, NodeState, NodeStep, is_ours, is_same_drain, reason_of
 from schemas.records import AuditStatus, FlowAction
 from tests.actuators.audit_results import CHECKS, result, run_of
 
 HALF = NodeRules(max_out_share=0.5)
+
+
+def plan(states, fitness, rules, host_by_node=None, **fleet):
+    return policy.plan(states, fitness, Fleet(lambda node: rules, host_by_node or {}, **fleet))
 
 
 def fitness_of(*runs):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from actuators.settings import ActuatorSettings, NodeSettings
+from fabrictime.audit.node_log import read_repairs
 from fabrictime.commands.config.live_config import PLAIN
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.reader import BEGINNING, TopicReader
@@ -29,8 +30,9 @@ class Desk:
         self.settings = self.with_nodes(scheduler="slurm", max_out_share=0.5)
 
     def with_nodes(self, **nodes):
-        settings = NodeSettings(journal_file=self.folder / "run" / "nodes.jsonl", **nodes)
-        return ActuatorSettings(nodes=settings)
+        rules = {"network_wait_s": 0, "breaker_drains": 1000, "max_per_hour": 1000, **nodes}
+        journal = self.folder / "run" / "journal.jsonl"
+        return ActuatorSettings(kafka=self.cluster, journal_file=journal, nodes=NodeSettings(**rules))
 
     def run(self, **failed):
         """Publish a complete run of all hosts; `failed`: checks by host. Returns its name."""
@@ -46,6 +48,14 @@ class Desk:
         record = {**PLAIN, "mode": mode, "allowed_actions": list(allowed), "version": 1}
         self.publisher.publish(CONFIG, "*", record)
         self.publisher.flush(10)
+
+    def repairs(self, run):
+        """Return node, state and end of each repair for a run."""
+        return [
+            (each["node"], each["state"], each["end_reason"])
+            for each in read_repairs(self.cluster)
+            if each["run"] == run
+        ]
 
     def reports(self, run):
         """Return action, node and outcome of each report about a run."""
@@ -63,6 +73,7 @@ def fabrictime(desk, *arguments, **env):
     config.write_text(
         f'[up]\ndata_directory = "{desk.folder}"\n'
         '[actuators.nodes]\nscheduler = "slurm"\nmax_out_share = 0.5\n'
+        "network_wait_s = 0\nbreaker_drains = 1000\nmax_per_hour = 1000\n"
     )
     command = [sys.executable, "-m", "fabrictime", "audit", *arguments, "--config", str(config)]
     return subprocess.run(

@@ -26,5 +26,5 @@ def test_act_needs_a_scheduler_that_it_knows(desk):
     done = fabrictime(desk, "act", "--scheduler", "pbs")
     assert done.returncode == 2
     assert done.stderr == (
-        "fabrictime: scheduler 'pbs': expected slurm or kubernetes (actuators.nodes.scheduler)\n"
+        "fabrictime: scheduler 'pbs': expected slurm, kubernetes or slinky (actuators.nodes.scheduler)\n"
     )

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from fabrictime.commands.audit.nodes import _alone, act, admit, host_names
+from actuators.nodes.service import alone
+from fabrictime.commands.audit.nodes import act, admit, host_names
 from fabrictime.commands.views import actions
 from schemas.records import ActMode, FlowAction
 from schemas.topics import AUDIT
@@ -39,52 +40,55 @@ def slurm(cluster, monkeypatch):
 
 def test_a_planted_fault_drains_the_node_and_a_clean_run_brings_it_back(desk, slurm, capsys):
     bad = desk.run(n2=["backend.carrier"])
-    assert act(desk.settings, desk.cluster) == 0
+    assert act(desk.settings) == 0
     reason = f"fabrictime: run={bad} checks=backend.carrier: mlx5_0:  carrier  is down, expected up"
     assert capsys.readouterr().out == f"APPLIED drain n2: {reason}\n"
     assert slurm.states()["n2"] == "IDLE+DRAIN"
     assert f"Reason={reason} [" in slurm.scontrol("-o", "show", "node", "n2")
     assert desk.reports(bad) == [("DRAIN", "n2", "APPLIED")]
 
-    assert act(desk.settings, desk.cluster) == 0
+    assert act(desk.settings) == 0
     assert capsys.readouterr().out.startswith("none resume n2: backend.carrier passed in 0 runs since")
     assert desk.reports(bad) == [("DRAIN", "n2", "APPLIED")]
 
     clean = desk.run()
-    assert act(desk.settings, desk.cluster) == 0
+    assert act(desk.settings) == 0
     assert capsys.readouterr().out == (
         f"APPLIED resume n2: backend.carrier passed in run {clean}; drained by run {bad}\n"
     )
     slurm.until_in("n2")
     assert desk.reports(clean) == [("RESUME", "n2", "APPLIED")]
-    assert act(desk.settings, desk.cluster) == 0
+    text = f"backend.carrier passed in run {clean}; drained by run {bad}"
+    assert desk.repairs(bad) == [("n2", "ENDED", text)]
+    assert act(desk.settings) == 0
     assert capsys.readouterr().out == "no action: no node is unfit, and none is drained by an audit\n"
 
 
 def test_a_node_drained_by_an_administrator_is_never_resumed(desk, slurm, capsys):
     slurm.scontrol("update", "NodeName=n1", "State=DRAIN", "Reason=Anna: new riser")
     bad = desk.run(n1=["node.ecc"])
-    act(desk.settings, desk.cluster)
+    act(desk.settings)
     assert capsys.readouterr().out == "none drain n1: already out: Anna: new riser\n"
     clean = desk.run()
-    act(desk.settings, desk.cluster)
+    act(desk.settings)
     assert slurm.states()["n1"] == "IDLE+DRAIN"
     assert desk.reports(bad) == desk.reports(clean) == []
 
 
 def test_a_drain_that_an_administrator_takes_over_is_not_resumed(desk, slurm):
-    desk.run(n1=["node.ecc"])
-    act(desk.settings, desk.cluster)
+    bad = desk.run(n1=["node.ecc"])
+    act(desk.settings)
     slurm.scontrol("update", "NodeName=n1", "Reason=Anna: keep")
     desk.run()
-    act(desk.settings, desk.cluster)
+    act(desk.settings)
     assert slurm.states()["n1"] == "IDLE+DRAIN"
+    assert desk.repairs(bad) == [("n1", "ENDED", "taken over: Anna: keep")]
 
 
 def test_the_breaker_stops_at_the_share_and_counts_the_drains_of_others(desk, slurm, capsys):
     slurm.scontrol("update", "NodeName=n4", "State=DRAIN", "Reason=Anna")
     bad = desk.run(n1=["node.ecc"], n2=["node.ecc", "pcie.link"], n3=["node.ecc"])
-    assert act(desk.settings, desk.cluster) == 0
+    assert act(desk.settings) == 0
     drained = sorted(name for name, state in slurm.states().items() if "DRAIN" in state)
     assert drained == ["n2", "n4"]
     assert sorted(desk.reports(bad)) == [
@@ -95,7 +99,7 @@ def test_the_breaker_stops_at_the_share_and_counts_the_drains_of_others(desk, sl
     expected = "LIMITED drain n1: circuit breaker: 2 of 4 nodes are out, at most 2 may be (max_out_share 0.5)"
     assert expected in capsys.readouterr().out
     desk.run()
-    act(desk.settings, desk.cluster)
+    act(desk.settings)
     slurm.until_in("n1", "n2", "n3")
 
 
@@ -110,7 +114,7 @@ def test_the_breaker_stops_at_the_share_and_counts_the_drains_of_others(desk, sl
 def test_nothing_is_done_without_mode_and_permission(desk, slurm, mode, allowed, options, outcome):
     desk.mode(mode, *allowed)
     bad = desk.run(n1=["node.ecc"])
-    assert act(desk.settings, desk.cluster, **options) == 0
+    assert act(desk.settings, **options) == 0
     assert slurm.states()["n1"] == "IDLE"
     assert desk.reports(bad) == [("DRAIN", "n1", outcome)]
     desk.run()
@@ -131,7 +135,9 @@ def test_a_kill_between_drain_and_report_applies_nothing_twice(desk, slurm, caps
     assert fabrictime(desk, "act", **killing).returncode == -9
     assert slurm.states()["n3"] == "IDLE+DRAIN"
     assert desk.reports(bad) == []
-    assert act(desk.settings, desk.cluster) == 0
+    assert desk.repairs(bad) == [("n3", "DRAINING", "")]
+    assert act(desk.settings) == 0
+    assert desk.repairs(bad) == [("n3", "OPEN", "")]
     assert capsys.readouterr().out.startswith(f"APPLIED drain n3: fabrictime: run={bad} ")
     assert desk.reports(bad) == [("DRAIN", "n3", "APPLIED")]
     assert slurm.updates("n3") == before + 1
@@ -139,13 +145,13 @@ def test_a_kill_between_drain_and_report_applies_nothing_twice(desk, slurm, caps
     clean = desk.run()
     assert fabrictime(desk, "act", **killing).returncode == -9
     assert desk.reports(clean) == []
-    assert act(desk.settings, desk.cluster) == 0
+    assert act(desk.settings) == 0
     assert desk.reports(clean) == [("RESUME", "n3", "APPLIED")]
 
 
 def test_actions_lists_a_drain_with_its_reason(desk, slurm, capsys):
     bad = desk.run(n4=["node.ecc"])
-    act(desk.settings, desk.cluster)
+    act(desk.settings)
     desk.run()
     capsys.readouterr()
     actions.main(desk.cluster, actions.Wanted(("n4",)))
@@ -183,10 +189,10 @@ def test_a_scheduler_that_refuses_is_exit_code_1_and_one_that_is_absent_2(desk, 
 
 def test_one_process_acts_at_a_time(desk, slurm):
     with (
-        _alone(desk.settings.node_journal_path),
+        alone(desk.settings.node_lock_path),
         pytest.raises(ValueError, match="another process acts on nodes"),
     ):
-        act(desk.settings, desk.cluster)
+        act(desk.settings)
 
 
 def test_kubernetes_is_drained_and_resumed(desk, capsys):
@@ -196,18 +202,18 @@ def test_kubernetes_is_drained_and_resumed(desk, capsys):
             scheduler="kubernetes", max_out_share=0.5, kubeconfig=server.kubeconfig(desk.folder / "config")
         )
         bad = desk.run(n2=["backend.carrier"])
-        assert act(settings, desk.cluster, as_json=True) == 0
+        assert act(settings, as_json=True) == 0
         line = json.loads(capsys.readouterr().out)
         assert (line["node"], line["action"], line["outcome"], line["run"]) == ("n2", "DRAIN", "APPLIED", bad)
         assert server.nodes["n2"]["spec"]["unschedulable"]
         desk.run()
-        assert act(settings, desk.cluster) == 0
+        assert act(settings) == 0
         assert "spec" not in server.nodes["n2"]
 
 
 def test_an_unknown_scheduler_is_refused(desk):
-    with pytest.raises(ValueError, match="scheduler 'none': expected slurm or kubernetes"):
-        act(desk.with_nodes(), desk.cluster)
+    with pytest.raises(ValueError, match="scheduler 'none': expected slurm, kubernetes or slinky"):
+        act(desk.with_nodes())
 
 
 def test_fit_hosts_alone_are_admitted(desk, capsys):
