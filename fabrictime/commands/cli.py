@@ -10,6 +10,7 @@ import contextlib
 import logging
 import sys
 import traceback
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +38,7 @@ from fabrictime.commands.options import (
     settings_of,
     stop,
 )
+from fabrictime.commands.overview.command import report, top
 from fabrictime.commands.replay.command import replay
 from fabrictime.commands.token_command import token
 from fabrictime.commands.up.command import demo, status, up
@@ -48,7 +50,6 @@ _OURS = {"schemas", "native", "producers", "streams", "actuators", "grafana", "f
 app = typer.Typer(
     name="fabrictime",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="One nanosecond timeline for every NIC of a GPU cluster, from software alone.",
 )
@@ -87,16 +88,20 @@ fabric = typer.Typer(
 )
 sim = typer.Typer(cls=_Sim, no_args_is_help=True, help="Inspect and break the running simulated fleet.")
 topics_app = typer.Typer(no_args_is_help=True, help="Topics on a Kafka cluster.")
-app.add_typer(fabric, name="fabric")
-app.add_typer(sim, name="sim")
-app.add_typer(config_app, name="config")
-
-app.add_typer(alert_app, name="alert")
-app.add_typer(audit_app, name="audit")
-app.add_typer(topology_app, name="topology")
-app.add_typer(topics_app, name="topics")
-app.add_typer(grafana_app, name="grafana")
-app.add_typer(metrics_app, name="metrics")
+SEE, JOBS, ACT, RUN, TRY = "See the fleet", "Jobs and hosts", "Act", "Install and run", "Try and measure"
+"""Groups of commands in the help."""
+for _group, _name, _panel in (
+    (topology_app, "topology", SEE),
+    (audit_app, "audit", JOBS),
+    (alert_app, "alert", ACT),
+    (config_app, "config", ACT),
+    (topics_app, "topics", RUN),
+    (grafana_app, "grafana", RUN),
+    (metrics_app, "metrics", RUN),
+    (fabric, "fabric", TRY),
+    (sim, "sim", TRY),
+):
+    app.add_typer(_group, name=_name, rich_help_panel=_panel)
 
 
 @fabric.callback()
@@ -129,28 +134,16 @@ def _root(
     pass
 
 
-for _command in (
-    init,
-    doctor,
-    up,
-    demo,
-    status,
-    clock,
-    links,
-    alerts,
-    actions,
-    explain,
-    jobs,
-    replay,
-    tail,
-    size,
-    bench,
-    pause,
-    resume,
-    mcp,
-    token,
-):
-    app.command()(_command)
+_COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
+    SEE: (top, links, alerts, actions, clock, tail, report, mcp),
+    JOBS: (explain, jobs),
+    ACT: (pause, resume),
+    RUN: (init, doctor, up, status, token, size),
+    TRY: (demo, bench, replay),
+}
+for _panel, _functions in _COMMANDS.items():
+    for _command in _functions:
+        app.command(rich_help_panel=_panel)(_command)
 
 
 @topics_app.command("create")
@@ -178,9 +171,9 @@ def service(
     raise typer.Exit(runner.run(name, config, nic))
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def notify(config: ConfigFile = None, directory: DataDir = None, log: Log = None) -> None:
-    """Send alerts to the receivers of [notify], in this process. `up` does it where there are receivers."""
+    """Send alerts to the receivers of the settings, in this process. `up` does it where there are any."""
     from actuators.notify.service import main as run_notifier
     from fabrictime.metrics.export import start
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from fabrictime.commands.completion import link_names
+
 if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
     from fabrictime.state.evidence_reader import EvidenceSettings
@@ -68,7 +70,11 @@ def duration_s(text: str) -> float:
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Only entries whose name contains this text, such as leaf1."),
+    typer.Argument(
+        metavar="[NAME]...",
+        help="Only entries whose name contains this text, such as leaf1.",
+        autocompletion=link_names,
+    ),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Keep the table live until Ctrl-C.")]
 Host = Annotated[str, typer.Option("--host", help="Only this host; * stands for all hosts.")]

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, get_args
 
 from fabrictime.state.evidence import Verdict
+from fabrictime.state.fabric_consumer import ConsumerStatus
 from fabrictime.state.fabric_state import FabricState, Part
 from fabrictime.state.fleet_metrics import FleetMetrics
 from fabrictime.state.freshness import HistoryAge
 from fabrictime.state.health import Overview, overview
 from fabrictime.state.search_index import SearchIndex
-from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import DrawnPlan, Summary
 

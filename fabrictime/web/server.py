@@ -19,9 +19,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch, fresh_s_of
+from fabrictime.state.fabric_consumer import FabricConsumer
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.state.fleet_metrics import FleetMetrics
-from fabrictime.web.fabric_consumer import FabricConsumer
 from fabrictime.web.history_client import connect_http
 from fabrictime.web.host_guard import HostGuard
 from fabrictime.web.live_fabric import VERDICTS, LiveFabric

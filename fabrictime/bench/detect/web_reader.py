@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from fabrictime.state.fabric_consumer import FabricConsumer
 from fabrictime.state.fabric_state import FabricState, Part
-from fabrictime.web.fabric_consumer import FabricConsumer
 from fabrictime.web.live_fabric import PERIOD_S
 from fabrictime.web.tabs.contention import frames
 from fabrictime.web.tabs.fabric import frames as fabric_frames

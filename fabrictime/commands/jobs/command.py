@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fabrictime.commands.completion import job_names
 from fabrictime.commands.options import (
     ConfigFile,
     DataDir,
@@ -30,6 +31,7 @@ def explain(
         typer.Argument(
             metavar="JOB|FLOW",
             help="Name of a job; or flow id or a part of it, or its source as address:port or host:port.",
+            autocompletion=job_names,
         ),
     ] = None,
     folder: Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fabrictime.commands.completion import nic_names, topic_names
 from fabrictime.commands.options import (
     ConfigFile,
     DataDir,
@@ -24,7 +25,10 @@ from fabrictime.commands.options import (
 
 def clock(
     clocks: Annotated[
-        list[str] | None, typer.Argument(metavar="[CLOCK]...", help="Clocks such as h1/ptp0 or 'h1*'.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[CLOCK]...", help="Clocks such as h1/ptp0 or 'h1*'.", autocompletion=nic_names
+        ),
     ] = None,
     host: Annotated[list[str] | None, typer.Option(help="Only the clocks of this host, or of 'h1*'.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep the table live until Ctrl-C.")] = False,
@@ -150,7 +154,9 @@ def actions(
 
 
 def tail(
-    topic: Annotated[str, typer.Argument(help="Topic, as listed in docs/topics.md.")],
+    topic: Annotated[
+        str, typer.Argument(help="Topic, as listed in docs/topics.md.", autocompletion=topic_names)
+    ],
     start: Annotated[str, typer.Option("--from", help="Start at the beginning or the end.")] = "end",
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")] = None,
     log: Log = None,

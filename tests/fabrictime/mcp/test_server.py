@@ -16,9 +16,9 @@ from mcp.client.stdio import stdio_client
 
 from fabrictime.mcp.server import Fleet
 from fabrictime.state.evidence import Verdict
+from fabrictime.state.fabric_consumer import ConsumerStatus
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.web.api import Api
-from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import LiveFabric
 from schemas import codec
 from schemas.run_module import module_command

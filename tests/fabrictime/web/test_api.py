@@ -10,9 +10,9 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from fabrictime.state.evidence import Verdict
+from fabrictime.state.fabric_consumer import ConsumerStatus
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.web.api import Api
-from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import LiveFabric
 from schemas import codec
 from tests.fabrictime.job_records import JobRecords

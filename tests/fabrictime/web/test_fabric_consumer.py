@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fabrictime.state.fabric_consumer import FabricConsumer
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.fabric_consumer import FabricConsumer
 from schemas import codec
 
 S = 1_000_000_000
@@ -112,7 +112,7 @@ def test_older_records_are_not_read(
     fabric = records(log_address)
     link = fabric.up("leaf1", 1)
     fabric.publish(("fabric.queues", "fabric", fabric.queues({link: {}})))
-    monkeypatch.setattr("fabrictime.web.fabric_consumer.REPLAY_S", {"fabric.queues": 0.0})
+    monkeypatch.setattr("fabrictime.state.fabric_consumer.REPLAY_S", {"fabric.queues": 0.0})
     appended_s = time.time()
     until("a moment later", lambda: time.time() > appended_s + 0.05)
     state, consumer, _ = follow()

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fabrictime.state.evidence import Verdict
+from fabrictime.state.fabric_consumer import ConsumerStatus
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.state.freshness import CURRENT
 from fabrictime.web import live_fabric
-from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import PERIOD_S, LiveFabric
 from schemas import codec
 

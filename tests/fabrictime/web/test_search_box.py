@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fabrictime.state.evidence import Verdict
+from fabrictime.state.fabric_consumer import ConsumerStatus
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.state.search_index import Kind, Result
-from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.search_box import SearchBox, result_address
 from tests.fabrictime.fill import fill

@@ -6,7 +6,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 
 from fabrictime.commands.cli import app
 from schemas import codec
-from schemas.topics import ALERTS, LINK_HEALTH
+from schemas.topics import ALERTS, LINK_HEALTH, Topic
 from tests.fabrictime.evidence import FreshEvidence
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -22,7 +24,7 @@ S = 1_000_000_000
 NOW = 1_760_000_000 * S
 
 
-def health(subject, state, seq=1, **more):
+def health(subject: str, state: str, seq: int = 1, **more: Any) -> dict[str, Any]:
     return {
         "subject": subject,
         "kind": "LINK",
@@ -41,7 +43,7 @@ def health(subject, state, seq=1, **more):
     }
 
 
-def alert(subject, state, update=0, severity="CRITICAL"):
+def alert(subject: str, state: str, update: int = 0, severity: str = "CRITICAL") -> dict[str, Any]:
     return {
         "alert_id": f"LINK_DOWN:{subject}:{NOW}",
         "subject": subject,
@@ -57,7 +59,7 @@ def alert(subject, state, update=0, severity="CRITICAL"):
     }
 
 
-def produce(log, topic, records):
+def produce(log: str, topic: Topic, records: Iterable[Mapping[str, Any]]) -> None:
     producer = Producer({"bootstrap.servers": log, "partitioner": "murmur2_random", "log_level": 0})
     for record in records:
         producer.produce(topic.name, codec.encode(topic.record, record), record["subject"])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fabrictime.state.evidence import CHECKING, Verdict
+from fabrictime.state.fabric_consumer import ConsumerStatus
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import ALL_PARTS, LiveFabric
 from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings

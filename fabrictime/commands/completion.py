@@ -1,0 +1,76 @@
+"""Names for the completion of a shell: jobs, links and NICs of the running log, and topics.
+
+A shell waits while it completes, so a log that does not answer gives no names, and none gives an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from schemas.kafka.reader import Start
+    from schemas.topics import Topic
+
+MAX_NAMES: Final = 200
+JOBS_S: Final = 600.0
+"""How far back jobs are read, s."""
+
+
+def job_names(ctx: click.Context, incomplete: str) -> list[str]:
+    """Return the jobs of the last minutes that begin with the text."""
+    from schemas.kafka.reader import back
+    from schemas.topics import DIAGNOSES
+
+    return _keys(ctx, DIAGNOSES, back(JOBS_S), incomplete)
+
+
+def link_names(ctx: click.Context, incomplete: str) -> list[str]:
+    """Return the links, NICs and hosts with a state of health that begin with the text."""
+    from schemas.kafka.reader import BEGINNING
+    from schemas.topics import LINK_HEALTH
+
+    return _keys(ctx, LINK_HEALTH, BEGINNING, incomplete)
+
+
+def nic_names(ctx: click.Context, incomplete: str) -> list[str]:
+    """Return the NICs of the fleet that begin with the text."""
+    from schemas.kafka.reader import BEGINNING
+    from schemas.topics import INVENTORY
+
+    return _keys(ctx, INVENTORY, BEGINNING, incomplete)
+
+
+def topic_names(incomplete: str) -> list[str]:
+    """Return the topics that begin with the text."""
+    from schemas.topics import TOPICS
+
+    return [name for name in TOPICS if name.startswith(incomplete)]
+
+
+def _keys(ctx: click.Context, topic: Topic, start: Start, incomplete: str) -> list[str]:
+    """Return the keys of a topic in the running log that begin with the text, in natural order."""
+    from fabrictime.commands.options import log_if_any, settings_of
+    from schemas.ids import natural
+    from schemas.kafka.reader import LogUnavailable, TopicReader
+
+    given = ctx.params
+    directory, config = (Path(given[name]) if given.get(name) else None for name in ("directory", "config"))
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            cluster = log_if_any(settings_of(config, directory, given.get("log")))
+        except click.exceptions.Exit:  # settings that are wrong: the command itself says why
+            return []
+    if isinstance(cluster, str):
+        return []
+    try:
+        with TopicReader.open(cluster, {topic: start}) as reader:
+            newest = {message.key: message.value for message in reader.read_to_end()}
+    except (LogUnavailable, ValueError):
+        return []
+    names = (key for key, value in newest.items() if value is not None and key.startswith(incomplete))
+    return sorted(names, key=natural)[:MAX_NAMES]

@@ -1,0 +1,68 @@
+"""The commands that show the whole fleet at once: `top` live in the terminal, `report` as one HTML file."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fabrictime.commands.options import (
+    ConfigFile,
+    DataDir,
+    Json,
+    Log,
+    duration_s,
+    evidence_of,
+    settings_of,
+    stop,
+)
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the fleet live: one sentence, problems by cause with jobs, actions and next step, slow jobs."""
+    from fabrictime.commands.overview import top as viewer
+
+    settings = settings_of(config, directory, log)
+    try:
+        viewer.main(evidence_of(settings), once=once, as_json=as_json)
+    except ValueError as error:
+        stop(str(error))
+
+
+def report(
+    span: Annotated[str, typer.Argument(metavar="[TIME]", help="Interval before now, at most 1h.")] = "10m",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="File to write; without it one named by the time."),
+    ] = None,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+) -> None:
+    """Write one HTML file for a ticket: what is wrong, and alerts and actions of the last minutes."""
+    from fabrictime.commands.overview import report as writer
+    from fabrictime.state.overview_reader import OverviewReader
+
+    span_s = duration_s(span)
+    if span_s > writer.MAX_SPAN_S:
+        stop(f"{span}: expected at most 1h; Grafana shows longer intervals")
+    settings = settings_of(config, directory, log)
+    path = output or Path(f"fabrictime-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html")
+    try:
+        with OverviewReader(evidence_of(settings)) as reader:
+            reader.catch_up()
+            view = reader.view()
+            with reader.state.lock:
+                text = writer.page(reader.state, view, span_s)
+        path.write_text(text, encoding="utf-8")
+    except (ValueError, OSError) as error:
+        stop(str(error))
+    typer.echo(f"{path}: {view.overview.health.sentence}")

@@ -1,0 +1,130 @@
+"""Shows the fleet in the terminal: one sentence, problems by cause, slow jobs, the longest queue."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from fabrictime.commands.overview.report import incident_rows, job_rows
+from fabrictime.state.evidence_reader import EvidenceSettings
+from fabrictime.state.labels import arrow
+from fabrictime.state.overview_reader import OverviewReader, View
+from schemas.units import bytes_text, counted, delay_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PERIOD_S: Final = 1.0
+FRAME_LINES: Final = 12
+"""Lines of the screen that hold no problem."""
+_COLOURS: Final = {
+    "ok": "green",
+    "warn": "yellow",
+    "bad": "red",
+    "wait": "dim",
+    "CRITICAL": "red",
+    "WARNING": "yellow",
+}
+
+
+def main(settings: EvidenceSettings, *, once: bool, as_json: bool) -> None:
+    """Show the overview until SIGINT; print it once with `once`, as JSON, or if stdout is no terminal.
+
+    Raises ValueError if the log cannot be read.
+    """
+    from rich.console import Console
+
+    console = Console()
+    with OverviewReader(settings) as reader:
+        reader.catch_up()
+        if as_json:
+            print(json.dumps(as_record(reader.view()), allow_nan=False))
+        elif once or not console.is_terminal:
+            wide = console if console.is_terminal else Console(width=250)
+            wide.print(draw(reader.view()), highlight=False)
+        else:
+            _follow(reader, console)
+
+
+def _follow(reader: OverviewReader, console: Any) -> None:
+    from rich.live import Live
+
+    def drawn() -> RenderableType:
+        return draw(reader.view(), max(3, console.size.height - FRAME_LINES))
+
+    try:
+        with Live(drawn(), console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                time.sleep(PERIOD_S)
+                live.update(drawn(), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def as_record(view: View) -> dict[str, Any]:
+    """Return the overview as a JSON object: health, fleet, problems, slow jobs."""
+    overview = view.overview
+    names = ("severity", "problem", "place", "since", "jobs", "done", "next_step")
+    return {
+        "at_ns": view.now_ns,
+        "health": asdict(overview.health),
+        "fleet": asdict(overview.fleet),
+        "problems": [dict(zip(names, row, strict=True)) for row in incident_rows(overview, view.now_ns)],
+        "slow_jobs": [dict(head) for head in overview.slow_jobs],
+    }
+
+
+def draw(view: View, rows: int = 40) -> RenderableType:
+    """Return a rich renderable of the overview with at most `rows` problems."""
+    from rich.console import Group
+    from rich.text import Text
+
+    overview, now_ns = view
+    fleet = overview.fleet
+    cables = ", ".join(f"{count:,} {state}" for state, count in fleet.cables.items() if count)
+    size = f"{counted(fleet.nics, 'NIC')} on {counted(fleet.hosts, 'host')}"
+    parts: list[RenderableType] = [
+        Text(overview.health.sentence, f"bold {_COLOURS[overview.health.level]}"),
+        *([Text(overview.health.consequence, "yellow")] if overview.health.consequence else []),
+        Text(f"{size}; {counted(fleet.jobs, 'running job')}; cables: {cables or 'none'}", "dim"),
+        Text(_queue_text(view), "dim"),
+    ]
+    problems = incident_rows(overview, now_ns)
+    if problems:
+        titles = ("severity", "problem", "place", "since (UTC)", "jobs", "done", "next step")
+        parts += [Text(), _table(titles, problems[:rows])]
+    if len(problems) > rows:
+        parts.append(Text(f"and {len(problems) - rows:,} more, no worse than these", "dim"))
+    if overview.slow_jobs:
+        parts += [
+            Text(),
+            _table(("slow job", "verdict", "for", "text"), job_rows(overview.slow_jobs[:5], now_ns)),
+        ]
+    groups = overview.actions[:3]
+    if groups:
+        actions = [(group.cause, group.counts) for group in groups]
+        parts += [Text(), _table(("newest actions on", "actions"), actions)]
+    return Group(*parts)
+
+
+def _queue_text(view: View) -> str:
+    worst = view.overview.worst_queue
+    if worst is None:
+        return "no queue is worth a remark"
+    link, queue = worst
+    mean = queue.mean_bytes
+    return f"longest queue {bytes_text(mean)} ({delay_text(queue.delay_ns(mean))}) at {arrow(link)}"
+
+
+def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title)
+    for row in rows:
+        table.add_row(*(Text(cell, _COLOURS.get(cell, "")) for cell in row))
+    return table
