@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -118,7 +119,7 @@ def _queue_text(view: View) -> str:
     return f"longest queue {bytes_text(mean)} ({delay_text(queue.delay_ns(mean))}) at {arrow(link)}"
 
 
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> RenderableType:
+def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 

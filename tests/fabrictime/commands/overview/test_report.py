@@ -1,16 +1,10 @@
-"""`top` and `report`: the fleet on one screen and in one file, and names for the completion of a shell."""
+"""`report` writes the fleet in one file, which shows what `top` shows."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from typer.testing import CliRunner, Result
 
 from fabrictime.commands.cli import app
@@ -20,14 +14,10 @@ from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.state.health import overview
 from fabrictime.state.overview_reader import View
-from schemas.topics import ALERTS, LINK_HEALTH
-from tests.fabrictime.commands.views.test_links import alert, health, produce
-from tests.fabrictime.evidence import FreshEvidence
+from schemas.topics import ALERTS
 from tests.fabrictime.fill import fill, fill_health
 
-ROOT = Path(__file__).resolve().parents[4]
 S = 1_000_000_000
-LEAF, OTHER = "leaf31:swp3<>spine1:swp31", "leaf32:swp3<>spine1:swp32"
 
 
 def view_of(state: FabricState, now_ns: int) -> View:
@@ -77,26 +67,8 @@ def test_texts_of_records_are_escaped_in_the_file(state: FabricState, fabric: An
     assert "&lt;script&gt;" in text
 
 
-@pytest.fixture(scope="module")
-def fleet_log(log: str) -> Iterator[str]:
-    with FreshEvidence(log):
-        produce(log, LINK_HEALTH, [health(LEAF, "DOWN"), health(OTHER, "UP")])
-        produce(log, ALERTS, [alert(LEAF, "RAISED")])
-        yield log
-        produce(log, LINK_HEALTH, [health(LEAF, "UP", 2)])
-        produce(log, ALERTS, [alert(LEAF, "CLEARED", 1)])
-
-
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
-
-
-def test_top_prints_the_problem_once_as_text_and_as_json(fleet_log: str) -> None:
-    shown = run("top", "--once", "--log", fleet_log)
-    assert shown.exit_code == 0, shown.output
-    assert "leaf31:swp3 ⇄ spine1:swp31" in shown.stdout
-    record = json.loads(run("top", "--json", "--log", fleet_log).stdout)
-    assert "leaf31:swp3 ⇄ spine1:swp31" in [problem["place"] for problem in record["problems"]]
 
 
 def test_report_writes_one_file(fleet_log: str, tmp_path: Path) -> None:
@@ -106,31 +78,3 @@ def test_report_writes_one_file(fleet_log: str, tmp_path: Path) -> None:
     assert done.stdout.startswith(f"{path}: ")
     assert "leaf31:swp3 ⇄ spine1:swp31" in path.read_text(encoding="utf-8")
     assert run("report", "2h", "--log", fleet_log).stderr.startswith("fabrictime: 2h: expected at most 1h")
-
-
-def completed(log: str, line: str) -> list[str]:
-    """Return the names that a bash offers for the last word."""
-    environment = os.environ | {
-        "_FABRICTIME_COMPLETE": "complete_bash",
-        "COMP_WORDS": f"fabrictime {line}",
-        "COMP_CWORD": str(len(line.split())),
-    }
-    program = (
-        "import sys; sys.argv[0] = 'fabrictime'; from fabrictime.commands.cli import main; sys.exit(main())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    return done.stdout.split()
-
-
-def test_a_shell_completes_links_of_the_log_and_topics(fleet_log: str) -> None:
-    assert completed(fleet_log, f"links --log {fleet_log} leaf3") == [LEAF, OTHER]
-    assert completed(fleet_log, "tail fabric.alert") == ["fabric.alerts", "fabric.alert-notes"]
-    assert completed("", "links --log 127.0.0.1:1 leaf3") == []
