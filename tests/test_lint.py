@@ -99,7 +99,7 @@ SERVICES = {
         "fabrictime/commands/jobs/export.py",
         "fabrictime/commands/replay/run.py",
     ),
-    "web": ("fabrictime/web/",),
+    "web": ("fabrictime/web/", "fabrictime/state/fabric_consumer.py"),
     "flows": ("producers/flows/service.py", "producers/trace/flow_routes.py"),
     "collectives": ("producers/collectives/service.py",),
     "auditor": ("producers/audit/",),
