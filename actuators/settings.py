@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from actuators.nodes.caps import Breaker, NodeRules
 from schemas.kafka.settings import KAFKA, KafkaSettings
+from schemas.signing import NO_CONTROL, ControlSettings
 from schemas.strict_model import StrictModel, quantity
 
 
@@ -169,6 +170,7 @@ class ActuatorSettings(StrictModel):
     """Settings of a host's actuator: its clock page, and the flow actuator."""
 
     kafka: KafkaSettings = KAFKA
+    control: ControlSettings = NO_CONTROL
     window_ms: int = quantity(1000, (100, 60_000), "ms of log append time in a window")
     host: str | None = Field(
         default=None,

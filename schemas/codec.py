@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Final, NotRequired, Protocol, TypedDict, TypeVar, overload
 from weakref import WeakKeyDictionary
@@ -40,6 +40,7 @@ __all__ = [
     "raw_schema",
     "record_names",
     "released_schemas",
+    "split_signature",
 ]
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
@@ -219,6 +220,23 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
     return record
 
 
+def split_signature(data: bytes, name: str, registry: Registry | None = None) -> tuple[bytes, bytes]:
+    """Return the signed part of a message, and its signature: the field `signature`, empty if there is none.
+
+    The signed part is the fingerprint of the writer's schema and the body with an empty signature: the same
+    for all readers. Raises BadRecord.
+    """
+    writer, start = _writer_of(data, name, registry)
+    record = _read(data, start, name, writer.parsed, None)
+    signature: bytes = record.get("signature") or b""
+    if signature:
+        record["signature"] = b""
+    try:
+        return writer.fingerprint + _written(name, record, writer.parsed), signature
+    except ValueError as error:
+        raise BadRecord("MALFORMED", str(error)[:300]) from None
+
+
 def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> dict[str, Any]:
     """Decode and check only the first fields of the record in `data`, up to and including `last`.
 
@@ -346,12 +364,18 @@ class _Writer:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.name: str = schema["name"]
+        self._schema = schema
         self.fields = tuple(field["name"] for field in schema.get("fields", ()))
         self.parsed = fastavro.parse_schema(dict(schema), named_schemas={})
         numbered = _numbered(schema, {})
         self.numbered = fastavro.parse_schema(numbered, named_schemas={})
         # Not from the parsed schema: fastavro drops `symbols` from all types except enums.
         self.check: Check = check_of(numbered, NO_LIMITS) or (lambda values, where: None)
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """The schema's fingerprint."""
+        return _fingerprint(self._schema)
 
 
 def _numbered(schema: Any, enums: dict[str, Any]) -> Any:

@@ -290,6 +290,8 @@ class ActuatorConfig(TypedDict):
     drains_reset_ns: int | None
     """ns since the Unix epoch, system clock of the machine that changed it: drains before do not count for
     the circuit breaker; counts in the record of * only; null: all count."""
+    signature: bytes | None
+    """Key id (8 bytes) and Ed25519 signature (64 bytes) of topic, key and all other fields; null: none."""
 
 
 class HostState(TypedDict):
@@ -1355,7 +1357,7 @@ class Decision(TypedDict):
     config_version: int
     """Sum of the versions of the fabric.config records in force at the host."""
     signature: bytes
-    """Signature of all other fields; may be empty."""
+    """Key id (8 bytes) and Ed25519 signature (64 bytes) of topic, key and all other fields; may be empty."""
     text: str
     """One line for people."""
 
@@ -1662,6 +1664,8 @@ class Fallbacks(TypedDict):
     """Sum of the versions of the fabric.config records in force at the host."""
     flows: list[FlowFallbacks]
     """Flows that have another path, the heaviest first; at most 4,096."""
+    signature: bytes | None
+    """Key id (8 bytes) and Ed25519 signature (64 bytes) of topic, key and all other fields; null: none."""
 
 
 class FlowState(StrEnum):
@@ -2623,6 +2627,8 @@ class RejectReason(StrEnum):
     OUT_OF_RANGE = "OUT_OF_RANGE"
     TOO_LARGE = "TOO_LARGE"
     WRONG_KEY = "WRONG_KEY"
+    FORGED = "FORGED"
+    REPLAYED = "REPLAYED"
 
 
 class Reject(TypedDict):

@@ -39,6 +39,15 @@ def read_secret(path: Path, name: str, expected: str) -> bytes:
         os.close(fd)
 
 
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return a value that differs after each change of a file; None without the file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
 def write_secret(path: Path, content: bytes) -> None:
     """Write a new file that only its owner can read. Raises FileExistsError, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -23,10 +23,11 @@ from typing import Any, Final
 from actuators.clock.fabric_time import FabricTime, SimulatedHostTime
 from actuators.effectors.endpoints import FlowEndpoints
 from actuators.effectors.kernel_pacing import KernelPacing
-from actuators.flows.applier import Applier, read_decision
+from actuators.flows.applier import Applier
 from actuators.flows.command_io import CommandIO, CommandItem
 from actuators.flows.local_repair import DeadLinks, LocalRepair
 from actuators.flows.metrics import FlowMetrics
+from actuators.flows.signed_input import SignedInput
 from actuators.flows.state import MOVES, key_of
 from actuators.journal import Journal, State
 from actuators.settings import ActuatorSettings, HostSettings
@@ -39,9 +40,8 @@ from schemas.log_fields import log_fields
 from schemas.records import ActionOutcome, ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
 from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
-from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
+from schemas.topics import CONFIG, DECISIONS, FALLBACKS, FLOWS, MAX_ELEMENTS
 from schemas.unexpected import DATA_ERRORS, refusal
-from schemas.validation import check_epoch
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +95,7 @@ class FlowActuator:
         except BaseException:
             self.endpoints.close()
             raise
+        self._inputs = SignedInput(settings.control, self.journal, registry, command_io.reject)
         boot = None if simulated else _boot()
         states = _of_hosts(self.journal.states)
         self._kernels: dict[str, KernelPacing] = {}
@@ -287,10 +288,7 @@ class FlowActuator:
         if host not in self._repairs:
             return
         try:
-            record = None
-            if message.value is not None:
-                record = message.decoded(FALLBACKS, self._registry)
-                check_epoch(record, message.append_ns // 1_000_000)
+            record = self._inputs.decoded(FALLBACKS, message)
         except DATA_ERRORS as error:
             self.command_io.reject(message, refusal(error))
             return
@@ -341,13 +339,14 @@ class FlowActuator:
         if key != EVERYONE and key not in self.appliers:
             return
         try:
-            if message.value is None:
-                self._records.pop(key, None)
-            else:
-                self._records[key] = message.decoded(CONFIG, self._registry)
+            record = self._inputs.decoded(CONFIG, message)
         except DATA_ERRORS as error:
             self.command_io.reject(message, refusal(error))
             return
+        if record is None:
+            self._records.pop(key, None)
+        else:
+            self._records[key] = record
         if self.ready:
             self._set_config()
 
@@ -358,19 +357,19 @@ class FlowActuator:
 
     def _take_decision(self, message: Message) -> None:
         done = partial(self.command_io.done, message)
-        if message.value is None or message.key not in self.appliers:
-            done()
-            return
+        decision = None
         try:
-            decision = read_decision(message.key_bytes, message.value, self._registry)
-            check_epoch(decision, message.append_ns // 1_000_000)
+            if message.key in self.appliers:
+                decision = self._inputs.decoded(DECISIONS, message)
         except codec.BadRecord as bad:
             self.command_io.reject(message, bad)
+        if decision is None:
             done()
-            return
-        self.appliers[decision["host"]].take(decision, done)
+        else:
+            self.appliers[decision["host"]].take(decision, done)
 
     def _report(self, record: ActionReport, done: Any) -> None:
+        self._inputs.reported(record, done)
         self.reports[record["outcome"]] = self.reports.get(record["outcome"], 0) + 1
         _log_action(record)
         self.command_io.report(record, done or _nothing)
@@ -439,6 +438,9 @@ def main(
         )
     except OSError as error:
         _log.error("%s", ": ".join(filter(None, (error.filename, error.strerror or str(error)))))
+        return 2
+    except ValueError as error:  # unusable keys
+        _log.error("%s", error)
         return 2
     notify = ServiceNotifier()
     command_io.start()

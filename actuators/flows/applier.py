@@ -18,11 +18,8 @@ from actuators.flows.host_state import HostState
 from actuators.flows.reporter import Attempt, Reporter
 from actuators.flows.state import MOVES, FlowFence, FlowState, Token, key_of, reported_fields
 from actuators.journal import NoJournal, StateStore
-from schemas import codec
 from schemas.limits import Limits
-from schemas.messages import decode_message
 from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, Decision, FlowAction
-from schemas.topics import DECISIONS
 
 _log = logging.getLogger(__name__)
 
@@ -371,8 +368,3 @@ class Applier:
 
     def _local_path(self, flow_id: str) -> int | None:
         return self._effector.path_of(key_of(flow_id)) if self._host_state.is_local(flow_id) else None
-
-
-def read_decision(key: bytes | None, value: bytes, registry: codec.Registry | None = None) -> Decision:
-    """Return the decision in a message. Raises BadRecord if it is invalid."""
-    return decode_message(DECISIONS, key, value, registry)

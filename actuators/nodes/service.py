@@ -68,6 +68,7 @@ class Drains:
     ) -> None:
         nodes = settings.nodes
         self._reader, self._registry = reader, settings.kafka.registry()
+        self._verifier = settings.control.verifier()
         self._publisher = Publisher(settings.kafka, self._registry)
         self.operator = DrainOperator(
             OperatorSettings(
@@ -84,7 +85,7 @@ class Drains:
     @classmethod
     @contextmanager
     def open(cls, settings: ActuatorSettings, effector: NodeEffector, by: str) -> Iterator[Drains]:
-        """Read the log to its end. Raises LogUnavailable."""
+        """Read the log to its end. Raises LogUnavailable, and ValueError for unusable keys."""
         recent = back(settings.nodes.max_age_s + MARGIN_S)
         starts: dict[Topic[Any], Start] = {
             **dict.fromkeys((CONFIG, INVENTORY, REPAIRS, ALERTS), BEGINNING),
@@ -113,7 +114,8 @@ class Drains:
 
     def _take(self, messages: Any) -> None:
         for message, record in self._reader.decoded(messages, self._registry, _on_reject):
-            self.operator.take(message.topic, message.key, record, message.append_ns)
+            if self._verifier is None or self._verifier.accepts(message, self._registry):
+                self.operator.take(message.topic, message.key, record, message.append_ns)
 
 
 def _on_reject(message: Any, error: codec.BadRecord) -> None:

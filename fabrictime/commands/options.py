@@ -157,6 +157,6 @@ def live_records(log: str | None, config: Path | None, directory: Path | None) -
 
     settings = settings_of(config, directory, log)
     try:
-        return LiveRecords(running_log(settings), settings.kafka.registry())
+        return LiveRecords(running_log(settings), settings.kafka.registry(), settings.control)
     except ValueError as error:
         stop(str(error))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from producers.probe.rdma.settings import RdmaProbeSettings
     from producers.settings import FlowSettings, ProbeSettings
     from producers.sim.settings import SimSettings
+    from schemas.signing import ControlSettings
     from streams.runtime.settings import StreamSettings
 
 Tables = dict[str, dict[str, Any]]
@@ -56,6 +57,7 @@ DEFAULT_FILE: Final = Path("fabrictime.toml")
 TABLES: Final[dict[str, str]] = {
     "up": "fabrictime.runtime.settings:UpSettings",
     "kafka": "schemas.kafka.settings:KafkaSettings",
+    "control": "schemas.signing:ControlSettings",
     "log": "fabrictime.log.settings:LogSettings",
     "history": "fabrictime.history.settings:HistorySettings",
     "metrics": "fabrictime.metrics.settings:MetricsSettings",
@@ -116,6 +118,8 @@ class Config:
     """Settings of `fabrictime up`."""
     kafka: ClassVar[_Table[KafkaSettings]] = _Table()
     """The Kafka cluster and the schema registry."""
+    control: ClassVar[_Table[ControlSettings]] = _Table()
+    """How records that make actuators act are signed and checked."""
     log: ClassVar[_Table[LogSettings]] = _Table()
     """The embedded log."""
     history: ClassVar[_Table[HistorySettings]] = _Table()

@@ -43,6 +43,7 @@ def _sim_timeout_ms(config: Config) -> Any:
 
 
 _KAFKA: Final = Source("[kafka]", lambda config: config.filled("kafka", config.tables.get("kafka", {})))
+_CONTROL: Final = Source("[control]", lambda config: config.tables.get("control", {}))
 _PROBE_KEY: Final = Source("probes.key_file", lambda config: config.probes.key_file)
 _HISTORY_URL: Final = Source("up.history_url, else the embedded history", lambda config: config.history_url)
 _UP_MAKES: Final = "made in up.data_directory"
@@ -87,6 +88,7 @@ SHARED: Final[dict[str, Source]] = {
     **{
         f"{table}.{key}": _key(f"probes.{key}") for table, keys in _PROBES_TOO.items() for key in keys.split()
     },
+    **{f"{table}.control": _CONTROL for table in ("actuators", "streams", "web")},
     "kafka.bootstrap": Source("up.log_url, else the embedded log", lambda config: config.bootstrap),
     "log.directory": _file("log/"),
     "log.retention_hours": Source(

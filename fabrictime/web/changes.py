@@ -22,6 +22,7 @@ from fabrictime.commands.config.live_config import LiveRecords
 from fabrictime.runtime.user import acting_as
 from fabrictime.web.users import Role, User
 from schemas.kafka.settings import KafkaSettings
+from schemas.signing import NO_CONTROL, ControlSettings
 
 NS_PER_S: Final = 1_000_000_000
 
@@ -63,9 +64,9 @@ Actor = Annotated[User, Depends(needs(Role.ACT))]
 class Changes:
     """The routes. Each reads the present records from the log, and waits until the log has the new ones."""
 
-    def __init__(self, cluster: KafkaSettings) -> None:
+    def __init__(self, cluster: KafkaSettings, control: ControlSettings = NO_CONTROL) -> None:
         """Write to this cluster."""
-        self._cluster, self._registry = cluster, cluster.registry()
+        self._cluster, self._registry, self._control = cluster, cluster.registry(), control
 
     def router(self) -> APIRouter:
         """Return the routes below /api/v1."""
@@ -108,7 +109,7 @@ class Changes:
         )
 
     def _live(self) -> LiveRecords:
-        return LiveRecords(self._cluster, self._registry)
+        return LiveRecords(self._cluster, self._registry, self._control)
 
     def _as(self, user: User, text: str, change: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Make a change in the name of a user; a failure is one line."""

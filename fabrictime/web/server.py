@@ -222,7 +222,7 @@ def _application(
         from fabrictime.web.changes import Changes
 
         if settings.login.is_set and settings.kafka is not None:
-            app.include_router(Changes(settings.kafka).router())
+            app.include_router(Changes(settings.kafka, settings.control).router())
         app.include_router(Api(live).router())
     _add_tabs(context)
     ui.run_with(

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field, HttpUrl, IPvAnyNetwork, model_validator
 
 from schemas.kafka.settings import KafkaSettings
+from schemas.signing import NO_CONTROL, ControlSettings
 from schemas.strict_model import StrictModel, quantity
 
 
@@ -88,6 +89,7 @@ class WebSettings(StrictModel):
     kafka: KafkaSettings | None = Field(
         None, description="Kafka cluster of the log with the fabric's state; null: no live tabs"
     )
+    control: ControlSettings = NO_CONTROL
     refresh_ms: int = quantity(
         500, (100, 10_000), "ms between two polls of a query; a slow query lengthens it"
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from fabrictime.web.settings import LoginSettings
-from schemas.secret_file import SecretFileError, read_secret
+from schemas.secret_file import SecretFileError, read_secret, stamp
 
 NAME: Final = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
 MIN_TOKEN: Final = 20
@@ -89,11 +89,11 @@ class Users:
     def __init__(self, settings: LoginSettings) -> None:
         """Read the users. Raises ValueError with one line if the file cannot be used."""
         self._settings = settings
-        self._proxies = [ipaddress.ip_network(each) for each in settings.proxies]
+        self._proxies = [ipaddress.ip_network(proxy) for proxy in settings.proxies]
         self._stamp: tuple[int, int, int] | None = None
         self._by_token: dict[bytes, _Entry] = {}
         if settings.users_file is not None:
-            self._stamp = _stamp(settings.users_file)
+            self._stamp = stamp(settings.users_file)
             self._by_token = self._load(settings.users_file)
 
     @staticmethod
@@ -107,8 +107,8 @@ class Users:
     def _current(self) -> Mapping[bytes, _Entry]:
         """Return the users in the file now; nobody while it cannot be read."""
         path = self._settings.users_file
-        if path is not None and (stamp := _stamp(path)) != self._stamp:
-            self._stamp = stamp
+        if path is not None and (present := stamp(path)) != self._stamp:
+            self._stamp = present
             try:
                 self._by_token = self._load(path)
             except (SecretFileError, ValueError) as error:
@@ -161,14 +161,6 @@ def _mac(token: bytes, head: str) -> str:
 
 def _is_mac(token: bytes, head: str, mac: str) -> bool:
     return hmac.compare_digest(_mac(token, head).encode(), mac.encode(errors="replace"))
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def new_token() -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.kafka.settings import KAFKA, KafkaSettings
+from schemas.signing import NO_CONTROL, ControlSettings
 from schemas.strict_model import StrictModel, quantity
 from streams.runtime.history_settings import HistorySinkSettings
 from streams.runtime.pipeline_constants import GRACE_NS, HOLDOVER_S, SILENCE_NS, WINDOW_NS
@@ -56,6 +57,7 @@ class StreamSettings(StrictModel):
     """Settings of one stream worker."""
 
     kafka: KafkaSettings = KAFKA
+    control: ControlSettings = NO_CONTROL
     group: str = Field(
         default="fabrictime",
         pattern=r"^[A-Za-z0-9._-]{1,64}$",

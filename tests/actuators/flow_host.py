@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from actuators.effectors.base import Answer
-from actuators.flows.applier import Applier, read_decision
+from actuators.flows.applier import Applier
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.topics import ACTIONS, CONFIG, DECISIONS
 
 KEY = "qp:eth1:1:1"
@@ -82,7 +83,7 @@ class Host:
     def take(self, record, token=None):
         """Pass a decision; return the outcome of the last report."""
         value = codec.encode(DECISIONS.record, record)
-        self.it.take(read_decision(record["host"].encode(), value), token)
+        self.it.take(decode_message(DECISIONS, record["host"].encode(), value), token)
         return self.reports[-1]["outcome"] if self.reports else None
 
     @property

@@ -231,6 +231,40 @@ def _print_changes(
     raise typer.Exit(1 if differences else 0)
 
 
+@config_app.command("new-key")
+def config_new_key(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File for the private key; FILE.pub: the public one.")
+    ],
+) -> None:
+    """Make a key with which policy workers and this command line sign (`control.signing_key_file`)."""
+    from schemas.signing import new_key
+
+    try:
+        public = new_key(file)
+    except OSError as error:
+        stop(f"{error.filename}: {error.strerror}")
+    typer.echo(f"{file}: keep it secret; add {public} to control.accepted_keys_file on all hosts first")
+
+
+@config_app.command("sign")
+def config_sign(log: Log = None, config: ConfigFile = None, directory: DataDir = None) -> None:
+    """Publish the configuration again, signed with the present key.
+
+    Needed once before signatures are required, and after a new key before the former one is removed. It signs
+    all records that are in force here: check them with `config show` before.
+    """
+    from fabrictime.commands.config import live_config
+
+    live = live_records(log, config, directory)
+    try:
+        records = [live_config.successor(record, host) for host, record in sorted(live.records.items())]
+        live.publish(*records)
+    except ValueError as error:
+        stop(str(error))
+    typer.echo(f"{len(records)} records are signed")
+
+
 def value_text(value: Any) -> str:
     """Return a value as JSON."""
     return "not set" if value is None else json.dumps(value)

@@ -22,6 +22,7 @@ from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.limits import MAX_VERSION, Limits
 from schemas.records import ActMode, ActuatorConfig, FlowAction, LatencyRule, TenantSlice
+from schemas.signing import NO_CONTROL, ControlSettings
 from schemas.topics import CONFIG
 from streams.runtime.live_config import EVERYONE
 from streams.runtime.thresholds import THRESHOLDS, Thresholds, check_value
@@ -52,9 +53,10 @@ PLAIN: Final[ActuatorConfig] = {
     "revert_before_ns": None,
     "paused_mode": "",
     "drains_reset_ns": None,
+    "signature": None,
 }
 """The record that stands for a key without a record."""
-HEAD: Final = frozenset({"host", "version", "at_ns", "by"})
+HEAD: Final = frozenset({"host", "version", "at_ns", "by", "signature"})
 """Fields of a record that are not settings."""
 LIMITS: Final = (
     "mode",
@@ -328,13 +330,17 @@ def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
 
 
 def begin_acting(
-    cluster: KafkaSettings | str, registry: codec.Registry | None = None, *, on_own_fabric: bool
+    cluster: KafkaSettings | str,
+    registry: codec.Registry | None = None,
+    control: ControlSettings = NO_CONTROL,
+    *,
+    on_own_fabric: bool,
 ) -> None:
     """Set mode ACT for all hosts, unless `fabric.config` already has a mode for them. Raises ValueError.
 
     `on_own_fabric`: also let all flows move, unless `max_moved_share` is set.
     """
-    live = LiveRecords(cluster, registry)
+    live = LiveRecords(cluster, registry, control)
     old = live.records.get(EVERYONE)
     if old is not None and old["mode"] != ActMode.UNKNOWN:
         return
@@ -386,8 +392,9 @@ def successor(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
         **copy.deepcopy(old),
         "host": host,
         "version": old["version"] + 1 if old["version"] < MAX_VERSION else 1,
-        "at_ns": time.time_ns(),
+        "at_ns": max(time.time_ns(), old["at_ns"] + 1),  # actuators refuse a signed record of an earlier time
         "by": f"{user_name()}@{socket.gethostname()}",
+        "signature": None,
     }
 
 
@@ -399,11 +406,19 @@ def _checked(new: ActuatorConfig, record: ActuatorConfig | None) -> ActuatorConf
 
 
 class LiveRecords:
-    """The newest record of each key of `fabric.config` in a log."""
+    """The newest record of each key of `fabric.config` in a log; those without a required signature are
+    missing."""
 
-    def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
-        """Read all records. Raises ValueError if the log does not answer or the topic does not exist."""
+    def __init__(
+        self,
+        cluster: KafkaSettings | str,
+        registry: codec.Registry | None = None,
+        control: ControlSettings = NO_CONTROL,
+    ) -> None:
+        """Read all records. Raises ValueError if the log does not answer, the topic does not exist or a key
+        file cannot be used."""
         self._cluster, self._registry = cluster, registry
+        self._signer, self._verifier = control.signer(), control.verifier()
         self.records: dict[str, ActuatorConfig] = {}
         self._read()
 
@@ -413,11 +428,13 @@ class LiveRecords:
                 self._take(message)
 
     def _take(self, message: Message) -> None:
-        if message.value is None:
-            self.records.pop(message.key, None)
-            return
         try:
-            self.records[message.key] = message.decoded(CONFIG, self._registry)
+            if self._verifier is not None:
+                self._verifier.check(message, self._registry)
+            if message.value is None:
+                self.records.pop(message.key, None)
+            else:
+                self.records[message.key] = message.decoded(CONFIG, self._registry)
         except codec.BadRecord:  # an unreadable record counts as missing
             return
 
@@ -433,10 +450,14 @@ class LiveRecords:
 
     def publish(self, *records: ActuatorConfig) -> None:
         """Publish records and wait until the log has them. Raises ValueError if it does not accept them."""
+        if self._verifier is not None and self._signer is None:
+            raise ValueError("control.require_signature: a change needs control.signing_key_file as well")
         publisher = Publisher(self._cluster, self._registry)
         try:
             for record in records:
-                publisher.publish(CONFIG, record["host"], record)
+                host = record["host"]
+                signed = record if self._signer is None else self._signer.signed(CONFIG, host, record)
+                publisher.publish(CONFIG, host, signed)
             publisher.flush(12)
         except PublishFailed as error:
             raise ValueError(f"{error}; nothing is set") from None

@@ -134,7 +134,11 @@ async def _set_mode(run: Run) -> None:
 
         kafka = run.config.kafka
         await asyncio.to_thread(
-            live_config.begin_acting, kafka, kafka.registry(), on_own_fabric=run.fleet in ("fabric", "sim")
+            live_config.begin_acting,
+            kafka,
+            kafka.registry(),
+            run.config.control,
+            on_own_fabric=run.fleet in ("fabric", "sim"),
         )
 
 

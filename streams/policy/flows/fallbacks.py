@@ -133,6 +133,7 @@ class FallbackRanking:
             "at_ns": self._options.now_ns,
             "config_version": limits.version,
             "flows": elements,
+            "signature": None,
         }
 
     def _rank(self, flow: Flow) -> list[int]:

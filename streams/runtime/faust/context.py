@@ -69,6 +69,7 @@ class WorkerContext:
         self.app = app
         self.settings = settings
         self.registry = registry
+        self.signer, self._verifier = settings.control.signer(), settings.control.verifier()
         self.tables = FabricTables(
             settings.default_shard,
             registry=registry,
@@ -100,7 +101,11 @@ class WorkerContext:
         self._topology = TopologySource(self._topology_file)
         self._set_topology()
         self._tables = GlobalTableReader(
-            self.tables, starts, settings.kafka, lambda message, error: self.reject(message, error)
+            self.tables,
+            starts,
+            settings.kafka,
+            lambda message, error: self.reject(message, error),
+            self._check,
         )
         self._tables_started = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,6 +115,11 @@ class WorkerContext:
     def topology(self) -> Topology:
         """The current content of the topology file; an empty topology if there is no file."""
         return self.tables.topology
+
+    def _check(self, message: Message) -> None:
+        """Raise BadRecord for a global table's message without a required signature."""
+        if self._verifier is not None:
+            self._verifier.check(message, self.registry)
 
     def _set_topology(self) -> None:
         self.tables.topology = self._topology.topology

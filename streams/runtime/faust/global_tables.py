@@ -40,12 +40,14 @@ class GlobalTableReader:
         starts: Mapping[Topic, Start],
         cluster: KafkaSettings,
         on_rejected: OnRejected,
+        check: Callable[[Message], None] = lambda message: None,
     ) -> None:
-        """`starts`: the tables' topics, each with the place from which it is read."""
+        """`starts`: the tables' topics, each with the place from which it is read. `check` raises
+        BadRecord for a message that must not count."""
         self.caught_up = asyncio.Event()
         self._tables, self._starts = tables, starts
         self._cluster = cluster
-        self._on_rejected = on_rejected
+        self._on_rejected, self._check = on_rejected, check
 
     async def run(self) -> None:
         """Fill the tables until cancelled."""
@@ -55,6 +57,13 @@ class GlobalTableReader:
                 if not self.caught_up.is_set() and await reader.caught_up():
                     self.caught_up.set()
                 for message in await reader.poll(POLL_S, MAX_POLL_MESSAGES):
-                    error = self._tables.take(message)
+                    error = self._take(message)
                     if error is not None:
                         self._on_rejected(message, error)
+
+    def _take(self, message: Message) -> codec.BadRecord | None:
+        try:
+            self._check(message)
+        except codec.BadRecord as error:
+            return error
+        return self._tables.take(message)

@@ -12,8 +12,10 @@ from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Any
 
+from schemas import codec
 from schemas.kafka.message import Message
 from schemas.log_fields import log_fields
+from schemas.signing import SIGNED
 from schemas.topics import Topic
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.fabric_tables import FabricTables
@@ -38,7 +40,11 @@ class Publisher:
         return [output for output in outputs if self._encode(operator, output)]
 
     def _encode(self, operator: Operator, output: Output) -> bool:
+        signer = self._context.signer if output.topic.name in SIGNED else None
         try:
+            if signer is not None and output.body is None and output.record is not None:
+                record = signer.signed(output.topic, output.key, output.record)
+                output.body = codec.encode(output.topic.record, record, self._context.registry)
             output.value(self._context.registry)
         except DATA_ERRORS as error:
             operator.failed.append((output.key, error))

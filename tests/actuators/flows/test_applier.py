@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.flows.applier import read_decision
 from actuators.journal import Journal
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.topics import DECISIONS
 from tests.actuators.flow_host import (
     EVERY,
@@ -103,7 +103,7 @@ def test_a_flow_of_another_boot_or_host_is_no_flow():
 
 def test_wrong_keys_are_refused():
     with pytest.raises(codec.BadRecord, match="expected 'h1'"):
-        read_decision(b"h2", codec.encode(DECISIONS.record, decision()))
+        decode_message(DECISIONS, b"h2", codec.encode(DECISIONS.record, decision()))
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=30))

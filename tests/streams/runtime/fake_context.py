@@ -31,7 +31,7 @@ class FakeContext:
 
     def __init__(self) -> None:
         self.settings = StreamSettings(buffer_messages=4)
-        self.registry = None
+        self.registry = self.signer = None
         self.tables = FabricTables()
         self.topology, self.topology_digest = Topology(), "t0"
         self.caught_up = _set_event()
