@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -76,8 +76,10 @@ class Kubernetes:
         self._refused: type[Exception] = client.ApiException
         self._limit_s = limit_s
 
-    def nodes(self) -> list[NodeState]:
-        """Return all nodes. Raises NodeError."""
+    def nodes(self, names: Collection[str] = ()) -> list[NodeState]:
+        """Return the named nodes, or all. Raises NodeError."""
+        if names:
+            return [node_state(self._call(self._api.read_node, name)) for name in names]
         nodes: list[NodeState] = []
         more = None
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from actuators.nodes.policy import NodeState, is_ours, is_same_drain
@@ -24,8 +25,8 @@ class NodeEffector(Protocol):
     how: str
     """Name of the means in reports."""
 
-    def nodes(self) -> list[NodeState]:
-        """Return all nodes. Raises NodeError."""
+    def nodes(self, names: Collection[str] = ()) -> list[NodeState]:
+        """Return the named nodes, or all. Raises NodeError."""
 
     def jobs(self, node: str) -> list[Job]:
         """Return the jobs that run on a node. Raises NodeError."""

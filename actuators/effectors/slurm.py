@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
+from collections.abc import Collection
 from typing import Final
 
 from actuators.effectors.node_base import Job, NodeError, check_drain, check_resume
@@ -27,6 +29,8 @@ NO_ANSWER: Final = "*"
 """Suffix that older releases add to the state of a node that does not answer."""
 NOT_THERE: Final = "FUTURE"
 """State of a node that the configuration only reserves."""
+RECENT_S: Final = 0.25
+"""Time for which a description of a node is not read again, s."""
 _NAME: Final = re.compile(r"NodeName=(\S+) ")
 _STATE: Final = re.compile(r" State=(\S+) ")
 _REASON: Final = re.compile(r" Reason=(.*?) \[[^\s\[\]]+@[-\dT:]+\](?: |$)")
@@ -41,10 +45,16 @@ class Slurm:
     def __init__(self, limit_s: float = 10.0) -> None:
         """`limit_s`: seconds that one command may take."""
         self._limit_s = limit_s
+        self._recent: dict[str, NodeState] = {}
+        self._recent_s = 0.0
 
-    def nodes(self) -> list[NodeState]:
-        """Return all nodes. Raises NodeError."""
-        return parse_nodes(self._scontrol("--oneliner", "show", "nodes"))
+    def nodes(self, names: Collection[str] = ()) -> list[NodeState]:
+        """Return the named nodes, or all. Raises NodeError."""
+        which = ("node", ",".join(names)) if names else ("nodes",)
+        self._recent_s = time.monotonic()
+        nodes = parse_nodes(self._scontrol("--oneliner", "show", *which))
+        self._recent = {node.name: node for node in nodes}
+        return nodes
 
     def jobs(self, node: str) -> list[Job]:
         """Return the jobs that hold a node. Raises NodeError."""
@@ -60,14 +70,21 @@ class Slurm:
     def drain(self, node: str, reason: str) -> None:
         """Stop new jobs on a node; running jobs continue to their end. Raises NodeError."""
         if check_drain(self._node(node), reason):
-            self._scontrol("update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+            self._update(node, "State=DRAIN", f"Reason={reason}")
 
     def resume(self, node: str) -> None:
         """End the drain. Unlike RESUME, UNDRAIN leaves a node DOWN if it is down. Raises NodeError."""
         if check_resume(self._node(node)):
-            self._scontrol("update", f"NodeName={node}", "State=UNDRAIN")
+            self._update(node, "State=UNDRAIN")
+
+    def _update(self, node: str, *fields: str) -> None:
+        self._recent.pop(node, None)
+        self._scontrol("update", f"NodeName={node}", *fields)
 
     def _node(self, node: str) -> NodeState:
+        """Return a node, as Slurm described it just now."""
+        if node in self._recent and time.monotonic() < self._recent_s + RECENT_S:
+            return self._recent[node]
         nodes = parse_nodes(self._scontrol("--oneliner", "show", "node", node))
         if len(nodes) != 1 or nodes[0].name != node:
             raise NodeError(f"node {node}: Slurm shows {len(nodes)} nodes, expected this one")

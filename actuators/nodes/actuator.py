@@ -21,6 +21,8 @@ from schemas.records import ActionOutcome, ActionReport, FlowAction, Repair, Rep
 MAX_NOTIFIED: Final = 64
 """Largest number of jobs whose owners are notified before a drain."""
 SENDERS: Final = 8
+MAX_URGENT: Final = 16
+"""Number of nodes above which all nodes are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,19 @@ class NodeActuator:
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._effector, self._operator, self._log, self._now_ns = effector, operator, log, now_ns
+        self._nodes: dict[str, NodeState] = {}
+
+    def run_urgent(self) -> list[Done]:
+        """Do the same as `run`, but read only the nodes of the hosts that failed since the last plan.
+
+        The other nodes are those of the last `run`, so that the size of the fleet costs no time.
+        """
+        hosts, host_by_node = self._operator.urgent_hosts, self._operator.settings.host_by_node
+        names = [node for node in self._nodes if host_by_node.get(node, node) in hosts]
+        if len(names) > MAX_URGENT:
+            return self.run()
+        self._nodes |= {node.name: node for node in (self._effector.nodes(names) if names else ())}
+        return self._run(observe=False)
 
     def run(self, *, observe: bool = False) -> list[Done]:
         """Reconcile the repairs with the scheduler, plan, and carry out. With `observe`, carry out nothing.
@@ -59,7 +74,11 @@ class NodeActuator:
         Raises NodeError if the scheduler does not list its nodes, and ValueError if the log does not accept a
         record; the next process reports that action.
         """
-        nodes = self._effector.nodes()
+        self._nodes = {node.name: node for node in self._effector.nodes()}
+        return self._run(observe=observe)
+
+    def _run(self, *, observe: bool) -> list[Done]:
+        nodes = list(self._nodes.values())
         done = self._reconcile(nodes)
         steps = self._operator.plan(nodes, self._now_ns())
         return done + [self._carry_out(step, observe) for step in steps]
@@ -111,6 +130,7 @@ class NodeActuator:
         self._publish([], [repair])
         began_ns = time.monotonic_ns()
         self._effector.drain(step.node, step.text)
+        self._nodes[step.node] = NodeState(step.node, True, step.text)
         opened: Repair = {**repair, "state": RepairState.OPEN, "updated_ns": self._now_ns()}
         took_ns = time.monotonic_ns() - began_ns
         return self._report(step, ActionOutcome.APPLIED, step.text, opened, took_ns)
@@ -152,6 +172,7 @@ class NodeActuator:
             self._publish([], [repair])
         began_ns = time.monotonic_ns()
         self._effector.resume(step.node)
+        self._nodes[step.node] = NodeState(step.node, False)
         took_ns = time.monotonic_ns() - began_ns
         if repair is not None:
             repair = {**repair, "state": RepairState.ENDED, "updated_ns": self._now_ns()}

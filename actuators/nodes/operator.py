@@ -56,8 +56,10 @@ class DrainOperator:
         self.settings = settings
         self.audits, self.places = AuditHistory(), Places()
         self.repairs: dict[str, Repair] = {}
-        self.is_urgent = False
-        """True if a message since the last plan may cause an action at once."""
+        self.urgent_hosts: set[str] = set()
+        """The hosts that failed since the last plan."""
+        self.is_changed = False
+        """True if the configuration has changed since the last plan."""
         self._network = NetworkFindings(self.audits, self.places, lambda alert: hosts_of(alert, self.places))
         self._configs: dict[str, ActuatorConfig] = {}
         self._reported: dict[tuple[str, str], None] = {}
@@ -83,7 +85,7 @@ class DrainOperator:
 
     def take_config(self, key: str, record: ActuatorConfig | None) -> None:
         """Take a message of `fabric.config`."""
-        self.is_urgent = True
+        self.is_changed = True
         if record is None:
             self._configs.pop(key, None)
         else:
@@ -92,8 +94,9 @@ class DrainOperator:
     def _take_audit(self, record: AuditResult, append_ns: int) -> None:
         self.audits.take(record, append_ns)
         is_error = record["severity"] == AuditSeverity.ERROR and record["status"] == AuditStatus.FAILED
-        if is_error and not any(one["host"] == record["host"] for one in self.live_repairs()):
-            self.is_urgent = True
+        known_runs = {one["run"] for one in self.live_repairs() if one["cause_host"] == record["host"]}
+        if is_error and record["run"] not in known_runs:
+            self.urgent_hosts.add(record["host"])
 
     def take_repair(self, repair: Repair) -> None:
         """Take a record of `fabric.repairs`, from the log or by this process."""
@@ -161,7 +164,8 @@ class DrainOperator:
 
     def plan(self, nodes: Iterable[NodeState], now_ns: int) -> list[NodeStep]:
         """Return the steps for nodes that failed, and for those that this system drained."""
-        self.is_urgent = False
+        self.is_changed = False
+        self.urgent_hosts.clear()
         settings, states = self.settings, list(nodes)
         since_ns = now_ns - settings.max_age_ns
         self.audits.forget(since_ns - MARGIN_NS)

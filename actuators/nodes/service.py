@@ -100,9 +100,12 @@ class Drains:
         """Take the messages that arrive within a moment. Raises LogUnavailable."""
         self._take(self._reader.poll(POLL_S, at_once=True))
 
-    def act(self, *, observe: bool = False) -> list[Done]:
-        """Carry out what is due. Raises NodeError, and ValueError if the log does not accept a record."""
-        return self._actuator.run(observe=observe)
+    def act(self, *, observe: bool = False, is_urgent: bool = False) -> list[Done]:
+        """Carry out what is due; `is_urgent`: read only the nodes of hosts that have just failed.
+
+        Raises NodeError, and ValueError if the log does not accept a record.
+        """
+        return self._actuator.run_urgent() if is_urgent else self._actuator.run(observe=observe)
 
     def publish(self, reports: Sequence[ActionReport], repairs: Sequence[Repair]) -> None:
         """Return once the log has the records. Raises ValueError."""
@@ -176,23 +179,26 @@ class DrainService:
 
     def _step(self, drains: Drains) -> None:
         now_s = time.monotonic()
-        is_due = now_s >= self._due_s
-        if (drains.operator.is_urgent or is_due) and not (self._has_acted and drains.operator.is_idle()):
-            self._act(drains)
-        if is_due:
+        operator = drains.operator
+        if now_s >= self._due_s or operator.is_changed:
             self._due_s = now_s + self._settings.nodes.check_s
+            if not (self._has_acted and operator.is_idle()):
+                self._act(drains, is_urgent=False)
+        elif operator.urgent_hosts:
+            self._act(drains, is_urgent=True)
         if now_s >= self._status_s:
             self._status_s = now_s + STATUS_S
-            self._metrics.set_state(drains.operator)
+            self._metrics.set_state(operator)
             self._notify.notify(f"STATUS={self._metrics.text()}")
             self._notify.notify("WATCHDOG=1")
         drains.poll()
 
-    def _act(self, drains: Drains) -> None:
+    def _act(self, drains: Drains, *, is_urgent: bool) -> None:
         try:
-            done = drains.act()
+            done = drains.act(is_urgent=is_urgent and self._has_acted)
         except NodeError as error:
-            drains.operator.is_urgent = False
+            drains.operator.urgent_hosts.clear()  # the next check of the scheduler tries again
+            drains.operator.is_changed = False
             self._set_fault(str(error))
             return
         self._has_acted = True

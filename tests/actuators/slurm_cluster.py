@@ -1,58 +1,17 @@
-"""A real Slurm on loopback: munged, slurmctld and one slurmd per node, as this user, ended by process id."""
+"""A real Slurm on loopback for tests."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import socket
-import subprocess
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo")
-LIMIT_S = 60.0
-CONF = """ClusterName=test
-SlurmctldHost={name}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmUser={user}
-SlurmdUser={user}
-AuthInfo=socket={folder}/munge.socket
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd-%n.pid
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-ReturnToService=1
-{more}
-NodeName=gone State=FUTURE
-"""
+from fabrictime.bench.operate._slurm import SlurmCluster, missing
 
-
-def missing() -> str:
-    """Return the programs that are not installed, else an empty text."""
-    return ", ".join(each for each in PROGRAMS if shutil.which(each, path=_path()) is None)
-
-
-def _path() -> str:
-    return f"{os.environ['PATH']}:/usr/sbin:/sbin"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+__all__ = ["SlurmCluster", "missing", "slurm_of"]
 
 
 @contextmanager
@@ -66,120 +25,5 @@ def slurm_of(*nodes: str, more: str = "", topology: str = "") -> Iterator[SlurmC
         if topology:
             (folder / "topology.conf").write_text(topology)
             more += "\nTopologyPlugin=topology/tree"
-        cluster = SlurmCluster(folder, nodes, more)
-        try:
-            cluster.start()
+        with SlurmCluster(folder, nodes, more) as cluster:
             yield cluster
-        finally:
-            cluster.stop()
-
-
-class SlurmCluster:
-    """Nodes that answer to slurmctld. `folder` must be reachable for all users, as munge demands."""
-
-    def __init__(self, folder: Path, nodes: Sequence[str], more: str = "") -> None:
-        self.folder, self.nodes = folder, list(nodes)
-        self.conf = folder / "slurm.conf"
-        self.env = {**os.environ, "PATH": _path(), "SLURM_CONF": str(self.conf)}
-        self._processes: list[subprocess.Popen[bytes]] = []
-        ports = free_ports(1 + len(nodes))
-        name = socket.gethostname().partition(".")[0]
-        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-        text = CONF.format(name=name, folder=folder, ports=ports, user=user, more=more)
-        for node, port in zip(nodes, ports[1:], strict=True):
-            text += f"NodeName={node} NodeHostname={name} NodeAddr=127.0.0.1 Port={port} CPUs=1\n"
-            (folder / f"spool-{node}").mkdir()
-        self.conf.write_text(text + "PartitionName=all Nodes=ALL Default=YES State=UP\n")
-        (folder / "state").mkdir()
-        key = folder / "munge.key"
-        key.write_bytes(os.urandom(64))
-        key.chmod(0o400)
-
-    def start(self) -> None:
-        """Start the daemons, and wait until every node is idle."""
-        files = ("socket", "key-file", "log-file", "pid-file", "seed-file")
-        names = ("munge.socket", "munge.key", "munged.log", "munged.pid", "munged.seed")
-        options = [f"--{each}={self.folder / name}" for each, name in zip(files, names, strict=True)]
-        self._run("munged", "--foreground", "--num-threads=2", *options)
-        self.until(lambda: (self.folder / "munge.socket").exists(), "munged")
-        self._run("slurmctld", "-D", "-f", str(self.conf))
-        for node in self.nodes:
-            self._run("slurmd", "-D", "-N", node, "-f", str(self.conf))
-        self.until_in(*self.nodes)
-
-    def scontrol(self, *arguments: str) -> str:
-        """Run scontrol and return its output."""
-        return self.run("scontrol", *arguments)
-
-    def run(self, *command: str) -> str:
-        """Run a command of Slurm and return its output."""
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=True, timeout=30)
-        return done.stdout
-
-    def states(self) -> dict[str, str]:
-        """Return the state of each node; nothing while slurmctld does not answer."""
-        done = subprocess.run(
-            ["scontrol", "-o", "show", "nodes"],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-        )
-        found = {}
-        for line in done.stdout.splitlines():
-            fields = dict(each.partition("=")[::2] for each in line.split())
-            found[fields["NodeName"]] = fields["State"]
-        return found
-
-    def until_in(self, *nodes: str) -> None:
-        """Wait until these nodes are idle."""
-        self.until(lambda: all(self.states().get(node) == "IDLE" for node in nodes), f"{nodes} idle")
-
-    def restore(self) -> None:
-        """Bring every node back. One whose state is changing refuses, and is asked again."""
-
-        def are_idle() -> bool:
-            states = self.states()
-            for node in self.nodes:
-                if "DRAIN" in states.get(node, "") or "DOWN" in states.get(node, ""):
-                    with contextlib.suppress(subprocess.CalledProcessError):
-                        self.scontrol("update", f"NodeName={node}", "State=RESUME")
-            return all(states.get(node) == "IDLE" for node in self.nodes)
-
-        self.until(are_idle, f"{self.nodes} idle")
-
-    def updates(self, node: str) -> int:
-        """Return how often slurmctld set a reason of this node."""
-        log = next(self.folder.glob("slurmctld-*.out")).read_text(errors="replace")
-        return log.count(f"update_node: node {node} reason set to")
-
-    def stop(self) -> None:
-        """End the daemons, the last first."""
-        for process in reversed(self._processes):
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._processes.clear()
-
-    def _run(self, *command: str) -> None:
-        log = self.folder / f"{Path(command[0]).name}-{len(self._processes)}.out"
-        with log.open("wb") as out:
-            self._processes.append(
-                subprocess.Popen(command, env=self.env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-            )
-
-    def until(self, condition, wanted: str) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while not condition():
-            ended = [process for process in self._processes if process.poll() is not None]
-            if ended or time.monotonic() > deadline:
-                text = "".join(
-                    f"\n{path.name}: {path.read_text(errors='replace').replace(chr(0), '')[-600:]}"
-                    for path in sorted(self.folder.glob("*.out"))
-                )
-                raise AssertionError(f"Slurm: {wanted}: not within {LIMIT_S} s{text}")
-            time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Measures operation: alerts, metrics, installation, and the cost of a host's agent.
+"""Measures operation: alerts, drains, metrics, installation, and the cost of a host's agent.
 
 Each part is a module of this package. `fabrictime bench operate alerts [--quick]` runs one part.
 """
@@ -17,6 +17,10 @@ TARGETS: Final[Mapping[str, Target]] = {
     "alert_repeats_per_kill": Target("notifications", "<=", 1),
     "alert_notifier_kills": Target("kills", ">=", 200),
     "alert_delivery_s_p50": Target("s"),
+    "verdict_to_cordon_ms_p99": Target("ms", "<=", 165),
+    "verdict_to_cordon_ms_p50": Target("ms"),
+    "verdicts": Target("verdicts", ">=", 200),
+    "verdicts_without_drain": Target("verdicts", "<=", 0),
     "metrics_without_help_or_unit": Target("metrics", "<=", 0),
     "promtool_errors": Target("errors", "<=", 0),
     "series_per_host_agent": Target("series", "<=", 40),
@@ -36,6 +40,12 @@ PARTS: Final = {
         "alert_repeats_per_kill",
         "alert_notifier_kills",
         "alert_delivery_s_p50",
+    ),
+    "drains": (
+        "verdict_to_cordon_ms_p99",
+        "verdict_to_cordon_ms_p50",
+        "verdicts",
+        "verdicts_without_drain",
     ),
     "metrics": (
         "metrics_without_help_or_unit",

@@ -32,10 +32,11 @@ class Table:
         self.known = {name: NodeState(name, False) for name in NAMES}
         self.running = {}
         self.fails = self.fails_after = None
-        self.calls, self.notified = [], []
+        self.calls, self.notified, self.reads = [], [], []
 
-    def nodes(self):
-        return list(self.known.values())
+    def nodes(self, names=()):
+        self.reads.append(tuple(names))
+        return [node for name, node in self.known.items() if not names or name in names]
 
     def jobs(self, node):
         return self.running.get(node, [])
@@ -263,3 +264,20 @@ def test_a_drain_of_ours_without_a_record_gets_one(table, log):
     del table.known["n3"]
     process(table, log)
     assert log.of(REPAIRS)[-1]["end_reason"] == "the scheduler has no such node any more"
+
+
+def test_a_verdict_reads_only_the_nodes_that_failed(table, log):
+    operator = DrainOperator(OperatorSettings(lambda node: RULES, scheduler="SLURM"))
+    actuator = NodeActuator(table, operator, log, lambda: 100 + len(log.records))
+    operator.take(CONFIG.name, "*", ACT, 1)
+    assert actuator.run() == []
+    for record in run_of("n2", "r1", ["node.ecc"]):
+        operator.take(AUDIT.name, "r1", record, 2)
+    assert outcomes(actuator.run_urgent()) == [ActionOutcome.APPLIED]
+    assert table.reads == [(), ("n2",)]
+    table.known["n3"] = NodeState("n3", True, "Anna")  # a change that the next full check sees
+    for record in run_of("n4", "r1", ["node.ecc"]):
+        operator.take(AUDIT.name, "r1", record, 2)
+    assert table.known["n2"].is_out
+    assert [one.outcome for one in actuator.run_urgent() if one.step.node == "n4"] == [ActionOutcome.APPLIED]
+    assert table.reads[-1] == ("n4",)

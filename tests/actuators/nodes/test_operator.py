@@ -84,17 +84,19 @@ def test_a_failed_error_is_urgent_and_nothing_else_is(check):
     operator = operator_of()
     nodes = fleet_of(operator)
     add(operator, *run_of("n1"), result("n1", check, "FAILED", severity="WARNING"))
-    assert not operator.is_urgent
+    assert not operator.urgent_hosts
     assert operator.is_idle()
     add(operator, failed("n0", check=check))
-    assert operator.is_urgent
+    assert operator.urgent_hosts == {"n0"}
     assert not operator.is_idle()
     step = operator.plan(nodes, 2)[0]
-    assert not operator.is_urgent
+    assert not operator.urgent_hosts
     repair = {**operator.new_repair(step, 2), "state": RepairState.OPEN}
     operator.take(REPAIRS.name, repair["repair_id"], repair, 2)
     add(operator, failed("n0", check="pcie.link"))
-    assert not operator.is_urgent, "its node is drained already"
+    assert not operator.urgent_hosts, "its node is drained for this run already"
+    add(operator, failed("n0", run="r2"))
+    assert operator.urgent_hosts == {"n0"}
 
 
 def test_old_results_are_forgotten():
