@@ -6,6 +6,7 @@ that the web page draws. A node's tier is its distance from the nearest host: le
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -69,6 +70,8 @@ class CableGraph:
         self._cables: dict[tuple[End, End], int] = {}
         self._ends: list[tuple[End, End]] = []
         self._numbers: dict[str, int] = {}
+        self._adding = threading.Lock()
+        """States of several moments share a graph."""
 
     def __len__(self) -> int:
         return 2 * len(self._ends)
@@ -85,7 +88,10 @@ class CableGraph:
         ends = ends_of(link)
         if ends is None:
             return None
-        near, far = ends
+        with self._adding:
+            return self._new_number(link, *ends)
+
+    def _new_number(self, link: str, near: End, far: End) -> int | None:
         swapped = _text(far) < _text(near)
         key = (far, near) if swapped else (near, far)
         cable = self._cables.get(key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.reader import BEGINNING, LogUnavailable, TopicReader, back
 from schemas.kafka.settings import KafkaSettings, as_settings
-from schemas.messages import check_key, decode_message
+from schemas.messages import check_key
 from schemas.topics import (
     ACTIONS,
     ALERT_NOTES,
@@ -88,6 +88,53 @@ class ConsumerStatus:
     unreadable: int = 0
 
 
+def newest_only(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages without those of `NEWEST_ONLY` that a later one of the same key replaces."""
+    newest = {
+        (message.topic, message.key_bytes): message for message in messages if message.topic in NEWEST_ONLY
+    }
+    return [
+        message for message in messages if message is newest.get((message.topic, message.key_bytes), message)
+    ]
+
+
+class Intake:
+    """Decodes messages of the fabric's topics and adds them to a state. Bad records are counted, logged."""
+
+    def __init__(self, state: FabricState, registry: codec.Registry | None = None) -> None:
+        self.unreadable = 0
+        self._state = state
+        self._registry = registry
+
+    def take(self, message: Message) -> Part | None:
+        """Add a message to the state. Return the part that it changed; None for one without an effect."""
+        topic, name, value, append_ns = message.topic, message.key, message.value, message.append_ns
+        try:
+            if topic == FLOWS.name:
+                with self._state.lock:
+                    return self._state.take_flows(name, value, append_ns)
+            if topic == DIAGNOSES.name and value is not None:
+                head = codec.decode_head(value, DIAGNOSES.record, HEAD_END, self._registry)
+                check_key(DIAGNOSES, name, head)
+                with self._state.lock:
+                    return self._state.take_diagnosis(head, value, append_ns)
+            if topic == QUEUES.name and value is not None and self._is_block(value):
+                return None
+            record = None if value is None else message.decoded(TOPICS[topic], self._registry)
+            with self._state.lock:
+                return self._state.take(topic, name, record, append_ns)
+        except codec.BadRecord as error:
+            log.warning("%s of %s: %s", topic, name, error)
+        except Exception:  # one bad record must not stop the consumer
+            log.exception("%s of %s", topic, name)
+        self.unreadable += 1
+        return None
+
+    def _is_block(self, value: bytes) -> bool:
+        """Return whether a LinkQueues record has short slots: too many per second to be shown."""
+        return bool(codec.decode_head(value, QUEUES.record, "slots", self._registry)["slots"] > 1)
+
+
 class FabricConsumer:
     """Consumes the topics until it is stopped. It calls `changed(parts)` in its own thread, without holding
     the state's lock.
@@ -103,9 +150,8 @@ class FabricConsumer:
         self._cluster = as_settings(cluster)
         self._log = f"the log at {self._cluster.bootstrap}"
         self.status = ConsumerStatus(error=f"connecting to {self._log}")
-        self._state = state
         self._changed = changed
-        self._registry = registry
+        self._intake = Intake(state, registry)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fabric consumer", daemon=True)
 
@@ -163,48 +209,18 @@ class FabricConsumer:
             self._set_status(error=None, missing=missing)
 
     def _take(self, messages: list[Message]) -> None:
-        newest = {
-            (message.topic, message.key_bytes): message
-            for message in messages
-            if message.topic in NEWEST_ONLY
-        }
         parts: set[Part] = set()
         # The lock is held for one message at a time: a batch of thousands must not block the tabs.
-        for message in messages:
-            if message is newest.get((message.topic, message.key_bytes), message):
-                part = self._take_one(message.topic, message.key, message.value, message.append_ns)
-                if part is not None:
-                    parts.add(part)
+        for message in newest_only(messages):
+            part = self._intake.take(message)
+            if part is not None:
+                parts.add(part)
+        if self.status.unreadable != self._intake.unreadable:
+            self.status = replace(self.status, unreadable=self._intake.unreadable)
         if parts:
             if self.status.error is not None:
                 self._set_status(error=None)
             self._changed(frozenset(parts))
-
-    def _take_one(self, topic: str, name: str, value: bytes | None, append_ns: int) -> Part | None:
-        try:
-            if topic == FLOWS.name:
-                with self._state.lock:
-                    return self._state.take_flows(name, value, append_ns)
-            if topic == DIAGNOSES.name and value is not None:
-                head = codec.decode_head(value, DIAGNOSES.record, HEAD_END, self._registry)
-                check_key(DIAGNOSES, name, head)
-                with self._state.lock:
-                    return self._state.take_diagnosis(head, value, append_ns)
-            if topic == QUEUES.name and value is not None and self._is_block(value):
-                return None
-            record = None if value is None else decode_message(TOPICS[topic], name, value, self._registry)
-            with self._state.lock:
-                return self._state.take(topic, name, record, append_ns)
-        except codec.BadRecord as error:
-            log.warning("%s of %s: %s", topic, name, error)
-        except Exception:  # one bad record must not stop the consumer
-            log.exception("%s of %s", topic, name)
-        self.status = replace(self.status, unreadable=self.status.unreadable + 1)
-        return None
-
-    def _is_block(self, value: bytes) -> bool:
-        """Return whether a LinkQueues record has short slots: too many per second to be shown."""
-        return bool(codec.decode_head(value, QUEUES.record, "slots", self._registry)["slots"] > 1)
 
     def _on_error(self, error: Any) -> None:
         if error.name() == "_ALL_BROKERS_DOWN":

@@ -118,10 +118,15 @@ def is_active(window: ContentionWindow, now_ns: int) -> bool:
 class FabricState:
     """The newest record of every subject. One thread writes, others read; both hold `lock`."""
 
-    def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
+    def __init__(
+        self, decode_flows: Decode, raw_ns: int = RAW_NS, routes_of: FabricState | None = None
+    ) -> None:
+        """`routes_of`: a state whose cables and routes this one uses."""
         self.lock = threading.RLock()
-        self.cable_graph = CableGraph()
-        self.link_index = LinkIndex(self.cable_graph)
+        self.cable_graph: CableGraph = CableGraph() if routes_of is None else routes_of.cable_graph
+        self.link_index: LinkIndex = (
+            LinkIndex(self.cable_graph) if routes_of is None else routes_of.link_index
+        )
         self.queues = QueueHistory(self.cable_graph)
         self.flows = FlowCache(decode_flows)
         self.jobs = JobState()

@@ -4,6 +4,7 @@ import { echarts } from "nicegui-echart";
 import { Heat, Pair, Clocks } from "fabrictime-draw/delays.js";
 import { Fleet, Strip, Timeline, Mesh } from "fabrictime-draw/clocks.js";
 import { Hour, Minute, Gantt } from "fabrictime-draw/fabric.js";
+import { onScheme } from "fabrictime-draw/scheme.js";
 import { FlowHistory } from "fabrictime-draw/actions.js";
 import { Iterations, RankBars, RankMap } from "fabrictime-draw/jobs.js";
 
@@ -36,15 +37,13 @@ export default {
       this.drawer.resized?.();
     });
     this.watch.observe(canvas);
-    this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.repaint = () => this.drawer.repaint();
-    this.scheme.addEventListener("change", this.repaint);
+    this.endScheme = onScheme(() => this.drawer.repaint());
     this.frames = 0;
     this.$el.ft = { chart: this.chart, drawer: this.drawer };
     this.$emit("ready");
   },
   beforeUnmount() {
-    this.scheme?.removeEventListener("change", this.repaint);
+    this.endScheme?.();
     this.watch?.disconnect();
     this.chart?.dispose();
     this.drawer = null;

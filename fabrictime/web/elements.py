@@ -14,9 +14,14 @@ from fabrictime.web.widgets import Cell, LiveTable, LiveText, Row, Section
 CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 
 
-def replace_address(address: str) -> None:
-    """Change the browser's address line without loading a page."""
-    ui.run_javascript(f"history.replaceState(null, '', {address!r})")
+def write_address(address: str, adds: bool = True) -> None:
+    """Change the browser's address line without loading a page. `adds`: Back returns to the former one."""
+    ui.run_javascript(f"history.{'pushState' if adds else 'replaceState'}(null, '', {address!r})")
+
+
+def go_to(address: str) -> None:
+    """Open an address of the page, at the moment that is shown."""
+    ui.run_javascript(f"const to = {address!r}; location.href = window.ftKeepMoment?.(to) ?? to")
 
 
 def card(classes: str) -> Any:

@@ -10,7 +10,8 @@ const SINGLE = 160;   // NICs up to here have a drawn cable each
 const PLAIN = 9000;   // cables up to here are drawn one by one
 const LOW_BYTES = 1000;
 const UP = 1, GREY = 2, FLAPPING = 3, DOWN = 4;
-const DASH = { 2: [7, 4], 3: [2, 3], 4: [] };
+const DASH = { 2: [7, 4], 3: [3, 2.5], 4: [] };
+const WIDTH = { 1: 1.3, 2: 2.6, 3: 4, 4: 3 };
 const outline = (d) => `<path class="m" d="${d}" stroke="currentColor" stroke-width="1.4"/>`;
 const SHAPES = { 2: outline("M15,1 L20,10 L10,10 Z"), 3: outline("M15,1 L20,6 L15,11 L10,6 Z"),
   4: outline("M15,1 A5,5 0 1 1 14.9,1 Z M12.5,3.5 L17.5,8.5 M17.5,3.5 L12.5,8.5") };
@@ -49,7 +50,7 @@ class Fabric {
     if (key.dataset.shown === shown) return;
     key.dataset.shown = shown;
     const swatch = (s) => `<span><svg width="30" height="12"><line x1="1" y1="6" x2="29" y2="6" stroke="${stateInk(s)}"` +
-      ` stroke-width="${s > UP ? 2.6 : 1.6}" stroke-dasharray="${s === 0 ? "2 3" : DASH[s] ?? ""}"/>${SHAPES[s] ?? ""}</svg>${STATE_NAMES[s]}</span>`;
+      ` stroke-width="${WIDTH[s] ?? 1.6}" stroke-dasharray="${s === 0 ? "2 3" : DASH[s] ?? ""}"/>${SHAPES[s] ?? ""}</svg>${STATE_NAMES[s]}</span>`;
     const ticks = this.metric === "load" ? [[0, "0%"], [0.5, "50%"], [1, "100%"]]
       : [[0, bytes(LOW_BYTES)], [0.5, bytes(Math.sqrt(LOW_BYTES * range))], [1, bytes(range)]];
     key.innerHTML = (this.metric === "state" ? [UP, GREY, FLAPPING, DOWN, 0] : [GREY, FLAPPING, DOWN]).map(swatch).join("") +
@@ -79,7 +80,7 @@ class Fabric {
     let changed = false;
     for (let i = 0; i < this.states.length; i++) {
       const state = links.states.charCodeAt(i) - 48;
-      if ((state === 0) !== (this.states[i] === 0)) changed = true;
+      if ((state === 0) !== (this.states[i] === 0) || (state >= GREY) !== (this.states[i] >= GREY)) changed = true;
       this.states[i] = state;
     }
     for (let i = 0; i < this.nicStates.length; i++) this.nicStates[i] = links.nics.charCodeAt(i) - 48;
@@ -167,7 +168,7 @@ class Fabric {
       const y = tiers > 1 ? leafY + ((PAD.top + 8 - leafY) * (tier - 1)) / (tiers - 1) : leafY;
       const step = inner / members.length;
       this.tierY[tier] = { y, step, count: members.length };
-      members.forEach((node, i) => { this.at[node] = { x: PAD.left + step * (i + 0.5), y, w: Math.max(3, Math.min(66, step * 0.78)), h: step < 14 ? 8 : 18, tier }; });
+      members.forEach((node, i) => { this.at[node] = { x: PAD.left + step * (i + 0.5), y, w: Math.max(3, Math.min(66, step * 0.9)), h: step < 14 ? 8 : 18, tier }; });
     }
     for (const host of this.hosts) this.at[host.node] = { x: host.x + host.w / 2, y: host.y + host.h / 2, w: host.w, h: host.h, tier: 0 };
 
@@ -262,7 +263,7 @@ class Fabric {
       for (const unknown of [true, false]) {
         g.beginPath();
         for (let i = 0; i < this.plan.cables.length; i++)
-          if (this.bundleOf[i] < 0 && calm(i) === unknown && !Number.isNaN(this.lines[4 * i])) line(g, this.lines, 4 * i);
+          if (this.bundleOf[i] < 0 && calm(i) === unknown && this.worst(i) < GREY && !Number.isNaN(this.lines[4 * i])) line(g, this.lines, 4 * i);
         g.setLineDash(unknown ? [2 / k, 3 / k] : []);
         g.strokeStyle = unknown || this.metric !== "state" ? c.grey : stateInk(UP);
         g.globalAlpha = unknown || this.metric !== "state" ? 0.6 * thin : thin;
@@ -285,16 +286,15 @@ class Fabric {
       if (!p || p.tier === 0) return;
       g.fillStyle = c.node; g.strokeStyle = c.grey; g.lineWidth = 1 / k;
       g.beginPath(); g.roundRect(p.x - p.w / 2, p.y - p.h / 2, p.w, p.h, 3); g.fill(); g.stroke();
-      if (p.w * k >= 9 + 5.6 * node[0].length) { g.fillStyle = c.text; g.textAlign = "center"; g.fillText(node[0], p.x, p.y); }
     });
     g.textAlign = "center";
-    const named = this.named(nics.length, this.cell * k);
-    if (named) for (const host of this.hosts) {
-      g.fillStyle = c.dim;
-      const name = nodes[host.node][0];
-      if (this.cell * 1.2 * k >= 5 * name.length) g.fillText(name, host.x + host.w / 2, host.y + host.h + 8 / k);
-    }
+    this.tierY.forEach((tier, t) => { if (tier) this.nameTier(g, c, t, tier); });
     g.fillStyle = c.dim;
+    if (this.named(nics.length, this.cell * k)) {
+      const longest = Math.max(0, ...this.hosts.map((host) => nodes[host.node][0].length));
+      const every = Math.ceil((5.6 * longest + 4) / (this.cell * 1.2 * k));
+      this.hosts.forEach((host, i) => { if (i % every === 0) g.fillText(nodes[host.node][0], host.x + host.w / 2, host.y + host.h + 8 / k); });
+    }
     let last = -Infinity;
     for (const block of this.blocks) {
       const name = block.name || "no rack known";
@@ -311,10 +311,21 @@ class Fabric {
     this.tierY.forEach((tier, t) => {
       if (!tier) return;
       const name = ["", "leaves", "spines", "cores"][t] ?? `tier ${t}`;
-      label(`${tier.count} ${tier.count === 1 ? name.replace("leaves", "leaf").replace(/s$/, "") : name}`, PAD.left, tier.y - 19 / k);
+      label(`${tier.count} ${tier.count === 1 ? name.replace("leaves", "leaf").replace(/s$/, "") : name}`, PAD.left, tier.y - 24 / k);
     });
     const hosts = this.hosts.length;
     if (hosts) label(`${hosts.toLocaleString("en")} hosts, ${nics.length.toLocaleString("en")} NICs`, PAD.left, this.blocks[0].y - 10 / k);
+  }
+
+  nameTier(g, c, t, tier) { // in the boxes where all names fit, else the name of every n-th above it
+    const k = this.view.k, members = this.plan.nodes.flatMap((node, i) => (node[1] === t && this.at[i] ? [[node[0], this.at[i]]] : []));
+    const longest = Math.max(0, ...members.map(([name]) => name.length)), wide = (5.6 * longest + 4) / k;
+    const fits = members.every(([, p]) => p.w >= wide), every = fits ? 1 : Math.ceil((wide + 4 / k) / tier.step);
+    members.sort((a, b) => a[1].x - b[1].x).forEach(([name, p], i) => {
+      if (i % every) return;
+      g.fillStyle = fits ? c.text : c.dim;
+      g.fillText(name, p.x, fits ? p.y : p.y - p.h / 2 - 7 / k);
+    });
   }
 
   drawBands(g, c) { // too many cables to distinguish: an area between the tiers
@@ -340,10 +351,10 @@ class Fabric {
     }
     if (this.choice.cable >= 0 && !Number.isNaN(this.lines[4 * this.choice.cable])) this.emphasise(g, this.choice.cable, 0.95);
     const marks = [];
-    for (const state of [GREY, FLAPPING, DOWN]) {
+    for (const state of [0, UP, GREY, FLAPPING, DOWN]) { // the halves that are UP too: no line lies beneath these cables
       g.strokeStyle = stateInk(state);
-      g.lineWidth = (state === DOWN ? 3 : 2.4) / k;
-      g.setLineDash(DASH[state].map((v) => v / k));
+      g.lineWidth = (WIDTH[state] ?? 1) / k;
+      g.setLineDash((DASH[state] ?? []).map((v) => v / k));
       g.beginPath();
       let any = false;
       for (let i = 0; i < cables.length; i++) {
@@ -351,7 +362,7 @@ class Fabric {
         const [up, down] = [this.states[2 * i], this.states[2 * i + 1]];
         if (up === state) { half(g, this.lines, 4 * i, true); any = true; }
         if (down === state) { half(g, this.lines, 4 * i, false); any = true; }
-        if (Math.max(up, down) === state) marks.push([i, state, up === down ? 0.5 : up === state ? 0.32 : 0.68]);
+        if (state >= GREY && Math.max(up, down) === state) marks.push([i, state, up === down ? 0.5 : up === state ? 0.32 : 0.68]);
       }
       if (any) g.stroke();
     }
@@ -541,6 +552,7 @@ class Fabric {
     const v = this.view;
     v.x = Math.min(0, Math.max(v.x, this.width * (1 - v.k)));
     v.y = Math.min(0, Math.max(v.y, this.height * (1 - v.k)));
+    this.el.style.touchAction = v.k > 1 ? "none" : "pan-y"; // the whole drawing fits: a finger scrolls the page
     this.stale = true;
     this.paint();
   }
@@ -566,8 +578,16 @@ function distance(x, y, l, at) {
 
 function connect(el, drawer, at, pick) {
   let drag = null;
+  const fingers = new Map(), spread = () => { const [a, b] = [...fingers.values()]; return Math.hypot(a[0] - b[0], a[1] - b[1]); };
+  const pinch = (e, [x, y]) => { // two fingers zoom about their middle; one finger scrolls the page until then
+    const before = spread();
+    fingers.set(e.pointerId, [x, y]);
+    const [a, b] = [...fingers.values()];
+    if (before > 0) drawer.zoom((a[0] + b[0]) / 2, (a[1] + b[1]) / 2, spread() / before);
+  };
   el.addEventListener("pointermove", (e) => {
     const [x, y] = at(e);
+    if (fingers.size === 2 && fingers.has(e.pointerId)) { drag = null; pinch(e, [x, y]); return; }
     if (drag) {
       if (!drag.far && Math.hypot(x - drag.x, y - drag.y) < 4) return;
       drag.far = true;
@@ -576,6 +596,8 @@ function connect(el, drawer, at, pick) {
       drawer.hover(null);
     } else drawer.hover(x, y);
   });
+  for (const type of ["pointerup", "pointercancel", "pointerleave"]) el.addEventListener(type, (e) => fingers.delete(e.pointerId));
+  el.addEventListener("pointerdown", (e) => { if (e.pointerType === "touch") fingers.set(e.pointerId, at(e)); });
   el.addEventListener("pointerdown", (e) => { const [x, y] = at(e); drag = { x, y, vx: drawer.view.x, vy: drawer.view.y, far: false }; });
   el.addEventListener("pointerup", (e) => {
     if (drag && !drag.far) {

@@ -14,14 +14,19 @@ from functools import wraps
 from typing import Any, TypeVar, TypeVarTuple
 
 from fabrictime.web.history_client import History
-from fabrictime.web.history_sql import END, SINCE, START, rows
+from fabrictime.web.history_sql import END, SECOND_NS, SINCE, START, rows
 from schemas import tables
+from schemas.validation import MAX_NS
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 ENDS_KEPT_S = 0.15
 """How long the ends of the tables are reused, s."""
+PAST_ENDS_KEPT_S = 5.0
+"""The same for a past moment, s."""
+PAST_BACK_NS = 60 * SECOND_NS
+"""How far before a past moment its newest window is searched, ns."""
 WINDOW_KEPT_S = 30.0
 """How long a table's window length is reused, s."""
 MAX_RESULTS = 48
@@ -49,7 +54,12 @@ append time.
 class HistoryReader:
     """A history with a cache of results. Thread-safe."""
 
-    def __init__(self, history: History, now_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, history: History, now_ns: Callable[[], int] = time.time_ns, until_ns: int = MAX_NS
+    ) -> None:
+        """`until_ns`: the moment that the queries show; windows from then on do not exist for them."""
+        self.until_ns = until_ns
+        self._history = history
         self.database = history.database
         self.columns = history.columns
         self.now_ns = now_ns
@@ -58,12 +68,17 @@ class HistoryReader:
         self._windows: dict[str, tuple[float, int]] = {}
         self._results: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
 
+    def at(self, moment_ns: int) -> HistoryReader:
+        """Return the history as it was at a moment."""
+        return HistoryReader(self._history, lambda: moment_ns, moment_ns)
+
     def ends(self) -> Ends:
         """Return the ends of the tables, read at most `ENDS_KEPT_S` ago."""
         with self._lock:
             queried_s, ends = self._ends
-            if time.monotonic() - queried_s > ENDS_KEPT_S:
-                starts = table_starts(self)
+            kept_s = ENDS_KEPT_S if self.until_ns == MAX_NS else PAST_ENDS_KEPT_S
+            if time.monotonic() - queried_s > kept_s:
+                starts = table_starts(self, self.until_ns)
                 ends = {table: TableEnd(count, self._end_ns(table, at)) for table, count, at in starts}
                 self._ends = time.monotonic(), ends
             return ends
@@ -136,15 +151,17 @@ def kept_for(
     return decorate
 
 
-def table_starts(history: History) -> list[tuple[str, int, int | None]]:
+def table_starts(history: History, until_ns: int = MAX_NS) -> list[tuple[str, int, int | None]]:
     """Return (table, number of rows, start of the newest window in ns) for each table. This reads only part
-    metadata, so its cost does not depend on the size.
+    metadata, so its cost does not depend on the size; with `until_ns`, the last minute's rows before it.
     """
     select = "SELECT '{0}', count(), toUnixTimestamp64Nano(max(window_start)) FROM {1}.{0}"
+    select += "" if until_ns == MAX_NS else " WHERE {2}"
     names = (tables.DELAYS_1S, tables.CLOCKS, tables.PIPELINE)
-    sql = " UNION ALL ".join(select.format(table, history.database) for table in names)
+    sql = " UNION ALL ".join(select.format(table, history.database, SINCE) for table in names)
     return [
-        (table, int(count), int(start_ns) if count else None) for table, count, start_ns in rows(history, sql)
+        (table, int(count), int(start_ns) if count else None)
+        for table, count, start_ns in rows(history, sql, since_ns=until_ns - PAST_BACK_NS, until_ns=until_ns)
     ]
 
 

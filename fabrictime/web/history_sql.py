@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
 from fabrictime.web.history_client import History
 from schemas.queries import Dialect
+from schemas.validation import MAX_NS
 
 Record = TypeVar("Record")
 Direction = Literal["forward", "reverse"]
@@ -18,8 +19,16 @@ SECOND_NS = 1_000_000_000
 MAX_POINTS = 300
 """Largest number of steps in a series."""
 
-SINCE = "window_start >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
-UNTIL = "window_start < fromUnixTimestamp64Nano({until_ns:Int64}, 'UTC')"
+_SINCE = "{0} >= fromUnixTimestamp64Nano({{since_ns:Int64}}, 'UTC')"
+_UNTIL = "{0} < fromUnixTimestamp64Nano({{until_ns:Int64}}, 'UTC')"
+
+
+def in_range(time: str) -> str:
+    """Return the condition that a time column is in a query's range, which ends at the shown moment."""
+    return f"{_SINCE.format(time)} AND {_UNTIL.format(time)}"
+
+
+SINCE = in_range("window_start")
 START = "toUnixTimestamp64Nano(window_start)"
 END = "toUnixTimestamp64Nano(window_end)"
 # A window belongs to the step that contains its middle: its ends lie near a step's edge, and jitter.
@@ -64,7 +73,11 @@ def dialect(history: History) -> Dialect:
 def rows(
     history: History, sql: str, span: Span | None = None, /, **parameters: Any
 ) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a query. `span` provides its parameters `since_ns` and `step_ns`."""
+    """Return the rows of a query. `span` provides its parameters `since_ns` and `step_ns`.
+
+    A history at a past moment provides `until_ns`, unless the caller does.
+    """
+    parameters = {"until_ns": getattr(history, "until_ns", MAX_NS), **parameters}
     if span is not None:
         parameters = {"since_ns": span.start_ns, "step_ns": span.step_ns, **parameters}
     return zip(*history.columns(sql, parameters), strict=True)

@@ -47,7 +47,7 @@ export default {
       if (!this.text()) return;
       if (this.text() !== this.query) { this.enters = true; return; }  // open it once the results are there
       const link = this.links()[this.active];
-      if (link) location.href = link.href;
+      if (link) link.click();
     },
     links() { return [...this.list.querySelectorAll("a")]; },
     move(by) {

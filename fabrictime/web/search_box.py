@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from nicegui.events import GenericEventArguments
@@ -44,7 +45,7 @@ def result_address(result: Result) -> str:
 class SearchBox(LiveList[Any], component="search.js"):
     """A field for names, and the objects that match, kind by kind; Enter opens one."""
 
-    def __init__(self, live: LiveFabric) -> None:
+    def __init__(self, live: Callable[[], LiveFabric | None]) -> None:
         super().__init__()
         self._live = live
         self._query = ""
@@ -53,7 +54,8 @@ class SearchBox(LiveList[Any], component="search.js"):
     async def _on_query(self, event: GenericEventArguments) -> None:
         """Search in a thread: the flows of a large fleet take a while to decode."""
         query = self._query = str(event.args)[:MAX_QUERY]
-        results = await asyncio.to_thread(self._live.search.find, query)
+        live = self._live()
+        results = [] if live is None else await asyncio.to_thread(live.search.find, query)
         if query == self._query:  # otherwise the reader has typed on
             self.put(
                 [query, *([HEADINGS[one.kind], one.name, one.detail, result_address(one)] for one in results)]

@@ -190,6 +190,7 @@ def _application(
     from nicegui import ui
 
     from fabrictime.web.history_reader import HistoryReader
+    from fabrictime.web.past_fabric import PastFabric
     from fabrictime.web.tabs.alerts.evidence import evidence_reader
     from fabrictime.web.tabs.base import AppContext
     from fabrictime.web.tabs.fabric.queries import LinkQueries
@@ -200,7 +201,10 @@ def _application(
     jobs = None if live is None or settings.kafka is None else JobQueries(live.state, history, settings.kafka)
     services = ServiceFaults(settings.state_file)
     reader = HistoryReader(history, time.time_ns if live is None else live.now_ns)
-    context = AppContext(settings, poller, reader, live, links, evidence, jobs, services)
+    past = None
+    if live is not None and settings.kafka is not None:
+        past = PastFabric(live, settings.kafka, settings.kafka.registry())
+    context = AppContext(settings, poller, reader, live, links, evidence, jobs, services, past=past)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -291,18 +295,24 @@ def _add_tabs(context: AppContext) -> None:
     from fabrictime.web.tabs.fabric.view import FabricChoice, FabricTab
     from fabrictime.web.tabs.jobs.view import JobsChoice, JobsTab
     from fabrictime.web.tabs.now.view import NowChoice, NowTab
+    from fabrictime.web.tabs.pipeline.view import PipelineChoice, PipelineTab
+    from fabrictime.web.time_bar import TimeChoice
 
     def serve(path: str, title: str, make: Callable[[Any], Tab[Any]]) -> None:
         def page() -> None:
             client = ui.context.client
-            tab = make(client.request.query_params)
+            query = client.request.query_params
+            tab = make(query)
+            tab.at_time(TimeChoice.parse(query, time.time_ns()))
             tab.build()
 
-            def connected() -> None:
+            async def connected() -> None:
                 context.tabs.add(id(tab))
                 with client:
                     tab.start()
                     tab.start_live()
+                    if tab.time.at_ns is not None:
+                        await tab.show_time()
 
             def disconnected() -> None:
                 context.tabs.discard(id(tab))
@@ -318,7 +328,8 @@ def _add_tabs(context: AppContext) -> None:
 
     def first(query: Any) -> Tab[Any]:
         """Return the tab Now; Delays for the address of an earlier version's choices, or without a log."""
-        return delays(query) if query or context.live is None else NowTab(context, NowChoice())
+        is_old = not query.keys() <= {"at", "range"}
+        return delays(query) if is_old or context.live is None else NowTab(context, NowChoice())
 
     serve("/", "fabrictime", first)
     serve("/now", "fabrictime: now", lambda _: NowTab(context, NowChoice()))
@@ -337,6 +348,7 @@ def _add_tabs(context: AppContext) -> None:
     serve("/jobs", "fabrictime: jobs", lambda q: JobsTab(context, JobsChoice.parse(dict(q))))
     serve("/actions", "fabrictime: actions", lambda q: ActionsTab(context, ActionsChoice.parse(dict(q))))
     serve("/alerts", "fabrictime: alerts", lambda q: AlertsTab(context, AlertsChoice.parse(dict(q))))
+    serve("/pipeline", "fabrictime: pipeline", lambda _: PipelineTab(context, PipelineChoice()))
     serve("/audit", "fabrictime: audit", lambda q: AuditTab(context, AuditChoice.parse(dict(q))))
 
 

@@ -1,4 +1,6 @@
 // What the components that draw on canvas share: their life, colour scheme, size, and the box under the mouse.
+import { onScheme } from "./scheme.js";
+
 export function canvasComponent(template, Drawer, connect, recolor) {
   return {
     template,
@@ -10,16 +12,14 @@ export function canvasComponent(template, Drawer, connect, recolor) {
       connect(el, drawer, at, (hit) => this.$emit("pick", hit));
       this.watch = new ResizeObserver(() => drawer.size());
       this.watch.observe(el);
-      this.scheme = matchMedia("(prefers-color-scheme: dark)");
-      this.repaint = () => recolor(drawer);
-      this.scheme.addEventListener("change", this.repaint);
+      this.endScheme = onScheme(() => recolor(drawer));
       drawer.size();
       this.frames = 0;
       el.ft = { drawer };
       this.$emit("ready");
     },
     beforeUnmount() {
-      this.scheme?.removeEventListener("change", this.repaint);
+      this.endScheme?.();
       this.watch?.disconnect();
     },
     methods: {

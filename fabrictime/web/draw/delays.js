@@ -50,6 +50,7 @@ export class Heat extends Drawing {
       const start = (i) => i === 0 || labels[i].group !== labels[i - 1].group;
       const groups = labels.filter((_, i) => start(i)).length;
       const every = Math.max(1, Math.ceil(groups / 40));
+      const nth = (all, flat) => Math.max(1, Math.ceil((all.length * 15) / Math.max(60, (flat ? this.chart.getWidth() : this.chart.getHeight()) - 110)));
       let n = -1;
       const shown = labels.map((_, i) => (start(i) ? ++n % every === 0 : false));
       return {
@@ -59,7 +60,7 @@ export class Heat extends Drawing {
         splitLine: { show: false },
         axisLabel: {
           color: c.dim, fontSize: 11, rotate: horizontal ? 55 : 0, hideOverlap: true, margin: 6,
-          interval: many && groups > 1 ? (i) => shown[i] : many ? "auto" : 0,
+          interval: many && groups > 1 ? (i) => shown[i] : many ? "auto" : (i) => i % nth(labels, horizontal) === 0,
           formatter: (value, i) => {
             const l = labels[i];
             if (!l) return "";

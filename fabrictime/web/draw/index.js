@@ -1,5 +1,8 @@
 // Parts that all charts share: colours of both schemes, figures with units, tooltips, time axes, bands.
 
+import { dark } from "./scheme.js";
+export { dark };
+
 export const VIRIDIS = ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70",
   "#7ad151", "#bddf26", "#fde725"];
 // Okabe and Ito's palette, distinguishable with any kind of colour vision; without its black.
@@ -8,7 +11,6 @@ export const PATHS_DARK = ["#5aaeea", "#f0b43c", "#2fc598", "#e39cc6", "#a9d8f5"
 export const LOSS = "#ff5a36";
 export const STEPS = [1, 2, 5];
 
-export const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 export const ink = () => dark()
   ? { text: "#e6e9ef", dim: "#8b94a5", line: "#2a303b", card: "#151a21", tip: "#1d232d", none: "#1a2028", grey: "#5c6575", node: "#222a35", lit: "#6cb2f2" }
   : { text: "#1a2230", dim: "#5e6878", line: "#dfe3ea", card: "#ffffff", tip: "#ffffff", none: "#f3f5f8", grey: "#a4acb9", node: "#eef1f6", lit: "#2a6fb5" };

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple
 from urllib.parse import urlencode
 
 from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
-from fabrictime.web.elements import replace_address, text
+from fabrictime.web.elements import text, write_address
 from fabrictime.web.history_client import HistoryEmpty
 from fabrictime.web.history_reader import HistoryReader
 from fabrictime.web.live_fabric import LiveFabric
+from fabrictime.web.past_fabric import Moment, PastFabric
 from fabrictime.web.query_poller import QueryPoller, Snapshot
 from fabrictime.web.search_box import SearchBox
 from fabrictime.web.service_faults import ServiceFaults, banner_text
@@ -24,8 +26,12 @@ from fabrictime.web.tabs.alerts.evidence import EvidenceReader
 from fabrictime.web.tabs.delays.queries import Fleet
 from fabrictime.web.tabs.fabric.queries import LinkQueries
 from fabrictime.web.tabs.jobs.queries import JobQueries
+from fabrictime.web.time_bar import TimeBar, TimeChoice
+from fabrictime.web.time_marks import Mark, marks
 from fabrictime.web.widgets import LiveText
 from schemas.units import count_text, seconds_text
+
+MARKS_PERIOD_S: Final = 5.0
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -40,6 +46,7 @@ PAGES = {
     "/actions": "Actions",
     "/alerts": "Alerts",
     "/audit": "Audit",
+    "/pipeline": "Pipeline",
 }
 
 
@@ -58,6 +65,22 @@ class AppContext:
     jobs: JobQueries | None = None
     services: ServiceFaults = field(default_factory=lambda: ServiceFaults(None))
     tabs: set[int] = field(default_factory=set)
+    past: PastFabric | None = None
+
+    def at(self, moment: Moment) -> AppContext:
+        """Return the same for a past moment."""
+        live, history = moment.fabric, self.history.at(moment.at_ns)
+        jobs = None
+        if self.settings.kafka is not None:
+            jobs = JobQueries(live.state, history, self.settings.kafka, live.now_ns)
+        return replace(
+            self,
+            history=history,
+            live=live,
+            links=LinkQueries(live.state, history),
+            jobs=jobs,
+            services=ServiceFaults(None),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +116,12 @@ def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> s
     )
 
 
+def marks_before_now(history: HistoryReader, range_s: int) -> list[Mark]:
+    """Return the marks of the last `range_s`."""
+    now_ns = history.now_ns()
+    return marks(history, now_ns - range_s * 1_000_000_000, now_ns + 1_000_000_000)
+
+
 def with_pace(message: str, kind: str, slow: str) -> tuple[str, str]:
     """Add the pace of a slow simulation to a banner and return its text and kind. `slow` is empty at full
     pace.
@@ -107,10 +136,14 @@ class Tab(ABC, Generic[TabChoice]):
     """One tab of the page, open in one browser."""
 
     address = "/now"
+    past_note = ""
+    """Words about the parts that do not show the past."""
 
     def __init__(self, context: AppContext, choice: TabChoice) -> None:
+        self._now_context = context
         self.context = context
         self.choice = choice
+        self.time = TimeChoice()
         self._unsubscribe: dict[str, Callable[[], None]] = {}
         self._fleet: Snapshot[Fleet] = Snapshot()
 
@@ -128,6 +161,48 @@ class Tab(ABC, Generic[TabChoice]):
         """Subscribe to the live state. `stop` ends this."""
         if self.context.live is not None:
             self._unsubscribe["live"] = self.context.live.subscribe(self._on_live)
+        if self._now_context.past is not None:
+            self._follow_marks()
+
+    def at_time(self, choice: TimeChoice) -> None:
+        """Choose the time before the tab is built; `show_time` then reads the state of a past moment."""
+        self.time = choice
+        past = self._now_context.past
+        if past is not None and choice.at_ns is not None:
+            self.context = self._now_context.at(past.pending(choice.at_ns))
+
+    async def show_time(self) -> None:
+        """Show the chosen time: now, or the past moment, whose state is read first."""
+        past, at_ns = self._now_context.past, self.time.at_ns
+        context = self._now_context
+        if past is not None and at_ns is not None:
+            context = context.at(await asyncio.to_thread(past.at, at_ns))
+        if at_ns == self.time.at_ns:  # otherwise the reader chose another time meanwhile
+            self.stop()
+            self.context = context
+            self.start()
+            self.start_live()
+
+    async def _on_time(self, choice: TimeChoice, adds: bool) -> None:
+        moved, self.time = choice.at_ns != self.time.at_ns, choice
+        with self.time_bar.client:
+            self._write_address(adds)
+            self._follow_marks()
+            if moved:
+                await self.show_time()
+
+    def _follow_marks(self) -> None:
+        history, (since_ns, until_ns) = self._now_context.history, self.time.span_ns(time.time_ns())
+        if self.time.end_ns is None:
+            self.follow(
+                "marks", marks_before_now, (history, self.time.range_s), self._on_marks, MARKS_PERIOD_S
+            )
+        else:
+            self.follow("marks", marks, (history, since_ns, until_ns), self._on_marks, MARKS_PERIOD_S)
+
+    def _on_marks(self, snapshot: Snapshot[list[Mark]]) -> None:
+        if snapshot.value is not None:
+            self.time_bar.put_marks(snapshot.value)
 
     def stop(self) -> None:
         """End all subscriptions."""
@@ -143,9 +218,13 @@ class Tab(ABC, Generic[TabChoice]):
         self._set_choice(replace(self.choice, **changes))
 
     def _set_choice(self, choice: TabChoice) -> None:
-        self.choice = choice
-        query = choice.address()
-        replace_address(f"{self.address}?{query}" if query else self.address)
+        before, self.choice = self.choice, choice
+        if choice != before:
+            self._write_address()
+
+    def _write_address(self, adds: bool = True) -> None:
+        query = "&".join(filter(None, (self.choice.address(), urlencode(self.time.parameters()))))
+        write_address(f"{self.address}?{query}" if query else self.address, adds)
 
     def _build_header(self, kpis: Sequence[tuple[str, str]]) -> None:
         with ui.element("header").classes("ft-top"):
@@ -162,12 +241,14 @@ class Tab(ABC, Generic[TabChoice]):
                                 self.badge = text("", "ft-badge", test="badge")
                                 self.badge.set_visibility(False)
                 if self.context.live is not None:
-                    SearchBox(self.context.live)
+                    SearchBox(lambda: self.context.live)
             self.kpis: dict[str, tuple[LiveText, LiveText]] = {}
             for key, title in kpis:
                 with ui.element("div").classes("ft-kpi").props(f"data-testid=kpi-{key}"):
                     text(title, "ft-kpi-title")
                     self.kpis[key] = (text("—", "ft-kpi-value"), text("", "ft-kpi-note"))
+        if self._now_context.past is not None:
+            self.time_bar = TimeBar(self.time, self.past_note, self._on_time).classes("ft-time")
         self.banner = text("", "ft-banner", test="banner")
         self.banner.set_visibility(False)
 

@@ -12,7 +12,8 @@ from fabrictime.web import history_reader as module
 from fabrictime.web.history_reader import HistoryReader
 from fabrictime.web.tabs.clocks import queries as clock_queries
 from fabrictime.web.tabs.clocks.queries import MAX_DRAWN_CLOCKS
-from fabrictime.web.tabs.delays import pipeline_queries, queries
+from fabrictime.web.tabs.delays import queries
+from fabrictime.web.tabs.pipeline import queries as pipeline_queries
 
 S = 1_000_000_000
 T = time.time_ns() // S * S - 100 * S

@@ -13,6 +13,7 @@ from fabrictime.audit.groups import Level
 from fabrictime.web import history_sql
 from fabrictime.web.history_sql import SECOND_NS
 from schemas import queries
+from schemas.validation import MAX_NS
 
 
 class Fixed:
@@ -31,7 +32,7 @@ class Fixed:
 def test_rows_are_columns_turned_and_none_without_rows() -> None:
     history = Fixed(["a", "b"], [1, 2])
     assert list(history_sql.rows(history, "SELECT", since_ns=5)) == [("a", 1), ("b", 2)]
-    assert history.asked == ("SELECT", {"since_ns": 5})
+    assert history.asked == ("SELECT", {"since_ns": 5, "until_ns": MAX_NS})
     assert list(history_sql.rows(Fixed([], []), "SELECT")) == []
     with pytest.raises(ValueError, match="longer"):
         list(history_sql.rows(Fixed([1], [1, 2]), "SELECT"))
@@ -55,7 +56,7 @@ def test_records_have_the_types_of_their_fields() -> None:
     assert history_sql.records(Figures, history, "SELECT", span, limit=1) == [
         Figures("a", 3, 4.0, None, None, "forward", Level.ERROR, (("b", "c"),))
     ]
-    assert history.asked == ("SELECT", {"since_ns": 5, "step_ns": 2, "limit": 1})
+    assert history.asked == ("SELECT", {"since_ns": 5, "until_ns": MAX_NS, "step_ns": 2, "limit": 1})
     assert history_sql.Span.before(None, 60) == history_sql.Span(-60 * SECOND_NS, 0, SECOND_NS)
     assert history_sql.Span.before(SECOND_NS, 3_600).step_ns == 12 * SECOND_NS
 

@@ -180,7 +180,7 @@ def test_picture_of_the_live_page(
             second += 1
         charts = ("heat", "pair", "clock-chart")
         frames = min(browser.frames(chart) for chart in charts)
-        return frames >= 3 and browser.text("health-state") == "OK" and slow(second - 10) and slow(second)
+        return frames >= 3 and slow(second - 10) and slow(second)
 
     until("all charts", drawn)
     save(browser)

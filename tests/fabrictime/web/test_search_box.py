@@ -38,7 +38,7 @@ def test_the_field_shows_the_results_of_the_last_query(
 ) -> None:
     fill(state, *fabric.fleet(peers=1))
     live = LiveFabric(state, lambda: ConsumerStatus(caught_up=True), lambda: fabric.now_ns, Verdict)
-    box = SearchBox(live)
+    box = SearchBox(lambda: live)
 
     class Event:
         def __init__(self, args: object) -> None:

@@ -76,6 +76,7 @@ class AuditTab(Tab[AuditChoice]):
     """Shows hosts, failed checks, and the chosen host's or check's results with their findings."""
 
     address = "/audit"
+    past_note = "Audits are listed for all times: choose a run."
 
     def __init__(self, context: AppContext, choice: AuditChoice) -> None:
         super().__init__(context, choice)

@@ -12,7 +12,6 @@ from fabrictime.web.history_sql import (
     SECOND_NS,
     START,
     STEP,
-    UNTIL,
     Direction,
     Span,
     dialect,
@@ -20,7 +19,7 @@ from fabrictime.web.history_sql import (
     rows,
     to_float,
 )
-from fabrictime.web.tabs.delays import pipeline_queries
+from fabrictime.web.tabs.pipeline import queries as pipeline_queries
 from schemas import tables
 from schemas.queries import known_delays, pairs, unknown_delay
 from schemas.validation import MAX_NS
@@ -239,7 +238,7 @@ def delays_of(
     named = "arrayZip({nics:Array(String)}, {peers:Array(String)}, {paths:Array(UInt32)})"
     sql = (
         f"SELECT nic, peer, path, {figures}, maxIf(bound_ns, {is_delay_known}), sum(lost), sum(count) "
-        f"{dialect(history).rows(tables.DELAYS, UNTIL)} "
+        f"{dialect(history).rows(tables.DELAYS)} "
         "AND (nic, peer, path) IN ("
         f"SELECT each.1, each.2, each.3 FROM (SELECT arrayJoin({named}) AS each)) GROUP BY nic, peer, path"
     )

@@ -1,4 +1,4 @@
-"""The Delays tab: heat map of one-way delays, one pair in depth, clocks, and the pipeline's state."""
+"""The Delays tab: heat map of one-way delays, one pair in depth, and clocks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from fabrictime.web.history_sql import Direction, series_period_s
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice, Tab
 from fabrictime.web.tabs.clocks.queries import ClockRow, ClockSeries, clock_series, clocks
-from fabrictime.web.tabs.delays import frames, pipeline_queries, queries
+from fabrictime.web.tabs.delays import frames, queries
 from fabrictime.web.tabs.delays.clock_panel import ClockPanel
 from fabrictime.web.tabs.delays.frames import ClockMetric
-from fabrictime.web.tabs.delays.pipeline_panel import PipelinePanel, RejectsPanel
-from fabrictime.web.tabs.delays.pipeline_queries import PipelineRows, RejectRow
 from fabrictime.web.tabs.delays.queries import Fleet, Heat, NicRow, Series, WorstRow
 from schemas.units import count_text, delay_text, percent_text, rate_text
 
@@ -77,9 +75,10 @@ class DelaysChoice(Choice):
 
 
 class DelaysTab(Tab[DelaysChoice]):
-    """Shows a heat map, one pair's series, clocks and the pipeline."""
+    """Shows a heat map, one pair's series, and clocks."""
 
     address = "/delays"
+    past_note = "Delays and clocks are of this moment; the list of NICs is that of now."
 
     def __init__(self, context: AppContext, choice: DelaysChoice) -> None:
         super().__init__(context, choice)
@@ -93,23 +92,18 @@ class DelaysTab(Tab[DelaysChoice]):
         self.clocks = ClockPanel(
             choice.clock_view, choice.clock, lambda name, value: self._choose(**{name: value})
         )
-        self.pipeline = PipelinePanel()
-        self.rejects = RejectsPanel()
 
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
         """Create the elements inside the current client."""
         ui.add_css(CSS)
-        with ui.element("div").classes("ft-page"):
-            with ui.element("div").classes("ft-screen"):
-                self._build_header(KPIS)
-                with ui.element("main").classes("ft-grid"):
-                    self._build_heat()
-                    self._build_pair()
-                    self.clocks.build(SERIES_SPANS, self.choice.clock_span, self._choose_clock_span)
-                    self.pipeline.build()
-            self.rejects.build()
+        with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen"):
+            self._build_header(KPIS)
+            with ui.element("main").classes("ft-grid"):
+                self._build_heat()
+                self._build_pair()
+                self.clocks.build(SERIES_SPANS, self.choice.clock_span, self._choose_clock_span)
         ui.timer(0.5, self._show_banner)
 
     def start(self) -> None:
@@ -119,8 +113,6 @@ class DelaysTab(Tab[DelaysChoice]):
         history = self.context.history
         self.follow("fleet", queries.fleet, (history,), self._on_fleet)
         self.follow("clocks", clocks, (history,), self._on_clocks, 1.0)
-        self.follow("health", pipeline_queries.pipeline, (history,), self._on_health, 1.0)
-        self.follow("rejects", pipeline_queries.rejects, (history,), self._on_rejects, 2.0)
         self._follow_heat()
         self._follow_pair()
         self._follow_clock_series()
@@ -335,14 +327,6 @@ class DelaysTab(Tab[DelaysChoice]):
     def _on_clock_series(self, snapshot: Snapshot[ClockSeries]) -> None:
         if snapshot.error is None:
             self.clocks.show_series(snapshot.value)
-
-    def _on_health(self, snapshot: Snapshot[PipelineRows | None]) -> None:
-        if snapshot.error is None and snapshot.value is not None:
-            self.pipeline.show(snapshot.value)
-
-    def _on_rejects(self, snapshot: Snapshot[list[RejectRow]]) -> None:
-        if snapshot.error is None and snapshot.value is not None:
-            self.rejects.show(snapshot.value)
 
 
 def _ends(row: WorstRow) -> tuple[str, str]:

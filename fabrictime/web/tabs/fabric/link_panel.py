@@ -15,7 +15,7 @@ from fabrictime.state.fabric_state import STATES, FabricState, is_active
 from fabrictime.state.labels import arrow
 from fabrictime.web.addresses import alert_address, contention_address, jobs_address
 from fabrictime.web.chart import LiveChart
-from fabrictime.web.elements import empty, link_button, part, table, text
+from fabrictime.web.elements import empty, go_to, link_button, part, table, text
 from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import DirectionFigures
 from fabrictime.web.tabs.fabric.queries import LinkTraffic, PathFigures
@@ -204,7 +204,7 @@ def _path_row(path: PathFigures) -> dict[str, Any]:
 
 def _open_pair(row: Row) -> None:
     nic, peer = row["pair"]
-    ui.navigate.to(f"/delays?{urlencode({'nic': nic, 'peer': peer})}")
+    go_to(f"/delays?{urlencode({'nic': nic, 'peer': peer})}")
 
 
 def _figures(directions: Sequence[DirectionFigures]) -> str:

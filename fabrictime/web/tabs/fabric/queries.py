@@ -150,7 +150,7 @@ class LinkQueries:
             return [], None
         keys = [_history_key(path) for path in queried]
         try:
-            delays = queries.delays_of(self._history, keys, now_ns - SPAN_NS)
+            delays = queries.delays_of(self._history, keys, now_ns - SPAN_NS, now_ns)
         except HistoryError as error:
             return [PathFigures(*path) for path in queried], str(error)
         rows = []

@@ -52,6 +52,7 @@ class FabricTab(LiveTab[FabricChoice]):
     """The topology beside an overview, a cable or a node."""
 
     address = "/fabric"
+    past_note = "States, queues, flows and jobs are of this moment; cables and routes are those of now."
 
     def __init__(self, context: AppContext, choice: FabricChoice) -> None:
         super().__init__(context, choice)

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from fabrictime.state.job_state import Interval, interval_of
 from fabrictime.web.history_client import History
-from fabrictime.web.history_sql import rows
+from fabrictime.web.history_sql import in_range, rows
 from schemas import tables
 from schemas.records import Alternative, Diagnosis, DiagnosisEvidence, JobFlow, RankTime, Verdict
 
@@ -19,7 +19,7 @@ MAX_JOBS: Final = 100
 STEPS: Final = 400
 """Number of steps of a long span; each shows its worst interval."""
 _BEGAN_NS: Final = "toUnixTimestamp64Nano(began)"
-_SINCE: Final = "began >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
+_SINCE: Final = in_range("began")
 _ONE: Final = (
     "job = {job:String} AND number = {number:Int64} "
     "AND began = fromUnixTimestamp64Nano({began_ns:Int64}, 'UTC')"

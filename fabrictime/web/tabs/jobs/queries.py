@@ -59,9 +59,16 @@ class NicProfile:
 class JobQueries:
     """Queries about jobs, for the poller's threads."""
 
-    def __init__(self, state: FabricState, history: History, cluster: KafkaSettings) -> None:
+    def __init__(
+        self,
+        state: FabricState,
+        history: History,
+        cluster: KafkaSettings,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
         self._state = state
         self._history = history
+        self._now_ns = now_ns
         self._cluster = cluster
         self._registry = cluster.registry()
         self._decoded: OrderedDict[tuple[str, str], Diagnosis] = OrderedDict()
@@ -107,11 +114,11 @@ class JobQueries:
 
     def past_jobs(self) -> list[dict[str, Any]]:
         """Return the head of each job's newest diagnosis in the history. Raises HistoryError."""
-        return past.jobs(self._history, time.time_ns() - PAST_NS)
+        return past.jobs(self._history, self._now_ns() - PAST_NS)
 
     def past_intervals(self, job: str, span_ns: int) -> list[Interval]:
         """Return a job's intervals of the last `span_ns` from the history. Raises HistoryError."""
-        return past.intervals(self._history, job, time.time_ns() - span_ns, span_ns)
+        return past.intervals(self._history, job, self._now_ns() - span_ns, span_ns)
 
     def flows(self, job: str) -> list[JobFlow]:
         """Return the present traffic of a job by pair of NICs, from the reports of the hosts."""
@@ -168,11 +175,11 @@ class JobQueries:
 
     def _batches(self, job: str, host: str, span_ns: tuple[int, int] | None) -> list[CollectiveBatch]:
         """Return the newest record of each process on a host, up to now or to the end of an interval."""
-        from_ns, to_ns = span_ns or (time.time_ns() - RECENT_NS, None)
+        from_ns, to_ns = span_ns or (self._now_ns() - RECENT_NS, self._now_ns())
         newest: dict[tuple[str, str], tuple[int, bytes]] = {}
         with TopicReader(self._cluster, {COLLECTIVES: since(from_ns)}, key=job) as reader:
             reader.connect(CONNECT_TIMEOUT_S)
-            for message in _until_end(reader, None if to_ns is None else to_ns + LATE_NS):
+            for message in _until_end(reader, to_ns + LATE_NS):
                 if message.value is None:
                     continue
                 try:
@@ -181,7 +188,7 @@ class JobQueries:
                     )
                 except codec.BadRecord:
                     continue
-                if head["host"] != host or (to_ns is not None and head["begin_ns"] >= to_ns):
+                if head["host"] != host or head["begin_ns"] >= to_ns:
                     continue
                 process = (head["boot"], head["process"])
                 if process not in newest or newest[process][0] <= head["batch"]:
@@ -196,14 +203,14 @@ class JobQueries:
                 continue
 
 
-def _until_end(reader: TopicReader, last_ns: int | None) -> Iterator[Message]:
+def _until_end(reader: TopicReader, last_ns: int) -> Iterator[Message]:
     """Yield messages up to the end of the log or the append time `last_ns`. Number and time are limited."""
     end_s, read = time.monotonic() + TIMEOUT_S, 0
     while reader.behind and read < MAX_MESSAGES and time.monotonic() < end_s:
         messages = reader.poll(POLL_S)
         read += len(messages)
         for message in messages:
-            if last_ns is not None and message.append_ns > last_ns:
+            if message.append_ns > last_ns:
                 return
             yield message
 

@@ -10,7 +10,17 @@ from nicegui import ui
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.web.addresses import fabric_address
 from fabrictime.web.chart import TrafficMatrix
-from fabrictime.web.elements import card, empty, name_value_table, part, put_values, table, text, toggle
+from fabrictime.web.elements import (
+    card,
+    empty,
+    go_to,
+    name_value_table,
+    part,
+    put_values,
+    table,
+    text,
+    toggle,
+)
 from fabrictime.web.tabs.jobs import flow_frames
 from fabrictime.web.tabs.jobs.flow_frames import METRICS, Matrix, Metric
 from fabrictime.web.widgets import Cell, Chips, Row
@@ -85,7 +95,7 @@ class TrafficPanel:
             self.links = table(columns, "links", self._open_link, {"link": _link_cell})
 
     def _open_link(self, row: Row) -> None:
-        ui.navigate.to(fabric_address(link=row["id"], job=self._job))
+        go_to(fabric_address(link=row["id"], job=self._job))
 
     def _on_cell(self, row: int, column: int) -> None:
         matrix = self._matrix

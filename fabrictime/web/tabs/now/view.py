@@ -11,7 +11,7 @@ from fabrictime.state.action_groups import total_text
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.freshness import HistoryAge
 from fabrictime.state.health import Health, Overview
-from fabrictime.web.elements import CSS, card, empty, part, table, text
+from fabrictime.web.elements import CSS, card, empty, go_to, part, table, text
 from fabrictime.web.history_client import HistoryEmpty
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.service_faults import banner_text
@@ -209,4 +209,4 @@ def _empty_text(view: Overview, is_fresh: bool) -> str:
 
 
 def _open(row: Row) -> None:
-    ui.navigate.to(row["address"])
+    go_to(row["address"])

@@ -190,44 +190,13 @@ def test_a_new_window_shows_within_two_seconds(small: Any, show: Any, browser: A
     assert sorted(took)[1] < 2.0, took
 
 
-def test_pipeline_and_clocks_show_faults(small: Any, show: Any, browser: Any, until: Any) -> None:
+def test_clocks_show_faults(small: Any, show: Any, browser: Any, until: Any) -> None:
     start = now_ns() - 20 * S
     for second in range(20):
         at = start + second * S
         fill(small, at)
         small.clocks(at, {"h2/system": {"state": "HOLDOVER", "bound_ns": 9_500.0, "offset_ns": -3_000_000}})
-        small.pipeline(at, {"fabric.probes/5": {"lag_messages": 4_321}})
-        small.nic_windows(at, {"h2/eth1": {"lost": 2_500}})
-    small.rejects(
-        [
-            {
-                "append_ns": start,
-                "offset": 7,
-                "detail": "samples[0].lost: -1, expected 0 or more",
-                "recorded_ns": 1,
-            }
-        ]
-    )
     show()
-
-    def check(name: str) -> str:
-        return str(
-            browser.js(
-                "const e = document.querySelector(`[data-check='${arguments[0]}']`); if (!e) return '';"
-                "return e.querySelector('.ft-state').className.match(/ft-(ok|warn|bad)/)[1]"
-                " + ' ' + e.innerText",
-                name,
-            )
-        )
-
-    until("lag is bad", lambda: check("Stream lag").startswith("bad"))
-    assert "fabric.probes/5" in check("Stream lag")
-    assert check("Probes lost").startswith("bad")
-    assert "h2/eth1 (33%)" in check("Probes lost")
-    assert check("Rejects").startswith("warn")
-    assert check("Offset latency").startswith("ok")
-    assert browser.text("health-state") == "BAD"
-    until("the reject", lambda: "samples[0].lost: -1, expected 0 or more" in browser.text("rejects"))
     until("the clock", lambda: "HOLDOVER" in browser.text("clock-table"))
     first = browser.text("clock-table").split("\n")
     row = first[first.index("h2/system") :] if "h2/system" in first else first

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fabrictime.web.tabs.delays.pipeline_panel import PipelinePanel, RejectsPanel
-from fabrictime.web.tabs.delays.pipeline_queries import RejectRow
-from tests.fabrictime.web.tabs.delays.test_pipeline_health import HEALTHY, THROUGHPUT
+from fabrictime.web.tabs.pipeline.panel import PipelinePanel, RejectsPanel
+from fabrictime.web.tabs.pipeline.queries import RejectRow
+from tests.fabrictime.web.tabs.pipeline.test_health import HEALTHY, THROUGHPUT
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from fabrictime.web.tabs.delays.pipeline_queries import (
+from fabrictime.web.tabs.pipeline.queries import (
     MAX_REJECTS,
     LagRow,
     LatencyRow,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fabrictime.web.tabs.delays.pipeline_health import State, evaluate
-from fabrictime.web.tabs.delays.pipeline_queries import (
+from fabrictime.web.tabs.pipeline.health import State, evaluate
+from fabrictime.web.tabs.pipeline.queries import (
     LagRow,
     LatencyRow,
     PipelineRows,

@@ -1,4 +1,4 @@
-"""The pipeline panel of the Delays tab, and the list of rejects below it."""
+"""The pipeline's checks, and the list of rejects."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 from nicegui import ui
 
 from fabrictime.web.elements import card, column, text
-from fabrictime.web.tabs.delays import pipeline_health
-from fabrictime.web.tabs.delays.pipeline_health import Check
-from fabrictime.web.tabs.delays.pipeline_queries import PipelineRows, RejectRow
+from fabrictime.web.tabs.pipeline import health
+from fabrictime.web.tabs.pipeline.health import Check
+from fabrictime.web.tabs.pipeline.queries import PipelineRows, RejectRow
 from fabrictime.web.widgets import LiveText
 from schemas.units import count_text
 
@@ -34,7 +34,7 @@ class PipelinePanel:
 
     def show(self, rows: PipelineRows) -> None:
         """Show the checks."""
-        checks = pipeline_health.evaluate(rows)
+        checks = health.evaluate(rows)
         self.empty.set_visibility(False)
         if not self._checks:
             with self.checks:

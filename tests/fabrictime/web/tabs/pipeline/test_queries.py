@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from fabrictime.web.history_sql import Span
-from fabrictime.web.tabs.delays import pipeline_queries as queries
+from fabrictime.web.tabs.pipeline import queries
 
 S = 1_000_000_000
 T = time.time_ns() // S * S - 100 * S  # older rows are removed by retention

@@ -1,0 +1,72 @@
+"""Measures how long the page takes to show the map at a random moment of a past hour of 1,024 NICs.
+
+The operators make ten seconds of records with a dead link and a job; they fill the hour by repetition with
+later times. The time runs from the reader's choice until Chromium has drawn the map of that moment. No moment
+is asked for twice, and the first one, which reads the records of all links once, counts too.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from contextlib import closing
+from typing import Final
+
+import numpy as np
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
+from fabrictime.bench.web._recorded import recorded, repeated, shown, wait_until
+from producers.sim.settings import JobSettings, SimSettings
+
+NICS: Final = 1_024
+PERIOD_S: Final = 10
+"""Simulated time, s. An hour would take a day of processor time."""
+HOUR_S: Final = 3_600
+MOMENTS: Final = 40
+DRAWN_S: Final = 60.0
+READY: Final = """
+const drawer = document.querySelector('[data-testid=fabric]')?.ft?.drawer;
+return drawer?.plan?.nics.length === arguments[0] && drawer.plan.cables.length > 0;
+"""
+SEEK: Final = """
+const [at, done] = arguments, bar = document.querySelector('.ft-time'), begin = performance.now();
+const map = document.querySelector('[data-testid=fabric]'), before = +map.dataset.frames;
+const slider = document.querySelector('[data-testid=time-slider]');
+slider.value = at;
+slider.dispatchEvent(new Event('change'));
+const check = () => {
+  if (+bar.dataset.at === at && +map.dataset.frames > before && map.ft.drawer.links)
+    requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - begin)));
+  else setTimeout(check, 2);
+};
+check();
+"""
+"""Script that chooses a moment and returns the time until its map is drawn, ms."""
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure and return the figure; `quick`: 16 NICs and a few moments."""
+    missing = browser_missing()
+    if missing:
+        return {"past_moment_ms": Missing(missing)}
+    nics, hour_s, moments = (16, 120, 5) if quick else (NICS, HOUR_S, MOMENTS)
+    job = JobSettings(name="train", nics=nics // 4, bytes=1e8)
+    settings = SimSettings(nics=nics, jobs=(job,), rate_pps=20, faults=("down leaf1>spine1 after 3s for 4s",))
+    start_ns = time.time_ns() - (hour_s + 60) * 1_000_000_000
+    begin_s = time.monotonic()
+    records = recorded(settings, PERIOD_S, start_ns)
+    progress(f"{nics} NICs: {PERIOD_S} s simulated in {time.monotonic() - begin_s:.0f} s")
+    rounds = repeated(records, PERIOD_S * 1_000_000_000, hour_s // PERIOD_S)
+    with shown(rounds) as url, closing(BrowserReader(url)) as browser:
+        browser.driver.set_script_timeout(DRAWN_S)
+        browser.driver.get(f"{url}fabric?range=21600")
+        wait_until(lambda: browser.driver.execute_script(READY, nics), DRAWN_S, "the map")
+        progress(f"the page shows {nics} NICs")
+        rng, first_s = random.Random(17), start_ns // 1_000_000_000
+        times_ms = [1000 * (first_s + rng.randint(PERIOD_S, hour_s)) for _ in range(moments)]
+        took_ms = [float(browser.driver.execute_async_script(SEEK, at_ms)) for at_ms in times_ms]
+    note = f"median {statistics.median(took_ms):.0f}, worst {max(took_ms):.0f} of {moments} moments"
+    note += f"; {len(records):,} records of {PERIOD_S} s, repeated over {hour_s} s"
+    return {"past_moment_ms": Figure(float(np.percentile(took_ms, 95)), note=note)}
