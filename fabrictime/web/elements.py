@@ -14,6 +14,17 @@ from fabrictime.web.widgets import Cell, LiveTable, LiveText, Row, Section
 CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 
 
+HEAD = """<script>document.documentElement.lang = "en";
+new MutationObserver(() => {
+  const parts = ".q-table__middle:not([tabindex]), .q-table tbody tr:not([tabindex])";
+  for (const part of document.querySelectorAll(parts)) {
+    part.tabIndex = 0;
+    part.addEventListener("keydown", (e) => { if (e.key === "Enter" && e.target === part) part.click(); });
+  }
+}).observe(document.documentElement, { childList: true, subtree: true });</script>"""
+"""The language, and rows of tables that the keyboard reaches."""
+
+
 def write_address(address: str, adds: bool = True) -> None:
     """Change the browser's address line without loading a page. `adds`: Back returns to the former one."""
     ui.run_javascript(f"history.{'pushState' if adds else 'replaceState'}(null, '', {address!r})")

@@ -29,7 +29,7 @@ function fill(td, cell) {
 }
 
 export default {
-  template: `<div class="ft-rows" hidden><table><thead v-if="head"><tr><th v-for="c in columns" :style="{textAlign: c[1]}">{{ c[0] }}</th></tr></thead><tbody></tbody></table></div>`,
+  template: `<div class="ft-rows" :tabindex="picks ? null : 0" hidden><table><thead v-if="head"><tr><th v-for="c in columns" :style="{textAlign: c[1]}">{{ c[0] }}</th></tr></thead><tbody></tbody></table></div>`,
   props: { columns: Array, head: Boolean, picks: Boolean },
   emits: ["ready", "pick"],
   mounted() {

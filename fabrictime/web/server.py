@@ -286,6 +286,7 @@ def _add_health_check(app: Any, context: AppContext) -> None:
 def _add_tabs(context: AppContext) -> None:
     from nicegui import ui
 
+    from fabrictime.web.elements import HEAD
     from fabrictime.web.tabs.actions.view import ActionsChoice, ActionsTab
     from fabrictime.web.tabs.alerts.view import AlertsChoice, AlertsTab
     from fabrictime.web.tabs.audit.view import AuditChoice, AuditTab
@@ -304,6 +305,7 @@ def _add_tabs(context: AppContext) -> None:
             query = client.request.query_params
             tab = make(query)
             tab.at_time(TimeChoice.parse(query, time.time_ns()))
+            ui.add_head_html(HEAD)
             tab.build()
 
             async def connected() -> None:

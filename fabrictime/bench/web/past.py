@@ -7,7 +7,6 @@ is asked for twice, and the first one, which reads the records of all links once
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from contextlib import closing
@@ -64,8 +63,8 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         browser.driver.get(f"{url}fabric?range=21600")
         wait_until(lambda: browser.driver.execute_script(READY, nics), DRAWN_S, "the map")
         progress(f"the page shows {nics} NICs")
-        rng, first_s = random.Random(17), start_ns // 1_000_000_000
-        times_ms = [1000 * (first_s + rng.randint(PERIOD_S, hour_s)) for _ in range(moments)]
+        rng, first_s = np.random.default_rng(17), start_ns // 1_000_000_000
+        times_ms = [1000 * (first_s + int(rng.integers(PERIOD_S, hour_s))) for _ in range(moments)]
         took_ms = [float(browser.driver.execute_async_script(SEEK, at_ms)) for at_ms in times_ms]
     note = f"median {statistics.median(took_ms):.0f}, worst {max(took_ms):.0f} of {moments} moments"
     note += f"; {len(records):,} records of {PERIOD_S} s, repeated over {hour_s} s"

@@ -230,7 +230,7 @@ class Tab(ABC, Generic[TabChoice]):
         with ui.element("header").classes("ft-top"):
             with ui.element("div").classes("ft-brand"):
                 self.light = text("", "ft-light", test="light")
-                text("fabrictime", "ft-name")
+                text("fabrictime", "ft-name").props("role=heading aria-level=1")
                 with ui.element("nav").classes("ft-nav"):
                     for address, name in PAGES.items():
                         link = ui.link(name, address).classes("ft-page-link")

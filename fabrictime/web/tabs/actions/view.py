@@ -104,7 +104,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             self.mode = text("", "ft-mode", test="mode")
-            with ui.element("main").classes("ft-fabric-grid ft-actions-grid"):
+            with ui.element("div").classes("ft-fabric-grid ft-actions-grid"):
                 with ui.element("div").classes("ft-column"):
                     self._build_list()
                     with ui.element("div").classes("ft-actions-below"):

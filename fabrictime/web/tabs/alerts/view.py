@@ -62,7 +62,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
-            with ui.element("main").classes("ft-alert-grid"):
+            with ui.element("div").classes("ft-alert-grid"):
                 with card("ft-alert-list"):
                     self._build_list()
                 with card("ft-panel"):

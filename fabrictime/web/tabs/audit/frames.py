@@ -93,15 +93,16 @@ def categories(cells: Iterable[Cell]) -> dict[str, str]:
 
 
 def check_row(row: CheckRow) -> dict[str, Any]:
-    """Return a row of the table of failed checks."""
+    """Return a row of the table of failed checks. An UNKNOWN check has no remedy: it lacks evidence."""
+    is_unknown = row.level is Level.UNKNOWN
     return {
         "id": f"{row.check} {row.level}",
         "check": row.check,
         "level": str(row.level),
         "title": row.title,
         "hosts": counted(row.hosts, "host"),
-        "action": row.action.lower(),
-        "remedy": row.remedy,
+        "action": "" if is_unknown else row.action.lower(),
+        "remedy": "Open the check: it says what it lacks." if is_unknown else row.remedy,
     }
 
 

@@ -179,11 +179,11 @@ def _checks(history: History, scope: Scope, hosts: Mapping[tuple[str, str], int]
 
 
 def runs(history: History, since_ns: int, limit: int) -> list[RunRow]:
-    """Return the newest runs; those of several hosts stand before those of one."""
+    """Return the newest runs of several hosts: each host also checks itself when it starts."""
     sql = (
         "SELECT run, toUnixTimestamp64Nano(max(checked)) AS newest, uniqExact(host) AS hosts, "
         "uniqExactIf((host, check), status = 'FAILED' AND severity = 'ERROR') "
-        f"{_rows(history)} GROUP BY run ORDER BY hosts > 1 DESC, newest DESC LIMIT {limit}"
+        f"{_rows(history)} GROUP BY run HAVING hosts > 1 ORDER BY newest DESC LIMIT {limit}"
     )
     return records(RunRow, history, sql, **Scope("", since_ns).parameters())
 

@@ -90,7 +90,7 @@ class AuditTab(Tab[AuditChoice]):
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
-            with ui.element("main").classes("ft-fabric-grid ft-audit-grid"):
+            with ui.element("div").classes("ft-fabric-grid ft-audit-grid"):
                 with ui.element("div").classes("ft-column"):
                     self._build_hosts()
                     self._build_checks()
@@ -172,7 +172,7 @@ class AuditTab(Tab[AuditChoice]):
 
     def _on_runs(self, snapshot: Snapshot[list[RunRow]]) -> None:
         chips = [
-            (row.run, f"{row.run} · {counted(row.hosts, 'host')} · {_when(row.newest_ns)}", "")
+            (row.run, f"{_when(row.newest_ns)} · {counted(row.hosts, 'host')}", "")
             for row in snapshot.value or ()
         ]
         runs = {row.run for row in snapshot.value or ()}
@@ -339,7 +339,8 @@ def _when(ns: int) -> str:
 
 def _remedy(row: ResultRow | None) -> str:
     """Return the remedy of a check that did not pass; empty otherwise."""
-    return f"{row.action.lower()}: {row.remedy}" if row and frames.open_results([row]) else ""
+    is_open = row is not None and row.level is not Level.UNKNOWN and bool(frames.open_results([row]))
+    return f"{row.action.lower()}: {row.remedy}" if row is not None and is_open else ""
 
 
 def _level_cell(row: Row) -> Cell:

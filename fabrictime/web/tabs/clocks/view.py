@@ -103,7 +103,7 @@ class ClocksTab(Tab[ClocksChoice]):
         with ui.element("div").classes("ft-page"):
             self._build_header(KPIS)
             self._build_choice()
-            with ui.element("main").classes("ft-clock-grid"):
+            with ui.element("div").classes("ft-clock-grid"):
                 self._build_series()
                 self._build_mesh()
                 self._build_residuals()

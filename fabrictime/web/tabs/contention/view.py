@@ -72,7 +72,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
-            with ui.element("main").classes("ft-fabric-grid"):
+            with ui.element("div").classes("ft-fabric-grid"):
                 with ui.element("div").classes("ft-column"):
                     self._build_bars()
                     self._build_list()

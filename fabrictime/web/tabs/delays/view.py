@@ -100,7 +100,7 @@ class DelaysTab(Tab[DelaysChoice]):
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen"):
             self._build_header(KPIS)
-            with ui.element("main").classes("ft-grid"):
+            with ui.element("div").classes("ft-grid"):
                 self._build_heat()
                 self._build_pair()
                 self.clocks.build(SERIES_SPANS, self.choice.clock_span, self._choose_clock_span)

@@ -70,7 +70,7 @@ class FabricTab(LiveTab[FabricChoice]):
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
-            with ui.element("main").classes("ft-fabric-grid"):
+            with ui.element("div").classes("ft-fabric-grid"):
                 self._build_map()
                 with card("ft-panel"):
                     self._build_overview()

@@ -15,6 +15,7 @@ from fabrictime.web.elements import CSS, card, empty, link_button, part, table, 
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.jobs import flow_frames, frames
+from fabrictime.web.tabs.jobs.export_lines import export_lines
 from fabrictime.web.tabs.jobs.nic_panel import NicPanel
 from fabrictime.web.tabs.jobs.queries import JobQueries, NicProfile
 from fabrictime.web.tabs.jobs.rank_panel import VIEWS as RANK_VIEWS
@@ -23,7 +24,7 @@ from fabrictime.web.tabs.jobs.traffic_panel import VIEWS as FLOW_VIEWS
 from fabrictime.web.tabs.jobs.traffic_panel import TrafficPanel
 from fabrictime.web.tabs.jobs.verdict_panel import VerdictPanel
 from fabrictime.web.tabs.live_tab import LiveTab
-from fabrictime.web.widgets import Cell, Row
+from fabrictime.web.widgets import Cell, Row, Section
 from schemas.records import Diagnosis, JobFlow
 from schemas.units import count_text, counted
 
@@ -45,10 +46,8 @@ NIC_PERIOD_S: Final = 4.0
 REDRAWS_PER_SPAN: Final = 150
 """Largest number of redraws while the chart moves by one span and no interval ends."""
 NO_JOB: Final = (
-    "No job yet. Load a profiler into a job: NCCL and RCCL by "
-    "NCCL_PROFILER_PLUGIN=…/libnccl-profiler-fabrictime.so, MPI by LD_PRELOAD=…/libfabrictime-mpi.so, both "
-    "with FABRICTIME_JOB and FABRICTIME_COLLECTIVES, the socket of the host's service collectives. "
-    "docs/workload.md has the steps."
+    "No job yet. Put these lines into a job's script on each host: NCCL and RCCL load the profiler by "
+    "NCCL_PROFILER_PLUGIN, MPI by LD_PRELOAD. docs/workload.md has the steps."
 )
 
 
@@ -107,7 +106,7 @@ class JobsTab(LiveTab[JobsChoice]):
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page"):
             self._build_header(KPIS)
-            with ui.element("main").classes("ft-jobs"):
+            with ui.element("div").classes("ft-jobs"):
                 self._build_list()
                 self.job_part = part("job")
                 with self.job_part.classes("ft-job-grid"):
@@ -139,6 +138,9 @@ class JobsTab(LiveTab[JobsChoice]):
             with ui.element("div").classes("ft-head"):
                 text("Jobs", "ft-title")
             self.jobs_empty = empty("", "jobs-empty")
+            lines = export_lines(self.context.settings.state_file)
+            with Section().classes("ft-export").props("data-testid=export") as self.export:
+                ui.code("\n".join(lines), language="bash")
             self.jobs = table(columns, "jobs", self._on_job, cells)
 
     def _build_iterations(self) -> None:
@@ -315,6 +317,7 @@ class JobsTab(LiveTab[JobsChoice]):
         self.jobs.put([{**row, "chosen": row["id"] == choice.job} for row in rows])
         self.jobs_empty.set_text(NO_JOB)
         self.jobs_empty.set_visibility(not rows)
+        self.export.set_visibility(not rows)
         self.job_part.set_visibility(choice.job is not None)
         self.nic_part.set_visibility(choice.job is not None or choice.nic is not None)
         if choice.job is not None:

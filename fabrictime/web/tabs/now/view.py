@@ -52,7 +52,7 @@ class NowTab(LiveTab[NowChoice]):
                 self.sentence = text("", "ft-health-text", test="health-sentence")
                 self.consequence = text("", "ft-health-note", test="health-consequence")
                 self.cause = text("", "ft-detail", test="health-cause")
-            with ui.element("main").classes("ft-now-grid"):
+            with ui.element("div").classes("ft-now-grid"):
                 self._build_incidents()
                 with ui.element("div").classes("ft-now-side"):
                     self._build_worst()

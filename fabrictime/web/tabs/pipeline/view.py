@@ -44,7 +44,7 @@ class PipelineTab(Tab[PipelineChoice]):
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page"):
             self._build_header(KPIS)
-            with ui.element("main").classes("ft-column"):
+            with ui.element("div").classes("ft-column"):
                 self.panel.build()
                 self.rejects.build()
                 text(

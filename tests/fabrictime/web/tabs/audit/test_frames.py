@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from fabrictime.audit.groups import Level
 from fabrictime.web.tabs.audit import frames
@@ -72,6 +73,8 @@ def test_rows_of_checks_and_results() -> None:
         "action": "monitor",
         "remedy": "ip link",
     }
+    unknown = frames.check_row(replace(row, level=Level.UNKNOWN))
+    assert (unknown["action"], unknown["remedy"]) == ("", "Open the check: it says what it lacks.")
     result = ResultRow("h1", "c", "t", Level.SKIPPED, "NODE", "x", "MONITOR", "r", "r1", 1, 1, ())
     assert frames.result_row(result, "h1") == {"id": "h1 c", "name": "h1", "level": "skipped", "text": "x"}
     assert frames.open_results([result]) == []
