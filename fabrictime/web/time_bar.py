@@ -109,13 +109,13 @@ class TimeBar(IncrementalElement, component="time_bar.js", esm={"fabrictime-draw
         }
 
 
-def _choice_of(given: Mapping[str, Any], now_ns: int) -> TimeChoice:
+def _choice_of(message: Mapping[str, Any], now_ns: int) -> TimeChoice:
     """Return the choice that the browser sent; values that no control sends become the defaults."""
     at_ns, end_ns = (
-        round(given[name]) * NS_PER_MS if isinstance(given.get(name), int | float) else None
+        round(message[name]) * NS_PER_MS if isinstance(message.get(name), int | float) else None
         for name in ("at", "end")
     )
     if at_ns is not None:
         at_ns = max(now_ns - MAX_AGE_NS, min(at_ns, now_ns))
-    range_s = given.get("range")
+    range_s = message.get("range")
     return TimeChoice(at_ns, range_s if range_s in RANGES_S else 3600, end_ns)

@@ -17,7 +17,7 @@ def test_the_first_incident_is_read() -> None:
     assert read([*SCREEN, *ROW, "none", "—"]).jobs == frozenset()
 
 
-def test_a_quiet_screen_says_so() -> None:
+def test_a_quiet_screen_gives_an_empty_answer() -> None:
     assert read(["Nothing is wrong: 24 cables UP", "What is wrong"]) == Answer()
     with pytest.raises(ValueError, match="neither an incident"):
         read(["Health is not known now."])
@@ -35,7 +35,7 @@ def test_kind_place_and_jobs_must_be_right() -> None:
     assert not is_right(case, Answer(), set())
 
 
-def test_the_incidents_are_drawn_alike_each_time() -> None:
+def test_a_seed_gives_the_same_incidents() -> None:
     cases = draw(11)
     assert cases == draw(11)
     assert (len(cases), sum(not case.line for case in cases)) == (INCIDENTS, QUIET)
