@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from schemas import codec
+from schemas.kafka.last_offsets import LastOffsets
 from schemas.kafka.message import Message, Place
 from schemas.kafka.partitioning import partition_of
 from schemas.kafka.reachable import unreachable
@@ -103,11 +104,7 @@ class TopicReader:
         from confluent_kafka import Consumer
 
         self._cluster = as_settings(cluster)
-        self.starts, self._key, self._until_ns = dict(starts), key, until_ns
-        self._ends: dict[Place, int] = {}
-        """Offset of the first message after `until_ns`, by partition that has one."""
-        self._finished: set[Place] = set()
-        """Partitions that are read up to that offset."""
+        self.starts, self._key = dict(starts), key
         self._partition_keys = {topic: list(keys) for topic, keys in (partition_keys or {}).items()}
         self._cause: str | None = None
         self._error_handler = (options or {}).get("error_cb")
@@ -130,6 +127,7 @@ class TopicReader:
                 "error_cb": self._on_error,
             }
         )
+        self._last_offsets = LastOffsets(self._consumer, until_ns)
 
     def __enter__(self) -> Self:
         return self
@@ -168,7 +166,7 @@ class TopicReader:
         except KafkaException as error:
             raise self._unavailable(error, _ADVICE) from None
         self.assigned = [(partition.topic, partition.partition) for partition, _ in positions]
-        self.behind = self._unread(self.assigned)
+        self.behind = self._last_offsets.unread(self.assigned)
         return self
 
     def assign_available(self, timeout_s: float = CONNECT_TIMEOUT_S) -> list[str]:
@@ -197,7 +195,7 @@ class TopicReader:
             raise self._unavailable(error) from None
         places = [(partition.topic, partition.partition) for partition, _ in positions]
         self.assigned += places
-        self.behind |= self._unread(places)
+        self.behind |= self._last_offsets.unread(places)
         return missing
 
     def close(self) -> None:
@@ -329,30 +327,8 @@ class TopicReader:
         if timed:
             self._resolve_times(timed, timeout_s)
         partitions = [one for one, _ in positions]
-        if self._until_ns is not None:
-            self._resolve_ends(partitions, self._until_ns, timeout_s)
+        self._last_offsets.resolve(partitions, timeout_s)
         return partitions
-
-    def _resolve_ends(self, partitions: list[TopicPartition], until_ns: int, timeout_s: float) -> None:
-        """Find where the partitions are read to; those without a message up to then start at that place."""
-        from confluent_kafka import TopicPartition
-
-        after_ms = until_ns // 1_000_000 + 1
-        asked = [TopicPartition(one.topic, one.partition, after_ms) for one in partitions]
-        ends = self._consumer.offsets_for_times(asked, timeout=timeout_s)
-        self._ends |= {(end.topic, end.partition): end.offset for end in ends if end.offset >= 0}
-        for one in partitions:
-            end = self._ends.get((one.topic, one.partition))
-            if end is not None and one.offset >= end:
-                one.offset = end
-                self._finished.add((one.topic, one.partition))
-
-    def _unread(self, places: Iterable[Place]) -> set[Place]:
-        """Return the partitions that have messages to read, and stop fetching the others."""
-        finished = [place for place in places if place in self._finished]
-        if finished:
-            self.pause(finished)
-        return set(places) - self._finished
 
     def _committed(self, partitions: list[TopicPartition], timeout_s: float) -> dict[Place, int]:
         """Return the offsets that the group has committed; partitions without one are left out."""
@@ -440,21 +416,10 @@ class TopicReader:
             warn_once(str(unusable))
             return None
         place = message.topic(), message.partition()
-        if self._ends and self._is_after_end(place, message.offset()):
+        if not self._last_offsets.passes(place, message.offset(), self.behind):
             return None
         received = Message(append_ns, *place, message.offset(), message.key(), message.value())
         return None if self._key is not None and received.key != self._key else received
-
-    def _is_after_end(self, place: Place, offset: int) -> bool:
-        """Return whether a message is later than `until_ns`. Fetching ends with the last one before."""
-        end = self._ends.get(place)
-        if end is None:
-            return False
-        if offset >= end - 1 and place not in self._finished:
-            self._finished.add(place)
-            self.behind.discard(place)
-            self.pause([place])
-        return offset >= end
 
 
 def _partitions(places: Iterable[Place]) -> list[TopicPartition]:

@@ -1,0 +1,61 @@
+"""Where a reader of a past time ends in each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from schemas.kafka.message import Place
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
+
+class LastOffsets:
+    """The last offsets up to a log append time. Fetching of a partition ends with its last message."""
+
+    def __init__(self, consumer: Any, until_ns: int | None) -> None:
+        """`until_ns`: last append time that is read; None reads everything."""
+        self._consumer, self._until_ns = consumer, until_ns
+        self._ends: dict[Place, int] = {}
+        """Offset of the first message after `until_ns`, by partition that has one."""
+        self._finished: set[Place] = set()
+
+    def resolve(self, partitions: list[TopicPartition], timeout_s: float) -> None:
+        """Find where partitions end; those without a message up to then start there."""
+        from confluent_kafka import TopicPartition
+
+        if self._until_ns is None:
+            return
+        after_ms = self._until_ns // 1_000_000 + 1
+        asked = [TopicPartition(one.topic, one.partition, after_ms) for one in partitions]
+        ends = self._consumer.offsets_for_times(asked, timeout=timeout_s)
+        self._ends |= {(end.topic, end.partition): end.offset for end in ends if end.offset >= 0}
+        for one in partitions:
+            place = one.topic, one.partition
+            if place in self._ends and one.offset >= self._ends[place]:
+                one.offset = self._ends[place]
+                self._finished.add(place)
+
+    def unread(self, places: Iterable[Place]) -> set[Place]:
+        """Return the partitions with messages to read, and stop fetching the others."""
+        unread = set(places) - self._finished
+        self._pause(set(places) - unread)
+        return unread
+
+    def passes(self, place: Place, offset: int, behind: set[Place]) -> bool:
+        """Return whether a message is to be read; after a partition's last one, take it out of `behind`."""
+        end = self._ends.get(place)
+        if end is None:
+            return True
+        if offset >= end - 1 and place not in self._finished:
+            self._finished.add(place)
+            behind.discard(place)
+            self._pause([place])
+        return offset < end
+
+    def _pause(self, places: Iterable[Place]) -> None:
+        from confluent_kafka import TopicPartition
+
+        if partitions := [TopicPartition(*place) for place in places]:
+            self._consumer.pause(partitions)
