@@ -33,7 +33,7 @@ PUBLIC_MODE: Final = 0o644
 
 
 class Step(StrEnum):
-    """What the plan does with a file."""
+    """The way in which the plan treats a file."""
 
     CREATE = "create"
     EXTEND = "extend"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from fabrictime.state.evidence import FRESH_S, Verdict
+from fabrictime.state.fabric_consumer import ConsumerStatus
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.past_log import BACK_S, PastLog, PastState
 from schemas import codec

@@ -1,7 +1,7 @@
 """Reads the fabric's topics up to a past moment into a `FabricState`.
 
-Topics that grow fast are read from some time before the moment. Of the others, this process keeps the records
-of all moments up to the latest one that was asked for. Cables and routes are those of the live state, because
+Topics that grow fast are read from some time before the moment. This process keeps the records of the other
+topics, up to the latest moment that was asked for. Cables and routes are those of the live state, because
 a day of traced routes takes minutes to read.
 """
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
+from fabrictime.state.fabric_consumer import Intake, newest_only
 from fabrictime.state.fabric_state import HOUR_NS, FabricState
-from fabrictime.web.fabric_consumer import Intake, newest_only
 from schemas import codec
 from schemas.kafka.message import Message, Place
 from schemas.kafka.reader import BEGINNING, LogUnavailable, Start, TopicReader, since

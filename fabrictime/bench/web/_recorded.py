@@ -18,7 +18,7 @@ from fabrictime.bench._stepped_log import SteppedLog
 from fabrictime.bench.history import Server
 from fabrictime.log.settings import LogSettings
 from fabrictime.log.store import Store
-from fabrictime.web.fabric_consumer import TOPICS_READ
+from fabrictime.state.fabric_consumer import TOPICS_READ
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
 from schemas import codec

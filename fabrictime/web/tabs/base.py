@@ -52,8 +52,8 @@ PAGES = {
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """What all tabs share: settings, history and live state. The fields that need the log are None without
-    its address.
+    """The settings, history and live state of all tabs. The fields that need the log are None without its
+    address.
     """
 
     settings: WebSettings

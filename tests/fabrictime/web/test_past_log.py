@@ -12,8 +12,8 @@ import pytest
 from fabrictime.bench._stepped_log import SteppedLog
 from fabrictime.bench.web._recorded import PARTITIONS, Record, write_log
 from fabrictime.state.evidence import Verdict
+from fabrictime.state.fabric_consumer import ConsumerStatus
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.past_fabric import MOMENTS_KEPT, PastFabric
 from fabrictime.web.past_log import PastLog
