@@ -45,6 +45,7 @@ class RetentionSettings(StrictModel):
         default=90, description="days of actions: one row a decision carried out or not"
     )
     audit_days: Days = Field(default=90, description="days of audits: one row a run, host and check")
+    repairs_days: Days = Field(default=400, description="days of repairs: one row a repair and state")
     diagnoses_days: Days = Field(default=90, description="days of diagnoses: one row a job and 5 s")
     rank_times_days: Days = Field(default=7, description="days of time splits: one row a rank and 5 s")
     job_flows_days: Days = Field(
