@@ -6,8 +6,8 @@ for the fit of the evidence's weights and for a comparison of two versions.
 
 from __future__ import annotations
 
-import lzma
 import pickle
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,12 +62,12 @@ class Recording:
 
     def save(self, path: Path) -> None:
         """Write the recording, compressed."""
-        path.write_bytes(lzma.compress(pickle.dumps(self), preset=1))
+        path.write_bytes(zlib.compress(pickle.dumps(self), 1))
 
     @staticmethod
     def load(path: Path) -> Recording:
         """Read a recording that `save` wrote. Only files of one's own: they can run code."""
-        recording = pickle.loads(lzma.decompress(path.read_bytes()))  # noqa: S301
+        recording = pickle.loads(zlib.decompress(path.read_bytes()))  # noqa: S301
         if not isinstance(recording, Recording):
             raise TypeError(f"{path}: {type(recording).__name__}, expected a Recording")
         return recording
