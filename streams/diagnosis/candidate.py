@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from schemas.records import DiagnosisEvidence, Verdict
+from streams.diagnosis.symptoms import Symptom
 
 
 @dataclass(slots=True)
@@ -12,7 +13,6 @@ class Candidate:
     """One possible explanation of a job's speed."""
 
     verdict: Verdict
-    confidence: float
     loss_share: float
     """Share of the job's time that this cause costs."""
     subject: str
@@ -31,8 +31,7 @@ class Candidate:
     """Time at which the cause began; None if unknown."""
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """NIC pairs that the cause slows; it thus explains why one of them is an outlier."""
-
-    @property
-    def score(self) -> float:
-        """Weight of the candidate among those that cost time."""
-        return self.confidence * min(1.0, self.loss_share)
+    symptoms: dict[Symptom, float] = field(default_factory=dict)
+    """Evidence for and against the cause, each from 0 to 1."""
+    confidence: float = 0.0
+    """Probability that the cause is the right one; set by `model.weigh`."""

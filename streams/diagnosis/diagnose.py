@@ -11,11 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from schemas.records import Diagnosis, Verdict
+from schemas.records import Diagnosis
 from streams.diagnosis.base import Candidate, Explanation
 from streams.diagnosis.case import Case, case_of, is_fast
 from streams.diagnosis.job.stuck import find_stuck
 from streams.diagnosis.job.view import Interval, JobView, LastVerdict
+from streams.diagnosis.model import add_common_symptoms, fitted_weights, weigh
 from streams.diagnosis.network.link_loads import link_loads, max_pairs
 from streams.diagnosis.network.outliers import find_outliers
 from streams.diagnosis.network.view import NetworkView
@@ -46,22 +47,6 @@ EXPLANATIONS: Final[tuple[Explanation, ...]] = (
     *(contention, contention_by_marks, few_queue_pairs, slow_flow, slow_flow_by_probes),
     *(own_pacing, delay_mismatch, rail_mismatch),
 )
-EFFECTS: Final = {
-    Verdict.SLOW_FLOW: 0.6,
-    Verdict.CONTENTION: 0.9,
-    Verdict.SLOW_RECEIVER: 0.95,
-    Verdict.FEW_QUEUE_PAIRS: 0.6,
-}
-"""Factor for the score of a verdict if another verdict about the same pairs explains it: causes come before
-effects."""
-CAUSES: Final = {
-    Verdict.FEW_QUEUE_PAIRS: (Verdict.RAIL_MISMATCH, Verdict.DEAD_LINK, Verdict.FLAPPING_LINK),
-}
-"""Maps verdict to the only verdicts that can explain it."""
-ROOTS: Final = (Verdict.RAIL_MISMATCH,)
-"""Causes that take over the loss share of their effects, unless another job's flows queue there."""
-CONTENDED: Final = 0.8
-"""Confidence in CONTENTION that involves other jobs' flows; with the job's own flows alone it is lower."""
 MAX_ALTERNATIVES: Final = 8
 
 
@@ -145,7 +130,8 @@ def _case(
 
 def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
     missing = missing_evidence(case)
-    ranked = _ranked(case, [candidate for explanation in EXPLANATIONS for candidate in explanation(case)])
+    candidates = [candidate for explanation in EXPLANATIONS for candidate in explanation(case)]
+    ranked = _ranked(case, candidates)
     case.causes = [
         (
             candidate.verdict,
@@ -157,7 +143,7 @@ def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
     ]
     best = next((candidate for candidate in ranked if _is_verdict(case, candidate)), None)
     if best is None:
-        best = without_cause(case, missing)
+        best = without_cause(case, missing, ranked)
     if settles:
         key = _longest_wait(case)[:2]
         stopped = key if any(key) else None
@@ -175,31 +161,20 @@ def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
 
 
 def _ranked(case: Case, candidates: list[Candidate]) -> list[Candidate]:
-    """Return the candidates by weight: causes before their effects, the most costly first."""
+    """Return the candidates with their confidence: those that stop the job first, then the most probable."""
+
+    def cost(candidate: Candidate) -> float:
+        return case.share_since(candidate.loss_share, candidate.since_ns)
+
+    add_common_symptoms(case, candidates, cost)
+    weigh(fitted_weights(), candidates, lambda candidate: _costs(case, candidate))
     for candidate in candidates:
-        factor = EFFECTS.get(candidate.verdict)
-        causes = [
-            other
-            for other in candidates
-            if other is not candidate
-            and other.verdict not in (candidate.verdict, Verdict.SLOW_FLOW)
-            and other.verdict in CAUSES.get(candidate.verdict, (other.verdict,))
-            and other.confidence >= case.rules.min_confidence
-            and _costs(case, other)
-            and other.pairs & candidate.pairs
-        ]
-        if factor is not None and causes:
-            candidate.confidence *= factor
-            contended = any(c.verdict == Verdict.CONTENTION and c.confidence >= CONTENDED for c in causes)
-            is_whole = candidate.verdict != Verdict.CONTENTION and not contended
-            for cause in (other for other in causes if other.verdict in ROOTS and is_whole):
-                cause.loss_share = max(cause.loss_share, candidate.loss_share)
         candidate.loss_share = float(np.clip(candidate.loss_share, 0.0, 1.0))
     return sorted(
         candidates,
         key=lambda item: (
             not (item.decisive and item.confidence >= case.rules.min_confidence),
-            -round(item.confidence if item.decisive else item.score, 9),
+            -round(item.confidence, 9),
             str(item.verdict),
             item.subject,
         ),
@@ -207,8 +182,12 @@ def _ranked(case: Case, candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _is_verdict(case: Case, candidate: Candidate) -> bool:
-    is_sure = candidate.confidence >= case.rules.min_confidence
-    return is_sure and (candidate.decisive or (_costs(case, candidate) and _is_slower(case, candidate)))
+    return candidate.confidence >= case.rules.min_confidence and can_be_verdict(case, candidate)
+
+
+def can_be_verdict(case: Case, candidate: Candidate) -> bool:
+    """Return whether a candidate stops the job, or costs time of a job that is slower than its baseline."""
+    return candidate.decisive or (_costs(case, candidate) and _is_slower(case, candidate))
 
 
 def _is_slower(case: Case, candidate: Candidate) -> bool:

@@ -9,6 +9,8 @@ from schemas.topics import ALERTS
 from schemas.units import delay_text, seconds_text
 from streams.diagnosis.base import Candidate, observation
 from streams.diagnosis.case import Case
+from streams.diagnosis.model import fitted_weights
+from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.diagnosis.verdicts.ras import progress_text
 from streams.diagnosis.verdicts.stall import stall_candidate
 from streams.runtime.units import NS_PER_S
@@ -25,27 +27,39 @@ MAX_HOSTS: Final = 4
 """Largest number of hosts that a remedy names."""
 
 
-def without_cause(case: Case, missing: list[str]) -> Candidate:
-    """Return the answer about a job without a cause."""
+def without_cause(case: Case, missing: list[str], ranked: list[Candidate]) -> Candidate:
+    """Return the answer about a job without a cause. `ranked`: the causes that are not likely enough."""
+    answer = _without_cause(case, missing)
+    answer.symptoms |= {
+        Symptom.MISSING: bool(missing),
+        Symptom.RIVAL: max((candidate.confidence for candidate in ranked), default=0.0),
+    }
+    if answer.verdict != Verdict.UNKNOWN:
+        answer.confidence = fitted_weights().confidence(answer.verdict, answer.symptoms)
+    return answer
+
+
+def _without_cause(case: Case, missing: list[str]) -> Candidate:
     stall = stall_candidate(case)
     if stall is not None:
         return stall
     goes_on = progress_text(case)
     if goes_on:
-        return Candidate(Verdict.HEALTHY, 0.6, 0.0, "", goes_on, "")
+        return Candidate(Verdict.HEALTHY, 0.0, "", goes_on, "")
     total = case.ranks.total or len(case.members)
     reported_share = len(case.ranks.reported) / max(1, total)
     has_work = bool(len(case.work.rows) or len(case.columns.summaries))
     enough = reported_share >= case.rules.seen_share and has_work
     if enough and not case.is_slow:
         text = "nothing is wrong with the network, and no rank is late" + _recent_stall_text(case)
-        confidence = 0.95 if case.ratio is not None else 0.8
-        return Candidate(Verdict.HEALTHY, confidence * (0.9 if missing else 1.0), 0.0, "", text, "")
+        symptoms: Symptoms = {Symptom.BASELINE: case.ratio is not None}
+        return Candidate(Verdict.HEALTHY, 0.0, "", text, "", symptoms=symptoms)
     if enough and not _recent_stall_text(case) and (case.ratio or 1.0) < LARGE_RATIO:
         text = _program_text(case)
         if text:
             remedy = "compare the program, its input and GPU clocks"
-            return Candidate(Verdict.HEALTHY, 0.7, 0.0, "", text, remedy)
+            symptoms = {Symptom.BASELINE: True, Symptom.PROGRAM: True}
+            return Candidate(Verdict.HEALTHY, 0.0, "", text, remedy, symptoms=symptoms)
     return _unknown(case, missing)
 
 
@@ -83,7 +97,7 @@ def _unknown(case: Case, missing: list[str]) -> Candidate:
     if case.is_slow and (case.ratio or 1.0) >= LARGE_RATIO:
         text += f"; iterations take {case.ratio:.0f} times the baseline"
     text += _recent_stall_text(case)
-    candidate = Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", text, "")
+    candidate = Candidate(Verdict.UNKNOWN, case.loss_share, "", text, "")
     if case.is_slow:
         _add_busy_hosts(case, candidate)
     return candidate

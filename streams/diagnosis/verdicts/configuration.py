@@ -14,6 +14,7 @@ from schemas.units import bps_text, delay_text
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.network.traffic import NicPair
 from streams.diagnosis.network.view import Pace
+from streams.diagnosis.symptoms import Symptom
 
 QUIET_US: Final = 20.0
 """Difference between the median and the smallest delay of probes up to which they see no queue, us."""
@@ -48,7 +49,6 @@ def rail_mismatch(case: Case) -> Iterator[Candidate]:
     )
     yield Candidate(
         Verdict.RAIL_MISMATCH,
-        0.94,
         loss,
         nic,
         text,
@@ -107,9 +107,6 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
     old = [name for name in named if _is_roce_v1(case, name)]
     waits = max((max(p.gpu_late_share, p.receive_gpu_share) for p in wrong), default=0.0)
     worst = max(wrong, key=lambda p: (excess[p.nic, p.peer][0], p.name))
-    confidence = 0.95 if failures or old else 0.75 if nic is None or case.gpu_wait_of(nic) == 0.0 else 0.55
-    confidence *= 1.0 if failures or old or worst.min_ns is not None else 0.6
-    confidence *= 0.5 if waits >= case.rules.gpu_share else 1.0
     data_ns, probe_ns = excess[worst.nic, worst.peer]
     expected = probe_ns / max(data_ns, 1.0)
     outlier_classes = [
@@ -118,8 +115,6 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
     classes = outlier_classes or [
         class_evidence for name in named if (class_evidence := _unprobed_class(case, name)) is not None
     ]
-    if outlier_classes and worst.min_ns is not None:
-        confidence = max(confidence, 0.95)
     cause = (
         "RoCE v1 in use"
         if old
@@ -133,7 +128,6 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
     text = f"{worst.name}: {delays}: {cause}"
     yield Candidate(
         Verdict.DELAY_MISMATCH,
-        confidence,
         case.network_share * (1 - expected),
         nic or worst.name,
         text,
@@ -149,6 +143,13 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
             *_failure_evidence(failures),
         ],
         pairs={(p.nic, p.peer) for p in wrong},
+        symptoms={
+            Symptom.AUDIT_FAILED: bool(failures or old),
+            Symptom.CLASS_DIFFERS: bool(outlier_classes),
+            Symptom.NO_FIRST_CHUNK: worst.min_ns is None,
+            Symptom.GPU_WAITS: nic is not None and case.gpu_wait_of(nic) != 0.0,
+            Symptom.GPU_LATE: waits >= case.rules.gpu_share,
+        },
     )
 
 
@@ -305,7 +306,6 @@ def own_pacing(case: Case) -> Iterator[Candidate]:
     links = sorted({link for f, _, _ in limited for link in case.traffic.routes.get(f["flow_id"], ())})
     yield Candidate(
         Verdict.OWN_PACING,
-        0.94 if decided else 0.8,
         loss,
         name,
         text,
@@ -317,6 +317,7 @@ def own_pacing(case: Case) -> Iterator[Candidate]:
         evidence=evidence,
         since_ns=begin_ns,
         pairs={(f["nic"], f["peer"]) for f, _, _ in limited},
+        symptoms={Symptom.DECISION: bool(decided)},
     )
 
 

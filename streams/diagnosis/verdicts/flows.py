@@ -22,6 +22,7 @@ from streams.diagnosis.network.marks import Marks, links_of_marks, marks_of, usu
 from streams.diagnosis.network.outliers import common_end
 from streams.diagnosis.network.traffic import NicPair
 from streams.diagnosis.network.view import Links
+from streams.diagnosis.symptoms import Symptom
 
 MIN_PAIRS: Final = 6
 """Smallest number of NIC pairs with usual delays that is needed before the job's baseline is known."""
@@ -33,8 +34,6 @@ A link with this ratio of its traffic to that of comparable links also counts as
 """
 MIN_MOVING: Final = 0.2
 """Smallest share of the time counted as moving data: what is shorter cannot cost much."""
-SHORT: Final = 0.4
-"""Confidence in contention that is too short to be the verdict; another job is named as a possible cause."""
 SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, ContentionKind.UNKNOWN)
 
 
@@ -84,10 +83,8 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
             )
         )
     blames = confirmed or probes is None or probes.p50_ns is None or not _is_quiet(case, pair)
-    confidence = 0.6 if nic and role else 0.9 if confirmed else 0.82
     yield Candidate(
         Verdict.SLOW_FLOW,
-        confidence,
         case.pair_loss(worst),
         pair.name,
         text,
@@ -103,6 +100,7 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
             for outlier in case.outliers
             if outlier.times >= 0.5 * worst.times
         },
+        symptoms={Symptom.COMMON_END: bool(nic and role), Symptom.SLOW_PROBES: confirmed},
     )
 
 
@@ -153,7 +151,6 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
     text += f"others {delay_text(middle)}"
     yield Candidate(
         Verdict.SLOW_FLOW,
-        0.65 if times_others is None else 0.8,
         case.network_excess or 0.0,
         pair.name,
         text,
@@ -164,6 +161,7 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
         links=sorted({link for f in pair.flows for link in case.traffic.routes.get(f["flow_id"], ())}),
         evidence=[observation(DELAYS.name, pair.name, "delay_p50_us", worst_ns / 1e3, middle / 1e3, text)],
         pairs={(pair.nic, pair.peer)},
+        symptoms={Symptom.SLOW_PROBES: True, Symptom.ROUND_TRIPS: times_others is not None},
     )
 
 
@@ -182,9 +180,9 @@ def contention(case: Case) -> Iterator[Candidate]:
         if candidate is None:
             continue
         if queued < case.rules.queue_share:
-            candidate.confidence = min(candidate.confidence, SHORT)
             if not candidate.jobs:
                 continue
+            candidate.loss_share = 0.0  # it is too short to cost time that can be measured
         yield candidate
 
 
@@ -211,19 +209,13 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
     )
     shared = other >= case.rules.other_share
     loss = case.network_loss(begin_ns, end_ns, case.network_share * (other if shared else 0.3) * queued)
-    confidence = 0.92 if named or certain else 0.6
-    slow = [(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers]
     crossing = {(pair.nic, pair.peer) for pair in pairs}
     since_ns: int | None = begin_ns
     worst = [outlier for outlier in case.outliers if outlier.times >= 0.5 * case.outliers[0].times]
     is_on_worst = any((outlier.pair.nic, outlier.pair.peer) in crossing for outlier in worst)
     if not loss and shared and is_on_worst and not case.was_fast_during(begin_ns):
-        since_ns, confidence = None, 0.9 * confidence  # its queue was seen too late
+        since_ns = None  # its queue was seen too late
         loss = case.network_loss(None, end_ns, 0.0)
-    if slow and crossing.isdisjoint(slow):
-        confidence *= 0.5
-    if not shared:
-        confidence *= 0.6
     names = " and ".join(f"job {name}" for name in jobs[:3]) or (
         OTHERS_UNKNOWN if shared else "its own flows"
     )
@@ -235,7 +227,6 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
         text = f"{crossing_name}: path {path} crosses {link}, contended by {names}, {delay} queued"
     return Candidate(
         Verdict.CONTENTION,
-        confidence,
         loss,
         link,
         text,
@@ -267,6 +258,12 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
         ],
         since_ns=since_ns,
         pairs=crossing,
+        symptoms={
+            Symptom.CROSSED: named or certain,
+            Symptom.OTHERS_TRAFFIC: shared,
+            Symptom.OWN_TRAFFIC: not shared,
+            Symptom.LATE_QUEUE: since_ns is None,
+        },
     )
 
 
@@ -304,7 +301,6 @@ def contention_by_marks(case: Case) -> Iterator[Candidate]:
     is_alone = typical_share is None or typical_share <= marks.share / 2
     yield Candidate(
         Verdict.CONTENTION,
-        0.85 if is_alone else 0.6,
         case.pair_loss(worst),
         subject,
         text,
@@ -320,6 +316,7 @@ def contention_by_marks(case: Case) -> Iterator[Candidate]:
             _marks_evidence(pair, item, typical_share if item is marks else None) for item in ranked[:4]
         ],
         pairs={(pair.nic, pair.peer)},
+        symptoms={Symptom.CROSSED: bool(links), Symptom.ALONE: is_alone},
     )
 
 
@@ -367,7 +364,6 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
     )
     yield Candidate(
         Verdict.FEW_QUEUE_PAIRS,
-        0.9 if own else 0.72,
         loss,
         link,
         text,
@@ -405,6 +401,7 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
             if load is fullest or _is_fuller(case, load)
             for pair in case.traffic.links.get(load.link, ())
         },
+        symptoms={Symptom.OWN_QUEUE: bool(own)},
     )
 
 

@@ -24,6 +24,7 @@ from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.job.arrivals import Floats
 from streams.diagnosis.network.outliers import common_end, network_is_normal
+from streams.diagnosis.symptoms import Symptom
 from streams.diagnosis.verdicts.flows import SHARED_KINDS, others_share
 from streams.runtime.units import NS_PER_S
 
@@ -82,7 +83,6 @@ def pcie_limit(case: Case) -> Iterator[Candidate]:
         text = f"{host} spends {own:.0%} of its operations {name}, others {typical:.0%}"
         yield Candidate(
             verdict,
-            0.95 if failures else 0.88,
             lost,
             ranks[0].nic or host,
             text,
@@ -95,6 +95,7 @@ def pcie_limit(case: Case) -> Iterator[Candidate]:
                 *_audit_evidence(failures),
             ],
             pairs={key for key in case.traffic.pairs if host in (host_of(key[0]), host_of(key[1]))},
+            symptoms={Symptom.GPU_WAITS: True, Symptom.AUDIT_FAILED: bool(failures)},
         )
 
 
@@ -158,7 +159,6 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
     )
     yield Candidate(
         verdict,
-        _confidence(case, nic, verdict, normal=bool(normal), failed=bool(failures)),
         case.pair_loss(worst),
         nic,
         text,
@@ -176,20 +176,13 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
             *_audit_evidence(failures),
         ],
         pairs={(pair.nic, pair.peer) for pair in pairs},
+        symptoms={
+            Symptom.PROBES_NORMAL: bool(normal),
+            Symptom.AUDIT_FAILED: bool(failures),
+            Symptom.NO_GPU_WAIT: case.gpu_wait_of(nic) == 0.0,
+            Symptom.OTHERS_TRAFFIC: verdict == Verdict.SLOW_RECEIVER and _is_shared(case, nic),
+        },
     )
-
-
-def _confidence(case: Case, nic: str, verdict: Verdict, *, normal: bool, failed: bool) -> float:
-    """Return the confidence in a slow end.
-
-    It is lower for a slow PCIe link whose ranks never wait for their GPU, and for a slow receiver to which
-    others send.
-    """
-    if failed:
-        return 0.93
-    idle = verdict == Verdict.PCIE_LIMIT and case.gpu_wait_of(nic) == 0.0
-    shared = verdict == Verdict.SLOW_RECEIVER and _is_shared(case, nic)
-    return (0.88 if normal else 0.7) * (0.75 if idle or shared else 1.0)
 
 
 def _is_shared(case: Case, nic: str) -> bool:
@@ -275,7 +268,6 @@ def _limited_host(
     text = f"{nic} {'sends' if sender else 'receives'} slowly: {evidence[0]['text']}"
     yield Candidate(
         verdict,
-        0.88 if begin_ns is not None or limited else 0.6,
         loss,
         nic,
         text,
@@ -286,6 +278,7 @@ def _limited_host(
         evidence=evidence[:8],
         since_ns=begin_ns,
         pairs={key for key in case.traffic.pairs if key[0 if sender else 1] == nic},
+        symptoms={Symptom.LIMITED_FLOWS: begin_ns is not None or limited > 0},
     )
 
 
@@ -361,7 +354,6 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
     text = f"{root} pauses the fabric: {evidence[0]['text']}"
     yield Candidate(
         Verdict.PAUSE_STORM,
-        0.95 if stops else _storm_confidence(case, storms, root),
         loss,
         root,
         text,
@@ -374,6 +366,11 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
         evidence=evidence,
         since_ns=begin_ns,
         pairs={(p.nic, p.peer) for p in case.traffic.crossing(links)[0]},
+        symptoms={
+            Symptom.RECEIVES_NOTHING: stops,
+            Symptom.STORM: bool(storms),
+            Symptom.SLOW_FOR_LONGER: bool(storms) and _slow_for_longer(case, storms, root),
+        },
     )
 
 
@@ -394,10 +391,8 @@ def _links_to(case: Case, nic: str) -> set[str]:
     return {route[-1] for route in routes if route}
 
 
-def _storm_confidence(case: Case, storms: list[ContentionWindow], root: str) -> float:
-    """Return the confidence in a pause storm: low if the NIC was a slow receiver for a longer time."""
-    if not storms:
-        return 0.8
+def _slow_for_longer(case: Case, storms: list[ContentionWindow], root: str) -> bool:
+    """Return whether a NIC was a slow receiver for a longer time than it paused the fabric."""
     slow = [
         window
         for window in case.windows
@@ -406,7 +401,7 @@ def _storm_confidence(case: Case, storms: list[ContentionWindow], root: str) -> 
     by_link: dict[str, int] = defaultdict(int)
     for storm in storms:
         by_link[storm["link"]] += _open_ns(case, storm)
-    return 0.92 if max(by_link.values()) >= sum(_open_ns(case, window) for window in slow) else 0.6
+    return max(by_link.values(), default=0) < sum(_open_ns(case, window) for window in slow)
 
 
 def _pauses_per_s(case: Case) -> dict[str, float]:

@@ -15,14 +15,9 @@ from streams.diagnosis.job.arrivals import Floats
 from streams.diagnosis.job.columns import Op
 from streams.diagnosis.job.late_ranks import MIN_LATE_NS, Pause, Pausing
 from streams.diagnosis.job.ranks import Rank
+from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.runtime.units import NS_PER_S
 
-KNOWN: Final = 0.95
-"""Confidence if it was measured that the rank spent the time outside of operations."""
-INFERRED: Final = 0.85
-"""Confidence if the rank was late but nothing shows why."""
-BESIDE_SLOW_NETWORK: Final = 0.4
-"""Confidence if nothing shows why, and the rank also moved data for longer than the others."""
 HALF: Final = 0.5
 """Share from which on one part of a rank's lateness counts as its reason."""
 MAX_RANKS: Final = 8
@@ -98,9 +93,7 @@ def _late_now(case: Case) -> Candidate | None:
     if count < min(rules.min_arrivals, len(case.work.groups.starts)):
         return None
     is_known = float(late.own[places].sum()) >= HALF * lost
-    confidence = KNOWN if is_known else INFERRED
-    if not is_known and _network_at(case, places) >= HALF * lost:
-        confidence = BESIDE_SLOW_NETWORK
+    is_network = not is_known and _network_at(case, places) >= HALF * lost
     ranks = [case.members[at] for at in places]
     names = ", ".join(str(rank.number) for rank in ranks[:MAX_RANKS])
     text = f"rank{'s' * (len(ranks) > 1)} {names} on {host} {_lateness_text(case, places)}"
@@ -109,7 +102,8 @@ def _late_now(case: Case) -> Candidate | None:
             f"; {'its' if len(ranks) == 1 else 'their'} own time outside of operations is longer; "
             f"nothing is wrong with the network"
         )
-    return _straggler(case, host, ranks, confidence, lost, text, count)
+    symptoms: Symptoms = {Symptom.OWN_TIME: is_known, Symptom.NETWORK_TIME: is_network}
+    return _straggler(case, host, ranks, symptoms, lost, text, count)
 
 
 def _lateness_text(case: Case, places: list[int]) -> str:
@@ -141,18 +135,18 @@ def _late_repeatedly(case: Case, pausing: Pausing) -> Candidate | None:
         f"{pausing.host} pauses: up to {delay_text(pausing.greatest_ns)}, {pausing.count} times in "
         f"{pausing.span_ns / NS_PER_S:.0f} s{each}; nothing is wrong with the network"
     )
-    return _straggler(case, pausing.host, ranks, KNOWN, pausing.lost, text, pausing.count)
+    symptoms: Symptoms = {Symptom.OWN_TIME: True}
+    return _straggler(case, pausing.host, ranks, symptoms, pausing.lost, text, pausing.count)
 
 
 def _straggler(
-    case: Case, host: str, ranks: list[Rank], confidence: float, lost: float, text: str, count: float
+    case: Case, host: str, ranks: list[Rank], symptoms: Symptoms, lost: float, text: str, count: float
 ) -> Candidate:
     places = [at for at, rank in enumerate(case.members) if rank in ranks]
     late_ms = float(case.lateness.late_ns[places].max()) / 1e6
     bound_us = max(rank.bound_ns for rank in ranks) / 1e3
     return Candidate(
         Verdict.STRAGGLER,
-        confidence,
         lost,
         host,
         text,
@@ -173,6 +167,7 @@ def _straggler(
                 COLLECTIVES.name, host, "last_arrivals", count, None, f"last in {count:.0f} operations"
             ),
         ],
+        symptoms=symptoms,
     )
 
 
@@ -194,7 +189,6 @@ def launch_skew(case: Case) -> Iterator[Candidate]:
         )
         yield Candidate(
             Verdict.LAUNCH_SKEW,
-            0.9,
             lost,
             host,
             text,
@@ -202,6 +196,7 @@ def launch_skew(case: Case) -> Iterator[Candidate]:
             subjects=[host, *(rank.name for rank in ranks)],
             ranks=[rank.number for rank in ranks],
             evidence=[observation(COLLECTIVES.name, host, "launch_us", own / 1e3, typical_ns / 1e3, text)],
+            symptoms={Symptom.ONE_HOST: True},
         )
         return
     share = case.share_of(times.launch)
@@ -211,7 +206,6 @@ def launch_skew(case: Case) -> Iterator[Candidate]:
         text = f"kernels of all ranks begin late: {share:.0%} of the time lies between call and begin"
         yield Candidate(
             Verdict.LAUNCH_SKEW,
-            0.75,
             excess,
             "",
             text,

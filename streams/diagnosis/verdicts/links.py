@@ -22,14 +22,9 @@ from streams.diagnosis.network.losses import LossyLink, lossy_links
 from streams.diagnosis.network.moved_flows import LinksLeft
 from streams.diagnosis.network.traffic import NicPair
 from streams.diagnosis.network.view import OPEN_NS, Episode
+from streams.diagnosis.symptoms import Symptom
 from streams.runtime.units import NS_PER_S
 
-CERTAIN: Final = 0.92
-POSSIBLE: Final = 0.6
-"""Confidence if the routes of the job's flows are unknown, but some route between its NICs crosses the
-link."""
-PROBED: Final = 0.85
-"""Confidence in a loss rate of probes that the links service does not confirm."""
 FLAPS: Final = 3
 """Number of outages within one fault, or of flaps within an hour, that make a link flapping instead of
 dead."""
@@ -38,9 +33,6 @@ RETURNS: Final = 2
 dirty connector."""
 FAULT_GAP_NS: Final = 5 * NS_PER_S
 """Longest time between two states of one link that belong to one fault."""
-LEFT: Final = 0.8
-"""Confidence if all flows have left the link. It is below that of contention with another job on their new
-links."""
 LEFT_STATES: Final = (LinkState.DOWN, LinkState.FLAPPING)
 """States in which routing moves flows."""
 LEFT_BEFORE_NS: Final = 5 * NS_PER_S
@@ -99,10 +91,8 @@ def _link_with_losses(case: Case, lossy: LossyLink, pairs: list[NicPair], certai
         f"{lossy.cable}{others} loses {lossy.rate:.1%} of its packets; {pairs[0].name} "
         f"{'crosses' if certain else 'may cross'} it: {probes}"
     )
-    confidence = (PROBED if certain else POSSIBLE) * _fit_of_pairs(case, _keys_of(pairs))
     return Candidate(
         Verdict.GREY_LINK,
-        confidence * (0.8 if lossy.candidates else 1.0),
         case.network_loss(since_ns, OPEN_NS, estimate),
         lossy.cable,
         text,
@@ -118,6 +108,7 @@ def _link_with_losses(case: Case, lossy: LossyLink, pairs: list[NicPair], certai
         ],
         since_ns=since_ns,
         pairs=_keys_of(pairs),
+        symptoms={Symptom.CROSSED: certain, Symptom.AMBIGUOUS: bool(lossy.candidates)},
     )
 
 
@@ -173,10 +164,6 @@ def _faulty_link(
     if is_left and not moved and not _follows(case, verdict, subject):
         estimate = 0.0
     loss = 1.0 if stops else case.network_loss(begin_ns, end_ns, estimate)
-    confidence = LEFT if is_left else CERTAIN if certain and pairs else POSSIBLE
-    if moved:
-        confidence = 0.95
-    confidence *= _fit_of_pairs(case, concerned)
     loss_text = f", loses {record['loss_rate']:.2%}" if record["loss_rate"] is not None else ""
     if largest is not None:
         loss_text += f", drops packets above {largest:,} bytes"
@@ -206,7 +193,6 @@ def _faulty_link(
     ]
     yield Candidate(
         verdict,
-        confidence,
         loss,
         subject,
         text,
@@ -221,6 +207,12 @@ def _faulty_link(
         evidence=evidence,
         since_ns=begin_ns,
         pairs=concerned,
+        symptoms={
+            Symptom.DECLARED: True,
+            Symptom.CROSSED: certain and bool(pairs),
+            Symptom.LINK_LEFT: is_left,
+            Symptom.FLOWS_MOVED: bool(moved),
+        },
     )
 
 
@@ -328,9 +320,3 @@ def _reversed(links: list[str]) -> list[str]:
 
 def _keys_of(pairs: list[NicPair]) -> set[tuple[str, str]]:
     return {(pair.nic, pair.peer) for pair in pairs}
-
-
-def _fit_of_pairs(case: Case, pairs: set[tuple[str, str]]) -> float:
-    """Return how well in-band delays agree with a fault; outliers among other pairs contradict it."""
-    slow = {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers}
-    return 1.0 if not slow or slow & pairs else 0.45

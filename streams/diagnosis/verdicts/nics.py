@@ -17,6 +17,7 @@ from schemas.units import bps_text, delay_text
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.explained import explains_loss, fills_its_nic, min_excess_ns
 from streams.diagnosis.network.outliers import network_is_normal
+from streams.diagnosis.symptoms import Symptom
 
 MIN_OTHERS: Final = 2
 """Number of flows that do not touch a NIC, needed for a comparison."""
@@ -54,7 +55,6 @@ def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
     normal = network_is_normal(case, pairs)
     yield Candidate(
         Verdict.SLOW_SENDER,
-        0.85 if normal else 0.7,
         case.network_excess or 0.0,
         nic,
         text,
@@ -67,4 +67,5 @@ def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
             observation(FLOWS.name, nic, "times_others", times, 1.0, f"{times:.1f} times the others"),
         ],
         pairs={(pair.nic, pair.peer) for pair in pairs},
+        symptoms={Symptom.PROBES_NORMAL: bool(normal), Symptom.ROUND_TRIPS: True},
     )

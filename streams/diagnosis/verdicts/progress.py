@@ -22,6 +22,7 @@ from streams.diagnosis.case import Stuck
 from streams.diagnosis.job.arrivals import Bools
 from streams.diagnosis.job.columns import FUNCTIONS, Op
 from streams.diagnosis.job.ranks import Rank
+from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.runtime.units import NS_PER_MS
 
 EQUAL_BYTES: Final = tuple(
@@ -120,7 +121,7 @@ def dead_rank(case: Case) -> Iterator[Candidate]:
     if later:
         gap_ns = min(rank.ended_ns or 0 for rank in later) - min(rank.ended_ns or 0 for rank in first)
         text += f"; {len(later)} more ended, from {delay_text(gap_ns)} later on"
-    yield stop(Verdict.DEAD_RANK, 0.97, first, text, "restart the job from its last checkpoint", evidence)
+    yield stop(Verdict.DEAD_RANK, first, text, "restart the job from its last checkpoint", evidence)
 
 
 def _first_deaths(dead: set[Rank]) -> tuple[list[Rank], list[Rank]]:
@@ -148,11 +149,11 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
         text = f"ranks wait for each other in different operations, among them {operation_text(case, stuck)}"
         yield stop(
             Verdict.PROGRAM_MISMATCH,
-            0.9,
             stuck.missing,
             text,
             "call operations in one order at all ranks",
             [stuck_evidence(case, stuck)],
+            {Symptom.STANDSTILL: True, Symptom.CIRCLE: True},
         )
     if not len(grouped):
         return
@@ -161,11 +162,11 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
     first = groups.order[groups.starts][groups.group]
     wrong_function = function != function[first]
     wrong_size = np.isin(function, EQUAL_BYTES) & ~wrong_function & (size != size[first])
-    kinds: tuple[tuple[Bools, str, Callable[[int], str], float], ...] = (
-        (wrong_function, "functions", lambda row: str(FUNCTIONS[int(function[row])]), 0.85),
-        (wrong_size, "sizes", lambda row: f"{size[row]} bytes", 0.6),
+    kinds: tuple[tuple[Bools, str, Callable[[int], str]], ...] = (
+        (wrong_function, "functions", lambda row: str(FUNCTIONS[int(function[row])])),
+        (wrong_size, "sizes", lambda row: f"{size[row]} bytes"),
     )
-    for wrong, name, value_of, sure in kinds:
+    for wrong, name, value_of in kinds:
         wrong_rows = np.flatnonzero(wrong)
         if not len(wrong_rows):
             continue
@@ -184,11 +185,11 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
         stops = stuck is not None
         candidate = stop(
             Verdict.PROGRAM_MISMATCH,
-            0.98 if stops else sure,
             few,
             text,
             "call the same operation with the same size at all ranks",
             evidence,
+            {Symptom.STANDSTILL: stops, Symptom.FUNCTIONS_DIFFER: name == "functions"},
         )
         candidate.decisive = stops or name == "functions"
         candidate.loss_share = 1.0 if stops else case.rules.min_loss_share
@@ -197,17 +198,16 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
 
 def stop(
     verdict: Verdict,
-    confidence: float,
     ranks: list[Rank],
     text: str,
     remedy: str,
     evidence: list[DiagnosisEvidence],
+    symptoms: Symptoms | None = None,
 ) -> Candidate:
     """Return a candidate that stops the job."""
     hosts = list(dict.fromkeys(rank.host for rank in ranks))
     return Candidate(
         verdict,
-        confidence,
         1.0,
         hosts[0] if hosts else "",
         text,
@@ -217,4 +217,5 @@ def stop(
         ranks=[rank.number for rank in ranks[:64]],
         nics=list(dict.fromkeys(rank.nic for rank in ranks if rank.nic))[:64],
         evidence=evidence,
+        symptoms={Symptom.SUSPECT: bool(ranks), **(symptoms or {})},
     )

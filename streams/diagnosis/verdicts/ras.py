@@ -14,6 +14,7 @@ from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.job.ras_history import RasWait
+from streams.diagnosis.symptoms import Symptom
 from streams.diagnosis.verdicts.surroundings import surroundings
 from streams.runtime.units import NS_PER_S
 
@@ -47,11 +48,11 @@ def _certain(case: Case, wait: RasWait, age_ns: int) -> Candidate | None:
         cause = "its host is down" if lost and not wait.dead else dead[0]["text"]
         text = f"{_names(case, dead)}: {cause}; {_progress_text(wait)}"
         remedy = "restart the job from its last checkpoint"
-        return _candidate(case, Verdict.DEAD_RANK, 0.95, dead, text, remedy)
+        return _candidate(case, Verdict.DEAD_RANK, dead, text, remedy)
     if wait.is_mismatch and age_ns >= case.rules.stall_s * NS_PER_S:
         text = f"ranks wait for each other in different operations: {_states_text(case, wait.late)}"
         remedy = "call operations in one order at all ranks"
-        return _candidate(case, Verdict.PROGRAM_MISMATCH, 0.85, wait.late, text, remedy)
+        return _candidate(case, Verdict.PROGRAM_MISMATCH, wait.late, text, remedy)
     return None
 
 
@@ -66,10 +67,8 @@ def _waiting(case: Case, wait: RasWait, age_ns: int, unusual_ns: float) -> Candi
     text = f"{_suspects_text(case, wait)}; {_progress_text(wait)}"
     if suspects and age_ns >= max(hang_s * NS_PER_S, unusual_ns):
         remedy = f"get a stack trace of {_process_text(suspects[0])}"
-        return _candidate(case, Verdict.HANG, 0.9, suspects, text, remedy)
-    return _candidate(
-        case, Verdict.STALLED, 0.7 if suspects else 0.5, suspects, text, _decided_by(case, suspects)
-    )
+        return _candidate(case, Verdict.HANG, suspects, text, remedy)
+    return _candidate(case, Verdict.STALLED, suspects, text, _decided_by(case, suspects))
 
 
 def _decided_by(case: Case, suspects: list[RankState]) -> str:
@@ -90,13 +89,10 @@ def progress_text(case: Case) -> str:
     return f"{counts}; without our profiler their times are not known"
 
 
-def _candidate(
-    case: Case, verdict: Verdict, confidence: float, states: list[RankState], text: str, remedy: str
-) -> Candidate:
+def _candidate(case: Case, verdict: Verdict, states: list[RankState], text: str, remedy: str) -> Candidate:
     hosts = list(dict.fromkeys(host for state in states if (host := _host_of(case, state))))
     candidate = Candidate(
         verdict,
-        confidence,
         1.0,
         hosts[0] if hosts else "",
         text,
@@ -104,6 +100,7 @@ def _candidate(
         decisive=True,
         subjects=[*hosts, *(f"rank {state['rank']}" for state in states)][:64],
         ranks=[state["rank"] for state in states[:64]],
+        symptoms={Symptom.SUSPECT: bool(states), Symptom.STANDSTILL: True},
     )
     candidate.evidence = [_evidence(state) for state in states[:16]] + surroundings(case, hosts)
     return candidate

@@ -16,6 +16,7 @@ from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.case import Stuck
 from streams.diagnosis.job.ranks import Rank
+from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.diagnosis.verdicts.progress import (
     operation_text,
     ranks_text,
@@ -52,22 +53,26 @@ def hang(case: Case) -> Iterator[Candidate]:
         yield _unknown_rank(case, stuck, evidence)
     elif not stuck.missing:
         text = f"{operation_text(case, stuck)}: all ranks began it, and its data does not arrive"
-        candidate = stop(Verdict.HANG, 0.55, [], text, "check the links and NICs of its ranks", evidence)
+        candidate = stop(Verdict.HANG, [], text, "check the links and NICs of its ranks", evidence)
         candidate.ranks = [rank.number for rank in stuck.began[:64]]
         yield candidate
 
 
 def _late_hang(case: Case, stuck: Stuck, late: list[Rank], evidence: list[DiagnosisEvidence]) -> Candidate:
-    is_unsure = stuck.is_circle or any(_is_silent(case, rank) for rank in late)
     remedy = f"get a stack trace of {ranks_text(late[:1])}"
     text = _late_text(case, stuck, late)
-    return stop(Verdict.HANG, 0.75 if is_unsure else 0.95, late, text, remedy, evidence)
+    return stop(Verdict.HANG, late, text, remedy, evidence, _doubts(case, stuck, late))
+
+
+def _doubts(case: Case, stuck: Stuck, late: list[Rank]) -> Symptoms:
+    silent = any(_is_silent(case, rank) for rank in late)
+    return {Symptom.CIRCLE: stuck.is_circle, Symptom.SILENT: silent}
 
 
 def _unknown_rank(case: Case, stuck: Stuck, evidence: list[DiagnosisEvidence]) -> Candidate:
     more = f", nor {len(stuck.absent) - 1} more" if len(stuck.absent) > 1 else ""
     text = f"{operation_text(case, stuck)}: rank {stuck.absent[0]} is not known{more}"
-    candidate = stop(Verdict.HANG, 0.6, [], text, "start the profiler in all ranks", evidence)
+    candidate = stop(Verdict.HANG, [], text, "start the profiler in all ranks", evidence)
     candidate.ranks = stuck.absent[:64]
     return candidate
 
@@ -92,11 +97,18 @@ def stall_candidate(case: Case) -> Candidate | None:
     evidence = [stuck_evidence(case, stuck), *_activities(case, late)]
     evidence += surroundings(case, [rank.host for rank in late])
     text = _late_text(case, stuck, late)
-    candidate = stop(Verdict.STALLED, 0.7, late, text, _decided_by(case, stuck, late), evidence)
+    candidate = stop(
+        Verdict.STALLED,
+        late,
+        text,
+        _decided_by(case, stuck, late),
+        evidence,
+        _doubts(case, stuck, late),
+    )
     if not late:
         candidate.ranks = stuck.absent[:64]
     if not late or stuck.is_circle:
-        candidate.confidence, candidate.loss_share = 0.5, case.loss_share
+        candidate.loss_share = case.loss_share
         settled_ns = case.rules.hang_s / 2 * NS_PER_S
         candidate.decisive = bool(late) and case.end_ns - stuck.since_ns >= settled_ns
     return candidate

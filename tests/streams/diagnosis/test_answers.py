@@ -14,7 +14,7 @@ CROSSED = route(1, 2, 1)[1]
 
 
 def candidate(verdict: Verdict, subject: str = "", *, decisive: bool = False) -> Candidate:
-    return Candidate(verdict, 0.9, 0.3, subject, f"{verdict} {subject}", "", decisive=decisive)
+    return Candidate(verdict, 0.3, subject, f"{verdict} {subject}", "", decisive=decisive)
 
 
 def answered(*offered: Candidate, stopped: tuple[int, int] | None = None) -> list[Verdict]:

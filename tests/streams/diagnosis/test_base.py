@@ -6,9 +6,9 @@ from schemas.records import Verdict
 from streams.diagnosis.base import Candidate, observation
 
 
-def test_a_candidate_weighs_as_much_as_it_is_sure_and_costs() -> None:
-    candidate = Candidate(Verdict.STRAGGLER, 0.8, 0.5, "h1", "text", "remedy")
-    assert candidate.score == 0.4
+def test_a_candidate_is_neither_weighed_nor_decisive_at_first() -> None:
+    candidate = Candidate(Verdict.STRAGGLER, 0.5, "h1", "text", "remedy")
+    assert candidate.confidence == 0.0
     assert not candidate.decisive
 
 

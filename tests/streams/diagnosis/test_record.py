@@ -23,8 +23,8 @@ def record(candidate: Candidate, others: list[Candidate]) -> Diagnosis:
 
 
 def test_a_slow_jobs_text_begins_with_its_iterations() -> None:
-    best = Candidate(Verdict.SLOW_FLOW, 0.8, 0.5, "a", "a is slow", "fix a")
-    found = record(best, [Candidate(Verdict.CONTENTION, 1.2, 0.5, "b", "b" * 5000, "")])
+    best = Candidate(Verdict.SLOW_FLOW, 0.5, "a", "a is slow", "fix a")
+    found = record(best, [Candidate(Verdict.CONTENTION, 0.5, "b", "b" * 5000, "", confidence=1.2)])
     assert found["text"].startswith("iterations take 20.")
     assert found["text"].endswith("before: a is slow")
     assert found["alternatives"][0]["confidence"] == 1.0
