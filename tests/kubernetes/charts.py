@@ -26,6 +26,9 @@ sasl_password_file = "/run/secrets/kafka/password"
 [notify.receivers.oncall]
 type = "apprise"
 url_file = "/run/secrets/notify/oncall"
+
+[actuators.nodes]
+scheduler = "kubernetes"
 """
 )
 TOLERATIONS = [{"operator": "Exists"}]
@@ -48,7 +51,7 @@ SETS: dict[str, dict[str, Any]] = {
         "services": {"notify": {"enabled": True}, "worker": {"tolerations": TOLERATIONS}},
         "pods": {"podAnnotations": {"team": "fabric"}, "env": [{"name": "TZ", "value": "UTC"}]},
         "autoscaling": {"kind": "keda", "kedaAuthentication": "kafka"},
-        "drain": {"enabled": True, "observe": True},
+        "drain": {"enabled": True},
         "networkPolicy": {
             "enabled": True,
             "metricsFrom": [{"namespaceSelector": {}}],
@@ -108,12 +111,9 @@ def pod_specs(manifests: tuple[Any, ...]) -> dict[str, Any]:
     """Return the pods' specs by the names of their components."""
     specs = {}
     for each in manifests:
-        if each["kind"] in ("DaemonSet", "Deployment"):
-            pod = each["spec"]["template"]
-        elif each["kind"] == "CronJob":
-            pod = each["spec"]["jobTemplate"]["spec"]["template"]
-        else:
+        if each["kind"] not in ("DaemonSet", "Deployment"):
             continue
+        pod = each["spec"]["template"]
         specs[pod["metadata"]["labels"]["app.kubernetes.io/component"]] = pod["spec"]
     return specs
 

@@ -12,6 +12,7 @@ import os
 import random
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -150,10 +151,14 @@ class _Fleet:
     def delays_ms(self, progress: Progress, count: int) -> Iterator[float | None]:
         """Yield the time from verdict to drain, ms; None for a verdict without a drain."""
         number = 0
+        recent_nodes: deque[str] = deque(
+            maxlen=len(NODES) // 2
+        )  # Slurm pings a node that was returned to service
         while number < count:
             time.sleep(self._draw.expovariate(1 / GAP_S))  # verdicts come at any moment
             size = min(count - number, 1 + (self._draw.random() < PAIR_SHARE))
-            nodes = self._draw.sample(NODES, size)
+            nodes = self._draw.sample([node for node in NODES if node not in recent_nodes], size)
+            recent_nodes.extend(nodes)
             verdicts = [self._fail(node, f"r{number + index}") for index, node in enumerate(nodes, 1)]
             yield from self._wait(verdicts)
             for node in nodes:

@@ -43,14 +43,20 @@ def test_one_machine_starts_everything(tmp_path: Path, listed: bool, given: dict
     assert kinds_of(tmp_path, listed, **given) >= SERVER - {"log"}
 
 
-def test_the_notifier_starts_where_there_are_receivers_and_not_with_an_agent_alone(tmp_path: Path) -> None:
-    receivers = {"notify": {"receivers": {"chat": {"type": "webhook", "url": "http://c.invalid"}}}}
+CHAT = {"notify": {"receivers": {"chat": {"type": "webhook", "url": "http://c.invalid"}}}}
+SLURM = {"actuators": {"nodes": {"scheduler": "slurm"}}}
+
+
+@pytest.mark.parametrize(("name", "tables"), [("notify", CHAT), ("drains", SLURM)])
+def test_a_service_starts_where_it_has_a_task_and_not_with_an_agent_alone(
+    tmp_path: Path, name: str, tables: dict[str, Any]
+) -> None:
     for listed, log_url, is_started in ((False, None, True), (True, "kafka:9092", False)):
         up = {"data_directory": str(tmp_path), "log_url": log_url}
-        settings = config.load(None, {"up": {k: v for k, v in up.items() if v is not None}, **receivers})
+        settings = config.load(None, {"up": {k: v for k, v in up.items() if v is not None}, **tables})
         run = Run(settings, tmp_path, None, False, fleet="fleet.toml", listed=listed, nics=[NIC])
         names = {child.name for child in services.children(run)}
-        assert ("notify" in names) is is_started
+        assert (name in names) is is_started
 
 
 def test_an_agent_has_no_page_and_only_a_known_history(tmp_path: Path) -> None:
