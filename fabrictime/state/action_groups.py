@@ -140,14 +140,18 @@ def _nearest(entry: ActionEntry, decisions: Mapping[str, list[ActionEntry]]) -> 
     return min(near, default=(0, ""))[1]
 
 
-def done_text(groups: Iterable[ActionGroup], places: set[str], since_ns: int) -> str:
-    """Return the actions about the given cables, NICs and hosts since a time; empty if there are none."""
-    parts = [
-        group.counts
+def groups_at(groups: Iterable[ActionGroup], places: set[str], since_ns: int) -> list[ActionGroup]:
+    """Return the actions about the given cables, NICs and hosts since a time."""
+    return [
+        group
         for group in groups
         if group.at_ns >= since_ns and places.intersection((group.subject, _cable(group.subject)))
     ]
-    return "; ".join(parts)
+
+
+def done_text(groups: Iterable[ActionGroup], places: set[str], since_ns: int) -> str:
+    """Return the same actions as text; empty if there are none."""
+    return "; ".join(group.counts for group in groups_at(groups, places, since_ns))
 
 
 def _cable(subject: str) -> str:

@@ -21,6 +21,7 @@ MAX_BYTES: Final = 128 * 1024 * 1024
 MAX_HOSTS: Final = 65_536
 
 Decode = Callable[[bytes], FlowReports]
+MAX_JOB_HOSTS: Final = 64
 
 
 class ReportedFlow(Flow):
@@ -74,6 +75,17 @@ class FlowCache:
                 flows.update(self._flows_of(host, messages))
             self._flows = (self.version, flows)
         return self._flows[1]
+
+    def jobs_of(self, flow_ids: Collection[str]) -> set[str]:
+        """Return the jobs of some open flows. The reports of at most `MAX_JOB_HOSTS` hosts are decoded."""
+        hosts = {flow_id.partition("/")[0] for flow_id in flow_ids} & self._messages.keys()
+        flows = (self._flows_of(host, self._messages[host]) for host in sorted(hosts)[:MAX_JOB_HOSTS])
+        return {
+            flow["job"]
+            for of_host in flows
+            for flow in of_host.values()
+            if flow["job"] and flow["flow_id"] in flow_ids
+        }
 
     def _flows_of(self, host: str, messages: deque[tuple[int, bytes]]) -> dict[str, ReportedFlow]:
         """Return the open flows of a host: its newest whole report with the later changes applied."""

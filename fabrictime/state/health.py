@@ -7,11 +7,11 @@ sentence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from fabrictime.state import action_entries
-from fabrictime.state.action_groups import ActionGroup, action_groups, done_text
+from fabrictime.state.action_groups import ActionGroup, action_groups, done_text, groups_at
 from fabrictime.state.action_state import MINUTE_NS
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import STATES, UP, FabricState, is_cleared
@@ -97,7 +97,8 @@ def overview(
     log_age_s: float | None = None,
 ) -> Overview:
     """Return the content of the first page. `log_age_s`: age of the newest record of the log."""
-    listed = incidents(state, now_ns)
+    groups = action_groups(action_entries.entries(state.actions, now_ns))
+    listed = [replace(one, moved_jobs=_moved_jobs(state, one, groups)) for one in incidents(state, now_ns)]
     running = [job.head for job in state.jobs.jobs.values() if job.is_running(now_ns)]
     hosts = {nic.host for nic in state.nics.values()}
     healthy = sum(head["verdict"] != JobVerdict.UNKNOWN and not is_slow(head) for head in running)
@@ -112,9 +113,18 @@ def overview(
         _worst_queue(state),
         len(state.queues.all_newest()),
         _cleared(state),
-        action_groups(action_entries.entries(state.actions, now_ns)),
+        groups,
         state.actions.mode().act,
     )
+
+
+def _moved_jobs(state: FabricState, incident: Incident, groups: Sequence[ActionGroup]) -> frozenset[str]:
+    """Return the jobs of the flows that actions on an incident moved or paced."""
+    if incident.cause.kind not in MOVABLE_KINDS:
+        return frozenset()
+    at_incident = groups_at(groups, incident.places, incident.since_ns - MINUTE_NS)
+    flow_ids = {entry.flow_id for group in at_incident for entry in group.entries}
+    return frozenset(state.flows.jobs_of(flow_ids))
 
 
 def health(

@@ -89,6 +89,8 @@ class Incident:
     problems: tuple[Problem, ...]
     switch: str = ""
     """The switch whose links are in trouble, if that is the cause."""
+    moved_jobs: frozenset[str] = frozenset()
+    """The jobs whose flows were moved away from the cause."""
 
     @property
     def cause(self) -> Problem:
@@ -118,7 +120,8 @@ class Incident:
     @property
     def jobs(self) -> tuple[str, ...]:
         """The jobs concerned, in the order of their names."""
-        return tuple(sorted({job for problem in self.problems for job in problem.jobs}, key=natural))
+        jobs = {job for problem in self.problems for job in problem.jobs} | self.moved_jobs
+        return tuple(sorted(jobs, key=natural))
 
     @property
     def subjects(self) -> tuple[str, ...]:

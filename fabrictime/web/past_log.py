@@ -39,9 +39,9 @@ from schemas.topics import (
 
 BACK_S: Final[Mapping[Topic, float]] = {
     INVENTORY: 65,
-    QUEUES: 12,
+    QUEUES: 2.5,
     CONTENTION: 3600,
-    FLOWS: 3,
+    FLOWS: 2,
     DIAGNOSES: 900,
     DECISIONS: 3600,
     ACTIONS: 3600,

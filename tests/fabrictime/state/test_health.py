@@ -140,6 +140,20 @@ def test_an_incident_names_its_actions(healthy: FabricState, fabric: Any) -> Non
     assert view.done(view.incidents[0]) == "1 flow moved, within 12.0 ms"
 
 
+def test_the_jobs_of_moved_flows_are_those_of_the_incident(healthy: FabricState, fabric: Any) -> None:
+    link = fabric.up("leaf1", 1)
+    raise_alert(healthy, fabric, link)
+    flows = [fabric.flow(7, "h1/eth1", "h5/eth1", job="train"), fabric.flow(8, "h1/eth1", "h6/eth1", job="x")]
+    decision = fabric.decision(1, flows[0], f"{fabric.cable(link)}/1")
+    fill(
+        healthy,
+        ("fabric.flows", "h1", fabric.flows("h1", flows)),
+        ("fabric.decisions", "h1", decision),
+        ("fabric.actions", "h1", fabric.action(decision)),
+    )
+    assert of(healthy, fabric).incidents[0].jobs == ("train",)
+
+
 def test_the_newest_cleared_alerts_come_first(healthy: FabricState, fabric: Any) -> None:
     for k, spine in enumerate((1, 2)):
         raise_alert(healthy, fabric, fabric.up("leaf1", spine), state="CLEARED", cleared_ns=(k + 1) * S)
