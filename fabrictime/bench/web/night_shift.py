@@ -56,6 +56,11 @@ for (let node = walker.nextNode(); node; node = walker.nextNode()) {
 return texts;
 """
 """Script that returns the texts on the first screen, in the order of reading."""
+SHOWS_MOMENT: Final = """
+const sentence = document.querySelector('[data-testid=health-sentence]')?.innerText ?? '';
+const banner = document.querySelector('[data-testid=banner]');
+return sentence && !/not known|is measured yet/.test(sentence) && !banner.checkVisibility();
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +188,7 @@ def _answers(cases: Sequence[Case]) -> Iterator[tuple[Case, Answer | str, set[st
 
 
 def _settled(driver: Any) -> list[str]:
-    """Return the first screen once the page has read the moment."""
-
-    def texts() -> list[str] | None:
-        seen: list[str] = driver.execute_script(FIRST_SCREEN)
-        waits = any("Reading the log" in text or "Nothing is measured yet" in text for text in seen)
-        return None if waits or "What is wrong" not in seen else seen
-
-    wait_until(texts, READY_S, "the tab Now")
-    return texts() or []
+    """Return the first screen once the page shows the moment."""
+    wait_until(lambda: driver.execute_script(SHOWS_MOMENT), READY_S, "the tab Now")
+    seen: list[str] = driver.execute_script(FIRST_SCREEN)
+    return seen
