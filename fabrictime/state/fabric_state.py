@@ -7,6 +7,7 @@ alerts and closed contention windows are removed first. Times are fabric time; `
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections import deque
@@ -201,6 +202,11 @@ class FabricState:
         self.jobs.take(head, value)
         self._mark_changed("jobs", append_ns)
         return "jobs"
+
+    def freeze(self) -> None:
+        """Let no time pass since the newest message: this is the state of a past moment."""
+        if self._received is not None:
+            self._received = self._received[0], math.inf
 
     def _mark_changed(self, part: Part, append_ns: int) -> None:
         self.versions[part] += 1

@@ -100,6 +100,7 @@ class PastLog:
         intake = Intake(state, self._registry)
         for message in sorted(messages):
             intake.take(message)
+        state.freeze()
         return PastState(state, max(map(_BY_TIME, recent), default=None), intake.unreadable)
 
     def _read(self, starts: dict[Topic, Start], until_ns: int) -> list[Message]:

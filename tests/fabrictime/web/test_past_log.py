@@ -92,6 +92,7 @@ def test_each_moment_has_its_own_state_in_any_order(log: str, fabric: FabricReco
 
 def test_the_changes_of_the_hour_before_are_known(log: str, fabric: FabricRecords) -> None:
     state = PastLog(log).at(BEGIN + 280 * S, empty).state
+    assert state.age_s(BEGIN + 280 * S) == pytest.approx(0.0, abs=0.2)
     changes = state.subjects[fabric.cable(fabric.up("leaf1", 1))].changes
     assert [(change.since_ns - BEGIN) // S for change in changes] == [100, 200]
 
