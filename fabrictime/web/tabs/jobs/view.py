@@ -46,8 +46,8 @@ NIC_PERIOD_S: Final = 4.0
 REDRAWS_PER_SPAN: Final = 150
 """Largest number of redraws while the chart moves by one span and no interval ends."""
 NO_JOB: Final = (
-    "No job yet. Put these lines into a job's script on each host: NCCL and RCCL load the profiler by "
-    "NCCL_PROFILER_PLUGIN, MPI by LD_PRELOAD. docs/workload.md has the steps."
+    "No job yet. Load a profiler into a job by these lines in its script on each host: NCCL and RCCL load it "
+    "by NCCL_PROFILER_PLUGIN, MPI by LD_PRELOAD. docs/workload.md has the steps."
 )
 
 

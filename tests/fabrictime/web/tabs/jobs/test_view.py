@@ -96,6 +96,7 @@ def click_at(browser: Any, test: str, spot: str) -> None:
 def test_without_a_job_the_tab_names_the_profilers(show: Any, browser: Any, until: Any) -> None:
     page = show()
     until("said", lambda: browser.text("jobs-empty").startswith("No job yet. Load a profiler into a job"))
+    assert "FABRICTIME_COLLECTIVES" in browser.text("export")
     assert browser.text("job") == ""
     show("?job=gone")
     until("unknown", lambda: browser.text("job-text").startswith("No diagnosis of this job"))
@@ -141,6 +142,7 @@ def test_three_clicks_lead_from_a_slow_iteration_to_its_link(
     until("the fabric", lambda: "/fabric" in browser.driver.current_url)
     until("its link", lambda: near in browser.text("link-title"))
     until("its job", lambda: browser.text("job-chip") == "llama: stop showing")
+    until("the way back", lambda: "open the job" in browser.text("to-job"))
     browser.js("document.querySelector('[data-testid=to-job] a').click()")
     until("back", lambda: browser.text("job-title") == "llama")
     calm(browser, page)
