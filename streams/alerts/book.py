@@ -58,6 +58,8 @@ class OpenAlert:
     """Time at which the last of these subjects' states ended, according to its record."""
     clear_at_ns: int = NEVER_NS
     """Log append time at which the alert is cleared; `NEVER_NS` while it has members."""
+    loss_rate: float | None = None
+    """The loss rate in the text of a grey link; None if it has none, or until a new owner reads a record."""
 
     @property
     def alert_id(self) -> str:

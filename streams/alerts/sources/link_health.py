@@ -138,6 +138,7 @@ class LinkHealthAlerts:
             nics=_nics_of([record]),
             evidence=[_evidence(record)],
             members={subject},
+            loss_rate=record["loss_rate"],
         )
 
     def _continue(self, alert: OpenAlert, alert_kind: AlertKind, subject: str, record: LinkHealth) -> None:
@@ -156,20 +157,27 @@ class LinkHealthAlerts:
             alert.text = record["text"]
             self._book.update(alert, record["evaluated_ns"])
         if self._is_settled(alert, subject, record):
-            alert.text = record["text"]
+            alert.text, alert.loss_rate = record["text"], record["loss_rate"]
+            if self._severity(alert.kind, record) == Severity.CRITICAL:
+                alert.severity = Severity.CRITICAL
             self._book.update(alert, self._book.now_ns + self._book.log_offset_ns)
         self._update(alert, subject, record)
 
     def _is_settled(self, alert: OpenAlert, subject: str, record: LinkHealth) -> bool:
-        """Return whether a loss rate has just been counted over a whole window.
+        """Return whether a loss rate has just been counted over a whole window, or has doubled.
 
         The rate that raises an alert is lower: its window began before the losses.
         """
         if alert.kind != AlertKind.LINK_GREY or alert.subject != subject or alert.grouped:
             return False
+        rate = record["loss_rate"]
+        if rate is None:
+            return False
+        if alert.loss_rate is not None and rate >= 2 * alert.loss_rate:
+            return True
         full_ns = alert.raised_ns + self._book.thresholds.ns("grey_window_s")
         now_ns = self._book.now_ns + self._book.log_offset_ns
-        return record["loss_rate"] is not None and alert.updated_ns < full_ns <= now_ns
+        return alert.updated_ns < full_ns <= now_ns
 
     def _update(self, alert: OpenAlert, subject: str, record: LinkHealth) -> None:
         """Publish an active alert again if its state is worse, or if there is new evidence of a death."""

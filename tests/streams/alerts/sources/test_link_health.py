@@ -145,6 +145,16 @@ def test_a_lossy_link_is_stated_again_with_the_loss_rate_of_a_whole_window() -> 
     assert [(record["update"], record["text"]) for record in records[1:]] == [(1, "loses 15%")]
 
 
+def test_a_loss_rate_that_doubles_is_stated_at_once() -> None:
+    script = Script().health(cable(1, 1), "GREY", loss=0.025)
+    for wait_s, loss in ((0.5, 0.04), (0.2, 0.2), (0.2, 0.19), (0.3, 0.22)):
+        script.wait(wait_s).health(cable(1, 1), "GREY", loss=loss)
+        script.inputs[-1][2]["since_ns"] = script.inputs[0][2]["since_ns"]
+        script.inputs[-1][2]["text"] = f"loses {loss:.0%}"
+    records = play(script.inputs)
+    assert [(record["update"], record["text"]) for record in records[1:]] == [(1, "loses 20%")]
+
+
 def test_losses_without_a_dead_link_and_blind_traces_are_alerts_of_their_own() -> None:
     set_a, set_b = [cable(1, 1), cable(1, 2)], [cable(1, 2), "h1/eth1"]
     script = Script().health("losses@fabric", "GREY", kind="PATHS", candidates=set_a).wait(1)
