@@ -311,7 +311,7 @@ class Fabric {
     this.tierY.forEach((tier, t) => {
       if (!tier) return;
       const name = ["", "leaves", "spines", "cores"][t] ?? `tier ${t}`;
-      label(`${tier.count} ${tier.count === 1 ? name.replace("leaves", "leaf").replace(/s$/, "") : name}`, PAD.left, tier.y - 24 / k);
+      label(`${tier.count} ${tier.count === 1 ? name.replace("leaves", "leaf").replace(/s$/, "") : name}`, PAD.left, tier.y - (tier.step < 60 ? 31 : 24) / k);
     });
     const hosts = this.hosts.length;
     if (hosts) label(`${hosts.toLocaleString("en")} hosts, ${nics.length.toLocaleString("en")} NICs`, PAD.left, this.blocks[0].y - 10 / k);
@@ -323,8 +323,10 @@ class Fabric {
     const fits = members.every(([, p]) => p.w >= wide), every = fits ? 1 : Math.ceil((wide + 4 / k) / tier.step);
     members.sort((a, b) => a[1].x - b[1].x).forEach(([name, p], i) => {
       if (i % every) return;
+      const y = fits ? p.y : p.y - p.h / 2 - 7 / k;
       g.fillStyle = fits ? c.text : c.dim;
-      g.fillText(name, p.x, fits ? p.y : p.y - p.h / 2 - 7 / k);
+      if (!fits) { g.strokeStyle = c.card; g.lineWidth = 4 / k; g.lineJoin = "round"; g.strokeText(name, p.x, y); }
+      g.fillText(name, p.x, y);
     });
   }
 
