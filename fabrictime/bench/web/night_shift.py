@@ -71,6 +71,11 @@ class Case:
     nodes: tuple[str, ...] = ()
 
     @property
+    def is_directed(self) -> bool:
+        """Whether only one direction of a cable is at fault."""
+        return len(self.nodes) == 2 and "<>" not in self.line and not self.line.startswith("down")
+
+    @property
     def title(self) -> str:
         """The kind of the fault in the page's words; empty for a quiet incident."""
         return RUNBOOKS[KINDS[self.line.split()[0]]].title if self.line else ""
@@ -126,16 +131,17 @@ def jobs_of(case: Case, records: Sequence[Record], begin_ns: int) -> set[str]:
     for record in records:
         if record.topic == FLOWS.name and begin_ns - 2_000_000_000 < record.at_ns <= begin_ns:
             for flow in codec.decode(record.value, FLOWS.type)["flows"]:
-                if flow["job"] and _is_at(flow, case.nodes):
+                if flow["job"] and _is_at(flow, case):
                     jobs.add(flow["job"])
     return jobs
 
 
-def _is_at(flow: Flow, nodes: Sequence[str]) -> bool:
-    """Return whether a flow crosses a link between all of these nodes."""
-    return any(
-        set(nodes) <= {end.partition(":")[0] for end in link.split(">")} for link in flow["links"]
-    ) and bool(nodes)
+def _is_at(flow: Flow, case: Case) -> bool:
+    """Return whether a flow crosses the place of a fault, in the direction that is at fault."""
+    ends = [tuple(end.partition(":")[0] for end in link.split(">")) for link in flow["links"]]
+    if case.is_directed:
+        return case.nodes in ends
+    return bool(case.nodes) and any(set(case.nodes) <= set(pair) for pair in ends)
 
 
 def is_right(case: Case, answer: Answer, jobs: set[str]) -> bool:

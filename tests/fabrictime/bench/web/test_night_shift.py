@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fabrictime.bench.web.night_shift import INCIDENTS, QUIET, Answer, Case, draw, is_right, read
+from fabrictime.bench.web._recorded import Record
+from fabrictime.bench.web.night_shift import INCIDENTS, QUIET, Answer, Case, draw, is_right, jobs_of, read
+from schemas import codec
+from tests.fabrictime.fabric_records import FabricRecords
 
 SCREEN = ["fabrictime", "Now", "2 problems: link is down", "What is wrong", "what is wrong", "since (UTC)"]
 ROW = ["CRITICAL", "Link is down: leaf1:swp5 ⇄ spine1:swp1", "leaf1 to spine1 is down", "12:03:04", "38 s"]
@@ -40,3 +43,14 @@ def test_a_seed_gives_the_same_incidents() -> None:
     assert cases == draw(11)
     assert (len(cases), sum(not case.line for case in cases)) == (INCIDENTS, QUIET)
     assert len({case.title for case in cases}) == 6
+
+
+def test_a_flow_in_the_other_direction_is_not_concerned() -> None:
+    fabric = FabricRecords()
+    flow = fabric.flow(1, "h1/eth1", "h5/eth1", job="train")
+    near, far = (end.partition(":")[0] for end in flow["links"][1].split(">"))
+    record = Record(5, "fabric.flows", "h1", codec.encode("FlowReports", fabric.flows("h1", [flow])))
+    assert jobs_of(Case(f"grey 10% {near}>{far}", (near, far)), [record], 5) == {"train"}
+    assert jobs_of(Case(f"grey 10% {far}>{near}", (far, near)), [record], 5) == set()
+    assert jobs_of(Case(f"down {far}>{near}", (far, near)), [record], 5) == {"train"}
+    assert jobs_of(Case(""), [record], 5) == set()
