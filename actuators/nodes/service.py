@@ -40,6 +40,8 @@ MARGIN_S: Final = 3600.0
 POLL_S: Final = 0.05
 FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
 STATUS_S: Final = 1.0
+RECHECK_S: Final = 1.0
+"""Time after which an obstacle to a new verdict is checked once more, s."""
 EFFECTORS: Final[Mapping[str, Callable[[NodeSettings], NodeEffector]]] = {
     "slurm": lambda settings: Slurm(settings.limit_s),
     "kubernetes": lambda settings: Kubernetes(settings.kubeconfig, settings.context, settings.limit_s),
@@ -203,6 +205,8 @@ class DrainService:
             return
         self._has_acted = True
         self._set_fault("")
+        if is_urgent and any(entry.outcome is None for entry in done):  # such as a node that Slurm pings now
+            self._due_s = min(self._due_s, time.monotonic() + RECHECK_S)
         for entry in done:
             if entry.is_new:
                 self._metrics.count(entry)
