@@ -159,6 +159,26 @@ def topics_create(log: Log = None, directory: DataDir = None, config: ConfigFile
         stop(str(error))
 
 
+@topics_app.command("acls")
+def topics_acls(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[SERVICE]", help="One service; default: all.")
+    ] = None,
+    prefix: Annotated[
+        str, typer.Option("--principal", metavar="PREFIX", help="Beginning of the services' principals.")
+    ] = "User:fabrictime-",
+) -> None:
+    """Print the options of Kafka's kafka-acls.sh that allow each service its own topics alone."""
+    from schemas.kafka import acls
+
+    try:
+        for service in [name] if name is not None else acls.services():
+            for line in acls.command_lines(service, f"{prefix}{service}"):
+                typer.echo(line)
+    except ValueError as error:
+        stop(str(error))
+
+
 @app.command(hidden=True)
 def service(
     name: Annotated[str, typer.Argument()],

@@ -1,4 +1,4 @@
-"""Measures operation: alerts, drains, metrics, installation, and the cost of a host's agent.
+"""Measures operation: alerts, drains, metrics, installation, security, and the cost of a host's agent.
 
 Each part is a module of this package. `fabrictime bench operate alerts [--quick]` runs one part.
 """
@@ -30,6 +30,8 @@ TARGETS: Final[Mapping[str, Target]] = {
     "agent_pss_mb": Target("MB", "<=", 150),
     "agent_cpu_percent": Target("%", "<=", 40),
     "agent_log_connections": Target("1"),
+    "unauthorised_accepted": Target("attempts", "<=", 0),
+    "unauthorised_attempts": Target("attempts", ">=", 200),
     "command_without_pipeline_s": Target("s", "<=", 1),
     "command_start_s": Target("s"),
 }
@@ -55,6 +57,7 @@ PARTS: Final = {
     ),
     "install": ("install_to_synced_s", "start_to_synced_s"),
     "agent": ("agent_pss_mb", "agent_cpu_percent", "agent_log_connections"),
+    "security": ("unauthorised_accepted", "unauthorised_attempts"),
     "commands": ("command_without_pipeline_s", "command_start_s"),
 }
 """Keys of the figures that each part must return, by part; a part is a module with `measure(progress,

@@ -1,0 +1,90 @@
+"""Access control lists of Apache Kafka: each service may write and read the topics of its table entry alone.
+
+A prober, for example, may not publish a decision. The lists come from the writers and readers in
+`schemas/topics.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from schemas.topics import TOPICS
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AclBinding
+
+GROUPS: Final = {"actuator": "fabrictime-act-"}
+"""Prefix of a service's consumer groups, where it differs from the common one."""
+COMMON_GROUPS: Final = "fabrictime"
+NOT_DEPLOYED: Final = frozenset({"bench", "sim"})
+"""Writers and readers that run without an Apache Kafka."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """Operations that a service may perform on resources of one type."""
+
+    operations: tuple[str, ...]
+    resource: str
+    """topic or group."""
+    names: tuple[str, ...]
+    is_prefix: bool = False
+
+
+def services() -> list[str]:
+    """Return the services that the table of topics names."""
+    names = {name for topic in TOPICS.values() for name in (*topic.writers, *topic.readers)}
+    return sorted(names - NOT_DEPLOYED)
+
+
+def acls_of(service: str) -> list[Acl]:
+    """Return what a service may do. Raises ValueError for an unknown service."""
+    if service not in services():
+        raise ValueError(f"service {service!r}: expected one of {', '.join(services())}")
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, topic in TOPICS.items():
+        rights = [("Read", topic.readers), ("Write", topic.writers)]
+        operations = tuple(operation for operation, users in rights if service in users)
+        if operations:
+            names.setdefault(("Describe", *operations), []).append(name)
+    acls = [Acl(operations, "topic", tuple(names[operations])) for operations in sorted(names)]
+    if any("Read" in operations for operations in names):
+        acls.append(Acl(("Read",), "group", (GROUPS.get(service, COMMON_GROUPS),), is_prefix=True))
+    return acls
+
+
+def command_lines(service: str, principal: str) -> Iterator[str]:
+    """Yield the options of Kafka's `kafka-acls.sh` that allow a service its topics."""
+    for acl in acls_of(service):
+        operations = " ".join(f"--operation {operation}" for operation in acl.operations)
+        names = " ".join(f"--{acl.resource} {name}" for name in acl.names)
+        pattern = " --resource-pattern-type prefixed" if acl.is_prefix else ""
+        yield f"--add --allow-principal {principal} {operations} {names}{pattern}"
+
+
+def bindings(service: str, principal: str) -> list[AclBinding]:
+    """Return the same for the admin client of confluent-kafka."""
+    from confluent_kafka.admin import (
+        AclBinding,
+        AclOperation,
+        AclPermissionType,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    return [
+        AclBinding(
+            ResourceType[acl.resource.upper()],
+            name,
+            ResourcePatternType.PREFIXED if acl.is_prefix else ResourcePatternType.LITERAL,
+            principal,
+            "*",
+            AclOperation[operation.upper()],
+            AclPermissionType.ALLOW,
+        )
+        for acl in acls_of(service)
+        for name in acl.names
+        for operation in acl.operations
+    ]
