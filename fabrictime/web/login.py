@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
 
 from fabrictime.web.users import COOKIE_S, Role, User, Users
+from schemas.repeat_filter import RepeatFilter
 
 COOKIE: Final = "fabrictime"
 MAX_FORM_BYTES: Final = 4096
@@ -41,6 +42,7 @@ class LoginGuard:
         self._header = header.lower().encode()
         self.refused = 0
         """Number of requests refused."""
+        self._repeats = RepeatFilter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request or websocket."""
@@ -102,7 +104,9 @@ class LoginGuard:
         value = self._users.cookie(fields.get("token", [""])[0].encode("latin-1"), self._clock_s())
         if value is None:
             self.refused += 1
-            _log.warning("login refused, from %s", (scope.get("client") or ("unknown",))[0])
+            line = f"login refused, from {(scope.get('client') or ('unknown',))[0]}"
+            if (due := self._repeats.due(line)) is not None:
+                _log.warning("%s", due)
             await _answer(send, 401, _form("Unknown token", fields), kind=b"text/html; charset=utf-8")
             return
         _log.info("user %s logged in", value.partition(":")[0])

@@ -240,7 +240,7 @@ def _application(
         favicon=_FAVICON,
     )
     login = settings.login
-    inner = app
+    inner: Any = app
     if login.is_set:
         inner = LoginGuard(app, users, login.proxy_header, secure=settings.scheme == "https")
     return HostGuard(inner, settings.host, login.hosts)

@@ -27,16 +27,16 @@ class LoginSettings(StrictModel):
     """Users of the page. Without a file and proxies there is no login, and the page only reads."""
 
     users_file: Path | None = Field(
-        None,
+        default=None,
         description="owner-only file with a line NAME ROLE TOKEN for each user; roles: look, configure, act. "
         "`fabrictime token` prints a line. It is read again after a change",
     )
     proxies: tuple[IPvAnyNetwork, ...] = Field(
-        (),
+        default=(),
         description="addresses or networks of reverse proxies that authenticate people; no other is believed",
     )
     proxy_header: str = Field(
-        "X-Forwarded-User",
+        default="X-Forwarded-User",
         pattern=r"^[A-Za-z0-9-]{1,64}$",
         description="header in which a proxy names the user; the proxy must remove that of its clients",
     )
@@ -44,7 +44,8 @@ class LoginSettings(StrictModel):
         default_factory=dict, description="role by user that a proxy names; *: all others, by default look"
     )
     hosts: tuple[str, ...] = Field(
-        (), description="names in the page's addresses beside loopback, such as that of the proxy; none: any"
+        default=(),
+        description="names in the page's addresses beside loopback, such as that of the proxy; none: any",
     )
 
     @property
@@ -64,41 +65,44 @@ class WebSettings(StrictModel):
     """Address of the web page, history endpoint, log address, and polling."""
 
     host: str = Field(
-        "127.0.0.1",
+        default="127.0.0.1",
         min_length=1,
         description="address to listen on; another than loopback needs a login, see web.login",
     )
     port: int = quantity(8480, (0, 65535), "TCP port; 0: the system chooses one")
     login: LoginSettings = Field(default_factory=LoginSettings, description="users of the page")
     tls_certificate_file: Path | None = Field(
-        None, description="certificate chain (PEM) of the page, for HTTPS; null: HTTP"
+        default=None, description="certificate chain (PEM) of the page, for HTTPS; null: HTTP"
     )
-    tls_key_file: Path | None = Field(None, description="private key (PEM) of that certificate")
+    tls_key_file: Path | None = Field(default=None, description="private key (PEM) of that certificate")
     history_url: HttpUrl = Field(
-        HttpUrl("http://127.0.0.1:18123"), description="ClickHouse HTTP endpoint of the history"
+        default=HttpUrl("http://127.0.0.1:18123"), description="ClickHouse HTTP endpoint of the history"
     )
     history_database: str = Field(
-        "fabrictime", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", description="database of the history"
+        default="fabrictime", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", description="database of the history"
     )
     history_user: str = Field(
-        "reader", min_length=1, description="user name for the history; read access is enough"
+        default="reader", min_length=1, description="user name for the history; read access is enough"
     )
     history_token_file: Path | None = Field(
-        None, description="file with that user's token (its password), read at each connect; null: no token"
+        default=None,
+        description="file with that user's token (its password), read at each connect; null: no token",
     )
     kafka: KafkaSettings | None = Field(
-        None, description="Kafka cluster of the log with the fabric's state; null: no live tabs"
+        default=None, description="Kafka cluster of the log with the fabric's state; null: no live tabs"
     )
     control: ControlSettings = NO_CONTROL
     refresh_ms: int = quantity(
         500, (100, 10_000), "ms between two polls of a query; a slow query lengthens it"
     )
     query_timeout_s: float = Field(
-        10.0, gt=0, le=120, description="s after which a history query counts as failed"
+        default=10.0, gt=0, le=120, description="s after which a history query counts as failed"
     )
-    stale_after_s: float = Field(5.0, gt=0, le=3600, description="s; older data raises the page's banner")
+    stale_after_s: float = Field(
+        default=5.0, gt=0, le=3600, description="s; older data raises the page's banner"
+    )
     links_group: str = Field(
-        "fabrictime-links",
+        default="fabrictime-links",
         pattern=r"^[A-Za-z0-9._-]{1,80}$",
         description="consumer group of the links service, whose progress shows that health is evaluated",
     )
@@ -109,13 +113,14 @@ class WebSettings(StrictModel):
         1000, (50, 60_000), "ms between commits of that group, which count likewise"
     )
     runbook_url: str = Field(
-        "docs/runbooks", description="address of the runbook pages, such as that of your copy"
+        default="docs/runbooks", description="address of the runbook pages, such as that of your copy"
     )
     state_file: Path | None = Field(
-        None, description="file with the state of this machine's services; null: the page knows of none"
+        default=None,
+        description="file with the state of this machine's services; null: the page knows of none",
     )
     port_file: Path | None = Field(
-        None, description="file that receives the port, for a caller that chose port 0"
+        default=None, description="file that receives the port, for a caller that chose port 0"
     )
 
     @model_validator(mode="after")

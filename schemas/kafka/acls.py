@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from schemas.topics import TOPICS
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AclBinding
 
 GROUPS: Final = {"actuator": "fabrictime-act-"}
 """Prefix of a service's consumer groups, where it differs from the common one."""
@@ -64,25 +61,20 @@ def command_lines(service: str, principal: str) -> Iterator[str]:
         yield f"--add --allow-principal {principal} {operations} {names}{pattern}"
 
 
-def bindings(service: str, principal: str) -> list[AclBinding]:
+def bindings(service: str, principal: str) -> list[Any]:
     """Return the same for the admin client of confluent-kafka."""
-    from confluent_kafka.admin import (
-        AclBinding,
-        AclOperation,
-        AclPermissionType,
-        ResourcePatternType,
-        ResourceType,
-    )
+    from confluent_kafka import admin as _admin
 
+    admin: Any = _admin  # its names are not exported explicitly
     return [
-        AclBinding(
-            ResourceType[acl.resource.upper()],
+        admin.AclBinding(
+            admin.ResourceType[acl.resource.upper()],
             name,
-            ResourcePatternType.PREFIXED if acl.is_prefix else ResourcePatternType.LITERAL,
+            admin.ResourcePatternType.PREFIXED if acl.is_prefix else admin.ResourcePatternType.LITERAL,
             principal,
             "*",
-            AclOperation[operation.upper()],
-            AclPermissionType.ALLOW,
+            admin.AclOperation[operation.upper()],
+            admin.AclPermissionType.ALLOW,
         )
         for acl in acls_of(service)
         for name in acl.names

@@ -63,9 +63,12 @@ def _sockets(folder: Path) -> Iterator[Attempt]:
     commands: list[Any] = []
     open_folder = folder / "control"
     open_folder.mkdir()
-    server = ControlServer(
-        open_folder / "sim.sock", "bench", {"act": lambda request: commands.append(request) or [1]}
-    )
+
+    def act(request: Any) -> list[int]:
+        commands.append(request)
+        return [1]
+
+    server = ControlServer(open_folder / "sim.sock", "bench", {"act": act})
     plugins = listen(open_folder / "plugin.sock", blocking=True)
     taken: list[int] = []
     threading.Thread(target=_serve, args=(plugins, taken), daemon=True).start()

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from fabrictime.commands.cli import app
 from fabrictime.web.settings import LoginSettings
-from fabrictime.web.users import Role, Users, parse_users
+from fabrictime.web.users import Users, parse_users
 
 TOKEN = "act-0123456789abcdef0123"
 
@@ -49,18 +47,3 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path.chmod(0o644)
     with pytest.raises(ValueError, match="mode 0644, expected 0600"):
         Users(LoginSettings(users_file=path))
-
-
-def test_the_command_prints_a_line_with_a_new_token() -> None:
-    lines = [CliRunner().invoke(app, ["token", "alice", "--role", "act"]).output for _ in range(2)]
-    assert lines[0] != lines[1]
-    entries = parse_users(lines[0].replace("alice", "bob") + lines[1])
-    assert [(entry.user.name, entry.user.role) for entry in entries.values()] == [
-        ("bob", Role.ACT),
-        ("alice", Role.ACT),
-    ]
-    refused = CliRunner().invoke(app, ["token", "alice", "--role", "root"])
-    assert (refused.exit_code, refused.output) == (
-        2,
-        "fabrictime: role 'root': expected look, configure, act\n",
-    )
