@@ -224,17 +224,19 @@ def split_signature(data: bytes, name: str, registry: Registry | None = None) ->
     """Return the signed part of a message, and its signature: the field `signature`, empty if there is none.
 
     The signed part is the fingerprint of the writer's schema and the body with an empty signature: the same
-    for all readers. Raises BadRecord.
+    for all readers. Raises BadRecord, also for a body that another encoding of the same values would give.
     """
     writer, start = _writer_of(data, name, registry)
     record = _read(data, start, name, writer.parsed, None)
     signature: bytes = record.get("signature") or b""
-    if signature:
-        record["signature"] = b""
     try:
-        return writer.fingerprint + _written(name, record, writer.parsed), signature
+        body = _written(name, record, writer.parsed)
+        signed_body = _written(name, {**record, "signature": b""} if signature else record, writer.parsed)
     except ValueError as error:
         raise BadRecord("MALFORMED", str(error)[:300]) from None
+    if body != data[start:]:
+        raise BadRecord("MALFORMED", f"{name}: not the shortest encoding, which is the signed one")
+    return writer.fingerprint + signed_body, signature
 
 
 def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> dict[str, Any]:

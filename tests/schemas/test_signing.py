@@ -181,3 +181,13 @@ def test_unusable_keys_are_one_line_without_their_text(keys: Keys, tmp_path: Pat
     with pytest.raises(ValueError, match="No such file"):
         Verifier(tmp_path / "missing")
     assert (keys.public[0].with_suffix("")).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"\x00\x00\x00", b"\x80\x00\x00\x00"), (b"\x00\x00", b"\x03\x00")])
+def test_another_encoding_of_the_same_values_is_refused(keys: Keys, old: bytes, new: bytes) -> None:
+    signed = codec.encode("Decision", keys.one.signed(DECISIONS, "h1", records()[DECISIONS]))
+    places = [at for at in range(len(signed)) if signed[at : at + len(old)] == old]
+    assert places
+    for at in places:
+        value = signed[:at] + new + signed[at + len(old) :]
+        assert not keys.verifier().accepts(Message(1, DECISIONS.name, 0, 0, "h1", value))
