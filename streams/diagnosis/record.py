@@ -84,7 +84,7 @@ def _missing_network(case: Case) -> list[str]:
 def make_record(case: Case, best: Candidate, others: list[Candidate], missing: list[str]) -> Diagnosis:
     """Return the `Diagnosis` of a verdict."""
     work, times = case.work, case.work.times
-    good_bus = case.job.baselines.value(("bus",))
+    bus_baseline = case.job.baselines.value(("bus",))
     bounds = [rank.bound_ns for rank in case.ranks.reported]
     expected = case.expected_iteration_ns
     return {
@@ -118,7 +118,7 @@ def make_record(case: Case, best: Candidate, others: list[Candidate], missing: l
         "iteration_ns": _median_ns(case),
         "expected_iteration_ns": None if expected is None else _whole(expected),
         "bus_bps": work.bus_bps,
-        "expected_bus_bps": 1 / good_bus if good_bus else None,
+        "expected_bus_bps": 1 / bus_baseline if bus_baseline else None,
         "bound_ns": max(bounds, default=0.0),
         "time_splits": _time_splits(case),
         "flows": _flows(case),

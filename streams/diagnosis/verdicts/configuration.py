@@ -107,6 +107,7 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
     old = [name for name in named if _is_roce_v1(case, name)]
     waits = max((max(p.gpu_late_share, p.receive_gpu_share) for p in wrong), default=0.0)
     worst = max(wrong, key=lambda p: (excess[p.nic, p.peer][0], p.name))
+    subject = nic or wrong[0].name  # the worst pair changes from one second to the next
     data_ns, probe_ns = excess[worst.nic, worst.peer]
     expected = probe_ns / max(data_ns, 1.0)
     outlier_classes = [
@@ -129,11 +130,11 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
     yield Candidate(
         Verdict.DELAY_MISMATCH,
         case.network_share * (1 - expected),
-        nic or worst.name,
+        subject,
         text,
         "check GID index, RoCE version, DSCP and priority of the data against those of the probes",
         blames_network=False,
-        subjects=list(dict.fromkeys([nic or worst.name, *(host_of(name) for name in named)]))[:64],
+        subjects=list(dict.fromkeys([subject, worst.name, *(host_of(name) for name in named)]))[:64],
         nics=named[:64],
         ranks=sorted({rank for p in wrong for rank in p.ranks})[:64],
         evidence=[
