@@ -97,7 +97,7 @@ class LinksOperator(Operator):
     def _update(self, health: ShardHealth, tables: FabricTables) -> None:
         """Pass the current thresholds and clock models to a shard."""
         health.thresholds, health.topology = tables.config.thresholds(), tables.topology
-        health.log_offset_ns = health.evidence.log_offset_ns = self.moment.offset_ns
+        health.log_offset_ns = self.moment.offset_ns
         health.evidence.clock_models = tables.clocks.models()
 
     def _add(self, changes: Sequence[Change]) -> None:
@@ -110,7 +110,7 @@ class LinksOperator(Operator):
         """Return the log time at which the next shard is due, ns; `NEVER_NS` without shards."""
         if not self._shards:
             return NEVER_NS
-        due_ns = min(health.due_ns for health in self._shards.values())
+        due_ns = min(health.due_log_ns for health in self._shards.values())
         return max(due_ns, self._settled_ns)
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
@@ -119,7 +119,7 @@ class LinksOperator(Operator):
         if moment.log_ns >= self.due_ns():
             self._settled_ns = 0
             for name, health in self._shards.items():
-                if health.due_ns <= moment.log_ns:
+                if health.due_log_ns <= moment.log_ns:
                     try:
                         self._update(health, tables)
                         self._add(health.evaluate(moment.log_ns))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from native.core import ClockLine
 from schemas.records import LinkEvent, PathEvidence
+from streams.links.evidence.evidence_time import EvidenceTime
 from streams.links.evidence.path_table import NicState, PathTable, Routes
 from streams.links.rules import (
     AGENT_SILENT_NS,
@@ -70,8 +71,9 @@ class _PathReports(NamedTuple):
 class Evidence(PathTable):
     """Probe results by path [P] and element [E], taken from events.
 
-    Times are nanoseconds of log append time. An event's time is read from its NIC's clock and converted to
-    the log's clock. So a delayed message does not make old answers look recent.
+    Times are nanoseconds of evidence time: log append time without the time that passed at no host. An
+    event's time is read from its NIC's clock and converted. So a delayed message does not make old answers
+    look recent.
     """
 
     def __init__(self) -> None:
@@ -80,6 +82,7 @@ class Evidence(PathTable):
         """Clock model of each NIC whose clock is usable."""
         self.log_offset_ns = 0
         """Fabric time minus log append time."""
+        self.time = EvidenceTime()
         self.first_event_ns = 0
         self.bucket_ns = FIRST_BUCKET_NS
         """Length of one part of the window."""
@@ -123,6 +126,18 @@ class Evidence(PathTable):
         if event["paths"]:
             self._ingest_paths(nic, me, event, now_ns, routes, exempt)
         return now_ns
+
+    def note_time(self, event: LinkEvent, log_ns: int) -> int:
+        """Note the delay of an event that was appended at `log_ns`; return that time as evidence time."""
+        at_ns = self._by_model(event["nic"], event["clock_ns"])
+        if at_ns is not None:
+            self.time.note(log_ns, at_ns)
+        return self.time.of(log_ns)
+
+    def _by_model(self, name: str, clock_ns: int) -> int | None:
+        """Return a clock's reading as evidence time; None if the NIC has no clock model."""
+        model = self.clock_models.get(name)
+        return None if model is None else clock_ns + model.correction_ns(clock_ns) - self.log_offset_ns
 
     def silent_agents(self, now_ns: int) -> Bools:
         """Return [E] whether an element is a NIC whose agent is silent while its host answers.
@@ -168,12 +183,10 @@ class Evidence(PathTable):
         """Return an event's time on the log's clock: by the NIC's clock model if there is one, else by the
         recent minimum lag between its clock and the log.
         """
-        model = self.clock_models.get(name)
-        if model is not None:
-            at_ns = clock_ns + model.correction_ns(clock_ns) - self.log_offset_ns
-            if abs(append_ns - at_ns) < LAG_JUMP_NS:
-                nic.now_ns = max(nic.now_ns, at_ns)
-                return nic.now_ns
+        at_ns = self._by_model(name, clock_ns)
+        if at_ns is not None and abs(append_ns - at_ns) < LAG_JUMP_NS:
+            nic.now_ns = max(nic.now_ns, at_ns)
+            return nic.now_ns
         lag = append_ns - clock_ns
         best = min(nic.lag, nic.lag_before)
         if lag - best > LAG_JUMP_NS and best != NEVER_NS:

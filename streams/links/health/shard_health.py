@@ -112,12 +112,15 @@ class ShardHealth:
 
     @property
     def log_offset_ns(self) -> int:
-        """Fabric time minus log append time."""
+        """Fabric time minus the time of the evidence; it stays while the hosts' time is behind the log's."""
         return self._table.log_offset_ns
 
     @log_offset_ns.setter
     def log_offset_ns(self, offset_ns: int) -> None:
-        self._table.log_offset_ns = offset_ns
+        evidence, moved_ns = self.evidence, offset_ns - self._table.log_offset_ns
+        if not evidence.clock_models or evidence.time.may_follow(moved_ns):
+            self._table.follow_offset(offset_ns)
+            evidence.log_offset_ns = offset_ns
 
     @property
     def subjects(self) -> dict[str, Subject]:
@@ -126,14 +129,14 @@ class ShardHealth:
 
     @property
     def now_ns(self) -> int:
-        """Log append time of the newest evidence or evaluation."""
+        """Time of the newest evidence or evaluation, in evidence time as all times within."""
         return self._table.now_ns
 
     # --------------------------------------------------------------------------------------- interface
 
     @property
     def due_ns(self) -> int:
-        """Log append time at which `evaluate` must run next if no new evidence arrives."""
+        """Evidence time of the next evaluation if no new evidence arrives."""
         holds = (
             first_ns + self.thresholds.ns("up_delay_ms")
             for s in self._reviving
@@ -142,6 +145,11 @@ class ShardHealth:
         )
         waits = [self._evaluated_ns + EVALUATION_GAP_NS] if self._has_new_events else []
         return min([self._wait_ns, self._slow_ns + SLOW_TASKS_NS, *waits, *holds])
+
+    @property
+    def due_log_ns(self) -> int:
+        """Log append time at which `evaluate` must run next if no new evidence arrives."""
+        return self.due_ns + self.evidence.time.lost_ns
 
     def recover(self, records: Iterable[LinkHealth]) -> None:
         """Restore the state from the last record of each subject of this shard (`LinkHealth`)."""
@@ -156,10 +164,13 @@ class ShardHealth:
     def ingest(self, event: LinkEvent, append_ns: int, routes: Routes, offset: int = -1) -> list[Change]:
         """Ingest one `LinkEvent`, appended to the log at `append_ns`; return the changes to publish."""
         table = self._table
+        self._advance(self.evidence.time.of(append_ns) - 1)
+        append_ns = self.evidence.note_time(event, append_ns)
+        if append_ns < self._evaluated_ns:
+            self._step_back(append_ns)
         if not self._ready_ns:
             self._ready_ns = append_ns + WARM_UP_NS
             self._slow_ns = append_ns
-        self._advance(append_ns - 1)
         table.offset = max(table.offset, offset)
         table.now_ns = max(table.now_ns, append_ns)
         self._routes = routes
@@ -178,9 +189,16 @@ class ShardHealth:
             self._evaluate_at(append_ns)
         return table.take_changes()
 
+    def _step_back(self, to_ns: int) -> None:
+        """Let nothing wait for the time at which the last evaluations ran: it was ahead of the hosts'."""
+        self._table.now_ns = to_ns
+        self._evaluated_ns, self._lossy_ns = min(self._evaluated_ns, to_ns), min(self._lossy_ns, to_ns)
+        self._bypass_ns, self._slow_ns = min(self._bypass_ns, to_ns), min(self._slow_ns, to_ns)
+        self._hidden_ns = min(self._hidden_ns, to_ns)
+
     def evaluate(self, now_ns: int) -> list[Change]:
         """Advance the log's clock to `now_ns`; return the changes to publish."""
-        self._advance(now_ns)
+        self._advance(self.evidence.time.of(now_ns))
         return self._table.take_changes()
 
     def _advance(self, to_ns: int) -> None:

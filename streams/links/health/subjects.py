@@ -30,7 +30,7 @@ Change = tuple[str, LinkHealth | None]
 
 @dataclass(slots=True)
 class Subject:
-    """One cable, NIC, host or state of a shard. Times are log append time, ns; flaps are fabric time, ns."""
+    """One cable, NIC, host or state of a shard. Times are evidence time, ns; flaps are fabric time, ns."""
 
     name: str
     kind: HealthKind
@@ -92,7 +92,7 @@ class SubjectTable:
         self.source = source
         self.evidence = evidence
         self.log_offset_ns = 0
-        """Fabric time minus log append time."""
+        """Fabric time minus the time of the evidence."""
         self.offset = -1
         """Offset of the newest event."""
         self.now_ns = 0
@@ -100,6 +100,14 @@ class SubjectTable:
         self._subject_of: dict[int, str] = {}
         """Subject of each dead element."""
         self._out: list[Change] = []
+
+    def follow_offset(self, offset_ns: int) -> None:
+        """Set fabric time minus evidence time. A state keeps the fabric time at which it began."""
+        moved_ns, self.log_offset_ns = offset_ns - self.log_offset_ns, offset_ns
+        if moved_ns:
+            for s in self.by_name.values():
+                s.since_ns -= moved_ns
+                s.evaluated_ns -= moved_ns
 
     def take_changes(self) -> list[Change]:
         """Return the changes that wait to be published, and clear the list."""
@@ -326,7 +334,7 @@ class SubjectTable:
         self.publish(s, now_ns)
 
     def clock(self, at_ns: int) -> str:
-        """Return a log append time as text: the time of day in fabric time."""
+        """Return an evidence time as text: the time of day in fabric time."""
         return clock_text(at_ns + self.log_offset_ns)
 
     def _change(self, s: Subject, state: LinkState, since_ns: int, now_ns: int) -> None:
