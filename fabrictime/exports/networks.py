@@ -5,15 +5,20 @@ no trees: leaves have several spines, and a host has a leaf per rail. So a group
 each other without leaving the switches up to a tier. A group of tier 1 has the leaves that share hosts (the
 rails of a pod, the two leaves of a bond). A group of tier 2 has the leaves that share a spine, and so on.
 
+A few hosts that are cabled to two pods, such as storage servers, do not make one group of these pods. Leaves
+are joined if they share more than half of one leaf's hosts. A host at several groups belongs to the one with
+the largest number of its cables, then of hosts: a job beside it finds the largest choice of near hosts.
+
 Switches that no cable connects are different networks, such as compute and storage: each is a tree of its
 own. Networks that group their common hosts in the same way, such as rails without spines, are one network.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from schemas.ids import natural
@@ -37,6 +42,8 @@ class Network:
     """The groups of one network: `levels[0]` has those of the leaves, the last level one group."""
 
     levels: tuple[tuple[Group, ...], ...]
+    multihomed: tuple[str, ...] = ()
+    """Hosts that are cabled to other groups than their own as well."""
 
     @property
     def name(self) -> str:
@@ -169,6 +176,7 @@ def _network(
 ) -> Network | None:
     """Return the levels of a network, without those that join no groups; None without a host."""
     links: dict[str, set[str]] = defaultdict(set)
+    hosts_of, multihomed = _homes(switches, hosts_of, tiers)
     for switch in switches:
         for host in hosts_of[switch]:  # hosts and switches have different names in a topology
             links[switch].add(host)
@@ -182,7 +190,44 @@ def _network(
         groups = _groups(_connected(lower | hosts, links), hosts, tiers, tier, levels[-1] if levels else ())
         if groups and (not levels or _adds(groups, levels[-1])):
             levels.append(groups)
-    return Network(tuple(levels)) if levels and len(levels[-1]) == 1 else None
+    return Network(tuple(levels), multihomed) if levels and len(levels[-1]) == 1 else None
+
+
+def _homes(
+    switches: Collection[str], hosts_of: Mapping[str, Collection[str]], tiers: Mapping[str, int]
+) -> tuple[dict[str, set[str]], tuple[str, ...]]:
+    """Return the hosts at each switch, with each host at one group of a tier, and the hosts at several."""
+    homes = {switch: set(hosts_of[switch]) for switch in switches}
+    multihomed: set[str] = set()
+    for tier in {tiers[switch] for switch in switches}:
+        groups = _joined_by_hosts({switch: homes[switch] for switch in switches if tiers[switch] == tier})
+        sizes = [len(set().union(*(homes[switch] for switch in group))) for group in groups]
+        cables: dict[str, Counter[int]] = defaultdict(Counter)
+        for number, group in enumerate(groups):
+            for switch in group:
+                for host in homes[switch]:
+                    cables[host][number] += 1
+        for host, counts in cables.items():
+            home = max(counts, key=lambda number: (counts[number], sizes[number], -number))
+            for switch in (switch for number in counts if number != home for switch in groups[number]):
+                homes[switch].discard(host)
+                multihomed.add(host)
+    return homes, tuple(sorted(multihomed, key=natural))
+
+
+def _joined_by_hosts(hosts_of: Mapping[str, Collection[str]]) -> list[set[str]]:
+    """Return the groups of switches that share more than half of the hosts of one of them."""
+    switches_of: dict[str, list[str]] = defaultdict(list)
+    for switch, hosts in hosts_of.items():
+        for host in hosts:
+            switches_of[host].append(switch)
+    shared = Counter(pair for switches in switches_of.values() for pair in combinations(sorted(switches), 2))
+    near: dict[str, set[str]] = defaultdict(set)
+    for (a, b), count in shared.items():
+        if 2 * count > min(len(hosts_of[a]), len(hosts_of[b])):
+            near[a].add(b)
+            near[b].add(a)
+    return _connected(hosts_of, near)
 
 
 def _adds(groups: Collection[Group], lower: Collection[Group]) -> bool:

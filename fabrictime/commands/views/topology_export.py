@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from fabrictime.commands.views.topology import Reader, source_of
 from fabrictime.exports.formats import FORMATS
 from fabrictime.exports.networks import networks_of
 from fabrictime.state.traced_fabric import file_of
+from schemas.ids import natural
 from schemas.topology import Topology, load_topology
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ def exported(name: str, file: Path | None, settings: Config | None, network: str
         networks = tuple(one for one in networks if one.name == network)
         if not networks:
             raise ValueError(f"network {network!r}: expected one of {', '.join(names)}")
+    multihomed = sorted({host for one in networks for host in one.multihomed}, key=natural)
+    if multihomed:
+        print(f"cabled to several groups, listed in one: {', '.join(multihomed)}", file=sys.stderr)
     return FORMATS[name](networks)
 
 

@@ -73,6 +73,34 @@ def test_pods_join_at_the_cores() -> None:
     assert groups(network)[2] == {"c1": ("h1", "h2", "h3", "h4")}
 
 
+def test_a_storage_server_at_two_pods_is_in_one_and_does_not_join_them() -> None:
+    pods = [f"h{host}-l{rail + 2 * (host > 4)}" for host in range(1, 8) for rail in (1, 2)]
+    spines = [f"l{leaf}-s1" for leaf in range(1, 5)]
+    (network,) = networks_of(fabric(*pods, "h9-l1", "h9-l3", *spines))
+    assert groups(network)[0] == {"l1": ("h1", "h2", "h3", "h4", "h9"), "l3": ("h5", "h6", "h7")}
+    assert network.hosts == ("h1", "h2", "h3", "h4", "h5", "h6", "h7", "h9")
+    assert network.multihomed == ("h9",)
+
+
+@given(st.integers(3, 9), st.integers(3, 9), st.integers(1, 4), st.data())
+def test_pods_stay_apart_whatever_few_hosts_join_them(
+    a: int, b: int, rails: int, data: st.DataObject
+) -> None:
+    few = range(100, 100 + data.draw(st.integers(0, min(a, b) - 1)))
+    pods = [f"h{host}-l{rail + rails * (host > a)}" for host in range(1, a + b + 1) for rail in range(rails)]
+    joins = [
+        f"h{host}-l{data.draw(st.integers(0, rails - 1)) + rails * pod}" for host in few for pod in (0, 1)
+    ]
+    drawn = data.draw(st.permutations([*pods, *joins, *(f"l{leaf}-s1" for leaf in range(2 * rails))]))
+    (network,) = networks_of(fabric(*drawn))
+    first, second = (set(group.hosts) for group in network.levels[0])
+    shared = {f"h{host}" for host in few}
+    assert first - shared == {f"h{host}" for host in range(1, a + 1)}
+    assert second - shared == {f"h{host}" for host in range(a + 1, a + b + 1)}
+    assert shared == set(network.multihomed)
+    assert shared <= (first if a >= b else second)
+
+
 def test_a_host_at_a_spine_is_in_a_group_beside_the_leaves() -> None:
     (network,) = networks_of(fabric(*clos(2, ["l1", "l2"], ["s1"]), "h9-s1"))
     (top,) = network.levels[1]
