@@ -17,6 +17,7 @@ from fabrictime.install.rails import rails_of
 from producers.audit.backend.rdma_ports import DEVICES, MANAGEMENT, names_or_none
 from producers.audit.host.base import Host, Missing, NotRecorded, Unreadable
 from producers.audit.host.network import MAIN_TABLE, Interface, Route, gateway_of
+from schemas.ids import natural
 
 STACKED: Final = frozenset({"bond", "team", "vlan", "bridge"})
 """Kinds of virtual interfaces that count as NICs where they stand on a device and have an address."""
@@ -27,6 +28,10 @@ USB_DRIVERS: Final = frozenset({"cdc_ether", "cdc_ncm", "rndis_host", "cdc_subse
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "lustre", "beegfs", "ceph", "cifs", "wekafs", "gpfs", "9p", "glusterfs"}
 )
+SET_DOWN: Final = "set down"
+NO_ADDRESS: Final = "no address"
+NOT_READY: Final = (SET_DOWN, NO_ADDRESS)
+"""Reasons of NICs that may belong to the fabric once they are up."""
 _STORAGE_NAME: Final = re.compile(r"stor|nfs|san\d|nvme")
 _ADDRESS: Final = re.compile(r"(?<![\w.:])(\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F:]+\])(?![\w.])")
 
@@ -66,15 +71,18 @@ def host_nics(host: Host, devices: Sequence[str] = ()) -> list[HostNic]:
     ]
     nics = [_described(host, interface, interfaces) for interface in interfaces]
     nics = _named(nics, devices) if devices else _classified(host, nics)
-    rails = rails_of({nic.device: nic.address for nic in nics if nic.nic_class is NicClass.FABRIC})
+    fabric = [nic for nic in nics if nic.nic_class is NicClass.FABRIC]
+    kinds = {_kind(host, nic) for nic in fabric} - {("", False)}
+    unused = [nic.device for nic in nics if nic.reason in NOT_READY and _kind(host, nic) in kinds]
+    rails = rails_of({nic.device: nic.address for nic in fabric}, unused)
     nics = [replace(nic, rail=rails.get(nic.device)) for nic in nics]
     order = list(NicClass)
-    return sorted(nics, key=lambda nic: (order.index(nic.nic_class), _natural(nic.device)))
+    return sorted(nics, key=lambda nic: (order.index(nic.nic_class), natural(nic.device)))
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key by which eth2 comes before eth10."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
+def _kind(host: Host, nic: HostNic) -> tuple[str, bool]:
+    """Return a NIC's driver and whether it has an RDMA device: those of the fabric are alike."""
+    return _driver(host, nic.device), bool(nic.rdma_device)
 
 
 def _described(host: Host, interface: Interface, interfaces: Sequence[Interface]) -> HostNic:
@@ -99,9 +107,9 @@ def _own_class(host: Host, interface: Interface, interfaces: Sequence[Interface]
     if interface.master and not _address(interface):
         return NicClass.UNUSED, f"member of {interface.master}"
     if "UP" not in interface.flags:
-        return NicClass.UNUSED, "set down"
+        return NicClass.UNUSED, SET_DOWN
     if not _address(interface):
-        return NicClass.UNUSED, "no address"
+        return NicClass.UNUSED, NO_ADDRESS
     return NicClass.FABRIC, "device with an address"
 
 
@@ -125,7 +133,7 @@ def _named(nics: Sequence[HostNic], devices: Sequence[str]) -> list[HostNic]:
     by_device = {nic.device: nic for nic in nics}
     for device in devices:
         if device not in by_device:
-            names = ", ".join(sorted(by_device, key=_natural)) or "none"
+            names = ", ".join(sorted(by_device, key=natural)) or "none"
             raise ValueError(f"device {device}: no such interface, this host has {names}")
         if not by_device[device].address:
             raise ValueError(f"device {device}: has no address, expected one that probes can use")
@@ -242,7 +250,7 @@ def _address(interface: Interface) -> str:
 
 
 def _rdma_device(host: Host, device: str) -> str:
-    for name in sorted(_names(host, DEVICES), key=_natural):
+    for name in sorted(_names(host, DEVICES), key=natural):
         if MANAGEMENT.match(name):
             continue
         netdevs = set(_names(host, f"{DEVICES}/{name}/device/net"))

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
 from itertools import pairwise
 from typing import Final
+
+from schemas.ids import natural
 
 _RAIL_NAME: Final = re.compile(r"(?:rail|gpu|ib)[_-]?(\d{1,4})(?!\d)")
 """Names such as rail3, gpu3rdma0 and ib3, which state a rail."""
 
 
-def rails_of(addresses: Mapping[str, str]) -> dict[str, int]:
+def rails_of(addresses: Mapping[str, str], unused: Collection[str] = ()) -> dict[str, int]:
     """Return the rail of each device; empty if names and addresses do not show rails.
 
-    `addresses`: address by device. Names come first, because an operator chose them.
+    `addresses`: address by device. Names come first, because an operator chose them. `unused`: devices of the
+    same kind that are down or have no address, and take a place in the series.
     """
     if len(addresses) < 2:
         return {}
-    return _rails_by_name(list(addresses)) or _rails_by_address(addresses)
+    return _rails_by_name(list(addresses)) or _rails_by_address(addresses, unused)
 
 
 def _rails_by_name(devices: list[str]) -> dict[str, int]:
@@ -28,11 +32,12 @@ def _rails_by_name(devices: list[str]) -> dict[str, int]:
     return rails if len(rails) == len(devices) == len(set(rails.values())) else {}
 
 
-def _rails_by_address(addresses: Mapping[str, str]) -> dict[str, int]:
+def _rails_by_address(addresses: Mapping[str, str], unused: Collection[str]) -> dict[str, int]:
     """Return the places of the addresses in an even series, such as 10.0.R.17 or 10.R.4.17.
 
     Exactly one byte differs, and its values have equal distances. A byte of the host's part is no rail
-    unless the distance is at least 2 (networks of two addresses): a series of 1 is one network.
+    unless the distance is at least 2 (networks of two addresses): a series of 1 is one network. An unused
+    device counts if the distances fit the places of all devices in the order of their names.
     """
     packed = {device: ipaddress.ip_address(address).packed for device, address in addresses.items()}
     sizes = {len(value) for value in packed.values()}
@@ -42,10 +47,18 @@ def _rails_by_address(addresses: Mapping[str, str]) -> dict[str, int]:
     places = [index for index in range(size) if len({value[index] for value in packed.values()}) > 1]
     if len(places) != 1:
         return {}
-    (place,) = places
-    values = sorted(value[place] for value in packed.values())
-    steps = {upper - lower for lower, upper in pairwise(values)}
-    if len(steps) != 1 or 0 in steps or (place == size - 1 and steps == {1}):
-        return {}
-    step = steps.pop()
-    return {device: (value[place] - values[0]) // step for device, value in packed.items()}
+    values = {device: value[places[0]] for device, value in packed.items()}
+    min_step = 2 if places[0] == size - 1 else 1
+    by_name = sorted({*addresses, *unused}, key=natural)
+    by_value = sorted(values, key=values.__getitem__)
+    return _even(by_name, values, min_step) or _even(by_value, values, min_step)
+
+
+def _even(devices: Sequence[str], values: Mapping[str, int], min_step: int) -> dict[str, int]:
+    """Return the place of each device with a value, if the values grow evenly from place to place."""
+    rails = {device: rail for rail, device in enumerate(devices) if device in values}
+    steps = {
+        Fraction(values[after] - values[before], rails[after] - rails[before])
+        for before, after in pairwise(rails)
+    }
+    return rails if len(steps) == 1 and steps.pop() >= min_step else {}

@@ -162,6 +162,21 @@ def test_unreadable_sources_leave_a_nic_in_the_fabric():
     assert classes(host_nics(server)) == {"enp1s0": "fabric"}
 
 
+def test_the_first_nic_is_down_and_the_others_keep_their_rails():
+    drivers = dict.fromkeys(("eth0", "eth1", "eth2"), "mlx5_core") | {"eno1": "tg3", "a0": "tg3"}
+    server = host(
+        FRONT,
+        nic("a0", flags=frozenset()),
+        nic("eth0", flags=frozenset()),
+        nic("eth1", "10.0.1.17/24"),
+        nic("eth2", "10.0.2.17/24"),
+        routes=(DEFAULT,),
+        links={f"/sys/class/net/{name}/device/driver": f"../{driver}" for name, driver in drivers.items()},
+    )
+    rails = {nic.device: nic.rail for nic in host_nics(server)}
+    assert rails == {"eth1": 1, "eth2": 2, "eth0": None, "a0": None, "eno1": None}
+
+
 def test_the_nics_of_a_namespace():
     from pyroute2 import NetNS
 

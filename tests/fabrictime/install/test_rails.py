@@ -60,3 +60,16 @@ def test_a_series_of_networks_gives_each_nic_its_place(base, place, count, step,
     assert rails_of({device: nics[device] for device in devices}) == {
         device: int(device.removeprefix("eth")) for device in nics
     }
+
+
+@given(st.integers(3, 8), st.integers(1, 16), st.data())
+def test_a_nic_that_is_down_keeps_its_place(count, step, data):
+    down = data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=count - 2))
+    addresses = {f"eth{n}": f"10.0.{n * step}.17" for n in range(count) if n not in down}
+    rails = rails_of(addresses, [f"eth{n}" for n in down])
+    assert rails == {device: int(device.removeprefix("eth")) for device in addresses}
+
+
+def test_a_nic_that_does_not_fit_the_series_is_left_out():
+    addresses = {"eth0": "10.0.0.17", "eth2": "10.0.1.17", "eth3": "10.0.2.17"}
+    assert rails_of(addresses, ["eth1"]) == {"eth0": 0, "eth2": 1, "eth3": 2}
