@@ -82,6 +82,9 @@ def test_a_simulated_fleet_begins_once_everybody_listens(run):
     needs = {node.name: set(node.needs) for node in services.children(made)}
     assert needs["sim"] == {"log", "history", "worker-1", "links", "policy", "sink"}
     assert "flows" not in needs, "one service stands for all agents"
+    assert made.config.streams.default_shard == "sim", (
+        "one name for the fleet's shard, from the first window on"
+    )
 
 
 def test_services_of_others_are_used_and_not_started(run):
