@@ -26,6 +26,7 @@ FROM python:3.11.13-slim-bookworm
 RUN groupadd --gid 10001 fabrictime && useradd --uid 10001 --gid 10001 --no-create-home fabrictime \
  && install -d -o 10001 -g 10001 /dashboards
 COPY --from=build /venv /venv
+COPY docs /usr/share/doc/fabrictime
 COPY docker/group_health.py /opt/fabrictime/group_health.py
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp
 USER 10001:10001

@@ -10,6 +10,9 @@ from typing import Final
 
 from schemas.records import AlertKind
 
+DOCUMENTATION: Final = "file:///usr/share/doc/fabrictime"
+"""Where packages and image of a release install these pages. An operator sets the address of a copy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Runbook:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from actuators.notify.runbooks import DOCUMENTATION
 from schemas.kafka.settings import KAFKA, KafkaSettings
 from schemas.strict_model import StrictModel, quantity
 
@@ -65,7 +66,8 @@ class NotifySettings(StrictModel):
     )
     retry_max_s: float = quantity(30.0, (0.05, 3600), "longest pause before a receiver is tried again, s")
     runbook_url: str = Field(
-        default="docs/runbooks", description="address of the runbook pages, such as that of your copy"
+        default=f"{DOCUMENTATION}/runbooks",
+        description="address of the runbook pages, such as https:// of your copy",
     )
     page_url: str = Field(default="", description="address of the live page, for links to it")
     labels: dict[LabelName, str] = Field(

@@ -17,11 +17,15 @@ def metrics_rules(
     tests: Annotated[
         bool, typer.Option("--tests", help="Print the tests of the alerts for `promtool test rules`.")
     ] = False,
+    runbook: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Page about these alerts; without it that of a release's package."),
+    ] = None,
 ) -> None:
     """Print the recording and alert rules for Prometheus."""
-    from fabrictime.metrics.rules import promtool_tests, rules_file
+    from fabrictime.metrics.rules import RUNBOOK, promtool_tests, rules_file
 
-    typer.echo(promtool_tests() if tests else rules_file(), nl=False)
+    typer.echo(promtool_tests() if tests else rules_file(runbook or RUNBOOK), nl=False)
 
 
 def size(

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import yaml
 
+from actuators.notify.runbooks import DOCUMENTATION
+
 HEAD: Final = "# Generated from fabrictime/metrics/rules.py by tools/reference_docs.py.\n"
-RUNBOOK: Final = "docs/metrics.md#alerts"
+RUNBOOK: Final = f"{DOCUMENTATION}/metrics.md#alerts"
 INTERVAL_MINUTES: Final = 1
 STEPS: Final = 30
 """Number of samples of each series in a test of an alert: half an hour."""
@@ -338,15 +340,15 @@ ALERTS: Final = (
 )
 
 
-def rules_file() -> str:
-    """Return the text of rules.yml."""
+def rules_file(runbook: str = RUNBOOK) -> str:
+    """Return the text of rules.yml. `runbook`: address of the page about the alerts."""
     alerts = [
         {
             "alert": alert.name,
             "expr": alert.expr,
             "for": f"{alert.minutes}m",
             "labels": {"severity": alert.severity},
-            "annotations": {"summary": alert.summary, "description": alert.action, "runbook": RUNBOOK},
+            "annotations": {"summary": alert.summary, "description": alert.action, "runbook_url": runbook},
         }
         for alert in ALERTS
     ]

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, HttpUrl, IPvAnyNetwork, model_validator
 
+from actuators.notify.runbooks import DOCUMENTATION
 from schemas.kafka.settings import KafkaSettings
 from schemas.signing import NO_CONTROL, ControlSettings
 from schemas.strict_model import StrictModel, quantity
@@ -113,7 +114,8 @@ class WebSettings(StrictModel):
         1000, (50, 60_000), "ms between commits of that group, which count likewise"
     )
     runbook_url: str = Field(
-        default="docs/runbooks", description="address of the runbook pages, such as that of your copy"
+        default=f"{DOCUMENTATION}/runbooks",
+        description="address of the runbook pages, such as https:// of your copy",
     )
     state_file: Path | None = Field(
         default=None,

@@ -36,14 +36,6 @@ if __name__ == "__main__":
 """
 SOURCE_ONLY: Final = ("sdnotify",)
 """Dependencies without a wheel. They are pure Python, so the wheel that is built here fits each processor."""
-DOCS: Final = (
-    "deploy.md",
-    "fabrictime.toml",
-    "commands.md",
-    "acting.md",
-    "secure-kafka.md",
-    "troubleshooting.md",
-)
 
 
 def platforms(machine: str) -> Iterator[str]:
@@ -92,8 +84,9 @@ def make(tree: Path, wheel: Path, machine: str) -> None:
     ):
         _write(tree / folder / name, (SOURCES / name).read_text(encoding="utf-8"), 0o644)
     docs = tree / "usr/share/doc/fabrictime"
-    for name in DOCS:
-        _write(docs / name, (ROOT / "docs" / name).read_text(encoding="utf-8"), 0o644)
+    pages = ROOT / "docs"
+    for page in [pages / "fabrictime.toml", *sorted(pages.rglob("*.md"))]:
+        _write(docs / page.relative_to(pages), page.read_text(encoding="utf-8"), 0o644)
     _write(docs / "copyright", (ROOT / "LICENSE").read_text(encoding="utf-8"), 0o644)
 
 

@@ -36,6 +36,7 @@ class Cost(NamedTuple):
     pss_bytes: int
     cpu_s: float
     connections: int
+    name: str
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -66,6 +67,8 @@ def _measured(folder: Path, progress: Progress, quick: bool) -> dict[str, Value]
         pss_mb = sum(cost.pss_bytes for cost in after) / BYTES_PER_MB
         note = f"{len(processes)} processes"
         progress(f"{note}: {pss_mb:.0f} MB, {100 * cpu_s / took_s:.0f}% of a core")
+        for cost in sorted(after, reverse=True):
+            progress(f"  {cost.name}: {cost.pss_bytes / BYTES_PER_MB:.1f} MB")
         return {
             "agent_pss_mb": Figure(pss_mb, note=note),
             "agent_cpu_percent": Figure(100 * cpu_s / took_s, note=f"{NICS} NICs x {RATE_PPS} probes/s"),
@@ -101,7 +104,7 @@ def _log(folder: Path) -> Iterator[int]:
     settings = folder / "log.toml"
     settings.write_text(
         f'[up]\nfleet = "none"\nservices = "off"\nweb = false\ndata_directory = "{folder / "log"}"\n'
-        "[log]\nport = 0\n"
+        "[log]\nport = 0\n[history]\nport = 0\n"
     )
     with _up(folder / "log.out", settings) as (process, output):
         _wait_ready(process, output)
@@ -181,5 +184,6 @@ def _costs(processes: Sequence[psutil.Process], port: int) -> list[Cost]:
                 if entry.raddr and entry.raddr.port == port and entry.status == psutil.CONN_ESTABLISHED
             ]
             pss_bytes = process.memory_full_info().pss
-            costs.append(Cost(pss_bytes, times.user + times.system, len(connections)))
+            name = " ".join(process.cmdline()[-4:])
+            costs.append(Cost(pss_bytes, times.user + times.system, len(connections), name))
     return costs

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from actuators.notify.runbooks import RUNBOOKS, page_of
+from actuators.notify.runbooks import DOCUMENTATION, RUNBOOKS, page_of
+from actuators.notify.settings import NotifySettings
+from fabrictime.metrics.rules import RUNBOOK
 from schemas.records import AlertKind
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,3 +26,10 @@ def test_each_kind_of_alert_has_a_runbook(kind):
 
 def test_no_page_is_left_over():
     assert {path.name for path in FOLDER.iterdir()} == {Path(page_of(kind, "x")).name for kind in AlertKind}
+
+
+def test_addresses_of_pages_are_absolute_and_a_package_installs_the_pages():
+    pages = [page_of(kind, NotifySettings().runbook_url) for kind in AlertKind]
+    for page in [*pages, RUNBOOK.partition("#")[0]]:
+        assert page.startswith(f"{DOCUMENTATION}/")
+        assert (ROOT / "docs" / page.removeprefix(f"{DOCUMENTATION}/")).is_file()
