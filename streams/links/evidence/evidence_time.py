@@ -46,5 +46,7 @@ class EvidenceTime:
             self._lags.popleft()
         lags_ns = sorted(lag_ns for _, lag_ns in self._lags)
         lag_ns = lags_ns[(len(lags_ns) - 1) // 2]
-        if abs(lag_ns - self.lost_ns) > LATE_NS:
-            self.lost_ns = lag_ns if lag_ns > LATE_NS else 0
+        if lag_ns < LATE_NS // 2:
+            self.lost_ns = 0
+        elif abs(lag_ns - self.lost_ns) > LATE_NS:
+            self.lost_ns = lag_ns
