@@ -20,6 +20,7 @@ from actuators.settings import ActuatorSettings, HostSettings, default_directory
 from native.core.hostclock import raw_ns
 from schemas.metrics.base import Sample
 from schemas.metrics.sources import SOURCES
+from schemas.process_part import Part, own_process
 from schemas.records import ClockOffsets, ClockSync, Nic
 from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
@@ -158,13 +159,14 @@ class HostPage:
         self.file.close()
 
 
-def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None) -> int:
-    """Keep the pages of `hosts` (None: this host) until SIGTERM or SIGINT.
+def main(
+    settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None, part: Part | None = None
+) -> int:
+    """Keep the pages of `hosts` (None: this host) until the stop request.
 
     Return the exit code: 0 stopped, 2 cannot start.
     """
-    stopping = StopRequest()
-    stopping.set_on_signals()
+    stopping, notify = part or own_process()
     pages: list[HostPage] = []
     served = [this_host(settings)] if hosts is None else list(hosts)
     if settings.discipline.mode != "off" and (len(served) != 1 or served[0].test_clocks):
@@ -182,7 +184,6 @@ def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None
         for page in pages:
             page.close()
         return 2
-    notify = ServiceNotifier()
     try:
         _run(settings, pages, notify, stopping)
     finally:

@@ -12,6 +12,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ from fabrictime.testbed.processes.scheduling_priority import apply_priority, asi
 
 if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
+    from schemas.process_part import Part
 
 
 APART: Final = ("links", "policy", "sink")
@@ -79,17 +81,24 @@ def _web(config: Config, nic: str | None) -> int | None:
 
 
 def _prober(config: Config, nic: str | None) -> int | None:
-    """Probe from one NIC, or without its name from all NICs of this host."""
-    from fabrictime.runtime.fleet import nic_of, nics_here
+    from fabrictime.runtime.fleet import nic_of
+    from producers.probe.service import main
 
-    nics = nics_here(config) if nic is None else [nic_of(config, nic)]
-    if len(nics) == 1:
-        from producers.probe.service import main
+    return main(config.probes, nic_of(config, nic or ""))
 
-        return main(config.probes, nics[0])
-    from producers.probe.host_service import main as main_of_host
 
-    return main_of_host(config.probes, nics)
+def _agent(config: Config, nic: str | None) -> int | None:
+    """Run all parts of the agent of one host: the probers of its NICs in this thread, the others beside."""
+    from fabrictime.runtime.fleet import nics_here
+    from fabrictime.runtime.parts import run_parts
+    from producers.probe.host_service import main
+
+    nics = nics_here(config)
+    services = {"flows": _flows, "collectives": _collectives, "auditor": _auditor}
+    if config.up.clock_pages:
+        services["clock"] = _actuator
+    parts = {name: partial(service, config, None) for name, service in services.items()}
+    return run_parts(("prober", partial(main, config.probes, nics)), parts)
 
 
 def _rdma_probe(config: Config, nic: str | None) -> int | None:
@@ -99,14 +108,14 @@ def _rdma_probe(config: Config, nic: str | None) -> int | None:
     return main(config.rdma_probes, nic_of(config, nic))
 
 
-def _flows(config: Config, nic: str | None) -> int | None:
+def _flows(config: Config, nic: str | None, part: Part | None = None) -> int | None:
     from fabrictime.runtime.fleet import nics_here
     from producers.flows.service import main
 
-    return main(config.flows, nics_here(config))
+    return main(config.flows, nics_here(config), part)
 
 
-def _collectives(config: Config, nic: str | None) -> int | None:
+def _collectives(config: Config, nic: str | None, part: Part | None = None) -> int | None:
     from fabrictime.runtime.fleet import clock_hosts, nics_here
     from producers.collectives.service import main
 
@@ -114,14 +123,14 @@ def _collectives(config: Config, nic: str | None) -> int | None:
     nics = nics_here(config)
     if not pages and config.actuators.clock_file is not None:
         pages = {nic.host: config.actuators.clock_file for nic in nics}
-    return main(config.collectives, nics, pages)
+    return main(config.collectives, nics, pages, part)
 
 
-def _auditor(config: Config, nic: str | None) -> int | None:
+def _auditor(config: Config, nic: str | None, part: Part | None = None) -> int | None:
     from fabrictime.runtime.fleet import nics_here
     from producers.audit.service import main
 
-    return main(config.audit, nics_here(config))
+    return main(config.audit, nics_here(config), part)
 
 
 def _sim(config: Config, nic: str | None) -> int | None:
@@ -131,11 +140,11 @@ def _sim(config: Config, nic: str | None) -> int | None:
     return main(config.sim, socket_path(config.up.data_directory), config.actuators.control_path)
 
 
-def _actuator(config: Config, nic: str | None) -> int | None:
+def _actuator(config: Config, nic: str | None, part: Part | None = None) -> int | None:
     from actuators.clock.service import main
     from fabrictime.runtime.fleet import clock_hosts
 
-    return main(config.actuators, clock_hosts(config))
+    return main(config.actuators, clock_hosts(config), part)
 
 
 def _act(config: Config, nic: str | None) -> int | None:
@@ -168,6 +177,7 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "policy": _policy,
     "sink": _sink,
     "web": _web,
+    "agent": _agent,
     "prober": _prober,
     "rdma-probe": _rdma_probe,
     "flows": _flows,

@@ -23,6 +23,7 @@ from producers.inventory.nics import LookupReader
 from producers.settings import NicSettings
 from schemas import codec
 from schemas.kafka.bounded_producer import BoundedProducer
+from schemas.process_part import Part, own_process
 from schemas.records import AuditRun
 from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
@@ -64,10 +65,9 @@ def open_host(
     return LiveHost(netns=own[0].netns, nics=devices, settings=settings, find_round=find_round)
 
 
-def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
-    """Audit until SIGTERM or SIGINT. Returns the exit code, 0 if stopped."""
-    stop = StopRequest()
-    stop.set_on_signals()
+def main(settings: AuditSettings, nics: Sequence[NicSettings], part: Part | None = None) -> int:
+    """Audit until the stop request. Returns the exit code, 0 if stopped."""
+    stop, supervisor = part or own_process()
     registry = settings.kafka.registry()
     peers = RoundNics(settings.kafka)
 
@@ -79,7 +79,6 @@ def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
         settings.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
     )
     reader = LookupReader(settings.kafka, {AUDIT_RUNS: agent.on_run}, registry, from_end=(AUDIT_RUNS,))
-    supervisor = ServiceNotifier()
     supervisor.notify("READY=1")
     try:
         _run(agent, reader, producer, registry, supervisor, stop)

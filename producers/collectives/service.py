@@ -19,6 +19,7 @@ from producers.collectives.listener import socket_of
 from producers.collectives.settings import CollectiveSettings
 from producers.settings import NicSettings
 from schemas.kafka.bounded_producer import BoundedProducer
+from schemas.process_part import Part, own_process
 from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
 from schemas.topics import COLLECTIVES
@@ -101,18 +102,19 @@ class _Queue:
 
 
 def main(
-    settings: CollectiveSettings, nics: Sequence[NicSettings], clock_files: Mapping[str, Path] | None = None
+    settings: CollectiveSettings,
+    nics: Sequence[NicSettings],
+    clock_files: Mapping[str, Path] | None = None,
+    part: Part | None = None,
 ) -> int:
-    """Report until SIGTERM or SIGINT. Returns the exit code: 0 if stopped, 2 if it cannot start.
+    """Report until the stop request. Returns the exit code: 0 if stopped, 2 if it cannot start.
 
     `clock_files` maps hosts to their clock pages; a host without an entry uses the machine's default page.
     """
-    stop = StopRequest()
-    stop.set_on_signals()
+    stop, supervisor = part or own_process()
     registry = settings.kafka.registry()
     selector = selectors.DefaultSelector()
     selector.register(stop.fd, selectors.EVENT_READ, lambda number: None)
-    supervisor = ServiceNotifier()
     hosts: list[HostReporter] = []
     try:
         for host in reported_hosts(settings, nics, clock_files or {}):

@@ -34,6 +34,7 @@ from producers.trace.topology_watch import TopologyWatch
 from schemas import codec
 from schemas.ids import host_of, nic_id
 from schemas.kafka.bounded_producer import BoundedProducer
+from schemas.process_part import Part, own_process
 from schemas.records import FlowReports, FlowRoutes, Nic
 from schemas.service_notifier import ServiceNotifier
 from schemas.socket_access import access_of
@@ -346,15 +347,13 @@ class FlowReporter:
             space.diag.close()
 
 
-def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
-    """Report until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 2 cannot start."""
-    stop = StopRequest()
-    stop.set_on_signals()
+def main(settings: FlowSettings, nics: Sequence[NicSettings], part: Part | None = None) -> int:
+    """Report until the stop request. Returns the exit code: 0 stopped, 2 cannot start."""
+    stop, supervisor = part or own_process()
     registry = settings.kafka.registry()
     producer = BoundedProducer(
         settings.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
     )
-    supervisor = ServiceNotifier()
     try:
         reporter = FlowReporter(settings, nics, AddressTable(), producer.put, registry, supervisor.notify)
     except (OSError, ValueError) as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import select
 import time
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,9 @@ from producers.probe.base import REFUSED_COUNTERS, ProbePublisher, ProbeTranspor
 from producers.probe.service import ProbeService, open_reader
 from producers.settings import NicSettings, ProbeSettings
 from schemas.ids import nic_id
+from schemas.process_part import Part, own_process
 from schemas.records import Nic
 from schemas.service_notifier import ServiceNotifier
-from schemas.stop_request import StopRequest
 from schemas.topics import INVENTORY, Topic
 
 _log = logging.getLogger(__name__)
@@ -34,10 +33,10 @@ IDLE_S: Final = 0.2
 class HostPublisher(ProbePublisher):
     """The Kafka side of all probers of a host. It states the sums of their counters."""
 
-    def __init__(self, settings: ProbeSettings) -> None:
+    def __init__(self, settings: ProbeSettings, notifier: ServiceNotifier) -> None:
         super().__init__(settings)
         self.supervisor = _Silent()
-        self._notifier = ServiceNotifier()
+        self._notifier = notifier
         self._states: dict[str, tuple[int, Mapping[str, float]]] = {}
 
     def report_status(self, transport: ProbeTransport, peers: int, details: str = "") -> None:
@@ -67,8 +66,8 @@ class _Silent(ServiceNotifier):
 class HostLog:
     """The host's producer, peer table and reader. `members` receive the records that are read."""
 
-    def __init__(self, settings: ProbeSettings, host: str) -> None:
-        self._publisher = HostPublisher(settings)
+    def __init__(self, settings: ProbeSettings, host: str, notifier: ServiceNotifier) -> None:
+        self._publisher = HostPublisher(settings, notifier)
         self.publisher: ProbePublisher = self._publisher
         self._host = host
         self._members: list[ProbeService] = []
@@ -117,12 +116,12 @@ class HostLog:
 class HostProbers:
     """The probers of a host's NICs: `step` until a stop is requested, then `close`."""
 
-    def __init__(self, settings: ProbeSettings, nics: Sequence[NicSettings], stop: StopRequest) -> None:
-        self._settings, self._stop = settings, stop
+    def __init__(self, settings: ProbeSettings, nics: Sequence[NicSettings], part: Part) -> None:
+        self._settings = settings
+        self._stop, self._notifier = part
         self._nics = {nic_id(nic.host, nic.device): nic for nic in nics}
-        self._notifier = ServiceNotifier()
         self._addresses = AddressWatch(nics, self._notifier.notify)
-        self._log = HostLog(settings, nics[0].host)
+        self._log = HostLog(settings, nics[0].host, self._notifier)
         self._probers: dict[str, ProbeService] = {}
         self._open_at_s = 0.0
 
@@ -192,13 +191,11 @@ class HostProbers:
         self._log.close()
 
 
-def main(settings: ProbeSettings, nics: Sequence[NicSettings]) -> int:
-    """Probe from all NICs until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 2 cannot start."""
-    stop = StopRequest()
-    if not stop.set_on_signals() and os.environ.get("NOTIFY_SOCKET"):
-        _log.warning("probers run outside the main thread and do not handle signals")
-    with contextlib.closing(HostProbers(settings, nics, stop)) as probers:
-        while not stop.is_set():
+def main(settings: ProbeSettings, nics: Sequence[NicSettings], part: Part | None = None) -> int:
+    """Probe from all NICs until the stop request. Returns the exit code: 0 stopped, 2 cannot start."""
+    part = part or own_process()
+    with contextlib.closing(HostProbers(settings, nics, part)) as probers:
+        while not part.stop.is_set():
             try:
                 probers.step()
             except ValueError as error:

@@ -86,15 +86,15 @@ def _stages(run: Run, after_history: tuple[str, ...]) -> Iterator[tuple[str, str
 def _agents(run: Run) -> Iterator[tuple[str, ...]]:
     """Yield name, kind and argument of the services that probe from this machine's NICs."""
     agents = [] if run.simulated else run.nics
-    if run.listed and len(agents) > 1:  # one host: its NICs share a process and its connections to the log
-        yield f"prober {agents[0].host}", "prober"
-    else:
-        for nic in agents:
-            name = f"{nic.host}/{nic.device}"
-            yield f"prober {name}", "prober", name
     for nic in _probed_by_verbs(run, agents):
         name = f"{nic.host}/{nic.device}"
         yield f"rdma-probe {name}", "rdma-probe", name
+    if run.listed and agents:  # one host: all parts share a process
+        yield f"agent {agents[0].host}", "agent"
+        return
+    for nic in agents:
+        name = f"{nic.host}/{nic.device}"
+        yield f"prober {name}", "prober", name
     if agents:
         yield "flows", "flows"
         yield "collectives", "collectives"

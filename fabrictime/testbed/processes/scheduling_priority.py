@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 NICE: Final = {
     "links": -15,
     "act": -15,
+    "agent": -15,
     "prober": -15,
     "rdma-probe": -15,
     "worker": -15,
