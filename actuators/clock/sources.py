@@ -13,12 +13,14 @@ import struct
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from actuators.clock.timescale import CrossTimestamp
 from actuators.settings import TestClockSettings
 from native.core.hostclock import cross
-from native.core.probe import TestClock
+
+if TYPE_CHECKING:
+    from native.core.probe import TestClock
 
 BRACKET_TRIES: Final = 16
 _TIME: Final = struct.Struct("<qII")
@@ -109,10 +111,14 @@ class Sources:
 
     def __init__(self, test_clocks: Mapping[str, TestClockSettings], devices: Path = Path("/dev")) -> None:
         now_ns = time.time_ns()
-        self._test = {
-            name: TestClock(**{**clock.model_dump(), "epoch_ns": clock.epoch_ns or now_ns})
-            for name, clock in test_clocks.items()
-        }
+        self._test: dict[str, TestClock] = {}
+        if test_clocks:  # it needs numpy
+            from native.core.probe import TestClock
+
+            self._test = {
+                name: TestClock(**{**clock.model_dump(), "epoch_ns": clock.epoch_ns or now_ns})
+                for name, clock in test_clocks.items()
+            }
         self._devices = devices
         self._phc: dict[str, PhcDevice] = {}
         self.unreadable: dict[str, str] = {}

@@ -18,11 +18,10 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from actuators.clock.fabric_time import FabricTime, SimulatedHostTime
 from actuators.effectors.endpoints import FlowEndpoints
-from actuators.effectors.kernel_pacing import KernelPacing
 from actuators.flows.applier import Applier
 from actuators.flows.command_io import CommandIO, CommandItem
 from actuators.flows.local_repair import DeadLinks, LocalRepair
@@ -42,6 +41,9 @@ from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
 from schemas.topics import CONFIG, DECISIONS, FALLBACKS, FLOWS, MAX_ELEMENTS
 from schemas.unexpected import DATA_ERRORS, refusal
+
+if TYPE_CHECKING:
+    from actuators.effectors.kernel_pacing import KernelPacing
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +102,8 @@ class FlowActuator:
         states = _of_hosts(self.journal.states)
         self._kernels: dict[str, KernelPacing] = {}
         if settings.kernel_nics:
+            from actuators.effectors.kernel_pacing import KernelPacing
+
             self._kernels = {
                 host.host: KernelPacing(
                     host.host, self.endpoints.of(host.host), settings.kernel_nics, host.netns

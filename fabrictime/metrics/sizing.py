@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas.metrics.base import Detail, Metric
-from schemas.metrics.common import AGENT, UP
+from schemas.metrics.common import AGENT, PARTS, UP
 from schemas.metrics.table import METRICS
 
 AGENT_SERVICES: Final = (*AGENT, *UP)
@@ -29,7 +29,8 @@ def _series(metric: Metric, services: Collection[str]) -> int:
     labels = dict(metric.labels)
     count = metric.series
     if "service" in labels:  # an endpoint has only its own services
-        count = count // len(labels["service"]) * len(set(labels["service"]) & set(services))
+        processes = set(services).difference(PARTS if "agent" in services else ())
+        count = count // len(labels["service"]) * len(set(labels["service"]) & processes)
     return count
 
 

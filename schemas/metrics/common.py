@@ -11,7 +11,9 @@ from typing import Final
 
 from schemas.metrics.base import Detail, Kind, Merge, Metric
 
-AGENT: Final = ("prober", "rdma-probe", "flows", "collectives", "auditor", "actuator", "act")
+PARTS: Final = ("prober", "flows", "collectives", "auditor", "actuator")
+"""Services that are parts of one process, `agent`, on a host of a fleet file."""
+AGENT: Final = ("agent", *PARTS, "rdma-probe", "act")
 """Services of a host's agent."""
 WORKERS: Final = ("worker", "streams", "links", "policy", "sink")
 """Services that run stages."""

@@ -107,7 +107,7 @@ def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
     """Return the NICs with RDMA probes; report each NIC whose device is not used, with the reason."""
     if run.fleet in ("none", "loopback", "fabric"):
         return []
-    from producers.probe.rdma.service import rdma_device_of, rdma_unavailable
+    from producers.probe.rdma.devices import rdma_device_of, rdma_unavailable
 
     probed_nics = []
     for nic in nics:

@@ -132,7 +132,9 @@ def test_a_nic_with_an_rdma_device_is_probed_over_it_or_the_reason_is_printed(ru
     made.listed = True
     names = {node.name for node in services.children(made)}
     assert "agent a" in names
-    assert not names & {"flows", "collectives", "auditor", "clock", "prober a/eth0"}, "one process for all parts"
+    assert not names & {"flows", "collectives", "auditor", "clock", "prober a/eth0"}, (
+        "one process for all parts"
+    )
     line = "a/eth0: no RDMA probes: mlx5_none: no such RDMA device\n"
     assert capsys.readouterr().err == 2 * line
 
