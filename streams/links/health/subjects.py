@@ -372,16 +372,16 @@ class SubjectTable:
         loss = None
         if s.dead:
             s.links = tuple(self._dead_links(s))
-            self._count(s, s.dead, now_ns)
+            _count(self.evidence, s, s.dead, now_ns)
         elif s.grey or s.size_limits:
             loss = max(s.grey.values(), key=lambda lossy: lossy.rate, default=None)
             s.links = tuple(self._grey_links(s))
             s.published_loss = loss
-            self._count(s, s.grey or [self.evidence.index[link] for link in s.links], now_ns)
+            _count(self.evidence, s, s.grey or [self.evidence.index[link] for link in s.links], now_ns)
             if all(limit.probed_bytes for limit in s.size_limits.values()):
                 s.text = f"{self._name_text(s)} {_grey_text(s, loss, self.clock(s.since_ns))}"
         elif s.links:
-            self._count(s, [self.evidence.index[link] for link in s.links], now_ns)
+            _count(self.evidence, s, [self.evidence.index[link] for link in s.links], now_ns)
         self.age_flaps(s, now_ns)
         if s.state == LinkState.FLAPPING:
             s.text = f"{self._name_text(s)} {_flapping_text(s, loss)}"
@@ -429,17 +429,19 @@ class SubjectTable:
         names = {evidence.names[e] for e in elements if not evidence.is_nic[e] and e != NOTHING}
         return sorted(name for name in names | s.size_limits.keys() if cable_id(name) == s.name)
 
-    def _count(self, s: Subject, elements: Iterable[int], now_ns: int) -> None:
-        evidence, n = self.evidence, self.evidence.paths
-        here = np.isin(evidence.rows[:n], list(elements)).any(axis=1)
-        here &= evidence.path_event_ns[:n] > now_ns - STALE_NS
-        dead = here & (evidence.loss_streak[:n] > 0)
-        if here.any():
-            probers = len(np.unique(evidence.rows[:n, 0][here]))
-            s.counts = int(dead.sum()), int((here & ~dead).sum()), probers
-
     def _name_text(self, s: Subject) -> str:
         return subject_text(self.evidence, s.name, s.kind, self._dead_links(s) or self._grey_links(s))
+
+
+def _count(evidence: Evidence, s: Subject, elements: Iterable[int], now_ns: int) -> None:
+    """Count the dead and living paths over a subject's elements, and their probers."""
+    n = evidence.paths
+    here = np.isin(evidence.rows[:n], list(elements)).any(axis=1)
+    here &= evidence.path_event_ns[:n] > now_ns - STALE_NS
+    dead = here & (evidence.loss_streak[:n] > 0)
+    if here.any():
+        probers = len(np.unique(evidence.rows[:n, 0][here]))
+        s.counts = int(dead.sum()), int((here & ~dead).sum()), probers
 
 
 def _is_news(lossy: Lossy, published: Lossy) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from fabrictime.runtime import parts
 from fabrictime.runtime.parts import PartNotifiers, run_parts
-from schemas.process_part import Part
+from schemas.process_part import Part, own_process
 from schemas.service_notifier import ServiceNotifier
 
 
@@ -25,7 +25,7 @@ class Recorder(ServiceNotifier):
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     sent = Recorder()
-    process = parts.own_process()
+    process = own_process()
     monkeypatch.setattr(parts, "own_process", lambda: Part(process.stop, sent))
     return sent
 
