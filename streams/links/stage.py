@@ -110,7 +110,7 @@ class LinksOperator(Operator):
         """Return the log time at which the next shard is due, ns; `NEVER_NS` without shards."""
         if not self._shards:
             return NEVER_NS
-        due_ns = min(health.due_log_ns for health in self._shards.values())
+        due_ns = min(_due_ns(health) for health in self._shards.values())
         return max(due_ns, self._settled_ns)
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
@@ -119,7 +119,7 @@ class LinksOperator(Operator):
         if moment.log_ns >= self.due_ns():
             self._settled_ns = 0
             for name, health in self._shards.items():
-                if health.due_log_ns <= moment.log_ns:
+                if _due_ns(health) <= moment.log_ns:
                     try:
                         self._update(health, tables)
                         self._add(health.evaluate(moment.log_ns))
@@ -133,6 +133,11 @@ class LinksOperator(Operator):
         while self._retained and self._retained[0][0] < self._now_ns - RETAIN_NS:
             self._retained.popleft()
         return self._retained[0][1] if self._retained else NEVER_NS
+
+
+def _due_ns(health: ShardHealth) -> int:
+    """Return the log time at which a shard is evaluated next if no new evidence arrives."""
+    return health.due_ns + health.evidence.time.lost_ns
 
 
 class LinksStage(Stage):

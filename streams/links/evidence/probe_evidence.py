@@ -71,9 +71,8 @@ class _PathReports(NamedTuple):
 class Evidence(PathTable):
     """Probe results by path [P] and element [E], taken from events.
 
-    Times are nanoseconds of evidence time: log append time without the time that passed at no host. An
-    event's time is read from its NIC's clock and converted. So a delayed message does not make old answers
-    look recent.
+    Times are evidence time, ns (evidence_time.py). An event's time is read from its NIC's clock and
+    converted. So a delayed message does not make old answers look recent.
     """
 
     def __init__(self) -> None:
@@ -180,9 +179,7 @@ class Evidence(PathTable):
         return at_ns
 
     def _converted(self, nic: NicState, name: str, clock_ns: int, append_ns: int) -> int:
-        """Return an event's time on the log's clock: by the NIC's clock model if there is one, else by the
-        recent minimum lag between its clock and the log.
-        """
+        """Convert an event's time by its NIC's clock model, else by the recent minimum lag to the log."""
         at_ns = self._by_model(name, clock_ns)
         if at_ns is not None and abs(append_ns - at_ns) < LAG_JUMP_NS:
             nic.now_ns = max(nic.now_ns, at_ns)

@@ -146,11 +146,6 @@ class ShardHealth:
         waits = [self._evaluated_ns + EVALUATION_GAP_NS] if self._has_new_events else []
         return min([self._wait_ns, self._slow_ns + SLOW_TASKS_NS, *waits, *holds])
 
-    @property
-    def due_log_ns(self) -> int:
-        """Log append time at which `evaluate` must run next if no new evidence arrives."""
-        return self.due_ns + self.evidence.time.lost_ns
-
     def recover(self, records: Iterable[LinkHealth]) -> None:
         """Restore the state from the last record of each subject of this shard (`LinkHealth`)."""
         table = self._table
@@ -191,10 +186,9 @@ class ShardHealth:
 
     def _step_back(self, to_ns: int) -> None:
         """Let nothing wait for the time at which the last evaluations ran: it was ahead of the hosts'."""
-        self._table.now_ns = to_ns
-        self._evaluated_ns, self._lossy_ns = min(self._evaluated_ns, to_ns), min(self._lossy_ns, to_ns)
-        self._bypass_ns, self._slow_ns = min(self._bypass_ns, to_ns), min(self._slow_ns, to_ns)
-        self._hidden_ns = min(self._hidden_ns, to_ns)
+        self._table.now_ns = self._evaluated_ns = to_ns
+        self._lossy_ns, self._bypass_ns = min(self._lossy_ns, to_ns), min(self._bypass_ns, to_ns)
+        self._slow_ns, self._hidden_ns = min(self._slow_ns, to_ns), min(self._hidden_ns, to_ns)
 
     def evaluate(self, now_ns: int) -> list[Change]:
         """Advance the log's clock to `now_ns`; return the changes to publish."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from typing import Any
 
 import pytest
 
@@ -12,6 +11,7 @@ from fabrictime.bench._sim_pipeline import FLEET_TOPICS
 from producers.sim.settings import SimSettings
 from producers.sim.setup import topology_file
 from producers.sim.simulation import TICK_NS, Simulation
+from schemas.records import LinkHealth
 from schemas.topics import LINK_HEALTH
 from schemas.topology import Topology
 from streams.clock.stage import ClockStage
@@ -25,7 +25,7 @@ from streams.runtime.sim_runner import SimRunner
 S = 1_000_000_000
 
 
-def slow_health(seed: int, fault: str, seconds: float, *, stalls: bool) -> list[dict[str, Any]]:
+def slow_health(seed: int, fault: str, seconds: float, *, stalls: bool) -> list[LinkHealth]:
     """Return the records of link health of a fleet that is slow from its fourth second on.
 
     Its pace is drawn anew each 0.1 s. In a stall the log's clock passes and the fleet's does not.
@@ -43,7 +43,7 @@ def slow_health(seed: int, fault: str, seconds: float, *, stalls: bool) -> list[
     )
     stalled = {draw.randrange(550, 950): draw.randrange(1, 6) for _ in range(2)} if stalls else {}
     log_ns, pace = sim.start_ns, 1.0
-    records = []
+    records: list[LinkHealth] = []
     for tick in range(round(seconds * 100)):
         if tick >= 400 and tick % 10 == 0:
             pace = draw.choice([0.1, 0.2, 0.4, 0.8, 1.0])
