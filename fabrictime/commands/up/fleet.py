@@ -107,7 +107,7 @@ def make_secrets(run: Run) -> None:
     shards = {nic.shard for nic in run.nics}
     if len(shards) == 1 and "default_shard" not in run.config.tables.get("streams", {}):
         # windows before the first announcement are of the fleet's shard too, not of one that never returns
-        changes["streams"] = {"default_shard": shards.pop()}
+        changes |= {"streams": {"default_shard": shards.pop()}}
     run.config = run.config.replaced(changes)
     settings_file(run).write_text(run.config.dump(), encoding="utf-8")
 
