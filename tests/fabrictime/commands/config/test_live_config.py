@@ -96,7 +96,7 @@ def test_limits_on_the_command_line():
         ],
     )
     assert Limits.of({"*": record}, "h1") == Limits(
-        True, frozenset({"REROUTE", "RESTORE"}), 20, 0.25, frozenset({"a", "b"}), 0, 1
+        True, frozenset({"REROUTE", "RESTORE"}), 20, 0.25, frozenset({"a", "b"}), version=1
     )
     assert record["slices"] == [
         {"tenant": "blue", "guarantee_bps": 5_000_000, "ceiling_bps": None},
