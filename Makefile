@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
-JOBS   ?= 2
+# Tests wait for most of their time, so four at once use two processors. Slow tests measure, so two run at once.
+JOBS   ?= 4
+SLOW_JOBS ?= 2
 MPICC  ?= mpicc
 # Tests start hundreds of interpreters: without byte code, each compiles its modules for seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,7 +29,7 @@ endif
 
 test-all: $(VENV)/.complete native  ## run the whole suite, with all examples of property tests
 	@code=0; export FABRICTIME_TESTS=all; \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not pipeline and not rdma" || code=$$?; \
+	  $(BIN)/python -m pytest -n $(SLOW_JOBS) --dist loadfile -m "not pipeline and not rdma" || code=$$?; \
 	  $(BIN)/python -m pytest -m pipeline tests/fabrictime/commands || code=$$?; \
 	  $(BIN)/python -m pytest -m rdma tests/rdma || code=$$?; \
 	  exit $$code

@@ -18,7 +18,7 @@ from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.past_log import BACK_S, PastLog, PastState
 from schemas import codec
 from schemas.kafka.reader import LogUnavailable
-from schemas.topics import FLOWS, INVENTORY
+from schemas.topics import FLOWS, INVENTORY, QUEUES
 from schemas.units import seconds_text
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ def evidence_at(at_ns: int, newest_ns: int | None) -> Verdict:
         return Verdict((f"the log has no record of the {back} before this moment (nothing ran?)",))
     age_s = (at_ns - newest_ns) / 1e9
     if age_s > FRESH_S:
-        return Verdict((f"no record of the fabric for {seconds_text(age_s)} before this moment",))
+        queues, age = seconds_text(BACK_S[QUEUES]), seconds_text(age_s)
+        return Verdict((f"no queues in the {queues} before this moment; the newest record is {age} old",))
     return Verdict()
 
 

@@ -15,12 +15,12 @@ DIGITS: Final = 16
 ROOT: Final = Path(__file__).resolve().parents[2]
 TRANSPORT_SETTINGS: Final = frozenset(
     (
-        *("kafka", "group", "stages", "topology_file", "history"),
+        *("kafka", "control", "group", "stages", "topology_file", "history"),
         *("buffer_messages", "fetch_kib", "commit_interval_ms", "session_timeout_s", "stall_s"),
     )
 )
-"""Settings that change no output: which cluster a worker reads, how much at a time, and which stages it
-runs."""
+"""Settings that change no output but its signature: which cluster a worker reads, how much at a time, and
+which stages it runs."""
 CODE: Final = ("streams/**/*.py", "schemas/**/*.py", "native/core/*.so")
 
 

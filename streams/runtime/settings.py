@@ -57,7 +57,9 @@ class StreamSettings(StrictModel):
     """Settings of one stream worker."""
 
     kafka: KafkaSettings = KAFKA
-    control: ControlSettings = NO_CONTROL
+    control: ControlSettings = Field(
+        default=NO_CONTROL, description="keys that sign decisions and config, and whether they are required"
+    )
     group: str = Field(
         default="fabrictime",
         pattern=r"^[A-Za-z0-9._-]{1,64}$",

