@@ -34,6 +34,10 @@ class Fleet:
             base_url=url, timeout=TIMEOUT_S, transport=transport, headers=headers
         )
 
+    async def close(self) -> None:
+        """Close the connections to the page."""
+        await self._client.aclose()
+
     def server(self) -> MCPServer:
         """Return the server with all tools."""
         server = MCPServer("fabrictime", instructions=INSTRUCTIONS, log_level="WARNING")

@@ -68,6 +68,8 @@ def link_button(content: str, test: str, on_click: Callable[[], None]) -> Any:
 def toggle(options: dict[Any, str], value: Any, choose: Callable[[Any], None], test: str) -> Any:
     """Return a row of buttons, one of which is pressed. `options` are the values and their labels."""
     element = ui.toggle(options, value=value, on_change=lambda event: choose(event.value))
+    # Quasar's own colours are important in a layer of CSS, before which ours do not count.
+    element.props("toggle-color=ft-accent toggle-text-color=ft-card")
     return element.classes("ft-toggle").props(f"dense unelevated no-caps data-testid={test}")
 
 

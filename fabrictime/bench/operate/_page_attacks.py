@@ -128,6 +128,7 @@ def _assistants(page: str, tokens: Mapping[str, str]) -> Iterator[Attempt]:
                 results.append(False)
             else:
                 results.append(True)
+        await fleet.close()
         return results
 
     if not all(asyncio.run(call(tokens["look"]))):

@@ -84,7 +84,9 @@ class FabricTab(LiveTab[FabricChoice]):
             with ui.element("div").classes("ft-head"):
                 text("Fabric", "ft-title")
                 self.job_chip = (
-                    ui.element("button").classes("ft-chip").props("type=button data-testid=job-chip")
+                    ui.element("button")
+                    .classes("ft-chip")
+                    .props('type=button data-testid=job-chip aria-label="show all jobs"')
                 )
                 with self.job_chip:
                     self.job_text = text("", "")

@@ -140,7 +140,9 @@ class JobsTab(LiveTab[JobsChoice]):
             self.jobs_empty = empty("", "jobs-empty")
             lines = export_lines(self.context.settings.state_file)
             with Section().classes("ft-export").props("data-testid=export") as self.export:
-                ui.code("\n".join(lines), language="bash")
+                code = ui.code("\n".join(lines), language="bash")
+                code.markdown.props("tabindex=0")  # it scrolls, also by the keyboard
+                code.copy_button.props('aria-label="copy the lines" color=ft-accent')
             self.jobs = table(columns, "jobs", self._on_job, cells)
 
     def _build_iterations(self) -> None:
