@@ -163,8 +163,8 @@ def _log() -> Iterator[tuple[str, Target]]:
         "log head",
         Target(lambda data: wire.read_head(memoryview(data)), (wire.MalformedRequest,), [bytes(12)]),
     )
-    whole = build_batch([(b"key", b"value")])
-    yield "log batch", Target(lambda data: batch.check(memoryview(data), 1 << 20), (LogError,), [whole])
+    sample = build_batch([(b"key", b"value")])
+    yield "log batch", Target(lambda data: batch.check(memoryview(data), 1 << 20), (LogError,), [sample])
 
 
 def _lines() -> Iterator[tuple[str, Target]]:

@@ -1,8 +1,8 @@
 """Carries out node actions: tells the owners of jobs, records the order, calls the effector and reports.
 
-The order is a record of `fabric.repairs`. If a process dies between order and report, its successor asks the
-scheduler what is in force, and reports it. The decision id is made of action, node and run, so that an action
-that is reported twice counts once.
+The order is a record of `fabric.repairs`. If a process dies between order and report, its successor reads
+the state of the node from the scheduler, and reports it. The decision id is made of action, node and run, so
+that an action that is reported twice counts once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The drain operator: keeps audits, limits, inventory, alerts and repairs, and plans node actions. Pure.
 
 Its state follows from the log alone, and the scheduler shows the drains in force. So a successor of a process
-that was killed plans the missing actions, and `reconcile` reports those that nobody reported.
+that was killed plans the missing actions, and `reconcile` reports actions without a report.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Drains:
         self._take(self._reader.poll(POLL_S, at_once=True))
 
     def act(self, *, observe: bool = False, is_urgent: bool = False) -> list[Done]:
-        """Carry out what is due; `is_urgent`: read only the nodes of hosts that have just failed.
+        """Carry out the due actions; `is_urgent`: read only the nodes of hosts that have just failed.
 
         Raises NodeError, and ValueError if the log does not accept a record.
         """

@@ -58,11 +58,11 @@ def _keys(ctx: click.Context, topic: Topic, start: Start, incomplete: str) -> li
     from schemas.ids import natural
     from schemas.kafka.reader import LogUnavailable, TopicReader
 
-    given = ctx.params
-    directory, config = (Path(given[name]) if given.get(name) else None for name in ("directory", "config"))
+    params = ctx.params
+    directory, config = (Path(params[name]) if params.get(name) else None for name in ("directory", "config"))
     with contextlib.redirect_stderr(io.StringIO()):
         try:
-            cluster = log_if_any(settings_of(config, directory, given.get("log")))
+            cluster = log_if_any(settings_of(config, directory, params.get("log")))
         except click.exceptions.Exit:  # settings that are wrong: the command itself says why
             return []
     if isinstance(cluster, str):

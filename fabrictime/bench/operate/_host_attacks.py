@@ -59,7 +59,7 @@ _LISTENERS: Final[dict[str, Callable[[Path, str], Any]]] = {
 def _sockets(folder: Path) -> Iterator[Attempt]:
     """Yield the attempts of another user's program, with the files' modes and, where these fail, without."""
     if os.geteuid() != 0:
-        return  # nobody else's programs can be started
+        return  # only root can start a program of another user
     commands: list[Any] = []
     open_folder = folder / "control"
     open_folder.mkdir()
@@ -70,8 +70,8 @@ def _sockets(folder: Path) -> Iterator[Attempt]:
 
     server = ControlServer(open_folder / "sim.sock", "bench", {"act": act})
     plugins = listen(open_folder / "plugin.sock", blocking=True)
-    taken: list[int] = []
-    threading.Thread(target=_serve, args=(plugins, taken), daemon=True).start()
+    admitted_users: list[int] = []
+    threading.Thread(target=_serve, args=(plugins, admitted_users), daemon=True).start()
     run = folder / "data" / "run"
     targets = {
         "control socket": (open_folder / "sim.sock", "SOCK_STREAM", '{"command": "act"}'),
@@ -84,20 +84,20 @@ def _sockets(folder: Path) -> Iterator[Attempt]:
         if not commands or not answers[0]["ok"]:
             raise RuntimeError("control socket: not served to its owner")
         for name, (path, kind, text) in targets.items():
-            served = len(commands) + len(taken)
+            served = len(commands) + len(admitted_users)
             yield name, "mode of the file", _stranger(path, kind, text)
             _open_to_all(path, folder)
             for number in range(4):
                 is_answered = _stranger(path, kind, text)
                 # A datagram is dropped, and a stream is closed, once the peer's user is known.
-                is_taken = is_answered or len(commands) + len(taken) > served
+                is_taken = is_answered or len(commands) + len(admitted_users) > served
                 yield name, f"peer {number}", is_taken
     finally:
         plugins.close()
         server.close()
 
 
-def _serve(listener: socket.socket, taken: list[int]) -> None:
+def _serve(listener: socket.socket, admitted_users: list[int]) -> None:
     while True:
         try:
             connection, _ = listener.accept()
@@ -108,7 +108,7 @@ def _serve(listener: socket.socket, taken: list[int]) -> None:
                 check_owner(connection)
             except PermissionError:
                 continue
-            taken.append(1)
+            admitted_users.append(1)
 
 
 def _open_to_all(path: Path, top: Path) -> None:

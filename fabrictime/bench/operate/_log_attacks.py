@@ -52,7 +52,7 @@ class Endpoint:
 
 
 class Attacker:
-    """Publishes as somebody who may write to the log."""
+    """Publishes as a client with write access to the log."""
 
     def __init__(self, log: str, folder: Path, host: str) -> None:
         self.log, self.host = log, host
@@ -183,7 +183,7 @@ def _refused(log: str, expected: int) -> int:
 
 
 def _garbage(attacker: Attacker) -> Iterator[tuple[str, str]]:
-    """Publish what is no record, or another topic's record; yield topic and name of each message."""
+    """Publish arbitrary bytes and other topics' records; yield topic and name of each message."""
     values = {
         "text": b"hello",
         "empty": b"",

@@ -47,7 +47,7 @@ def report(
     config: ConfigFile = None,
     directory: DataDir = None,
 ) -> None:
-    """Write one HTML file for a ticket: what is wrong, and alerts and actions of the last minutes."""
+    """Write one HTML file for a ticket: present problems, and alerts and actions of the last minutes."""
     from fabrictime.commands.overview import report as writer
     from fabrictime.state.overview_reader import OverviewReader
 

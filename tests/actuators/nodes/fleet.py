@@ -28,8 +28,8 @@ def fleet_of(operator, count=8, per_leaf=2, **fields):
 
 
 def add(operator, *results, at_ns=1):
-    for each in results:
-        operator.take(AUDIT.name, each["run"], each, at_ns)
+    for outcome in results:
+        operator.take(AUDIT.name, outcome["run"], outcome, at_ns)
 
 
 def failed(host, *subjects, check="backend.carrier", run="r1"):

@@ -54,7 +54,7 @@ class Fleet:
         return sorted(each["decision_id"] for each in reports if each["outcome"] == "APPLIED")
 
     def repairs(self):
-        return {each["repair_id"]: each["state"] for each in read_repairs(self.log.bootstrap)}
+        return {repair["repair_id"]: repair["state"] for repair in read_repairs(self.log.bootstrap)}
 
 
 @pytest.fixture

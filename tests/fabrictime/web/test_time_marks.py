@@ -44,10 +44,10 @@ def test_alerts_and_decisions_of_the_range_are_marks(filled: Any) -> None:
         for at in (10, 110, 310)
     ]
     store(filled, *alerts, *moves)
-    found = marks(HistoryReader(filled.history), T + 100 * S, T + 300 * S)
-    assert [(at_ms - T // 1_000_000, kind) for at_ms, kind, _ in found] == [
+    drawn_marks = marks(HistoryReader(filled.history), T + 100 * S, T + 300 * S)
+    assert [(at_ms - T // 1_000_000, kind) for at_ms, kind, _ in drawn_marks] == [
         (110_000, "CRITICAL"),
         (120_000, "action"),
     ]
-    assert found[0][2].startswith("link grey: leaf1")
-    assert found[1][2].startswith("3 decisions, grey: leaf1")
+    assert drawn_marks[0][2].startswith("link grey: leaf1")
+    assert drawn_marks[1][2].startswith("3 decisions, grey: leaf1")

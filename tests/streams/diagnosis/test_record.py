@@ -24,12 +24,12 @@ def record(candidate: Candidate, others: list[Candidate]) -> Diagnosis:
 
 def test_a_slow_jobs_text_begins_with_its_iterations() -> None:
     best = Candidate(Verdict.SLOW_FLOW, 0.5, "a", "a is slow", "fix a")
-    found = record(best, [Candidate(Verdict.CONTENTION, 0.5, "b", "b" * 5000, "", confidence=1.2)])
-    assert found["text"].startswith("iterations take 20.")
-    assert found["text"].endswith("before: a is slow")
-    assert found["alternatives"][0]["confidence"] == 1.0
-    assert (found["subject"], found["subjects"], found["missing"]) == ("a", ["a"], ["something"])
-    codec.encode(Diagnosis, found)
+    diagnosis = record(best, [Candidate(Verdict.CONTENTION, 0.5, "b", "b" * 5000, "", confidence=1.2)])
+    assert diagnosis["text"].startswith("iterations take 20.")
+    assert diagnosis["text"].endswith("before: a is slow")
+    assert diagnosis["alternatives"][0]["confidence"] == 1.0
+    assert (diagnosis["subject"], diagnosis["subjects"], diagnosis["missing"]) == ("a", ["a"], ["something"])
+    codec.encode(Diagnosis, diagnosis)
 
 
 def test_late_delays_of_probes_are_missing_with_their_delay() -> None:

@@ -52,9 +52,9 @@ class Desk:
     def repairs(self, run):
         """Return node, state and end of each repair for a run."""
         return [
-            (each["node"], each["state"], each["end_reason"])
-            for each in read_repairs(self.cluster)
-            if each["run"] == run
+            (repair["node"], repair["state"], repair["end_reason"])
+            for repair in read_repairs(self.cluster)
+            if repair["run"] == run
         ]
 
     def reports(self, run):
