@@ -259,9 +259,11 @@ def _tcp(order: _Order, stop: _Stop, endpoint: FlowEndpoint) -> dict[str, Any]:
             target = f"{order.destination_address}:{connections.peer_port}"
             raise OSError(110, f"no connection to {target} within {order.duration_s:g} s")
         _started(one.port, connections.peer_port)
-        end = time.monotonic_ns() + int(order.duration_s * 1e9)
+        duration_ns = int(order.duration_s * 1e9)
+        end = time.monotonic_ns() + duration_ns
         while time.monotonic_ns() < end and not stop.check():
             connections.run(end)
+            end = streams.begin_ns + duration_ns  # the first run sets the begin
         elapsed_ns = time.monotonic_ns() - streams.begin_ns
         slots = array("I", streams.slots(0))
         filled = [at for at, size in enumerate(slots) if size]

@@ -161,12 +161,14 @@ def _run(order: _Order, orders: _Orders, endpoint: FlowEndpoint) -> None:
 
 
 def _loop(order: _Order, orders: _Orders, streams: Streams, connections: Connections) -> None:
-    end_ns = time.monotonic_ns() + int(order.duration_s * 1e9)
+    duration_ns = int(order.duration_s * 1e9)
+    end_ns = time.monotonic_ns() + duration_ns
     by_number = {one.stream: one for one in connections.carried}
     reported_ns = 0
     why = -1
     while why != DONE and (now_ns := time.monotonic_ns()) < end_ns:
         why = connections.run(end_ns)
+        end_ns = streams.begin_ns + duration_ns  # the first run sets the begin
         if now_ns - reported_ns > _REPORT_NS or why == DONE:
             reported_ns = now_ns
             if iterations := streams.iterations():

@@ -22,7 +22,12 @@ def test_a_free_process_id_is_given_to_another_program(inside: Callable[..., Any
             start_at(first.pid, ["true"])
         first.kill()
         first.wait()
-        second = start_at(first.pid, ["cat"], stdin=subprocess.PIPE)
+        second = start_at(first.pid, ["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert second.stdin is not None
+        assert second.stdout is not None
+        second.stdin.write(b"a line\n")
+        second.stdin.flush()
+        second.stdout.readline()  # Popen returns during exec, before the process has its new name
         with open(f"/proc/{second.pid}/comm", encoding="ascii") as file:
             name = file.read()
         second.communicate()
